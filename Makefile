@@ -1,0 +1,39 @@
+# Everything on a fresh machine: `make demo` shows the writer at work, `make test` passes the tests.
+# Needs Python 3.11 or newer and a JDK 17; nothing else. A second run is fast.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+SHELL := bash
+
+.PHONY: demo test check unit slow setup lock clean
+
+demo: $(READY)
+	$(BIN)/headrace demo
+
+test: check slow
+
+# About a minute: format, lint, types, arrows, unit, property, docs.
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/pytest -q -m "not slow"
+
+# Real broker, registry, Spark and table: contract and crash tests.
+slow: $(READY)
+	$(BIN)/pytest -q -m slow
+
+setup: $(READY)
+
+$(READY): requirements.lock pyproject.toml
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash docker/setup.sh
+
+# For maintainers: resolve the dependencies again.
+lock:
+	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header -q -o requirements.lock
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -1,0 +1,12 @@
+"""Which bucket a row belongs to. Pure: Arrow in, Arrow out; no clock, no sockets, no Spark.
+
+What time a row has is decided before, by `bucketers.extract.event_time`.
+"""
+
+from bucketers.base import Bucketer, Buckets
+from bucketers.composite import Composite
+from bucketers.event_time import EventTime
+from bucketers.field import Field
+from bucketers.registry import build
+
+__all__ = ["Bucketer", "Buckets", "Composite", "EventTime", "Field", "build"]

@@ -1,0 +1,38 @@
+"""The contract between the writer and every bucketer, its own or a stranger's."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """The buckets of one table of rows.
+
+    `codes` has one entry per row and no nulls: the index of the row's bucket in `values` and `intervals`.
+    `values` has one string per partition column, or None for the null partition; distinct within one call.
+    `intervals` are half-open [start, end) in aware UTC; None where the bucketer does not go by time.
+    """
+
+    codes: pa.Int32Array
+    values: tuple[tuple[str | None, ...], ...]
+    intervals: tuple[tuple[datetime, datetime] | None, ...]
+
+
+class Bucketer(Protocol):
+    """Anything with these two names, configured as `type: my_module:MyClass`."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the partition columns, in the order of a bucket's values. A plain attribute will do."""
+        ...
+
+    def assign(self, rows: pa.Table, event_time: pa.ChunkedArray | pa.Array) -> Buckets:
+        """Give every row its bucket.
+
+        `event_time` is timestamp('us', 'UTC') without nulls, one per row, as `bucketers.extract.event_time` returns it.
+        The same rows must get the same buckets on every call: a replayed batch relies on it.
+        """
+        ...

@@ -1,0 +1,60 @@
+"""Several bucketers at once: the partition columns of each, side by side."""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bucketers.base import Bucketer, Buckets
+
+
+@dataclass(frozen=True, init=False)
+class Composite:
+    """The combinations of the parts' buckets that occur.
+
+    A bucket's interval is that of the first part that has one. Raises ValueError for no part, or for two with the same
+    column; case is ignored, as Delta ignores it.
+    """
+
+    parts: tuple[Bucketer, ...]
+
+    def __init__(self, *parts: Bucketer) -> None:
+        object.__setattr__(self, "parts", parts)
+        if not parts:
+            raise ValueError("a composite needs at least one part, got none; list its bucketers")
+        names = [name.lower() for name in self.columns]
+        if twice := next((name for name in self.columns if names.count(name.lower()) > 1), None):
+            raise ValueError(f"two parts write the column {twice!r}; give one of them another 'column'")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the parts, in their order."""
+        return tuple(name for part in self.parts for name in part.columns)
+
+    def assign(self, rows: pa.Table, event_time: pa.ChunkedArray | pa.Array) -> Buckets:
+        """Give every row the combination of its buckets."""
+        assigned = [part.assign(rows, event_time) for part in self.parts]
+        codes, picks = _cross(assigned)
+        return Buckets(
+            codes,
+            tuple(
+                tuple(value for part, code in zip(assigned, pick, strict=True) for value in part.values[code])
+                for pick in picks
+            ),
+            tuple(
+                next((span for part, code in zip(assigned, pick, strict=True) if (span := part.intervals[code])), None)
+                for pick in picks
+            ),
+        )
+
+
+def _cross(assigned: list[Buckets]) -> tuple[pa.Int32Array, list[tuple[int, ...]]]:
+    """A code per row, and for each code the parts' codes. Encodes after each part, so that no product overflows."""
+    codes = assigned[0].codes
+    picks: list[tuple[int, ...]] = [(code,) for code in range(len(assigned[0].values))]
+    for part in assigned[1:]:
+        radix = len(part.values)
+        crossed = pc.add(pc.multiply(codes.cast(pa.int64()), radix), part.codes).dictionary_encode()
+        picks = [(*picks[key // radix], key % radix) for key in crossed.dictionary.to_pylist()]
+        codes = crossed.indices
+    return codes, picks

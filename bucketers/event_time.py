@@ -1,0 +1,170 @@
+"""Buckets of event time. The one place that knows wall clocks, so that a label and its interval cannot disagree.
+
+Time zones come from `zoneinfo` alone. Arrow's `local_timestamp` reads the same files but not their closing rule, so it
+knows no summer time after 2037 (pyarrow 26), and a row with such a date would lie outside its own bucket.
+"""
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache, partial
+from itertools import pairwise
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bucketers.arrays import contiguous, floor_divide
+from bucketers.base import Buckets
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SECOND, _MINUTE, _HOUR, _DAY = (timedelta(seconds=n) for n in (1, 60, 3_600, 86_400))
+_DAY_S = 86_400
+_WIDTH_MAX = timedelta(days=365)  # `extract` admits the years 1000 to 8999, so that every bound is a datetime
+_SPAN_S = 2 * _DAY_S  # an offset is less than a day either way: wall * _SPAN_S + offset is one to one
+
+
+@dataclass(frozen=True)
+class EventTime:
+    """Buckets of equal width on the clock of `zone`.
+
+    In UTC a bucket starts at a multiple of `width` since 1970. In another zone it starts at a multiple of `width` since
+    local midnight, so a width is a day or divides one. Intervals are the true instants in either case:
+
+    - Up to an hour wide, a bucket is a stretch of the wall clock under one UTC offset. When autumn repeats an hour, the
+      second one is labelled `b` (`2026-10-25T02b`); a transition inside a bucket cuts it in two in the same way.
+    - Wider, it is a stretch of the wall clock under whichever offsets apply: a day has 23, 24 or 25 hours. If clocks go
+      back across a bucket's edge (St. John's until 2011, from 00:01 to 23:01), two buckets interleave: the interval
+      runs from the bucket's first instant to its last, and overlaps its neighbour's.
+
+    Labels are `2026-11-20`, `2026-11-20T05`, `2026-11-20T05-37` or `2026-11-20T05-37-30`, as fine as the width needs,
+    and safe as the name of a directory. Raises ValueError for a width or a zone that cannot be.
+    """
+
+    width: timedelta
+    zone: str = "UTC"
+    column: str | None = None  # None: 'day', 'hour' or 'minute', after the width
+
+    def __post_init__(self) -> None:
+        width, zone = self.width, self.zone
+        if width <= timedelta(0) or width % _SECOND:
+            raise ValueError(f"width must be a positive number of whole seconds, got {width}; try 1 hour or 1 day")
+        if width > _WIDTH_MAX:
+            raise ValueError(f"width must be at most {_WIDTH_MAX.days} days, got {width}; choose a smaller one")
+        if zone == "UTC":
+            return
+        try:
+            ZoneInfo(zone)
+        except (KeyError, ValueError, OSError) as error:
+            raise ValueError(f"zone {zone!r} is unknown; use an IANA name such as 'Europe/Berlin'") from error
+        if width > _DAY:
+            raise ValueError(f"width {width} is over a day, which only UTC can have; use 1 day in {zone}, or zone UTC")
+        if _DAY % width or (_HOUR % width and width % _HOUR):
+            raise ValueError(
+                f"width {width} does not fit the clock of {zone}: it must divide an hour, or be whole hours that "
+                "divide a day; choose such a width, or zone UTC"
+            )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The one partition column."""
+        if self.column is not None:
+            return (self.column,)
+        return ("minute" if self.width < _HOUR else "hour" if self.width % _DAY else "day",)
+
+    def assign(self, rows: pa.Table, event_time: pa.ChunkedArray | pa.Array) -> Buckets:  # noqa: ARG002 the protocol's
+        """Give every row the bucket of its event time, in the years 1000 to 8999. The rows are not looked at."""
+        assert event_time.type == pa.timestamp("us", "UTC"), event_time.type
+        assert not event_time.null_count
+        instants, width_us = contiguous(event_time).cast(pa.int64()), self._width_s * 1_000_000
+        if self.zone == "UTC":
+            keys = floor_divide(instants, width_us).dictionary_encode()
+            buckets = [self._in_utc(key) for key in keys.dictionary.to_pylist()]
+        else:
+            offsets_s = _offsets_s(instants, self.zone)
+            floors = floor_divide(pc.add(instants, pc.multiply(offsets_s, 1_000_000)), width_us)
+            split_s = 0 if self.width > _HOUR else offsets_s
+            keys = pc.add(pc.multiply(floors, _SPAN_S), split_s).dictionary_encode()
+            buckets = [self._in_zone(key) for key in keys.dictionary.to_pylist()]
+        return Buckets(keys.indices, tuple((label,) for label, _ in buckets), tuple(span for _, span in buckets))
+
+    @property
+    def _width_s(self) -> int:
+        return self.width // _SECOND
+
+    def _in_utc(self, floor: int) -> tuple[str, tuple[datetime, datetime]]:
+        start = _moment(floor * self._width_s)
+        return self._label(start), (start, start + self.width)
+
+    def _in_zone(self, key: int) -> tuple[str, tuple[datetime, datetime]]:
+        floor, shifted_s = divmod(key + _DAY_S, _SPAN_S)
+        wall_s = floor * self._width_s
+        pieces = _pieces(self.zone, wall_s, self._width_s)
+        if self.width > _HOUR:
+            return self._label(_moment(wall_s)), (_moment(pieces[0].start_s), _moment(pieces[-1].end_s))
+        rank = [piece.offset_s for piece in pieces].index(shifted_s - _DAY_S)
+        suffix = ("", "b", "c")[rank]
+        return self._label(_moment(wall_s)) + suffix, (_moment(pieces[rank].start_s), _moment(pieces[rank].end_s))
+
+    def _label(self, wall: datetime) -> str:
+        if not self.width % _DAY:
+            return wall.date().isoformat()
+        finest = "seconds" if self.width % _MINUTE else "minutes" if self.width % _HOUR else "hours"
+        return wall.replace(tzinfo=None).isoformat(timespec=finest).replace(":", "-")
+
+
+class _Shift(NamedTuple):
+    """A UTC offset and the instants it holds for, in seconds since 1970."""
+
+    offset_s: int
+    start_s: int
+    end_s: int
+
+
+def _moment(instant_s: int) -> datetime:
+    return _EPOCH + timedelta(seconds=instant_s)
+
+
+def _offsets_s(instants: pa.Int64Array, zone: str) -> pa.Int64Array:
+    """The UTC offset at each instant, from the zone's few shifts in the years that occur."""
+    years = pc.unique(pc.year(instants.cast(pa.timestamp("us")))).to_pylist()
+    shifts = sorted({shift.start_s: shift.offset_s for year in years for shift in _shifts(zone, year)}.items())
+    starts = pa.array([start_s * 1_000_000 for start_s, _ in shifts], pa.int64())
+    after = pc.search_sorted(starts, instants, side="right")
+    return pa.array([offset_s for _, offset_s in shifts], pa.int64()).take(pc.subtract(after, 1))
+
+
+@lru_cache(maxsize=100_000)  # about 50 MB when full: eleven years of hours
+def _pieces(zone: str, wall_s: int, width_s: int) -> tuple[_Shift, ...]:
+    """The instants whose wall clock lies in [wall_s, wall_s + width_s), one piece per offset, in order of time."""
+    pieces = (
+        _Shift(offset_s, max(start_s, wall_s - offset_s), min(end_s, wall_s + width_s - offset_s))
+        for offset_s, start_s, end_s in _shifts(zone, _moment(wall_s).year)
+    )
+    return tuple(piece for piece in pieces if piece.start_s < piece.end_s)
+
+
+@lru_cache(maxsize=4_096)  # of a year each, which costs about 0.5 ms to find
+def _shifts(zone: str, year: int) -> tuple[_Shift, ...]:
+    """The shifts of a UTC year and two days around it, the reach of a wall clock that shows this year.
+
+    Looks once a day: no zone in the IANA database has ever changed its offset twice within three.
+    """
+    clock = ZoneInfo(zone)
+
+    def offset_s(instant_s: int) -> int:
+        offset = _moment(instant_s).astimezone(clock).utcoffset()
+        assert offset is not None
+        return offset // _SECOND
+
+    def differs(from_s: int, instant_s: int) -> bool:
+        return offset_s(instant_s) != from_s
+
+    first_s, last_s = ((datetime(y, 1, 1, tzinfo=UTC) - _EPOCH) // _SECOND for y in (year, year + 1))
+    days = range(first_s - 2 * _DAY_S, last_s + 2 * _DAY_S + 1, _DAY_S)
+    starts = [days[0]]
+    for day_s, next_s in pairwise(days):
+        if differs(offset_s(day_s), next_s):
+            starts.append(day_s + bisect_left(range(day_s, next_s), True, key=partial(differs, offset_s(day_s))))
+    return tuple(_Shift(offset_s(start_s), start_s, end_s) for start_s, end_s in pairwise([*starts, days[-1]]))

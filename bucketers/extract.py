@@ -1,0 +1,124 @@
+"""The event time of a record: one column, in whatever form its producer chose, as microseconds in UTC.
+
+Bad data gives null, for the caller to count or replace; a bad configuration raises.
+"""
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bucketers.arrays import column, floor_divide
+
+UNITS: Final = ("auto", "s", "ms", "us", "ns", "logical")
+
+_MICROSECONDS = {"day": 86_400_000_000, "s": 1_000_000, "ms": 1_000, "us": 1}
+
+# Outside these years lie sentinels (0001-01-01, 9999-12-31) and mistaken units; inside, a bucket's bounds fit datetime.
+_FIRST_US, _END_US = (
+    (datetime(year, 1, 1, tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    for year in (1000, 9000)
+)
+
+# ISO 8601 in its extended form, with exactly the dates that exist: Arrow's cast raises for a single bad one.
+_LEAP = r"(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
+_DATE = (
+    r"(?:\d{4}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
+    rf"|{_LEAP}-02-29)"
+)
+_ISO = (
+    rf"^{_DATE}(?:[T ](?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.\d+)?)?"
+    r"(?:Z|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)?)?$"
+)
+
+
+def event_time(rows: pa.Table, field: str, unit: str) -> tuple[pa.TimestampArray, str]:
+    """The event times of `rows` as timestamp('us', 'UTC'), and the unit they were read with.
+
+    A time is null where the value is null, unparseable or outside the years 1000 to 8999. `field` may step into structs
+    with dots. By the column's type:
+
+    - timestamp, date, ISO-8601 text: 'auto' or 'logical', for it says what it is; without a zone it is UTC.
+    - integer: 's', 'ms', 'us' or 'ns'; 'auto' decides by magnitude, for this batch alone, and returns what it found
+      ('auto' if no value is there to decide by). Finer than a microsecond is floored.
+    - double: 's' or 'auto', rounded to the microsecond, since a double near today is only that exact.
+
+    Raises ValueError for an unknown field or unit, or one that does not go with the type.
+    """
+    if unit not in UNITS:
+        raise ValueError(f"unit {unit!r} of field {field!r} is unknown; use one of {', '.join(UNITS)}")
+    values = column(rows, field)
+    kind = values.type
+    if pa.types.is_null(kind):
+        return values.cast(pa.timestamp("us", "UTC")), unit
+    if pa.types.is_integer(kind):
+        if unit == "logical":
+            raise ValueError(f"field {field!r} is a plain {kind} without a logical type; declare s, ms, us or ns")
+        numbers = _signed(values)
+        found = _unit_by_magnitude(numbers) if unit == "auto" else unit
+        return _instants(numbers, found), found
+    if pa.types.is_float64(kind):
+        if unit not in ("auto", "s"):
+            raise ValueError(f"field {field!r} is {kind}, read as seconds; declare 's' instead of {unit!r}")
+        return _from_seconds(values), "s"
+    if unit not in ("auto", "logical"):
+        raise ValueError(f"field {field!r} is {kind}, which needs no unit; declare 'logical' instead of {unit!r}")
+    return _logical(values, field), "logical"
+
+
+def _logical(values: pa.Array, field: str) -> pa.TimestampArray:
+    kind = values.type
+    if pa.types.is_timestamp(kind):
+        return _instants(values.cast(pa.int64()), kind.unit)
+    if pa.types.is_date32(kind):
+        return _instants(values.cast(pa.int32()).cast(pa.int64()), "day")
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return _from_text(values.cast(pa.string()))
+    raise ValueError(
+        f"field {field!r} is {kind}, which is no time; choose a timestamp, date, integer, double or ISO-8601 text"
+    )
+
+
+def _signed(values: pa.Array) -> pa.Int64Array:
+    """As int64; what only uint64 holds wraps to a negative, and is null."""
+    signed = values.cast(pa.int64(), safe=False)
+    return pc.if_else(pc.less(signed, 0), None, signed) if pa.types.is_uint64(values.type) else signed
+
+
+def _unit_by_magnitude(values: pa.Int64Array) -> str:
+    """The unit that puts the median between March 1973 and November 5138; seconds before that."""
+    median = pc.quantile(values, 0.5, interpolation="lower")[0].as_py()
+    if median is None:
+        return "auto"
+    if abs(median) < 10**11:  # 5138 in seconds, March 1973 in milliseconds
+        return "s"
+    if abs(median) < 10**14:  # 5138 in milliseconds, March 1973 in microseconds
+        return "ms"
+    return "us" if abs(median) < 10**17 else "ns"  # 5138 in microseconds, March 1973 in nanoseconds
+
+
+def _instants(values: pa.Int64Array, unit: str) -> pa.TimestampArray:
+    if unit == "auto":  # nothing but nulls
+        return values.cast(pa.timestamp("us", "UTC"))
+    if unit == "ns":  # int64 holds the years 1677 to 2262 of them
+        return floor_divide(values, 1_000).cast(pa.timestamp("us", "UTC"))
+    scale = _MICROSECONDS[unit]
+    inside = pc.and_(pc.greater_equal(values, _FIRST_US // scale), pc.less(values, _END_US // scale))
+    return pc.multiply(pc.if_else(inside, values, None), scale).cast(pa.timestamp("us", "UTC"))
+
+
+def _from_seconds(values: pa.DoubleArray) -> pa.TimestampArray:
+    micros = pc.round(pc.multiply(values, 1e6))
+    inside = pc.and_(pc.greater_equal(micros, float(_FIRST_US)), pc.less(micros, float(_END_US)))  # false for NaN
+    return pc.if_else(inside, micros, None).cast(pa.int64()).cast(pa.timestamp("us", "UTC"))
+
+
+def _from_text(values: pa.StringArray) -> pa.TimestampArray:
+    """Complete what is left out (time, zone), drop digits below the microsecond, and let Arrow parse."""
+    iso = pc.if_else(pc.match_substring_regex(values, _ISO), values, None)
+    exact = pc.replace_substring_regex(iso, r"(\.\d{6})\d+", r"\1")
+    without_zone = pc.match_substring_regex(exact, r"^.{10}[T ][\d:.]+$")
+    completion = pc.if_else(pc.equal(pc.utf8_length(exact), 10), "T00:00Z", pc.if_else(without_zone, "Z", ""))
+    times = pc.binary_join_element_wise(exact, completion, "").cast(pa.timestamp("us", "UTC"))
+    return _instants(times.cast(pa.int64()), "us")

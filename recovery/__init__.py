@@ -1,0 +1,1 @@
+"""What keeps the writer going when checkpoints are lost, and files what had to be skipped."""

@@ -1,0 +1,122 @@
+"""Fixtures that start real servers. HEADRACE_TEST_SERVERS=containers takes them from a container daemon instead."""
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+
+class HasBootstrap(Protocol):
+    @property
+    def bootstrap(self) -> str: ...
+
+
+class HasUrl(Protocol):
+    @property
+    def url(self) -> str: ...
+
+
+class Servers(Protocol):
+    """What tests may use of the servers, wherever they come from."""
+
+    @property
+    def broker(self) -> HasBootstrap: ...
+
+    @property
+    def registry(self) -> HasUrl: ...
+
+
+@dataclass(frozen=True)
+class Bootstrap:
+    bootstrap: str
+
+
+@dataclass(frozen=True)
+class Url:
+    url: str
+
+
+@dataclass(frozen=True)
+class Containers:
+    broker: Bootstrap
+    registry: Url
+
+
+@contextmanager
+def embedded(directory: Path) -> Iterator[Servers]:
+    from writer.embedded import Stack
+
+    with Stack(directory) as stack:
+        yield stack
+
+
+@contextmanager
+def containers() -> Iterator[Servers]:
+    from docker.errors import DockerException
+    from testcontainers.community.kafka import KafkaContainer
+    from testcontainers.core.container import DockerContainer
+    from testcontainers.core.docker_client import DockerClient
+    from testcontainers.core.wait_strategies import HttpWaitStrategy
+
+    from writer.embedded import registry
+
+    problem = ""
+    try:
+        DockerClient().client.ping()
+    except DockerException as error:
+        problem = str(error)
+    if problem:
+        pytest.fail(
+            f"HEADRACE_TEST_SERVERS=containers, but no container daemon answers ({problem}). "
+            "Start one, or unset HEADRACE_TEST_SERVERS to use the embedded servers.",
+            pytrace=False,
+        )
+    port = 8080
+    ready = HttpWaitStrategy(port, f"{registry.PATH}/subjects").for_status_code(200)
+    apicurio = DockerContainer("apicurio/apicurio-registry:3.3.3").with_exposed_ports(port).waiting_for(ready)
+    with KafkaContainer().with_kraft() as kafka, apicurio:
+        url = f"http://{apicurio.get_container_host_ip()}:{apicurio.get_exposed_port(port)}{registry.PATH}"
+        registry.set_compatibility(url, "BACKWARD")
+        yield Containers(Bootstrap(kafka.get_bootstrap_server()), Url(url))
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """A broker and a registry for the whole session: `.broker.bootstrap`, `.registry.url`."""
+    if os.environ.get("HEADRACE_TEST_SERVERS") == "containers":
+        started = containers()
+    else:
+        started = embedded(tmp_path_factory.mktemp("servers"))
+    with started as servers:
+        yield servers
+
+
+@pytest.fixture(scope="session")
+def bootstrap(stack: Servers) -> str:
+    return stack.broker.bootstrap
+
+
+@pytest.fixture(scope="session")
+def registry_url(stack: Servers) -> str:
+    return stack.registry.url
+
+
+@pytest.fixture
+def topic(bootstrap: str) -> Callable[..., str]:
+    """A factory of topics with names of their own: `topic(3, prefix="clicks", **{"retention.ms": "1000"})`."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # its futures fail once it is collected
+
+    def create(partitions: int = 1, *, prefix: str = "topic", **settings: str) -> str:
+        name = f"{prefix}-{uuid.uuid4().hex[:8]}"
+        new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
+        admin.create_topics([new])[name].result(timeout=30)
+        return name
+
+    return create

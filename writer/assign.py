@@ -1,0 +1,53 @@
+"""Which bucket each row belongs to, and which rows carry a time nobody should believe."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bucketers import Bucketer, Buckets
+from bucketers.extract import event_time
+
+
+@dataclass(frozen=True)
+class TimeRule:
+    """Where the event time stands and which times are believed: `[now - age_max, now + ahead_max]`."""
+
+    field: str
+    unit: str
+    age_max: timedelta
+    ahead_max: timedelta
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """Rows with their event times and buckets, and the positions of the rows left out with the reason."""
+
+    rows: pa.Table
+    event_time: pa.Array
+    buckets: Buckets
+    kept: pa.BooleanArray | None  # None: every row
+    quarantined: dict[int, str]
+    unit: str
+
+
+def assign(rows: pa.Table, rule: TimeRule, bucketer: Bucketer, now: datetime) -> Assigned:
+    """Split off unbelievable times and map the rest to buckets. Raises ValueError when the field is no time."""
+    times, unit = event_time(rows, rule.field, rule.unit)
+    if isinstance(times, pa.ChunkedArray):
+        times = times.combine_chunks()
+    first = pa.scalar(now - rule.age_max, times.type)
+    last = pa.scalar(now + rule.ahead_max, times.type)
+    good = pc.fill_null(pc.and_(pc.greater_equal(times, first), pc.less_equal(times, last)), False)
+    if pc.all(good).as_py() in (True, None):
+        return Assigned(rows, times, bucketer.assign(rows, times), None, {}, unit)
+    at = pc.indices_nonzero(pc.invert(good))
+    window = f"[{first.as_py():%Y-%m-%dT%H:%M:%SZ}, {last.as_py():%Y-%m-%dT%H:%M:%SZ}]"
+    texts = pc.fill_null(pc.cast(times.take(at), pa.string()), "no time")
+    quarantined = {
+        int(i): f"{rule.field} is {text}, outside {window}"
+        for i, text in zip(at.to_pylist(), texts.to_pylist(), strict=True)  # cold: only the unbelievable ones
+    }
+    rows, times = rows.filter(good), times.filter(good)
+    return Assigned(rows, times, bucketer.assign(rows, times), good, quarantined, unit)

@@ -1,0 +1,258 @@
+"""What an Avro schema means to the table, and how a block of its values is framed for the native decoder.
+
+Everything here is a pure function of the schema. Types of the table:
+
+boolean, int, long, float, double, bytes, string → the same; fixed → binary; enum, uuid → string; date → date32;
+timestamp-* and local-timestamp-* → timestamp[us, UTC] (nanoseconds are floored); time-millis → int32, time-micros →
+int64 (of the day: Delta has no time type); duration → binary(12); decimal up to 38 digits → decimal128, wider → string;
+array → list; map → map<string, …>; record → struct; [null, T] and [T] → T; [int, long] → long and [float, double] →
+double; other unions → struct<member0, member1, …>, as Spark names them; null and records without fields are left out.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from fastavro.schema import SchemaParseException, UnknownType, parse_schema
+
+TIMESTAMP = pa.timestamp("us", "UTC")
+DECIMAL_DIGITS_MAX = 38  # decimal128, and what every engine reads
+_PRIMITIVES: Mapping[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+}
+_UNITS = {"millis": "ms", "micros": "us", "nanos": "ns"}
+Schema = Any  # Avro schemas are JSON: str | list | dict
+
+
+class UnsupportedSchema(ValueError):
+    """A schema whose records cannot become rows. Its message says which part and why."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """An Avro record schema, parsed: full names, and every named type by its name."""
+
+    text: str
+    root: Mapping[str, Any]
+    named: Mapping[str, Schema]
+
+    @property
+    def fields(self) -> list[Mapping[str, Any]]:
+        """The record's fields in writing order."""
+        return list(self.root["fields"])
+
+    def resolve(self, schema: Schema) -> Schema:
+        """Replace a reference by the definition it names."""
+        while isinstance(schema, dict) and isinstance(schema["type"], dict | list) and "name" not in schema:
+            schema = schema["type"]
+        return self.named[schema] if isinstance(schema, str) and schema in self.named else schema
+
+
+def parse(text: str) -> Record:
+    """Parse a schema's JSON text. Raises UnsupportedSchema when it is no record or refers to itself."""
+    named: dict[str, Schema] = {}
+    try:
+        root = parse_schema(json.loads(text), named_schemas=named, _force=True)
+    except (ValueError, SchemaParseException, UnknownType) as error:
+        raise UnsupportedSchema(f"not an Avro schema: {error}") from error
+    if not isinstance(root, dict) or root.get("type") != "record":
+        raise UnsupportedSchema(f"the root is {_name(root)}, not a record; wrap it in a record with one field")
+    record = Record(text, root, named)
+    _refuse_recursion(record, root, ())
+    return record
+
+
+def table_fields(record: Record) -> dict[str, pa.DataType]:
+    """Columns that the record's fields become, in order. Fields without a value (null) are left out."""
+    types = ((str(field["name"]), table_type(record, field["type"])) for field in record.fields)
+    return {name: kind for name, kind in types if kind is not None}
+
+
+def table_type(record: Record, schema: Schema) -> pa.DataType | None:
+    """Type of the table for one Avro type, None where there is nothing to store."""
+    schema = record.resolve(schema)
+    if isinstance(schema, list):
+        return _union_type([table_type(record, branch) for branch in schema if _name(record.resolve(branch)) != "null"])
+    logical = _logical_type(schema)
+    if logical is not None:
+        return logical
+    match _name(schema):
+        case "null":
+            return None
+        case "record":
+            children = [(f["name"], table_type(record, f["type"])) for f in schema["fields"]]
+            kept = [(name, kind) for name, kind in children if kind is not None]
+            return pa.struct(kept) if kept else None
+        case "array":
+            item = table_type(record, schema["items"])
+            return None if item is None else pa.list_(pa.field("element", item))
+        case "map":
+            value = table_type(record, schema["values"])
+            return None if value is None else pa.map_(pa.string(), value)
+        case "enum":
+            return pa.string()
+        case "fixed":
+            return pa.binary()
+        case primitive:
+            return _PRIMITIVES[primitive]
+
+
+def timestamp_unit(schema: Schema) -> str | None:
+    """Arrow's unit (`ms`, `us`, `ns`) of an Avro timestamp type, None for any other type."""
+    logical = schema.get("logicalType", "") if isinstance(schema, dict) else ""
+    if _name(schema) == "long" and logical.startswith(("timestamp-", "local-timestamp-")):
+        return _UNITS.get(logical.rsplit("-", 1)[1])
+    return None
+
+
+def is_uuid(schema: Schema) -> bool:
+    """Tell a UUID kept in 16 bytes, which becomes text, from other fixed values."""
+    return isinstance(schema, dict) and schema.get("logicalType") == "uuid" and schema["type"] == "fixed"
+
+
+def decimal_digits(schema: Schema) -> tuple[int, int] | None:
+    """Precision and scale of a decimal, None for any other type."""
+    if isinstance(schema, dict) and schema.get("logicalType") == "decimal":
+        return int(schema["precision"]), int(schema.get("scale", 0))
+    return None
+
+
+def framed(record: Record, *, header_bytes: int, nonce_bytes: int) -> tuple[str, str, str]:
+    """Schema that reads `header + value + nonce` as one record. Returns (JSON text, header field, nonce field).
+
+    Logical types other than decimal are taken off, so the decoder hands over the plain numbers and text. The two names
+    are lengthened until no field of the record has them.
+    """
+    taken = {field["name"] for field in record.fields}
+    head, tail = _free("_hdr", taken), _free("_end", taken)
+    fields = [
+        {"name": head, "type": {"type": "fixed", "name": "headrace_frame.Head", "size": header_bytes}},
+        *({"name": f["name"], "type": _plain(f["type"])} for f in record.fields),
+        {"name": tail, "type": {"type": "fixed", "name": "headrace_frame.Tail", "size": nonce_bytes}},
+    ]
+    return json.dumps({"type": "record", "name": record.root["name"], "fields": fields}), head, tail
+
+
+def samples(record: Record, count: int) -> Iterator[dict[str, Any]]:
+    """Records that walk through every branch of the schema, the same at each call: what a decoder is probed with."""
+    for n in range(count):
+        yield {field["name"]: _sample(record, field["type"], n) for field in record.fields}
+
+
+def plain_schema(record: Record) -> Schema:
+    """Parse the schema without its logical types, for reading raw numbers and bytes."""
+    return parse_schema(_plain(record.root), _force=True)
+
+
+def _name(schema: Schema) -> str:
+    if isinstance(schema, list):
+        return "union"
+    return str(schema["type"]) if isinstance(schema, dict) else str(schema)
+
+
+def _free(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _logical_type(schema: Schema) -> pa.DataType | None:
+    if not isinstance(schema, dict) or "logicalType" not in schema:
+        return None
+    if timestamp_unit(schema) is not None:
+        return TIMESTAMP
+    digits = decimal_digits(schema)
+    if digits is not None:
+        return pa.decimal128(*digits) if digits[0] <= DECIMAL_DIGITS_MAX else pa.string()
+    if schema["logicalType"] == "uuid":
+        return pa.string()
+    return pa.date32() if schema["logicalType"] == "date" and schema["type"] == "int" else None
+
+
+def _union_type(members: list[pa.DataType | None]) -> pa.DataType | None:
+    if not members:
+        return None
+    if len(members) == 1:
+        return members[0]
+    for narrow, wide in ((pa.int32(), pa.int64()), (pa.float32(), pa.float64())):
+        if members in ([narrow, wide], [wide, narrow]):
+            return wide
+    named = [(f"member{i}", kind) for i, kind in enumerate(members) if kind is not None]
+    return pa.struct(named)
+
+
+def _plain(schema: Schema) -> Schema:
+    """Take off every logical type but decimal."""
+    if isinstance(schema, list):
+        return [_plain(branch) for branch in schema]
+    if not isinstance(schema, dict):
+        return schema
+    drop = {"aliases", "doc", "default", "order", "__fastavro_parsed__", "__named_schemas"}
+    if schema.get("logicalType") != "decimal":
+        drop |= {"logicalType", "precision", "scale"}
+    out = {key: value for key, value in schema.items() if key not in drop}
+    for key in ("items", "values"):
+        if key in out:
+            out[key] = _plain(out[key])
+    if "fields" in out:
+        out["fields"] = [{"name": f["name"], "type": _plain(f["type"])} for f in out["fields"]]
+    elif isinstance(out["type"], dict | list):
+        return _plain(out["type"])
+    return out
+
+
+def _refuse_recursion(record: Record, schema: Schema, path: tuple[str, ...]) -> None:
+    schema = record.resolve(schema)
+    if isinstance(schema, list):
+        for branch in schema:
+            _refuse_recursion(record, branch, path)
+    elif _name(schema) == "record":
+        if schema["name"] in path:
+            raise UnsupportedSchema(f"record {schema['name']} contains itself; a table has no type for that")
+        for field in schema["fields"]:
+            _refuse_recursion(record, field["type"], (*path, schema["name"]))
+    elif _name(schema) in ("array", "map"):
+        _refuse_recursion(record, schema["items" if schema["type"] == "array" else "values"], path)
+
+
+def _sample(record: Record, schema: Schema, n: int) -> Any:
+    schema = record.resolve(schema)
+    if isinstance(schema, list):
+        branch = record.resolve(schema[n % len(schema)])
+        value = _sample(record, branch, n)
+        return (branch["name"], value) if isinstance(branch, dict) and "name" in branch else value
+    digits = decimal_digits(schema)
+    if digits is not None and _name(schema) == "bytes":
+        return (n % 2**7 - 2**6).to_bytes(1, "big", signed=True)
+    match _name(schema):
+        case "null":
+            return None
+        case "boolean":
+            return n % 2 == 0
+        case "int" | "long":
+            return (n * 7919) % 2**20
+        case "float" | "double":
+            return n / 4
+        case "bytes":
+            return bytes([n % 256]) * (n % 5)
+        case "string":
+            return f"é{n}" * (n % 4)
+        case "fixed":
+            filler = b"\xff" if digits is not None and n % 2 else b"\0"
+            return filler * (schema["size"] - 1) + bytes([n % 100 + (128 if filler == b"\xff" else 0)])
+        case "enum":
+            return schema["symbols"][n % len(schema["symbols"])]
+        case "array":
+            return [_sample(record, schema["items"], n + i) for i in range(n % 3)]
+        case "map":
+            return {f"k{i}": _sample(record, schema["values"], n + i) for i in range(n % 3)}
+        case _:
+            return {f["name"]: _sample(record, f["type"], n) for f in schema["fields"]}

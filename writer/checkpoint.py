@@ -1,0 +1,144 @@
+"""Spark's checkpoint, read with suspicion: it is disposable, the table is the truth.
+
+Layout: `<checkpoints>/<pipeline>/<run id>/`, run ids increasing. Inside a run, Spark writes `offsets/N` before batch N
+runs, `commits/N` after it, and `sources/0/0` with the first start.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyarrow import fs
+
+from writer.errors import CheckpointUnusable
+
+Source = tuple[str, int]  # topic, partition
+Offsets = Mapping[Source, int]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a checkpoint would do next: read from `start`; to `end`, when the batch was planned already."""
+
+    start: Offsets
+    end: Offsets | None
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Continue this run's checkpoint."""
+
+    run: int
+
+
+@dataclass(frozen=True)
+class NewRun:
+    """Begin a checkpoint of its own from the table's frontier."""
+
+    run: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """Do not start: the checkpoint would lose records."""
+
+    reason: str
+
+
+def decide(newest: int | None, planned: Planned | None, frontier: Offsets) -> Resume | NewRun | Refuse:
+    """Choose between the newest run's checkpoint and a new run. Pure.
+
+    A checkpoint that begins where the table ends is continued. One that lags is replaced (the table already has what it
+    would read). One that is ahead would skip records: refused.
+    """
+    if newest is None or planned is None:
+        return NewRun(
+            (newest or 0) + 1, "there is no checkpoint" if newest is None else f"run {newest} planned no batch"
+        )
+    ahead = {s: o for s, o in planned.start.items() if o > frontier.get(s, o)}
+    if ahead:
+        (topic, partition), offset = min(ahead.items())
+        return Refuse(
+            f"run {newest} would continue {topic}/{partition} at offset {offset}, but the table ends at "
+            f"{frontier[topic, partition]}: {offset - frontier[topic, partition]} records would be lost"
+        )
+    if planned.start.keys() != frontier.keys():
+        return NewRun(newest + 1, f"run {newest} knows other partitions than the table")
+    if all(planned.start[s] == frontier[s] for s in frontier):
+        return Resume(newest)
+    if planned.end is not None and all(planned.end.get(s) == frontier[s] for s in frontier):
+        return Resume(newest)  # the batch is in the table, only Spark does not know yet
+    return NewRun(newest + 1, f"run {newest} is older than the table")
+
+
+class Checkpoints:
+    """The checkpoint runs of one pipeline."""
+
+    def __init__(self, location: str, pipeline: str) -> None:
+        self._filesystem, root = fs.FileSystem.from_uri(location)
+        self._root = f"{root.rstrip('/')}/{pipeline}"
+        self._location = f"{location.rstrip('/')}/{pipeline}"
+
+    def newest(self) -> int | None:
+        """Return the highest run id that has a directory."""
+        infos = self._filesystem.get_file_info(fs.FileSelector(self._root, allow_not_found=True))
+        runs = [int(i.base_name) for i in infos if i.type == fs.FileType.Directory and i.base_name.isdigit()]
+        return max(runs, default=None)
+
+    def path(self, run: int) -> str:
+        """Location that Spark gets for this run."""
+        return f"{self._location}/{run:06d}"
+
+    def planned(self, run: int) -> Planned | None:
+        """Read what Spark would do next; None when it never planned a batch. Raises CheckpointUnusable."""
+        batches, done = self._numbers(run, "offsets"), self._numbers(run, "commits")
+        if not batches:
+            if done:
+                raise self._unusable(run, "offsets/ is empty, but commits/ is not")
+            return None
+        last = batches[-1]
+        if done and done[-1] == last:
+            return Planned(self.ends(run, last), None)
+        if done and done[-1] != last - 1:
+            raise self._unusable(
+                run, f"offsets end at batch {last}, commits at {done[-1]}: batches between are in doubt"
+            )
+        start, end = self.range(run, last)
+        return Planned(start, end)
+
+    def range(self, run: int, batch: int) -> tuple[Offsets, Offsets]:
+        """Offsets [start, end) of a planned batch. A partition that is new in it starts at 0, as Spark insists."""
+        end = self.ends(run, batch)
+        start = self.ends(run, batch - 1) if batch > 0 else self._read(run, "sources/0/0", line=1)
+        return {source: start.get(source, 0) for source in end}, end
+
+    def ends(self, run: int, batch: int) -> Offsets:
+        """Read the end offsets of a batch from Spark's offset log."""
+        return self._read(run, f"offsets/{batch}", line=2)
+
+    def _numbers(self, run: int, folder: str) -> list[int]:
+        infos = self._filesystem.get_file_info(
+            fs.FileSelector(f"{self._root}/{run:06d}/{folder}", allow_not_found=True)
+        )
+        return sorted(int(info.base_name) for info in infos if info.base_name.isdigit())
+
+    def _read(self, run: int, name: str, *, line: int) -> Offsets:
+        """Offset files are `v1`, for batches a line of metadata, then one line of JSON: {topic: {partition: offset}}."""
+        path = f"{self._root}/{run:06d}/{name}"
+        try:
+            with self._filesystem.open_input_stream(path) as stream:
+                lines = stream.read().decode().lstrip("\0").splitlines()
+            if not re.fullmatch(r"v1", lines[0]):
+                raise self._unusable(run, f"{name} has version {lines[0]!r}, only v1 is known")
+            raw = json.loads(lines[line])
+            return {(t, int(p)): int(offset) for t, partitions in raw.items() for p, offset in partitions.items()}
+        except (OSError, ValueError, IndexError, AttributeError) as error:
+            raise self._unusable(run, f"{name} cannot be read ({type(error).__name__}: {error})") from error
+
+    def _unusable(self, run: int, why: str) -> CheckpointUnusable:
+        return CheckpointUnusable(
+            f"checkpoint {self.path(run)}: {why}. `headrace run --new-run` begins a new one from the table's frontier; "
+            "nothing is lost or doubled."
+        )

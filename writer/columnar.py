@@ -1,0 +1,169 @@
+"""Rows of one bucket to Parquet files. The one place that knows how a file is encoded, named and rolled.
+
+Names are unique per attempt: the file of a task that was presumed dead is an orphan, never a duplicate.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from writer.statistics import delta_statistics
+
+GROUP_ROWS_MAX = 1_000_000
+GROUP_BYTES_MAX = 128 * 2**20  # of Arrow data
+_SHRINK_GUESS = 2.0  # Arrow bytes per Parquet byte, until the first row group has shown it; low, so as not to overshoot
+_DELTA_ENCODED = {"_offset", "_kafka_time"}
+BucketKey = tuple[str | None, ...]
+
+
+@dataclass(frozen=True)
+class StagedFile:
+    """A complete Parquet file that no commit names yet. The event times are the bucket's in this task."""
+
+    path: str  # relative to the table
+    bucket: BucketKey
+    rows: int
+    bytes: int
+    statistics: str
+    event_time_min: datetime
+    event_time_max: datetime
+    rows_by_source: dict[tuple[str, int], int]  # (topic, partition) → rows, counted from what was written
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where a task's files go and when they roll. `opened` remembers every path, for cleaning up."""
+
+    filesystem: fs.FileSystem
+    root: str
+    columns: tuple[str, ...]  # names of the bucket's parts
+    prefix: str
+    target_file_size: int  # bytes
+    opened: list[str] = field(default_factory=list)
+
+    def open(self, key: BucketKey) -> tuple[str, Any]:
+        """Open a new file in the bucket's directory. Returns its path under the root, and the stream."""
+        folder = "/".join(f"{name}={_safe(value)}" for name, value in zip(self.columns, key, strict=True))
+        path = f"{folder}/{self.prefix}-{uuid4().hex}.parquet"
+        self.filesystem.create_dir(f"{self.root}/{folder}", recursive=True)
+        self.opened.append(path)
+        return path, self.filesystem.open_output_stream(f"{self.root}/{path}")
+
+    def remove(self) -> None:
+        """Remove every file opened here, as far as the storage lets it; what stays is an orphan."""
+        for path in self.opened:
+            try:
+                self.filesystem.delete_file(f"{self.root}/{path}")
+            except OSError:
+                continue  # never came to be, or the storage itself failed: `vacuum` finds it
+
+
+class BucketFiles:
+    """The Parquet files of one bucket, one open at a time, each closed at the target size."""
+
+    def __init__(self, destination: Destination, key: BucketKey) -> None:
+        self._to, self._key = destination, key
+        self._waiting: list[pa.Table] = []
+        self._waiting_bytes = 0
+        self._shrink = _SHRINK_GUESS
+        self._path = ""
+        self._sink: Any = None
+        self._writer: Any = None
+        self._counts: Counter[tuple[str, int]] = Counter()
+        self._done: list[tuple[str, int, pq.FileMetaData, dict[tuple[str, int], int]]] = []
+
+    def add(self, rows: pa.Table) -> None:
+        """Take rows; write a row group when there is enough for one."""
+        self._waiting.append(rows)
+        self._waiting_bytes += rows.nbytes
+        if self._waiting_bytes >= GROUP_BYTES_MAX:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits, rolling where the target size is reached."""
+        if not self._waiting:
+            return
+        rows = pa.concat_tables(self._waiting)
+        self._waiting, self._waiting_bytes = [], 0
+        at = 0
+        while at < rows.num_rows:
+            if self._writer is None:
+                self._path, self._sink = self._to.open(self._key)
+                self._writer = parquet_writer(self._sink, rows.schema)
+            start = self._sink.tell()
+            group = rows.slice(at, self._group_rows(rows, at, start))
+            self._writer.write_table(group, row_group_size=group.num_rows)
+            self._shrink = max(group.nbytes / max(self._sink.tell() - start, 1), 0.1)
+            self._counts.update(_by_source(group))
+            at += group.num_rows
+            if self._sink.tell() >= 0.95 * self._to.target_file_size:
+                self._roll()
+
+    def close(self, first: datetime, last: datetime) -> list[StagedFile]:
+        """Write the rest and close. `first` and `last`: event times of the bucket's rows. Returns its files."""
+        self.flush()
+        self._roll()
+        return [
+            StagedFile(path, self._key, metadata.num_rows, size, delta_statistics(metadata), first, last, counts)
+            for path, size, metadata, counts in self._done
+        ]
+
+    def discard(self) -> None:
+        """Let go of the open file without completing it."""
+        self._waiting = []
+        if self._sink is not None:
+            self._sink.close()
+
+    def _group_rows(self, rows: pa.Table, at: int, position: int) -> int:
+        """Rows of the next row group: bounded by count, by memory, and by what the file may still take."""
+        per_row = max(rows.nbytes / rows.num_rows, 1)
+        left = max(self._to.target_file_size - position, self._to.target_file_size / 20)
+        by_file = int(left * self._shrink / per_row)
+        return int(max(1, min(GROUP_ROWS_MAX, GROUP_BYTES_MAX / per_row, by_file, rows.num_rows - at)))
+
+    def _roll(self) -> None:
+        if self._writer is None:
+            return
+        self._writer.close()
+        metadata = self._writer.writer.metadata
+        self._done.append((self._path, self._sink.tell(), metadata, dict(self._counts)))
+        self._sink.close()
+        self._writer, self._sink, self._counts = None, None, Counter()
+
+
+def parquet_writer(sink: Any, schema: pa.Schema) -> pq.ParquetWriter:
+    """Open a writer with what every engine reads: zstd, microseconds, no Arrow schema inside."""
+    leaves = _leaves(schema)
+    return pq.ParquetWriter(
+        sink,
+        schema,
+        compression="zstd",
+        store_schema=False,
+        use_dictionary=[leaf for leaf in leaves if leaf not in _DELTA_ENCODED],
+        column_encoding={leaf: "DELTA_BINARY_PACKED" for leaf in leaves if leaf in _DELTA_ENCODED},
+    )
+
+
+def _leaves(schema: pa.Schema) -> list[str]:
+    sink = pa.BufferOutputStream()
+    pq.write_table(schema.empty_table(), sink)
+    columns = pq.read_metadata(pa.BufferReader(sink.getvalue())).schema
+    return [columns.column(i).path for i in range(len(columns.names))]
+
+
+def _by_source(rows: pa.Table) -> dict[tuple[str, int], int]:
+    counted = rows.group_by(["_topic", "_partition"], use_threads=False).aggregate([([], "count_all")]).to_pydict()
+    return dict(zip(zip(counted["_topic"], counted["_partition"], strict=True), counted["count_all"], strict=True))
+
+
+def _safe(value: str | None) -> str:
+    """A directory name for a bucket's value. The value itself stands in the table's log, so this may lose detail."""
+    if value is None:
+        return "__HIVE_DEFAULT_PARTITION__"
+    return "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in value)[:80] or "_"

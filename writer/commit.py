@@ -1,0 +1,121 @@
+"""From the reports of a batch's tasks to one commit: ranges, counts, files. Pure but for the table it is handed."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+from uuid import uuid4
+
+from writer.checkpoint import Offsets
+from writer.deadletters import DEAD_LETTERS
+from writer.errors import CheckpointUnusable
+from writer.report import Report
+from writer.tables.base import Batch, Part, Range, Table
+from writer.tables.delta import DeltaLake
+
+
+def merged(reports: Iterable[Report]) -> Report:
+    """Add the reports of all tasks of a batch."""
+    total = Report()
+    for report in reports:
+        total.files += report.files
+        total.dead_letter_files += report.dead_letter_files
+        total.unknown_schemas |= report.unknown_schemas
+        for room, seconds in report.seconds.items():
+            total.seconds[room] = total.seconds.get(room, 0) + seconds
+        total.spilled_bytes += report.spilled_bytes
+        total.time_unit = report.time_unit or total.time_unit
+        for source, counts in report.counts.items():
+            total.counts[source] = total.counts[source].plus(counts) if source in total.counts else counts
+    return total
+
+
+def ranges(
+    start: Offsets, end: Offsets, frontier: Mapping[Part, int | None], parts: Mapping[tuple[str, int], Part]
+) -> list[Range]:
+    """Ranges [frontier, end) that this batch may commit, for the partitions that have something new.
+
+    Raises CheckpointUnusable when the batch begins above the frontier: the records between would be lost.
+    """
+    found = []
+    for source, until in end.items():
+        part = parts[source]
+        at = frontier.get(part)
+        first = start[source] if at is None else at
+        if start[source] > first:
+            raise CheckpointUnusable(
+                f"the table ends at offset {first} of {part.topic}/{part.partition}, but the batch starts at "
+                f"{start[source]}: {start[source] - first} records would be lost. `headrace run --new-run` begins a new "
+                "checkpoint from the table's frontier; nothing is lost or doubled."
+            )
+        if until > first or at is None:
+            found.append(Range(part, first, max(until, first)))
+    return found
+
+
+def batch(report: Report, committing: list[Range], *, epoch: int, dead_letters: str, facts: Mapping[str, Any]) -> Batch:
+    """Assemble the commit. Asserts that every offset the tasks saw lies in a range."""
+    by_source = {(r.part.topic, r.part.partition): r for r in committing}
+    for source, counts in report.counts.items():
+        if counts.offset_min is None or counts.offset_max is None:
+            continue
+        r = by_source[source]
+        assert r.start <= counts.offset_min, f"{source}: offset {counts.offset_min} lies before {r}"
+        assert counts.offset_max < r.end, f"{source}: offset {counts.offset_max} lies beyond {r}"
+    accounts = [
+        {
+            "topic": r.part.topic, "incarnation": r.part.incarnation, "partition": r.part.partition,
+            "start": r.start, "end": r.end,
+            **(report.counts[r.part.topic, r.part.partition].outcomes() if (r.part.topic, r.part.partition) in report.counts else {}),
+        }
+        for r in committing
+    ]  # fmt: skip
+    times = [time for file in report.files for time in (file.event_time_min, file.event_time_max)]
+    about = {
+        **facts,
+        "ranges": accounts,
+        "rows": sum(file.rows for file in report.files),
+        "bytes": sum(file.bytes for file in report.files),
+        "event_time_min": _iso(min(times, default=None)),
+        "event_time_max": _iso(max(times, default=None)),
+        "seconds": {room: round(seconds, 3) for room, seconds in report.seconds.items()},
+        "spilled_bytes": report.spilled_bytes,
+    }
+    side = {dead_letters: report.dead_letter_files} if report.dead_letter_files else {}
+    return Batch(uuid4().hex, epoch, committing, report.files, side, about)
+
+
+def redo(table: Table, dead_letters: DeltaLake, since: int) -> int:
+    """Apply to the dead-letter table what main commits after `since` list for it. Safe to run again, at any time.
+
+    Returns the version up to which everything is applied. Raises ForeignChange when another client did what the
+    ledger does not survive.
+    """
+    version = table.snapshot().version
+    for committed in table.commits_since(since):
+        version = max(version, committed.version)
+        for files in committed.side_files.values():
+            dead_letters.apply_side(committed.version, files, DEAD_LETTERS)
+    return version
+
+
+def bytes_per_row(facts: Iterable[Mapping[str, Any]]) -> float | None:
+    """Parquet bytes for each row in these commits; None when they hold no rows."""
+    filled = [about for about in facts if about.get("rows")]
+    rows = sum(about["rows"] for about in filled)
+    return max(1.0, sum(about["bytes"] for about in filled) / rows) if rows else None
+
+
+def totals(facts: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    """Add up the outcomes of commits."""
+    out: Counter[str] = Counter()
+    for about in facts:
+        for account in about["ranges"]:
+            out.update(
+                {name: account.get(name, 0) for name in ("read", "rows", "dead_letters", "quarantined", "tombstones")}
+            )
+    return out
+
+
+def _iso(value: datetime | None) -> str | None:
+    return None if value is None else value.isoformat()

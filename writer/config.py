@@ -1,0 +1,248 @@
+"""The configuration file: schema, defaults, checks and reference documentation at once.
+
+One YAML file. Unknown keys fail with a suggestion; durations and sizes are strings with units; `${env:NAME}` and
+`${file:/path}` are replaced when the file is read, so that no secret stands in it.
+"""
+
+import difflib
+import os
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+import bucketers
+from writer.errors import ConfigError
+from writer.units import Duration, Size, duration
+
+_REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
+_NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,62}$")
+
+
+class Strict(BaseModel):
+    """A section that refuses keys it does not know, and says which one was probably meant."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, raw: Any) -> Any:
+        if isinstance(raw, dict):
+            for key in raw:
+                if key not in cls.model_fields:
+                    raise ValueError(f"unknown key {key!r}{did_you_mean(str(key), list(cls.model_fields))}")
+        return raw
+
+
+class Kafka(Strict):
+    """The cluster to read from."""
+
+    bootstrap_servers: str = Field(description="host:port, several separated by commas")
+    request_timeout: Duration = Field(timedelta(seconds=30), description="how long one question to a broker may take")
+
+
+class Registry(Strict):
+    """Where schemas come from: a Confluent-compatible registry, or files by id."""
+
+    url: str | None = Field(None, description="base URL of the registry's Confluent API")
+    files: dict[int, Path] = Field(
+        default_factory=dict, description="schema id → .avsc file; serves without a registry"
+    )
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> "Registry":
+        if (self.url is None) == (not self.files):
+            raise ValueError("give either 'url' or 'files'")
+        return self
+
+
+class Spark(Strict):
+    """The Spark application."""
+
+    master: str = Field(
+        "local[*, 4]", description="Spark master; the default runs on this machine and tries a task four times"
+    )
+    conf: dict[str, str] = Field(default_factory=dict, description="further Spark settings, passed on as they are")
+
+
+class EventTime(Strict):
+    """Where an event's time stands, and which times are believed."""
+
+    field: str = Field(description="column with the event time; nested with dots")
+    unit: Literal["auto", "s", "ms", "us", "ns", "logical"] = Field("auto", description="unit of a plain number")
+    max_age: Duration = Field(timedelta(days=365), description="older events are quarantined")
+    max_ahead: Duration = Field(timedelta(days=1), description="events further in the future are quarantined")
+
+
+def _bucketer(spec: dict[str, Any]) -> dict[str, Any]:
+    ready: dict[str, Any] = {key: duration(value) if key == "width" else value for key, value in spec.items()}
+    if "parts" in ready:
+        ready["parts"] = [_bucketer(part) for part in ready["parts"]]
+    bucketers.build(ready)  # raises ValueError with the mend
+    return ready
+
+
+class Table(Strict):
+    """The table of a pipeline. A table belongs to exactly one pipeline."""
+
+    location: str = Field(description="absolute path or URI of the table's directory")
+    format: Literal["delta"] = Field("delta", description="table format")
+    dead_letters: str | None = Field(
+        None, description="location of the dead-letter table; default: location + '_dead_letters'"
+    )
+    checkpoint_interval: int = Field(50, ge=1, description="commits between two checkpoints of Delta's log")
+
+
+class Commit(Strict):
+    """When a micro-batch is committed: enough records, or the delay, whichever is first."""
+
+    max_delay: Duration = Field(
+        timedelta(minutes=10), description="a record waits at most this long for its commit to begin"
+    )
+    max_records: int = Field(5_000_000, ge=1, description="at most this many offsets in one commit")
+    min_records: int | None = Field(
+        None, ge=1, description="commit at once from this many on; default: enough for one file"
+    )
+
+
+class Roll(Strict):
+    """When a file is closed."""
+
+    target_file_size: Size = Field(128 * 2**20, description="size at which a Parquet file is closed")
+
+
+class Memory(Strict):
+    """What a task may hold."""
+
+    buffer: Size = Field(256 * 2**20, description="rows of all open buckets of one task; beyond it they spill to disk")
+    batch_records: int = Field(100_000, ge=1, description="records in one Arrow batch")
+
+
+class Schemas(Strict):
+    """What happens when a schema is not to be had."""
+
+    unknown_grace: Duration = Field(
+        timedelta(minutes=5),
+        description="how long an unknown schema id holds the batch before its records are dead letters",
+    )
+
+
+class Pipeline(Strict):
+    """One table and the topics that fill it."""
+
+    topics: list[str] = Field(min_length=1, description="topics to read")
+    start: Any = Field(
+        "earliest",
+        description="where a new pipeline begins: earliest, latest, {timestamp: …} or {offsets: {topic: {partition: offset}}}",
+    )
+    on_new_incarnation: Literal["start", "stop"] = Field(
+        "start", description="a topic was deleted and created again: read the new one from its beginning, or stop"
+    )
+    table: Table
+    event_time: EventTime
+    bucket: Annotated[dict[str, Any], AfterValidator(_bucketer)] = Field(
+        default_factory=lambda: {"type": "event_time", "width": timedelta(hours=1), "zone": "UTC"},
+        description="how event times map to buckets: event_time, field, composite, or your own module:Class",
+    )
+    commit: Commit = Commit.model_validate({})
+    roll: Roll = Roll.model_validate({})
+    memory: Memory = Memory.model_validate({})
+    schemas: Schemas = Schemas.model_validate({})
+
+    @field_validator("start")
+    @classmethod
+    def _position(cls, value: Any) -> Any:
+        match value:
+            case "earliest" | "latest":
+                return value
+            case {"timestamp": when, **rest} if not rest:
+                instant = when if isinstance(when, datetime) else datetime.fromisoformat(str(when))
+                if instant.tzinfo is None:
+                    raise ValueError(f"timestamp {when} has no zone; write {instant.isoformat()}Z for UTC")
+                return {"timestamp": instant.astimezone(UTC)}
+            case {"offsets": dict() as topics, **rest} if not rest:
+                return {"offsets": {t: {int(p): int(o) for p, o in ps.items()} for t, ps in topics.items()}}
+        raise ValueError("must be earliest, latest, {timestamp: 2026-11-20T05:00:00Z} or {offsets: {topic: {0: 17}}}")
+
+    @property
+    def dead_letters(self) -> str:
+        """Location of the dead-letter table."""
+        return self.table.dead_letters or self.table.location.rstrip("/") + "_dead_letters"
+
+
+class Config(Strict):
+    """The whole file."""
+
+    kafka: Kafka
+    registry: Registry
+    checkpoints: str = Field(description="absolute path for Spark's checkpoints; disposable, the tables are the truth")
+    spark: Spark = Spark.model_validate({})
+    pipelines: dict[str, Pipeline] = Field(min_length=1, description="pipelines by name; all run in one application")
+
+    @model_validator(mode="after")
+    def _names_and_places(self) -> "Config":
+        for name in self.pipelines:
+            if not _NAME.match(name):
+                raise ValueError(
+                    f"pipeline name {name!r}: use lower-case letters, digits, - and _ (it becomes a directory)"
+                )
+        owners: dict[str, str] = {}
+        for name, pipeline in self.pipelines.items():
+            for place in (pipeline.table.location, pipeline.dead_letters):
+                other = owners.setdefault(place.rstrip("/"), name)
+                if other != name or place.rstrip("/") == pipeline.dead_letters.rstrip(
+                    "/"
+                ) == pipeline.table.location.rstrip("/"):
+                    raise ValueError(
+                        f"pipelines {other!r} and {name!r} share the table {place}; give each its own location"
+                    )
+        return self
+
+
+def load(path: Path) -> Config:
+    """Read and check a configuration file. Raises ConfigError with one line for each fault."""
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}. Give the path of a configuration file.") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path} is empty or not a mapping; it needs the keys {', '.join(Config.model_fields)}")
+    try:
+        return Config.model_validate(_resolved(raw))
+    except ValidationError as error:
+        lines = [
+            f"  {'.'.join(map(str, e['loc'])) or 'file'}: {e['msg'].removeprefix('Value error, ')}"
+            for e in error.errors()
+        ]
+        raise ConfigError("\n".join([f"{path} cannot be used:", *lines])) from None
+
+
+def did_you_mean(name: str, known: list[str]) -> str:
+    """Name the closest known word, or list them all."""
+    close = difflib.get_close_matches(name, known, 1)
+    return f"; did you mean {close[0]!r}?" if close else f"; known here: {', '.join(known)}"
+
+
+def _resolved(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _resolved(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_resolved(item) for item in value]
+    return _REFERENCE.sub(_look_up, value) if isinstance(value, str) else value
+
+
+def _look_up(match: re.Match[str]) -> str:
+    kind, name = match.groups()
+    if kind == "env":
+        if name not in os.environ:
+            raise ConfigError(f"the configuration wants the environment variable {name}, which is not set")
+        return os.environ[name]
+    try:
+        return Path(name).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ConfigError(f"the configuration wants the file {name}: {error.strerror}") from error

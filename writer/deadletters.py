@@ -1,0 +1,100 @@
+"""Records that could not become rows, kept whole with the reason, so that a later version can replay them."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from writer import avro
+from writer.columnar import Destination, StagedFile, parquet_writer
+from writer.report import Source
+from writer.statistics import delta_statistics
+
+DEAD_LETTERS = pa.schema(
+    [
+        pa.field("topic", pa.string()),
+        pa.field("incarnation", pa.int32()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("kafka_time", avro.TIMESTAMP),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("schema_id", pa.int64()),
+        pa.field("outcome", pa.string()),  # dead_letter: not decodable; quarantined: its time is not believable
+        pa.field("error", pa.string()),
+    ]
+)
+_DEAD_FLUSH_BYTES = 16 * 2**20
+
+
+class DeadLetterFile:
+    """The file of a task for records that could not become rows, in the shape of the dead-letter table."""
+
+    def __init__(self, destination: Destination, incarnations: Mapping[str, int], now: datetime) -> None:
+        self._to, self._incarnations, self._now = destination, incarnations, now
+        self._waiting: list[pa.Table] = []
+        self._bytes = 0
+        self._path = ""
+        self._sink: Any = None
+        self._writer: Any = None
+        self.counts: Counter[tuple[Source, str]] = Counter()  # filled when the rows are written
+
+    def add(
+        self, records: pa.Table, schema_id: int | None, reason: Callable[[int], str], outcome: str = "dead_letters"
+    ) -> None:
+        """Take records with `reason(row)` for each."""
+        if records.num_rows == 0:
+            return
+        letter = "quarantined" if outcome == "quarantined" else "dead_letter"
+        size = records.num_rows
+        columns = [
+            records.column("topic"), incarnation_column(records, self._incarnations), records.column("partition"),
+            records.column("offset"), records.column("timestamp").cast(avro.TIMESTAMP), records.column("key"),
+            records.column("value"), pa.repeat(pa.scalar(schema_id, pa.int64()), size),
+            pa.repeat(letter, size), pa.array([reason(i) for i in range(size)], pa.string()),
+        ]  # fmt: skip
+        table = pa.table(columns, schema=DEAD_LETTERS)
+        self._waiting.append(table)
+        self._bytes += table.nbytes
+        if self._bytes > _DEAD_FLUSH_BYTES:
+            self._flush()
+
+    def finish(self) -> list[StagedFile]:
+        """Complete the file, if there is one."""
+        self._flush()
+        if self._writer is None:
+            return []
+        self._writer.close()
+        metadata, size = self._writer.writer.metadata, self._sink.tell()
+        self._sink.close()
+        now = self._now
+        return [StagedFile(self._path, (), metadata.num_rows, size, delta_statistics(metadata), now, now, {})]
+
+    def abandon(self) -> None:
+        """Remove the file."""
+        if self._sink is not None:
+            self._sink.close()
+        self._to.remove()
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        rows = pa.concat_tables(self._waiting)
+        self._waiting, self._bytes = [], 0
+        if self._writer is None:
+            self._path, self._sink = self._to.open(())
+            self._writer = parquet_writer(self._sink, DEAD_LETTERS)
+        self._writer.write_table(rows)
+        written = rows.group_by(["topic", "partition", "outcome"], use_threads=False).aggregate([([], "count_all")])
+        for row in written.to_pylist():  # one turn a partition
+            outcome = "quarantined" if row["outcome"] == "quarantined" else "dead_letters"
+            self.counts[(row["topic"], row["partition"]), outcome] += row["count_all"]
+
+
+def incarnation_column(records: pa.Table, incarnations: Mapping[str, int]) -> pa.Array:
+    """Return the incarnation of each record's topic."""
+    at = pc.index_in(records.column("topic"), value_set=pa.array(list(incarnations), pa.string())).combine_chunks()
+    return pa.array(list(incarnations.values()), pa.int32()).take(at)

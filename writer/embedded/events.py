@@ -1,0 +1,325 @@
+"""Clicks and installs that look like a mobile attribution feed's: what the demo, the tests and the bench produce.
+
+The same arguments always give the same records, so that a test can say what the lake must hold.
+"""
+
+import io
+import json
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from random import Random
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from fastavro import parse_schema, schemaless_writer
+
+USERS = 5_000
+BURST = 8  # consecutive events of one session
+LATE_SHARE = 0.01  # of events; phones that were offline
+LATE_MAX = timedelta(hours=1)
+JITTER = timedelta(seconds=20)  # mean delay of the others
+_PLACES = [
+    ("US", "New York", 40.71, -74.01),
+    ("IN", "Mumbai", 19.08, 72.88),
+    ("CN", "上海", 31.23, 121.47),
+    ("DE", "München", 48.14, 11.58),
+    ("BR", "São Paulo", -23.55, -46.63),
+    ("JP", "東京", 35.68, 139.69),
+]
+_NETWORKS = ["facebook", "google", "tiktok", "email", "organic"]
+_NAMES = ["open", "view", "view", "view", "click", "click", "purchase", "share"]
+
+_TIMESTAMP = {"type": "long", "logicalType": "timestamp-millis"}
+
+
+def _optional(name: str, kind: Any) -> dict[str, Any]:
+    return {"name": name, "type": ["null", kind], "default": None}
+
+
+SCHEMAS: Mapping[str, dict[str, Any]] = {
+    "clicks": {
+        "type": "record",
+        "name": "Click",
+        "namespace": "headrace.demo",
+        "fields": [
+            {"name": "event_id", "type": "string"},
+            {"name": "event_time", "type": _TIMESTAMP},
+            {"name": "app_id", "type": "long"},
+            {"name": "user_id", "type": "string"},
+            {"name": "session_id", "type": "string"},
+            {"name": "event_name", "type": "string"},
+            _optional("os", "string"),
+            _optional("os_version", "string"),
+            _optional("country", "string"),
+            _optional("city", "string"),
+            _optional("campaign", "string"),
+            _optional("channel", "string"),
+            _optional("url", "string"),
+            _optional("ip", "string"),
+            _optional("revenue", "double"),
+            {"name": "is_install", "type": "boolean"},
+            {"name": "duration_ms", "type": "int"},
+            _optional("lat", "double"),
+            _optional("lon", "double"),
+            {"name": "sdk", "type": "string"},
+        ],
+    },
+    "installs": {
+        "type": "record",
+        "name": "Install",
+        "namespace": "headrace.demo",
+        "fields": [
+            {"name": "event_id", "type": "string"},
+            {"name": "event_time", "type": _TIMESTAMP},
+            {"name": "app_id", "type": "long"},
+            {"name": "user_id", "type": "string"},
+            _optional("os", "string"),
+            _optional("country", "string"),
+            _optional(
+                "attribution",
+                {
+                    "type": "record",
+                    "name": "Attribution",
+                    "fields": [
+                        {"name": "network", "type": "string"},
+                        _optional("click_time", _TIMESTAMP),
+                        {"name": "touch_count", "type": "int"},
+                    ],
+                },
+            ),
+            {"name": "tags", "type": {"type": "array", "items": "string"}},
+            {"name": "cost", "type": {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}},
+        ],
+    },
+}
+
+
+@dataclass(frozen=True)
+class Produced:
+    """What a topic got, counted from the broker's acknowledgements: messages per partition."""
+
+    good: Mapping[int, int] = field(default_factory=dict)
+    broken: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def per_partition(self) -> dict[int, int]:
+        """All messages, broken ones too: how far each partition's end moved."""
+        return dict(Counter(self.good) + Counter(self.broken))
+
+
+def generate(
+    kind: str, n: int, *, now: datetime, hours: int = 3, seed: int = 7
+) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """Yield `n` pairs of key (the user id) and record of `clicks` or `installs`, in order of arrival.
+
+    Event times are aware UTC to the millisecond, in [now - hours, now], rising but for a jitter and a late share. Event
+    ids are distinct within one call. fastavro reads an encoded record back equal to what is yielded here.
+    """
+    if now.tzinfo is None:
+        raise ValueError(f"now must be an aware datetime, got {now!r}")
+    if hours <= 0:
+        raise ValueError(f"hours must be positive, got {hours}")
+    make = {"clicks": _clicks, "installs": _installs}[kind]
+    rnd = Random(f"{kind}/{seed}")  # noqa: S311 - made-up data
+    yield from make(rnd, _times(n, rnd, now, hours))
+
+
+def encoder(schema: dict[str, Any], schema_id: int) -> Callable[[dict[str, Any]], bytes]:
+    """Return the function that encodes one record behind Confluent's 5-byte header."""
+    parsed = parse_schema(schema)
+    header = struct.pack(">bI", 0, schema_id)
+
+    def encode(record: dict[str, Any]) -> bytes:
+        out = io.BytesIO()
+        out.write(header)
+        schemaless_writer(out, parsed, record)
+        return out.getvalue()
+
+    return encode
+
+
+def produce(
+    bootstrap: str,
+    registry_url: str,
+    topic: str,
+    n: int,
+    *,
+    now: datetime,
+    kind: str | None = None,
+    hours: int = 3,
+    seed: int = 7,
+    broken: int = 0,
+) -> Produced:
+    """Register the schema under `<topic>-value` and produce `n` events, and `broken` more that a strict reader refuses.
+
+    The topic must exist. `kind` is `clicks` or `installs`, by default the topic's name. Broken values are truncated,
+    without header, or too long, in turn, spread evenly. Raises KafkaException if a delivery fails, SchemaRegistryError.
+    """
+    if broken and not n:
+        raise ValueError(f"{broken} broken values are made from good ones: n must be positive")
+    kind = kind or topic
+    with SchemaRegistryClient({"url": registry_url}) as registry:
+        schema_id: int = registry.register_schema(f"{topic}-value", Schema(json.dumps(SCHEMAS[kind]), "AVRO"))
+    encode = encoder(SCHEMAS[kind], schema_id)
+    delivery = _Delivery(bootstrap, topic)
+    damaged = 0
+    for i, (key, record) in enumerate(generate(kind, n, now=now, hours=hours, seed=seed)):
+        value = encode(record)
+        while damaged < (i + 1) * broken // n:
+            delivery.send(key, _damage(value, damaged), delivery.broken)
+            damaged += 1
+        delivery.send(key, value, delivery.good)
+    return delivery.finish()
+
+
+class _Delivery:
+    """Sends, counts acknowledgements, and raises the first failure."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self._topic = topic
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,  # a retry neither doubles nor reorders
+                "compression.type": "lz4",
+                "linger.ms": 20,
+                "log_level": 3,  # a coordinator that still loads is not news; what fails is raised
+                "topic.metadata.propagation.max.ms": 5_000,  # how long a topic may seem unknown; 30 s by default
+                "queue.buffering.max.messages": 200_000,
+            }
+        )
+        self._failures: list[KafkaError] = []
+        self._good: Counter[int] = Counter()
+        self._broken: Counter[int] = Counter()
+        # Not methods: through one, self would hold itself, and the producer would dial on after its last use.
+        self.good = _counting(self._good, self._failures)
+        self.broken = _counting(self._broken, self._failures)
+
+    def send(self, key: bytes, value: bytes, counted: Callable[[KafkaError | None, Message], None]) -> None:
+        while True:
+            try:
+                self._producer.produce(self._topic, value, key, on_delivery=counted)
+            except BufferError:  # the queue is full: let acknowledgements make room
+                self._producer.poll(0.1)
+            else:
+                self._producer.poll(0)
+                break
+        self._check()
+
+    def finish(self) -> Produced:
+        self._producer.flush()
+        self._check()
+        return Produced(dict(sorted(self._good.items())), dict(sorted(self._broken.items())))
+
+    def _check(self) -> None:
+        if self._failures:
+            raise KafkaException(self._failures[0])
+
+
+def _counting(counts: Counter[int], failures: list[KafkaError]) -> Callable[[KafkaError | None, Message], None]:
+    def counted(error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            counts[message.partition()] += 1
+        else:
+            failures.append(error)
+
+    return counted
+
+
+def _damage(value: bytes, turn: int) -> bytes:
+    """Return an encoded value with its end cut off, without its header, or with bytes to spare."""
+    return (value[:-1], value[5:], value + b"\x00\xff\x00")[turn % 3]
+
+
+def _times(n: int, rnd: Random, now: datetime, hours: int) -> Iterator[datetime]:
+    """Yield `n` event times, rising on the whole towards `now`."""
+    end = now.astimezone(UTC)
+    end = end.replace(microsecond=end.microsecond // 1000 * 1000)
+    span_ms = hours * 3_600_000
+    start = end - timedelta(milliseconds=span_ms)
+    late_ms = LATE_MAX / timedelta(milliseconds=1)
+    rate = timedelta(milliseconds=1) / JITTER
+    for i in range(n):
+        delay = rnd.random() * late_ms if rnd.random() < LATE_SHARE else rnd.expovariate(rate)
+        yield start + timedelta(milliseconds=max(0, int((i + 1) * span_ms / n - delay)))
+
+
+def _ids(rnd: Random) -> Iterator[str]:
+    """Yield 32 hex digits each, never the same twice: an odd multiplier permutes the low 64 bits."""
+    low = rnd.getrandbits(64)
+    while True:
+        low = (low + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+        yield f"{rnd.getrandbits(64):016x}{low:016x}"
+
+
+def _users(rnd: Random) -> list[dict[str, Any]]:
+    """Return the people of one feed: what stays the same from event to event."""
+    users = []
+    for _ in range(USERS):
+        country, city, lat, lon = rnd.choice(_PLACES)
+        system = rnd.choice(["ios", "android", "android", "web"])
+        users.append(
+            {
+                "user_id": f"u{rnd.randrange(10**10):010d}",
+                "os": system,
+                "os_version": None if system == "web" else f"{rnd.randrange(8, 19)}.{rnd.randrange(5)}",
+                "country": country,
+                "city": city,
+                "ip": f"10.{rnd.randrange(256)}.{rnd.randrange(256)}.{rnd.randrange(256)}",
+                "lat": lat + rnd.uniform(-0.2, 0.2),
+                "lon": lon + rnd.uniform(-0.2, 0.2),
+                "sdk": f"{system}-5.{rnd.randrange(10)}.0",
+            }
+        )
+    return users
+
+
+def _clicks(rnd: Random, times: Iterator[datetime]) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    users, ids = _users(rnd), _ids(rnd)
+    session: dict[str, Any] = {}
+    for i, event_time in enumerate(times):
+        if i % BURST == 0:
+            campaign = rnd.randrange(500)
+            session = rnd.choice(users) | {
+                "app_id": rnd.randrange(1000),
+                "session_id": f"{rnd.getrandbits(64):016x}",
+                "campaign": f"camp{campaign}" if campaign % 10 else None,
+                "channel": rnd.choice(_NETWORKS),
+            }
+        name = rnd.choice(_NAMES)
+        record = session | {
+            "event_id": next(ids),
+            "event_time": event_time,
+            "event_name": name,
+            "url": f"https://app.example/{rnd.getrandbits(40):010x}?c={rnd.randrange(1000)}",
+            "revenue": rnd.random() * 100 if name == "purchase" else None,
+            "is_install": name == "open" and rnd.randrange(3) == 0,
+            "duration_ms": int(rnd.random() * 100_000),
+        }
+        yield record["user_id"].encode(), record
+
+
+def _installs(rnd: Random, times: Iterator[datetime]) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    users, ids = _users(rnd), _ids(rnd)
+    for event_time in times:
+        user = rnd.choice(users)
+        network = rnd.choice(_NETWORKS)
+        click_time = event_time - timedelta(seconds=rnd.randrange(1, 7 * 86_400)) if rnd.randrange(5) else None
+        touched = {"network": network, "click_time": click_time, "touch_count": rnd.randrange(1, 6)}
+        record = {
+            "event_id": next(ids),
+            "event_time": event_time,
+            "app_id": rnd.randrange(1000),
+            "user_id": user["user_id"],
+            "os": user["os"],
+            "country": user["country"],
+            "attribution": None if network == "organic" else touched,
+            "tags": rnd.sample(["paid", "retarget", "video", "store", "qr"], rnd.randrange(4)),
+            "cost": Decimal(rnd.randrange(1, 100_000)).scaleb(-2),
+        }
+        yield record["user_id"].encode(), record

@@ -1,0 +1,189 @@
+"""A real Kafka broker on loopback: one KRaft node, for the demo and the tests."""
+
+import base64
+import os
+import subprocess
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from writer import artifacts
+from writer.embedded.process import (
+    LOOPBACK,
+    Process,
+    ServerFailed,
+    free_ports,
+    is_listening,
+    java_options,
+    require_free,
+)
+
+HEAP_MEGABYTES = 512
+READY_WITHIN = timedelta(seconds=60)  # seen: 3 s; a crowded CI machine is ten times slower
+NODE_ID = 1
+
+
+class Broker:
+    """A single node, broker and controller in one, whose data live in `directory`; auto-creates no topic unless told.
+
+    A directory that holds data is opened again as the same cluster. `overrides` are lines of server.properties that win
+    over the ones written here. `launch` belongs on a thread that outlives the broker (see Process).
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        port: int | None = None,
+        auto_create: bool = False,
+        overrides: Mapping[str, str] | None = None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._directory = directory.absolute()
+        free = free_ports(2)
+        self.port = port or free[0]
+        self._controller_port = free[1]
+        self._settings = {
+            **_settings(self._directory, self.port, self._controller_port),
+            "auto.create.topics.enable": str(auto_create).lower(),
+            **(overrides or {}),
+        }
+        self._say = say
+        self._process: Process | None = None
+        self._cluster_id = ""
+
+    @property
+    def bootstrap(self) -> str:
+        """`host:port`, as Kafka clients take it."""
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """The broker's process id; None when it was not launched."""
+        return self._process.pid if self._process else None
+
+    def launch(self) -> None:
+        """Format the directory if it is new and start the broker; `wait` tells when it answers.
+
+        Raises ArtifactError, JavaMissing, ServerFailed.
+        """
+        jars = artifacts.fetch("kafka", say=self._say)
+        java = artifacts.java()
+        require_free("kafka", self.port)
+        self._directory.mkdir(parents=True, exist_ok=True)
+        properties = self._directory / "server.properties"
+        properties.write_text("".join(f"{key}={value}\n" for key, value in self._settings.items()))
+        command = [
+            str(java),
+            *java_options(self._directory, heap_megabytes=HEAP_MEGABYTES),
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+            "-Dorg.slf4j.simpleLogger.showDateTime=true",
+            "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSSZ",
+            "-cp",
+            f"{jars}/*",
+        ]
+        self._format([*command, "kafka.tools.StorageTool"], properties)
+        self._cluster_id = _cluster_id(self._directory)
+        self._process = Process(
+            "kafka",
+            [*command, "kafka.Kafka", properties],
+            cwd=self._directory,
+            log=self._directory / "kafka.log",
+        )
+        self._process.launch()
+
+    def wait(self, *, within: timedelta = READY_WITHIN) -> None:
+        """Return once the broker answers clients. Raises ServerFailed."""
+        assert self._process is not None, "launch comes before wait"
+        self._process.wait_until(self._answers, within=within)
+
+    def start(self) -> None:
+        """Launch and wait; a broker that does not answer is stopped before the error leaves."""
+        try:
+            self.launch()
+            self.wait()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Shut the broker down and keep its data. Does nothing when it is not running."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.stop()
+
+    def restart(self) -> None:
+        """Stop and start with the same data on the same port. Raises ServerFailed."""
+        self.stop()
+        self.start()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _format(self, tool: list[str], properties: Path) -> None:
+        if (self._directory / "data" / "meta.properties").exists():
+            return
+        cluster_id = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
+        out = subprocess.run(  # noqa: S603
+            [*tool, "format", f"--cluster-id={cluster_id}", "--config", str(properties)],
+            capture_output=True,
+            text=True,
+            timeout=READY_WITHIN.total_seconds(),
+            check=False,
+        )
+        if out.returncode != 0:
+            said = (out.stderr or out.stdout).strip().partition("\n")[0]  # below it is a stack
+            raise ServerFailed(f"kafka cannot format {self._directory}: {said}")
+
+    def _answers(self) -> bool:
+        if not is_listening(self.port):
+            return False
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        try:
+            found = admin.list_topics(timeout=2)
+        except KafkaException:
+            return False
+        if found.cluster_id != self._cluster_id:
+            raise ServerFailed(
+                f"{self.bootstrap} is answered by another cluster ({found.cluster_id}). Take another port."
+            )
+        return True
+
+
+def _settings(directory: Path, port: int, controller_port: int) -> dict[str, str]:
+    return {
+        "process.roles": "broker,controller",
+        "node.id": str(NODE_ID),
+        "controller.quorum.voters": f"{NODE_ID}@{LOOPBACK}:{controller_port}",
+        "listeners": f"PLAINTEXT://{LOOPBACK}:{port},CONTROLLER://{LOOPBACK}:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{port}",
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "log.dirs": f"{directory}/data",
+        # One node has nobody to replicate to, and one partition of an internal topic starts faster than fifty.
+        "offsets.topic.replication.factor": "1",
+        "offsets.topic.num.partitions": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "transaction.state.log.num.partitions": "1",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        "group.initial.rebalance.delay.ms": "0",
+        "log.cleaner.dedupe.buffer.size": str(8 * 2**20),  # of the heap; 128 MiB by default
+    }
+
+
+def _cluster_id(directory: Path) -> str:
+    lines = (directory / "data" / "meta.properties").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line)["cluster.id"]

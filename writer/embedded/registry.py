@@ -1,0 +1,128 @@
+"""A real schema registry on loopback: Apicurio, which speaks Confluent's protocol, for the demo and the tests."""
+
+import http.client
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+from writer import artifacts
+from writer.embedded.process import LOOPBACK, Process, ServerFailed, free_ports, java_options, require_free
+
+HEAP_MEGABYTES = 256
+JAVA_MIN = 21  # its class files are of that version
+READY_WITHIN = timedelta(seconds=90)  # seen: 3 s; a crowded CI machine is ten times slower
+PATH = "/apis/ccompat/v7"
+HTTP_OK = 200
+
+
+class Registry:
+    """An empty registry in memory, compatibility BACKWARD as Confluent's; a stop forgets its schemas.
+
+    `launch` belongs on a thread that outlives the registry (see Process).
+    """
+
+    def __init__(
+        self, directory: Path, *, port: int | None = None, say: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._directory = directory.absolute()
+        free = free_ports(2)
+        self.port = port or free[0]
+        self._management_port = free[1]
+        self._say = say
+        self._process: Process | None = None
+
+    @property
+    def url(self) -> str:
+        """The base address, as clients of Confluent's registry take it."""
+        return f"http://{LOOPBACK}:{self.port}{PATH}"
+
+    @property
+    def pid(self) -> int | None:
+        """The registry's process id; None when it was not launched."""
+        return self._process.pid if self._process else None
+
+    def launch(self) -> None:
+        """Start the registry; `wait` tells when it answers. Raises ArtifactError, JavaMissing, ServerFailed."""
+        home = artifacts.fetch("registry", say=self._say)
+        java = artifacts.java(JAVA_MIN)
+        require_free("registry", self.port)
+        self._directory.mkdir(parents=True, exist_ok=True)
+        options = {
+            "quarkus.http.host": LOOPBACK,
+            "quarkus.http.port": self.port,
+            "quarkus.management.host": LOOPBACK,  # unset, it would listen on 0.0.0.0:9000
+            "quarkus.management.port": self._management_port,
+            "quarkus.log.level": "WARN",
+        }
+        self._process = Process(
+            "registry",
+            [
+                java,
+                *java_options(self._directory, heap_megabytes=HEAP_MEGABYTES),
+                *(f"-D{key}={value}" for key, value in options.items()),
+                "-jar",
+                home / "quarkus-run.jar",
+            ],
+            cwd=self._directory,
+            log=self._directory / "registry.log",
+        )
+        self._process.launch()
+
+    def wait(self, *, within: timedelta = READY_WITHIN) -> None:
+        """Return once the registry answers and refuses incompatible schemas. Raises ServerFailed."""
+        assert self._process is not None, "launch comes before wait"
+        self._process.wait_until(self._answers, within=within)
+        set_compatibility(self.url, "BACKWARD")
+
+    def start(self) -> None:
+        """Launch and wait; a registry that does not answer is stopped before the error leaves."""
+        try:
+            self.launch()
+            self.wait()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End the registry. Does nothing when it is not running."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.stop()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _answers(self) -> bool:
+        try:
+            return _ask("GET", f"{self.url}/subjects")[0] == HTTP_OK
+        except (OSError, http.client.HTTPException):
+            return False
+
+
+def set_compatibility(url: str, level: str) -> None:
+    """Set the registry-wide rule for new schema versions: Apicurio's own default is NONE. Raises ServerFailed."""
+    status, answer = _ask("PUT", f"{url}/config", {"compatibility": level})
+    if status != HTTP_OK:
+        raise ServerFailed(f"{url} refused compatibility {level}: {status} {answer}")
+
+
+def _ask(method: str, url: str, body: dict[str, str] | None = None) -> tuple[int, str]:
+    address = urlsplit(url)
+    connection = http.client.HTTPConnection(address.netloc, timeout=10)
+    try:
+        payload = None if body is None else json.dumps(body)
+        connection.request(method, address.path, payload, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode(errors="replace")
+    finally:
+        connection.close()

@@ -1,0 +1,42 @@
+"""What can go wrong, and what the process says about it when it exits.
+
+HeadraceError            1  crash: restart
+├── ConfigError          2  the configuration, or what it points at, is wrong: do not restart
+├── CheckpointUnusable   3  Spark's checkpoint disagrees with the table: climb the recovery ladder
+├── Fenced               4  another run owns the pipeline: do not restart this one
+└── LimitReached         5  stopped by a limit of the configuration
+
+Every message says what happened, where, and what to do.
+"""
+
+from typing import ClassVar
+
+
+class HeadraceError(Exception):
+    """A failure of this run. Its message is a sentence for the operator."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class ConfigError(HeadraceError):
+    """The configuration or something it names is wrong; a restart changes nothing."""
+
+    exit_code = 2
+
+
+class CheckpointUnusable(HeadraceError):
+    """Spark's checkpoint cannot be continued without losing or doubting records."""
+
+    exit_code = 3
+
+
+class Fenced(HeadraceError):
+    """Another writer has taken this pipeline over."""
+
+    exit_code = 4
+
+
+class LimitReached(HeadraceError):
+    """A limit of the configuration stopped the pipeline."""
+
+    exit_code = 5

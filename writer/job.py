@@ -1,0 +1,191 @@
+"""The Spark application: a session, and a streaming query for each pipeline. Wires the rooms together."""
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from writer import artifacts, log
+from writer.config import Config
+from writer.errors import Fenced, HeadraceError
+from writer.kafka import Cluster
+from writer.pipeline import Draining, PipelineRun, Start
+from writer.registry import source
+
+_TRIGGER = "1 second"  # how often Spark asks Kafka for new offsets; a shorter interval burdens the broker
+_TWO_WRITERS = "CONCURRENT_STREAM_LOG_UPDATE"
+
+
+@dataclass
+class Running:
+    """A pipeline with its query, or with the reason why it has none."""
+
+    pipeline: PipelineRun
+    query: Any = None
+    error: BaseException | None = None
+
+    @property
+    def active(self) -> bool:
+        """The query runs."""
+        return self.query is not None and bool(self.query.isActive)
+
+
+def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = None) -> int:
+    """Run the pipelines until they are done, fail, or a signal asks to stop. Returns the exit code."""
+    stop = threading.Event()
+    names = only or list(config.pipelines)
+    with _signals(stop.set):
+        spark = session(config, len(names))
+        try:
+            running = [_begin(spark, config, name, once=once, new_run=new_run) for name in names]
+            _watch(running, stop)
+        finally:
+            spark.stop()
+    return exit_code([r.error for r in running])
+
+
+def session(config: Config, pipelines: int = 1) -> Any:
+    """Start Spark with the settings that the data plane needs; those of the file come last."""
+    java = artifacts.java(17)
+    os.environ.setdefault("JAVA_HOME", str(java.parent.parent))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers see what the driver sees
+    from pyspark.sql import SparkSession
+
+    settings = {
+        "spark.jars": ",".join(
+            str(jar) for jar in artifacts.spark_jars(say=lambda line: log.event("fetching", what=line))
+        ),
+        "spark.scheduler.mode": "FAIR",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(
+            min(config.pipelines[name].memory.batch_records for name in config.pipelines)
+        ),
+        "spark.sql.adaptive.enabled": "false",  # nothing here shuffles
+        "spark.sql.streaming.minBatchesToRetain": "20",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.redaction.regex": "(?i)secret|password|token|jaas|access[.]?key|credential",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={Path(__file__).parent / 'log4j2.properties'}",
+        "spark.driver.memory": "1g",
+    }
+    if config.spark.master.startswith("local"):
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    builder = SparkSession.builder.appName("headrace").master(config.spark.master)
+    for key, value in (settings | config.spark.conf).items():
+        builder = builder.config(key, value)
+    log.event("spark_starting", master=config.spark.master, pipelines=pipelines)
+    return builder.getOrCreate()
+
+
+def exit_code(errors: list[BaseException | None]) -> int:
+    """The process's word to its supervisor: 0 when all went well, else the code that asks for most care."""
+    codes = [error.exit_code if isinstance(error, HeadraceError) else 1 for error in errors if error is not None]
+    care = {0: 0, 1: 1, 5: 2, 2: 3, 4: 4, 3: 5}
+    return max(codes, key=lambda code: care[code], default=0)
+
+
+def _begin(spark: Any, config: Config, name: str, *, once: bool, new_run: bool) -> Running:
+    cluster = Cluster(config.kafka.bootstrap_servers, config.kafka.request_timeout)
+    try:
+        pipeline = PipelineRun(name, config, schemas=source(config.registry), cluster=cluster)
+    except Exception as error:  # noqa: BLE001 - one pipeline fails alone; its error is kept and decides the exit code
+        return _failed(Running(None, error=error), name)  # type: ignore[arg-type]
+    running = Running(pipeline)
+    try:
+        running.query = _query(spark, config, pipeline, pipeline.start(new_run=new_run), once=once)
+    except Exception as error:  # noqa: BLE001 - as above
+        running.error = error
+        _failed(running, name)
+    return running
+
+
+def _query(spark: Any, config: Config, pipeline: PipelineRun, start: Start, *, once: bool) -> Any:
+    settings = pipeline.config
+    starting: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(start.offsets.items()):
+        starting.setdefault(topic, {})[str(partition)] = offset
+    options = {
+        "kafka.bootstrap.servers": config.kafka.bootstrap_servers,
+        "subscribe": ",".join(settings.topics),
+        "startingOffsets": json.dumps(starting),
+        "failOnDataLoss": "true",  # a loss is accepted only by a recorded gap, never by an option
+        "maxOffsetsPerTrigger": str(settings.commit.max_records),
+        "minPartitions": str(spark.sparkContext.defaultParallelism),
+    }
+    if not once:  # without a minimum, maxTriggerDelay does nothing; with one, `--once` would leave the tail unread
+        options["minOffsetsPerTrigger"] = str(pipeline.min_offsets())
+        options["maxTriggerDelay"] = f"{int(settings.commit.max_delay.total_seconds() * 1000)}ms"
+    spark.sparkContext.setLocalProperty("spark.scheduler.pool", pipeline.name)
+    stream = spark.readStream.format("kafka").options(**options).load().writeStream
+    trigger: Mapping[str, Any] = {"availableNow": True} if once else {"processingTime": _TRIGGER}
+    return (
+        stream.queryName(pipeline.name)
+        .option("checkpointLocation", start.checkpoint)
+        .trigger(**trigger)
+        .foreachBatch(pipeline.process)
+        .start()
+    )
+
+
+def _watch(running: list[Running], stop: threading.Event) -> None:
+    """Wait until no query is left, noting each end as it comes; drain when asked to stop."""
+    waiting = [r for r in running if r.query is not None]
+    while waiting:
+        stop.wait(0.2)
+        for r in list(waiting):
+            if stop.is_set() and r.active and r.pipeline.drain():
+                r.query.stop()
+            if not r.active:
+                waiting.remove(r)
+                _end(r)
+
+
+def _end(r: Running) -> None:
+    name = r.pipeline.name
+    failure = r.query.exception()
+    r.error = r.pipeline.error or failure
+    if isinstance(r.error, Draining) or r.error is None:
+        r.error = None
+        log.event("pipeline_stopped", pipeline=name)
+        return
+    if r.pipeline.error is None and _TWO_WRITERS in str(failure):
+        r.error = Fenced(
+            f"another writer uses the checkpoint of pipeline {name!r}: Spark reports {_TWO_WRITERS}. Stop one."
+        )
+    _failed(r, name)
+
+
+def _failed(r: Running, name: str) -> Running:
+    known = isinstance(r.error, HeadraceError)
+    text = (
+        str(r.error)
+        if known
+        else f"{type(r.error).__name__}: {str(r.error).strip().splitlines()[0] if str(r.error) else ''}"
+    )
+    log.warning("pipeline_failed", pipeline=name, exit_code=exit_code([r.error]), error=text)
+    if not known:
+        log.detail(r.error)
+    return r
+
+
+class _signals:  # noqa: N801 - reads as a word of the with statement
+    """Call back on SIGTERM and SIGINT while inside."""
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback = callback
+
+    def __enter__(self) -> None:
+        self._before = {s: signal.signal(s, self._handle) for s in (signal.SIGTERM, signal.SIGINT)}
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, _frame: object) -> None:
+        log.event("stop_requested", signal=signal.Signals(number).name)
+        self._callback()

@@ -1,0 +1,301 @@
+"""One pipeline: how it starts, and what happens to each of its micro-batches. The straight line of the driver."""
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+import bucketers
+from writer import commit, faults, log, task
+from writer.assign import TimeRule
+from writer.checkpoint import Checkpoints, NewRun, Refuse, decide
+from writer.config import Config
+from writer.errors import CheckpointUnusable, ConfigError, HeadraceError
+from writer.kafka import Cluster, Topic
+from writer.plan import PROVENANCE, Rejected, SchemaPlan
+from writer.registry import RegistryUnreachable, SchemaNotFound, SchemaSource
+from writer.report import Report, Source
+from writer.tables.base import Part, Snapshot
+from writer.tables.delta import DeltaLake
+
+_BYTES_PER_ROW_GUESS = 60  # of Parquet, until a commit has shown it
+_REGISTRY_PAUSE_MAX_S = 30
+
+
+class Draining(HeadraceError):
+    """A batch that was planned after the stop was asked for; it is left to the next start."""
+
+    exit_code = 0
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a query begins: its checkpoint, and the offsets it is seeded with."""
+
+    run: int
+    checkpoint: str
+    offsets: Mapping[Source, int]
+
+
+class PipelineRun:
+    """A pipeline between its start and its end. `process` is called by Spark for each micro-batch, one at a time."""
+
+    def __init__(self, name: str, config: Config, *, schemas: SchemaSource, cluster: Cluster) -> None:
+        self.name, self.config = name, config.pipelines[name]
+        self._cluster, self._schemas = cluster, schemas
+        self._table = DeltaLake(
+            self.config.table.location, name, checkpoint_interval=self.config.table.checkpoint_interval
+        )
+        self._dead_letters = DeltaLake(self.config.dead_letters, name)
+        self._checkpoints = Checkpoints(config.checkpoints, name)
+        self._bucket_columns = bucketers.build(self.config.bucket).columns
+        self._reserved = frozenset(c.lower() for c in (*PROVENANCE.names, *self._bucket_columns))
+        self._draining = threading.Event()
+        self._busy = threading.Lock()
+        self._unit: str | None = None
+        self.error: BaseException | None = None
+
+    def start(self, *, new_run: bool) -> Start:
+        """Take the pipeline over and choose the checkpoint. Raises CheckpointUnusable, ConfigError."""
+        topics = self._cluster.topics(self.config.topics)
+        self._plan = self._first_plan()
+        self._table.create(self._columns(), self._bucket_columns)
+        snapshot = self._table.snapshot()
+        self._plan = self._with_table(self._plan, snapshot)
+        self._topics, ids = topics, self._incarnations(topics, snapshot)
+        self._numbers = {topic: len(known) for topic, known in ids.items()}
+        parts = {(t.name, p): self._part(t.name, p) for t in topics.values() for p in range(t.partitions)}
+        frontier = {source: snapshot.frontier(part) for source, part in parts.items()}
+        fresh = self._initial([source for source, at in frontier.items() if at is None], known=snapshot.epoch > 0)
+        offsets = {source: fresh[source] if at is None else at for source, at in frontier.items()}
+        reason = "asked for by --new-run" if new_run else ""
+        if ids != snapshot.incarnations():
+            reason = "a topic is new, or was deleted and created again"
+        run = self._run(offsets, reason)
+        self._epoch = self._table.begin(snapshot, {parts[s]: o for s, o in fresh.items()}, ids)
+        self._settled = commit.redo(self._table, self._dead_letters, since=snapshot.settled)
+        self._bytes_per_row = commit.bytes_per_row(self._table.recent(10)) or _BYTES_PER_ROW_GUESS
+        self._table.add_columns([f for f in self._columns() if f.name not in self._bucket_columns])
+        self._run_id = run
+        log.event("pipeline_started", pipeline=self.name, start=self._epoch, run=run, offsets=sum(offsets.values()))
+        return Start(run, self._checkpoints.path(run), offsets)
+
+    def min_offsets(self) -> int:
+        """Offsets that make a batch worth committing before its delay is over: enough for one file."""
+        settings = self.config.commit
+        derived = int(self.config.roll.target_file_size / self._bytes_per_row)
+        return max(1, min(settings.min_records or derived, settings.max_records))
+
+    def drain(self) -> bool:
+        """Stop after the batch that is running. True when none is."""
+        self._draining.set()
+        free = self._busy.acquire(blocking=False)
+        if free:
+            self._busy.release()
+        return free
+
+    def process(self, frame: Any, batch_id: int) -> None:
+        """Carry one micro-batch from Kafka into the table. Called by Spark; what it raises ends the query."""
+        try:
+            with self._busy:
+                if self._draining.is_set():
+                    raise Draining(f"pipeline {self.name!r} was asked to stop")
+                self._process(frame, batch_id)
+        except BaseException as error:
+            self.error = error  # Spark would hide it behind an error of its own
+            raise
+        faults.point("after_batch")
+
+    def _process(self, frame: Any, batch_id: int) -> None:
+        began = time.monotonic()
+        now = datetime.now(UTC)
+        self._same_topics()
+        self._settled = commit.redo(self._table, self._dead_letters, since=self._settled)
+        start, end = self._checkpoints.range(self._run_id, batch_id)
+        parts = {source: self._part(*source) for source in end}
+        snapshot = self._table.snapshot()
+        frontier = {part: snapshot.frontier(part) for part in parts.values()}
+        committing = commit.ranges(start, end, frontier, parts)
+        if not committing:
+            log.event("batch_skipped", pipeline=self.name, batch=batch_id, reason="the table has all of it")
+            return
+        expected = sum(r.end - r.start for r in committing)
+        faults.point("before_stage")
+        report = self._run_tasks(frame, {(r.part.topic, r.part.partition): r.start for r in committing}, now, expected)
+        faults.point("after_stage")
+        self._same_topics()
+        facts = {"run": self._run_id, "batch": batch_id, "started": now.isoformat()}
+        planned = commit.batch(
+            report, committing, epoch=self._epoch, dead_letters=self.config.dead_letters, facts=facts
+        )
+        version = self._table.commit(self._table.snapshot(), planned)
+        faults.point("before_redo")
+        self._settled = commit.redo(self._table, self._dead_letters, since=self._settled)
+        self._pin_unit(report.time_unit)
+        self._bytes_per_row = commit.bytes_per_row([planned.facts]) or self._bytes_per_row
+        totals = commit.totals([planned.facts])
+        log.event(
+            "batch_committed", pipeline=self.name, batch=batch_id, version=version, **totals,
+            files=len(report.files), bytes=planned.facts["bytes"], seconds=round(time.monotonic() - began, 1),
+        )  # fmt: skip
+        holes = expected - totals["read"]
+        if holes:
+            log.warning("offsets_without_records", pipeline=self.name, version=version, offsets=holes)
+
+    def _run_tasks(self, frame: Any, frontier: Mapping[Source, int], now: datetime, expected: int) -> Report:
+        """Run the tasks, and again when they met schemas that the plan does not know yet."""
+        cores = frame.sparkSession.sparkContext.defaultParallelism
+        bytes_expected = expected * self._bytes_per_row
+        tasks = max(1, min(cores, round(bytes_expected / self.config.roll.target_file_size)))
+        records = frame.select("topic", "partition", "offset", "timestamp", "key", "value").coalesce(tasks)
+        while True:
+            plan = self._task_plan(frontier, now)
+            rows = records.mapInArrow(partial(task.run, plan=plan), "report string").collect()
+            report = commit.merged(Report.from_json(row.report) for row in rows)
+            if not report.unknown_schemas:
+                return report
+            self._learn(sorted(report.unknown_schemas))
+
+    def _learn(self, ids: list[int]) -> None:
+        """Extend the plan by schemas in the order of their ids, and add their columns to the table first."""
+        plan = self._plan
+        for schema_id in ids:
+            text = self._fetched(schema_id)
+            plan = plan.extend(schema_id, text) if text is not None else plan.reject(
+                schema_id, f"schema id {schema_id} is unknown to the registry"
+            )  # fmt: skip
+            self._tell(plan, schema_id)
+        self._plan = plan
+        self._table.add_columns([f for f in self._columns() if f.name not in self._bucket_columns])
+
+    def _fetched(self, schema_id: int) -> str | None:
+        """Ask for a schema, holding the batch while the registry is down; None when it stays unknown after the grace."""
+        grace_until = time.monotonic() + self.config.schemas.unknown_grace.total_seconds()
+        pause = 1.0
+        while not self._draining.is_set():
+            try:
+                return self._schemas.schema(schema_id)
+            except SchemaNotFound:
+                if time.monotonic() >= grace_until:
+                    return None
+                log.warning("schema_unknown", pipeline=self.name, schema_id=schema_id, holding="batch")
+            except RegistryUnreachable as error:
+                log.warning("registry_unreachable", pipeline=self.name, holding="batch", error=str(error))
+                grace_until = time.monotonic() + self.config.schemas.unknown_grace.total_seconds()
+            self._draining.wait(pause)
+            pause = min(pause * 2, _REGISTRY_PAUSE_MAX_S)
+        raise Draining(f"pipeline {self.name!r} was asked to stop while it waited for schema id {schema_id}")
+
+    def _first_plan(self) -> SchemaPlan:
+        plan = SchemaPlan(pa.schema([]), self._reserved)
+        for topic in self.config.topics:
+            for schema_id, text in self._schemas.known(topic).items():
+                plan = plan.extend(schema_id, text)
+                self._tell(plan, schema_id)
+        return plan
+
+    def _with_table(self, plan: SchemaPlan, snapshot: Snapshot) -> SchemaPlan:
+        """Let the columns that the table already has decide, and admit the schemas again on top of them."""
+        columns = [f for f in snapshot.columns() if f.name.lower() not in self._reserved]
+        if not columns:
+            return plan
+        merged = SchemaPlan(pa.schema(columns), self._reserved)
+        for topic in self.config.topics:
+            for schema_id, text in self._schemas.known(topic).items():
+                merged = merged.extend(schema_id, text)
+        return merged
+
+    def _tell(self, plan: SchemaPlan, schema_id: int) -> None:
+        known = plan.schemas[schema_id]
+        if isinstance(known, Rejected):
+            log.warning("schema_rejected", pipeline=self.name, schema_id=schema_id, reason=known.reason)
+        else:
+            decoder = "native" if known.native else "fastavro"
+            log.event(
+                "schema_admitted", pipeline=self.name, schema_id=schema_id, decoder=decoder, fields=len(known.columns)
+            )
+
+    def _columns(self) -> pa.Schema:
+        buckets = [pa.field(name, pa.string()) for name in self._bucket_columns]
+        return pa.schema([*self._plan.columns, *PROVENANCE, *buckets])
+
+    def _incarnations(self, topics: Mapping[str, Topic], snapshot: Snapshot) -> dict[str, list[str]]:
+        known = {topic: list(ids) for topic, ids in snapshot.incarnations().items()}
+        for topic in topics.values():
+            ids = known.setdefault(topic.name, [])
+            if topic.id in ids[-1:]:
+                continue
+            if ids and self.config.on_new_incarnation == "stop":
+                raise ConfigError(
+                    f"topic {topic.name!r} was deleted and created again (id {topic.id}, the table knows {ids[-1]}). "
+                    "Set on_new_incarnation: start to read it from its beginning."
+                )
+            ids.append(topic.id)
+        return known
+
+    def _initial(self, sources: list[Source], *, known: bool) -> dict[Source, int]:
+        """Offsets where parts begin that the table has never seen: as configured, or all of it once it is running."""
+        if not sources:
+            return {}
+        position: Any = "earliest" if known else self.config.start
+        match position:
+            case "latest":
+                return self._cluster.latest(sources)
+            case {"timestamp": when}:
+                return self._cluster.at(when, sources)
+            case {"offsets": wanted}:
+                given = {(t, p): o for t, ps in wanted.items() for p, o in ps.items()}
+                rest = self._cluster.earliest([s for s in sources if s not in given])
+                return {source: given.get(source, rest.get(source, 0)) for source in sources}
+            case _:
+                return self._cluster.earliest(sources)
+
+    def _run(self, offsets: Mapping[Source, int], reason: str) -> int:
+        newest = self._checkpoints.newest()
+        if reason:
+            decision: Any = NewRun((newest or 0) + 1, reason)
+        else:
+            planned = None if newest is None else self._checkpoints.planned(newest)
+            decision = decide(newest, planned, offsets)
+        if isinstance(decision, Refuse):
+            raise CheckpointUnusable(
+                f"{decision.reason}. `headrace run --new-run` begins a new checkpoint from the table's frontier; "
+                "nothing is lost or doubled."
+            )
+        if isinstance(decision, NewRun):
+            log.event("run_began", pipeline=self.name, run=decision.run, reason=decision.reason)
+        return int(decision.run)
+
+    def _same_topics(self) -> None:
+        """Raise when a topic was deleted and created again under this run: its offsets mean other records now."""
+        for topic in self._cluster.topics(self.config.topics).values():
+            if topic.id != self._topics[topic.name].id:
+                raise HeadraceError(
+                    f"topic {topic.name!r} was deleted and created again while pipeline {self.name!r} ran"
+                )
+
+    def _pin_unit(self, found: str) -> None:
+        """Keep the unit that `auto` found in the first rows, so that a later batch cannot decide otherwise."""
+        if self.config.event_time.unit == "auto" and self._unit is None and found not in ("", "auto"):
+            self._unit = found
+            log.event("event_time_unit_found", pipeline=self.name, field=self.config.event_time.field, unit=found)
+
+    def _part(self, topic: str, partition: int) -> Part:
+        return Part(topic, self._numbers[topic], partition)
+
+    def _task_plan(self, frontier: Mapping[Source, int], now: datetime) -> task.TaskPlan:
+        settings = self.config
+        rule = settings.event_time
+        unit = self._unit or rule.unit
+        return task.TaskPlan(
+            now=now, frontier=frontier, incarnations=self._numbers, schemas=self._plan,
+            time_rule=TimeRule(rule.field, unit, rule.max_age, rule.max_ahead),
+            bucket=settings.bucket, bucket_columns=self._bucket_columns,
+            table=settings.table.location, dead_letters=settings.dead_letters,
+            prefix=f"{self._epoch:06d}", budget=settings.memory.buffer, target_file_size=settings.roll.target_file_size,
+        )  # fmt: skip

@@ -1,0 +1,94 @@
+"""What a task tells the driver: one row of JSON with its files and what became of each record."""
+
+import json
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from writer.columnar import StagedFile
+
+Source = tuple[str, int]  # topic, partition
+_OUTCOMES = ("read", "rows", "tombstones", "dead_letters", "quarantined")
+
+
+@dataclass
+class Counts:
+    """What became of one partition's records in this task: read at entry, the rest at exit from what was written."""
+
+    read: int = 0
+    skipped: int = 0  # below the frontier: the table has them
+    tombstones: int = 0
+    rows: int = 0
+    dead_letters: int = 0
+    quarantined: int = 0
+    offset_min: int | None = None
+    offset_max: int | None = None
+
+    def plus(self, other: "Counts") -> "Counts":
+        """Add the counts of another task for the same partition."""
+        added = {name: getattr(self, name) + getattr(other, name) for name in ("skipped", *_OUTCOMES)}
+        offsets = [o for c in (self, other) for o in (c.offset_min, c.offset_max) if o is not None]
+        return Counts(**added, offset_min=min(offsets, default=None), offset_max=max(offsets, default=None))
+
+    def outcomes(self) -> dict[str, int]:
+        """Read and its outcomes, as the commit carries them."""
+        return {name: getattr(self, name) for name in _OUTCOMES}
+
+    def balanced(self) -> bool:
+        """Every record read has one outcome."""
+        return self.read == self.rows + self.tombstones + self.dead_letters + self.quarantined
+
+
+@dataclass
+class Report:
+    """What a task tells the driver."""
+
+    files: list[StagedFile] = field(default_factory=list)
+    dead_letter_files: list[StagedFile] = field(default_factory=list)
+    counts: dict[Source, Counts] = field(default_factory=dict)
+    unknown_schemas: set[int] = field(default_factory=set)
+    seconds: dict[str, float] = field(default_factory=dict)  # processor seconds by room
+    spilled_bytes: int = 0
+    time_unit: str = ""
+
+    def to_json(self) -> str:
+        """Write the report as one JSON text."""
+        return json.dumps(
+            {
+                "files": [file_to_json(file) for file in self.files],
+                "dead_letter_files": [file_to_json(file) for file in self.dead_letter_files],
+                "counts": [[*source, vars(counts)] for source, counts in self.counts.items()],
+                "unknown_schemas": sorted(self.unknown_schemas),
+                "seconds": self.seconds,
+                "spilled_bytes": self.spilled_bytes,
+                "time_unit": self.time_unit,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> "Report":
+        """Read what `to_json` wrote."""
+        raw = json.loads(text)
+        return cls(
+            files=[file_from_json(file) for file in raw["files"]],
+            dead_letter_files=[file_from_json(file) for file in raw["dead_letter_files"]],
+            counts={(topic, partition): Counts(**counts) for topic, partition, counts in raw["counts"]},
+            unknown_schemas=set(raw["unknown_schemas"]),
+            seconds=raw["seconds"],
+            spilled_bytes=raw["spilled_bytes"],
+            time_unit=raw["time_unit"],
+        )
+
+
+def file_to_json(file: StagedFile) -> dict[str, Any]:
+    times = {"event_time_min": file.event_time_min.isoformat(), "event_time_max": file.event_time_max.isoformat()}
+    return {**vars(file), **times, "rows_by_source": [[*source, rows] for source, rows in file.rows_by_source.items()]}
+
+
+def file_from_json(raw: dict[str, Any]) -> StagedFile:
+    return StagedFile(
+        path=raw["path"], bucket=tuple(raw["bucket"]), rows=raw["rows"], bytes=raw["bytes"],
+        statistics=raw["statistics"], event_time_min=datetime.fromisoformat(raw["event_time_min"]),
+        event_time_max=datetime.fromisoformat(raw["event_time_max"]),
+        rows_by_source={(topic, partition): rows for topic, partition, rows in raw["rows_by_source"]},
+    )  # fmt: skip

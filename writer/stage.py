@@ -1,0 +1,127 @@
+"""Rows first, columns second: where a task keeps the rows of its buckets until they become Parquet.
+
+All buckets of a task share one byte budget. Over it, the rows go to a spill run: one Arrow IPC file, rows in bucket
+order. Where one bucket holds most of the rows, its rows skip the detour and become a row group of its open file. So
+memory is the budget plus one row group, however many buckets are open. (docs/adr/0005-staging.md)
+"""
+
+import tempfile
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bucketers import Buckets
+from writer.columnar import BucketFiles, BucketKey, Destination, StagedFile
+
+
+@dataclass
+class _Bucket:
+    key: BucketKey
+    first: datetime
+    last: datetime
+    parts: list[pa.Table] = field(default_factory=list)
+    bytes: int = 0
+    spilled: list[tuple[int, int]] = field(default_factory=list)  # (run, batch of the run)
+
+    def take_parts(self) -> list[pa.Table]:
+        parts, self.parts, self.bytes = self.parts, [], 0
+        return parts
+
+
+class Stage:
+    """The buckets of one task. `add` rows, then `finish` once, or `abandon`."""
+
+    def __init__(self, destination: Destination, *, budget: int, scratch: str | None = None) -> None:
+        """Stage to `destination`, holding at most `budget` bytes of rows; spill runs go below `scratch`."""
+        self._to, self._budget = destination, budget
+        self._scratch = tempfile.TemporaryDirectory(prefix="headrace-stage-", dir=scratch, ignore_cleanup_errors=True)
+        self._buckets: dict[BucketKey, _Bucket] = {}
+        self._open: tuple[_Bucket, BucketFiles] | None = None
+        self._staged: list[StagedFile] = []
+        self._runs: list[Path] = []
+        self._bytes = 0
+        self.spilled_bytes = 0
+
+    def add(self, rows: pa.Table, event_time: pa.Array, buckets: Buckets) -> None:
+        """Take rows in, each to the bucket its code names; over the budget, empty the memory."""
+        if rows.num_rows == 0:
+            return
+        by_code = pa.table({"code": buckets.codes, "time": event_time}).group_by("code", use_threads=False)
+        summary = by_code.aggregate([("time", "min"), ("time", "max"), ("time", "count")]).sort_by("code").to_pylist()
+        if len(summary) > 1:
+            rows = rows.take(pc.array_sort_indices(buckets.codes))
+        at = 0
+        for found in summary:  # one turn a bucket
+            key, first, last = buckets.values[found["code"]], found["time_min"], found["time_max"]
+            bucket = self._buckets.setdefault(key, _Bucket(key, first, last))
+            part = rows.slice(at, found["time_count"])
+            at += part.num_rows
+            bucket.parts.append(part)
+            bucket.bytes += part.nbytes
+            bucket.first, bucket.last = min(bucket.first, first), max(bucket.last, last)
+        self._bytes += rows.nbytes
+        if self._bytes > self._budget:
+            self._empty_memory()
+
+    def finish(self) -> list[StagedFile]:
+        """Turn every bucket into Parquet, one after the other. Returns the staged files."""
+        readers = [pa.ipc.open_file(pa.memory_map(str(run))) for run in self._runs]
+        waiting = [bucket for bucket in self._buckets.values() if bucket.parts or bucket.spilled]
+        for bucket in sorted(waiting, key=lambda bucket: self._open is None or self._open[0] is not bucket):
+            files = self._files_of(bucket)
+            for run, batch in bucket.spilled:
+                files.add(pa.Table.from_batches([readers[run].get_batch(batch)]))
+            for part in bucket.take_parts():
+                files.add(part)
+        self._close()
+        del readers
+        self._scratch.cleanup()
+        return self._staged
+
+    def abandon(self) -> None:
+        """Remove what this task wrote."""
+        if self._open is not None:
+            self._open[1].discard()
+        self._scratch.cleanup()
+        self._to.remove()
+
+    def _empty_memory(self) -> None:
+        largest = max(self._buckets.values(), key=lambda bucket: bucket.bytes)
+        if 2 * largest.bytes >= self._bytes:
+            files = self._files_of(largest)
+            for part in largest.take_parts():
+                files.add(part)
+            files.flush()
+        self._spill([bucket for bucket in self._buckets.values() if bucket.parts])
+        self._bytes = 0
+
+    def _spill(self, waiting: list[_Bucket]) -> None:
+        if not waiting:
+            return
+        path = Path(self._scratch.name) / f"run-{len(self._runs)}.arrow"
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        written = 0
+        with pa.ipc.new_file(str(path), waiting[0].parts[0].schema, options=options) as sink:
+            for bucket in waiting:
+                for batch in pa.concat_tables(bucket.take_parts()).combine_chunks().to_batches():
+                    sink.write_batch(batch)
+                    bucket.spilled.append((len(self._runs), written))
+                    written += 1
+        self._runs.append(path)
+        self.spilled_bytes += path.stat().st_size
+
+    def _files_of(self, bucket: _Bucket) -> BucketFiles:
+        """Return the bucket's open files; another bucket's are closed first, so that one writer is open at a time."""
+        if self._open is None or self._open[0] is not bucket:
+            self._close()
+            self._open = (bucket, BucketFiles(self._to, bucket.key))
+        return self._open[1]
+
+    def _close(self) -> None:
+        if self._open is not None:
+            bucket, files = self._open
+            self._staged += files.close(bucket.first, bucket.last)
+            self._open = None

@@ -1,0 +1,1 @@
+"""The table formats, behind one small protocol."""

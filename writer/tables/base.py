@@ -1,0 +1,117 @@
+"""What the writer needs of a table. One protocol, one contract suite, an adapter for each format."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from writer.columnar import StagedFile
+from writer.errors import HeadraceError
+
+
+class ForeignChange(HeadraceError):
+    """Somebody changed the table in a way that its ledger does not survive."""
+
+    exit_code = 2
+
+
+class CommitFailed(HeadraceError):
+    """The storage refused the commit for as long as we tried. Nothing of it is in the table."""
+
+
+@dataclass(frozen=True, order=True)
+class Part:
+    """One partition of one incarnation of a topic: what a frontier belongs to."""
+
+    topic: str
+    incarnation: int
+    partition: int
+
+
+@dataclass(frozen=True)
+class Range:
+    """Offsets [start, end) of one part."""
+
+    part: Part
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= self.end:
+            raise ValueError(f"{self.part}: a range needs 0 <= start <= end, got [{self.start}, {self.end})")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One atomic commit: files, the ranges they hold, and the account of every record."""
+
+    id: str  # unique; the same when the commit is tried again
+    epoch: int
+    ranges: Sequence[Range]
+    files: Sequence[StagedFile] = ()
+    side_files: Mapping[str, Sequence[StagedFile]] = field(default_factory=dict)  # table location → files
+    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: counts, run, batch number, rooms
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A commit of ours, as found in the table's history."""
+
+    version: int
+    id: str
+    facts: Mapping[str, Any]
+    side_files: Mapping[str, Sequence[StagedFile]]
+
+
+class Snapshot(Protocol):
+    """One version of the table: what is read from it and what is committed on it belong together."""
+
+    @property
+    def version(self) -> int:
+        """Version of the table."""
+
+    @property
+    def epoch(self) -> int:
+        """Number of starts that this pipeline has had; the last one owns it."""
+
+    @property
+    def settled(self) -> int:
+        """Version up to which side files are known to be applied; -1 when nothing is known."""
+
+    def frontier(self, part: Part) -> int | None:
+        """Return the first offset of this part that is not committed; None when the table has never seen it."""
+
+    def columns(self) -> pa.Schema:
+        """Columns with their Arrow types, bucket columns included."""
+
+    def incarnations(self) -> Mapping[str, Sequence[str]]:
+        """Topic → ids of its incarnations, in order; the n-th has the number n (from 1)."""
+
+
+class Table(Protocol):
+    """A table that belongs to one pipeline."""
+
+    def snapshot(self) -> Snapshot:
+        """Read the newest version."""
+
+    def begin(self, snapshot: Snapshot, starts: Mapping[Part, int], incarnations: Mapping[str, Sequence[str]]) -> int:
+        """Take the pipeline over: raise the epoch, and set the frontier of new parts, in one commit. Returns the epoch.
+
+        Whoever held an older epoch is fenced from then on.
+        """
+
+    def commit(self, snapshot: Snapshot, batch: Batch) -> int:
+        """Add the files and move the frontier, atomically. Returns the version that holds the batch.
+
+        Raises Fenced when another run owns the pipeline, ForeignChange, CommitFailed.
+        """
+
+    def add_columns(self, columns: Sequence[pa.Field]) -> None:
+        """Add nullable columns."""
+
+    def recent(self, count: int) -> Sequence[Mapping[str, Any]]:
+        """Facts of this pipeline's commits among the table's last `count`, newest first."""
+
+    def commits_since(self, version: int) -> Sequence[Committed]:
+        """Commits of this pipeline after `version`, oldest first. Raises ForeignChange."""

@@ -1,0 +1,242 @@
+"""One task of a micro-batch: Arrow batches of Kafka records in, staged files and counts out. No Spark in here.
+
+The rooms in order: skip, split by schema, decode, conform, assign, stage, columnar, report. What a task must decide the
+same way when it is retried (now, frontier, schema plan) comes with the plan, frozen by the driver.
+"""
+
+import os
+import struct
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import fs
+
+import bucketers
+from writer import avro
+from writer.assign import TimeRule, assign
+from writer.columnar import Destination
+from writer.conform import conform
+from writer.deadletters import DeadLetterFile, incarnation_column
+from writer.decode import HEADER_BYTES, NativeDecoder, SingleDecoder, decode
+from writer.plan import Rejected, SchemaPlan, WriterSchema
+from writer.report import Counts, Report, Source
+from writer.stage import Stage
+
+REPORT = pa.schema([pa.field("report", pa.string())])
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """All that a task is told by the driver."""
+
+    now: datetime
+    frontier: Mapping[Source, int]
+    incarnations: Mapping[str, int]
+    schemas: SchemaPlan
+    time_rule: TimeRule
+    bucket: Mapping[str, Any]
+    bucket_columns: tuple[str, ...]
+    table: str  # URI
+    dead_letters: str  # URI
+    prefix: str
+    budget: int  # bytes of rows in memory
+    target_file_size: int
+
+
+def run(batches: Iterator[pa.RecordBatch], plan: TaskPlan) -> Iterator[pa.RecordBatch]:
+    """Carry the batches through the rooms. Yields one report, as one row of JSON (schema REPORT)."""
+    task = Task(plan)
+    try:
+        for batch in batches:
+            task.take(batch)
+        report = task.finish()
+    except BaseException:
+        task.abandon()
+        raise
+    yield pa.RecordBatch.from_pydict({"report": [report.to_json()]}, schema=REPORT)
+    if task.hung:
+        threading.Timer(1.0, os._exit, args=[0]).start()  # a thread spins in native code: let this process go
+
+
+class Task:
+    """State of one task: its decoders, its stage, its counts."""
+
+    def __init__(self, plan: TaskPlan) -> None:
+        self._plan = plan
+        self._report = Report()
+        self._bucketer = bucketers.build(plan.bucket)
+        filesystem, root = fs.FileSystem.from_uri(plan.table)
+        destination = Destination(filesystem, root, plan.bucket_columns, plan.prefix, plan.target_file_size)
+        scratch = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
+        self._stage = Stage(destination, budget=plan.budget, scratch=scratch)
+        aside, folder = fs.FileSystem.from_uri(plan.dead_letters)
+        letters = Destination(aside, folder, (), plan.prefix, plan.target_file_size)
+        self._dead = DeadLetterFile(letters, plan.incarnations, plan.now)
+        self._decoders: dict[int, tuple[NativeDecoder | None, SingleDecoder]] = {}
+        self._counts: defaultdict[Source, Counts] = defaultdict(Counts)
+
+    @property
+    def hung(self) -> bool:
+        """A native decoder of this process is lost."""
+        return any(native is not None and native.hung for native, _ in self._decoders.values())
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """Carry one Arrow batch (topic, partition, offset, timestamp, key, value) through the rooms to the stage."""
+        with self._clock("skip"):
+            records = skip(pa.Table.from_batches([batch]), self._plan.frontier, self._counts)
+        for schema_id, group in split(records):
+            known = None if schema_id is None else self._plan.schemas.schemas.get(schema_id)
+            if schema_id is None:
+                self._dead.add(group, None, lambda _: "no Confluent header (magic byte 0 and a 4-byte schema id)")
+            elif known is None:
+                self._report.unknown_schemas.add(schema_id)
+            elif isinstance(known, Rejected):
+                self._dead.add(group, schema_id, lambda _, why=known.reason: why)  # type: ignore[misc]
+            elif not self._report.unknown_schemas:  # else the driver will run the batch again: spare the work
+                self._decode_to_stage(group, schema_id, known)
+
+    def finish(self) -> Report:
+        """Complete the files. Raises AssertionError when a record is unaccounted for."""
+        report = self._report
+        if report.unknown_schemas:
+            self.abandon()
+            return report
+        with self._clock("columnar"):
+            report.files = self._stage.finish()
+            report.dead_letter_files = self._dead.finish()
+        for file in report.files:
+            for source, rows in file.rows_by_source.items():
+                self._counts[source].rows += rows
+        for (source, outcome), rows in self._dead.counts.items():
+            setattr(self._counts[source], outcome, getattr(self._counts[source], outcome) + rows)
+        for source, counts in self._counts.items():
+            assert counts.balanced(), f"records of {source} are unaccounted for: {counts}"
+        report.counts, report.spilled_bytes = dict(self._counts), self._stage.spilled_bytes
+        return report
+
+    def abandon(self) -> None:
+        """Remove what was staged."""
+        self._stage.abandon()
+        self._dead.abandon()
+
+    def _decode_to_stage(self, group: pa.Table, schema_id: int, known: WriterSchema) -> None:
+        plan = self._plan
+        native, singly = self._decoder(schema_id, known)
+        with self._clock("decode"):
+            decoded = decode(_one_array(group.column("value")), native, singly)
+        if decoded.failures:
+            self._dead.add(_at(group, decoded.failures), schema_id, _reasons(decoded.failures))
+            group = group.take(decoded.taken)
+        with self._clock("conform"):
+            rows = conform(decoded.rows, known, plan.schemas)
+        with self._clock("assign"):
+            assigned = assign(rows, plan.time_rule, self._bucketer, plan.now)
+            self._report.time_unit = assigned.unit
+        if assigned.kept is not None:
+            reasons = assigned.quarantined
+            self._dead.add(_at(group, reasons), schema_id, _reasons(reasons), outcome="quarantined")
+            group = group.filter(assigned.kept)
+        with self._clock("stage"):
+            self._stage.add(_with_provenance(assigned.rows, group, plan), assigned.event_time, assigned.buckets)
+
+    def _decoder(self, schema_id: int, known: WriterSchema) -> tuple[NativeDecoder | None, SingleDecoder]:
+        if schema_id not in self._decoders:
+            record = avro.parse(known.text)
+            self._decoders[schema_id] = (NativeDecoder(record) if known.native else None, SingleDecoder(record))
+        return self._decoders[schema_id]
+
+    @contextmanager
+    def _clock(self, room: str) -> Iterator[None]:
+        start = time.process_time()
+        yield
+        seconds = self._report.seconds
+        seconds[room] = seconds.get(room, 0) + time.process_time() - start
+
+
+def skip(records: pa.Table, frontier: Mapping[Source, int], counts: defaultdict[Source, Counts]) -> pa.Table:
+    """Drop what the table already has, and tombstones; count the rest as read, by partition."""
+    kept: list[pa.Table] = []
+    for source, rows in _runs(records):
+        count, known = counts[source], frontier.get(source, 0)
+        new = rows
+        if rows.column("offset")[0].as_py() < known:  # offsets of a run increase
+            new = rows.filter(pc.greater_equal(rows.column("offset"), known))
+            count.skipped += rows.num_rows - new.num_rows
+        if new.num_rows == 0:
+            continue
+        first, last = new.column("offset")[0].as_py(), new.column("offset")[-1].as_py()
+        count.offset_min = first if count.offset_min is None else min(count.offset_min, first)
+        count.offset_max = last if count.offset_max is None else max(count.offset_max, last)
+        count.read += new.num_rows
+        tombstones = new.column("value").null_count
+        count.tombstones += tombstones
+        kept.append(new.filter(pc.is_valid(new.column("value"))) if tombstones else new)
+    return pa.concat_tables(kept) if kept else records.slice(0, 0)
+
+
+def split(records: pa.Table) -> Iterator[tuple[int | None, pa.Table]]:
+    """Split records by schema id, read from the Confluent header; None where there is none."""
+    if records.num_rows == 0:
+        return
+    headers = _one_array(pc.binary_slice(records.column("value"), 0, HEADER_BYTES)).dictionary_encode()
+    if len(headers.dictionary) == 1:
+        yield _schema_id(headers.dictionary[0].as_py()), records
+        return
+    groups: defaultdict[int | None, list[int]] = defaultdict(list)
+    for code, head in enumerate(headers.dictionary.to_pylist()):  # one turn a distinct header
+        groups[_schema_id(head)].append(code)
+    for schema_id, codes in groups.items():
+        yield schema_id, records.filter(pc.is_in(headers.indices, value_set=pa.array(codes, headers.indices.type)))
+
+
+def _runs(records: pa.Table) -> Iterator[tuple[Source, pa.Table]]:
+    """Cut a batch where the topic or the partition changes. Spark reads one partition after the other."""
+    topics = pc.run_end_encode(_one_array(records.column("topic")).dictionary_encode().indices)
+    partitions = pc.run_end_encode(_one_array(records.column("partition")))
+    ends = sorted({*topics.run_ends.to_pylist(), *partitions.run_ends.to_pylist()})  # few
+    start = 0
+    for end in ends:
+        piece = records.slice(start, end - start)
+        yield (piece.column("topic")[0].as_py(), piece.column("partition")[0].as_py()), piece
+        start = end
+
+
+def _schema_id(head: bytes) -> int | None:
+    if len(head) == HEADER_BYTES and head[0] == 0:
+        return int(struct.unpack(">I", head[1:])[0])
+    return None
+
+
+def _with_provenance(rows: pa.Table, records: pa.Table, plan: TaskPlan) -> pa.Table:
+    columns = {
+        "_topic": records.column("topic"),
+        "_incarnation": incarnation_column(records, plan.incarnations),
+        "_partition": records.column("partition"),
+        "_offset": records.column("offset"),
+        "_kafka_time": records.column("timestamp").cast(avro.TIMESTAMP),
+    }
+    for name, column in columns.items():
+        rows = rows.append_column(name, column)
+    return rows
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    combined = column.combine_chunks()
+    return combined if isinstance(combined, pa.Array) else pa.concat_arrays(combined.chunks)
+
+
+def _at(records: pa.Table, positions: Mapping[int, str]) -> pa.Table:
+    return records.take(pa.array(list(positions), pa.int64()))
+
+
+def _reasons(found: Mapping[int, str]) -> Callable[[int], str]:
+    listed = list(found.values())
+    return lambda row: listed[row]

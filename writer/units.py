@@ -1,0 +1,58 @@
+"""Durations and sizes as people write them. The one place that parses `10 min` and `128 MiB`."""
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, PlainSerializer
+
+_QUANTITY = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*$")
+_SECONDS = {"ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
+_BYTES = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+
+
+def _quantity(text: Any, units: Mapping[str, float], example: str) -> float:
+    match = _QUANTITY.match(text) if isinstance(text, str) else None
+    if match is None or match[2].lower() not in units:
+        known = ", ".join(units)
+        raise ValueError(f"{text!r} needs a number and a unit, such as {example!r} (units: {known})")
+    return float(match[1]) * units[match[2].lower()]
+
+
+def duration(text: Any) -> timedelta:
+    """Read `500 ms`, `10 min`, `2 h`, `7 d`. Raises ValueError without a unit or at zero."""
+    value = text if isinstance(text, timedelta) else timedelta(seconds=_quantity(text, _SECONDS, "10 min"))
+    if value <= timedelta(0):
+        raise ValueError(f"{text!r} must be longer than zero, such as '10 min'")
+    return value
+
+
+def size(text: Any) -> int:
+    """Read `64 MiB`, `1 GB` as bytes. Raises ValueError without a unit or at zero."""
+    value = text if isinstance(text, int) else int(_quantity(text, _BYTES, "128 MiB"))
+    if value <= 0:
+        raise ValueError(f"{text!r} must be more than zero, such as '128 MiB'")
+    return value
+
+
+def show_duration(value: timedelta) -> str:
+    """Write a duration in the largest unit that divides it."""
+    seconds = value.total_seconds()
+    for unit in ("d", "h", "min", "s"):
+        if seconds % _SECONDS[unit] == 0:
+            return f"{seconds / _SECONDS[unit]:.0f} {unit}"
+    return f"{seconds * 1000:.0f} ms"
+
+
+def show_size(value: float) -> str:
+    """Write a byte count in a binary unit."""
+    for unit in ("B", "KiB", "MiB"):
+        if value < 2**10:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 2**10
+    return f"{value:.1f} GiB"
+
+
+Duration = Annotated[timedelta, BeforeValidator(duration), PlainSerializer(show_duration, return_type=str)]
+Size = Annotated[int, BeforeValidator(size), PlainSerializer(show_size, return_type=str)]
