@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SHELL := bash
 
-.PHONY: demo test check unit slow setup lock clean
+.PHONY: demo test check slow setup reference lock clean
 
 demo: $(READY)
 	$(BIN)/headrace demo
@@ -29,11 +29,15 @@ slow: $(READY)
 setup: $(READY)
 
 $(READY): requirements.lock pyproject.toml
-	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash docker/setup.sh
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash ./setup.sh
 
 # For maintainers: resolve the dependencies again.
 lock:
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header -q -o requirements.lock
+
+# docs/REFERENCE.md from the code.
+reference: $(READY)
+	$(BIN)/python docs/reference.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

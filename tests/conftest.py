@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.writing import Site
 
 
 class HasBootstrap(Protocol):
@@ -120,3 +123,11 @@ def topic(bootstrap: str) -> Callable[..., str]:
         return name
 
     return create
+
+
+@pytest.fixture
+def site(tmp_path: Path, bootstrap: str, registry_url: str) -> "Site":
+    """A configuration, a lake and checkpoints of its own."""
+    from tests.writing import Site
+
+    return Site(tmp_path, bootstrap, registry_url)

@@ -125,7 +125,7 @@ class Checkpoints:
         return sorted(int(info.base_name) for info in infos if info.base_name.isdigit())
 
     def _read(self, run: int, name: str, *, line: int) -> Offsets:
-        """Offset files are `v1`, for batches a line of metadata, then one line of JSON: {topic: {partition: offset}}."""
+        """Offset files: `v1`, for batches a line of metadata, then one line of JSON {topic: {partition: offset}}."""
         path = f"{self._root}/{run:06d}/{name}"
         try:
             with self._filesystem.open_input_stream(path) as stream:
@@ -138,7 +138,4 @@ class Checkpoints:
             raise self._unusable(run, f"{name} cannot be read ({type(error).__name__}: {error})") from error
 
     def _unusable(self, run: int, why: str) -> CheckpointUnusable:
-        return CheckpointUnusable(
-            f"checkpoint {self.path(run)}: {why}. `headrace run --new-run` begins a new one from the table's frontier; "
-            "nothing is lost or doubled."
-        )
+        return CheckpointUnusable(f"checkpoint {self.path(run)}: {why}")

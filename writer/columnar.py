@@ -49,9 +49,9 @@ class Destination:
 
     def open(self, key: BucketKey) -> tuple[str, Any]:
         """Open a new file in the bucket's directory. Returns its path under the root, and the stream."""
-        folder = "/".join(f"{name}={_safe(value)}" for name, value in zip(self.columns, key, strict=True))
-        path = f"{folder}/{self.prefix}-{uuid4().hex}.parquet"
-        self.filesystem.create_dir(f"{self.root}/{folder}", recursive=True)
+        folders = [f"{name}={_safe(value)}" for name, value in zip(self.columns, key, strict=True)]
+        path = "/".join([*folders, f"{self.prefix}-{uuid4().hex}.parquet"])
+        self.filesystem.create_dir("/".join([self.root, *folders]), recursive=True)
         self.opened.append(path)
         return path, self.filesystem.open_output_stream(f"{self.root}/{path}")
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 from writer.checkpoint import Offsets
 from writer.deadletters import DEAD_LETTERS
 from writer.errors import CheckpointUnusable
-from writer.report import Report
+from writer.report import Counts, Report
 from writer.tables.base import Batch, Part, Range, Table
 from writer.tables.delta import DeltaLake
 
@@ -45,8 +45,7 @@ def ranges(
         if start[source] > first:
             raise CheckpointUnusable(
                 f"the table ends at offset {first} of {part.topic}/{part.partition}, but the batch starts at "
-                f"{start[source]}: {start[source] - first} records would be lost. `headrace run --new-run` begins a new "
-                "checkpoint from the table's frontier; nothing is lost or doubled."
+                f"{start[source]}: {start[source] - first} records would be lost"
             )
         if until > first or at is None:
             found.append(Range(part, first, max(until, first)))
@@ -66,7 +65,7 @@ def batch(report: Report, committing: list[Range], *, epoch: int, dead_letters: 
         {
             "topic": r.part.topic, "incarnation": r.part.incarnation, "partition": r.part.partition,
             "start": r.start, "end": r.end,
-            **(report.counts[r.part.topic, r.part.partition].outcomes() if (r.part.topic, r.part.partition) in report.counts else {}),
+            **report.counts.get((r.part.topic, r.part.partition), Counts()).outcomes(),
         }
         for r in committing
     ]  # fmt: skip

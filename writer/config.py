@@ -85,12 +85,24 @@ def _bucketer(spec: dict[str, Any]) -> dict[str, Any]:
     return ready
 
 
+def _place(location: str) -> str:
+    scheme, separator, _ = location.partition("://")
+    if separator and scheme != "file":
+        raise ValueError(f"{location}: only local and mounted paths are supported yet, not {scheme}://")
+    if not separator and not location.startswith("/"):
+        raise ValueError(f"{location!r} is relative; write the absolute path, such as /lake/clicks")
+    return location.removeprefix("file://").rstrip("/")
+
+
+Place = Annotated[str, AfterValidator(_place)]
+
+
 class Table(Strict):
     """The table of a pipeline. A table belongs to exactly one pipeline."""
 
-    location: str = Field(description="absolute path or URI of the table's directory")
+    location: Place = Field(description="absolute path of the table's directory")
     format: Literal["delta"] = Field("delta", description="table format")
-    dead_letters: str | None = Field(
+    dead_letters: Place | None = Field(
         None, description="location of the dead-letter table; default: location + '_dead_letters'"
     )
     checkpoint_interval: int = Field(50, ge=1, description="commits between two checkpoints of Delta's log")
@@ -136,7 +148,7 @@ class Pipeline(Strict):
     topics: list[str] = Field(min_length=1, description="topics to read")
     start: Any = Field(
         "earliest",
-        description="where a new pipeline begins: earliest, latest, {timestamp: …} or {offsets: {topic: {partition: offset}}}",
+        description="where a new pipeline begins: earliest, latest, {timestamp: …}, {offsets: {topic: {0: 17}}}",
     )
     on_new_incarnation: Literal["start", "stop"] = Field(
         "start", description="a topic was deleted and created again: read the new one from its beginning, or stop"
@@ -170,7 +182,7 @@ class Pipeline(Strict):
     @property
     def dead_letters(self) -> str:
         """Location of the dead-letter table."""
-        return self.table.dead_letters or self.table.location.rstrip("/") + "_dead_letters"
+        return self.table.dead_letters or self.table.location + "_dead_letters"
 
 
 class Config(Strict):
@@ -178,7 +190,9 @@ class Config(Strict):
 
     kafka: Kafka
     registry: Registry
-    checkpoints: str = Field(description="absolute path for Spark's checkpoints; disposable, the tables are the truth")
+    checkpoints: Place = Field(
+        description="absolute path for Spark's checkpoints; disposable, the tables are the truth"
+    )
     spark: Spark = Spark.model_validate({})
     pipelines: dict[str, Pipeline] = Field(min_length=1, description="pipelines by name; all run in one application")
 
@@ -192,13 +206,10 @@ class Config(Strict):
         owners: dict[str, str] = {}
         for name, pipeline in self.pipelines.items():
             for place in (pipeline.table.location, pipeline.dead_letters):
-                other = owners.setdefault(place.rstrip("/"), name)
-                if other != name or place.rstrip("/") == pipeline.dead_letters.rstrip(
-                    "/"
-                ) == pipeline.table.location.rstrip("/"):
-                    raise ValueError(
-                        f"pipelines {other!r} and {name!r} share the table {place}; give each its own location"
-                    )
+                if place in owners:
+                    who = f"pipelines {owners[place]!r} and {name!r}" if owners[place] != name else f"pipeline {name!r}"
+                    raise ValueError(f"{who} would write two tables to {place}; give each its own location")
+                owners[place] = name
         return self
 
 

@@ -10,16 +10,13 @@ import pyarrow.compute as pc
 
 from writer import avro
 from writer.columnar import Destination, StagedFile, parquet_writer
+from writer.plan import PROVENANCE
 from writer.report import Source
 from writer.statistics import delta_statistics
 
 DEAD_LETTERS = pa.schema(
     [
-        pa.field("topic", pa.string()),
-        pa.field("incarnation", pa.int32()),
-        pa.field("partition", pa.int32()),
-        pa.field("offset", pa.int64()),
-        pa.field("kafka_time", avro.TIMESTAMP),
+        *PROVENANCE,
         pa.field("key", pa.binary()),
         pa.field("value", pa.binary()),
         pa.field("schema_id", pa.int64()),
@@ -88,10 +85,10 @@ class DeadLetterFile:
             self._path, self._sink = self._to.open(())
             self._writer = parquet_writer(self._sink, DEAD_LETTERS)
         self._writer.write_table(rows)
-        written = rows.group_by(["topic", "partition", "outcome"], use_threads=False).aggregate([([], "count_all")])
+        written = rows.group_by(["_topic", "_partition", "outcome"], use_threads=False).aggregate([([], "count_all")])
         for row in written.to_pylist():  # one turn a partition
             outcome = "quarantined" if row["outcome"] == "quarantined" else "dead_letters"
-            self.counts[(row["topic"], row["partition"]), outcome] += row["count_all"]
+            self.counts[(row["_topic"], row["_partition"]), outcome] += row["count_all"]
 
 
 def incarnation_column(records: pa.Table, incarnations: Mapping[str, int]) -> pa.Array:

@@ -29,6 +29,11 @@ class CheckpointUnusable(HeadraceError):
 
     exit_code = 3
 
+    def __init__(self, why: str) -> None:
+        """Add the mend to the reason."""
+        mend = "`headrace run --new-run` begins a new checkpoint from the table's frontier; nothing is lost or doubled"
+        super().__init__(f"{why}. {mend}.")
+
 
 class Fenced(HeadraceError):
     """Another writer has taken this pipeline over."""

@@ -103,8 +103,6 @@ class PipelineRun:
         """Carry one micro-batch from Kafka into the table. Called by Spark; what it raises ends the query."""
         try:
             with self._busy:
-                if self._draining.is_set():
-                    raise Draining(f"pipeline {self.name!r} was asked to stop")
                 self._process(frame, batch_id)
         except BaseException as error:
             self.error = error  # Spark would hide it behind an error of its own
@@ -114,11 +112,14 @@ class PipelineRun:
     def _process(self, frame: Any, batch_id: int) -> None:
         began = time.monotonic()
         now = datetime.now(UTC)
+        if self._draining.is_set():
+            raise Draining(f"pipeline {self.name!r} was asked to stop")
         self._same_topics()
         self._settled = commit.redo(self._table, self._dead_letters, since=self._settled)
         start, end = self._checkpoints.range(self._run_id, batch_id)
         parts = {source: self._part(*source) for source in end}
         snapshot = self._table.snapshot()
+        self._table.check_owner(snapshot, self._epoch)
         frontier = {part: snapshot.frontier(part) for part in parts.values()}
         committing = commit.ranges(start, end, frontier, parts)
         if not committing:
@@ -174,7 +175,7 @@ class PipelineRun:
         self._table.add_columns([f for f in self._columns() if f.name not in self._bucket_columns])
 
     def _fetched(self, schema_id: int) -> str | None:
-        """Ask for a schema, holding the batch while the registry is down; None when it stays unknown after the grace."""
+        """Ask for a schema, holding the batch while the registry is down. None: still unknown after the grace."""
         grace_until = time.monotonic() + self.config.schemas.unknown_grace.total_seconds()
         pause = 1.0
         while not self._draining.is_set():
@@ -263,10 +264,7 @@ class PipelineRun:
             planned = None if newest is None else self._checkpoints.planned(newest)
             decision = decide(newest, planned, offsets)
         if isinstance(decision, Refuse):
-            raise CheckpointUnusable(
-                f"{decision.reason}. `headrace run --new-run` begins a new checkpoint from the table's frontier; "
-                "nothing is lost or doubled."
-            )
+            raise CheckpointUnusable(decision.reason)
         if isinstance(decision, NewRun):
             log.event("run_began", pipeline=self.name, run=decision.run, reason=decision.reason)
         return int(decision.run)

@@ -81,11 +81,13 @@ class Report:
 
 
 def file_to_json(file: StagedFile) -> dict[str, Any]:
+    """Write a staged file as JSON values."""
     times = {"event_time_min": file.event_time_min.isoformat(), "event_time_max": file.event_time_max.isoformat()}
     return {**vars(file), **times, "rows_by_source": [[*source, rows] for source, rows in file.rows_by_source.items()]}
 
 
 def file_from_json(raw: dict[str, Any]) -> StagedFile:
+    """Read what `file_to_json` wrote."""
     return StagedFile(
         path=raw["path"], bucket=tuple(raw["bucket"]), rows=raw["rows"], bytes=raw["bytes"],
         statistics=raw["statistics"], event_time_min=datetime.fromisoformat(raw["event_time_min"]),

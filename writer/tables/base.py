@@ -101,6 +101,9 @@ class Table(Protocol):
         Whoever held an older epoch is fenced from then on.
         """
 
+    def check_owner(self, snapshot: Snapshot, epoch: int) -> None:
+        """Raise Fenced when the pipeline was started again since `epoch`."""
+
     def commit(self, snapshot: Snapshot, batch: Batch) -> int:
         """Add the files and move the frontier, atomically. Returns the version that holds the batch.
 

@@ -141,7 +141,7 @@ class DeltaLake:
         about = {"kind": "batch", "id": batch.id, "side_files": side, **batch.facts}
         base = snapshot.version
         while True:
-            self.check(snapshot, batch)
+            self._check(snapshot, batch)
             try:
                 faults.point("before_commit")
                 settled = {f"{self._pipeline}/settled": base}
@@ -165,13 +165,17 @@ class DeltaLake:
             time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - jitter
             pause = min(pause * 2, 5)
 
-    def check(self, snapshot: DeltaSnapshot, batch: Batch) -> None:
-        """Raise Fenced unless this snapshot still belongs to the batch's run, and its frontier is where ranges start."""
-        if snapshot.epoch != batch.epoch:
+    def check_owner(self, snapshot: Snapshot, epoch: int) -> None:
+        """Raise Fenced when the pipeline was started again since `epoch`."""
+        if snapshot.epoch != epoch:
             raise Fenced(
-                f"pipeline {self._pipeline!r} was started again (start {snapshot.epoch}, this is start {batch.epoch}): "
+                f"pipeline {self._pipeline!r} was started again (start {snapshot.epoch}, this is start {epoch}): "
                 "another writer runs. Stop one of them."
             )
+
+    def _check(self, snapshot: DeltaSnapshot, batch: Batch) -> None:
+        """Raise Fenced unless the snapshot is still the batch's, with its frontier where the ranges begin."""
+        self.check_owner(snapshot, batch.epoch)
         for r in batch.ranges:
             at = snapshot.frontier(r.part)
             if at is not None and at != r.start:
@@ -239,8 +243,8 @@ class DeltaLake:
             elif not about and entry.get("operation") not in _HARMLESS:
                 raise ForeignChange(
                     f"another client ran {entry.get('operation')} on the table at {self._location} (version "
-                    f"{entry['version']}). It does not move the offsets with the rows, so going on could lose or double "
-                    "records. Undo it, or adopt the table under a new pipeline name."
+                    f"{entry['version']}). That does not move the offsets with the rows, so going on could lose or "
+                    "double records. Start a new pipeline name on a new location, and keep this table as it is."
                 )
         return found
 

@@ -1,0 +1,100 @@
+"""Writes docs/REFERENCE.md from the code: every verb, every configuration key, every exit code. `make reference`."""
+
+import typing
+from pathlib import Path
+from typing import Any
+
+import typer
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from writer import errors
+from writer.cli import app
+from writer.config import Config
+from writer.units import show_duration, show_size
+
+
+def text() -> str:
+    """Return the whole page."""
+    return "\n".join([*_head(), *_verbs(), *_exit_codes(), *_configuration(), *_environment()]) + "\n"
+
+
+def _head() -> list[str]:
+    return ["# Reference", "", "Written by `make reference` from the code; do not edit.", ""]
+
+
+def _verbs() -> list[str]:
+    lines = ["## Commands", ""]
+    group = typer.main.get_command(app)
+    for name, command in sorted(group.commands.items()):  # type: ignore[attr-defined]
+        lines += [f"### headrace {name}", "", command.help or "", "", "| option | meaning |", "| --- | --- |"]
+        for parameter in command.params:
+            flag = (
+                ", ".join(f"`{o}`" for o in parameter.opts) if parameter.param_type_name == "option" else parameter.name
+            )
+            lines.append(f"| {flag} | {getattr(parameter, 'help', '') or ''} |")
+        lines.append("")
+    return lines
+
+
+def _exit_codes() -> list[str]:
+    lines = ["## Exit codes", "", "| code | meaning |", "| --- | --- |", "| 0 | done |"]
+    kinds = (errors.HeadraceError, errors.ConfigError, errors.CheckpointUnusable, errors.Fenced, errors.LimitReached)
+    lines += [f"| {kind.exit_code} | {(kind.__doc__ or '').splitlines()[0]} |" for kind in kinds]
+    return [*lines, ""]
+
+
+def _configuration() -> list[str]:
+    lines = ["## Configuration", "", "One YAML file. Durations and sizes carry units (`10 min`, `128 MiB`).",
+             "`${env:NAME}` and `${file:/path}` are replaced when the file is read.", "",
+             "| key | default | meaning |", "| --- | --- | --- |"]  # fmt: skip
+    return [*lines, *_keys(Config, ""), ""]
+
+
+def _keys(model: type[BaseModel], prefix: str) -> list[str]:
+    lines = []
+    for name, field in model.model_fields.items():
+        inner = _model_of(field.annotation)
+        if inner is None:
+            default = (
+                "required" if field.is_required() else f"`{_shown(name, field.get_default(call_default_factory=True))}`"
+            )
+            lines.append(f"| `{prefix}{name}` | {default} | {field.description or ''} |")
+        else:
+            key = f"{prefix}{name}." if not _is_mapping(field.annotation) else f"{prefix}{name}.<name>."
+            lines += _keys(inner, key)
+    return lines
+
+
+def _model_of(annotation: Any) -> type[BaseModel] | None:
+    candidates = [annotation, *typing.get_args(annotation)]
+    return next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
+
+
+def _is_mapping(annotation: Any) -> bool:
+    return typing.get_origin(annotation) is dict
+
+
+def _shown(name: str, value: Any) -> str:
+    if value is None or value is PydanticUndefined:
+        return "none"
+    if hasattr(value, "total_seconds"):
+        return show_duration(value)
+    if isinstance(value, dict):
+        return str({k: show_duration(v) if hasattr(v, "total_seconds") else v for k, v in value.items()})
+    return show_size(value) if name in ("target_file_size", "buffer") else str(value)
+
+
+def _environment() -> list[str]:
+    return [
+        "## Environment", "", "| variable | meaning |", "| --- | --- |",
+        "| `HEADRACE_CACHE` | where fetched Java parts are kept (default: `~/.cache/headrace`) |",
+        "| `HEADRACE_JARS` | directory with Spark's Kafka jars; nothing is fetched |",
+        "| `HEADRACE_IVY_SETTINGS` | an Ivy settings file, to fetch from a mirror |",
+        "| `HEADRACE_FAULT` | for tests: `point:n` kills the process the n-th time it passes a point |",
+        "| `HEADRACE_TEST_SERVERS` | `containers`: the test suite takes its servers from a container daemon |",
+    ]  # fmt: skip
+
+
+if __name__ == "__main__":
+    (Path(__file__).parent / "REFERENCE.md").write_text(text(), encoding="utf-8")

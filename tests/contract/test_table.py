@@ -1,0 +1,211 @@
+"""What every table format promises. One suite, every adapter."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, Field
+
+from writer.columnar import StagedFile
+from writer.errors import ConfigError, Fenced
+from writer.statistics import delta_statistics
+from writer.tables.base import Batch, CommitFailed, ForeignChange, Part, Range
+from writer.tables.delta import DeltaLake
+
+P0, P1 = Part("clicks", 1, 0), Part("clicks", 1, 1)
+COLUMNS = pa.schema([("id", pa.int64()), ("hour", pa.string())])
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> DeltaLake:
+    made = DeltaLake(str(tmp_path / "lake"), "events", patience=timedelta(seconds=3))
+    made.create(COLUMNS, ["hour"])
+    return made
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Callable[[int], StagedFile]:
+    def staged(rows: int) -> StagedFile:
+        path = f"hour=2026-11-20T05/{uuid4().hex}.parquet"
+        target = tmp_path / "lake" / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"id": list(range(rows))}), target)
+        now = datetime(2026, 11, 20, 5, tzinfo=UTC)
+        stats = delta_statistics(pq.read_metadata(target))
+        return StagedFile(path, ("2026-11-20T05",), rows, target.stat().st_size, stats, now, now, {("clicks", 0): rows})
+
+    return staged
+
+
+def begun(table: DeltaLake, **starts: int) -> int:
+    parts = {P0: starts.get("p0", 0), P1: starts.get("p1", 0)}
+    return table.begin(table.snapshot(), parts, {"clicks": ["uuid-1"]})
+
+
+def batch(epoch: int, start: int, end: int, *files: StagedFile, part: Part = P0) -> Batch:
+    return Batch(uuid4().hex, epoch, [Range(part, start, end)], files, facts={"ranges": [], "rows": end - start})
+
+
+def rows(table: DeltaLake) -> int:
+    return int(table.snapshot().table.count())
+
+
+def test_a_start_sets_the_frontier_and_raises_the_epoch(table: DeltaLake) -> None:
+    assert table.snapshot().frontier(P0) is None
+    assert begun(table, p0=17) == 1
+    snapshot = table.snapshot()
+    assert (snapshot.frontier(P0), snapshot.frontier(P1), snapshot.epoch) == (17, 0, 1)
+    assert snapshot.incarnations() == {"clicks": ["uuid-1"]}
+    assert table.begin(table.snapshot(), {}, {"clicks": ["uuid-1"]}) == 2
+    assert table.snapshot().frontier(P0) == 17
+
+
+def test_a_commit_moves_files_and_frontier_together(table: DeltaLake, stage: Callable[[int], StagedFile]) -> None:
+    epoch = begun(table)
+    version = table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    snapshot = table.snapshot()
+    assert (snapshot.version, snapshot.frontier(P0), rows(table)) == (version, 10, 10)
+    (found,) = table.commits_since(version - 1)
+    assert found.version == version
+
+
+def test_a_commit_that_does_not_start_at_the_frontier_is_fenced(
+    table: DeltaLake, stage: Callable[[int], StagedFile]
+) -> None:
+    epoch = begun(table)
+    table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    with pytest.raises(Fenced, match="offset 10 of clicks/0 is committed, this batch starts at 4"):
+        table.commit(table.snapshot(), batch(epoch, 4, 14, stage(10)))
+    assert rows(table) == 10
+
+
+def test_a_later_start_fences_the_earlier_one(table: DeltaLake, stage: Callable[[int], StagedFile]) -> None:
+    old = begun(table)
+    stale = table.snapshot()
+    table.begin(table.snapshot(), {}, {"clicks": ["uuid-1"]})
+    for snapshot in (stale, table.snapshot()):
+        with pytest.raises(Fenced, match="started again"):
+            table.commit(snapshot, batch(old, 0, 10, stage(10)))
+    assert rows(table) == 0
+
+
+def test_of_two_commits_on_one_snapshot_the_second_is_fenced(
+    table: DeltaLake, stage: Callable[[int], StagedFile]
+) -> None:
+    epoch = begun(table)
+    one, other = table.snapshot(), table.snapshot()
+    table.commit(one, batch(epoch, 0, 10, stage(10)))
+    with pytest.raises(Fenced):
+        table.commit(other, batch(epoch, 0, 12, stage(12)))
+    assert rows(table) == 10
+
+
+def test_an_answer_lost_in_flight_is_found_in_the_log(
+    table: DeltaLake, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epoch = begun(table)
+    write = table._write
+
+    def lost(*args: object) -> None:
+        write(*args)  # type: ignore[arg-type]
+        raise OSError("connection reset")
+
+    monkeypatch.setattr(table, "_write", lost)
+    version = table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    assert (table.snapshot().version, rows(table)) == (version, 10)
+
+
+def test_a_storage_that_fails_twice_and_recovers_holds_one_commit(
+    table: DeltaLake, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epoch = begun(table)
+    write, failures = table._write, iter(["503", "503"])
+
+    def flaky(*args: object) -> None:
+        if next(failures, None):
+            raise OSError("503 slow down")
+        write(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(table, "_write", flaky)
+    table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    assert rows(table) == 10
+
+
+def test_a_storage_that_keeps_failing_is_a_clear_failure_and_nothing_is_in_the_table(
+    table: DeltaLake, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epoch = begun(table)
+
+    def down(*_: object) -> None:
+        raise OSError("503 slow down")
+
+    monkeypatch.setattr(table, "_write", down)
+    with pytest.raises(CommitFailed, match="Nothing of this batch is in the table"):
+        table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    assert rows(table) == 0
+
+
+def test_columns_added_between_snapshot_and_commit_do_not_stop_it(
+    table: DeltaLake, stage: Callable[[int], StagedFile]
+) -> None:
+    epoch = begun(table)
+    snapshot = table.snapshot()
+    DeltaTable(table._location).alter.add_columns([Field("theirs", "string")])
+    table.commit(snapshot, batch(epoch, 0, 10, stage(10)))
+    assert rows(table) == 10
+    assert "theirs" in table.snapshot().columns().names
+
+
+def test_a_restore_by_another_client_is_told(table: DeltaLake, stage: Callable[[int], StagedFile]) -> None:
+    epoch = begun(table)
+    first = table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    table.commit(table.snapshot(), batch(epoch, 10, 20, stage(10)))
+    DeltaTable(table._location).restore(first)
+    with pytest.raises(ForeignChange, match="another client ran RESTORE"):
+        table.commits_since(first)
+
+
+def test_columns_are_added_once(table: DeltaLake) -> None:
+    new = [pa.field("price", pa.float64()), pa.field("ID", pa.int64())]
+    table.add_columns(new)
+    version = table.snapshot().version
+    table.add_columns(new)
+    assert table.snapshot().version == version
+    assert table.snapshot().columns().names == ["id", "hour", "price"]
+
+
+def test_a_table_belongs_to_one_pipeline_and_one_bucketing(table: DeltaLake) -> None:
+    with pytest.raises(ConfigError, match="belongs to pipeline 'events'"):
+        DeltaLake(table._location, "other").create(COLUMNS, ["hour"])
+    with pytest.raises(ConfigError, match="is bucketed by hour, the configuration says day"):
+        DeltaLake(table._location, "events").create(COLUMNS, ["day"])
+
+
+def test_side_files_are_applied_once(tmp_path: Path, stage: Callable[[int], StagedFile]) -> None:
+    file = stage(5)
+    bare = StagedFile(file.path, (), 5, file.bytes, file.statistics, file.event_time_min, file.event_time_max, {})
+    letters = DeltaLake(str(tmp_path / "lake"), "events")
+    columns = pa.schema([("id", pa.int64())])
+    assert letters.applied() == -1
+    for _ in range(2):
+        letters.apply_side(7, [bare], columns)
+    assert (letters.applied(), rows(letters)) == (7, 5)
+
+
+def test_the_log_is_checkpointed_at_the_set_interval(tmp_path: Path, stage: Callable[[int], StagedFile]) -> None:
+    made = DeltaLake(str(tmp_path / "lake"), "events", checkpoint_interval=5)
+    made.create(COLUMNS, ["hour"])
+    epoch = begun(made)
+    for n in range(8):
+        made.commit(made.snapshot(), batch(epoch, n * 10, n * 10 + 10, stage(10)))
+    assert list((tmp_path / "lake" / "_delta_log").glob("*.checkpoint.parquet"))
+    assert (rows(made), made.snapshot().frontier(P0), made.snapshot().epoch) == (80, 80, 1)
+
+
+def test_the_protocol_stays_where_every_engine_reads(table: DeltaLake) -> None:
+    protocol = table.snapshot().table.protocol()
+    assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)

@@ -1,0 +1,57 @@
+"""The documentation is true: it is fresh, its links lead somewhere, its commands and keys exist."""
+
+import importlib.util
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from writer.config import Config
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+
+def test_the_reference_is_what_the_code_says() -> None:
+    spec = importlib.util.spec_from_file_location("reference", ROOT / "docs" / "reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert (ROOT / "docs" / "REFERENCE.md").read_text() == module.text(), "stale: run `make reference`"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_to_a_file(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_file_named_in_the_docs_exists() -> None:
+    for page in PAGES:
+        for name in re.findall(r"`((?:writer|bucketers|tests|docs)/[\w/.-]+\.(?:py|md))`", page.read_text()):
+            assert (ROOT / name).exists(), f"{page.name} names {name}"
+
+
+def test_the_yaml_in_the_docs_is_a_configuration() -> None:
+    blocks = [b for page in PAGES for b in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)]
+    assert blocks
+    for block in blocks:
+        Config.model_validate(yaml.safe_load(block))
+
+
+def test_every_make_target_in_the_readme_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"\bmake ([a-z-]+)", (ROOT / "README.md").read_text()):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_every_dependency_has_its_reason() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    project = tomllib.loads(text)["project"]
+    for requirement in project["dependencies"]:
+        (line,) = [line for line in text.splitlines() if f'"{requirement}"' in line]
+        assert "#" in line, f"{requirement} has no reason beside it"

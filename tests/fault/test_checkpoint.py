@@ -1,0 +1,77 @@
+"""Damage to Spark's checkpoint: the table is the truth, so nothing is lost and nothing twice."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests import oracle
+from tests.writing import Site
+
+pytestmark = pytest.mark.slow
+MakeTopic = Callable[..., str]
+
+
+@pytest.fixture
+def filled(site: Site, topic: MakeTopic) -> tuple[Site, str, Path, Path]:
+    """A pipeline that has committed four batches. Returns site, topic, lake, checkpoint of run 1."""
+    name = topic(2)
+    lake = site.pipeline("events", [name], commit={"max_records": 500})
+    site.fill(name, 2_000)
+    site.once()
+    return site, name, lake, site.root / "checkpoints" / "events" / "000001"
+
+
+def test_a_deleted_checkpoint_begins_a_new_run_from_the_frontier(filled: tuple[Site, str, Path, Path]) -> None:
+    site, name, lake, checkpoint = filled
+    shutil.rmtree(checkpoint.parent)
+    site.fill(name, 700, seed=8)
+    said = site.once()
+    assert "there is no checkpoint" in said
+    oracle.check(lake, "events", site.ends(name))
+
+
+def test_a_checkpoint_of_three_batches_ago_is_replaced(filled: tuple[Site, str, Path, Path]) -> None:
+    site, name, lake, checkpoint = filled
+    old = site.root / "old"
+    shutil.copytree(checkpoint, old)
+    site.fill(name, 1_400, seed=8)
+    site.once()
+    shutil.rmtree(checkpoint)
+    shutil.copytree(old, checkpoint)
+    site.fill(name, 300, seed=9)
+    said = site.once()
+    assert "run 1 is older than the table" in said
+    oracle.check(lake, "events", site.ends(name))
+
+
+def test_an_offset_edited_by_five_is_refused_and_a_new_run_is_right(filled: tuple[Site, str, Path, Path]) -> None:
+    site, name, lake, checkpoint = filled
+    newest = max((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+    *head, last = newest.read_text().splitlines()
+    moved = json.loads(last)
+    moved[name]["0"] += 5
+    newest.write_text("\n".join([*head, json.dumps(moved)]))
+    (newest.parent / f".{newest.name}.crc").unlink()
+    site.fill(name, 300, seed=8)
+    before = oracle.replay(lake)
+    said = site.once(code=3)
+    assert "5 records would be lost" in said
+    assert "headrace run --new-run" in said
+    assert oracle.replay(lake).files == before.files
+    site.once("--new-run")
+    oracle.check(lake, "events", site.ends(name))
+
+
+@pytest.mark.parametrize("damage", [b"", b"v1\n", b"v9\n{}\n{}", b"\x00\xff garbage"])
+def test_an_offset_file_that_cannot_be_read_is_refused(filled: tuple[Site, str, Path, Path], damage: bytes) -> None:
+    site, name, lake, checkpoint = filled
+    newest = max((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+    newest.write_bytes(damage)
+    (newest.parent / f".{newest.name}.crc").unlink()
+    said = site.once(code=3)
+    assert f"offsets/{newest.name}" in said
+    site.once("--new-run")
+    oracle.check(lake, "events", site.ends(name))

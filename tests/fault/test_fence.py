@@ -1,0 +1,83 @@
+"""Others at the same table: a second writer is fenced, maintenance is welcome, a rollback stops the pipeline."""
+
+import signal
+from collections.abc import Callable
+
+import deltalake
+import pytest
+from deltalake import DeltaTable, Field
+
+from tests import oracle
+from tests.writing import Site
+
+pytestmark = pytest.mark.slow
+MakeTopic = Callable[..., str]
+
+
+def test_of_two_writers_the_older_exits_4_and_the_table_stays_exact(site: Site, topic: MakeTopic) -> None:
+    name = topic(2)
+    lake = site.pipeline("events", [name], commit={"max_delay": "1 s"})
+    site.fill(name, 1_000)
+    first = site.start()
+    first.until(lambda: first.commits() == 1)
+    second = site.start("--new-run")
+    second.until(lambda: "pipeline_started" in second.said())
+    site.fill(name, 1_000, seed=8)
+    assert first.wait(60) == 4, first.said()
+    assert "another writer runs" in first.said()
+    second.until(lambda: second.commits() >= 1)
+    second.process.send_signal(signal.SIGTERM)
+    assert second.wait(60) == 0
+    oracle.check(lake, "events", site.ends(name))
+
+
+def test_two_writers_on_one_checkpoint_leave_the_table_exact(site: Site, topic: MakeTopic) -> None:
+    name = topic(2)
+    lake = site.pipeline("events", [name], commit={"max_delay": "1 s"})
+    site.fill(name, 1_000)
+    first, second = site.start(), site.start()
+    while first.process.poll() is None and second.process.poll() is None:
+        site.fill(name, 200)
+    loser, winner = (first, second) if first.process.poll() is not None else (second, first)
+    assert loser.wait(30) == 4, loser.said()
+    winner.until(lambda: winner.commits() >= 1)
+    winner.process.send_signal(signal.SIGTERM)
+    assert winner.wait(60) == 0, winner.said()
+    oracle.check_rows(lake, "events")
+    site.once()
+    oracle.check(lake, "events", site.ends(name))
+
+
+def test_optimize_and_new_columns_by_another_client_do_not_stop_the_writer(site: Site, topic: MakeTopic) -> None:
+    name = topic(2)
+    lake = site.pipeline("events", [name], commit={"max_delay": "1 s"})
+    site.fill(name, 1_000)
+    writer = site.start()
+    writer.until(lambda: writer.commits() == 1)
+    for round_ in range(3):
+        site.fill(name, 500, seed=round_)
+        table = DeltaTable(str(lake))
+        try:
+            table.optimize.compact()
+            DeltaTable(str(lake)).alter.add_columns([Field(f"added_{round_}", "string")])
+        except deltalake.exceptions.CommitFailedError:
+            continue  # the other client lost a race; it would try again
+        done = writer.commits()
+        site.fill(name, 300, seed=round_ + 10)
+        writer.until(lambda done=done: writer.commits() > done)
+    writer.process.send_signal(signal.SIGTERM)
+    assert writer.wait(60) == 0, writer.said()
+    site.once()
+    oracle.check(lake, "events", site.ends(name))
+    assert len(oracle.rows(lake, "count(*)")) == 1
+
+
+def test_a_restore_by_another_client_stops_the_writer_with_a_sentence(site: Site, topic: MakeTopic) -> None:
+    name = topic(1)
+    lake = site.pipeline("events", [name], commit={"max_records": 300})
+    site.fill(name, 900)
+    site.once()
+    table = DeltaTable(str(lake))
+    table.restore(table.version() - 1)
+    site.fill(name, 100, seed=8)
+    assert "another client ran RESTORE" in site.once(code=2)

@@ -1,0 +1,204 @@
+"""`headrace run` on a real broker, registry, Spark and table."""
+
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from tests import oracle
+from tests.writing import Site
+
+pytestmark = pytest.mark.slow
+MakeTopic = Callable[..., str]
+
+
+def test_once_carries_every_record_and_a_second_time_adds_nothing(site: Site, topic: MakeTopic) -> None:
+    clicks, installs = topic(3, prefix="clicks"), topic(2, prefix="installs")
+    lake = site.pipeline("events", [clicks, installs])
+    site.fill(clicks, 20_000, broken=12)
+    site.fill(installs, 5_000, kind="installs", broken=5)
+    site.once()
+    oracle.check(lake, "events", site.ends(clicks, installs))
+    before = oracle.replay(lake)
+    said = site.once()
+    after = oracle.replay(lake)
+    assert before.files == after.files
+    assert "run_began" not in said, "an agreeing checkpoint is continued"
+    (dead,) = oracle.rows(lake.with_name("events_dead_letters"), "count(*), count(error), count(value)")
+    assert dead == (17, 17, 17)
+    ((nested,),) = oracle.rows(lake, "count(attribution.network)")
+    assert nested > 0
+
+
+def test_records_are_committed_by_timeout_and_sigterm_drains(site: Site, topic: MakeTopic) -> None:
+    name = topic(2)
+    lake = site.pipeline(
+        "events", [name], commit={"max_delay": "3 s", "min_records": 1_000_000, "max_records": 1_000_000}
+    )
+    site.fill(name, 3_000)
+    writer = site.start()
+    writer.until(lambda: writer.commits() == 1)
+    site.fill(name, 500, seed=8)
+    writer.until(lambda: writer.commits() == 2, seconds=20)
+    writer.process.send_signal(signal.SIGTERM)
+    assert writer.wait(30) == 0
+    oracle.check(lake, "events", site.ends(name))
+
+
+def test_records_are_committed_by_count_before_the_timeout(site: Site, topic: MakeTopic) -> None:
+    name = topic(2)
+    lake = site.pipeline("events", [name], commit={"max_delay": "1 h", "min_records": 2_000})
+    site.fill(name, 100)
+    writer = site.start()
+    writer.until(lambda: writer.commits() == 1)  # the first batch does not wait
+    site.fill(name, 2_500, seed=8)
+    writer.until(lambda: writer.commits() == 2, seconds=20)
+    writer.process.send_signal(signal.SIGTERM)
+    assert writer.wait(30) == 0
+    oracle.check(lake, "events", site.ends(name))
+
+
+def test_one_pipeline_fails_alone(site: Site, topic: MakeTopic) -> None:
+    good, bad = topic(1), topic(1)
+    lake = site.pipeline("good", [good])
+    site.pipeline("bad", [bad], event_time={"field": "evnt_time"})
+    site.fill(good, 2_000)
+    site.fill(bad, 100)
+    said = site.once(code=1)
+    assert "did you mean 'event_time'" in said
+    oracle.check(lake, "good", site.ends(good))
+
+
+def test_a_schema_registered_while_it_runs_is_in_the_first_batch_that_carries_it(site: Site, topic: MakeTopic) -> None:
+    name = topic(2)
+    lake = site.pipeline("events", [name], commit={"max_delay": "2 s"})
+    site.fill(name, 1_000, kind="clicks")
+    writer = site.start()
+    writer.until(lambda: writer.commits() == 1)
+    assert not oracle.rows(lake, "*", "LIMIT 0") or "attribution" not in _columns(lake)
+    # Its own subject, so that the registry's compatibility rule does not stand in the way of quite another schema.
+    other = topic(1, prefix="installs")
+    site.fill(other, 10, kind="installs")
+    _copy(site, other, name)
+    writer.until(lambda: writer.commits() == 2, seconds=30)
+    writer.process.send_signal(signal.SIGTERM)
+    assert writer.wait(30) == 0
+    assert "attribution" in _columns(lake)
+    ((with_tags,),) = oracle.rows(lake, "count(*)", "WHERE tags IS NOT NULL")
+    assert with_tags == 10
+    oracle.check(lake, "events", site.ends(name))
+
+
+def test_an_unknown_schema_id_is_a_dead_letter_after_the_grace(site: Site, topic: MakeTopic) -> None:
+    name = topic(1)
+    lake = site.pipeline("events", [name])
+    site.fill(name, 100)
+    producer = Producer({"bootstrap.servers": site.bootstrap})
+    producer.produce(name, struct.pack(">bI", 0, 987_654) + b"whatever")
+    producer.flush()
+    said = site.once()
+    assert "schema_unknown" in said
+    found = oracle.rows(lake.with_name("events_dead_letters"), "schema_id, error")
+    assert found == [(987_654, "schema id 987654 is unknown to the registry")]
+    oracle.check(lake, "events", site.ends(name))
+
+
+def test_initial_positions(site: Site, topic: MakeTopic) -> None:
+    name = topic(1)
+    site.fill(name, 100)
+    latest = site.pipeline("latest", [name], start="latest")
+    given = site.pipeline("given", [name], start={"offsets": {name: {0: 40}}})
+    past = site.pipeline("past", [name], start={"timestamp": "2020-01-01T00:00:00Z"})
+    site.once()
+    site.fill(name, 5, seed=9)
+    site.once()
+    assert oracle.offsets(latest) == {(name, 0): list(range(100, 105))}
+    assert oracle.offsets(given) == {(name, 0): list(range(40, 105))}
+    assert oracle.offsets(past) == {(name, 0): list(range(105))}
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "words"),
+    [
+        (
+            {"kafka": {"bootstrap_servers": "127.0.0.1:1", "request_timeout": "3 s"}},
+            1,
+            "no Kafka broker answers at 127.0.0.1:1",
+        ),
+        ({"kafka": {"bootstrap_server": "x"}}, 2, "did you mean 'bootstrap_servers'"),
+        ({"registry": {"url": "http://127.0.0.1:1"}}, 1, "schema registry at http://127.0.0.1:1 does not answer"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(
+    site: Site, topic: MakeTopic, change: dict[str, object], code: int, words: str
+) -> None:
+    site.pipeline("events", [topic(1)])
+    site.overrides = change
+    assert words in site.once(code=code)
+    assert not (site.root / "lake").exists(), "nothing half-written"
+
+
+def test_an_unknown_topic_is_named_with_its_neighbour(site: Site, topic: MakeTopic) -> None:
+    name = topic(1, prefix="clicks")
+    site.pipeline("events", [name[:-1]])
+    said = site.once(code=2)
+    assert f"topic '{name[:-1]}' does not exist" in said
+    assert f"did you mean '{name}'" in said
+
+
+def test_a_lake_that_cannot_be_written_stops_with_the_place(site: Site, topic: MakeTopic) -> None:
+    name = topic(1)
+    site.fill(name, 10)
+    site.pipeline("events", [name], table={"location": "/proc/headrace/events"})
+    assert "cannot create a table at /proc/headrace/events" in site.once(code=2)
+
+
+def test_a_full_disk_leaves_the_table_as_it_was(site: Site, topic: MakeTopic) -> None:
+    name = topic(1)
+    site.fill(name, 60_000)
+    small = site.root / "small"
+    small.mkdir()
+    site.pipeline("events", [name], table={"location": str(small / "events")}, memory={"batch_records": 5_000})
+    script = (
+        f"mount -t tmpfs -o size=1m none {small} && {sys.executable} -m writer.cli run {site.config} --once; code=$?; "
+        f"echo files: $(find {small} -name '*.parquet' | wc -l); exit $code"
+    )
+    done = subprocess.run(
+        ["unshare", "--map-root-user", "--mount", "sh", "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == 1, said
+    assert "No space left on device" in said
+    assert "files: 0" in said, "what was staged is taken away"
+    assert "batch_committed" not in said
+
+
+def _columns(lake: Path) -> set[str]:
+    return {str(column) for (column, *_) in oracle.describe(lake)}
+
+
+def _copy(site: Site, source: str, target: str) -> None:
+    from confluent_kafka import Consumer
+
+    consumer = Consumer(
+        {"bootstrap.servers": site.bootstrap, "group.id": f"copy-{target}", "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([source])
+    producer = Producer({"bootstrap.servers": site.bootstrap})
+    copied = 0
+    while copied < 10:
+        message = consumer.poll(10)
+        assert message is not None
+        producer.produce(target, message.value())
+        copied += 1
+    producer.flush()
+    consumer.close()

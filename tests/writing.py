@@ -1,0 +1,145 @@
+"""Running the real writer as a user does: `headrace run`, in a process of its own."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+from confluent_kafka import Consumer, TopicPartition
+
+from tests import oracle
+from writer.embedded.events import produce
+
+NOW = datetime(2026, 11, 20, 12, 30, tzinfo=UTC)
+
+
+@dataclass
+class Site:
+    """A place with a configuration, a lake, and topics on the session's broker."""
+
+    root: Path
+    bootstrap: str
+    registry_url: str
+    pipelines: dict[str, Any] = field(default_factory=dict)
+    overrides: dict[str, Any] = field(default_factory=dict)
+
+    def pipeline(self, name: str, topics: list[str], **settings: Any) -> Path:
+        """Add a pipeline with small files and a generous time window. Returns its table's location."""
+        lake = self.root / "lake" / name
+        self.pipelines[name] = {
+            "topics": topics,
+            "table": {"location": str(lake)},
+            "event_time": {"field": "event_time", "max_age": "36500 d", "max_ahead": "36500 d"},
+            "roll": {"target_file_size": "4 MiB"},
+            "schemas": {"unknown_grace": "2 s"},
+            **settings,
+        }
+        return lake
+
+    @property
+    def config(self) -> Path:
+        """Write the configuration file."""
+        path = self.root / "headrace.yaml"
+        content = {
+            "kafka": {"bootstrap_servers": self.bootstrap, "request_timeout": "10 s"},
+            "registry": {"url": self.registry_url},
+            "checkpoints": str(self.root / "checkpoints"),
+            "pipelines": self.pipelines,
+            **self.overrides,
+        }
+        path.write_text(yaml.safe_dump(content))
+        return path
+
+    def fill(self, topic: str, count: int, *, seed: int = 7, broken: int = 0, kind: str = "clicks") -> int:
+        """Produce events. Returns how many messages the topic got."""
+        made = produce(
+            self.bootstrap, self.registry_url, topic, count, now=NOW, kind=kind, seed=seed, broken=broken
+        )  # fmt: skip
+        return sum(made.per_partition.values())
+
+    def ends(self, *topics: str) -> dict[oracle.Source, int]:
+        """Ends of the topics' logs."""
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "test"})
+        try:
+            found = consumer.list_topics(timeout=10).topics
+            sources = [(topic, p) for topic in topics for p in found[topic].partitions]
+            return {s: consumer.get_watermark_offsets(TopicPartition(*s), timeout=10)[1] for s in sources}
+        finally:
+            consumer.close()
+
+    def start(self, *flags: str, env: Mapping[str, str] | None = None) -> "Writer":
+        """Start the writer."""
+        log = self.root / f"writer-{len(list(self.root.glob('writer-*.log')))}.log"
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "writer.cli", "run", str(self.config), *flags],
+                stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
+                env={**os.environ, **(env or {})},
+            )  # fmt: skip
+        return Writer(process, log)
+
+    def once(self, *flags: str, env: Mapping[str, str] | None = None, code: int = 0) -> str:
+        """Run the writer to its end. Asserts the exit code; returns what it said."""
+        writer = self.start("--once", *flags, env=env)
+        found = writer.wait(120)
+        said = writer.said()
+        assert found == code, f"exit code {found}, expected {code}:\n{said}"
+        return said
+
+
+@dataclass
+class Writer:
+    """A running writer."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def said(self) -> str:
+        return self.log.read_text()
+
+    def wait(self, seconds: float) -> int:
+        """Wait for the end, and for its JVM's; whatever is left is killed and a failure."""
+        family = self.family()
+        try:
+            code = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"the writer did not end within {seconds} s:\n{self.said()}") from None
+        _, alive = psutil.wait_procs(family, timeout=20)
+        for process in alive:
+            process.kill()
+        assert not alive, f"left running: {alive}"
+        return code
+
+    def family(self) -> list[psutil.Process]:
+        try:
+            return psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    def kill(self) -> None:
+        """kill -9 the driver, and wait until its JVM has noticed."""
+        family = self.family()
+        self.process.kill()
+        self.process.wait(10)
+        _, alive = psutil.wait_procs(family, timeout=20)
+        for process in alive:
+            process.kill()
+
+    def until(self, condition: Callable[[], bool], seconds: float = 60) -> None:
+        """Wait until something is so; fail with the writer's words when it is not, or when the writer ends."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert self.process.poll() is None, f"the writer ended with {self.process.returncode}:\n{self.said()}"
+            assert time.monotonic() < deadline, f"not within {seconds} s:\n{self.said()}"
+            time.sleep(0.05)
+
+    def commits(self) -> int:
+        return self.said().count("batch_committed")
