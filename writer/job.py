@@ -18,6 +18,7 @@ from writer.pipeline import Draining, PipelineRun, Start
 from writer.registry import source
 
 _TRIGGER = "1 second"  # how often Spark asks Kafka for new offsets; a shorter interval burdens the broker
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"  # those of the file are added, they do not replace ours
 _TWO_WRITERS = "CONCURRENT_STREAM_LOG_UPDATE"
 
 
@@ -70,14 +71,15 @@ def session(config: Config, pipelines: int = 1) -> Any:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.redaction.regex": "(?i)secret|password|token|jaas|access[.]?key|credential",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={Path(__file__).parent / 'log4j2.properties'}",
+        _JAVA_OPTIONS: f"-Dlog4j2.configurationFile={Path(__file__).parent / 'log4j2.properties'}",
         "spark.driver.memory": "1g",
     }
     if config.spark.master.startswith("local"):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     builder = SparkSession.builder.appName("headrace").master(config.spark.master)
     for key, value in (settings | config.spark.conf).items():
-        builder = builder.config(key, value)
+        ours = f"{settings[key]} " if key == _JAVA_OPTIONS and key in config.spark.conf else ""
+        builder = builder.config(key, ours + value)
     log.event("spark_starting", master=config.spark.master, pipelines=pipelines)
     return builder.getOrCreate()
 
