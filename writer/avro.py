@@ -7,15 +7,17 @@ timestamp-* and local-timestamp-* → timestamp[us, UTC] (nanoseconds are floore
 int64 (of the day: Delta has no time type); duration → binary(12); decimal up to 38 digits → decimal128, wider → string;
 array → list; map → map<string, …>; record → struct; [null, T] and [T] → T; [int, long] → long and [float, double] →
 double; other unions → struct<member0, member1, …>, as Spark names them; null and records without fields are left out.
+A logical type that does not fit the type it stands on is ignored, as Avro says.
 """
 
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import pyarrow as pa
-from fastavro.schema import SchemaParseException, UnknownType, parse_schema
+from fastavro.schema import parse_schema
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 DECIMAL_DIGITS_MAX = 38  # decimal128, and what every engine reads
@@ -28,6 +30,7 @@ _PRIMITIVES: Mapping[str, pa.DataType] = {
     "bytes": pa.binary(),
     "string": pa.string(),
 }
+UUID_BYTES = 16
 _UNITS = {"millis": "ms", "micros": "us", "nanos": "ns"}
 Schema = Any  # Avro schemas are JSON: str | list | dict
 
@@ -57,16 +60,19 @@ class Record:
 
 
 def parse(text: str) -> Record:
-    """Parse a schema's JSON text. Raises UnsupportedSchema when it is no record or refers to itself."""
+    """Parse a schema's JSON text. Raises UnsupportedSchema when it is no record, refers to itself, or holds nothing."""
     named: dict[str, Schema] = {}
     try:
-        root = parse_schema(json.loads(text), named_schemas=named, _force=True)
-    except (ValueError, SchemaParseException, UnknownType) as error:
-        raise UnsupportedSchema(f"not an Avro schema: {error}") from error
+        root = parse_schema(json.loads(text, object_hook=_without_bad_decimal), named_schemas=named, _force=True)
+    except Exception as error:  # fastavro raises what it stumbles over, such as KeyError for a missing "items"
+        raise UnsupportedSchema(f"not an Avro schema: {type(error).__name__}: {error}") from error
     if not isinstance(root, dict) or root.get("type") != "record":
         raise UnsupportedSchema(f"the root is {_name(root)}, not a record; wrap it in a record with one field")
     record = Record(text, root, named)
     _refuse_recursion(record, root, ())
+    _refuse_nonsense(record, root)
+    if not table_fields(record):
+        raise UnsupportedSchema("none of its fields holds a value; a table has no column for it")
     return record
 
 
@@ -115,14 +121,18 @@ def timestamp_unit(schema: Schema) -> str | None:
 
 def is_uuid(schema: Schema) -> bool:
     """Tell a UUID kept in 16 bytes, which becomes text, from other fixed values."""
-    return isinstance(schema, dict) and schema.get("logicalType") == "uuid" and schema["type"] == "fixed"
+    is_uuid_type = isinstance(schema, dict) and schema.get("logicalType") == "uuid"
+    return is_uuid_type and schema["type"] == "fixed" and schema["size"] == UUID_BYTES
 
 
 def decimal_digits(schema: Schema) -> tuple[int, int] | None:
     """Precision and scale of a decimal, None for any other type."""
-    if isinstance(schema, dict) and schema.get("logicalType") == "decimal":
-        return int(schema["precision"]), int(schema.get("scale", 0))
-    return None
+    if not isinstance(schema, dict) or schema.get("logicalType") != "decimal":
+        return None
+    if _name(schema) not in ("bytes", "fixed"):
+        return None
+    precision, scale = int(schema.get("precision", 0)), int(schema.get("scale", 0))
+    return (precision, scale) if precision >= 1 and 0 <= scale <= precision else None
 
 
 def framed(record: Record, *, header_bytes: int, nonce_bytes: int) -> tuple[str, str, str]:
@@ -138,18 +148,43 @@ def framed(record: Record, *, header_bytes: int, nonce_bytes: int) -> tuple[str,
         *({"name": f["name"], "type": _plain(f["type"])} for f in record.fields),
         {"name": tail, "type": {"type": "fixed", "name": "headrace_frame.Tail", "size": nonce_bytes}},
     ]
-    return json.dumps({"type": "record", "name": record.root["name"], "fields": fields}), head, tail
-
-
-def samples(record: Record, count: int) -> Iterator[dict[str, Any]]:
-    """Records that walk through every branch of the schema, the same at each call: what a decoder is probed with."""
-    for n in range(count):
-        yield {field["name"]: _sample(record, field["type"], n) for field in record.fields}
+    return json.dumps({"type": "record", "name": _flat_name(record.root["name"]), "fields": fields}), head, tail
 
 
 def plain_schema(record: Record) -> Schema:
-    """Parse the schema without its logical types, for reading raw numbers and bytes."""
-    return parse_schema(_plain(record.root), _force=True)
+    """Parse the schema without its logical types, for reading and writing raw numbers and bytes.
+
+    A branch of a union of several becomes `record{value: branch}`, which is the same in binary: so fastavro says, by
+    the record's name, which branch it read (`tagged_branch`).
+    """
+    return parse_schema(_tagged(_plain(record.root, keep_decimals=False), count()), _force=True)
+
+
+def tagged_branch(value: tuple[str, Mapping[str, Any]]) -> tuple[int, Any]:
+    """Position in its union, and value, of a branch that was read with `plain_schema`."""
+    name, content = value
+    return int(name.rsplit("_", 1)[1]), content["value"]
+
+
+def samples(record: Record, number: int) -> Iterator[dict[str, Any]]:
+    """Values for `plain_schema`, the same at each call, through every branch: what a decoder is probed with."""
+    named: dict[str, Schema] = {}
+    root = parse_schema(_tagged(_plain(record.root), count()), named_schemas=named, _force=True)
+    tagged = Record(record.text, root, named)
+    for n in range(number):
+        yield {field["name"]: _sample(tagged, field["type"], n) for field in tagged.fields}
+
+
+def _without_bad_decimal(part: dict[str, Any]) -> dict[str, Any]:
+    """Ignore the logical type of a decimal that cannot be, as Avro says; fastavro would refuse the schema."""
+    if part.get("logicalType") != "decimal":
+        return part
+    precision, scale, size = part.get("precision"), part.get("scale", 0), part.get("size")
+    digits_max = len(str(2 ** (8 * size - 1))) - 1 if isinstance(size, int) and size > 0 else None
+    sound = isinstance(precision, int) and isinstance(scale, int) and precision >= 1 and 0 <= scale <= precision
+    if sound and (part.get("type") != "fixed" or (digits_max is not None and precision <= digits_max)):
+        return part
+    return {key: value for key, value in part.items() if key != "logicalType"}
 
 
 def _name(schema: Schema) -> str:
@@ -172,7 +207,7 @@ def _logical_type(schema: Schema) -> pa.DataType | None:
     digits = decimal_digits(schema)
     if digits is not None:
         return pa.decimal128(*digits) if digits[0] <= DECIMAL_DIGITS_MAX else pa.string()
-    if schema["logicalType"] == "uuid":
+    if is_uuid(schema):
         return pa.string()
     return pa.date32() if schema["logicalType"] == "date" and schema["type"] == "int" else None
 
@@ -189,24 +224,54 @@ def _union_type(members: list[pa.DataType | None]) -> pa.DataType | None:
     return pa.struct(named)
 
 
-def _plain(schema: Schema) -> Schema:
-    """Take off every logical type but decimal."""
+def _plain(schema: Schema, *, keep_decimals: bool = True) -> Schema:
+    """Take off the logical types, but decimals if so told, and the namespaces: names become unique without them."""
     if isinstance(schema, list):
-        return [_plain(branch) for branch in schema]
+        return [_plain(branch, keep_decimals=keep_decimals) for branch in schema]
+    if not isinstance(schema, dict):
+        return schema if schema == "null" or schema in _PRIMITIVES else _flat_name(schema)
+    if isinstance(schema["type"], dict | list):
+        return _plain(schema["type"], keep_decimals=keep_decimals)
+    keep = {"type", "size", "symbols"}
+    if keep_decimals and decimal_digits(schema) is not None:
+        keep |= {"logicalType", "precision", "scale"}
+    out = {key: value for key, value in schema.items() if key in keep}
+    if "name" in schema:
+        out["name"] = _flat_name(schema["name"])
+    for key in ("items", "values"):
+        if key in schema:
+            out[key] = _plain(schema[key], keep_decimals=keep_decimals)
+    if "fields" in schema:
+        out["fields"] = [
+            {"name": f["name"], "type": _plain(f["type"], keep_decimals=keep_decimals)} for f in schema["fields"]
+        ]
+    return out
+
+
+def _flat_name(full: str) -> str:
+    """One name without dots for each full name: a part of a name never starts with a digit."""
+    return full.replace("_", "__").replace(".", "_0")
+
+
+def _tagged(schema: Schema, numbers: Iterator[int]) -> Schema:
+    """Wrap the branches of unions of several in records of their own."""
+    if isinstance(schema, list):
+        branches = [_tagged(branch, numbers) for branch in schema]
+        if sum(_name(branch) != "null" for branch in branches) < 2:  # noqa: PLR2004
+            return branches
+        union = next(numbers)
+        return [
+            branch
+            if _name(branch) == "null"
+            else {"type": "record", "name": f"_headrace_{union}_{at}", "fields": [{"name": "value", "type": branch}]}
+            for at, branch in enumerate(branches)
+        ]
     if not isinstance(schema, dict):
         return schema
-    drop = {"aliases", "doc", "default", "order", "__fastavro_parsed__", "__named_schemas"}
-    if schema.get("logicalType") != "decimal":
-        drop |= {"logicalType", "precision", "scale"}
-    out = {key: value for key, value in schema.items() if key not in drop}
-    for key in ("items", "values"):
-        if key in out:
-            out[key] = _plain(out[key])
-    if "fields" in out:
-        out["fields"] = [{"name": f["name"], "type": _plain(f["type"])} for f in out["fields"]]
-    elif isinstance(out["type"], dict | list):
-        return _plain(out["type"])
-    return out
+    children = {key: _tagged(schema[key], numbers) for key in ("items", "values") if key in schema}
+    if "fields" in schema:
+        children["fields"] = [{"name": f["name"], "type": _tagged(f["type"], numbers)} for f in schema["fields"]]
+    return {**schema, **children}
 
 
 def _refuse_recursion(record: Record, schema: Schema, path: tuple[str, ...]) -> None:
@@ -221,6 +286,38 @@ def _refuse_recursion(record: Record, schema: Schema, path: tuple[str, ...]) -> 
             _refuse_recursion(record, field["type"], (*path, schema["name"]))
     elif _name(schema) in ("array", "map"):
         _refuse_recursion(record, schema["items" if schema["type"] == "array" else "values"], path)
+
+
+def _refuse_nonsense(record: Record, schema: Schema) -> None:
+    """Refuse what no value can have, and arrays of nothing: ten bytes claim 2^62 items, and a reader counts them."""
+    schema = record.resolve(schema)
+    children: list[Schema] = []
+    match schema if isinstance(schema, list) else _name(schema):
+        case []:
+            raise UnsupportedSchema("it has a union without branches; name its types")
+        case list() as children:
+            pass
+        case "enum" if not schema["symbols"]:
+            raise UnsupportedSchema(f"enum {schema['name']} has no symbols; give it one")
+        case "fixed" if schema["size"] < 0:
+            raise UnsupportedSchema(f"fixed {schema['name']} has the size {schema['size']}; make it positive")
+        case "record":
+            children = [field["type"] for field in schema["fields"]]
+        case "map":
+            children = [schema["values"]]
+        case "array":
+            if _takes_no_bytes(record, schema["items"]):
+                raise UnsupportedSchema("it has an array whose items take no bytes; give them a field with a value")
+            children = [schema["items"]]
+    for child in children:
+        _refuse_nonsense(record, child)
+
+
+def _takes_no_bytes(record: Record, schema: Schema) -> bool:
+    schema = record.resolve(schema)
+    if _name(schema) == "record":
+        return all(_takes_no_bytes(record, field["type"]) for field in schema["fields"])
+    return _name(schema) == "null" or (_name(schema) == "fixed" and schema["size"] == 0)
 
 
 def _sample(record: Record, schema: Schema, n: int) -> Any:
@@ -246,8 +343,9 @@ def _sample(record: Record, schema: Schema, n: int) -> Any:
         case "string":
             return f"é{n}" * (n % 4)
         case "fixed":
-            filler = b"\xff" if digits is not None and n % 2 else b"\0"
-            return filler * (schema["size"] - 1) + bytes([n % 100 + (128 if filler == b"\xff" else 0)])
+            negative = digits is not None and n % 2 == 1
+            tail = bytes([n % 100 + (128 if negative else 0)]) if schema["size"] else b""
+            return (b"\xff" if negative else b"\0") * (schema["size"] - len(tail)) + tail
         case "enum":
             return schema["symbols"][n % len(schema["symbols"])]
         case "array":

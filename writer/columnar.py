@@ -4,8 +4,10 @@ Names are unique per attempt: the file of a task that was presumed dead is an or
 """
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 from uuid import uuid4
 
@@ -17,7 +19,7 @@ from writer.statistics import delta_statistics
 
 GROUP_ROWS_MAX = 1_000_000
 GROUP_BYTES_MAX = 128 * 2**20  # of Arrow data
-_SHRINK_GUESS = 2.0  # Arrow bytes per Parquet byte, until the first row group has shown it; low, so as not to overshoot
+_SHRINK_GUESS = 1.0  # Arrow bytes per Parquet byte, until the first row group has shown it: what random bytes have
 _DELTA_ENCODED = {"_offset", "_kafka_time"}
 BucketKey = tuple[str | None, ...]
 
@@ -115,10 +117,10 @@ class BucketFiles:
         ]
 
     def discard(self) -> None:
-        """Let go of the open file without completing it."""
+        """Let go of the open file, which somebody will remove."""
         self._waiting = []
-        if self._sink is not None:
-            self._sink.close()
+        if self._writer is not None:
+            let_go(self._writer, self._sink)
 
     def _group_rows(self, rows: pa.Table, at: int, position: int) -> int:
         """Rows of the next row group: bounded by count, by memory, and by what the file may still take."""
@@ -137,6 +139,13 @@ class BucketFiles:
         self._writer, self._sink, self._counts = None, None, Counter()
 
 
+def let_go(writer: pq.ParquetWriter, sink: Any) -> None:
+    """Close both, whatever state they are in: a writer that is left open complains when it is collected."""
+    for each in (writer, sink):
+        with suppress(OSError, pa.ArrowException):  # the storage may be why we are here
+            each.close()
+
+
 def parquet_writer(sink: Any, schema: pa.Schema) -> pq.ParquetWriter:
     """Open a writer with what every engine reads: zstd, microseconds, no Arrow schema inside."""
     leaves = _leaves(schema)
@@ -150,6 +159,7 @@ def parquet_writer(sink: Any, schema: pa.Schema) -> pq.ParquetWriter:
     )
 
 
+@lru_cache(maxsize=16)  # the same for every file of a task
 def _leaves(schema: pa.Schema) -> list[str]:
     sink = pa.BufferOutputStream()
     pq.write_table(schema.empty_table(), sink)

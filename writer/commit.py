@@ -1,17 +1,15 @@
 """From the reports of a batch's tasks to one commit: ranges, counts, files. Pure but for the table it is handed."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
 from writer.checkpoint import Offsets
-from writer.deadletters import DEAD_LETTERS
 from writer.errors import CheckpointUnusable
 from writer.report import Counts, Report
-from writer.tables.base import Batch, Part, Range, Table
-from writer.tables.delta import DeltaLake
+from writer.tables.base import Batch, Part, Range, SideTable, Table
 
 
 def merged(reports: Iterable[Report]) -> Report:
@@ -52,7 +50,9 @@ def ranges(
     return found
 
 
-def batch(report: Report, committing: list[Range], *, epoch: int, dead_letters: str, facts: Mapping[str, Any]) -> Batch:
+def batch(
+    report: Report, committing: list[Range], *, epoch: int, settled: int, dead_letters: str, facts: Mapping[str, Any]
+) -> Batch:
     """Assemble the commit. Asserts that every offset the tasks saw lies in a range."""
     by_source = {(r.part.topic, r.part.partition): r for r in committing}
     for source, counts in report.counts.items():
@@ -79,22 +79,23 @@ def batch(report: Report, committing: list[Range], *, epoch: int, dead_letters: 
         "event_time_max": _iso(max(times, default=None)),
         "seconds": {room: round(seconds, 3) for room, seconds in report.seconds.items()},
         "spilled_bytes": report.spilled_bytes,
+        "time_unit": report.time_unit,
     }
     side = {dead_letters: report.dead_letter_files} if report.dead_letter_files else {}
-    return Batch(uuid4().hex, epoch, committing, report.files, side, about)
+    return Batch(uuid4().hex, epoch, committing, report.files, side, about, settled)
 
 
-def redo(table: Table, dead_letters: DeltaLake, since: int) -> int:
-    """Apply to the dead-letter table what main commits after `since` list for it. Safe to run again, at any time.
+def redo(table: Table, side: Callable[[str], SideTable], since: int) -> int:
+    """Apply to the side tables what main commits after `since` list for them. Safe to run again, at any time.
 
-    Returns the version up to which everything is applied. Raises ForeignChange when another client did what the
-    ledger does not survive.
+    `side` opens the table at a location. Returns the version up to which everything is applied. Raises ForeignChange
+    when another client did what the ledger does not survive.
     """
     version = table.snapshot().version
     for committed in table.commits_since(since):
         version = max(version, committed.version)
-        for files in committed.side_files.values():
-            dead_letters.apply_side(committed.version, files, DEAD_LETTERS)
+        for location, files in committed.side_files.items():
+            side(location).apply_side(committed.version, files)
     return version
 
 

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 import bucketers
 from writer.errors import ConfigError
-from writer.units import Duration, Size, duration
+from writer.units import Duration, Size, duration, show_duration
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 _NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,62}$")
@@ -95,6 +95,17 @@ def _place(location: str) -> str:
 
 
 Place = Annotated[str, AfterValidator(_place)]
+
+
+def layout(spec: dict[str, Any]) -> str:
+    """Say in words how a bucket specification maps rows to buckets: what a table remembers of it."""
+    shown = (
+        f"{k} {show_duration(v) if isinstance(v, timedelta) else v}"
+        for k, v in spec.items()
+        if k not in ("type", "parts")
+    )
+    parts = " and ".join(layout(part) for part in spec.get("parts", []))
+    return ", ".join([str(spec["type"]), *shown]) + (f" of {parts}" if parts else "")
 
 
 class Table(Strict):

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from writer import avro
-from writer.columnar import Destination, StagedFile, parquet_writer
+from writer.columnar import Destination, StagedFile, let_go, parquet_writer
 from writer.plan import PROVENANCE
 from writer.report import Source
 from writer.statistics import delta_statistics
@@ -72,8 +72,8 @@ class DeadLetterFile:
 
     def abandon(self) -> None:
         """Remove the file."""
-        if self._sink is not None:
-            self._sink.close()
+        if self._writer is not None:
+            let_go(self._writer, self._sink)
         self._to.remove()
 
     def _flush(self) -> None:

@@ -5,19 +5,18 @@ laid after each value; a schema that names header and nonce as fields makes a na
 Where every row's nonce reads back, every record began and ended where it should: a record that consumed more or less
 would have shifted its own nonce, and no producer can know it. (docs/adr/0002-arrow-data-plane.md)
 
-What the proof cannot see: an index of a nullable union that is out of range but consumes the same bytes is read as the
-value.
+What the proof cannot see: an index of a nullable union that is out of range (2 and up, or negative) but consumes the
+same bytes is read as the second branch.
 """
 
 import os
 import struct
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as StillRunning
 from dataclasses import dataclass, field
-from decimal import Decimal
 from io import BytesIO
 from typing import Any, Protocol
 from uuid import UUID
@@ -27,7 +26,16 @@ import pyarrow.compute as pc
 from fastavro import schemaless_reader, schemaless_writer
 
 from writer import avro
-from writer.normalise import DATE_RANGE_DAYS, NOT_A_TIME, TIMESTAMP_RANGE_US, Normalised, any_bad, normalise
+from writer.normalise import (
+    DATE_RANGE_DAYS,
+    NOT_A_TIME,
+    TIMESTAMP_RANGE_US,
+    Normalised,
+    any_bad,
+    decimal_value,
+    normalise,
+    too_many_digits,
+)
 
 HEADER_BYTES = 5  # Confluent's wire format: magic 0, then the schema id as 4 bytes, big end first
 NONCE_BYTES = 8
@@ -59,8 +67,8 @@ class Decoded:
 class BlockDecoder(Protocol):
     """Decodes a block of framed values (binary array, header included) all at once, or raises BlockRefused."""
 
-    def __call__(self, values: pa.Array) -> tuple[pa.Table, pa.BooleanArray | None]:
-        """Return n rows in table types, and which of them hold a value that the table cannot."""
+    def __call__(self, values: pa.Array) -> tuple[pa.Table, pa.StringArray | None]:
+        """Return n rows in table types, and why a row holds a value that the table cannot (null: it does not)."""
 
 
 def header(schema_id: int) -> bytes:
@@ -89,7 +97,7 @@ class NativeDecoder:
         """A thread of this process is lost in the reader: end the process after the task."""
         return self._hung
 
-    def __call__(self, values: pa.Array) -> tuple[pa.Table, pa.BooleanArray | None]:
+    def __call__(self, values: pa.Array) -> tuple[pa.Table, pa.StringArray | None]:
         """Decode all, prove all. Raises BlockRefused when a record is bad, DecoderHung when the reader spins."""
         if self._hung:
             raise BlockRefused("the native decoder of this process is lost")
@@ -100,7 +108,10 @@ class NativeDecoder:
         table = self._watched(len(values), len(body))
         if table.num_rows != len(values) or not _all_equal(table.column(self._tail), nonce):
             raise BlockRefused("a record did not end where its value ends")
-        return self._in_table_types(table)
+        try:
+            return self._in_table_types(table)
+        except pa.ArrowException as error:
+            raise BlockRefused(str(error)) from error
 
     def _watched(self, count: int, size: int) -> pa.Table:
         limit = time.process_time() + self.deadline(size)
@@ -129,7 +140,7 @@ class NativeDecoder:
             self._context = (count, SessionContext(config))
         return self._context[1].read_avro(self._scratch.path).limit(count).to_arrow_table()
 
-    def _in_table_types(self, table: pa.Table) -> tuple[pa.Table, pa.BooleanArray | None]:
+    def _in_table_types(self, table: pa.Table) -> tuple[pa.Table, pa.StringArray | None]:
         columns: dict[str, Normalised] = {}
         for spec in self.record.fields:
             column = table.column(spec["name"])
@@ -151,27 +162,37 @@ class SingleDecoder:
 
     def __call__(self, values: pa.Array) -> Decoded:
         """Decode each value (header included) on its own; never raises for what a value holds."""
-        rows: list[pa.RecordBatch] = []
-        taken: list[int] = []
+        read: dict[int, dict[str, Any]] = {}
         failures: dict[int, str] = {}
         for position, value in enumerate(values):
             try:
-                rows.append(self._one(value.as_py()))
-                taken.append(position)
+                read[position] = self._read(value.as_py())
             except Exception as error:  # noqa: BLE001 - whatever a hostile value provokes is a fact about that value
                 failures[position] = _reason(error)
-        table = pa.Table.from_batches(rows, self._types)
-        return Decoded(table.combine_chunks(), pa.array(taken, pa.int64()), failures)
+        try:
+            rows = pa.Table.from_pylist(list(read.values()), self._types)
+        except (pa.ArrowException, OverflowError, ValueError, TypeError):  # a value that its column cannot hold
+            rows = self._those_that_fit(read, failures)
+        taken = [position for position in read if position not in failures]
+        return Decoded(rows, pa.array(taken, pa.int64()), dict(sorted(failures.items())))
 
-    def _one(self, value: bytes) -> pa.RecordBatch:
+    def _those_that_fit(self, read: Mapping[int, dict[str, Any]], failures: dict[int, str]) -> pa.Table:
+        rows: list[pa.Table] = []
+        for position, row in read.items():
+            try:
+                rows.append(pa.Table.from_pylist([row], self._types))
+            except Exception as error:  # noqa: BLE001
+                failures[position] = _reason(error)
+        return pa.concat_tables([self._types.empty_table(), *rows]).combine_chunks()
+
+    def _read(self, value: bytes) -> dict[str, Any]:
         source = BytesIO(value)
         source.seek(HEADER_BYTES)
         fields = schemaless_reader(source, self._schema, None, return_record_name=True)
         left = len(value) - source.tell()
         if left:
             raise ValueError(f"{left} surplus bytes after the record")
-        row = {name: _python_value(self._record, kind, fields[name]) for name, kind in self._by_name.items()}
-        return pa.RecordBatch.from_pylist([row], self._types)
+        return {name: _python_value(self._record, kind, fields[name]) for name, kind in self._by_name.items()}
 
 
 def decode(values: pa.Array, native: BlockDecoder | None, singly: SingleDecoder) -> Decoded:
@@ -187,22 +208,28 @@ def decode(values: pa.Array, native: BlockDecoder | None, singly: SingleDecoder)
     while pending:
         start, stop = pending.pop()
         block = values.slice(start, stop - start)
-        if stop - start <= SINGLY and done:
-            done.append((start, singly(block)))
-            continue
-        try:
-            if block.nbytes > BLOCK_BYTES_MAX and stop - start > 1:
-                raise BlockRefused("larger than one block may be")
-            done.append((start, _without_bad(*native(block))))
-        except DecoderHung:
-            done.append((start, singly(block)))
-        except BlockRefused:
-            if stop - start <= SINGLY:
-                done.append((start, singly(block)))
-            else:
-                middle = (start + stop) // 2
-                pending += [(middle, stop), (start, middle)]
+        few = stop - start <= SINGLY
+        outcome = None
+        if block.nbytes <= BLOCK_BYTES_MAX and not (few and done):
+            outcome = _natively(block, native, singly)
+        if outcome is None and few:
+            outcome = singly(block)
+        if outcome is not None:
+            done.append((start, outcome))
+        else:
+            middle = (start + stop) // 2
+            pending += [(middle, stop), (start, middle)]
     return _joined(done)
+
+
+def _natively(block: pa.Array, native: BlockDecoder, singly: SingleDecoder) -> Decoded | None:
+    """Decode the block at once; None when it is refused."""
+    try:
+        return _without_bad(*native(block))
+    except DecoderHung:
+        return singly(block)
+    except BlockRefused:
+        return None
 
 
 def is_native(record: avro.Record) -> bool:
@@ -220,7 +247,7 @@ def is_native(record: avro.Record) -> bool:
         return False
     try:
         rows, bad = NativeDecoder(record, deadline=lambda _: 5)(values)
-    except (BlockRefused, pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+    except BlockRefused:
         return False
     return bad is None and bool(rows.equals(expected.rows))
 
@@ -285,13 +312,13 @@ def _all_equal(column: pa.ChunkedArray, value: bytes) -> bool:
     )
 
 
-def _without_bad(rows: pa.Table, bad: pa.BooleanArray | None) -> Decoded:
+def _without_bad(rows: pa.Table, bad: pa.StringArray | None) -> Decoded:
     positions = pa.arange(0, rows.num_rows)
     if bad is None:
         return Decoded(rows, positions, {})
-    good = pc.invert(bad)
-    failures = {int(at): NOT_A_TIME for at in positions.filter(bad).to_pylist()}  # cold: only the bad ones
-    return Decoded(rows.filter(good), positions.filter(good), failures)
+    good = bad.is_null()
+    at = positions.filter(bad.is_valid()).to_pylist()  # cold: only the bad ones
+    return Decoded(rows.filter(good), positions.filter(good), dict(zip(at, bad.drop_null().to_pylist(), strict=True)))
 
 
 def _joined(parts: list[tuple[int, Decoded]]) -> Decoded:
@@ -317,11 +344,10 @@ def _python_value(record: avro.Record, schema: avro.Schema, value: Any) -> Any:
         return None
     digits = avro.decimal_digits(schema)
     if digits is not None:
-        number = (
-            value
-            if isinstance(value, Decimal)
-            else Decimal(int.from_bytes(value, "big", signed=True)).scaleb(-digits[1])
-        )
+        unscaled = int.from_bytes(value, "big", signed=True)
+        if abs(unscaled) >= 10 ** digits[0]:
+            raise ValueError(too_many_digits(digits[0]))
+        number = decimal_value(unscaled, digits[1])
         return number if digits[0] <= avro.DECIMAL_DIGITS_MAX else str(number)
     unit = avro.timestamp_unit(schema)
     if unit is not None:
@@ -349,25 +375,14 @@ def _believable(value: int, limits: tuple[int, int]) -> int:
 
 
 def _python_union(record: avro.Record, schema: list[Any], value: Any) -> Any:
-    branches = [record.resolve(branch) for branch in schema if record.resolve(branch) != "null"]
-    named = isinstance(value, tuple)
-    if len(branches) == 1:
-        return None if value is None else _python_value(record, branches[0], value[1] if named else value)
     if value is None:
         return None
-    target = avro.table_type(record, schema)
-    if not pa.types.is_struct(target):
-        return value
-    at = next(i for i, branch in enumerate(branches) if _is_branch(branch, value))
-    return {f"member{at}": _python_value(record, branches[at], value[1] if named else value)}
-
-
-def _is_branch(branch: avro.Schema, value: Any) -> bool:
-    kind = branch["type"] if isinstance(branch, dict) else branch
-    if isinstance(value, tuple):
-        return isinstance(branch, dict) and branch.get("name") == value[0]
-    python: dict[str, tuple[type, ...]] = {
-        "boolean": (bool,), "int": (int,), "long": (int,), "float": (float,), "double": (float,), "string": (str,),
-        "bytes": (bytes, Decimal), "fixed": (bytes, Decimal), "enum": (str,), "array": (list,), "map": (dict,),
-    }  # fmt: skip
-    return isinstance(value, python.get(kind, ())) and not (isinstance(value, bool) and kind != "boolean")
+    branches = [record.resolve(branch) for branch in schema]
+    if sum(branch != "null" for branch in branches) == 1:
+        (branch,) = (branch for branch in branches if branch != "null")
+        return _python_value(record, branch, value[1] if isinstance(value, tuple) else value)
+    at, content = avro.tagged_branch(value)
+    item = _python_value(record, branches[at], content)
+    if not pa.types.is_struct(avro.table_type(record, schema)):
+        return item
+    return {f"member{sum(branch != 'null' for branch in branches[:at])}": item}

@@ -6,6 +6,7 @@ bad instead of failing its neighbours.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -22,10 +23,10 @@ NOT_A_TIME = "a date or timestamp outside the years 1 to 9999"
 
 @dataclass(frozen=True)
 class Normalised:
-    """A column in its table type, and per row whether its value could not be held (None: all could)."""
+    """A column in its table type, and per row why its value could not be held: null where it could; None: all could."""
 
     values: pa.Array
-    bad: pa.BooleanArray | None = None
+    bad: pa.StringArray | None = None
 
 
 def normalise(record: avro.Record, schema: avro.Schema, array: pa.Array) -> Normalised | None:
@@ -39,7 +40,12 @@ def normalise(record: avro.Record, schema: avro.Schema, array: pa.Array) -> Norm
     if avro.timestamp_unit(schema) is not None:
         return _timestamp(array, str(avro.timestamp_unit(schema)))
     if pa.types.is_date32(target):
-        bad = _outside(array, *DATE_RANGE_DAYS)
+        bad = _outside(array, *DATE_RANGE_DAYS, NOT_A_TIME)
+        return Normalised(_without(array, bad).cast(target), bad)
+    digits = avro.decimal_digits(schema)
+    if digits is not None:
+        last = pa.scalar(decimal_value(10 ** digits[0] - 1, digits[1]), array.type)
+        bad = _outside(array, pc.negate(last), last, too_many_digits(digits[0]))
         return Normalised(_without(array, bad).cast(target), bad)
     if avro.is_uuid(schema):
         return Normalised(uuid_text(array))
@@ -48,17 +54,25 @@ def normalise(record: avro.Record, schema: avro.Schema, array: pa.Array) -> Norm
     if pa.types.is_list(target):
         return _items(array, [normalise(record, schema["items"], array.values)], _list)
     if pa.types.is_map(target):
+        array = _one_value_a_key(array)
         return _items(array, [Normalised(array.keys), normalise(record, schema["values"], array.items)], _map)
     return Normalised(array if array.type == target else array.cast(target))
 
 
-def any_bad(columns: list[Normalised]) -> pa.BooleanArray | None:
-    """Rows that are bad in at least one column; None when no row is."""
-    found: pa.BooleanArray | None = None
-    for column in columns:
-        if column.bad is not None:
-            found = column.bad if found is None else pc.or_(found, column.bad)
-    return found
+def any_bad(columns: list[Normalised]) -> pa.StringArray | None:
+    """Per row the first column's reason to call it bad; None when no row is."""
+    found = [column.bad for column in columns if column.bad is not None]
+    return pc.coalesce(*found) if found else None
+
+
+def decimal_value(unscaled: int, scale: int) -> Decimal:
+    """Return `unscaled` / 10^`scale`, exactly."""
+    return Decimal(unscaled).scaleb(-scale, Context(prec=len(str(unscaled))))
+
+
+def too_many_digits(precision: int) -> str:
+    """Return the reason why a decimal is bad."""
+    return f"a decimal of more than {precision} digits"
 
 
 def uuid_text(array: pa.Array) -> pa.Array:
@@ -79,19 +93,19 @@ def _timestamp(array: pa.Array, unit: str) -> Normalised:
         return Normalised(micros.cast(avro.TIMESTAMP))
     factor = _PER_UNIT[unit]
     first, last = TIMESTAMP_RANGE_US
-    bad = _outside(array, -(-first // factor), last // factor)
+    bad = _outside(array, -(-first // factor), last // factor, NOT_A_TIME)
     return Normalised(pc.multiply(_without(array, bad), factor).cast(avro.TIMESTAMP), bad)
 
 
-def _outside(array: pa.Array, low: int, high: int) -> pa.BooleanArray | None:
-    extremes = pc.min_max(array)
-    if extremes["min"].as_py() is None or (extremes["min"].as_py() >= low and extremes["max"].as_py() <= high):
+def _outside(array: pa.Array, low: Any, high: Any, why: str) -> pa.StringArray | None:
+    if len(array) == array.null_count:
         return None
-    return pc.fill_null(pc.or_(pc.less(array, low), pc.greater(array, high)), False)
+    beyond = pc.or_(pc.less(array, low), pc.greater(array, high))
+    return pc.if_else(beyond, why, pa.scalar(None, pa.string())) if pc.any(beyond).as_py() else None
 
 
-def _without(array: pa.Array, bad: pa.BooleanArray | None) -> pa.Array:
-    return array if bad is None else pc.if_else(bad, None, array)
+def _without(array: pa.Array, bad: pa.StringArray | None) -> pa.Array:
+    return array if bad is None else pc.if_else(bad.is_valid(), None, array)
 
 
 def _struct(record: avro.Record, schema: avro.Schema, array: pa.Array, target: pa.DataType) -> Normalised:
@@ -99,7 +113,7 @@ def _struct(record: avro.Record, schema: avro.Schema, array: pa.Array, target: p
     kept = [column for column in decoded if column is not None]
     bad = any_bad(kept)
     values = pa.StructArray.from_arrays([c.values for c in kept], fields=list(target), mask=array.is_null())
-    return Normalised(values, None if bad is None else pc.and_not(bad, array.is_null()))
+    return Normalised(values, None if bad is None else pc.if_else(array.is_valid(), bad, None))
 
 
 def _items(array: pa.Array, children: list[Normalised | None], build: Callable[..., pa.Array]) -> Normalised:
@@ -108,8 +122,9 @@ def _items(array: pa.Array, children: list[Normalised | None], build: Callable[.
     bad = any_bad(kept)
     if bad is not None:
         lists = pa.ListArray.from_arrays(array.offsets, bad, mask=array.is_null())
-        rows = pc.unique(pc.list_parent_indices(lists).filter(pc.list_flatten(lists)))
-        bad = pc.is_in(pa.array(range(len(array)), pa.int64()), value_set=rows.cast(pa.int64()))
+        rows, reasons = pc.list_parent_indices(lists), pc.list_flatten(lists)
+        rows, reasons = rows.filter(reasons.is_valid()), reasons.drop_null()
+        bad = reasons.take(pc.index_in(pa.arange(0, len(array)), value_set=rows.cast(pa.int64())))
     return Normalised(build(array, *(child.values for child in kept)), bad)
 
 
@@ -121,6 +136,23 @@ def _list(array: pa.Array, values: pa.Array) -> pa.Array:
 def _map(array: pa.Array, keys: pa.Array, values: pa.Array) -> pa.Array:
     entries = pa.map_(keys.type, values.type)
     return pa.MapArray.from_arrays(array.offsets, keys, values, type=entries, mask=array.is_null())
+
+
+def _one_value_a_key(array: pa.MapArray) -> pa.MapArray:
+    """Keep the last value of a key that one map holds twice, as every reader into a dictionary does."""
+    keys = array.keys.dictionary_encode()
+    lists = pa.ListArray.from_arrays(array.offsets, keys.indices, mask=array.is_null())  # no map: Arrow would abort
+    rows, codes = pc.list_parent_indices(lists), pc.list_flatten(lists).cast(pa.int64())
+    pairs = pc.add(pc.multiply(rows, len(keys.dictionary)), codes)
+    if pc.count_distinct(pairs).as_py() == len(pairs):
+        return array
+    table = pa.table({"pair": pairs, "at": pa.arange(0, len(pairs))})
+    found = table.group_by("pair", use_threads=False).aggregate([("at", "min"), ("at", "max")]).sort_by("at_min")
+    last = found["at_max"].combine_chunks()
+    offsets = pc.search_sorted(rows.take(last), pa.arange(0, len(array) + 1)).cast(pa.int32())
+    return pa.MapArray.from_arrays(
+        offsets, array.keys.take(last), array.items.take(last), type=array.type, mask=array.is_null()
+    )
 
 
 def _union(record: avro.Record, schema: list[Any], array: pa.Array, target: pa.DataType) -> Normalised:

@@ -11,10 +11,12 @@ from typing import Any
 import pyarrow as pa
 
 import bucketers
+from bucketers.extract import event_time
 from writer import commit, faults, log, task
 from writer.assign import TimeRule
 from writer.checkpoint import Checkpoints, NewRun, Refuse, decide
-from writer.config import Config
+from writer.config import Config, layout
+from writer.deadletters import DEAD_LETTERS
 from writer.errors import CheckpointUnusable, ConfigError, HeadraceError
 from writer.kafka import Cluster, Topic
 from writer.plan import PROVENANCE, Rejected, SchemaPlan
@@ -51,7 +53,7 @@ class PipelineRun:
         self._table = DeltaLake(
             self.config.table.location, name, checkpoint_interval=self.config.table.checkpoint_interval
         )
-        self._dead_letters = DeltaLake(self.config.dead_letters, name)
+        self._side = partial(DeltaLake, pipeline=name)
         self._checkpoints = Checkpoints(config.checkpoints, name)
         self._bucket_columns = bucketers.build(self.config.bucket).columns
         self._reserved = frozenset(c.lower() for c in (*PROVENANCE.names, *self._bucket_columns))
@@ -64,7 +66,9 @@ class PipelineRun:
         """Take the pipeline over and choose the checkpoint. Raises CheckpointUnusable, ConfigError."""
         topics = self._cluster.topics(self.config.topics)
         self._plan = self._first_plan()
-        self._table.create(self._columns(), self._bucket_columns)
+        self._check_event_time()
+        self._table.create(self._columns(), self._bucket_columns, layout(self.config.bucket))
+        self._side(self.config.dead_letters).create(DEAD_LETTERS, [])
         snapshot = self._table.snapshot()
         self._plan = self._with_table(self._plan, snapshot)
         self._topics, ids = topics, self._incarnations(topics, snapshot)
@@ -77,9 +81,11 @@ class PipelineRun:
         if ids != snapshot.incarnations():
             reason = "a topic is new, or was deleted and created again"
         run = self._run(offsets, reason)
-        self._epoch = self._table.begin(snapshot, {parts[s]: o for s, o in fresh.items()}, ids)
-        self._settled = commit.redo(self._table, self._dead_letters, since=snapshot.settled)
-        self._bytes_per_row = commit.bytes_per_row(self._table.recent(10)) or _BYTES_PER_ROW_GUESS
+        self._epoch = self._table.begin({parts[s]: o for s, o in fresh.items()}, ids)
+        self._settled = commit.redo(self._table, self._side, since=snapshot.settled)
+        recent = self._table.recent(10)
+        self._bytes_per_row = commit.bytes_per_row(recent) or _BYTES_PER_ROW_GUESS
+        self._pin_unit(next((facts["time_unit"] for facts in recent if facts["time_unit"]), ""))
         self._table.add_columns([f for f in self._columns() if f.name not in self._bucket_columns])
         self._run_id = run
         log.event("pipeline_started", pipeline=self.name, start=self._epoch, run=run, offsets=sum(offsets.values()))
@@ -115,7 +121,7 @@ class PipelineRun:
         if self._draining.is_set():
             raise Draining(f"pipeline {self.name!r} was asked to stop")
         self._same_topics()
-        self._settled = commit.redo(self._table, self._dead_letters, since=self._settled)
+        self._settled = commit.redo(self._table, self._side, since=self._settled)
         start, end = self._checkpoints.range(self._run_id, batch_id)
         parts = {source: self._part(*source) for source in end}
         snapshot = self._table.snapshot()
@@ -132,11 +138,16 @@ class PipelineRun:
         self._same_topics()
         facts = {"run": self._run_id, "batch": batch_id, "started": now.isoformat()}
         planned = commit.batch(
-            report, committing, epoch=self._epoch, dead_letters=self.config.dead_letters, facts=facts
+            report,
+            committing,
+            epoch=self._epoch,
+            settled=self._settled,
+            dead_letters=self.config.dead_letters,
+            facts=facts,
         )
         version = self._table.commit(self._table.snapshot(), planned)
         faults.point("before_redo")
-        self._settled = commit.redo(self._table, self._dead_letters, since=self._settled)
+        self._settled = commit.redo(self._table, self._side, since=self._settled)
         self._pin_unit(report.time_unit)
         self._bytes_per_row = commit.bytes_per_row([planned.facts]) or self._bytes_per_row
         totals = commit.totals([planned.facts])
@@ -199,6 +210,15 @@ class PipelineRun:
                 plan = plan.extend(schema_id, text)
                 self._tell(plan, schema_id)
         return plan
+
+    def _check_event_time(self) -> None:
+        """Raise ConfigError when the event-time field is no time by the schemas that are known so far."""
+        if not self._plan.columns.names:
+            return
+        try:
+            event_time(self._plan.columns.empty_table(), self.config.event_time.field, self.config.event_time.unit)
+        except ValueError as error:
+            raise ConfigError(f"pipelines.{self.name}.event_time: {error}") from error
 
     def _with_table(self, plan: SchemaPlan, snapshot: Snapshot) -> SchemaPlan:
         """Let the columns that the table already has decide, and admit the schemas again on top of them."""

@@ -23,7 +23,7 @@ class _Bucket:
     first: datetime
     last: datetime
     parts: list[pa.Table] = field(default_factory=list)
-    bytes: int = 0
+    bytes: float = 0  # by the mean of the rows that came together
     spilled: list[tuple[int, int]] = field(default_factory=list)  # (run, batch of the run)
 
     def take_parts(self) -> list[pa.Table]:
@@ -53,14 +53,14 @@ class Stage:
         summary = by_code.aggregate([("time", "min"), ("time", "max"), ("time", "count")]).sort_by("code").to_pylist()
         if len(summary) > 1:
             rows = rows.take(pc.array_sort_indices(buckets.codes))
-        at = 0
+        at, row_bytes = 0, rows.nbytes / rows.num_rows  # of each part on its own would cost more than the part
         for found in summary:  # one turn a bucket
             key, first, last = buckets.values[found["code"]], found["time_min"], found["time_max"]
             bucket = self._buckets.setdefault(key, _Bucket(key, first, last))
             part = rows.slice(at, found["time_count"])
             at += part.num_rows
             bucket.parts.append(part)
-            bucket.bytes += part.nbytes
+            bucket.bytes += row_bytes * part.num_rows
             bucket.first, bucket.last = min(bucket.first, first), max(bucket.last, last)
         self._bytes += rows.nbytes
         if self._bytes > self._budget:
@@ -68,7 +68,8 @@ class Stage:
 
     def finish(self) -> list[StagedFile]:
         """Turn every bucket into Parquet, one after the other. Returns the staged files."""
-        readers = [pa.ipc.open_file(pa.memory_map(str(run))) for run in self._runs]
+        # No memory map: what is read of a run would count as memory of this process, up to the size of all runs.
+        readers = [pa.ipc.open_file(pa.OSFile(str(run))) for run in self._runs]
         waiting = [bucket for bucket in self._buckets.values() if bucket.parts or bucket.spilled]
         for bucket in sorted(waiting, key=lambda bucket: self._open is None or self._open[0] is not bucket):
             files = self._files_of(bucket)

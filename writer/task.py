@@ -136,9 +136,12 @@ class Task:
             self._dead.add(_at(group, decoded.failures), schema_id, _reasons(decoded.failures))
             group = group.take(decoded.taken)
         with self._clock("conform"):
-            rows = conform(decoded.rows, known, plan.schemas)
+            conformed = conform(decoded.rows, known, plan.schemas)
+        if conformed.kept is not None:
+            self._dead.add(_at(group, conformed.failures), schema_id, _reasons(conformed.failures))
+            group = group.filter(conformed.kept)
         with self._clock("assign"):
-            assigned = assign(rows, plan.time_rule, self._bucketer, plan.now)
+            assigned = assign(conformed.rows, plan.time_rule, self._bucketer, plan.now)
             self._report.time_unit = assigned.unit
         if assigned.kept is not None:
             reasons = assigned.quarantined

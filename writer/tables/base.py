@@ -17,7 +17,7 @@ class ForeignChange(HeadraceError):
 
 
 class CommitFailed(HeadraceError):
-    """The storage refused the commit for as long as we tried. Nothing of it is in the table."""
+    """The storage gave no answer, or refused, for as long as we tried."""
 
 
 @dataclass(frozen=True, order=True)
@@ -52,6 +52,7 @@ class Batch:
     files: Sequence[StagedFile] = ()
     side_files: Mapping[str, Sequence[StagedFile]] = field(default_factory=dict)  # table location → files
     facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: counts, run, batch number, rooms
+    settled: int = -1  # version up to which the history was looked at and side files applied, before this batch
 
 
 @dataclass(frozen=True)
@@ -89,14 +90,23 @@ class Snapshot(Protocol):
         """Topic → ids of its incarnations, in order; the n-th has the number n (from 1)."""
 
 
+class SideTable(Protocol):
+    """A table that rides along: a main commit lists its files, redo applies them."""
+
+    def apply_side(self, version: int, files: Sequence[StagedFile]) -> None:
+        """Add the files that main commit `version` listed for this table, once; a second time does nothing."""
+
+
 class Table(Protocol):
     """A table that belongs to one pipeline."""
 
     def snapshot(self) -> Snapshot:
         """Read the newest version."""
 
-    def begin(self, snapshot: Snapshot, starts: Mapping[Part, int], incarnations: Mapping[str, Sequence[str]]) -> int:
+    def begin(self, starts: Mapping[Part, int], incarnations: Mapping[str, Sequence[str]]) -> int:
         """Take the pipeline over: raise the epoch, and set the frontier of new parts, in one commit. Returns the epoch.
+
+        A part that has a frontier by then keeps it.
 
         Whoever held an older epoch is fenced from then on.
         """

@@ -8,15 +8,15 @@ between is a conflict on that id, whatever else the two touch.
 import json
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction
 
 from writer import faults
@@ -27,6 +27,8 @@ from writer.tables.base import Batch, CommitFailed, Committed, ForeignChange, Pa
 
 _INCARNATIONS = "headrace.incarnations"
 _OWNER = "headrace.pipeline"
+_LAYOUT = "headrace.layout"
+_T = TypeVar("_T")
 # Operations that leave our rows and txn actions as they are, or that the audit can account for.
 _HARMLESS = {
     "OPTIMIZE", "VACUUM START", "VACUUM END", "ADD COLUMN", "ADD COLUMNS", "SET TBLPROPERTIES", "DELETE",
@@ -61,6 +63,12 @@ class DeltaSnapshot:
         found = self.table.transaction_version(f"{self._pipeline}/settled")
         return -1 if found is None else int(found)
 
+    @property
+    def applied(self) -> int:
+        """For a side table: newest main version whose files it has; -1 when none."""
+        found = self.table.transaction_version(f"{self._pipeline}/main")
+        return -1 if found is None else int(found)
+
     def columns(self) -> pa.Schema:
         """Columns with their Arrow types."""
         return _arrow(self.table.schema())
@@ -80,28 +88,29 @@ class DeltaLake:
         self._location, self._pipeline, self._patience = location, pipeline, patience
         self._interval = checkpoint_interval
 
-    def create(self, columns: pa.Schema, bucket_columns: Sequence[str]) -> None:
-        """Create the table if there is none. Raises ConfigError when another pipeline owns it or buckets differ."""
+    def create(self, columns: pa.Schema, bucket_columns: Sequence[str], layout: str = "") -> None:
+        """Create the table if there is none. `layout` says in words how rows map to buckets.
+
+        Raises ConfigError when the table is another pipeline's, or is bucketed in another way.
+        """
         try:
-            table = DeltaTable(self._location)
-        except TableNotFoundError:
-            table = self._created(columns, bucket_columns)
+            if not DeltaTable.is_deltatable(self._location):
+                self._create(columns, bucket_columns)
+            self._retried(lambda snapshot: self._claim(snapshot, layout))
+            metadata = self.snapshot().table.metadata()
         except (DeltaError, OSError) as error:
-            raise ConfigError(f"cannot open the table at {self._location}: {_one_line(error)}") from error
-        owner = table.metadata().configuration.get(_OWNER)
-        if owner is None and table.version() == 0 and not table.file_uris():  # just created, by us or by hand
-            table.alter.set_table_properties({_OWNER: self._pipeline}, raise_if_not_exists=False)
-            owner = self._pipeline
+            raise ConfigError(f"cannot open or create a table at {self._location}: {_one_line(error)}") from error
+        owner, known = metadata.configuration.get(_OWNER), metadata.configuration.get(_LAYOUT, "")
         if owner != self._pipeline:
             whose = f"belongs to pipeline {owner!r}" if owner else "was not made by headrace"
             raise ConfigError(
                 f"the table at {self._location} {whose}; pipeline {self._pipeline!r} needs a location of its own"
             )
-        if table.metadata().partition_columns != list(bucket_columns):
-            have = ", ".join(table.metadata().partition_columns)
+        if metadata.partition_columns != list(bucket_columns) or known != layout:
             raise ConfigError(
-                f"the table at {self._location} is bucketed by {have}, the configuration says "
-                f"{', '.join(bucket_columns)}; keep 'bucket' as it was, or choose a new location"
+                f"the table at {self._location} is bucketed by {known or ', '.join(metadata.partition_columns)}, the "
+                f"configuration says {layout or ', '.join(bucket_columns)}; keep 'bucket' as it was, or choose a new "
+                "location"
             )
 
     def snapshot(self) -> DeltaSnapshot:
@@ -111,23 +120,24 @@ class DeltaLake:
         except (DeltaError, OSError) as error:
             raise CommitFailed(f"cannot read the table at {self._location}: {_one_line(error)}") from error
 
-    def begin(self, snapshot: Snapshot, starts: Mapping[Part, int], incarnations: Mapping[str, Sequence[str]]) -> int:
+    def begin(self, starts: Mapping[Part, int], incarnations: Mapping[str, Sequence[str]]) -> int:
         """Take the pipeline over with the next epoch."""
-        assert isinstance(snapshot, DeltaSnapshot)
-        if dict(snapshot.incarnations()) != {topic: list(ids) for topic, ids in incarnations.items()}:
-            setting = {_INCARNATIONS: json.dumps({topic: list(ids) for topic, ids in incarnations.items()})}
-            snapshot.table.alter.set_table_properties(setting, raise_if_not_exists=False)
-            snapshot = self.snapshot()
-        for _ in range(10):
-            epoch = snapshot.epoch + 1
-            values = {app_id(self._pipeline, part): start for part, start in starts.items()}
-            try:
-                self._write(snapshot, [], {**values, f"{self._pipeline}/epoch": epoch}, {"kind": "start"})
-            except CommitFailedError:  # another start, or a schema change: look again, take the next number
-                snapshot = self.snapshot()
-                continue
-            return epoch
-        raise CommitFailed(f"the table at {self._location} changes too fast to start on it; ten tries failed")
+        wanted = {topic: list(ids) for topic, ids in incarnations.items()}
+
+        def start(snapshot: DeltaSnapshot) -> int:
+            new = {part: offset for part, offset in starts.items() if snapshot.frontier(part) is None}
+            values = {app_id(self._pipeline, part): offset for part, offset in new.items()}
+            self._write(snapshot, [], {**values, f"{self._pipeline}/epoch": snapshot.epoch + 1}, {"kind": "start"})
+            return snapshot.epoch + 1
+
+        def remember(snapshot: DeltaSnapshot) -> None:
+            if snapshot.incarnations() != wanted:
+                _set_properties(snapshot, {_INCARNATIONS: json.dumps(wanted)})
+
+        # The offsets first: a start that dies in between finds the topics new once more, and numbers them the same.
+        epoch = self._retried(start)
+        self._retried(remember)
+        return epoch
 
     def commit(self, snapshot: Snapshot, batch: Batch) -> int:
         """Add the files and move the frontier, atomically."""
@@ -144,7 +154,7 @@ class DeltaLake:
             self._check(snapshot, batch)
             try:
                 faults.point("before_commit")
-                settled = {f"{self._pipeline}/settled": base}
+                settled = {f"{self._pipeline}/settled": batch.settled}
                 self._write(snapshot, [_add(snapshot, file) for file in batch.files], values | settled, about)
                 faults.point("after_commit")
             except (DeltaError, OSError) as error:
@@ -160,7 +170,7 @@ class DeltaLake:
             if time.monotonic() > deadline:
                 raise CommitFailed(
                     f"the table at {self._location} took no commit for {self._patience.total_seconds():.0f} s: "
-                    f"{_one_line(problem)}. Nothing of this batch is in the table; it will be read again."
+                    f"{_one_line(problem)}. The next start looks what became of it, and reads it again if need be."
                 )
             time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - jitter
             pause = min(pause * 2, 5)
@@ -186,16 +196,15 @@ class DeltaLake:
 
     def add_columns(self, columns: Sequence[pa.Field]) -> None:
         """Add nullable columns; those that another client added meanwhile are left as they are."""
-        for _ in range(10):
-            table = DeltaTable(self._location)
-            have = {field.name.lower() for field in table.schema().fields}
-            missing = [c for c in columns if c.name.lower() not in have]
-            if not missing:
-                return
-            with suppress(CommitFailedError):
+
+        def add(snapshot: DeltaSnapshot) -> None:
+            have = {name.lower() for name in snapshot.columns().names}
+            missing = [column for column in columns if column.name.lower() not in have]
+            if missing:
                 fields = Schema.from_arrow(pa.schema(missing)).fields
-                table.alter.add_columns([Field(f.name, f.type, nullable=True) for f in fields])
-        raise CommitFailed(f"could not add columns to the table at {self._location}; ten tries met other changes")
+                snapshot.table.alter.add_columns([Field(f.name, f.type, nullable=True) for f in fields])
+
+        self._retried(add)
 
     def commits_since(self, version: int) -> list[Committed]:
         """Commits of this pipeline after `version`, oldest first."""
@@ -206,30 +215,22 @@ class DeltaLake:
         found = [json.loads(e["headrace"]) for e in self.snapshot().table.history(count) if "headrace" in e]
         return [about for about in found if about.get("kind") == "batch"]
 
-    def apply_side(self, version: int, files: Sequence[StagedFile], columns: pa.Schema) -> None:
+    def apply_side(self, version: int, files: Sequence[StagedFile]) -> None:
         """Add the files that main commit `version` listed for this table, once; a second time does nothing."""
-        name = f"{self._pipeline}/main"
-        for _ in range(10):
-            try:
-                table = DeltaTable(self._location)
-            except TableNotFoundError:
-                table = self._created(columns, [])
-            snapshot = DeltaSnapshot(table, self._pipeline)
-            if self.applied(snapshot) >= version:
-                return
-            with suppress(CommitFailedError):
-                self._write(snapshot, [_add(snapshot, file) for file in files], {name: version}, {"kind": "side"})
-                return
-        raise CommitFailed(f"the table at {self._location} changes too fast to write to; ten tries failed")
 
-    def applied(self, snapshot: DeltaSnapshot | None = None) -> int:
-        """Return the newest main version whose side files this table has; -1 when none."""
-        if snapshot is None:
-            if not DeltaTable.is_deltatable(self._location):
-                return -1
-            snapshot = self.snapshot()
-        found = snapshot.table.transaction_version(f"{self._pipeline}/main")
-        return -1 if found is None else int(found)
+        def apply(snapshot: DeltaSnapshot) -> None:
+            if snapshot.applied < version:
+                about = {"kind": "side", "main_version": version}
+                self._write(snapshot, [_add(snapshot, f) for f in files], {f"{self._pipeline}/main": version}, about)
+
+        self._retried(apply)
+
+    def _retried(self, action: Callable[[DeltaSnapshot], _T]) -> _T:
+        """Run an action that may lose a race, on a newer snapshot each time."""
+        for _ in range(10):
+            with suppress(CommitFailedError):
+                return action(self.snapshot())
+        raise CommitFailed(f"the table at {self._location} changes too fast to write to; ten tries lost the race")
 
     def _ours(self, since: int, snapshot: DeltaSnapshot) -> list[Committed]:
         found = []
@@ -260,15 +261,27 @@ class DeltaLake:
         columns = table.metadata().partition_columns
         table.create_write_transaction(actions, "append", table.schema(), columns, commit_properties=properties)
 
-    def _created(self, columns: pa.Schema, bucket_columns: Sequence[str]) -> DeltaTable:
-        configuration = {"delta.checkpointInterval": str(self._interval)}
-        try:
-            return DeltaTable.create(
-                self._location, schema=Schema.from_arrow(columns), partition_by=list(bucket_columns),
-                mode="ignore", configuration=configuration,
-            )  # fmt: skip
-        except (DeltaError, OSError) as error:
-            raise ConfigError(f"cannot create a table at {self._location}: {_one_line(error)}") from error
+    def _create(self, columns: pa.Schema, bucket_columns: Sequence[str]) -> None:
+        DeltaTable.create(
+            self._location,
+            schema=Schema.from_arrow(columns),
+            partition_by=list(bucket_columns),
+            mode="ignore",
+            configuration={"delta.checkpointInterval": str(self._interval)},
+        )
+
+    def _claim(self, snapshot: DeltaSnapshot, layout: str) -> None:
+        """Write the owner's name on a table that was just created."""
+        if (
+            snapshot.version == 0
+            and _OWNER not in snapshot.table.metadata().configuration
+            and not snapshot.table.count()
+        ):
+            _set_properties(snapshot, {_OWNER: self._pipeline, _LAYOUT: layout})
+
+
+def _set_properties(snapshot: DeltaSnapshot, properties: dict[str, str]) -> None:
+    snapshot.table.alter.set_table_properties(properties, raise_if_not_exists=False)
 
 
 def app_id(pipeline: str, part: Part) -> str:

@@ -1,0 +1,477 @@
+"""Damaged blocks, and random schemas with random values. fastavro, one value at a time, is the oracle."""
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from io import BytesIO
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fastavro import parse_schema, schemaless_reader, schemaless_writer
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from writer import avro
+from writer.columnar import parquet_writer
+from writer.decode import HEADER_BYTES, NativeDecoder, SingleDecoder, decode, header, is_native
+from writer.normalise import NOT_A_TIME
+
+HEAD = header(7)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def record(name: str, *fields: tuple[str, Any]) -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": [{"name": field, "type": kind} for field, kind in fields]}
+
+
+def logical(kind: str, base: str, /, **more: Any) -> dict[str, Any]:
+    return {"type": base, "logicalType": kind, **more}
+
+
+MILLIS, MICROS = logical("timestamp-millis", "long"), logical("timestamp-micros", "long")
+MONEY = logical("decimal", "bytes", precision=9, scale=2)
+KIND = {"type": "enum", "name": "Kind", "symbols": ["VIEW", "CLICK", "BUY"]}
+FLAT = record(
+    "Flat",
+    ("id", "long"), ("at", MILLIS), ("user", "string"), ("session", ["null", "string"]), ("n", "int"),
+    ("price", "double"), ("ratio", "float"), ("ok", "boolean"), ("raw", "bytes"), ("kind", KIND),
+    ("country", "string"), ("city", ["null", "string"]), ("score", ["null", "double"]), ("age", ["null", "int"]),
+    ("day", logical("date", "int")), ("device", ["string", "null"]), ("seen", ["null", MICROS]), ("views", "long"),
+    ("hash", {"type": "fixed", "name": "Hash", "size": 4}), ("page", "string"),
+)  # fmt: skip
+POINT = record("Point", ("x", "int"), ("label", ["null", "string"]))
+NESTED = record(
+    "com.example.Nested",
+    ("id", "long"), ("tags", {"type": "array", "items": "string"}), ("money", MONEY),
+    ("counts", {"type": "map", "values": "long"}), ("choice", ["null", "int", "string"]), ("kind", KIND),
+    ("points", {"type": "array", "items": POINT}), ("at", MICROS), ("nanos", logical("timestamp-nanos", "long")),
+    ("last", ["null", "Point"]), ("grid", {"type": "array", "items": {"type": "array", "items": "int"}}),
+    ("big", logical("decimal", "fixed", name="Big", size=16, precision=38, scale=10)),
+    ("notes", {"type": "map", "values": ["null", {"type": "array", "items": MILLIS}]}), ("end", "string"),
+)  # fmt: skip
+ENVELOPE = record(
+    "Envelope", ("id", "long"),
+    ("body", [record("Click", ("page", "string"), ("n", "int")), record("Buy", ("cents", "long"), ("at", MILLIS))]),
+)  # fmt: skip
+
+
+def text(rng: random.Random) -> str:
+    return "".join(rng.choices("abcxyzé€😀", k=rng.randrange(12)))
+
+
+def value_of(schema: Any, rng: random.Random) -> Any:
+    """A value for fastavro's writer."""
+    schema = POINT if schema == "Point" else schema
+    if isinstance(schema, list):
+        branch = rng.choice(schema)
+        value = value_of(branch, rng)
+        return value if "null" in schema else (branch["name"], value) if isinstance(branch, dict) else value
+    kind = schema["type"] if isinstance(schema, dict) else schema
+    match schema.get("logicalType", kind) if isinstance(schema, dict) else kind:
+        case "null":
+            return None
+        case "int":
+            return rng.choice([0, -1, 2**31 - 1, -(2**31), rng.randrange(-1000, 1000)])
+        case "long" | "timestamp-nanos":
+            return rng.choice([0, 2**63 - 1, -(2**63), rng.randrange(-(2**40), 2**40)])
+        case "timestamp-millis":
+            return EPOCH + timedelta(milliseconds=rng.randrange(-(10**12), 4 * 10**12))
+        case "timestamp-micros":
+            return EPOCH + timedelta(microseconds=rng.randrange(-(10**15), 4 * 10**15))
+        case "date":
+            return date(1970, 1, 1) + timedelta(days=rng.randrange(-30000, 30000))
+        case "decimal":
+            return Decimal(rng.randrange(-(10**9) + 1, 10**9)).scaleb(-schema["scale"])
+        case "float" | "double":
+            return rng.randrange(-(2**20), 2**20) / 16
+        case "boolean":
+            return rng.random() < 0.5  # noqa: PLR2004
+        case "string":
+            return text(rng)
+        case "bytes":
+            return rng.randbytes(rng.randrange(8))
+        case "fixed":
+            return rng.randbytes(schema["size"])
+        case "enum":
+            return rng.choice(schema["symbols"])
+        case "array":
+            return [value_of(schema["items"], rng) for _ in range(rng.randrange(4))]
+        case "map":
+            return {text(rng): value_of(schema["values"], rng) for _ in range(rng.randrange(4))}
+        case _:
+            return {f["name"]: value_of(f["type"], rng) for f in schema["fields"]}
+
+
+def encoded(schema: Any, value: Any) -> bytes:
+    out = BytesIO()
+    out.write(HEAD)
+    schemaless_writer(out, schema, value)
+    return out.getvalue()
+
+
+def same(left: pa.Table, right: pa.Table) -> bool:
+    """Equal, NaN to NaN."""
+    return left.schema.equals(right.schema) and (
+        left.equals(right) or repr(left.to_pylist()) == repr(right.to_pylist())
+    )
+
+
+# --- damage -----------------------------------------------------------------------------------------------------
+
+VARINTS = [b"\xff" * 9 + b"\x01", b"\xfe" + b"\xff" * 8 + b"\x01", b"\x80" * 20 + b"\0", b"\xff" * 9 + b"\x7f", b"\x01"]
+
+
+def cut(value: bytes, rng: random.Random) -> bytes:
+    return value[: rng.randrange(len(value) + 1)]
+
+
+def extended(value: bytes, rng: random.Random) -> bytes:
+    return value + rng.randbytes(rng.randrange(1, 9))
+
+
+def padded(value: bytes, rng: random.Random) -> bytes:
+    return value + b"\0" * rng.randrange(1, 40)
+
+
+def flipped(value: bytes, rng: random.Random) -> bytes:
+    out = bytearray(value or b"\0")
+    for _ in range(rng.randrange(1, 4)):
+        out[rng.randrange(len(out))] ^= 1 << rng.randrange(8)
+    return bytes(out)
+
+
+def swapped(value: bytes, rng: random.Random) -> bytes:
+    out = bytearray(value or b"\0")
+    a, b = rng.randrange(len(out)), rng.randrange(len(out))
+    out[a], out[b] = out[b], out[a]
+    return bytes(out)
+
+
+def scribbled(value: bytes, rng: random.Random) -> bytes:
+    at = rng.randrange(len(value) + 1)
+    junk = rng.choice([rng.randbytes(rng.randrange(1, 6)), rng.choice(VARINTS)])
+    return value[:at] + junk + value[at + rng.choice([0, len(junk)]) :]
+
+
+def emptied(value: bytes, rng: random.Random) -> bytes:  # noqa: ARG001
+    return b""
+
+
+def doubled(value: bytes, rng: random.Random) -> bytes:  # noqa: ARG001
+    return value + value
+
+
+DAMAGES: list[Callable[[bytes, random.Random], bytes]] = [
+    cut, cut, extended, padded, flipped, flipped, flipped, swapped, scribbled, emptied, doubled,
+]  # fmt: skip
+
+
+@dataclass
+class Case:
+    """A schema with sound values, what each of them is as a row, and a memory for the oracle's verdicts."""
+
+    schema: dict[str, Any]
+    native: bool
+
+    def __post_init__(self) -> None:
+        rng = random.Random(f"values of {self.schema['name']}")
+        self.record = avro.parse(json.dumps(self.schema))
+        self.parsed = parse_schema(self.schema)
+        self.plain = avro.plain_schema(self.record)
+        self.single = SingleDecoder(self.record)
+        assert is_native(self.record) == self.native
+        self.decoder = NativeDecoder(self.record) if self.native else None
+        self.sound = [encoded(self.parsed, value_of(self.schema, rng)) for _ in range(400)]
+        decoded = self.single(pa.array(self.sound, pa.binary()))
+        assert not decoded.failures
+        self.rows = decoded.rows
+        self.tried, self.damaged, self.read_anyway, self.strays = 0, 0, 0, 0
+
+    def block(self, rng: random.Random) -> tuple[list[bytes], dict[int, int]]:
+        """Values, and for the untouched ones: position → row."""
+        size = rng.choice([rng.randrange(1, 17), rng.randrange(17, 50), rng.randrange(17, 50)])
+        if rng.random() < 0.04:  # noqa: PLR2004
+            size = rng.randrange(50, 301)
+        at = rng.choices(range(len(self.sound)), k=size)
+        for _ in range(rng.randrange(3)):  # whole values trade places
+            a, b = rng.randrange(size), rng.randrange(size)
+            at[a], at[b] = at[b], at[a]
+        values, untouched = [self.sound[i] for i in at], dict(enumerate(at))
+        places = {rng.randrange(size) for _ in range(rng.randrange(1, 5))} | (
+            {size - 1} if rng.random() < 0.5 else set()
+        )
+        for place in places:
+            damage = rng.choice(DAMAGES)
+            values[place] = HEAD + damage(values[place][HEADER_BYTES:], rng)
+            del untouched[place]
+        return values, untouched
+
+    def check(self, values: list[bytes], untouched: dict[int, int]) -> None:
+        out = decode(pa.array(values, pa.binary()), self.decoder, self.single)
+        taken = out.taken.to_pylist()
+        assert taken == sorted(set(taken))
+        assert out.rows.num_rows == len(taken)
+        assert sorted([*taken, *out.failures]) == list(range(len(values)))
+        assert untouched.keys() <= set(taken)
+        row_of = {position: row for row, position in enumerate(taken)}
+        mine = out.rows.take(pa.array([row_of[position] for position in untouched], pa.int64()))
+        assert mine.equals(self.rows.take(pa.array(untouched.values(), pa.int64())))
+        for position in range(len(values)):
+            if position not in untouched:
+                row = out.rows.slice(row_of[position], 1) if position in row_of else None
+                self.check_damaged(values[position], row)
+        self.tried += 1
+
+    def check_damaged(self, value: bytes, row: pa.Table | None) -> None:
+        self.damaged += 1
+        verdict = self.single(pa.array([value], pa.binary()))
+        reason = verdict.failures.get(0)
+        if not out_of_bounds(reason):
+            assert (reason is None) == self.read_by_fastavro(value), value
+        self.read_anyway += row is not None
+        if row is None and reason is not None:
+            return
+        if row is None or reason is not None or not same(row, verdict.rows):
+            # The one exception: an index of a nullable union that is neither 0 nor 1 is read as the second branch.
+            assert row is not None, f"only fastavro reads {value!r}"
+            assert has_stray_index(self.record, value), f"{value!r} is read as {row.to_pylist()}, alone: {reason}"
+            self.strays += 1
+
+    def read_by_fastavro(self, value: bytes) -> bool:
+        source = BytesIO(value[HEADER_BYTES:])
+        try:
+            schemaless_reader(source, self.plain, None)
+        except Exception:  # noqa: BLE001 - any failure is a verdict
+            return False
+        return source.tell() == len(value) - HEADER_BYTES
+
+
+def out_of_bounds(reason: str | None) -> bool:
+    """Whether Avro can say it and the table cannot hold it; fastavro does not mind an int of 64 bits."""
+    beyond = (NOT_A_TIME, "a decimal of more than", "too large to fit in C integer type")
+    return reason is not None and any(part in reason for part in beyond)
+
+
+def has_stray_index(parsed: avro.Record, value: bytes) -> bool:
+    """Whether the reader of containers, on its way through the value, meets a nullable union's index beside 0 and 1."""
+    at, found = HEADER_BYTES, False
+
+    def number() -> int:
+        nonlocal at
+        out, shift = 0, 0
+        while True:
+            byte = value[at]
+            at += 1
+            out |= (byte & 0x7F) << shift
+            shift += 7
+            if not byte & 0x80:
+                return (out >> 1) ^ -(out & 1)
+
+    def walk(schema: Any) -> None:
+        nonlocal at, found
+        schema = parsed.resolve(schema)
+        if isinstance(schema, list):
+            index = number()
+            if len(schema) == 2 and "null" in schema:  # noqa: PLR2004
+                found |= index not in (0, 1)
+                index = min(abs(index), 1)
+            walk(schema[index])
+            return
+        match schema["type"] if isinstance(schema, dict) else schema:
+            case "null":
+                pass
+            case "int" | "long" | "enum":
+                number()
+            case "boolean":
+                at += 1
+            case "float":
+                at += 4
+            case "double":
+                at += 8
+            case "fixed":
+                at += schema["size"]
+            case "string" | "bytes":
+                length = number()
+                at += length
+            case "record":
+                for field in schema["fields"]:
+                    walk(field["type"])
+            case collection:
+                while count := number():
+                    if count < 0:
+                        number()
+                    for _ in range(abs(count)):
+                        if collection == "map":
+                            length = number()
+                            at += length
+                        walk(schema["items" if collection == "array" else "values"])
+
+    walk(parsed.root)
+    return found
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("schema", "native", "blocks"), [(FLAT, True, 1_300), (NESTED, True, 1_200), (ENVELOPE, False, 600)]
+)
+def test_a_damaged_value_fails_alone_and_as_fastavro_says(schema, native, blocks):
+    case = Case(schema, native)
+    for seed in range(blocks):
+        case.check(*case.block(random.Random(f"{schema['name']} {seed}")))
+    assert case.decoder is None or not case.decoder.hung
+    print(
+        f"{schema['name']}: {case.tried} blocks, {case.damaged} damaged values, "
+        f"{case.read_anyway} readable all the same, {case.strays} of them by a stray index"
+    )
+    assert case.damaged > case.tried
+
+
+# --- random schemas ---------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Kind:
+    """An Avro type, and values of it for fastavro's writer."""
+
+    schema: Any
+    values: st.SearchStrategy[Any]
+    simple: bool = False  # fastavro's own reading is what the table shows
+
+
+def decimals(precision: int, scale: int) -> st.SearchStrategy[Decimal]:
+    last = 10**precision - 1
+    return st.integers(-last, last).map(lambda unscaled: Decimal((unscaled < 0, digits(unscaled), -scale)))
+
+
+def digits(number: int) -> tuple[int, ...]:
+    return tuple(map(int, str(abs(number))))
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+INT = st.integers(-(2**31), 2**31 - 1)
+LONG = st.integers(-(2**63), 2**63 - 1)
+INSTANT_MS = st.integers(-62_135_596_800_000, 253_402_300_799_999)
+INSTANT_US = st.integers(-62_135_596_800_000_000, 253_402_300_799_999_999)
+ARROW = {"boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "bytes": pa.binary(), "string": pa.string()}
+PRIMITIVE = {
+    "boolean": st.booleans(), "int": INT, "long": LONG, "float": st.floats(width=32), "double": st.floats(),
+    "bytes": st.binary(max_size=12), "string": TEXT,
+}  # fmt: skip
+LEAVES: list[Kind] = [
+    *(Kind(name, values, simple=True) for name, values in PRIMITIVE.items()),
+    Kind(MILLIS, INSTANT_MS), Kind(MICROS, INSTANT_US), Kind(logical("timestamp-nanos", "long"), LONG),
+    Kind(logical("local-timestamp-millis", "long"), INSTANT_MS), Kind(logical("time-millis", "int"), INT),
+    Kind(logical("time-micros", "long"), LONG), Kind(logical("date", "int"), st.integers(-719_162, 2_932_896)),
+    Kind(logical("uuid", "string"), TEXT), Kind("null", st.none()), Kind(MONEY, decimals(9, 2)),
+    Kind(logical("decimal", "bytes", precision=38, scale=12), decimals(38, 12)),
+    Kind(logical("decimal", "bytes", precision=50, scale=20), decimals(50, 20)),
+]  # fmt: skip
+
+
+@st.composite
+def kinds(draw: st.DrawFn, depth: int = 2) -> Kind:
+    """Types up to `depth` deep. All names are the same, until `named_apart`."""
+    name = "N"
+    shape = draw(st.sampled_from(["leaf", "leaf", "named", "nullable", "union", "array", "map", "record"]))
+    if shape == "leaf" or (depth == 0 and shape != "named"):
+        return draw(st.sampled_from(LEAVES))
+    if shape == "named":
+        size = draw(st.integers(1, 9))
+        enum = {"type": "enum", "name": name, "symbols": [f"S{i}" for i in range(size)]}
+        fixed = {"type": "fixed", "name": name, "size": size}
+        uuid = {"type": "fixed", "name": name, "size": 16, "logicalType": "uuid"}
+        money = {**fixed, "size": 8, "logicalType": "decimal", "precision": 18, "scale": draw(st.integers(0, 18))}
+        return draw(
+            st.sampled_from(
+                [
+                    Kind(enum, st.sampled_from(enum["symbols"]), simple=True),
+                    Kind(fixed, st.binary(min_size=size, max_size=size), simple=True),
+                    Kind(uuid, st.binary(min_size=16, max_size=16)),
+                    Kind(money, decimals(18, money["scale"])),
+                ]
+            )
+        )
+    if shape == "union":
+        names = draw(st.lists(st.sampled_from(["null", *PRIMITIVE]), min_size=1, max_size=4, unique=True))
+        branches = [
+            st.none() if branch == "null" else st.tuples(st.just(branch), PRIMITIVE[branch]) for branch in names
+        ]
+        return Kind(names, st.one_of(branches))
+    inner = draw(kinds(depth=depth - 1))
+    if shape == "nullable":
+        if isinstance(inner.schema, list) or inner.schema == "null":
+            return inner
+        schema = draw(st.sampled_from([["null", inner.schema], [inner.schema, "null"]]))
+        return Kind(schema, st.none() | inner.values, inner.simple)
+    if shape == "array":
+        return Kind({"type": "array", "items": inner.schema}, st.lists(inner.values, max_size=3))
+    if shape == "map":
+        return Kind({"type": "map", "values": inner.schema}, st.dictionaries(TEXT, inner.values, max_size=3))
+    members = {"a": inner, "b": draw(kinds(depth=depth - 1))}
+    return Kind(
+        record(name, *((field, kind.schema) for field, kind in members.items())),
+        st.fixed_dictionaries({field: kind.values for field, kind in members.items()}),
+    )
+
+
+def named_apart(schema: Any) -> Any:
+    numbers = count()
+
+    def rename(part: dict[str, Any]) -> dict[str, Any]:
+        return {**part, "name": f"N{next(numbers)}"} if part.get("name") == "N" else part
+
+    return json.loads(json.dumps(schema), object_hook=rename)
+
+
+@st.composite
+def records(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Kind], list[dict[str, Any]]]:
+    fields = draw(st.lists(kinds(), min_size=1, max_size=5))
+    members = {"id": Kind("long", LONG, simple=True)} | {f"f{i}": kind for i, kind in enumerate(fields)}
+    schema = named_apart(record("a.b_c.Root", *((name, kind.schema) for name, kind in members.items())))
+    values = draw(st.lists(st.fixed_dictionaries({n: k.values for n, k in members.items()}), min_size=1, max_size=25))
+    return schema, members, values
+
+
+def accepted(schema: Any) -> avro.Record | None:
+    try:
+        return avro.parse(json.dumps(schema))
+    except avro.UnsupportedSchema as error:
+        assert "items take no bytes" in str(error)
+        return None
+
+
+def without_logical_type(part: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in part.items() if key != "logicalType"}
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@given(records())
+def test_a_block_of_any_schema_reads_as_fastavro_and_comes_back_from_parquet(drawn):
+    schema, members, values = drawn
+    parsed = accepted(schema)
+    if parsed is None:
+        return
+    native = NativeDecoder(parsed) if is_native(parsed) else None
+    single = SingleDecoder(parsed)
+    fastavros = parse_schema(schema)
+    raw = parse_schema(json.loads(json.dumps(schema), object_hook=without_logical_type))
+    block = pa.array([encoded(fastavros, value) for value in values], pa.binary())
+    decoded = decode(block, native, single)
+    assert not decoded.failures
+    assert decoded.taken.to_pylist() == list(range(len(values)))
+    assert same(decoded.rows, single(block).rows)
+    assert decoded.rows.schema.equals(pa.schema(list(avro.table_fields(parsed).items())))
+    for name, kind in members.items():
+        if kind.simple:
+            read = [schemaless_reader(BytesIO(value.as_py()[HEADER_BYTES:]), raw, None)[name] for value in block]
+            assert repr(decoded.rows[name].to_pylist()) == repr(read)
+    sink = pa.BufferOutputStream()
+    with parquet_writer(sink, decoded.rows.schema) as writer:
+        writer.write_table(decoded.rows)
+    assert same(pq.read_table(pa.BufferReader(sink.getvalue())), decoded.rows)

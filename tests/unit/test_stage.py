@@ -1,0 +1,237 @@
+"""Where rows wait, when files are closed, and how much memory that takes."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import fs
+
+from bucketers import Buckets
+from writer import stage as room
+from writer.columnar import GROUP_BYTES_MAX, Destination
+from writer.stage import Stage
+
+MIB = 2**20
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+def lake(folder: Path, target: int = 2**30) -> Destination:
+    return Destination(fs.LocalFileSystem(), str(folder), ("hour",), "part", target)
+
+
+def rows_of(payload: list[bytes], first_id: int = 0) -> pa.Table:
+    size = len(payload)
+    return pa.table(
+        {
+            "id": pa.array(range(first_id, first_id + size), pa.int64()),
+            "payload": pa.array(payload, pa.binary()),
+            "_topic": pa.array(["clicks"] * size),
+            "_partition": pa.array([0] * size, pa.int32()),
+        }
+    )
+
+
+def buckets_of(codes: list[int], count: int) -> Buckets:
+    return Buckets(pa.array(codes, pa.int32()), tuple((f"h{i}",) for i in range(count)), (None,) * count)
+
+
+def add(stage: Stage, payload: list[bytes], codes: list[int], count: int) -> None:
+    stage.add(rows_of(payload), pa.array([NOON] * len(payload), pa.timestamp("us", "UTC")), buckets_of(codes, count))
+
+
+def files_below(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+# --- rolling ----------------------------------------------------------------------------------------------------
+
+
+def payload(kind: str, size: int, rng: random.Random) -> list[bytes]:
+    match kind:
+        case "random":
+            return [rng.randbytes(200) for _ in range(size)]
+        case "repeating":
+            return [b"the same words again and again %d" % rng.randrange(1000) * 6 for _ in range(size)]
+        case _:
+            return [b"z" * 200 if i // 50 % 2 else rng.randbytes(200) for i in range(size)]
+
+
+@pytest.mark.parametrize("budget", [MIB, 8 * MIB, 256 * MIB], ids=["spilling", "tight", "ample"])
+@pytest.mark.parametrize("target", [256 * 1024, MIB])
+@pytest.mark.parametrize(("kind", "adds"), [("random", 12), ("repeating", 40), ("changing", 12)])
+def test_files_are_closed_near_the_target_size(tmp_path, budget, target, kind, adds):
+    rng = random.Random(kind)
+    stage = Stage(lake(tmp_path, target), budget=budget)
+    for _ in range(adds):
+        body = payload(kind, 2_000, rng)
+        codes = [0 if rng.random() < 0.8 else rng.randrange(1, 4) for _ in body]
+        add(stage, body, codes, 4)
+    files = stage.finish()
+    assert sum(file.rows for file in files) == adds * 2_000
+    for bucket in {file.bucket for file in files}:
+        *full, rest = [file.bytes for file in files if file.bucket == bucket]
+        assert all(0.7 * target <= size <= 1.3 * target for size in full), full
+        assert rest <= 1.3 * target
+    assert len(files) > 4 or kind == "repeating"
+
+
+def test_a_row_larger_than_the_target_gets_a_file_of_its_own(tmp_path):
+    stage = Stage(lake(tmp_path, 10_000), budget=2**30)
+    add(stage, [random.Random(i).randbytes(50_000) for i in range(5)], [0] * 5, 1)
+    assert [file.rows for file in stage.finish()] == [1] * 5
+
+
+# --- waiting ----------------------------------------------------------------------------------------------------
+
+
+def test_within_the_budget_nothing_is_written_before_the_end(tmp_path):
+    stage = Stage(lake(tmp_path), budget=MIB)
+    add(stage, [b"x" * 100] * 1000, [i % 10 for i in range(1000)], 10)
+    assert stage.spilled_bytes == 0
+    assert not files_below(tmp_path)
+    assert len(stage.finish()) == 10
+
+
+def test_over_the_budget_rows_spill_below_the_scratch_directory_and_leave_with_the_stage(tmp_path):
+    scratch, table = tmp_path / "scratch", tmp_path / "table"
+    scratch.mkdir()
+    table.mkdir()
+    for end in (Stage.finish, Stage.abandon):
+        stage = Stage(lake(table), budget=10_000, scratch=str(scratch))
+        add(stage, [random.Random(i).randbytes(100) for i in range(1000)], [i % 10 for i in range(1000)], 10)
+        assert [path.name for path in files_below(scratch)] == ["run-0.arrow"]
+        assert stage.spilled_bytes == files_below(scratch)[0].stat().st_size > 100_000
+        assert not files_below(table)
+        end(stage)
+        assert not list(scratch.iterdir())
+        for path in files_below(table):
+            path.unlink()
+
+
+def test_a_bucket_with_most_of_the_rows_skips_the_spill(tmp_path):
+    stage = Stage(lake(tmp_path), budget=10_000)
+    add(stage, [b"x" * 100] * 1000, [0] * 990 + [1] * 10, 2)
+    spilled = stage.spilled_bytes
+    assert len(files_below(tmp_path)) == 1
+    add(stage, [b"x" * 100] * 1000, [0] * 1000, 2)
+    assert stage.spilled_bytes == spilled < 10_000
+    files = stage.finish()
+    assert [(file.bucket, file.rows) for file in files] == [(("h0",), 1990), (("h1",), 10)]
+    assert pq.read_metadata(tmp_path / files[0].path).num_row_groups == 2
+
+
+def test_two_stages_of_one_task_share_no_file_name(tmp_path):
+    paths = []
+    for _ in range(2):
+        stage = Stage(lake(tmp_path), budget=MIB)
+        add(stage, [b"x"], [0], 1)
+        paths += [file.path for file in stage.finish()]
+    assert len(set(paths)) == 2
+
+
+def test_an_empty_stage_makes_no_file(tmp_path):
+    stage = Stage(lake(tmp_path), budget=MIB)
+    add(stage, [], [], 0)
+    assert stage.finish() == []
+    assert not files_below(tmp_path)
+
+
+def test_a_bucket_value_becomes_a_safe_directory(tmp_path):
+    stage = Stage(lake(tmp_path), budget=MIB)
+    values = ((None,), ("",), ("../up",), ("a b/c=d",), ("é" * 300,))
+    buckets = Buckets(pa.array(range(5), pa.int32()), values, (None,) * 5)
+    stage.add(rows_of([b""] * 5), pa.array([NOON] * 5, pa.timestamp("us", "UTC")), buckets)
+    files = stage.finish()
+    assert [file.bucket for file in files] == list(values)
+    folders = [file.path.rsplit("/", 1)[0] for file in files]
+    assert folders == [
+        "hour=__HIVE_DEFAULT_PARTITION__", "hour=_", "hour=.._up", "hour=a_b_c_d", f"hour={'_' * 80}",
+    ]  # fmt: skip
+
+
+# --- memory -----------------------------------------------------------------------------------------------------
+
+BUDGET = 64 * MIB
+ROWS_BYTES = 400 * MIB
+MEASURE = """
+import json, random, sys, threading, time
+from pathlib import Path
+import numpy as np, pyarrow as pa
+from pyarrow import fs
+from bucketers import Buckets
+from writer.columnar import Destination
+from writer.stage import Stage
+
+folder, buckets, hot, budget, total = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "hot", int(sys.argv[4]), int(sys.argv[5])
+SIZE, WIDTH = 10_000, 1_000
+rng = np.random.default_rng(1)
+
+def batch(size, width):
+    offsets = pa.array(np.arange(size + 1, dtype=np.int32) * width)
+    payload = pa.Array.from_buffers(pa.binary(), size, [None, offsets.buffers()[1], pa.py_buffer(rng.bytes(size * width))])
+    codes = rng.integers(0, buckets, size).astype(np.int32)
+    if hot:
+        codes[rng.random(size) < 0.9] = 0
+    rows = pa.table({
+        "payload": payload, "n": pa.array(rng.integers(0, 99, size)), "_topic": pa.repeat("t", size),
+        "_partition": pa.repeat(pa.scalar(0, pa.int32()), size), "_offset": pa.array(np.arange(size)),
+    })
+    times = pa.repeat(pa.scalar(0, pa.timestamp("us", "UTC")), size)
+    return rows, times, Buckets(pa.array(codes), tuple((f"h{i}",) for i in range(buckets)), (None,) * buckets)
+
+def stage(name, budget):
+    return Stage(Destination(fs.LocalFileSystem(), f"{folder}/{name}", ("hour",), "part", 128 * 2**20), budget=budget)
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+warm = stage("warm", 1)  # loads code, not data
+warm.add(*batch(100, 10))
+warm.finish()
+base, peak, done = resident(), 0, threading.Event()
+
+def watch():
+    global peak
+    while not done.wait(0.002):
+        peak = max(peak, resident())
+
+watcher = threading.Thread(target=watch)
+watcher.start()
+stage, added = stage("table", budget), 0
+while added < total:
+    rows, times, found = batch(SIZE, WIDTH)
+    added += rows.nbytes
+    stage.add(rows, times, found)
+files = stage.finish()
+done.set()
+watcher.join()
+print(json.dumps({
+    "base": base, "growth": peak - base, "spilled": stage.spilled_bytes, "files": len(files),
+    "rows": sum(file.rows for file in files), "added": added,
+}))
+"""
+
+
+def test_memory_is_the_budget_and_one_row_group_however_many_buckets_are_open(tmp_path):
+    cases = {"10 buckets": (10, "even"), "2,000 buckets": (2_000, "even"), "10 buckets, one hot": (10, "hot")}
+    started = {
+        name: subprocess.Popen(
+            [sys.executable, "-c", MEASURE, str(tmp_path / name), str(buckets), shape, str(BUDGET), str(ROWS_BYTES)],
+            stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(Path(room.__file__).parents[1])},
+        )
+        for name, (buckets, shape) in cases.items()
+    }  # fmt: skip
+    found = {name: json.loads(process.communicate(timeout=120)[0]) for name, process in started.items()}
+    for name, facts in found.items():
+        print(f"{name}:", ", ".join(f"{k} {v / MIB:.0f} MiB" if v > 10**6 else f"{k} {v}" for k, v in facts.items()))
+    bound = 1.2 * (BUDGET + GROUP_BYTES_MAX)
+    assert all(facts["growth"] <= bound for facts in found.values()), found
+    few, many = found["10 buckets"]["growth"], found["2,000 buckets"]["growth"]
+    assert abs(few - many) <= 0.2 * max(few, many) + 16 * MIB

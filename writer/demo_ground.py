@@ -1,0 +1,241 @@
+"""The ground that the demo stands on, and how it is left: one directory, and processes that all end, at any moment."""
+
+import ctypes
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from writer.embedded import ServerFailed, Stack
+from writer.embedded.process import Process
+from writer.errors import ConfigError
+
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_GET_CHILD_SUBREAPER = 37
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+_POLL = timedelta(milliseconds=50)
+_PATIENCE = timedelta(seconds=2)
+JVM_GRACE = timedelta(seconds=10)  # seen: 1 s
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, kill, the terminal is closed
+
+
+class Stopped(BaseException):
+    """A signal asked to stop. Not an Exception, so that nothing that mends errors takes it for one."""
+
+
+class Interruption:
+    """Raises Stopped in the main thread for the first signal; later ones are noted, so that clean-up is never cut.
+
+    Python drops an exception that a handler raises inside a finaliser or a fork's hook: loops call `check`, too.
+    """
+
+    def __init__(self) -> None:
+        self.asked: int | None = None
+        self._asked_at = 0.0
+        self._raised = self._held = self._waits = False
+        self._before: dict[signal.Signals, Any] = {}
+        self._unraisable = sys.unraisablehook
+
+    @property
+    def exit_code(self) -> int:
+        """A shell's word for the signal: 130 after Ctrl-C, 143 after SIGTERM."""
+        return 128 + (self.asked or 0)
+
+    def listen(self) -> None:
+        """Take the signals over. A SIGHUP that is ignored (nohup) stays so."""
+        for number in _SIGNALS:
+            if number is signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                continue
+            self._before[number] = signal.getsignal(number)
+            signal.signal(number, self._handle)
+        self._unraisable, sys.unraisablehook = sys.unraisablehook, self._dropped
+
+    @contextmanager
+    def later(self) -> Iterator[None]:
+        """Raise at the end of this block, or for a second signal after a while: for calls that take no exception.
+
+        One that is raised in a delivery callback keeps librdkafka's client alive, and its complaints follow the end.
+        """
+        self._waits = True
+        try:
+            yield
+        finally:
+            self._waits = False
+        self.check()
+
+    def check(self) -> None:
+        """Raise Stopped if a signal has come."""
+        if self.asked is not None and not self._held:
+            self._raised = True
+            raise Stopped
+
+    def hold(self) -> None:
+        """Only note signals from here on."""
+        self._held = True
+
+    def done(self) -> None:
+        """Give the signals back; ignore them if one has come, so that an impatient second one spoils no exit."""
+        sys.unraisablehook = self._unraisable
+        while self._before:
+            number, handler = self._before.popitem()
+            signal.signal(number, handler if self.asked is None else signal.SIG_IGN)
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self.asked is None:
+            self.asked, self._asked_at = number, now
+        patient = self._waits and now - self._asked_at < _PATIENCE.total_seconds()
+        if not (self._held or self._raised or patient):
+            self._raised = True
+            raise Stopped
+
+    def _dropped(self, what: "sys.UnraisableHookArgs") -> None:
+        if what.exc_type is not Stopped:  # of ours, there is nothing to tell
+            self._unraisable(what)
+
+
+class Writer(Process):
+    """The real writer in a process of its own."""
+
+    def drain(self, *, within: timedelta) -> None:
+        """Ask the driver, not its JVM, to commit what it has begun and end. Raises ServerFailed unless it does."""
+        assert self._child is not None, "launch comes before drain"
+        self._child.send_signal(signal.SIGTERM)
+        try:
+            code = self._child.wait(within.total_seconds())
+        except subprocess.TimeoutExpired:
+            raise ServerFailed(
+                f"{self.name} did not end within {within.total_seconds():g} s of SIGTERM. {self._log_end()}"
+            ) from None
+        if code:
+            raise ServerFailed(f"{self.name} was asked to end and exited with code {code}. {self._log_end()}")
+        self._child = None  # its number may be another's soon
+
+
+class Ground:
+    """Where the demo lives. Nothing happens before `make`; `clear` may be called at any time, in any state."""
+
+    def __init__(self, keep: Path | None) -> None:
+        """Raise ConfigError if `keep` holds something already."""
+        name = f"headrace-demo-{secrets.token_hex(4)}"  # known before it exists, so that it can always be removed
+        self.directory = (keep or Path(tempfile.gettempdir()) / name).absolute()
+        self.config = self.directory / "headrace.yaml"
+        self.lake = self.directory / "lake" / "events"
+        self.stack: Stack | None = None
+        self._kept = keep is not None
+        self._scratch = self.directory / "scratch"
+        self._writer: Writer | None = None
+        self._brood = Brood()
+        if keep and (keep.is_file() or (keep.is_dir() and any(keep.iterdir()))):
+            raise ConfigError(f"{keep} is not empty. Give --keep a directory that is new.")
+        if odd := sorted(set(str(self.directory)) & set("[]{}%?*")):
+            raise ConfigError(f"{self.directory} holds {' '.join(odd)}, which a table's path must not. Choose another.")
+
+    def make(self) -> None:
+        """Create the directory. From here on, orphans among the descendants are this process's children."""
+        self._brood.adopt()
+        try:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=self._kept)
+            for part in (self._scratch, self.lake.parent):
+                part.mkdir()
+        except OSError as error:
+            raise ConfigError(f"cannot create {self.directory}: {error.strerror}. Choose another directory.") from error
+
+    def launch_writer(self) -> Writer:
+        """Start `headrace run` on the configuration."""
+        path = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        env = {
+            "PYTHONPATH": os.pathsep.join(path),  # the same headrace, in a directory of its own
+            "TMPDIR": str(self._scratch),
+            "SPARK_LOCAL_DIRS": str(self._scratch),
+            "SPARK_SUBMIT_OPTS": f'"-Djava.io.tmpdir={self._scratch}" -XX:-UsePerfData',
+        }
+        for name in ("HEADRACE_CACHE", "HEADRACE_JARS", "HEADRACE_IVY_SETTINGS", "JAVA_HOME"):
+            if given := os.environ.get(name):
+                env[name] = str(Path(given).absolute())  # it stands elsewhere
+        self._writer = Writer(
+            "the writer",
+            [sys.executable, "-m", "writer.cli", "run", self.config],
+            cwd=self._scratch,
+            log=self.directory / "writer.log",
+            env=env,
+        )
+        self._writer.launch()
+        return self._writer
+
+    def wait_for_orphans(self) -> None:
+        """Return when the JVM that the writer left behind has ended: it does when it sees its driver gone."""
+        self._brood.end(grace=JVM_GRACE)
+
+    def clear(self) -> None:
+        """End every process and remove what is not to be kept."""
+        try:
+            if self._writer is not None:
+                self._writer.stop(grace=timedelta(0))  # a killed writer loses nothing
+        finally:
+            try:
+                if self.stack is not None:
+                    self.stack.stop()
+            finally:
+                self._brood.end(grace=timedelta(0))
+                shutil.rmtree(self._scratch if self._kept else self.directory, ignore_errors=True)
+
+
+class Brood:
+    """All processes that descend from this one since `adopt`, also those whose parents are gone (Linux only).
+
+    The writer starts a JVM, which starts Python workers in a process group of their own: a signal to the writer's group
+    does not reach them. Here orphans become children of this process, so that none can be missed. Elsewhere they end
+    by themselves, as their pipes close.
+    """
+
+    def __init__(self) -> None:
+        self._others: set[int] = set()
+        self._before: int | None = None
+
+    def adopt(self) -> None:
+        """Be the parent of every orphan among the descendants from here on."""
+        if _libc is None:
+            return
+        self._others = _children()
+        before = ctypes.c_int()
+        _libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+        self._before = before.value
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+    def end(self, *, grace: timedelta) -> None:
+        """Wait until no descendant is left, and kill what is still there after `grace`."""
+        if _libc is None or self._before is None:
+            return
+        deadline = time.monotonic() + grace.total_seconds()
+        while left := _children() - self._others:
+            for pid in left:
+                with suppress(ProcessLookupError, PermissionError):
+                    if time.monotonic() >= deadline:
+                        os.kill(pid, signal.SIGKILL)  # its children become ours, and are next
+                with suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+            time.sleep(_POLL.total_seconds())
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, self._before, 0, 0, 0)
+
+
+def _children() -> set[int]:
+    """Return the process ids of this process's children, ended ones that nobody waited for included."""
+    found = set()
+    me = os.getpid()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it ended meanwhile
+            _state, parent, *_ = stat.read_text(errors="replace").rpartition(")")[2].split()
+            if int(parent) == me:
+                found.add(int(stat.parent.name))
+    return found
