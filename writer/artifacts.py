@@ -22,14 +22,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from writer.errors import ConfigError, HeadraceError
+from writer.errors import ConfigError
 
 JAVA_MIN = 17  # what Spark 4 and Kafka 4 run on
 FETCH_SECONDS_MAX = 1800  # 160 MB over a slow line; Ivy itself has no end-to-end limit
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 
-class ArtifactError(HeadraceError):
+class ArtifactError(ConfigError):
     """A Java artefact is not in the cache and could not be put there."""
 
 

@@ -221,7 +221,7 @@ def _union_type(members: list[pa.DataType | None]) -> pa.DataType | None:
         if members in ([narrow, wide], [wide, narrow]):
             return wide
     named = [(f"member{i}", kind) for i, kind in enumerate(members) if kind is not None]
-    return pa.struct(named)
+    return pa.struct(named) if named else None
 
 
 def _plain(schema: Schema, *, keep_decimals: bool = True) -> Schema:

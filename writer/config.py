@@ -19,6 +19,7 @@ from writer.errors import ConfigError
 from writer.units import Duration, Size, duration, show_duration
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
+_POSITIONS = "must be earliest, latest, {timestamp: 2026-11-20T05:00:00Z} or {offsets: {topic: {0: 17}}}"
 _NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,62}$")
 
 
@@ -77,9 +78,13 @@ class EventTime(Strict):
     max_ahead: Duration = Field(timedelta(days=1), description="events further in the future are quarantined")
 
 
-def _bucketer(spec: dict[str, Any]) -> dict[str, Any]:
+def _bucketer(spec: Any) -> dict[str, Any]:
+    if not isinstance(spec, dict):
+        raise ValueError(f"bucketer {spec!r} is no mapping; write {{type: event_time, width: 1 h}}")  # noqa: TRY004
     ready: dict[str, Any] = {key: duration(value) if key == "width" else value for key, value in spec.items()}
     if "parts" in ready:
+        if not isinstance(ready["parts"], list):
+            raise ValueError(f"'parts' is {ready['parts']!r}; make it a list of bucketers")
         ready["parts"] = [_bucketer(part) for part in ready["parts"]]
     bucketers.build(ready)  # raises ValueError with the mend
     return ready
@@ -91,6 +96,11 @@ def _place(location: str) -> str:
         raise ValueError(f"{location}: only local and mounted paths are supported yet, not {scheme}://")
     if not separator and not location.startswith("/"):
         raise ValueError(f"{location!r} is relative; write the absolute path, such as /lake/clicks")
+    odd = sorted(set(location) & set("[]{}%?*#"))
+    if odd:
+        raise ValueError(
+            f"{location} has {' '.join(odd)} in it, which readers take for a pattern or an escape; rename it"
+        )
     return location.removeprefix("file://").rstrip("/")
 
 
@@ -153,6 +163,26 @@ class Schemas(Strict):
     )
 
 
+def _instant(when: Any) -> datetime:
+    try:
+        instant = when if isinstance(when, datetime) else datetime.fromisoformat(str(when))
+    except ValueError as error:
+        raise ValueError(f"timestamp {when!r} is none; it {_POSITIONS}") from error
+    if instant.tzinfo is None:
+        raise ValueError(f"timestamp {when} has no zone; write {instant.isoformat()}Z for UTC")
+    return instant.astimezone(UTC)
+
+
+def _offsets(partitions: Any) -> dict[int, int]:
+    try:
+        found = {int(partition): int(offset) for partition, offset in partitions.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"offsets {partitions!r} are not numbers by partition; it {_POSITIONS}") from error
+    if min([*found, *found.values()], default=0) < 0:
+        raise ValueError(f"offsets {partitions!r} are below zero; it {_POSITIONS}")
+    return found
+
+
 class Pipeline(Strict):
     """One table and the topics that fill it."""
 
@@ -182,13 +212,10 @@ class Pipeline(Strict):
             case "earliest" | "latest":
                 return value
             case {"timestamp": when, **rest} if not rest:
-                instant = when if isinstance(when, datetime) else datetime.fromisoformat(str(when))
-                if instant.tzinfo is None:
-                    raise ValueError(f"timestamp {when} has no zone; write {instant.isoformat()}Z for UTC")
-                return {"timestamp": instant.astimezone(UTC)}
+                return {"timestamp": _instant(when)}
             case {"offsets": dict() as topics, **rest} if not rest:
-                return {"offsets": {t: {int(p): int(o) for p, o in ps.items()} for t, ps in topics.items()}}
-        raise ValueError("must be earliest, latest, {timestamp: 2026-11-20T05:00:00Z} or {offsets: {topic: {0: 17}}}")
+                return {"offsets": {str(topic): _offsets(partitions) for topic, partitions in topics.items()}}
+        raise ValueError(_POSITIONS)
 
     @property
     def dead_letters(self) -> str:
@@ -230,18 +257,21 @@ def load(path: Path) -> Config:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}. Give the path of a configuration file.") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(raw, dict):
         raise ConfigError(f"{path} is empty or not a mapping; it needs the keys {', '.join(Config.model_fields)}")
+    looked_up: dict[str, str] = {}
     try:
-        return Config.model_validate(_resolved(raw))
+        return Config.model_validate(_resolved(raw, looked_up))
+    except RecursionError as error:
+        raise ConfigError(f"{path} cannot be used: an alias (*) stands inside what it names (&)") from error
     except ValidationError as error:
         lines = [
             f"  {'.'.join(map(str, e['loc'])) or 'file'}: {e['msg'].removeprefix('Value error, ')}"
             for e in error.errors()
         ]
-        raise ConfigError("\n".join([f"{path} cannot be used:", *lines])) from None
+        raise ConfigError(_masked("\n".join([f"{path} cannot be used:", *lines]), looked_up)) from None
 
 
 def did_you_mean(name: str, known: list[str]) -> str:
@@ -250,16 +280,32 @@ def did_you_mean(name: str, known: list[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else f"; known here: {', '.join(known)}"
 
 
-def _resolved(value: Any) -> Any:
+def _resolved(value: Any, looked_up: dict[str, str]) -> Any:
+    """Replace the references, and remember in `looked_up` by what: text → reference."""
     if isinstance(value, dict):
-        return {key: _resolved(item) for key, item in value.items()}
+        return {key: _resolved(item, looked_up) for key, item in value.items()}
     if isinstance(value, list):
-        return [_resolved(item) for item in value]
-    return _REFERENCE.sub(_look_up, value) if isinstance(value, str) else value
+        return [_resolved(item, looked_up) for item in value]
+    if not isinstance(value, str):
+        return value
+
+    def replacement(match: re.Match[str]) -> str:
+        text = _look_up(*match.groups())
+        looked_up[text] = match[0]
+        return text
+
+    return _REFERENCE.sub(replacement, value)
 
 
-def _look_up(match: re.Match[str]) -> str:
-    kind, name = match.groups()
+def _masked(message: str, looked_up: dict[str, str]) -> str:
+    """Put the references back: what they stand for may be a secret."""
+    for text in sorted(filter(None, looked_up), key=len, reverse=True):
+        for shown in (text, repr(text)[1:-1]):
+            message = message.replace(shown, looked_up[text])
+    return message
+
+
+def _look_up(kind: str, name: str) -> str:
     if kind == "env":
         if name not in os.environ:
             raise ConfigError(f"the configuration wants the environment variable {name}, which is not set")

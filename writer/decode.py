@@ -82,13 +82,14 @@ class NativeDecoder:
 
     record: avro.Record
     deadline: Callable[[int], float] = lambda size: 10 + size / 1e6  # processor seconds; 1 MB/s is 1/300 of usual
+    scratch: str | None = None  # directory for the scratch file's name; Spark's own is cleared with the application
     _hung: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self._schema, self._head, self._tail = avro.framed(
             self.record, header_bytes=HEADER_BYTES, nonce_bytes=NONCE_BYTES
         )
-        self._scratch = _Scratch()
+        self._file = _Scratch(self.scratch)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="avro")
         self._context: tuple[int, Any] | None = None
 
@@ -104,7 +105,7 @@ class NativeDecoder:
         nonce = os.urandom(NONCE_BYTES)
         framed = pc.binary_join_element_wise(values, pa.scalar(nonce, values.type), pa.scalar(b"", values.type))
         body = _bytes_of(framed)
-        self._scratch.write(_container(self._schema, len(values), body))
+        self._file.write(_container(self._schema, len(values), body))
         table = self._watched(len(values), len(body))
         if table.num_rows != len(values) or not _all_equal(table.column(self._tail), nonce):
             raise BlockRefused("a record did not end where its value ends")
@@ -138,7 +139,7 @@ class NativeDecoder:
 
             config = SessionConfig().with_target_partitions(1).with_batch_size(max(count, 1))
             self._context = (count, SessionContext(config))
-        return self._context[1].read_avro(self._scratch.path).limit(count).to_arrow_table()
+        return self._context[1].read_avro(self._file.path).limit(count).to_arrow_table()
 
     def _in_table_types(self, table: pa.Table) -> tuple[pa.Table, pa.StringArray | None]:
         columns: dict[str, Normalised] = {}
@@ -255,8 +256,8 @@ def is_native(record: avro.Record) -> bool:
 class _Scratch:
     """A file in memory, rewritten for each block, under a name that ends in .avro as the reader insists."""
 
-    def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="headrace-avro-")
+    def __init__(self, directory: str | None) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="headrace-avro-", dir=directory)
         self.path = os.path.join(self._folder.name, "block.avro")  # noqa: PTH118 - the reader takes text
         if hasattr(os, "memfd_create"):
             self._file = os.memfd_create("headrace-avro")
@@ -331,6 +332,8 @@ def _joined(parts: list[tuple[int, Decoded]]) -> Decoded:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, EOFError):
+        return "the value ends before the record does"
     text = str(error) or type(error).__name__
     return text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from writer import artifacts, demo_report
-from writer.artifacts import ArtifactError, JavaMissing
+from writer.artifacts import JavaMissing
 from writer.demo_flow import PIPELINE, TOPICS, Flow, Steps, configuration, create_topics, mark
 from writer.demo_ground import Ground, Interruption, Stopped
 from writer.embedded import ServerFailed, Stack
@@ -42,8 +42,6 @@ def show(events: int, keep: Path | None) -> int:
             interruption.hold()  # cut short or not, the outer `finally` is entered
     except Stopped:
         pass
-    except ArtifactError as error:
-        raise ConfigError(str(error)) from error
     except KafkaException as error:
         raise ServerFailed(f"the broker of the demo takes no events: {error.args[0].str()}") from error
     finally:
@@ -126,6 +124,8 @@ def _conclude(found: demo_report.Account, keep: Path | None, ground: Ground, con
         )
     else:
         console.print(f"{mark(console)} [bold]{demo_report.sentence(found)}[/]", soft_wrap=True)
+        distinct = f"{found.rows_distinct:,} distinct (_topic, _incarnation, _partition, _offset)"
+        console.print(f"  DuckDB counts {distinct} in {found.rows:,} rows", soft_wrap=True)
     console.print()
     if keep is None:
         console.print("Keep lake, logs and configuration for a look of your own: headrace demo --keep DIR")

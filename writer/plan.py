@@ -5,6 +5,7 @@ The driver owns it and hands it to the tasks of a batch, so two new schemas in o
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import pyarrow as pa
 
@@ -26,8 +27,7 @@ _PROMOTIONS = {
     pa.int64(): (pa.float32(), pa.float64()),
     pa.float32(): (pa.float64(),),
     pa.string(): (pa.binary(),),
-    pa.binary(): (pa.string(),),
-}  # Avro 1.12, schema resolution
+}  # Avro 1.12, schema resolution; but bytes are no text here: they need not be UTF-8
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class SchemaPlan:
             columns, mapping = self._merged(record)
         except avro.UnsupportedSchema as error:
             return self.reject(schema_id, f"schema id {schema_id}: {error}")
-        known = WriterSchema(text, is_native(record), mapping)
+        known = WriterSchema(text, _probed(text), mapping)
         return replace(self, columns=columns, schemas={**self.schemas, schema_id: known})
 
     def _merged(self, record: avro.Record) -> tuple[pa.Schema, dict[str, str]]:
@@ -92,6 +92,11 @@ class SchemaPlan:
                 raise avro.UnsupportedSchema(f"field {name!r} is {kind}, but column {column!r} holds {have}")
             mapping[name] = column
         return columns, mapping
+
+
+@lru_cache(maxsize=1024)
+def _probed(text: str) -> bool:
+    return is_native(avro.parse(text))
 
 
 def fits(kind: pa.DataType, column: pa.DataType) -> bool:

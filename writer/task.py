@@ -55,15 +55,21 @@ def run(batches: Iterator[pa.RecordBatch], plan: TaskPlan) -> Iterator[pa.Record
     """Carry the batches through the rooms. Yields one report, as one row of JSON (schema REPORT)."""
     task = Task(plan)
     try:
+        report = _report_of(task, batches)
+        yield pa.RecordBatch.from_pydict({"report": [report.to_json()]}, schema=REPORT)
+    finally:
+        if task.hung:  # a thread spins in native code for ever: let this process go, Spark makes another
+            threading.Timer(1.0, os._exit, args=[0]).start()
+
+
+def _report_of(task: "Task", batches: Iterator[pa.RecordBatch]) -> Report:
+    try:
         for batch in batches:
             task.take(batch)
-        report = task.finish()
+        return task.finish()
     except BaseException:
         task.abandon()
         raise
-    yield pa.RecordBatch.from_pydict({"report": [report.to_json()]}, schema=REPORT)
-    if task.hung:
-        threading.Timer(1.0, os._exit, args=[0]).start()  # a thread spins in native code: let this process go
 
 
 class Task:
@@ -75,8 +81,8 @@ class Task:
         self._bucketer = bucketers.build(plan.bucket)
         filesystem, root = fs.FileSystem.from_uri(plan.table)
         destination = Destination(filesystem, root, plan.bucket_columns, plan.prefix, plan.target_file_size)
-        scratch = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
-        self._stage = Stage(destination, budget=plan.budget, scratch=scratch)
+        self._scratch = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
+        self._stage = Stage(destination, budget=plan.budget, scratch=self._scratch)
         aside, folder = fs.FileSystem.from_uri(plan.dead_letters)
         letters = Destination(aside, folder, (), plan.prefix, plan.target_file_size)
         self._dead = DeadLetterFile(letters, plan.incarnations, plan.now)
@@ -153,7 +159,8 @@ class Task:
     def _decoder(self, schema_id: int, known: WriterSchema) -> tuple[NativeDecoder | None, SingleDecoder]:
         if schema_id not in self._decoders:
             record = avro.parse(known.text)
-            self._decoders[schema_id] = (NativeDecoder(record) if known.native else None, SingleDecoder(record))
+            native = NativeDecoder(record, scratch=self._scratch) if known.native else None
+            self._decoders[schema_id] = (native, SingleDecoder(record))
         return self._decoders[schema_id]
 
     @contextmanager

@@ -8,7 +8,9 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, PlainSerializer
 
 _QUANTITY = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*$")
-_SECONDS = {"ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
+_MILLISECONDS = {
+    "ms": 1, "s": 1_000, "sec": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000,
+}  # fmt: skip
 _BYTES = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
@@ -22,7 +24,12 @@ def _quantity(text: Any, units: Mapping[str, float], example: str) -> float:
 
 def duration(text: Any) -> timedelta:
     """Read `500 ms`, `10 min`, `2 h`, `7 d`. Raises ValueError without a unit or at zero."""
-    value = text if isinstance(text, timedelta) else timedelta(seconds=_quantity(text, _SECONDS, "10 min"))
+    try:
+        value = (
+            text if isinstance(text, timedelta) else timedelta(milliseconds=_quantity(text, _MILLISECONDS, "10 min"))
+        )
+    except OverflowError as error:
+        raise ValueError(f"{text!r} is longer than can be; try '10 min'") from error
     if value <= timedelta(0):
         raise ValueError(f"{text!r} must be longer than zero, such as '10 min'")
     return value
@@ -30,7 +37,7 @@ def duration(text: Any) -> timedelta:
 
 def size(text: Any) -> int:
     """Read `64 MiB`, `1 GB` as bytes. Raises ValueError without a unit or at zero."""
-    value = text if isinstance(text, int) else int(_quantity(text, _BYTES, "128 MiB"))
+    value = int(_quantity(text, _BYTES, "128 MiB"))
     if value <= 0:
         raise ValueError(f"{text!r} must be more than zero, such as '128 MiB'")
     return value
@@ -38,11 +45,11 @@ def size(text: Any) -> int:
 
 def show_duration(value: timedelta) -> str:
     """Write a duration in the largest unit that divides it."""
-    seconds = value.total_seconds()
+    milliseconds = value / timedelta(milliseconds=1)
     for unit in ("d", "h", "min", "s"):
-        if seconds % _SECONDS[unit] == 0:
-            return f"{seconds / _SECONDS[unit]:.0f} {unit}"
-    return f"{seconds * 1000:.0f} ms"
+        if milliseconds % _MILLISECONDS[unit] == 0:
+            return f"{milliseconds / _MILLISECONDS[unit]:.0f} {unit}"
+    return f"{milliseconds:.0f} ms"
 
 
 def show_size(value: float) -> str:

@@ -10,8 +10,9 @@ from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from writer import avro
 from writer.conform import Conformed, conform
-from writer.decode import NativeDecoder, SingleDecoder, avro, decode, header
+from writer.decode import NativeDecoder, SingleDecoder, decode, header
 from writer.plan import Rejected, SchemaPlan, WriterSchema
 
 EMPTY = SchemaPlan(pa.schema([]))

@@ -1,4 +1,4 @@
-"""Which checkpoint a start continues, and what it refuses."""
+"""What a checkpoint of Spark's says, and what is done about it. Directories as Spark writes them, by hand."""
 
 import json
 from pathlib import Path
@@ -9,91 +9,167 @@ from writer.checkpoint import Checkpoints, NewRun, Planned, Refuse, Resume, deci
 from writer.errors import CheckpointUnusable
 
 A, B = ("clicks", 0), ("clicks", 1)
-TABLE = {A: 10, B: 20}
 
 
 @pytest.mark.parametrize(
-    ("newest", "planned", "decision"),
+    ("newest", "planned", "frontier", "decision"),
     [
-        (None, None, NewRun(1, "there is no checkpoint")),
-        (3, None, NewRun(4, "run 3 planned no batch")),
-        (3, Planned({A: 10, B: 20}, None), Resume(3)),
-        (3, Planned({A: 5, B: 20}, {A: 10, B: 20}), Resume(3)),  # committed, only Spark does not know
-        (3, Planned({A: 10, B: 20}, {A: 15, B: 25}), Resume(3)),  # planned, not committed
-        (3, Planned({A: 5, B: 20}, None), NewRun(4, "run 3 is older than the table")),
-        (3, Planned({A: 5, B: 20}, {A: 7, B: 20}), NewRun(4, "run 3 is older than the table")),
-        (3, Planned({A: 10}, None), NewRun(4, "run 3 knows other partitions than the table")),
+        (None, None, {}, NewRun(1, "there is no checkpoint")),
+        (None, None, {A: 5}, NewRun(1, "there is no checkpoint")),
+        (3, None, {A: 5}, NewRun(4, "run 3 planned no batch")),
+        (3, Planned({A: 5, B: 7}, None), {A: 5, B: 7}, Resume(3)),
+        (3, Planned({A: 5, B: 7}, {A: 9, B: 7}), {A: 5, B: 7}, Resume(3)),
+        (3, Planned({A: 5, B: 7}, {A: 9, B: 8}), {A: 9, B: 8}, Resume(3)),  # in the table, and Spark does not know
+        (3, Planned({A: 5, B: 7}, {A: 9, B: 8}), {A: 9, B: 7}, NewRun(4, "run 3 is older than the table")),
+        (3, Planned({A: 5, B: 7}, {A: 9, B: 8}), {A: 10, B: 8}, NewRun(4, "run 3 is older than the table")),
+        (3, Planned({A: 5, B: 7}, None), {A: 6, B: 7}, NewRun(4, "run 3 is older than the table")),
+        (3, Planned({A: 5}, None), {A: 5, B: 7}, NewRun(4, "run 3 knows other partitions than the table")),
+        (3, Planned({A: 5, B: 0}, None), {A: 5}, NewRun(4, "run 3 knows other partitions than the table")),
+        (3, Planned({A: 5}, None), {}, NewRun(4, "run 3 knows other partitions than the table")),
+        (3, Planned({A: 9, B: 7}, None), {A: 5, B: 7},
+         Refuse("run 3 would continue clicks/0 at offset 9, but the table ends at 5: 4 records would be lost")),
+        (3, Planned({A: 4, B: 9}, {A: 5, B: 9}), {A: 5, B: 7},
+         Refuse("run 3 would continue clicks/1 at offset 9, but the table ends at 7: 2 records would be lost")),
+        (3, Planned({A: 9}, None), {A: 5, B: 7},
+         Refuse("run 3 would continue clicks/0 at offset 9, but the table ends at 5: 4 records would be lost")),
     ],
-)
-def test_the_decision(newest: int | None, planned: Planned | None, decision: Resume | NewRun) -> None:
-    assert decide(newest, planned, TABLE) == decision
+)  # fmt: skip
+def test_the_decision_between_the_checkpoint_and_a_new_run(newest, planned, frontier, decision):
+    assert decide(newest, planned, frontier) == decision
 
 
-def test_a_checkpoint_ahead_of_the_table_is_refused_with_the_loss() -> None:
-    decision = decide(3, Planned({A: 10, B: 25}, None), TABLE)
-    assert isinstance(decision, Refuse)
-    assert "clicks/1 at offset 25, but the table ends at 20: 5 records would be lost" in decision.reason
+# --- directories ------------------------------------------------------------------------------------------------
 
 
-def written(root: Path, run: int, name: str, text: str) -> None:
-    path = root / "events" / f"{run:06d}" / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+def offsets(*ends: int) -> str:
+    return json.dumps({"clicks": {str(partition): end for partition, end in enumerate(ends)}})
 
 
-def offsets(a: int, b: int) -> str:
-    return "v1\n" + json.dumps({"batchWatermarkMs": 0}) + "\n" + json.dumps({"clicks": {"0": a, "1": b}})
+METADATA = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 1795176000000, "conf": {"a": "b"}})
+
+
+class Run:
+    """The checkpoint of one run, as Spark leaves it."""
+
+    def __init__(self, root: Path, number: int = 1) -> None:
+        self.path = root / "clicks" / f"{number:06d}"
+        for folder in ("offsets", "commits", "sources/0"):
+            (self.path / folder).mkdir(parents=True, exist_ok=True)
+        (self.path / "metadata").write_text('{"id":"5f4c"}')
+
+    def started(self, *starts: int) -> "Run":
+        (self.path / "sources/0/0").write_text(f"\0v1\n{offsets(*starts)}")
+        return self
+
+    def planned(self, batch: int, *ends: int) -> "Run":
+        (self.path / f"offsets/{batch}").write_text(f"v1\n{METADATA}\n{offsets(*ends)}")
+        (self.path / f"offsets/.{batch}.crc").write_bytes(b"crc")
+        return self
+
+    def committed(self, batch: int) -> "Run":
+        (self.path / f"commits/{batch}").write_text('v1\n{"nextBatchWatermarkMs":0}')
+        (self.path / f"commits/.{batch}.crc").write_bytes(b"crc")
+        return self
 
 
 @pytest.fixture
-def checkpoints(tmp_path: Path) -> Checkpoints:
-    written(tmp_path, 2, "sources/0/0", "\0v1\n" + json.dumps({"clicks": {"0": 1, "1": 2}}))
-    written(tmp_path, 2, "offsets/0", offsets(5, 6))
-    written(tmp_path, 2, "offsets/1", offsets(8, 9))
-    written(tmp_path, 2, "commits/0", 'v1\n{"nextBatchWatermarkMs":0}')
-    return Checkpoints(str(tmp_path), "events")
+def checkpoints(tmp_path):
+    return Checkpoints(str(tmp_path), "clicks")
 
 
-def test_no_directory_is_no_run(tmp_path: Path) -> None:
-    assert Checkpoints(str(tmp_path), "events").newest() is None
+def test_the_newest_run_has_the_highest_number(checkpoints, tmp_path):
+    assert checkpoints.newest() is None
+    for number in (2, 10, 9):
+        Run(tmp_path, number)
+    (tmp_path / "clicks" / "old").mkdir()
+    (tmp_path / "clicks" / "000099").write_text("a file")
+    assert checkpoints.newest() == 10
+    assert checkpoints.path(10) == f"{tmp_path}/clicks/000010"
 
 
-def test_a_planned_batch_is_read_again(checkpoints: Checkpoints) -> None:
-    assert checkpoints.newest() == 2
-    assert checkpoints.planned(2) == Planned({A: 5, B: 6}, {A: 8, B: 9})
+def test_a_run_that_planned_nothing_says_nothing(checkpoints, tmp_path):
+    assert checkpoints.planned(7) is None
+    Run(tmp_path).started(0, 0)
+    assert checkpoints.planned(1) is None
 
 
-def test_a_finished_batch_is_followed_by_the_next(checkpoints: Checkpoints, tmp_path: Path) -> None:
-    written(tmp_path, 2, "commits/1", "v1\n{}")
-    assert checkpoints.planned(2) == Planned({A: 8, B: 9}, None)
+def test_a_first_batch_begins_at_the_start_of_the_source(checkpoints, tmp_path):
+    Run(tmp_path).started(3, 4).planned(0, 5, 4)
+    assert checkpoints.planned(1) == Planned({A: 3, B: 4}, {A: 5, B: 4})
 
 
-def test_the_first_batch_starts_where_the_source_was_seeded(checkpoints: Checkpoints) -> None:
-    assert checkpoints.range(2, 0) == ({A: 1, B: 2}, {A: 5, B: 6})
+def test_a_committed_batch_is_where_the_next_begins(checkpoints, tmp_path):
+    Run(tmp_path).started(0, 0).planned(0, 5, 4).committed(0)
+    assert checkpoints.planned(1) == Planned({A: 5, B: 4}, None)
 
 
-def test_a_partition_that_is_new_in_a_batch_starts_at_zero(checkpoints: Checkpoints, tmp_path: Path) -> None:
-    grown = "v1\n{}\n" + json.dumps({"clicks": {"0": 8, "1": 9, "2": 4}})
-    written(tmp_path, 2, "offsets/1", grown)
-    start, _ = checkpoints.range(2, 1)
-    assert start == {A: 5, B: 6, ("clicks", 2): 0}
+def test_a_batch_that_was_only_planned_begins_at_the_one_before(checkpoints, tmp_path):
+    run = Run(tmp_path).started(0, 0)
+    for batch in range(12):
+        run.planned(batch, batch, 2 * batch).committed(batch)
+    run.planned(12, 40, 50)
+    assert checkpoints.planned(1) == Planned({A: 11, B: 22}, {A: 40, B: 50})
+    assert checkpoints.range(1, 12) == ({A: 11, B: 22}, {A: 40, B: 50})
 
 
-@pytest.mark.parametrize("text", ["", "v1\n", "v1\n{}\n", "v2\n{}\n{}", "v1\n{}\n[1]", 'v1\n{}\n{"clicks": {"0": '])
-def test_a_damaged_file_is_named_with_the_mend(checkpoints: Checkpoints, tmp_path: Path, text: str) -> None:
-    written(tmp_path, 2, "offsets/1", text)
-    with pytest.raises(CheckpointUnusable, match=r"offsets/1 .*`headrace run --new-run`") as caught:
-        checkpoints.planned(2)
-    assert caught.value.exit_code == 3
+def test_a_partition_that_is_new_in_a_batch_starts_at_zero(checkpoints, tmp_path):
+    Run(tmp_path).started(7).planned(0, 9).committed(0).planned(1, 9, 3)
+    assert checkpoints.range(1, 1) == ({A: 9, B: 0}, {A: 9, B: 3})
 
 
-def test_batches_in_doubt_are_refused(checkpoints: Checkpoints, tmp_path: Path) -> None:
-    written(tmp_path, 2, "offsets/3", offsets(10, 11))
-    with pytest.raises(CheckpointUnusable, match="batches between are in doubt"):
-        checkpoints.planned(2)
+# --- damage -----------------------------------------------------------------------------------------------------
 
 
-def test_commits_without_offsets_are_refused(tmp_path: Path) -> None:
-    written(tmp_path, 1, "commits/4", "v1\n{}")
-    with pytest.raises(CheckpointUnusable, match="offsets/ is empty, but commits/ is not"):
-        Checkpoints(str(tmp_path), "events").planned(1)
+def damaged(run: Run, name: str, content: bytes | None) -> None:
+    path = run.path / name
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+
+
+GARBAGE = [
+    b"", b"\n", b"v1", b"v1\n", b"v2\n{}\n{}", b"v1\n{}\n{", b"v1\n{}\n[]", b"v1\n{}\n5", b"v1\n{}\nnull", b"\xff\xfe\x00",
+    b'v1\n{}\n{"clicks": 5}', b'v1\n{}\n{"clicks": {"zero": 5}}', b'v1\n{}\n{"clicks": {"0": "five"}}',
+    b'v1\n{}\n{"clicks": {"0": null}}', b'v1\n{}\n{"clicks": {"0": [5]}}', b'v1\n{}\n{"clicks": {"0": -5}}',
+    b'v1\n{}\n{"clicks": {"0": 1.5}}', b'v1\n{}\n{"clicks": {"0": true}}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", [*GARBAGE, None], ids=repr)
+@pytest.mark.parametrize("name", ["offsets/2", "offsets/1", "sources/0/0"])
+def test_a_damaged_file_makes_the_checkpoint_unusable_and_is_named(checkpoints, tmp_path, name, content):
+    run = Run(tmp_path).started(0, 0).planned(0, 5, 4)
+    if not name.startswith("sources"):
+        run.committed(0).planned(1, 6, 4).committed(1).planned(2, 7, 4)
+    if content is not None and name.startswith("sources"):
+        content = b"\0" + content.replace(b"\n{}", b"", 1)
+    damaged(run, name, content)
+    if name == "offsets/2" and content is None:  # as if the batch had never been planned
+        assert checkpoints.planned(1) == Planned({A: 6, B: 4}, None)
+        return
+    with pytest.raises(CheckpointUnusable) as unusable:
+        checkpoints.planned(1)
+    assert str(unusable.value).startswith(f"checkpoint {run.path}: {name} ")
+    assert unusable.value.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("planned", "committed", "said"),
+    [
+        ([], [0], "offsets/ is empty, but commits/ is not"),
+        ([0, 1, 2], [0], "offsets end at batch 2, commits at 0: batches between are in doubt"),
+        ([0], [0, 1], "offsets end at batch 0, commits at 1: batches between are in doubt"),
+        ([2], [0, 1], "offsets/1 cannot be read"),
+        ([1], [], "offsets/0 cannot be read"),
+    ],
+)
+def test_batches_that_do_not_follow_each_other_make_the_checkpoint_unusable(checkpoints, tmp_path, planned, committed, said):
+    run = Run(tmp_path).started(0)
+    for batch in planned:
+        run.planned(batch, batch)
+    for batch in committed:
+        run.committed(batch)
+    with pytest.raises(CheckpointUnusable) as unusable:
+        checkpoints.planned(1)
+    assert f"checkpoint {run.path}: {said}" in str(unusable.value)
