@@ -133,9 +133,15 @@ class Checkpoints:
             if not re.fullmatch(r"v1", lines[0]):
                 raise self._unusable(run, f"{name} has version {lines[0]!r}, only v1 is known")
             raw = json.loads(lines[line])
-            return {(t, int(p)): int(offset) for t, partitions in raw.items() for p, offset in partitions.items()}
+            return {(t, int(p)): _offset(found) for t, partitions in raw.items() for p, found in partitions.items()}
         except (OSError, ValueError, IndexError, AttributeError) as error:
             raise self._unusable(run, f"{name} cannot be read ({type(error).__name__}: {error})") from error
 
     def _unusable(self, run: int, why: str) -> CheckpointUnusable:
         return CheckpointUnusable(f"checkpoint {self.path(run)}: {why}")
+
+
+def _offset(found: object) -> int:
+    if not isinstance(found, int) or isinstance(found, bool) or found < 0:
+        raise ValueError(f"{found!r} is no offset")
+    return found

@@ -1,70 +1,212 @@
-"""Ranges and accounts of a commit."""
+"""From the reports of the tasks to one commit."""
+
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from writer import commit
+from writer.checkpoint import Source
+from writer.columnar import StagedFile
+from writer.commit import batch, bytes_per_row, merged, ranges, redo, totals
 from writer.errors import CheckpointUnusable
 from writer.report import Counts, Report
-from writer.tables.base import Part, Range
+from writer.tables.base import Committed, Part, Range
 
-A, B = ("clicks", 0), ("clicks", 1)
-PARTS = {A: Part("clicks", 1, 0), B: Part("clicks", 1, 1)}
-
-
-def test_a_batch_commits_from_the_frontier_to_its_end() -> None:
-    found = commit.ranges({A: 5, B: 7}, {A: 9, B: 12}, {PARTS[A]: 6, PARTS[B]: 7}, PARTS)
-    assert found == [Range(PARTS[A], 6, 9), Range(PARTS[B], 7, 12)]
+A, B, C = ("clicks", 0), ("clicks", 1), ("views", 0)
+PARTS = {A: Part("clicks", 1, 0), B: Part("clicks", 1, 1), C: Part("views", 2, 0)}
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
-def test_what_the_table_has_is_not_committed_again() -> None:
-    assert commit.ranges({A: 5}, {A: 9}, {PARTS[A]: 9}, PARTS) == []
-    assert commit.ranges({A: 5}, {A: 9}, {PARTS[A]: 30}, PARTS) == []
+def staged(rows: int, minutes: int = 0, source: Source = A) -> StagedFile:
+    at = NOON + timedelta(minutes=minutes)
+    return StagedFile(f"hour=x/{rows}.parquet", ("x",), rows, 100 * rows, "{}", at, at, {source: rows})
 
 
-def test_a_new_part_begins_where_the_batch_begins() -> None:
-    assert commit.ranges({A: 0}, {A: 0}, {PARTS[A]: None}, PARTS) == [Range(PARTS[A], 0, 0)]
+# --- ranges -----------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_above_the_frontier_is_refused_with_the_loss() -> None:
-    with pytest.raises(CheckpointUnusable, match="the batch starts at 9: 4 records would be lost"):
-        commit.ranges({A: 9}, {A: 12}, {PARTS[A]: 5}, PARTS)
+def found(start, end, frontier) -> list[tuple[Source, int, int]]:
+    parts = {PARTS[source]: offset for source, offset in frontier.items()}
+    return [((r.part.topic, r.part.partition), r.start, r.end) for r in ranges(start, end, parts, PARTS)]
 
 
-def test_a_range_is_half_open_and_forward() -> None:
+@pytest.mark.parametrize(
+    ("start", "end", "frontier", "expected"),
+    [
+        ({A: 5}, {A: 9}, {A: 5}, [(A, 5, 9)]),
+        ({A: 5, B: 2}, {A: 9, B: 3}, {A: 5, B: 2}, [(A, 5, 9), (B, 2, 3)]),
+        ({A: 5, B: 2}, {A: 9, B: 2}, {A: 5, B: 2}, [(A, 5, 9)]),  # nothing new in one partition
+        ({A: 5}, {A: 5}, {A: 5}, []),
+        ({A: 3}, {A: 9}, {A: 5}, [(A, 5, 9)]),  # the overlap was dropped
+        ({A: 3}, {A: 5}, {A: 5}, []),  # replayed whole
+        ({A: 3}, {A: 4}, {A: 5}, []),  # older than the table
+        ({A: 3}, {A: 9}, {A: None}, [(A, 3, 9)]),  # the table has never seen it
+        ({A: 3}, {A: 3}, {A: None}, [(A, 3, 3)]),
+        ({A: 3}, {A: 9}, {}, [(A, 3, 9)]),
+        ({A: 0, B: 7, C: 1}, {A: 4, B: 9, C: 1}, {A: 2, B: None, C: 1}, [(A, 2, 4), (B, 7, 9)]),
+    ],
+)
+def test_a_batch_commits_from_the_frontier_to_its_end(start, end, frontier, expected):
+    assert found(start, end, frontier) == expected
+
+
+def test_a_batch_that_starts_above_the_frontier_would_lose_records():
+    with pytest.raises(CheckpointUnusable) as unusable:
+        found({A: 5, B: 9}, {A: 7, B: 12}, {A: 5, B: 4})
+    assert unusable.value.exit_code == 3
+    assert str(unusable.value).startswith(
+        "the table ends at offset 4 of clicks/1, but the batch starts at 9: 5 records would be lost"
+    )
+
+
+def test_a_range_that_runs_backwards_cannot_be():
     with pytest.raises(ValueError, match="0 <= start <= end"):
         Range(PARTS[A], 5, 4)
 
 
-def report(low: int, high: int, **outcomes: int) -> Report:
-    return Report(counts={A: Counts(offset_min=low, offset_max=high, **outcomes)}, seconds={"decode": 0.5})
+# --- the commit -------------------------------------------------------------------------------------------------
 
 
-def test_reports_of_tasks_add_up() -> None:
-    total = commit.merged([report(5, 7, read=3, rows=2, dead_letters=1), report(8, 9, read=2, rows=2)])
-    assert total.counts[A] == Counts(read=5, rows=4, dead_letters=1, offset_min=5, offset_max=9)
-    assert total.seconds == {"decode": 1.0}
+def report_of(**counts: Counts) -> Report:
+    names = {"a": A, "b": B, "c": C}
+    return Report(counts={names[name]: count for name, count in counts.items()})
 
 
-@pytest.mark.parametrize(("low", "high"), [(4, 8), (5, 9)])
-def test_an_offset_outside_the_range_is_a_bug_and_commits_nothing(low: int, high: int) -> None:
-    with pytest.raises(AssertionError, match="lies"):
-        commit.batch(
-            report(low, high, read=1, rows=1), [Range(PARTS[A], 5, 9)], epoch=1, settled=0, dead_letters="", facts={}
-        )
+def assembled(report: Report, *committing: Range):
+    return batch(report, list(committing), epoch=3, settled=11, dead_letters="/dead", facts={"run": "r1"})
 
 
-def test_a_commit_carries_the_account_of_each_range() -> None:
-    made = commit.batch(
-        report(5, 8, read=4, rows=3, tombstones=1),
-        [Range(PARTS[A], 5, 9), Range(PARTS[B], 0, 0)],
-        epoch=3, settled=2, dead_letters="", facts={"run": 1},
-    )  # fmt: skip
-    (first, second) = made.facts["ranges"]
-    assert (first["start"], first["end"], first["read"], first["rows"], first["tombstones"]) == (5, 9, 4, 3, 1)
-    assert (second["partition"], second["read"]) == (1, 0)
-    assert commit.totals([made.facts])["read"] == 4
+@pytest.mark.parametrize(("first", "last"), [(4, 6), (5, 9), (0, 20), (9, 9)])
+def test_an_offset_outside_the_range_is_a_bug(first, last):
+    report = report_of(a=Counts(read=1, rows=1, offset_min=first, offset_max=last))
+    with pytest.raises(AssertionError, match="lies (before|beyond)"):
+        assembled(report, Range(PARTS[A], 5, 9))
 
 
-def test_bytes_per_row_is_seen_in_commits_with_rows() -> None:
-    assert commit.bytes_per_row([{"rows": 0, "bytes": 0}]) is None
-    assert commit.bytes_per_row([{"rows": 10, "bytes": 500}, {"rows": 30, "bytes": 500}, {"rows": 0}]) == 25
+def test_offsets_at_the_ends_of_the_range_are_inside():
+    report = report_of(a=Counts(read=4, rows=4, offset_min=5, offset_max=8))
+    assert assembled(report, Range(PARTS[A], 5, 9)).ranges == [Range(PARTS[A], 5, 9)]
+
+
+def test_a_partition_of_which_all_was_skipped_needs_no_range():
+    assert assembled(report_of(b=Counts(skipped=7))).ranges == []
+
+
+def test_the_facts_account_for_every_range():
+    report = report_of(
+        a=Counts(read=10, rows=5, tombstones=1, dead_letters=3, quarantined=1, skipped=2, offset_min=5, offset_max=14),
+    )
+    report.files, report.spilled_bytes, report.time_unit = [staged(2, 5), staged(3, -5)], 17, "ms"
+    report.dead_letter_files = [staged(4)]
+    report.seconds = {"decode": 0.12345}
+    done = assembled(report, Range(PARTS[A], 5, 15), Range(PARTS[C], 0, 0))
+    assert (done.epoch, done.settled, done.files) == (3, 11, report.files)
+    assert done.side_files == {"/dead": report.dead_letter_files}
+    nothing = {"read": 0, "rows": 0, "tombstones": 0, "dead_letters": 0, "quarantined": 0}
+    clicks = {"read": 10, "rows": 5, "tombstones": 1, "dead_letters": 3, "quarantined": 1}
+    assert done.facts == {
+        "run": "r1",
+        "ranges": [
+            {"topic": "clicks", "incarnation": 1, "partition": 0, "start": 5, "end": 15, **clicks},
+            {"topic": "views", "incarnation": 2, "partition": 0, "start": 0, "end": 0, **nothing},
+        ],
+        "rows": 5,
+        "bytes": 500,
+        "event_time_min": "2026-11-20T11:55:00+00:00",
+        "event_time_max": "2026-11-20T12:05:00+00:00",
+        "seconds": {"decode": 0.123},
+        "spilled_bytes": 17,
+        "time_unit": "ms",
+    }
+
+
+def test_a_commit_without_files_has_no_times_and_no_side_files():
+    done = assembled(Report(), Range(PARTS[A], 5, 9))
+    assert (done.facts["event_time_min"], done.facts["event_time_max"], done.facts["rows"]) == (None, None, 0)
+    assert done.side_files == {}
+
+
+def test_every_commit_has_an_id_of_its_own():
+    assert assembled(Report()).id != assembled(Report()).id
+
+
+# --- adding up --------------------------------------------------------------------------------------------------
+
+
+def test_reports_of_tasks_add_up():
+    one = report_of(a=Counts(read=3, rows=2, tombstones=1, offset_min=5, offset_max=7), b=Counts(skipped=4))
+    two = report_of(a=Counts(read=2, dead_letters=1, quarantined=1, skipped=9, offset_min=1, offset_max=2))
+    three = report_of(b=Counts(read=1, rows=1, offset_min=0, offset_max=0))
+    one.files, two.files, three.dead_letter_files = [staged(2)], [staged(1)], [staged(3)]
+    one.seconds, two.seconds = {"decode": 1, "stage": 2}, {"decode": 3}
+    one.unknown_schemas, three.unknown_schemas = {7}, {7, 9}
+    one.spilled_bytes, two.spilled_bytes, two.time_unit = 5, 6, "ms"
+    total = merged([one, two, three])
+    assert total.counts == {
+        A: Counts(5, 9, 1, 2, 1, 1, offset_min=1, offset_max=7),
+        B: Counts(1, 4, 0, 1, 0, 0, offset_min=0, offset_max=0),
+    }
+    assert [file.rows for file in total.files] == [2, 1]
+    assert [file.rows for file in total.dead_letter_files] == [3]
+    assert total.seconds == {"decode": 4, "stage": 2}
+    assert total.unknown_schemas == {7, 9}
+    assert (total.spilled_bytes, total.time_unit) == (11, "ms")
+
+
+def test_the_report_of_no_task_is_empty():
+    assert merged([]) == Report()
+
+
+def test_the_totals_of_commits_add_up():
+    facts = [
+        {"ranges": [{"read": 5, "rows": 3, "dead_letters": 2}, {"read": 1, "tombstones": 1}]},
+        {"ranges": []},
+        {"ranges": [{"read": 4, "rows": 3, "quarantined": 1}]},
+    ]
+    assert totals(facts) == {"read": 10, "rows": 6, "dead_letters": 2, "quarantined": 1, "tombstones": 1}
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ([], None),
+        ([{}, {"rows": 0, "bytes": 7}], None),
+        ([{"rows": 10, "bytes": 1000}], 100.0),
+        ([{"rows": 10, "bytes": 1000}, {"rows": 30, "bytes": 600}, {"rows": 0, "bytes": 0}], 40.0),
+        ([{"rows": 100, "bytes": 5}], 1.0),  # never below a byte, which a division could not bear
+    ],
+)
+def test_bytes_per_row_come_from_commits_that_have_rows(facts, expected):
+    assert bytes_per_row(facts) == expected
+
+
+# --- redo -------------------------------------------------------------------------------------------------------
+
+
+class Main:
+    """As much of a table as redo reads."""
+
+    version = 9
+
+    def snapshot(self) -> "Main":
+        return self
+
+    def commits_since(self, version: int) -> list[Committed]:
+        listed = {5: {"/dead": [staged(1)]}, 7: {}, 10: {"/dead": [staged(2)], "/late": [staged(3)]}}
+        return [Committed(v, str(v), {}, files) for v, files in listed.items() if v > version]
+
+
+def test_redo_applies_what_newer_commits_list_each_to_its_table():
+    applied: list[tuple[str, int, int]] = []
+
+    class Side:
+        def __init__(self, location: str) -> None:
+            self.location = location
+
+        def apply_side(self, version, files) -> None:
+            applied.append((self.location, version, files[0].rows))
+
+    assert redo(Main(), Side, 4) == 10
+    assert applied == [("/dead", 5, 1), ("/dead", 10, 2), ("/late", 10, 3)]
+    applied.clear()
+    assert redo(Main(), Side, 10) == 9
+    assert applied == []
