@@ -177,14 +177,18 @@ def samples(record: Record, number: int) -> Iterator[dict[str, Any]]:
 
 def _without_bad_decimal(part: dict[str, Any]) -> dict[str, Any]:
     """Ignore the logical type of a decimal that cannot be, as Avro says; fastavro would refuse the schema."""
-    if part.get("logicalType") != "decimal":
-        return part
-    precision, scale, size = part.get("precision"), part.get("scale", 0), part.get("size")
-    digits_max = len(str(2 ** (8 * size - 1))) - 1 if isinstance(size, int) and size > 0 else None
-    sound = isinstance(precision, int) and isinstance(scale, int) and precision >= 1 and 0 <= scale <= precision
-    if sound and (part.get("type") != "fixed" or (digits_max is not None and precision <= digits_max)):
+    if part.get("logicalType") != "decimal" or _is_decimal(part):
         return part
     return {key: value for key, value in part.items() if key != "logicalType"}
+
+
+def _is_decimal(part: dict[str, Any]) -> bool:
+    precision, scale, size = part.get("precision"), part.get("scale", 0), part.get("size")
+    if not isinstance(precision, int) or not isinstance(scale, int) or not 0 <= scale <= precision or precision < 1:
+        return False
+    if part.get("type") != "fixed":
+        return True
+    return isinstance(size, int) and size > 0 and precision < len(str(2 ** (8 * size - 1)))
 
 
 def _name(schema: Schema) -> str:

@@ -142,12 +142,9 @@ class Task:
             self._dead.add(_at(group, decoded.failures), schema_id, _reasons(decoded.failures))
             group = group.take(decoded.taken)
         with self._clock("conform"):
-            conformed = conform(decoded.rows, known, plan.schemas)
-        if conformed.kept is not None:
-            self._dead.add(_at(group, conformed.failures), schema_id, _reasons(conformed.failures))
-            group = group.filter(conformed.kept)
+            rows = conform(decoded.rows, known, plan.schemas)
         with self._clock("assign"):
-            assigned = assign(conformed.rows, plan.time_rule, self._bucketer, plan.now)
+            assigned = assign(rows, plan.time_rule, self._bucketer, plan.now)
             self._report.time_unit = assigned.unit
         if assigned.kept is not None:
             reasons = assigned.quarantined

@@ -91,7 +91,7 @@ def value_of(schema: Any, rng: random.Random) -> Any:
         case "float" | "double":
             return rng.randrange(-(2**20), 2**20) / 16
         case "boolean":
-            return rng.random() < 0.5  # noqa: PLR2004
+            return rng.random() < 0.5
         case "string":
             return text(rng)
         case "bytes":
@@ -195,9 +195,8 @@ class Case:
 
     def block(self, rng: random.Random) -> tuple[list[bytes], dict[int, int]]:
         """Values, and for the untouched ones: position → row."""
-        size = rng.choice([rng.randrange(1, 17), rng.randrange(17, 50), rng.randrange(17, 50)])
-        if rng.random() < 0.04:  # noqa: PLR2004
-            size = rng.randrange(50, 301)
+        sizes = [rng.randrange(1, 17), rng.randrange(17, 40), rng.randrange(40, 301)]
+        size = rng.choices(sizes, [60, 37, 3])[0]
         at = rng.choices(range(len(self.sound)), k=size)
         for _ in range(rng.randrange(3)):  # whole values trade places
             a, b = rng.randrange(size), rng.randrange(size)
@@ -278,7 +277,7 @@ def has_stray_index(parsed: avro.Record, value: bytes) -> bool:
         schema = parsed.resolve(schema)
         if isinstance(schema, list):
             index = number()
-            if len(schema) == 2 and "null" in schema:  # noqa: PLR2004
+            if len(schema) == 2 and "null" in schema:
                 found |= index not in (0, 1)
                 index = min(abs(index), 1)
             walk(schema[index])
@@ -318,7 +317,7 @@ def has_stray_index(parsed: avro.Record, value: bytes) -> bool:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
-    ("schema", "native", "blocks"), [(FLAT, True, 1_300), (NESTED, True, 1_200), (ENVELOPE, False, 600)]
+    ("schema", "native", "blocks"), [(FLAT, True, 1_200), (NESTED, True, 1_100), (ENVELOPE, False, 800)]
 )
 def test_a_damaged_value_fails_alone_and_as_fastavro_says(schema, native, blocks):
     case = Case(schema, native)
@@ -442,8 +441,9 @@ def accepted(schema: Any) -> avro.Record | None:
     try:
         return avro.parse(json.dumps(schema))
     except avro.UnsupportedSchema as error:
-        assert "items take no bytes" in str(error)
-        return None
+        refusal = str(error)
+    assert "items take no bytes" in refusal
+    return None
 
 
 def without_logical_type(part: dict[str, Any]) -> dict[str, Any]:

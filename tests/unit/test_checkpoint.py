@@ -129,7 +129,8 @@ def damaged(run: Run, name: str, content: bytes | None) -> None:
 
 
 GARBAGE = [
-    b"", b"\n", b"v1", b"v1\n", b"v2\n{}\n{}", b"v1\n{}\n{", b"v1\n{}\n[]", b"v1\n{}\n5", b"v1\n{}\nnull", b"\xff\xfe\x00",
+    b"", b"\n", b"v1", b"v1\n", b"v2\n{}\n{}", b"v1\n{}\n{", b"v1\n{}\n[]", b"v1\n{}\n5", b"v1\n{}\nnull",
+    b"\xff\xfe\x00",
     b'v1\n{}\n{"clicks": 5}', b'v1\n{}\n{"clicks": {"zero": 5}}', b'v1\n{}\n{"clicks": {"0": "five"}}',
     b'v1\n{}\n{"clicks": {"0": null}}', b'v1\n{}\n{"clicks": {"0": [5]}}', b'v1\n{}\n{"clicks": {"0": -5}}',
     b'v1\n{}\n{"clicks": {"0": 1.5}}', b'v1\n{}\n{"clicks": {"0": true}}',
@@ -164,7 +165,9 @@ def test_a_damaged_file_makes_the_checkpoint_unusable_and_is_named(checkpoints, 
         ([1], [], "offsets/0 cannot be read"),
     ],
 )
-def test_batches_that_do_not_follow_each_other_make_the_checkpoint_unusable(checkpoints, tmp_path, planned, committed, said):
+def test_batches_that_do_not_follow_each_other_make_the_checkpoint_unusable(
+    checkpoints, tmp_path, planned, committed, said
+):
     run = Run(tmp_path).started(0)
     for batch in planned:
         run.planned(batch, batch)

@@ -78,7 +78,7 @@ def assembled(report: Report, *committing: Range):
 @pytest.mark.parametrize(("first", "last"), [(4, 6), (5, 9), (0, 20), (9, 9)])
 def test_an_offset_outside_the_range_is_a_bug(first, last):
     report = report_of(a=Counts(read=1, rows=1, offset_min=first, offset_max=last))
-    with pytest.raises(AssertionError, match="lies (before|beyond)"):
+    with pytest.raises(AssertionError, match=r"lies (before|beyond)"):
         assembled(report, Range(PARTS[A], 5, 9))
 
 

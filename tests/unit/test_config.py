@@ -55,7 +55,9 @@ def test_units_are_read_everywhere(file):
     raw = base(
         commit={"max_delay": "30 s"}, roll={"target_file_size": "64 MiB"}, memory={"buffer": "1 GiB"},
         event_time={"field": "at", "unit": "ms", "max_age": "2 w", "max_ahead": "5 min"},
-        bucket={"type": "composite", "parts": [{"type": "event_time", "width": "1 d"}, {"type": "field", "field": "a"}]},
+        bucket={
+            "type": "composite", "parts": [{"type": "event_time", "width": "1 d"}, {"type": "field", "field": "a"}],
+        },
     )  # fmt: skip
     clicks = loaded(file, raw).pipelines["clicks"]
     assert clicks.commit.max_delay == timedelta(seconds=30)
@@ -102,13 +104,13 @@ def test_a_fault_outside_the_pipelines_is_named_with_its_place_and_mend(file, se
         ({"table": {"location": "/lake", "checkpoint_interval": 0}}, ["table.checkpoint_interval:", "greater than"]),
         ({"commit": {"max_records": 0}}, ["pipelines.clicks.commit.max_records:", "greater than"]),
         ({"roll": {"target_file_size": 0}}, ["pipelines.clicks.roll.target_file_size:", "'128 MiB'"]),
-        ({"roll": {"target_file_size": 128}}, ["pipelines.clicks.roll.target_file_size:", "128 needs a number and a unit"]),
+        ({"roll": {"target_file_size": 128}}, ["clicks.roll.target_file_size:", "128 needs a number and a unit"]),
         ({"roll": {"target_file_size": "128"}}, ["pipelines.clicks.roll.target_file_size:", "'128'", "'128 MiB'"]),
         ({"bucket": {"type": "event_tme"}}, ["pipelines.clicks.bucket:", "'event_tme'", "did you mean 'event_time'?"]),
         ({"bucket": {"width": "1 h"}}, ["pipelines.clicks.bucket:", "no 'type'"]),
         ({"bucket": {"type": "event_time", "width": "0 s"}}, ["pipelines.clicks.bucket:", "longer than zero"]),
         ({"bucket": {"type": "event_time", "width": "1 h", "zone": "Mars"}}, ["clicks.bucket:", "'Mars' is unknown"]),
-        ({"bucket": {"type": "event_time", "width": "1 h", "wide": 1}}, ["pipelines.clicks.bucket:", "'wide'", "options are width"]),
+        ({"bucket": {"type": "event_time", "width": "1 h", "wide": 1}}, ["clicks.bucket:", "'wide'", "are width"]),
         ({"bucket": {"type": "no.such:Thing"}}, ["pipelines.clicks.bucket:", "no.such:Thing", "install the module"]),
         ({"bucket": {"type": "composite", "parts": "abc"}}, ["pipelines.clicks.bucket:", "'abc'; make it a list"]),
         ({"bucket": {"type": "composite", "parts": ["field"]}}, ["clicks.bucket:", "'field' is no mapping; write"]),

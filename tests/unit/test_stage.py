@@ -169,15 +169,17 @@ from bucketers import Buckets
 from writer.columnar import Destination
 from writer.stage import Stage
 
-folder, buckets, hot, budget, total = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "hot", int(sys.argv[4]), int(sys.argv[5])
-SIZE, WIDTH = 10_000, 1_000
+folder, shape = sys.argv[1:3]
+buckets, budget, total = map(int, sys.argv[3:])
+SIZE, WIDTH = 8_000, 2_000
 rng = np.random.default_rng(1)
 
 def batch(size, width):
     offsets = pa.array(np.arange(size + 1, dtype=np.int32) * width)
-    payload = pa.Array.from_buffers(pa.binary(), size, [None, offsets.buffers()[1], pa.py_buffer(rng.bytes(size * width))])
+    body = pa.py_buffer(rng.bytes(size * width))
+    payload = pa.Array.from_buffers(pa.binary(), size, [None, offsets.buffers()[1], body])
     codes = rng.integers(0, buckets, size).astype(np.int32)
-    if hot:
+    if shape == "hot":
         codes[rng.random(size) < 0.9] = 0
     rows = pa.table({
         "payload": payload, "n": pa.array(rng.integers(0, 99, size)), "_topic": pa.repeat("t", size),
@@ -209,6 +211,7 @@ while added < total:
     rows, times, found = batch(SIZE, WIDTH)
     added += rows.nbytes
     stage.add(rows, times, found)
+    del rows
 files = stage.finish()
 done.set()
 watcher.join()
@@ -220,13 +223,17 @@ print(json.dumps({
 
 
 def test_memory_is_the_budget_and_one_row_group_however_many_buckets_are_open(tmp_path):
-    cases = {"10 buckets": (10, "even"), "2,000 buckets": (2_000, "even"), "10 buckets, one hot": (10, "hot")}
+    cases = {
+        "10 buckets": (10, "even", ROWS_BYTES),
+        "2,000 buckets": (2_000, "even", ROWS_BYTES),
+        "10 buckets, one hot": (10, "hot", ROWS_BYTES // 2),
+    }
     started = {
         name: subprocess.Popen(
-            [sys.executable, "-c", MEASURE, str(tmp_path / name), str(buckets), shape, str(BUDGET), str(ROWS_BYTES)],
+            [sys.executable, "-c", MEASURE, str(tmp_path / name), shape, str(buckets), str(BUDGET), str(added)],
             stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(Path(room.__file__).parents[1])},
         )
-        for name, (buckets, shape) in cases.items()
+        for name, (buckets, shape, added) in cases.items()
     }  # fmt: skip
     found = {name: json.loads(process.communicate(timeout=120)[0]) for name, process in started.items()}
     for name, facts in found.items():

@@ -52,7 +52,8 @@ ROWS: list[tuple[Any, Any, pa.DataType, Any]] = [
     ({"type": "fixed", "name": "F", "size": 3}, b"abc", pa.binary(), b"abc"),
     ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, "B", pa.string(), "B"),
     (logical("uuid", "string"), "as it is", pa.string(), "as it is"),
-    (logical("uuid", "fixed", name="U", size=16), bytes(range(16)), pa.string(), "00010203-0405-0607-0809-0a0b0c0d0e0f"),
+    (logical("uuid", "fixed", name="U", size=16), bytes(range(16)), pa.string(),
+     "00010203-0405-0607-0809-0a0b0c0d0e0f"),
     (logical("date", "int"), -1, pa.date32(), date(1969, 12, 31)),
     (logical("timestamp-millis", "long"), NOON_MS, TIME, NOON),
     (logical("timestamp-micros", "long"), -1, TIME, EVE),
@@ -65,7 +66,8 @@ ROWS: list[tuple[Any, Any, pa.DataType, Any]] = [
     (logical("time-micros", "long"), 86_399_999_999, pa.int64(), 86_399_999_999),
     (logical("duration", "fixed", name="D", size=12), bytes(12), pa.binary(), bytes(12)),
     (logical("decimal", "bytes", precision=38, scale=2), b"\xff", pa.decimal128(38, 2), Decimal("-0.01")),
-    (logical("decimal", "fixed", name="M", size=4, precision=9, scale=9), b"\0\0\0\5", pa.decimal128(9, 9), Decimal("5E-9")),
+    (logical("decimal", "fixed", name="M", size=4, precision=9, scale=9), b"\0\0\0\5", pa.decimal128(9, 9),
+     Decimal("5E-9")),
     (logical("decimal", "bytes", precision=39, scale=2), b"\x01\x00", pa.string(), "2.56"),
     (logical("decimal", "bytes", precision=77, scale=0), b"\x01\x00", pa.string(), "256"),
     (logical("decimal", "bytes", precision=2, scale=4), b"\x01", pa.binary(), b"\x01"),
@@ -100,6 +102,8 @@ def test_an_avro_type_has_its_arrow_type_and_keeps_its_value(kind, written, arro
     assert found.to_pylist() == [read] * 20
 
 
-@pytest.mark.parametrize("kind", ["null", ["null"], {"type": "record", "name": "Nothing", "fields": []}], ids=json.dumps)
+@pytest.mark.parametrize(
+    "kind", ["null", ["null"], {"type": "record", "name": "Nothing", "fields": []}], ids=json.dumps
+)
 def test_what_holds_nothing_has_no_column(kind):
     assert column(kind, {} if isinstance(kind, dict) else None) is None
