@@ -155,7 +155,7 @@ def _end(r: Running) -> None:
         r.error = None
         log.event("pipeline_stopped", pipeline=name)
         return
-    if r.pipeline.error is None and _TWO_WRITERS in str(failure):
+    if r.pipeline.error is None and _TWO_WRITERS in str(failure) and not r.pipeline.owns_table():
         r.error = Fenced(
             f"another writer uses the checkpoint of pipeline {name!r}: Spark reports {_TWO_WRITERS}. Stop one."
         )

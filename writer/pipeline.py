@@ -105,6 +105,10 @@ class PipelineRun:
             self._busy.release()
         return free
 
+    def owns_table(self) -> bool:
+        """Tell whether this is still the pipeline's last start."""
+        return self._table.snapshot().epoch == self._epoch
+
     def process(self, frame: Any, batch_id: int) -> None:
         """Carry one micro-batch from Kafka into the table. Called by Spark; what it raises ends the query."""
         try:

@@ -65,13 +65,16 @@ def test_an_offset_edited_by_five_is_refused_and_a_new_run_is_right(filled: tupl
     oracle.check(lake, "events", site.ends(name))
 
 
-@pytest.mark.parametrize("damage", [b"", b"v1\n", b"v9\n{}\n{}", b"\x00\xff garbage"])
-def test_an_offset_file_that_cannot_be_read_is_refused(filled: tuple[Site, str, Path, Path], damage: bytes) -> None:
+def test_an_offset_file_that_cannot_be_read_is_refused_and_a_new_run_is_right(
+    filled: tuple[Site, str, Path, Path],
+) -> None:
     site, name, lake, checkpoint = filled
-    newest = max((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
-    newest.write_bytes(damage)
-    (newest.parent / f".{newest.name}.crc").unlink()
-    said = site.once(code=3)
-    assert f"offsets/{newest.name}" in said
-    site.once("--new-run")
-    oracle.check(lake, "events", site.ends(name))
+    for damage in (b"", b"v9\n{}\n{}", b"\x00\xff garbage"):
+        newest = max((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+        newest.write_bytes(damage)
+        (newest.parent / f".{newest.name}.crc").unlink()
+        assert f"offsets/{newest.name}" in site.once(code=3)
+        site.fill(name, 100)
+        site.once("--new-run")
+        oracle.check(lake, "events", site.ends(name))
+        checkpoint = checkpoint.with_name(f"{int(checkpoint.name) + 1:06d}")

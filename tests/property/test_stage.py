@@ -62,7 +62,7 @@ def read(folder: Path, file: StagedFile) -> pa.Table:
     return pq.ParquetFile(folder / file.path).read()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(PIECES, BUDGETS, TARGETS)
 def test_the_files_hold_exactly_what_was_added(pieces, budget, target):
     with TemporaryDirectory() as name, TemporaryDirectory() as scratch:

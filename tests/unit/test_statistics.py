@@ -74,7 +74,7 @@ def as_read(bound: Any, kind: pa.DataType) -> Any:
     return date.fromisoformat(bound) if kind == pa.date32() else bound
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(ROWS, min_size=1, max_size=25), st.integers(1, 25))
 def test_every_value_lies_within_its_bounds(rows, group_rows):
     kinds = {name: kind for name, (kind, _) in {**COLUMNS, **PROVENANCE}.items()}

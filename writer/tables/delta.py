@@ -26,8 +26,7 @@ from writer.report import file_from_json, file_to_json
 from writer.tables.base import Batch, CommitFailed, Committed, ForeignChange, Part, Snapshot
 
 _INCARNATIONS = "headrace.incarnations"
-_OWNER = "headrace.pipeline"
-_LAYOUT = "headrace.layout"
+_OWNER = "headrace/"  # with the pipeline's name: the table's name
 _T = TypeVar("_T")
 # Operations that leave our rows and txn actions as they are, or that the audit can account for.
 _HARMLESS = {
@@ -95,14 +94,14 @@ class DeltaLake:
         """
         try:
             if not DeltaTable.is_deltatable(self._location):
-                self._create(columns, bucket_columns)
-            self._retried(lambda snapshot: self._claim(snapshot, layout))
+                self._create(columns, bucket_columns, layout)
             metadata = self.snapshot().table.metadata()
         except (DeltaError, OSError) as error:
             raise ConfigError(f"cannot open or create a table at {self._location}: {_one_line(error)}") from error
-        owner, known = metadata.configuration.get(_OWNER), metadata.configuration.get(_LAYOUT, "")
-        if owner != self._pipeline:
-            whose = f"belongs to pipeline {owner!r}" if owner else "was not made by headrace"
+        owner, known = metadata.name or "", metadata.description or ""
+        if owner != _OWNER + self._pipeline:
+            made = owner.startswith(_OWNER)
+            whose = f"belongs to pipeline {owner.removeprefix(_OWNER)!r}" if made else "was not made by headrace"
             raise ConfigError(
                 f"the table at {self._location} {whose}; pipeline {self._pipeline!r} needs a location of its own"
             )
@@ -261,23 +260,18 @@ class DeltaLake:
         columns = table.metadata().partition_columns
         table.create_write_transaction(actions, "append", table.schema(), columns, commit_properties=properties)
 
-    def _create(self, columns: pa.Schema, bucket_columns: Sequence[str]) -> None:
+    def _create(self, columns: pa.Schema, bucket_columns: Sequence[str], layout: str) -> None:
+        # Owner and layout stand in the first entry, not in a property set later: of two starts that create the table
+        # at once, the second may write its entry over what the first has set meanwhile.
         DeltaTable.create(
             self._location,
             schema=Schema.from_arrow(columns),
             partition_by=list(bucket_columns),
             mode="ignore",
+            name=_OWNER + self._pipeline,
+            description=layout,
             configuration={"delta.checkpointInterval": str(self._interval)},
         )
-
-    def _claim(self, snapshot: DeltaSnapshot, layout: str) -> None:
-        """Write the owner's name on a table that was just created."""
-        if (
-            snapshot.version == 0
-            and _OWNER not in snapshot.table.metadata().configuration
-            and not snapshot.table.count()
-        ):
-            _set_properties(snapshot, {_OWNER: self._pipeline, _LAYOUT: layout})
 
 
 def _set_properties(snapshot: DeltaSnapshot, properties: dict[str, str]) -> None:
