@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from writer.registry import source
 
 _TRIGGER = "1 second"  # how often Spark asks Kafka for new offsets; a shorter interval burdens the broker
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"  # those of the file are added, they do not replace ours
-_TWO_WRITERS = "CONCURRENT_STREAM_LOG_UPDATE"
+_LOOK_S = 0.2  # between two looks at the queries
 
 
 @dataclass
@@ -102,7 +103,7 @@ def _begin(spark: Any, config: Config, name: str, *, once: bool, new_run: bool) 
         running.query = _query(spark, config, pipeline, pipeline.start(new_run=new_run), once=once)
     except Exception as error:  # noqa: BLE001 - as above
         running.error = error
-        _failed(running, name)
+        _failed(_judged(running), name)
     return running
 
 
@@ -138,7 +139,8 @@ def _watch(running: list[Running], stop: threading.Event) -> None:
     """Wait until no query is left, noting each end as it comes; drain when asked to stop."""
     waiting = [r for r in running if r.query is not None]
     while waiting:
-        stop.wait(0.2)
+        if stop.wait(_LOOK_S):
+            time.sleep(_LOOK_S)  # once it is set, waiting for it does not wait
         for r in list(waiting):
             if stop.is_set() and r.active and r.pipeline.drain():
                 r.query.stop()
@@ -155,24 +157,29 @@ def _end(r: Running) -> None:
         r.error = None
         log.event("pipeline_stopped", pipeline=name)
         return
-    if r.pipeline.error is None and _TWO_WRITERS in str(failure) and not r.pipeline.owns_table():
-        r.error = Fenced(
-            f"another writer uses the checkpoint of pipeline {name!r}: Spark reports {_TWO_WRITERS}. Stop one."
-        )
-    _failed(r, name)
+    _failed(_judged(r), name)
+
+
+def _judged(r: Running) -> Running:
+    """Two writers on one checkpoint make each other fail in many ways; the one that was replaced is just fenced."""
+    if not isinstance(r.error, Fenced) and not r.pipeline.owns_table():
+        name, words = r.pipeline.name, _words(r.error)
+        r.error = Fenced(f"pipeline {name!r} was started again: another writer runs. Stop one of them. ({words})")
+    return r
 
 
 def _failed(r: Running, name: str) -> Running:
-    known = isinstance(r.error, HeadraceError)
-    text = (
-        str(r.error)
-        if known
-        else f"{type(r.error).__name__}: {str(r.error).strip().splitlines()[0] if str(r.error) else ''}"
-    )
-    log.warning("pipeline_failed", pipeline=name, exit_code=exit_code([r.error]), error=text)
-    if not known:
+    log.warning("pipeline_failed", pipeline=name, exit_code=exit_code([r.error]), error=_words(r.error))
+    if not isinstance(r.error, HeadraceError):
         log.detail(r.error)
     return r
+
+
+def _words(error: BaseException | None) -> str:
+    """Return a sentence of ours whole, of any other error its kind and first line."""
+    if isinstance(error, HeadraceError):
+        return str(error)
+    return f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}"
 
 
 class _signals:  # noqa: N801 - reads as a word of the with statement

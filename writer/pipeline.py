@@ -14,7 +14,7 @@ import bucketers
 from bucketers.extract import event_time
 from writer import commit, faults, log, task
 from writer.assign import TimeRule
-from writer.checkpoint import Checkpoints, NewRun, Refuse, decide
+from writer.checkpoint import Checkpoints, NewRun, Refuse, Resume, decide
 from writer.config import Config, layout
 from writer.deadletters import DEAD_LETTERS
 from writer.errors import CheckpointUnusable, ConfigError, HeadraceError
@@ -22,7 +22,7 @@ from writer.kafka import Cluster, Topic
 from writer.plan import PROVENANCE, Rejected, SchemaPlan
 from writer.registry import RegistryUnreachable, SchemaNotFound, SchemaSource
 from writer.report import Report, Source
-from writer.tables.base import Part, Snapshot
+from writer.tables.base import CommitFailed, Part, Snapshot
 from writer.tables.delta import DeltaLake
 
 _BYTES_PER_ROW_GUESS = 60  # of Parquet, until a commit has shown it
@@ -60,6 +60,7 @@ class PipelineRun:
         self._draining = threading.Event()
         self._busy = threading.Lock()
         self._unit: str | None = None
+        self._epoch = 0  # before the start commit
         self.error: BaseException | None = None
 
     def start(self, *, new_run: bool) -> Start:
@@ -80,14 +81,14 @@ class PipelineRun:
         reason = "asked for by --new-run" if new_run else ""
         if ids != snapshot.incarnations():
             reason = "a topic is new, or was deleted and created again"
-        run = self._run(offsets, reason)
+        decision = self._decide(offsets, reason)
         self._epoch = self._table.begin({parts[s]: o for s, o in fresh.items()}, ids)
         self._settled = commit.redo(self._table, self._side, since=snapshot.settled)
         recent = self._table.recent(10)
         self._bytes_per_row = commit.bytes_per_row(recent) or _BYTES_PER_ROW_GUESS
         self._pin_unit(next((facts["time_unit"] for facts in recent if facts["time_unit"]), ""))
         self._table.add_columns([f for f in self._columns() if f.name not in self._bucket_columns])
-        self._run_id = run
+        run = self._run_id = self._run(decision)
         log.event("pipeline_started", pipeline=self.name, start=self._epoch, run=run, offsets=sum(offsets.values()))
         return Start(run, self._checkpoints.path(run), offsets)
 
@@ -106,8 +107,11 @@ class PipelineRun:
         return free
 
     def owns_table(self) -> bool:
-        """Tell whether this is still the pipeline's last start."""
-        return self._table.snapshot().epoch == self._epoch
+        """Tell whether no other start came after this one; while the table cannot be read, none did."""
+        try:
+            return self._epoch == 0 or self._table.snapshot().epoch == self._epoch
+        except CommitFailed:
+            return True
 
     def process(self, frame: Any, batch_id: int) -> None:
         """Carry one micro-batch from Kafka into the table. Called by Spark; what it raises ends the query."""
@@ -125,11 +129,11 @@ class PipelineRun:
         if self._draining.is_set():
             raise Draining(f"pipeline {self.name!r} was asked to stop")
         self._same_topics()
+        snapshot = self._table.snapshot()
+        self._table.check_owner(snapshot, self._epoch)
         self._settled = commit.redo(self._table, self._side, since=self._settled)
         start, end = self._checkpoints.range(self._run_id, batch_id)
         parts = {source: self._part(*source) for source in end}
-        snapshot = self._table.snapshot()
-        self._table.check_owner(snapshot, self._epoch)
         frontier = {part: snapshot.frontier(part) for part in parts.values()}
         committing = commit.ranges(start, end, frontier, parts)
         if not committing:
@@ -280,18 +284,23 @@ class PipelineRun:
             case _:
                 return self._cluster.earliest(sources)
 
-    def _run(self, offsets: Mapping[Source, int], reason: str) -> int:
+    def _decide(self, offsets: Mapping[Source, int], reason: str) -> Resume | NewRun:
+        """Choose the checkpoint; `reason` asks for a new run. Raises CheckpointUnusable."""
         newest = self._checkpoints.newest()
         if reason:
-            decision: Any = NewRun((newest or 0) + 1, reason)
-        else:
-            planned = None if newest is None else self._checkpoints.planned(newest)
-            decision = decide(newest, planned, offsets)
+            return NewRun((newest or 0) + 1, reason)
+        decision = decide(newest, None if newest is None else self._checkpoints.planned(newest), offsets)
         if isinstance(decision, Refuse):
             raise CheckpointUnusable(decision.reason)
-        if isinstance(decision, NewRun):
-            log.event("run_began", pipeline=self.name, run=decision.run, reason=decision.reason)
-        return int(decision.run)
+        return decision
+
+    def _run(self, decision: Resume | NewRun) -> int:
+        """Run id of the decision. A new run is numbered after the start, so that no two starts share a new one."""
+        if isinstance(decision, Resume):
+            return decision.run
+        run = max(decision.run, self._epoch)
+        log.event("run_began", pipeline=self.name, run=run, reason=decision.reason)
+        return run
 
     def _same_topics(self) -> None:
         """Raise when a topic was deleted and created again under this run: its offsets mean other records now."""

@@ -41,12 +41,12 @@ def test_two_writers_on_one_checkpoint_leave_the_table_exact(site: Site, topic: 
     while older.process.poll() is None:
         site.fill(name, 200)
     assert older.wait(30) == 4, older.said()
-    # Spark may have told the newer one too that its log is written by somebody else: a crash, to be started again.
+    # The newer one may have met the older one's entries in Spark's log: a crash, or a checkpoint that is in doubt.
     if newer.process.poll() is None:
         newer.process.send_signal(signal.SIGTERM)
-    assert newer.wait(60) in (0, 1), newer.said()
+    assert newer.wait(60) in (0, 1, 3), newer.said()
     oracle.check_rows(lake, "events")
-    site.once()
+    site.once("--new-run")
     oracle.check(lake, "events", site.ends(name))
 
 
