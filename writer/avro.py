@@ -4,7 +4,7 @@ Everything here is a pure function of the schema. Types of the table:
 
 boolean, int, long, float, double, bytes, string → the same; fixed → binary; enum, uuid → string; date → date32;
 timestamp-* and local-timestamp-* → timestamp[us, UTC] (nanoseconds are floored); time-millis → int32, time-micros →
-int64 (of the day: Delta has no time type); duration → binary(12); decimal up to 38 digits → decimal128, wider → string;
+int64 (of the day: Delta has no time type); duration → binary; decimal up to 38 digits → decimal128, wider → string;
 array → list; map → map<string, …>; record → struct; [null, T] and [T] → T; [int, long] → long and [float, double] →
 double; other unions → struct<member0, member1, …>, as Spark names them; null and records without fields are left out.
 A logical type that does not fit the type it stands on is ignored, as Avro says.

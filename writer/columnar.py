@@ -63,7 +63,7 @@ class Destination:
             try:
                 self.filesystem.delete_file(f"{self.root}/{path}")
             except OSError:
-                continue  # never came to be, or the storage itself failed: `vacuum` finds it
+                continue  # never came to be, or the storage itself failed: an orphan stays
 
 
 class BucketFiles:

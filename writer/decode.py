@@ -78,7 +78,7 @@ def header(schema_id: int) -> bytes:
 
 @dataclass
 class NativeDecoder:
-    """DataFusion's Avro reader over one in-memory container file. One for each writer schema and process."""
+    """DataFusion's Avro reader over one in-memory container file. One for each writer schema of a task."""
 
     record: avro.Record
     deadline: Callable[[int], float] = lambda size: 10 + size / 1e6  # processor seconds; 1 MB/s is 1/300 of usual

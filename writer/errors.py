@@ -2,7 +2,7 @@
 
 HeadraceError            1  crash: restart
 ├── ConfigError          2  the configuration, or what it points at, is wrong: do not restart
-├── CheckpointUnusable   3  Spark's checkpoint disagrees with the table: climb the recovery ladder
+├── CheckpointUnusable   3  Spark's checkpoint disagrees with the table: run again with --new-run
 ├── Fenced               4  another run owns the pipeline: do not restart this one
 └── LimitReached         5  stopped by a limit of the configuration
 

@@ -1,7 +1,7 @@
 """Where a process may be made to die on purpose. Silent unless HEADRACE_FAULT names a point.
 
 `HEADRACE_FAULT=after_commit:3` kills the process with SIGKILL the third time it passes the point `after_commit`. The
-crash tests and `headrace chaos` use it; the points are the moments between two durable effects.
+crash tests use it; the points are the moments between two durable effects.
 """
 
 import os

@@ -24,7 +24,7 @@ def delta_statistics(metadata: pq.FileMetaData) -> str:
     nulls: dict[str, int] = {}
     names = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
     flat = [i for i, name in enumerate(names) if "." not in name]
-    # The last columns are the provenance, which the audit looks up by.
+    # The last columns are the provenance, which a record is looked up by.
     chosen = flat if len(flat) <= COLUMNS_MAX else flat[: COLUMNS_MAX - 5] + flat[-5:]
     for i in chosen:
         bounds = [metadata.row_group(g).column(i).statistics for g in range(metadata.num_row_groups)]

@@ -28,7 +28,7 @@ from writer.tables.base import Batch, CommitFailed, Committed, ForeignChange, Pa
 _INCARNATIONS = "headrace.incarnations"
 _OWNER = "headrace/"  # with the pipeline's name: the table's name
 _T = TypeVar("_T")
-# Operations that leave our rows and txn actions as they are, or that the audit can account for.
+# Operations that leave our rows and txn actions as they are, or take rows away and leave the offsets true.
 _HARMLESS = {
     "OPTIMIZE", "VACUUM START", "VACUUM END", "ADD COLUMN", "ADD COLUMNS", "SET TBLPROPERTIES", "DELETE",
     "ADD CONSTRAINT", "UPDATE FIELD METADATA", "UPDATE TABLE METADATA", "CREATE TABLE", "REORG",
