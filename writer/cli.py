@@ -63,7 +63,7 @@ def demo(
 
     Exit codes: 0 every event is accounted for, 1 not, 2 something that it needs is missing. Ctrl-C leaves nothing.
     """
-    from writer.demo import show
+    from writer.demo.show import show
 
     raise typer.Exit(show(events, keep))
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from writer.checkpoint import Offsets
 from writer.errors import CheckpointUnusable
-from writer.report import Counts, Report
+from writer.rooms.report import Counts, Report
 from writer.tables.base import Batch, Part, Range, SideTable, Table
 
 

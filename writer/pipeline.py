@@ -12,16 +12,17 @@ import pyarrow as pa
 
 import bucketers
 from bucketers.extract import event_time
-from writer import commit, faults, log, task
-from writer.assign import TimeRule
+from writer import commit, faults, log
 from writer.checkpoint import Checkpoints, NewRun, Refuse, Resume, decide
 from writer.config import Config, layout
-from writer.deadletters import DEAD_LETTERS
 from writer.errors import CheckpointUnusable, ConfigError, HeadraceError
 from writer.kafka import Cluster, Topic
-from writer.plan import PROVENANCE, Rejected, SchemaPlan
 from writer.registry import RegistryUnreachable, SchemaNotFound, SchemaSource
-from writer.report import Report, Source
+from writer.rooms import task
+from writer.rooms.assign import TimeRule
+from writer.rooms.deadletters import DEAD_LETTERS
+from writer.rooms.plan import PROVENANCE, Rejected, SchemaPlan
+from writer.rooms.report import Report, Source
 from writer.tables.base import CommitFailed, Part, Snapshot
 from writer.tables.delta import DeltaLake
 

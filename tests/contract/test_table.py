@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Field
 
-from writer.columnar import StagedFile
 from writer.errors import ConfigError, Fenced
-from writer.statistics import delta_statistics
+from writer.rooms.columnar import StagedFile
+from writer.rooms.statistics import delta_statistics
 from writer.tables.base import Batch, CommitFailed, ForeignChange, Part, Range
 from writer.tables.delta import DeltaLake
 

@@ -17,10 +17,13 @@ from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from writer import avro
-from writer.columnar import parquet_writer
-from writer.decode import HEADER_BYTES, NativeDecoder, SingleDecoder, decode, header, is_native
-from writer.normalise import NOT_A_TIME
+from writer.rooms import avro
+from writer.rooms.columnar import parquet_writer
+from writer.rooms.decode import decode, is_native
+from writer.rooms.native import NativeDecoder
+from writer.rooms.normalise import NOT_A_TIME
+from writer.rooms.singly import SingleDecoder
+from writer.rooms.wire import HEADER_BYTES, header
 
 HEAD = header(7)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

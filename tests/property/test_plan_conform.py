@@ -10,10 +10,13 @@ from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from writer import avro
-from writer.conform import conform
-from writer.decode import NativeDecoder, SingleDecoder, decode, header
-from writer.plan import Rejected, SchemaPlan, WriterSchema
+from writer.rooms import avro
+from writer.rooms.conform import conform
+from writer.rooms.decode import decode
+from writer.rooms.native import NativeDecoder
+from writer.rooms.plan import Rejected, SchemaPlan, WriterSchema
+from writer.rooms.singly import SingleDecoder
+from writer.rooms.wire import header
 
 EMPTY = SchemaPlan(pa.schema([]))
 ARROW = {

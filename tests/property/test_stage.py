@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pyarrow import fs
 
 from bucketers import Buckets
-from writer.columnar import Destination, StagedFile
-from writer.stage import Stage
+from writer.rooms.columnar import Destination, StagedFile
+from writer.rooms.stage import Stage
 
 TIME = pa.timestamp("us", "UTC")
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)

@@ -17,7 +17,7 @@ import pytest
 from deltalake import write_deltalake
 
 from tests import oracle
-from writer.demo_report import account, sentence
+from writer.demo import account
 
 pytestmark = pytest.mark.slow
 
@@ -180,13 +180,13 @@ def test_what_does_not_add_up_is_named(tmp_path):
 
     source = ("clicks", 0)
     write("lake", [0, 1], hour=["2026-11-20T05"] * 2, event_time=[when(5)] * 2)
-    assert account(tmp_path / "lake", tmp_path / "none", good={source: 2}, broken={}).differences() == []
+    assert account.of(tmp_path / "lake", tmp_path / "none", good={source: 2}, broken={}).differences() == []
     write("letters", [2], error=["bad"])
-    found = account(tmp_path / "lake", tmp_path / "letters", good={source: 2}, broken={source: 1})
+    found = account.of(tmp_path / "lake", tmp_path / "letters", good={source: 2}, broken={source: 1})
     assert found.differences() == []
-    assert sentence(found) == "3 produced = 2 rows + 1 dead letters + 0 lost, 0 twice"
+    assert account.sentence(found) == "3 produced = 2 rows + 1 dead letters + 0 lost, 0 twice"
     write("lake", [1, 2, 9], hour=["2026-11-20T05"] * 3, event_time=[when(5), when(5), when(6)])
-    found = account(tmp_path / "lake", tmp_path / "letters", good={source: 4}, broken={source: 1})
+    found = account.of(tmp_path / "lake", tmp_path / "letters", good={source: 4}, broken={source: 1})
     assert (found.lost, found.twice, found.unknown) == (2, 2, 1)
     assert found.differences() == [
         "2 of 5 offsets are in neither table",

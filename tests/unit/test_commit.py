@@ -5,10 +5,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from writer.checkpoint import Source
-from writer.columnar import StagedFile
 from writer.commit import batch, bytes_per_row, merged, ranges, redo, totals
 from writer.errors import CheckpointUnusable
-from writer.report import Counts, Report
+from writer.rooms.columnar import StagedFile
+from writer.rooms.report import Counts, Report
 from writer.tables.base import Committed, Part, Range
 
 A, B, C = ("clicks", 0), ("clicks", 1), ("views", 0)

@@ -10,19 +10,13 @@ import pyarrow as pa
 import pytest
 from fastavro import parse_schema, schemaless_writer
 
-from writer import avro
-from writer import decode as room
-from writer.decode import (
-    SINGLY,
-    BlockRefused,
-    DecoderHung,
-    NativeDecoder,
-    SingleDecoder,
-    decode,
-    header,
-    is_native,
-)
-from writer.normalise import NOT_A_TIME
+from writer.rooms import avro
+from writer.rooms import decode as room
+from writer.rooms.decode import SINGLY, decode, is_native
+from writer.rooms.native import BlockRefused, DecoderHung, NativeDecoder
+from writer.rooms.normalise import NOT_A_TIME
+from writer.rooms.singly import SingleDecoder
+from writer.rooms.wire import header
 
 HEAD = header(1)
 

@@ -14,9 +14,9 @@ import pytest
 from pyarrow import fs
 
 from bucketers import Buckets
-from writer import stage as room
-from writer.columnar import GROUP_BYTES_MAX, Destination
-from writer.stage import Stage
+from writer.rooms import stage as room
+from writer.rooms.columnar import GROUP_BYTES_MAX, Destination
+from writer.rooms.stage import Stage
 
 MIB = 2**20
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -166,8 +166,8 @@ from pathlib import Path
 import numpy as np, pyarrow as pa
 from pyarrow import fs
 from bucketers import Buckets
-from writer.columnar import Destination
-from writer.stage import Stage
+from writer.rooms.columnar import Destination
+from writer.rooms.stage import Stage
 
 folder, shape = sys.argv[1:3]
 buckets, budget, total = map(int, sys.argv[3:])

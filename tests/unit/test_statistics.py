@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from writer.columnar import parquet_writer
-from writer.statistics import COLUMNS_MAX, delta_statistics
+from writer.rooms.columnar import parquet_writer
+from writer.rooms.statistics import COLUMNS_MAX, delta_statistics
 
 TIME = pa.timestamp("us", "UTC")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from fastavro import parse_schema, schemaless_writer
 
-from writer.assign import TimeRule
-from writer.deadletters import DEAD_LETTERS
-from writer.plan import PROVENANCE, SchemaPlan
-from writer.report import Counts, Report
-from writer.task import REPORT, TaskPlan, run
+from writer.rooms.assign import TimeRule
+from writer.rooms.deadletters import DEAD_LETTERS
+from writer.rooms.plan import PROVENANCE, SchemaPlan
+from writer.rooms.report import Counts, Report
+from writer.rooms.task import REPORT, TaskPlan, run
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 KAFKA_TIME = datetime(2026, 11, 20, 12, 0, 1, tzinfo=UTC)

@@ -10,8 +10,11 @@ import pyarrow as pa
 import pytest
 from fastavro import parse_schema, schemaless_writer
 
-from writer import avro
-from writer.decode import NativeDecoder, SingleDecoder, decode, header, is_native
+from writer.rooms import avro
+from writer.rooms.decode import decode, is_native
+from writer.rooms.native import NativeDecoder
+from writer.rooms.singly import SingleDecoder
+from writer.rooms.wire import header
 
 TIME = pa.timestamp("us", "UTC")
 POINT = {"type": "record", "name": "Point", "fields": [{"name": "x", "type": "int"}, {"name": "none", "type": "null"}]}

@@ -6,8 +6,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from writer.columnar import StagedFile
 from writer.errors import HeadraceError
+from writer.rooms.columnar import StagedFile
 
 
 class ForeignChange(HeadraceError):

@@ -20,9 +20,9 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction
 
 from writer import faults
-from writer.columnar import StagedFile
 from writer.errors import ConfigError, Fenced
-from writer.report import file_from_json, file_to_json
+from writer.rooms.columnar import StagedFile
+from writer.rooms.report import file_from_json, file_to_json
 from writer.tables.base import Batch, CommitFailed, Committed, ForeignChange, Part, Snapshot
 
 _INCARNATIONS = "headrace.incarnations"

@@ -9,8 +9,8 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-from writer import avro
-from writer.decode import is_native
+from writer.rooms import avro
+from writer.rooms.decode import is_native
 
 # What every row carries besides its own fields: the lake proves itself, and the frontier can be rebuilt from the files.
 PROVENANCE = pa.schema(

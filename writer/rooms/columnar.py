@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from writer.statistics import delta_statistics
+from writer.rooms.statistics import delta_statistics
 
 GROUP_ROWS_MAX = 1_000_000
 GROUP_BYTES_MAX = 128 * 2**20  # of Arrow data

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from writer.columnar import StagedFile
+from writer.rooms.columnar import StagedFile
 
 Source = tuple[str, int]  # topic, partition
 _OUTCOMES = ("read", "rows", "tombstones", "dead_letters", "quarantined")

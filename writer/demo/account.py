@@ -15,7 +15,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from writer.report import Source
+from writer.rooms.report import Source
 
 _MIB = 2**20
 _PROVENANCE = {"_topic": "VARCHAR", "_incarnation": "INT", "_partition": "INT", "_offset": "BIGINT"}
@@ -69,7 +69,7 @@ class Account:
         return [phrase for phrase, difference in found.items() if difference]
 
 
-def account(lake: Path, dead_letters: Path, *, good: Mapping[Source, int], broken: Mapping[Source, int]) -> Account:
+def of(lake: Path, dead_letters: Path, *, good: Mapping[Source, int], broken: Mapping[Source, int]) -> Account:
     """Ask DuckDB over the files that both tables name; `good` and `broken` are what each partition was given.
 
     Each partition's log begins at offset 0, and holds nothing else.

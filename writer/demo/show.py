@@ -11,10 +11,11 @@ from confluent_kafka import KafkaException
 from rich.console import Console
 from rich.table import Table
 
-from writer import artifacts, demo_report
+from writer import artifacts
 from writer.artifacts import JavaMissing
-from writer.demo_flow import PIPELINE, TOPICS, Flow, Steps, configuration, create_topics, mark
-from writer.demo_ground import Ground, Interruption, Stopped
+from writer.demo import account
+from writer.demo.flow import PIPELINE, TOPICS, Flow, Steps, configuration, create_topics, mark
+from writer.demo.ground import Ground, Interruption, Stopped
 from writer.embedded import ServerFailed, Stack
 from writer.embedded.registry import JAVA_MIN
 from writer.errors import ConfigError
@@ -32,7 +33,7 @@ def show(events: int, keep: Path | None) -> int:
     console = Console(highlight=False)
     ground = Ground(keep)
     interruption = Interruption()
-    found: demo_report.Account | None = None
+    found: account.Account | None = None
     try:
         try:
             interruption.listen()
@@ -68,7 +69,7 @@ def _require_the_extra() -> None:
     artifacts.java()  # Spark's and Kafka's
 
 
-def _play(events: int, ground: Ground, interruption: Interruption, console: Console) -> demo_report.Account:
+def _play(events: int, ground: Ground, interruption: Interruption, console: Console) -> account.Account:
     """Start everything, let the events flow, stop everything, and ask DuckDB."""
     steps = Steps(console)
     stack = ground.stack = Stack(ground.directory / "servers")
@@ -91,7 +92,7 @@ def _play(events: int, ground: Ground, interruption: Interruption, console: Cons
         stack.stop()
         ground.wait_for_orphans()
     with steps.step("reading the lake with DuckDB", "lake read by DuckDB, from its files"):
-        return demo_report.account(
+        return account.of(
             ground.lake, ground.lake.with_name(f"{PIPELINE}_dead_letters"), good=flow.good, broken=flow.broken
         )
 
@@ -113,17 +114,15 @@ def _header(events: int, stack: Stack, ground: Ground) -> Table:
     return table
 
 
-def _conclude(found: demo_report.Account, keep: Path | None, ground: Ground, console: Console) -> int:
+def _conclude(found: account.Account, keep: Path | None, ground: Ground, console: Console) -> int:
     """Print the findings and where to look further. Returns the exit code."""
     console.print()
-    console.print(demo_report.show(found))
+    console.print(account.show(found))
     problems = found.differences()
     if problems:
-        console.print(
-            f"[red]It does not add up:[/] {demo_report.sentence(found)}; {'; '.join(problems)}.", soft_wrap=True
-        )
+        console.print(f"[red]It does not add up:[/] {account.sentence(found)}; {'; '.join(problems)}.", soft_wrap=True)
     else:
-        console.print(f"{mark(console)} [bold]{demo_report.sentence(found)}[/]", soft_wrap=True)
+        console.print(f"{mark(console)} [bold]{account.sentence(found)}[/]", soft_wrap=True)
         distinct = f"{found.rows_distinct:,} distinct (_topic, _incarnation, _partition, _offset)"
         console.print(f"  DuckDB counts {distinct} in {found.rows:,} rows", soft_wrap=True)
     console.print()

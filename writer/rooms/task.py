@@ -20,15 +20,18 @@ import pyarrow.compute as pc
 from pyarrow import fs
 
 import bucketers
-from writer import avro
-from writer.assign import TimeRule, assign
-from writer.columnar import Destination
-from writer.conform import conform
-from writer.deadletters import DeadLetterFile, incarnation_column
-from writer.decode import HEADER_BYTES, NativeDecoder, SingleDecoder, decode
-from writer.plan import Rejected, SchemaPlan, WriterSchema
-from writer.report import Counts, Report, Source
-from writer.stage import Stage
+from writer.rooms import avro
+from writer.rooms.assign import TimeRule, assign
+from writer.rooms.columnar import Destination
+from writer.rooms.conform import conform
+from writer.rooms.deadletters import DeadLetterFile, incarnation_column
+from writer.rooms.decode import decode
+from writer.rooms.native import NativeDecoder
+from writer.rooms.plan import Rejected, SchemaPlan, WriterSchema
+from writer.rooms.report import Counts, Report, Source
+from writer.rooms.singly import SingleDecoder
+from writer.rooms.stage import Stage
+from writer.rooms.wire import HEADER_BYTES
 
 REPORT = pa.schema([pa.field("report", pa.string())])
 

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from writer.plan import SchemaPlan, WriterSchema
+from writer.rooms.plan import SchemaPlan, WriterSchema
 
 
 def conform(rows: pa.Table, schema: WriterSchema, plan: SchemaPlan) -> pa.Table:

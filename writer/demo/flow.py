@@ -12,10 +12,10 @@ from deltalake import DeltaTable
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
-from writer.demo_ground import Ground, Interruption, Writer
+from writer.demo.ground import Ground, Interruption, Writer
 from writer.embedded import Stack
 from writer.embedded.events import produce
-from writer.report import Source
+from writer.rooms.report import Source
 from writer.tables.base import CommitFailed, Part
 from writer.tables.delta import DeltaLake
 

@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from writer import avro
-from writer.columnar import Destination, StagedFile, let_go, parquet_writer
-from writer.plan import PROVENANCE
-from writer.report import Source
-from writer.statistics import delta_statistics
+from writer.rooms import avro
+from writer.rooms.columnar import Destination, StagedFile, let_go, parquet_writer
+from writer.rooms.plan import PROVENANCE
+from writer.rooms.report import Source
+from writer.rooms.statistics import delta_statistics
 
 DEAD_LETTERS = pa.schema(
     [

@@ -1,0 +1,1 @@
+"""The demo: all of headrace on one machine."""

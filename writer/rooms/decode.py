@@ -1,0 +1,98 @@
+"""Avro values to Arrow rows: natively by the block, one by one where that is refused. A bad value fails alone."""
+
+from io import BytesIO
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from fastavro import schemaless_writer
+
+from writer.rooms import avro
+from writer.rooms.native import BlockRefused, DecoderHung, NativeDecoder
+from writer.rooms.singly import Decoded, SingleDecoder
+from writer.rooms.wire import header
+
+BLOCK_BYTES_MAX = 2**30  # Arrow's binary arrays end at 2 GiB; half of it leaves room for the nonces
+SINGLY = 16  # this few records are decoded one by one: a native call costs as much
+
+
+class BlockDecoder(Protocol):
+    """Decodes a block of framed values (binary array, header included) all at once, or raises BlockRefused."""
+
+    def __call__(self, values: pa.Array) -> tuple[pa.Table, pa.StringArray | None]:
+        """Return n rows in table types, and why a row holds a value that the table cannot (null: it does not)."""
+
+
+def decode(values: pa.Array, native: BlockDecoder | None, singly: SingleDecoder) -> Decoded:
+    """Decode a block of values that carry the same header. Bad values fail alone; the rest keeps its order.
+
+    `values`: binary array without nulls, every value with its header. `native` None: the schema is not native.
+    A block that is refused is halved until the culprits stand alone.
+    """
+    if native is None:
+        return singly(values)
+    done: list[tuple[int, Decoded]] = []
+    pending = [(0, len(values))]
+    while pending:
+        start, stop = pending.pop()
+        block = values.slice(start, stop - start)
+        few = stop - start <= SINGLY
+        outcome = None
+        if block.nbytes <= BLOCK_BYTES_MAX and not (few and done):
+            outcome = _natively(block, native, singly)
+        if outcome is None and few:
+            outcome = singly(block)
+        if outcome is not None:
+            done.append((start, outcome))
+        else:
+            middle = (start + stop) // 2
+            pending += [(middle, stop), (start, middle)]
+    return _joined(done)
+
+
+def _natively(block: pa.Array, native: BlockDecoder, singly: SingleDecoder) -> Decoded | None:
+    """Decode the block at once; None when it is refused."""
+    try:
+        return _without_bad(*native(block))
+    except DecoderHung:
+        return singly(block)
+    except BlockRefused:
+        return None
+
+
+def is_native(record: avro.Record) -> bool:
+    """Probe the native decoder with records through every branch of the schema; fastavro's answer is the judge."""
+    schema_id, probe = 1, []
+    plain = avro.plain_schema(record)
+    for sample in avro.samples(record, 24):
+        out = BytesIO()
+        out.write(header(schema_id))
+        schemaless_writer(out, plain, sample)
+        probe.append(out.getvalue())
+    values = pa.array(probe, pa.binary())
+    expected = SingleDecoder(record)(values)
+    if expected.failures:
+        return False
+    try:
+        rows, bad = NativeDecoder(record, deadline=lambda _: 5)(values)
+    except BlockRefused:
+        return False
+    return bad is None and bool(rows.equals(expected.rows))
+
+
+def _without_bad(rows: pa.Table, bad: pa.StringArray | None) -> Decoded:
+    positions = pa.arange(0, rows.num_rows)
+    if bad is None:
+        return Decoded(rows, positions, {})
+    good = bad.is_null()
+    at = positions.filter(bad.is_valid()).to_pylist()  # cold: only the bad ones
+    return Decoded(rows.filter(good), positions.filter(good), dict(zip(at, bad.drop_null().to_pylist(), strict=True)))
+
+
+def _joined(parts: list[tuple[int, Decoded]]) -> Decoded:
+    if len(parts) == 1:
+        return parts[0][1]
+    parts.sort(key=lambda part: part[0])
+    rows = pa.concat_tables([part.rows for _, part in parts])
+    taken = pa.concat_arrays([pc.add(part.taken, start) for start, part in parts])
+    return Decoded(rows, taken, {start + at: why for start, part in parts for at, why in part.failures.items()})

@@ -1,0 +1,173 @@
+"""A block of Avro values to Arrow rows at once, with a proof that each record consumed exactly its own bytes.
+
+A block of Avro values laid end to end is byte for byte the body of an Avro object-container block. A random nonce is
+laid after each value; a schema that names header and nonce as fields makes a native container reader decode the lot.
+Where every row's nonce reads back, every record began and ended where it should: a record that consumed more or less
+would have shifted its own nonce, and no producer can know it. (docs/adr/0002-arrow-data-plane.md)
+
+What the proof cannot see: an index of a nullable union that is out of range (2 and up, or negative) but consumes the
+same bytes is read as the second branch.
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as StillRunning
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from writer.rooms import avro
+from writer.rooms.normalise import Normalised, any_bad, normalise
+from writer.rooms.wire import HEADER_BYTES
+
+NONCE_BYTES = 8
+_SYNC = b"headrace-sync-16"
+
+
+class BlockRefused(Exception):
+    """The native decoder could not prove this block. Which record is to blame is not known yet."""
+
+
+class DecoderHung(BlockRefused):
+    """The native decoder used more processor time than the block's size can explain. Its thread is lost."""
+
+
+@dataclass
+class NativeDecoder:
+    """DataFusion's Avro reader over one in-memory container file. One for each writer schema of a task."""
+
+    record: avro.Record
+    deadline: Callable[[int], float] = lambda size: 10 + size / 1e6  # processor seconds; 1 MB/s is 1/300 of usual
+    scratch: str | None = None  # directory for the scratch file's name; Spark's own is cleared with the application
+    _hung: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self._schema, self._head, self._tail = avro.framed(
+            self.record, header_bytes=HEADER_BYTES, nonce_bytes=NONCE_BYTES
+        )
+        self._file = _Scratch(self.scratch)
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="avro")
+        self._context: tuple[int, Any] | None = None
+
+    @property
+    def hung(self) -> bool:
+        """A thread of this process is lost in the reader: end the process after the task."""
+        return self._hung
+
+    def __call__(self, values: pa.Array) -> tuple[pa.Table, pa.StringArray | None]:
+        """Decode all, prove all. Raises BlockRefused when a record is bad, DecoderHung when the reader spins."""
+        if self._hung:
+            raise BlockRefused("the native decoder of this process is lost")
+        nonce = os.urandom(NONCE_BYTES)
+        framed = pc.binary_join_element_wise(values, pa.scalar(nonce, values.type), pa.scalar(b"", values.type))
+        body = _bytes_of(framed)
+        self._file.write(_container(self._schema, len(values), body))
+        table = self._watched(len(values), len(body))
+        if table.num_rows != len(values) or not _all_equal(table.column(self._tail), nonce):
+            raise BlockRefused("a record did not end where its value ends")
+        try:
+            return self._in_table_types(table)
+        except pa.ArrowException as error:
+            raise BlockRefused(str(error)) from error
+
+    def _watched(self, count: int, size: int) -> pa.Table:
+        limit = time.process_time() + self.deadline(size)
+        future = self._pool.submit(self._read, count)
+        while True:
+            try:
+                return future.result(timeout=0.5)
+            except StillRunning:
+                if time.process_time() > limit:
+                    self._hung = True
+                    raise DecoderHung(f"no end after {self.deadline(size):.0f} s on {size} bytes") from None
+            except Exception as error:
+                raise BlockRefused(str(error)) from error
+            except BaseException as error:
+                if type(error).__name__ != "PanicException":  # a panic of the Rust code is no Exception
+                    raise
+                raise BlockRefused(str(error)) from error
+
+    def _read(self, count: int) -> pa.Table:
+        # batch_size == count together with limit(count) makes the reader stop at the last record, also when bytes are
+        # left over, where it would spin for ever.
+        if self._context is None or self._context[0] != count:
+            from datafusion import SessionConfig, SessionContext
+
+            config = SessionConfig().with_target_partitions(1).with_batch_size(max(count, 1))
+            self._context = (count, SessionContext(config))
+        return self._context[1].read_avro(self._file.path).limit(count).to_arrow_table()
+
+    def _in_table_types(self, table: pa.Table) -> tuple[pa.Table, pa.StringArray | None]:
+        columns: dict[str, Normalised] = {}
+        for spec in self.record.fields:
+            column = table.column(spec["name"])
+            done = normalise(self.record, spec["type"], _one_chunk(column))
+            if done is not None:
+                columns[spec["name"]] = done
+        rows = pa.table({name: done.values for name, done in columns.items()})
+        return rows, any_bad(list(columns.values()))
+
+
+class _Scratch:
+    """A file in memory, rewritten for each block, under a name that ends in .avro as the reader insists."""
+
+    def __init__(self, directory: str | None) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="headrace-avro-", dir=directory)
+        self.path = os.path.join(self._folder.name, "block.avro")  # noqa: PTH118 - the reader takes text
+        if hasattr(os, "memfd_create"):
+            self._file = os.memfd_create("headrace-avro")
+            os.symlink(f"/proc/{os.getpid()}/fd/{self._file}", self.path)  # noqa: PTH211
+        else:
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+
+    def write(self, parts: list[bytes | memoryview]) -> None:
+        os.ftruncate(self._file, 0)
+        os.lseek(self._file, 0, os.SEEK_SET)
+        for part in parts:
+            view = memoryview(part)
+            while view.nbytes:
+                view = view[os.write(self._file, view) :]
+
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):
+            os.close(self._file)
+
+
+def _container(schema: str, count: int, body: memoryview) -> list[bytes | memoryview]:
+    """Avro 1.12, object container files: magic, metadata map, sync marker; then count, size, body, sync marker."""
+    meta = [b"avro.schema", schema.encode(), b"avro.codec", b"null"]
+    head = b"Obj\x01" + _long(2) + b"".join(_long(len(part)) + part for part in meta) + _long(0) + _SYNC
+    return [head + _long(count) + _long(len(body)), body, _SYNC]
+
+
+def _long(value: int) -> bytes:
+    """Avro's zig-zag variable-length integer."""
+    rest, out = (value << 1) ^ (value >> 63), bytearray()
+    while rest & ~0x7F:
+        out.append((rest & 0x7F) | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+def _bytes_of(values: pa.Array) -> memoryview:
+    offsets = memoryview(values.buffers()[1]).cast("i")
+    return memoryview(values.buffers()[2])[offsets[values.offset] : offsets[values.offset + len(values)]]
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks == 1 and column.chunk(0).offset == 0:
+        return column.chunk(0)
+    combined = column.combine_chunks()
+    return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
+
+
+def _all_equal(column: pa.ChunkedArray, value: bytes) -> bool:
+    return column.null_count == 0 and bool(
+        pc.all(pc.equal(column, pa.scalar(value, column.type))).as_py() in (True, None)
+    )
