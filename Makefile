@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SHELL := bash
 
-.PHONY: demo test check slow setup reference lock clean
+.PHONY: demo demo-picture test check slow guard setup reference lock clean
 
 demo: $(READY)
 	$(BIN)/headrace demo
@@ -26,6 +26,10 @@ check: $(READY)
 slow: $(READY)
 	$(BIN)/pytest -q -m slow
 
+# Two minutes: fails when the writer lost more than 15 % of its speed (bench/README.md).
+guard: $(READY)
+	$(BIN)/python -m bench.guard
+
 setup: $(READY)
 
 $(READY): requirements.lock pyproject.toml
@@ -35,9 +39,15 @@ $(READY): requirements.lock pyproject.toml
 lock:
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header -q -o requirements.lock
 
-# docs/REFERENCE.md from the code.
+# docs/REFERENCE.md, docs/METRICS.md and docs/SIZING.md from the code.
 reference: $(READY)
 	$(BIN)/python docs/reference.py
+	$(BIN)/python docs/metrics.py
+	$(BIN)/python docs/sizing.py
+
+# docs/images/demo.svg from a run of the demo.
+demo-picture: $(READY)
+	$(BIN)/python docs/picture.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -53,6 +53,7 @@ class Site:
             "registry": {"url": self.registry_url},
             "checkpoints": str(self.root / "checkpoints"),
             "spark": {"conf": {"spark.driver.extraJavaOptions": QUICK_START}},
+            "http": {"port": 0},  # any free one: several writers run on this machine
             "pipelines": self.pipelines,
             **self.overrides,
         }

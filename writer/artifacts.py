@@ -114,6 +114,26 @@ BUNDLES = {
         ),
     )
 }
+# What the bench's plain jobs run on; fetched only there. Not transitive: pyspark carries the rest.
+BENCH_BUNDLES = {
+    bundle.name: bundle
+    for bundle in (
+        Bundle("spark-avro", "4.0.2", (Module("org.apache.spark", "spark-avro_2.13", "4.0.2"),), files=1, megabytes=1),
+        Bundle(
+            "delta-spark",
+            "4.3.1",
+            (
+                Module("io.delta", "delta-spark_4.0_2.13", "4.3.1"),
+                Module("io.delta", "delta-storage", "4.3.1"),
+                Module("io.delta", "delta-kernel-api", "4.3.1"),
+                Module("io.delta", "delta-kernel-defaults", "4.3.1"),
+                Module("io.unitycatalog", "unitycatalog-client", "0.5.0"),
+            ),
+            files=5,
+            megabytes=13,
+        ),
+    )
+}
 
 
 def fetch(name: str, *, say: Callable[[str], None]) -> Path:
@@ -122,7 +142,7 @@ def fetch(name: str, *, say: Callable[[str], None]) -> Path:
     Safe to call from several processes at once and to kill at any moment: a bundle appears by one rename.
     `say` gets a sentence before anything slow. Raises ArtifactError, JavaMissing.
     """
-    bundle = BUNDLES[name]
+    bundle = (BUNDLES | BENCH_BUNDLES)[name]
     home = cache_dir()
     done = home / f"{bundle.name}-{bundle.version}"
     if done.is_dir():

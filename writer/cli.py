@@ -1,9 +1,10 @@
 """The `headrace` command. Verbs of other packages join through the entry-point group `headrace.commands`."""
 
 import sys
+from datetime import UTC, datetime
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -41,15 +42,11 @@ def run(
     --new-run), 4 fenced by another run, 5 stopped by a limit.
     """
     from writer import job, log
-    from writer.config import did_you_mean, load
-    from writer.errors import ConfigError
+    from writer.config import load
 
     log.set_up()
     settings = load(config)
-    for name in pipeline or []:
-        if name not in settings.pipelines:
-            raise ConfigError(f"{config} has no pipeline {name!r}{did_you_mean(name, list(settings.pipelines))}")
-    raise typer.Exit(job.run(settings, once=once, new_run=new_run, only=pipeline))
+    raise typer.Exit(job.run(settings, once=once, new_run=new_run, only=settings.chosen(pipeline)))
 
 
 @app.command()
@@ -58,14 +55,174 @@ def demo(
         Path | None, typer.Option("--keep", help="Put lake, logs and configuration here and keep them.")
     ] = None,
     events: Annotated[int, typer.Option("--events", min=1000, help="How many events to produce.")] = 200_000,
+    hold: Annotated[
+        bool | None,
+        typer.Option(
+            "--hold/--no-hold",
+            help="After the account, let broker, registry and writer run until Ctrl-C. By default with --keep on a "
+            "terminal; never in a pipe or a script.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Show it all on this machine: a real broker and registry, events, the writer, and a query over the lake.
 
-    Exit codes: 0 every event is accounted for, 1 not, 2 something that it needs is missing. Ctrl-C leaves nothing.
+    Half-way the schema changes; some events are late, from the future, or broken. Each is counted at the end.
+
+    Exit codes: 0 every event is accounted for, 1 not, 2 something that it needs is missing.
+
+    Ctrl-C leaves nothing running, and no files unless --keep names a directory.
     """
     from writer.demo.show import show
 
-    raise typer.Exit(show(events, keep))
+    raise typer.Exit(show(events, keep, hold=hold))
+
+
+@app.command()
+def validate(
+    config: Annotated[Path, typer.Argument(help="Configuration file (YAML).")],
+    pipeline: Annotated[
+        list[str] | None, typer.Option("--pipeline", help="Only this pipeline; may be repeated.")
+    ] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Ask neither Kafka nor a registry.")] = False,
+    sample: Annotated[
+        int, typer.Option("--sample", min=0, help="How many records of each pipeline to look at; 0: none.")
+    ] = 1_000,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="A JSON list of check, pipeline, status, message, mend.")
+    ] = False,
+) -> None:
+    """Check everything that a start needs: file, Kafka, registry, records, tables, this machine. Changes nothing.
+
+    Exit codes: 0 nothing is wrong, 2 something is.
+    """
+    from writer.surface import validate as verb
+
+    now = datetime.now(UTC)
+    raise typer.Exit(verb.validate(config, pipeline, offline=offline, records=sample, as_json=as_json, now=now))
+
+
+@app.command()
+def preview(
+    config: Annotated[Path, typer.Argument(help="Configuration file (YAML).")],
+    pipeline: Annotated[
+        str | None, typer.Option("--pipeline", help="Which pipeline; may be left out when there is one.")
+    ] = None,
+    at: Annotated[
+        Literal["raw", "decoded", "assigned", "staged"],
+        typer.Option("--at", help="As Kafka holds them, as rows, with event times and buckets, or as Parquet files."),
+    ] = "decoded",
+    records: Annotated[int, typer.Option("-n", "--records", min=1, help="How many records.")] = 20,
+    start: Annotated[
+        str, typer.Option("--from", help="latest: the newest; or from earliest, or from a time, on.")
+    ] = "latest",
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on with what comes, until Ctrl-C; from a position: all from there on.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line for each record, or file.")] = False,
+) -> None:
+    """Show records of a pipeline's topics as a room of the writer sees them. Without Spark; changes nothing.
+
+    Exit codes: 0 shown, 1 Kafka or the registry does not answer, 2 configuration.
+    """
+    from writer.config import load
+    from writer.surface import preview as verb
+
+    now = datetime.now(UTC)
+    raise typer.Exit(
+        verb.preview(
+            load(config), pipeline, at=at, records=records, start=start, follow=follow, as_json=as_json, now=now
+        )
+    )
+
+
+@app.command()
+def status(
+    config: Annotated[Path, typer.Argument(help="Configuration file (YAML).")],
+    pipeline: Annotated[
+        list[str] | None, typer.Option("--pipeline", help="Only this pipeline; may be repeated.")
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again and again, until Ctrl-C.")] = False,
+    interval: Annotated[str, typer.Option("--interval", help="Time between two looks with --watch.")] = "2 s",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON document; with --watch, one a line for each look.")
+    ] = False,
+) -> None:
+    """Show how the pipelines are: lag, last commit, rates, dead letters, retention. Asks the driver, else the lake.
+
+    Exit codes: 0 shown, 1 a pipeline has failed or its table cannot be read, 2 configuration.
+    """
+    from rich.console import Console
+
+    from writer.config import load
+    from writer.surface import status as verb
+    from writer.units import duration
+
+    settings = load(config)
+    try:
+        every = duration(interval) if watch else None
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--interval") from error
+    console = Console(highlight=False)
+    raise typer.Exit(verb.status(settings, settings.chosen(pipeline), every=every, as_json=as_json, console=console))
+
+
+@app.command()
+def explain(
+    config: Annotated[Path, typer.Argument(help="Configuration file (YAML).")],
+    pipeline: Annotated[
+        list[str] | None, typer.Option("--pipeline", help="Only this pipeline; may be repeated.")
+    ] = None,
+    batch: Annotated[int | None, typer.Option("--batch", min=0, help="The newest commit of this batch.")] = None,
+    version: Annotated[int | None, typer.Option("--version", min=0, help="The commit of this table version.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+) -> None:
+    """Explain why a batch was committed when it was, and what it cost. Without options: the last. Reads the lake only.
+
+    Exit codes: 0 shown, 1 there is no such commit, 2 configuration.
+    """
+    from rich.console import Console
+
+    from writer.config import load
+    from writer.surface import explain as verb
+
+    settings = load(config)
+    console = Console(highlight=False)
+    names = settings.chosen(pipeline)
+    raise typer.Exit(verb.explain(settings, names, batch=batch, version=version, as_json=as_json, console=console))
+
+
+@app.command()
+def plan(
+    config: Annotated[Path, typer.Argument(help="Configuration file (YAML).")],
+    pipeline: Annotated[
+        list[str] | None, typer.Option("--pipeline", help="Only this pipeline; may be repeated.")
+    ] = None,
+    sample: Annotated[
+        int, typer.Option("--sample", min=1, help="How many of the newest records of each pipeline to measure.")
+    ] = 20_000,
+    events_per_second: Annotated[
+        float | None,
+        typer.Option("--events-per-second", min=0.001, help="Size for this traffic, instead of the last hour's."),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option("--rate", min=1, help="Events that one processor second carries, instead of the measured rate."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON list with each line of the arithmetic.")] = False,
+) -> None:
+    """Size a pipeline for its topic's traffic: cores, memory, files, requests, with the arithmetic. Changes nothing.
+
+    Exit codes: 0 shown, 1 Kafka or the registry does not answer, 2 configuration, or nothing to measure.
+    """
+    from writer.config import load
+    from writer.surface import plan as verb
+
+    now = datetime.now(UTC)
+    code = verb.plan(
+        load(config), pipeline, records=sample, events_per_s=events_per_second, rate=rate, as_json=as_json, now=now
+    )
+    raise typer.Exit(code)
 
 
 def main() -> None:

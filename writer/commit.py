@@ -2,25 +2,83 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
-from typing import Any
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal
 from uuid import uuid4
 
+from writer import config
 from writer.checkpoint import Offsets
 from writer.errors import CheckpointUnusable
 from writer.rooms.report import Counts, Report
 from writer.tables.base import Batch, Part, Range, SideTable, Table
+
+Reason = Literal["size", "backlog", "timeout", "start", "once", "replay"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When Spark ends a batch, as it was told at the start of the query. `--once` sets no minimum and no delay."""
+
+    records_min: int | None  # offsets that begin a batch before its delay is over
+    records_min_from: str  # what the minimum comes from: a configuration key
+    records_max: int
+    delay_max: timedelta | None
+
+    def facts(self) -> dict[str, Any]:
+        """Write the limits as JSON values."""
+        return {
+            "records_min": self.records_min, "records_min_from": self.records_min_from, "records_max": self.records_max,
+            "delay_max_seconds": None if self.delay_max is None else self.delay_max.total_seconds(),
+        }  # fmt: skip
+
+
+def limits(settings: config.Commit, target_file_size: int, bytes_per_row: float, *, once: bool) -> Limits:
+    """Work out when batches end: as configured, else when there is enough for one file of the target size."""
+    if once:
+        return Limits(None, "--once", settings.max_records, None)
+    enough, key = settings.min_records, "commit.min_records"
+    if enough is None:
+        enough, key = max(1, int(target_file_size / bytes_per_row)), "roll.target_file_size"
+    if enough > settings.max_records:
+        enough, key = settings.max_records, "commit.max_records"
+    return Limits(enough, key, settings.max_records, settings.max_delay)
+
+
+def task_count(bytes_expected: float, target_file_size: int, cores: int) -> int:
+    """How many tasks carry a batch: as many as it fills files, at most one for each core."""
+    return max(1, min(cores, round(bytes_expected / target_file_size)))
+
+
+def reason(offsets: int, waiting: int | None, partitions: int, limits: Limits, *, first: bool, replay: bool) -> Reason:
+    """Say why a batch ends where it does. Pure.
+
+    `offsets` is what Spark planned, `waiting` what was there moments later (None: Kafka did not say), `first` the first
+    batch of a query, `replay` one that an earlier start had planned. Spark shares the maximum out to the partitions and
+    rounds each share, so a batch that reached it may be some offsets short.
+    """
+    if replay:
+        return "replay"
+    if limits.records_min is None:
+        return "once"
+    if offsets >= limits.records_max - partitions and (waiting is None or waiting > offsets):
+        return "backlog"
+    if offsets >= limits.records_min:
+        return "size"
+    return "start" if first else "timeout"
 
 
 def merged(reports: Iterable[Report]) -> Report:
     """Add the reports of all tasks of a batch."""
     total = Report()
     for report in reports:
+        total.tasks += 1
         total.files += report.files
         total.dead_letter_files += report.dead_letter_files
         total.unknown_schemas |= report.unknown_schemas
         for room, seconds in report.seconds.items():
             total.seconds[room] = total.seconds.get(room, 0) + seconds
+        total.value_bytes += report.value_bytes
         total.spilled_bytes += report.spilled_bytes
         total.time_unit = report.time_unit or total.time_unit
         for source, counts in report.counts.items():
@@ -75,9 +133,14 @@ def batch(
         "ranges": accounts,
         "rows": sum(file.rows for file in report.files),
         "bytes": sum(file.bytes for file in report.files),
+        "files": len(report.files),
+        "buckets": len({file.bucket for file in report.files}),
+        "dead_letter_files": len(report.dead_letter_files),
+        "dead_letter_bytes": sum(file.bytes for file in report.dead_letter_files),
         "event_time_min": _iso(min(times, default=None)),
         "event_time_max": _iso(max(times, default=None)),
         "seconds": {room: round(seconds, 3) for room, seconds in report.seconds.items()},
+        "value_bytes": report.value_bytes,
         "spilled_bytes": report.spilled_bytes,
         "time_unit": report.time_unit,
     }

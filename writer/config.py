@@ -43,6 +43,7 @@ class Kafka(Strict):
 
     bootstrap_servers: str = Field(description="host:port, several separated by commas")
     request_timeout: Duration = Field(timedelta(seconds=30), description="how long one question to a broker may take")
+    lag_interval: Duration = Field(timedelta(seconds=15), description="how often the ends of the logs are asked for")
 
 
 class Registry(Strict):
@@ -67,6 +68,14 @@ class Spark(Strict):
         "local[*, 4]", description="Spark master; the default runs on this machine and tries a task four times"
     )
     conf: dict[str, str] = Field(default_factory=dict, description="further Spark settings, passed on as they are")
+
+
+class Http(Strict):
+    """What a running driver tells over HTTP: /metrics, /healthz, /readyz, /status."""
+
+    enabled: bool = Field(True, description="serve it")
+    host: str = Field("127.0.0.1", min_length=1, description="address to listen on; 0.0.0.0 lets other machines ask")
+    port: int = Field(9643, ge=0, le=65535, description="port to listen on; 0 takes any that is free")
 
 
 class EventTime(Strict):
@@ -151,7 +160,7 @@ class Memory(Strict):
     """What a task may hold."""
 
     buffer: Size = Field(256 * 2**20, description="rows of all open buckets of one task; beyond it they spill to disk")
-    batch_records: int = Field(100_000, ge=1, description="records in one Arrow batch")
+    batch_records: int = Field(25_000, ge=1, description="most records in one Arrow batch; fewer where they are large")
 
 
 class Schemas(Strict):
@@ -204,6 +213,9 @@ class Pipeline(Strict):
     roll: Roll = Roll.model_validate({})
     memory: Memory = Memory.model_validate({})
     schemas: Schemas = Schemas.model_validate({})
+    mirror_offsets: str | None = Field(
+        None, min_length=1, description="consumer group that is told the frontier, for tools that show a group's lag"
+    )
 
     @field_validator("start")
     @classmethod
@@ -232,6 +244,7 @@ class Config(Strict):
         description="absolute path for Spark's checkpoints; disposable, the tables are the truth"
     )
     spark: Spark = Spark.model_validate({})
+    http: Http = Http.model_validate({})
     pipelines: dict[str, Pipeline] = Field(min_length=1, description="pipelines by name; all run in one application")
 
     @model_validator(mode="after")
@@ -248,7 +261,24 @@ class Config(Strict):
                     who = f"pipelines {owners[place]!r} and {name!r}" if owners[place] != name else f"pipeline {name!r}"
                     raise ValueError(f"{who} would write two tables to {place}; give each its own location")
                 owners[place] = name
+        groups: dict[str, str] = {}
+        for name, pipeline in self.pipelines.items():
+            group = pipeline.mirror_offsets
+            if group is not None and (other := groups.setdefault(group, name)) != name:
+                raise ValueError(
+                    f"pipelines {other!r} and {name!r} would both mirror their offsets to group {group!r}; "
+                    "give each its own"
+                )
         return self
+
+    def chosen(self, only: list[str] | None) -> list[str]:
+        """Names of the pipelines that were asked for; all, when none was. Raises ConfigError for an unknown one."""
+        for name in only or []:
+            if name not in self.pipelines:
+                raise ConfigError(
+                    f"the configuration has no pipeline {name!r}{did_you_mean(name, list(self.pipelines))}"
+                )
+        return only or list(self.pipelines)
 
 
 def load(path: Path) -> Config:

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,12 @@ from writer import artifacts, log
 from writer.config import Config
 from writer.errors import Fenced, HeadraceError
 from writer.kafka import Cluster
+from writer.lag import Watch
 from writer.pipeline import Draining, PipelineRun, Start
+from writer.progress import Progress
 from writer.registry import source
+from writer.surface import http
+from writer.transfer import KAFKA_OPTIONS, WORKER_ENVIRONMENT
 
 _TRIGGER = "1 second"  # how often Spark asks Kafka for new offsets; a shorter interval burdens the broker
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"  # those of the file are added, they do not replace ours
@@ -27,6 +32,7 @@ _LOOK_S = 0.2  # between two looks at the queries
 class Running:
     """A pipeline with its query, or with the reason why it has none."""
 
+    progress: Progress
     pipeline: PipelineRun
     query: Any = None
     error: BaseException | None = None
@@ -41,10 +47,17 @@ def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = N
     """Run the pipelines until they are done, fail, or a signal asks to stop. Returns the exit code."""
     stop = threading.Event()
     names = only or list(config.pipelines)
-    with _signals(stop.set):
+    board = {name: Progress(name) for name in names}
+    # HTTP before Spark: a port that is taken is said at once.
+    with _signals(stop.set), http.serving(config.http, board) as url, ExitStack() as after:
         spark = session(config, len(names))
         try:
-            running = [_begin(spark, config, name, once=once, new_run=new_run) for name in names]
+            running = [
+                _begin(
+                    spark, config, name, board[name], lambda p: _show(p, config, url, after), once=once, new_run=new_run
+                )
+                for name in names
+            ]
             _watch(running, stop)
         finally:
             spark.stop()
@@ -64,9 +77,7 @@ def session(config: Config, pipelines: int = 1) -> Any:
         ),
         "spark.scheduler.mode": "FAIR",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": str(
-            min(config.pipelines[name].memory.batch_records for name in config.pipelines)
-        ),
+        **{f"spark.executorEnv.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
         "spark.sql.adaptive.enabled": "false",  # nothing here shuffles
         "spark.sql.streaming.minBatchesToRetain": "20",
         "spark.ui.enabled": "false",
@@ -92,19 +103,45 @@ def exit_code(errors: list[BaseException | None]) -> int:
     return max(codes, key=lambda code: care[code], default=0)
 
 
-def _begin(spark: Any, config: Config, name: str, *, once: bool, new_run: bool) -> Running:
+def _begin(
+    spark: Any,
+    config: Config,
+    name: str,
+    progress: Progress,
+    show: Callable[[PipelineRun], None],
+    *,
+    once: bool,
+    new_run: bool,
+) -> Running:
     cluster = Cluster(config.kafka.bootstrap_servers, config.kafka.request_timeout)
     try:
-        pipeline = PipelineRun(name, config, schemas=source(config.registry), cluster=cluster)
+        pipeline = PipelineRun(name, config, schemas=source(config.registry), cluster=cluster, progress=progress)
     except Exception as error:  # noqa: BLE001 - one pipeline fails alone; its error is kept and decides the exit code
-        return _failed(Running(None, error=error), name)  # type: ignore[arg-type]
-    running = Running(pipeline)
+        return _failed(Running(progress, None, error=error), name)  # type: ignore[arg-type]
+    running = Running(progress, pipeline)
     try:
-        running.query = _query(spark, config, pipeline, pipeline.start(new_run=new_run), once=once)
+        start = pipeline.start(new_run=new_run, once=once)
+        show(pipeline)
+        running.query = _query(spark, config, pipeline, start, once=once)
+        progress.running()
     except Exception as error:  # noqa: BLE001 - as above
         running.error = error
         _failed(_judged(running), name)
     return running
+
+
+def _show(pipeline: PipelineRun, config: Config, url: str | None, after: ExitStack) -> None:
+    """Let others see the pipeline that has started: its lag, and where this driver answers; until `after` ends."""
+    watch = Watch(
+        pipeline.cluster, pipeline.config.topics, pipeline.progress,
+        interval=config.kafka.lag_interval, mirror=pipeline.config.mirror_offsets,
+    )  # fmt: skip
+    watch.start()
+    after.callback(watch.close)
+    if url is not None:
+        driver = http.me(url, pipeline.epoch)
+        http.announce(config.checkpoints, pipeline.name, driver)
+        after.callback(http.retract, config.checkpoints, pipeline.name, driver)
 
 
 def _query(spark: Any, config: Config, pipeline: PipelineRun, start: Start, *, once: bool) -> Any:
@@ -117,6 +154,7 @@ def _query(spark: Any, config: Config, pipeline: PipelineRun, start: Start, *, o
         "subscribe": ",".join(settings.topics),
         "startingOffsets": json.dumps(starting),
         "failOnDataLoss": "true",  # a loss is accepted only by a recorded gap, never by an option
+        **KAFKA_OPTIONS,
         "maxOffsetsPerTrigger": str(settings.commit.max_records),
         "minPartitions": str(spark.sparkContext.defaultParallelism),
     }
@@ -155,6 +193,7 @@ def _end(r: Running) -> None:
     r.error = r.pipeline.error or failure
     if isinstance(r.error, Draining) or r.error is None:
         r.error = None
+        r.progress.stopped()
         log.event("pipeline_stopped", pipeline=name)
         return
     _failed(_judged(r), name)
@@ -169,6 +208,7 @@ def _judged(r: Running) -> Running:
 
 
 def _failed(r: Running, name: str) -> Running:
+    r.progress.failed(_words(r.error))
     log.warning("pipeline_failed", pipeline=name, exit_code=exit_code([r.error]), error=_words(r.error))
     if not isinstance(r.error, HeadraceError):
         log.detail(r.error)

@@ -1,16 +1,17 @@
-"""What the driver asks Kafka directly: topic ids, partitions, log ends. Never records."""
+"""What the driver asks Kafka directly: topic ids, partitions, log ends, retention. Never records."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from confluent_kafka import KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from writer.errors import ConfigError, HeadraceError
 
 Source = tuple[str, int]  # topic, partition
+_FOREVER_MS = 100 * 365 * 86_400_000  # a longer retention is none
 
 
 class BrokerUnreachable(HeadraceError):
@@ -31,9 +32,14 @@ class Cluster:
 
     def __init__(self, bootstrap: str, timeout: timedelta) -> None:
         self._bootstrap, self._seconds = bootstrap, timeout.total_seconds()
-        self._admin = AdminClient(
-            {"bootstrap.servers": bootstrap, "log_level": 0, "log.connection.close": False}, logger=_quiet()
-        )
+        self._admin = AdminClient(client(bootstrap))
+
+    def brokers(self) -> int:
+        """How many brokers the cluster has now. Raises BrokerUnreachable."""
+        try:
+            return len(self._admin.list_topics(timeout=self._seconds).brokers)
+        except KafkaException as error:
+            raise self._unreachable(error) from error
 
     def topics(self, names: Iterable[str]) -> dict[str, Topic]:
         """Describe topics. Raises ConfigError for one that does not exist, BrokerUnreachable for silence."""
@@ -68,12 +74,55 @@ class Cluster:
         missing = [source for source, offset in found.items() if offset < 0]
         return {**found, **self.latest(missing)} if missing else found
 
+    def found(self, instants_ms: Mapping[Source, int]) -> dict[Source, tuple[int, int]]:
+        """First record at or after each instant: its offset and timestamp (ms); -1 and -1 when there is none."""
+        answers = self._listed({source: OffsetSpec.for_timestamp(at) for source, at in instants_ms.items()})
+        return {source: (int(answer.offset), int(answer.timestamp)) for source, answer in answers.items()}
+
+    def sources(self, topics: Iterable[str]) -> list[Source]:
+        """Every partition that the topics have now."""
+        answers = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=self._seconds)
+        return [(name, p.id) for name, future in answers.items() for p in self._result(future).partitions]
+
+    def retention(self, topics: Iterable[str]) -> dict[str, timedelta | None]:
+        """How long each topic keeps its records (`retention.ms`); None when it deletes none by their age."""
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
+        answers = self._admin.describe_configs(resources, request_timeout=self._seconds)
+        return {resource.name: _kept(self._result(future)) for resource, future in answers.items()}
+
+    def cleanup(self, topics: Iterable[str]) -> dict[str, str]:
+        """How each topic lets go of records (`cleanup.policy`): delete, compact, or both with a comma."""
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
+        answers = self._admin.describe_configs(resources, request_timeout=self._seconds)
+        return {r.name: str(self._result(future)["cleanup.policy"].value) for r, future in answers.items()}
+
+    def mirror(self, group: str, frontier: Mapping[Source, int]) -> None:
+        """Write the offsets to a consumer group, for tools that show its lag. Raises HeadraceError."""
+        offsets = [TopicPartition(topic, partition, offset) for (topic, partition), offset in frontier.items()]
+        request = [ConsumerGroupTopicPartitions(group, offsets)]
+        (answer,) = self._admin.alter_consumer_group_offsets(request, request_timeout=self._seconds).values()
+        try:
+            refused = [tp for tp in answer.result(timeout=self._seconds + 5).topic_partitions if tp.error]
+        except (KafkaException, TimeoutError) as error:
+            raise HeadraceError(
+                f"consumer group {group!r} takes no offsets ({error}). Nothing may consume as this group; "
+                "give mirror_offsets a name of its own."
+            ) from error
+        if refused:
+            raise HeadraceError(
+                f"consumer group {group!r} refuses offsets of {len(refused)} partitions, the first "
+                f"{refused[0].topic}/{refused[0].partition} ({refused[0].error}). Check the rights on the group."
+            )
+
     def _offsets(self, wanted: Mapping[Source, Any]) -> dict[Source, int]:
+        return {source: int(answer.offset) for source, answer in self._listed(wanted).items()}
+
+    def _listed(self, wanted: Mapping[Source, Any]) -> dict[Source, Any]:
         if not wanted:
             return {}
         request = {TopicPartition(topic, partition): spec for (topic, partition), spec in wanted.items()}
         answers = self._admin.list_offsets(request, request_timeout=self._seconds)
-        return {(tp.topic, tp.partition): int(self._result(future).offset) for tp, future in answers.items()}
+        return {(tp.topic, tp.partition): self._result(future) for tp, future in answers.items()}
 
     def _result(self, future: Any) -> Any:
         try:
@@ -83,14 +132,26 @@ class Cluster:
 
     def _unreachable(self, error: Exception) -> BrokerUnreachable:
         return BrokerUnreachable(
-            f"no Kafka broker answers at {self._bootstrap} within {self._seconds:.0f} s ({error}). "
+            f"no Kafka broker answers at {self._bootstrap} within {self._seconds:.0f} s ({_words(error)}). "
             "Check kafka.bootstrap_servers and that the cluster is up."
         )
 
 
-def _quiet() -> Any:
+def _kept(settings: Mapping[str, Any]) -> timedelta | None:
+    milliseconds = int(settings["retention.ms"].value)
+    if not 0 <= milliseconds < _FOREVER_MS or "delete" not in settings["cleanup.policy"].value:
+        return None
+    return timedelta(milliseconds=milliseconds)
+
+
+def _words(error: Exception) -> str:
+    return str(error.args[0].str()) if isinstance(error, KafkaException) else str(error) or type(error).__name__
+
+
+def client(bootstrap: str) -> dict[str, Any]:
+    """Settings that every client of the cluster starts from; librdkafka says nothing, what fails is raised."""
     import logging
 
     logger = logging.getLogger("headrace.librdkafka")
     logger.setLevel(logging.CRITICAL)
-    return logger
+    return {"bootstrap.servers": bootstrap, "log_level": 0, "log.connection.close": False, "logger": logger}

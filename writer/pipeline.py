@@ -2,9 +2,9 @@
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -13,21 +13,36 @@ import pyarrow as pa
 import bucketers
 from bucketers.extract import event_time
 from writer import commit, faults, log
-from writer.checkpoint import Checkpoints, NewRun, Refuse, Resume, decide
+from writer.checkpoint import Checkpoints, NewRun, Offsets, Refuse, Resume, decide
 from writer.config import Config, layout
 from writer.errors import CheckpointUnusable, ConfigError, HeadraceError
-from writer.kafka import Cluster, Topic
+from writer.kafka import BrokerUnreachable, Cluster, Topic
+from writer.progress import Progress, holes
 from writer.registry import RegistryUnreachable, SchemaNotFound, SchemaSource
 from writer.rooms import task
 from writer.rooms.assign import TimeRule
 from writer.rooms.deadletters import DEAD_LETTERS
 from writer.rooms.plan import PROVENANCE, Rejected, SchemaPlan
 from writer.rooms.report import Report, Source
-from writer.tables.base import CommitFailed, Part, Snapshot
+from writer.tables.base import Batch, CommitFailed, Part, Snapshot
 from writer.tables.delta import DeltaLake
+from writer.transfer import arrow_limits
 
 _BYTES_PER_ROW_GUESS = 60  # of Parquet, until a commit has shown it
 _REGISTRY_PAUSE_MAX_S = 30
+
+
+def reserved(bucket_columns: Iterable[str]) -> frozenset[str]:
+    """Names that no field of a schema may take, in lower case."""
+    return frozenset(name.lower() for name in (*PROVENANCE.names, *bucket_columns))
+
+
+def registered(schemas: SchemaSource, topics: Iterable[str], plan: SchemaPlan) -> SchemaPlan:
+    """Extend the plan by every schema that is registered for the topics, oldest first. Raises RegistryUnreachable."""
+    for topic in topics:
+        for schema_id, text in schemas.known(topic).items():
+            plan = plan.extend(schema_id, text)
+    return plan
 
 
 class Draining(HeadraceError):
@@ -48,25 +63,31 @@ class Start:
 class PipelineRun:
     """A pipeline between its start and its end. `process` is called by Spark for each micro-batch, one at a time."""
 
-    def __init__(self, name: str, config: Config, *, schemas: SchemaSource, cluster: Cluster) -> None:
+    def __init__(
+        self, name: str, config: Config, *, schemas: SchemaSource, cluster: Cluster, progress: Progress | None = None
+    ) -> None:
         self.name, self.config = name, config.pipelines[name]
-        self._cluster, self._schemas = cluster, schemas
+        self.progress = progress or Progress(name)
+        self.cluster, self._schemas = cluster, schemas
         self._table = DeltaLake(
             self.config.table.location, name, checkpoint_interval=self.config.table.checkpoint_interval
         )
         self._side = partial(DeltaLake, pipeline=name)
         self._checkpoints = Checkpoints(config.checkpoints, name)
         self._bucket_columns = bucketers.build(self.config.bucket).columns
-        self._reserved = frozenset(c.lower() for c in (*PROVENANCE.names, *self._bucket_columns))
+        self._reserved = reserved(self._bucket_columns)
         self._draining = threading.Event()
         self._busy = threading.Lock()
         self._unit: str | None = None
-        self._epoch = 0  # before the start commit
+        self._record_bytes: float | None = None  # mean of the last batch
+        self.epoch = 0  # before the start commit
+        self._fresh = True  # no batch of this query was planned yet
+        self._former: dict[str, Any] | None = None  # what the commit before this one cost; it could not say so itself
         self.error: BaseException | None = None
 
-    def start(self, *, new_run: bool) -> Start:
+    def start(self, *, new_run: bool, once: bool = False) -> Start:
         """Take the pipeline over and choose the checkpoint. Raises CheckpointUnusable, ConfigError."""
-        topics = self._cluster.topics(self.config.topics)
+        topics = self.cluster.topics(self.config.topics)
         self._plan = self._first_plan()
         self._check_event_time()
         self._table.create(self._columns(), self._bucket_columns, layout(self.config.bucket))
@@ -83,25 +104,35 @@ class PipelineRun:
         if ids != snapshot.incarnations():
             reason = "a topic is new, or was deleted and created again"
         decision = self._decide(offsets, reason)
-        self._epoch = self._table.begin({parts[s]: o for s, o in fresh.items()}, ids)
+        self.epoch = self._table.begin({parts[s]: o for s, o in fresh.items()}, ids)
         self._settled = commit.redo(self._table, self._side, since=snapshot.settled)
         recent = self._table.recent(10)
         self._bytes_per_row = commit.bytes_per_row(recent) or _BYTES_PER_ROW_GUESS
         self._pin_unit(next((facts["time_unit"] for facts in recent if facts["time_unit"]), ""))
         self._table.add_columns([f for f in self._columns() if f.name not in self._bucket_columns])
         run = self._run_id = self._run(decision)
-        log.event("pipeline_started", pipeline=self.name, start=self._epoch, run=run, offsets=sum(offsets.values()))
+        planned = self._checkpoints.planned(run) if isinstance(decision, Resume) else None
+        self._replayed = None if planned is None else planned.end
+        self._limits = commit.limits(
+            self.config.commit, self.config.roll.target_file_size, self._bytes_per_row, once=once
+        )
+        self._begun = time.monotonic()
+        self.progress.admitted(self._plan.schemas)
+        self.progress.started(
+            epoch=self.epoch, run=run, frontier=offsets, limits=self._limits.facts(), recent=recent,
+            buckets=self._table.buckets(),
+        )  # fmt: skip
+        log.event("pipeline_started", pipeline=self.name, start=self.epoch, run=run, offsets=sum(offsets.values()))
         return Start(run, self._checkpoints.path(run), offsets)
 
     def min_offsets(self) -> int:
-        """Offsets that make a batch worth committing before its delay is over: enough for one file."""
-        settings = self.config.commit
-        derived = int(self.config.roll.target_file_size / self._bytes_per_row)
-        return max(1, min(settings.min_records or derived, settings.max_records))
+        """Offsets that make a batch worth committing before its delay is over, as this start found them."""
+        return self._limits.records_min or 1
 
     def drain(self) -> bool:
         """Stop after the batch that is running. True when none is."""
         self._draining.set()
+        self.progress.draining()
         free = self._busy.acquire(blocking=False)
         if free:
             self._busy.release()
@@ -110,7 +141,7 @@ class PipelineRun:
     def owns_table(self) -> bool:
         """Tell whether no other start came after this one; while the table cannot be read, none did."""
         try:
-            return self._epoch == 0 or self._table.snapshot().epoch == self._epoch
+            return self.epoch == 0 or self._table.snapshot().epoch == self.epoch
         except CommitFailed:
             return True
 
@@ -129,56 +160,90 @@ class PipelineRun:
         now = datetime.now(UTC)
         if self._draining.is_set():
             raise Draining(f"pipeline {self.name!r} was asked to stop")
+        self.progress.began(batch_id, "look")
         self._same_topics()
         snapshot = self._table.snapshot()
-        self._table.check_owner(snapshot, self._epoch)
+        self._table.check_owner(snapshot, self.epoch)
         self._settled = commit.redo(self._table, self._side, since=self._settled)
         start, end = self._checkpoints.range(self._run_id, batch_id)
         parts = {source: self._part(*source) for source in end}
         frontier = {part: snapshot.frontier(part) for part in parts.values()}
+        why = self._why(start, end, batch_id)
         committing = commit.ranges(start, end, frontier, parts)
         if not committing:
             log.event("batch_skipped", pipeline=self.name, batch=batch_id, reason="the table has all of it")
+            self.progress.skipped()
             return
         expected = sum(r.end - r.start for r in committing)
+        self.progress.entered("tasks", offsets=expected)
         faults.point("before_stage")
         report = self._run_tasks(frame, {(r.part.topic, r.part.partition): r.start for r in committing}, now, expected)
         faults.point("after_stage")
         self._same_topics()
-        facts = {"run": self._run_id, "batch": batch_id, "started": now.isoformat()}
+        phases = _rounded(self.progress.entered("commit"))
+        facts = {
+            "run": self._run_id, "batch": batch_id, "started": now.isoformat(), **why, "tasks": report.tasks,
+            "phases": phases, "former": self._former, "assembled": datetime.now(UTC).isoformat(),
+        }  # fmt: skip
         planned = commit.batch(
-            report,
-            committing,
-            epoch=self._epoch,
-            settled=self._settled,
-            dead_letters=self.config.dead_letters,
+            report, committing, epoch=self.epoch, settled=self._settled, dead_letters=self.config.dead_letters,
             facts=facts,
-        )
-        version = self._table.commit(self._table.snapshot(), planned)
+        )  # fmt: skip
+        version = self._table.commit(snapshot, planned)  # on what was read first: all that happened since is looked at
+        self.progress.entered("redo")
         faults.point("before_redo")
         self._settled = commit.redo(self._table, self._side, since=self._settled)
         self._pin_unit(report.time_unit)
         self._bytes_per_row = commit.bytes_per_row([planned.facts]) or self._bytes_per_row
-        totals = commit.totals([planned.facts])
+        self._tell_commit(version, planned, time.monotonic() - began)
+        try:
+            self._table.tidy(version)
+        except CommitFailed as error:
+            log.warning("tidying_failed", pipeline=self.name, version=version, error=str(error))
+
+    def _tell_commit(self, version: int, planned: Batch, seconds: float) -> None:
+        """Tell who watches: the board, and the log."""
+        facts = planned.facts
+        ends = {(r.part.topic, r.part.partition): r.end for r in planned.ranges}
+        spent = self.progress.committed(version, facts, ends, {file.bucket for file in planned.files})
+        self._former = {"version": version, "phases": _rounded({k: spent[k] for k in ("commit", "redo")})}
         log.event(
-            "batch_committed", pipeline=self.name, batch=batch_id, version=version, **totals,
-            files=len(report.files), bytes=planned.facts["bytes"], seconds=round(time.monotonic() - began, 1),
+            "batch_committed", pipeline=self.name, batch=facts["batch"], version=version,
+            **commit.totals([facts]), files=len(planned.files), bytes=facts["bytes"], seconds=round(seconds, 1),
         )  # fmt: skip
-        holes = expected - totals["read"]
-        if holes:
-            log.warning("offsets_without_records", pipeline=self.name, version=version, offsets=holes)
+        if missing := holes(facts):
+            log.warning("offsets_without_records", pipeline=self.name, version=version, offsets=missing)
+
+    def _why(self, start: Offsets, end: Offsets, batch_id: int) -> dict[str, Any]:
+        """Say why Spark ended the batch here, and what it was told. Kafka's silence leaves `waiting` unknown."""
+        offsets = sum(until - start[source] for source, until in end.items())
+        replay, self._replayed = self._replayed == end, None
+        idle = timedelta(seconds=time.monotonic() - self._begun)
+        first = batch_id == 0 or (self._fresh and idle < self.config.commit.max_delay)
+        self._fresh = self._fresh and replay
+        try:
+            ends = self.cluster.latest(end)
+            waiting = sum(max(0, until - start[source]) for source, until in ends.items())
+        except BrokerUnreachable:
+            waiting = None
+        why = commit.reason(offsets, waiting, len(end), self._limits, first=first, replay=replay)
+        return {"reason": why, "offsets": offsets, "waiting": waiting, "limits": self._limits.facts()}
 
     def _run_tasks(self, frame: Any, frontier: Mapping[Source, int], now: datetime, expected: int) -> Report:
         """Run the tasks, and again when they met schemas that the plan does not know yet."""
         cores = frame.sparkSession.sparkContext.defaultParallelism
         bytes_expected = expected * self._bytes_per_row
-        tasks = max(1, min(cores, round(bytes_expected / self.config.roll.target_file_size)))
+        tasks = commit.task_count(bytes_expected, self.config.roll.target_file_size, cores)
+        for setting, value in arrow_limits(self.config.memory.batch_records, self._record_bytes).items():
+            frame.sparkSession.conf.set(setting, value)  # the query's own session
         records = frame.select("topic", "partition", "offset", "timestamp", "key", "value").coalesce(tasks)
         while True:
             plan = self._task_plan(frontier, now)
             rows = records.mapInArrow(partial(task.run, plan=plan), "report string").collect()
             report = commit.merged(Report.from_json(row.report) for row in rows)
             if not report.unknown_schemas:
+                read = sum(counts.read for counts in report.counts.values())
+                self._record_bytes = report.value_bytes / read if read else self._record_bytes
                 return report
             self._learn(sorted(report.unknown_schemas))
 
@@ -192,6 +257,7 @@ class PipelineRun:
             )  # fmt: skip
             self._tell(plan, schema_id)
         self._plan = plan
+        self.progress.admitted(plan.schemas)
         self._table.add_columns([f for f in self._columns() if f.name not in self._bucket_columns])
 
     def _fetched(self, schema_id: int) -> str | None:
@@ -213,11 +279,9 @@ class PipelineRun:
         raise Draining(f"pipeline {self.name!r} was asked to stop while it waited for schema id {schema_id}")
 
     def _first_plan(self) -> SchemaPlan:
-        plan = SchemaPlan(pa.schema([]), self._reserved)
-        for topic in self.config.topics:
-            for schema_id, text in self._schemas.known(topic).items():
-                plan = plan.extend(schema_id, text)
-                self._tell(plan, schema_id)
+        plan = registered(self._schemas, self.config.topics, SchemaPlan(pa.schema([]), self._reserved))
+        for schema_id in plan.schemas:
+            self._tell(plan, schema_id)
         return plan
 
     def _check_event_time(self) -> None:
@@ -234,11 +298,7 @@ class PipelineRun:
         columns = [f for f in snapshot.columns() if f.name.lower() not in self._reserved]
         if not columns:
             return plan
-        merged = SchemaPlan(pa.schema(columns), self._reserved)
-        for topic in self.config.topics:
-            for schema_id, text in self._schemas.known(topic).items():
-                merged = merged.extend(schema_id, text)
-        return merged
+        return registered(self._schemas, self.config.topics, SchemaPlan(pa.schema(columns), self._reserved))
 
     def _tell(self, plan: SchemaPlan, schema_id: int) -> None:
         known = plan.schemas[schema_id]
@@ -275,15 +335,15 @@ class PipelineRun:
         position: Any = "earliest" if known else self.config.start
         match position:
             case "latest":
-                return self._cluster.latest(sources)
+                return self.cluster.latest(sources)
             case {"timestamp": when}:
-                return self._cluster.at(when, sources)
+                return self.cluster.at(when, sources)
             case {"offsets": wanted}:
                 given = {(t, p): o for t, ps in wanted.items() for p, o in ps.items()}
-                rest = self._cluster.earliest([s for s in sources if s not in given])
+                rest = self.cluster.earliest([s for s in sources if s not in given])
                 return {source: given.get(source, rest.get(source, 0)) for source in sources}
             case _:
-                return self._cluster.earliest(sources)
+                return self.cluster.earliest(sources)
 
     def _decide(self, offsets: Mapping[Source, int], reason: str) -> Resume | NewRun:
         """Choose the checkpoint; `reason` asks for a new run. Raises CheckpointUnusable."""
@@ -299,13 +359,13 @@ class PipelineRun:
         """Run id of the decision. A new run is numbered after the start, so that no two starts share a new one."""
         if isinstance(decision, Resume):
             return decision.run
-        run = max(decision.run, self._epoch)
+        run = max(decision.run, self.epoch)
         log.event("run_began", pipeline=self.name, run=run, reason=decision.reason)
         return run
 
     def _same_topics(self) -> None:
         """Raise when a topic was deleted and created again under this run: its offsets mean other records now."""
-        for topic in self._cluster.topics(self.config.topics).values():
+        for topic in self.cluster.topics(self.config.topics).values():
             if topic.id != self._topics[topic.name].id:
                 raise HeadraceError(
                     f"topic {topic.name!r} was deleted and created again while pipeline {self.name!r} ran"
@@ -329,5 +389,9 @@ class PipelineRun:
             time_rule=TimeRule(rule.field, unit, rule.max_age, rule.max_ahead),
             bucket=settings.bucket, bucket_columns=self._bucket_columns,
             table=settings.table.location, dead_letters=settings.dead_letters,
-            prefix=f"{self._epoch:06d}", budget=settings.memory.buffer, target_file_size=settings.roll.target_file_size,
+            prefix=f"{self.epoch:06d}", budget=settings.memory.buffer, target_file_size=settings.roll.target_file_size,
         )  # fmt: skip
+
+
+def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
+    return {phase: round(spent, 3) for phase, spent in seconds.items()}

@@ -9,19 +9,19 @@ import sys
 import time
 import uuid
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
 
 from tests import oracle
-from writer.demo import account
 
 pytestmark = pytest.mark.slow
 
-SUM = re.compile(r"([\d,]+) produced = ([\d,]+) rows \+ ([\d,]+) dead letters \+ ([\d,]+) lost, ([\d,]+) twice")
+SUM = re.compile(
+    r"([\d,]+) produced = ([\d,]+) rows \+ ([\d,]+) quarantined \+ ([\d,]+) dead letters "
+    r"\+ ([\d,]+) lost, ([\d,]+) twice"
+)
+PRODUCED = re.compile(r"([\d,]+) produced: ([\d,]+) late, ([\d,]+) from the future, ([\d,]+) broken")
 
 
 @dataclass
@@ -88,29 +88,78 @@ def start(tmp_path):
         demo.nothing_alive(within=20)
 
 
-def test_every_event_is_a_row_or_a_dead_letter(start, tmp_path):
+def numbers(found):
+    return [int(n.replace(",", "")) for n in found]
+
+
+def test_every_event_is_accounted_for(start, tmp_path):
     kept = tmp_path / "to keep"
     demo = start("--events", "20000", "--keep", str(kept))
     assert demo.process.wait(200) == 0, demo.said()
     assert demo.alive() == {}
-    produced, rows, letters, lost, twice = (int(n.replace(",", "")) for n in SUM.search(demo.said()).groups())
+    produced, rows, quarantined, letters, lost, twice = numbers(SUM.search(demo.said()).groups())
     assert (produced, lost, twice) == (20_000, 0, 0)
-    assert rows + letters == 20_000
-    assert letters > 0
-    frontier = oracle.check(kept / "lake" / "events", "events")
+    assert rows + quarantined + letters == 20_000
+    total, late, ahead, broken = numbers(PRODUCED.search(demo.said()).groups())
+    assert (total, ahead, broken) == (20_000, quarantined, letters)
+    assert min(late, ahead, broken) > 0
+    assert re.search(r"\n✓ commit \d is the first to carry it: the table has its column ", demo.said())
+    lake = kept / "lake" / "events"
+    upgraded, clicks = oracle.rows(lake, "count(referrer_campaign), count(*) FILTER (_topic = 'clicks')")[0]
+    assert 0 < upgraded < clicks, "it came while the writer ran"
+    assert f"\n  {upgraded:,} rows carry referrer_campaign, as many as were produced with it\n" in demo.said()
+    assert f"\n  {late:,} late rows, each in the bucket of its own hour\n" in demo.said()
+    frontier = oracle.check(lake, "events")
     assert sum(frontier.values()) == 20_000
     assert len(frontier) == 6, "each partition got some"
-    assert len(oracle.replay(kept / "lake" / "events").commits) > 3, "start and several batches"
+    assert len(oracle.replay(lake).commits) > 3, "start and several batches"
     assert sorted(p.name for p in kept.iterdir()) == ["checkpoints", "headrace.yaml", "lake", "servers", "writer.log"]
     assert list(demo.temporary.iterdir()) == []
+    assert "\x1b" not in demo.said(), "a file is no terminal"
+    assert [line for line in demo.said().splitlines() if line != line.rstrip()] == []
+    assert "\n  commit " in demo.said(), "a line for each commit stands for the panel"
 
-    hint = next(line for line in demo.said().splitlines() if line.startswith("look further"))
-    look = subprocess.run(shlex.split(hint.removeprefix("look further")), capture_output=True, text=True, check=True)
+    hint = demo.said().split("\nask DuckDB\n")[1]
+    look = subprocess.run(shlex.split(hint), capture_output=True, text=True, check=True)
     assert "clicks" in look.stdout
 
     again = start("--keep", str(kept))
     assert again.process.wait(30) == 2
     assert again.said() == f"headrace: {kept} is not empty. Give --keep a directory that is new.\n"
+
+
+def test_what_is_held_takes_events_of_ones_own_until_a_signal(start, tmp_path):
+    kept = tmp_path / "kept"
+    demo = start("--events", "6000", "--keep", str(kept), "--hold")
+    demo.until("\nask DuckDB\n", 200)
+    assert numbers(SUM.search(demo.said()).groups())[0] == 6_000
+    hint = next(line for line in demo.said().splitlines() if "writer.demo.produce" in line)
+    told = subprocess.run(shlex.split(hint), capture_output=True, text=True, check=True)
+    assert told.stdout.startswith("10,010 messages in clicks, ")
+    unknown = subprocess.run([*shlex.split(hint), "--kind", "nothing"], capture_output=True, text=True, check=False)
+    assert (unknown.returncode, unknown.stderr.count("\n")) == (1, 1)
+    demo.until("16,010 of 16,010 in the lake, no lag")
+    demo.process.send_signal(signal.SIGINT)
+    assert demo.process.wait(60) == 0, demo.said()
+    assert demo.alive() == {}
+    assert "writer drained: SIGTERM, then exit code 0" in demo.said()
+    last = numbers(SUM.findall(demo.said())[-1])
+    assert (last[0], last[-2:]) == (16_010, [0, 0])
+    assert sum(oracle.check(kept / "lake" / "events", "events").values()) == 16_010
+    assert list(demo.temporary.iterdir()) == []
+
+
+def test_an_impatient_second_signal_ends_a_held_demo_at_once(start):
+    demo = start("--events", "1000", "--hold")
+    demo.until("\nask DuckDB\n", 200)
+    time.sleep(1)
+    demo.process.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    demo.process.send_signal(signal.SIGINT)
+    assert demo.process.wait(15) == 128 + signal.SIGINT, demo.said()
+    assert demo.said().splitlines()[-1] == "stopped; nothing is left running"
+    assert demo.alive() == {}
+    assert list(demo.temporary.iterdir()) == []
 
 
 # (what the demo has said, seconds later): from before Python has started to the last moments
@@ -164,38 +213,6 @@ def test_a_writer_that_dies_is_told_with_its_last_words(start):
     assert "headrace: the writer was ended by SIGKILL" in demo.said()
     assert "schema_admitted" in demo.said()
     assert "Traceback" not in demo.said()
-
-
-def test_what_does_not_add_up_is_named(tmp_path):
-    def when(hour):
-        return datetime(2026, 11, 20, hour, 30, tzinfo=UTC)
-
-    def write(table, offsets, **columns):
-        count = len(offsets)
-        provenance = {"_topic": ["clicks"] * count, "_incarnation": [1] * count, "_partition": [0] * count}
-        write_deltalake(
-            tmp_path / table, pa.table({**provenance, "_offset": offsets, **columns}), mode="append",
-            partition_by=["hour"] if "hour" in columns else None,
-        )  # fmt: skip
-
-    source = ("clicks", 0)
-    write("lake", [0, 1], hour=["2026-11-20T05"] * 2, event_time=[when(5)] * 2)
-    assert account.of(tmp_path / "lake", tmp_path / "none", good={source: 2}, broken={}).differences() == []
-    write("letters", [2], error=["bad"])
-    found = account.of(tmp_path / "lake", tmp_path / "letters", good={source: 2}, broken={source: 1})
-    assert found.differences() == []
-    assert account.sentence(found) == "3 produced = 2 rows + 1 dead letters + 0 lost, 0 twice"
-    write("lake", [1, 2, 9], hour=["2026-11-20T05"] * 3, event_time=[when(5), when(5), when(6)])
-    found = account.of(tmp_path / "lake", tmp_path / "letters", good={source: 4}, broken={source: 1})
-    assert (found.lost, found.twice, found.unknown) == (2, 2, 1)
-    assert found.differences() == [
-        "2 of 5 offsets are in neither table",
-        "2 offsets are there twice",
-        "1 offsets were never produced",
-        "1 rows lie in the bucket of another hour",
-        "5 rows have 4 distinct offsets",
-        "4 good events became 5 rows",
-    ]
 
 
 def test_without_java_it_is_one_line(start):

@@ -4,8 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from writer import config
 from writer.checkpoint import Source
-from writer.commit import batch, bytes_per_row, merged, ranges, redo, totals
+from writer.commit import Limits, batch, bytes_per_row, limits, merged, ranges, reason, redo, totals
 from writer.errors import CheckpointUnusable
 from writer.rooms.columnar import StagedFile
 from writer.rooms.report import Counts, Report
@@ -63,6 +64,83 @@ def test_a_range_that_runs_backwards_cannot_be():
         Range(PARTS[A], 5, 4)
 
 
+# --- why a batch ends -------------------------------------------------------------------------------------------
+
+WAITS = Limits(1_000, "commit.min_records", 5_000, timedelta(minutes=10))
+ONCE = Limits(None, "--once", 5_000, None)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "waiting", "expected"),
+    [
+        (1_000, 1_000, "size"),
+        (1_200, 1_300, "size"),  # some came while the driver looked
+        (999, 999, "timeout"),
+        (5_000, 9_000, "backlog"),
+        (4_997, 9_000, "backlog"),  # Spark rounds the share of each partition down
+        (5_002, 9_000, "backlog"),  # or up, for a small one
+        (4_996, 9_000, "size"),  # all that there was: the rest came after
+        (5_000, 5_000, "size"),  # full to the brim, nothing is left
+        (5_000, None, "backlog"),
+        (1_000, None, "size"),
+        (7, None, "timeout"),
+    ],
+)
+def test_a_batch_ends_for_its_size_a_backlog_or_the_delay(offsets, waiting, expected):
+    assert reason(offsets, waiting, 3, WAITS, first=False, replay=False) == expected
+
+
+def test_the_first_batch_does_not_wait_for_the_delay_but_may_be_large():
+    found = [reason(n, n, 3, WAITS, first=True, replay=False) for n in (5, 1_000)]
+    assert found == ["start", "size"]
+    assert reason(5_000, 9_000, 3, WAITS, first=True, replay=False) == "backlog"
+
+
+def test_a_minimum_that_is_the_maximum_still_tells_a_backlog_apart():
+    tight = Limits(5_000, "commit.max_records", 5_000, timedelta(minutes=10))
+    assert reason(4_999, 6_000, 3, tight, first=False, replay=False) == "backlog"
+    assert reason(5_000, 5_000, 3, tight, first=False, replay=False) == "size"
+
+
+@pytest.mark.parametrize("offsets", [5, 5_000])
+def test_once_takes_what_is_there(offsets):
+    assert reason(offsets, offsets, 3, ONCE, first=True, replay=False) == "once"
+
+
+@pytest.mark.parametrize("given", [WAITS, ONCE])
+def test_what_an_earlier_start_planned_is_read_again_whatever_its_size(given):
+    assert reason(5_000, 9_000, 3, given, first=True, replay=True) == "replay"
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, (2_048, "roll.target_file_size")),  # 128 KiB at 64 bytes a row
+        ({"min_records": 70}, (70, "commit.min_records")),
+        ({"max_records": 100}, (100, "commit.max_records")),
+        ({"min_records": 700, "max_records": 100}, (100, "commit.max_records")),
+    ],
+)
+def test_the_minimum_is_configured_or_enough_for_one_file(settings, expected):
+    given = config.Commit.model_validate(settings)
+    found = limits(given, 128 * 2**10, 64.0, once=False)
+    assert (found.records_min, found.records_min_from) == expected
+    assert (found.records_max, found.delay_max) == (given.max_records, timedelta(minutes=10))
+    assert limits(given, 128 * 2**10, 64.0, once=True).records_min is None
+
+
+def test_a_row_larger_than_a_file_asks_for_one_record():
+    assert limits(config.Commit.model_validate({}), 10, 64.0, once=False).records_min == 1
+
+
+def test_limits_are_written_with_their_units():
+    assert WAITS.facts() == {
+        "records_min": 1_000, "records_min_from": "commit.min_records",
+        "records_max": 5_000, "delay_max_seconds": 600.0,
+    }  # fmt: skip
+    assert ONCE.facts()["delay_max_seconds"] is None
+
+
 # --- the commit -------------------------------------------------------------------------------------------------
 
 
@@ -97,7 +175,7 @@ def test_the_facts_account_for_every_range():
     )
     report.files, report.spilled_bytes, report.time_unit = [staged(2, 5), staged(3, -5)], 17, "ms"
     report.dead_letter_files = [staged(4)]
-    report.seconds = {"decode": 0.12345}
+    report.seconds, report.value_bytes = {"decode": 0.12345}, 900
     done = assembled(report, Range(PARTS[A], 5, 15), Range(PARTS[C], 0, 0))
     assert (done.epoch, done.settled, done.files) == (3, 11, report.files)
     assert done.side_files == {"/dead": report.dead_letter_files}
@@ -111,6 +189,11 @@ def test_the_facts_account_for_every_range():
         ],
         "rows": 5,
         "bytes": 500,
+        "files": 2,
+        "buckets": 1,
+        "dead_letter_files": 1,
+        "dead_letter_bytes": 400,
+        "value_bytes": 900,
         "event_time_min": "2026-11-20T11:55:00+00:00",
         "event_time_max": "2026-11-20T12:05:00+00:00",
         "seconds": {"decode": 0.123},
@@ -149,6 +232,7 @@ def test_reports_of_tasks_add_up():
     assert [file.rows for file in total.dead_letter_files] == [3]
     assert total.seconds == {"decode": 4, "stage": 2}
     assert total.unknown_schemas == {7, 9}
+    assert total.tasks == 3
     assert (total.spilled_bytes, total.time_unit) == (11, "ms")
 
 

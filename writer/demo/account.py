@@ -1,6 +1,5 @@
 """What DuckDB finds in the demo's lake. It reads the files, and knows nothing of the writer's own counts."""
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,10 +14,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from writer.demo.given import Given
+from writer.embedded.events import NEW_FIELD
 from writer.rooms.report import Source
 
 _MIB = 2**20
 _PROVENANCE = {"_topic": "VARCHAR", "_incarnation": "INT", "_partition": "INT", "_offset": "BIGINT"}
+_EVENTS = {"hour": "VARCHAR", "event_time": "TIMESTAMPTZ", "filename": "VARCHAR", NEW_FIELD: "VARCHAR"}
+_LETTERS = {"outcome": "VARCHAR", "error": "VARCHAR"}
 
 
 @dataclass(frozen=True)
@@ -31,112 +34,150 @@ class Bucket:
     bytes: int
     first: datetime
     last: datetime
+    late: int  # rows whose event time lies before `since`
     astray: int  # rows whose event time lies outside the bucket
 
 
 @dataclass(frozen=True)
 class Account:
-    """All that was produced, and where it is. Counts are of messages."""
+    """Where everything is that the logs held. Counts are of messages."""
 
-    good: int  # produced, and a row is expected
-    broken: int  # produced, and a dead letter is expected
+    produced: int
     rows: int
     rows_distinct: int  # by (_topic, _incarnation, _partition, _offset)
+    quarantined: int
     dead_letters: int
     lost: int  # offsets in neither table
-    twice: int  # rows and dead letters beyond the first of their offset
+    twice: int  # rows and letters beyond the first of their offset
     unknown: int  # offsets that were never produced
+    new_field: int  # rows with a value in the column that came with the second schema
     buckets: tuple[Bucket, ...]
-    reasons: Mapping[str, int]
+    reasons: tuple[tuple[str, str, int], ...]  # outcome, reason, count
 
     @property
-    def produced(self) -> int:
-        """All messages that the broker acknowledged."""
-        return self.good + self.broken
+    def late(self) -> int:
+        """Rows whose event time lies before `since`."""
+        return sum(b.late for b in self.buckets)
 
-    def differences(self) -> list[str]:
-        """What does not add up, each as a phrase; empty when everything does."""
+    def damage(self) -> list[str]:
+        """What is wrong whatever was produced, each as a phrase; empty when nothing is."""
         astray = sum(b.astray for b in self.buckets)
-        found = {
-            f"{self.lost:,} of {self.produced:,} offsets are in neither table": self.lost,
-            f"{self.twice:,} offsets are there twice": self.twice,
-            f"{self.unknown:,} offsets were never produced": self.unknown,
-            f"{astray:,} rows lie in the bucket of another hour": astray,
-            f"{self.rows:,} rows have {self.rows_distinct:,} distinct offsets": self.rows - self.rows_distinct,
-            f"{self.good:,} good events became {self.rows:,} rows": self.rows - self.good,
-            f"{self.broken:,} broken values became {self.dead_letters:,} dead letters": self.dead_letters - self.broken,
-        }
-        return [phrase for phrase, difference in found.items() if difference]
+        return _phrases(
+            {
+                f"{self.lost:,} of {self.produced:,} offsets are in neither table": self.lost,
+                f"{self.twice:,} offsets are there twice": self.twice,
+                f"{self.unknown:,} offsets were never produced": self.unknown,
+                f"{astray:,} rows lie in the bucket of another hour": astray,
+                f"{self.rows:,} rows have {self.rows_distinct:,} distinct offsets": self.rows - self.rows_distinct,
+            }
+        )
+
+    def differences(self, given: Given) -> list[str]:
+        """What does not add up with what was produced, each as a phrase; empty when everything does."""
+        good, late, ahead, broken = (counts.total() for counts in (given.good, given.late, given.ahead, given.broken))
+        return self.damage() + _phrases(
+            {
+                f"{good + late:,} good events became {self.rows:,} rows": self.rows - good - late,
+                f"{late:,} late events became {self.late:,} late rows": self.late - late,
+                f"{ahead:,} events from the future left {self.quarantined:,} quarantined": self.quarantined - ahead,
+                f"{broken:,} broken values became {self.dead_letters:,} dead letters": self.dead_letters - broken,
+                f"{given.new_field:,} events had {NEW_FIELD}, {self.new_field:,} rows have it": self.new_field
+                - given.new_field,
+            }
+        )
 
 
-def of(lake: Path, dead_letters: Path, *, good: Mapping[Source, int], broken: Mapping[Source, int]) -> Account:
-    """Ask DuckDB over the files that both tables name; `good` and `broken` are what each partition was given.
+def of(lake: Path, dead_letters: Path, ends: Mapping[Source, int], *, since: datetime) -> Account:
+    """Ask DuckDB over the files that both tables name; `ends` is where each partition's log ends.
 
-    Each partition's log begins at offset 0, and holds nothing else.
+    Each log begins at offset 0, and holds nothing but messages. Rows with an event time before `since` are late.
     """
     import duckdb
 
     table = _files(lake)
     db = duckdb.connect()
-    ends = Counter(good) + Counter(broken)
     db.execute("CREATE TABLE ends (topic VARCHAR, partition INT, log_end BIGINT)")
     db.executemany("INSERT INTO ends VALUES (?, ?, ?)", [[*source, end] for source, end in ends.items()])
-    _load(db, "events", table, _PROVENANCE | {"hour": "VARCHAR", "event_time": "TIMESTAMPTZ", "filename": "VARCHAR"})
-    _load(db, "letters", _files(dead_letters), _PROVENANCE | {"error": "VARCHAR"})
-    rows, rows_distinct = db.execute(
-        "SELECT count(*), count(DISTINCT (_topic, _incarnation, _partition, _offset)) FROM events"
+    _load(db, "events", table, _PROVENANCE | _EVENTS)
+    _load(db, "letters", _files(dead_letters), _PROVENANCE | _LETTERS)
+    rows, rows_distinct, new_field = db.execute(
+        f"SELECT count(*), count(DISTINCT (_topic, _incarnation, _partition, _offset)), count({NEW_FIELD}) FROM events"  # noqa: S608 - our own name
     ).fetchone()
-    letters, distinct, known = db.execute(
+    distinct, known = db.execute(
         """
         WITH found AS (
           SELECT _topic AS topic, _incarnation AS incarnation, _partition AS partition, _offset AS position FROM events
           UNION SELECT _topic, _incarnation, _partition, _offset FROM letters)
-        SELECT (SELECT count(*) FROM letters), count(*), count(*) FILTER (
+        SELECT count(*), count(*) FILTER (
           incarnation = 1 AND position >= 0 AND position < coalesce(log_end, 0))
         FROM found LEFT JOIN ends USING (topic, partition)
         """
     ).fetchone()
     reasons = db.execute(
         r"""
-        SELECT regexp_replace(error, 'Expected \d+ bytes, read \d+', 'Expected more bytes') AS reason, count(*)
-        FROM letters GROUP BY reason ORDER BY 2 DESC, 1
+        SELECT outcome,
+          regexp_replace(regexp_replace(error, 'Expected \d+ bytes, read \d+', 'Expected more bytes'),
+            '^(\w+) is \d.*, outside \[.*\]$', '\1 lies outside what the writer believes') AS reason,
+          count(*)
+        FROM letters GROUP BY ALL ORDER BY outcome, 3 DESC, reason
         """
     ).fetchall()
+    quarantined = sum(count for outcome, _, count in reasons if outcome == "quarantined")
+    letters = sum(count for _, _, count in reasons)
+    produced = sum(ends.values())
     return Account(
-        good=sum(good.values()), broken=sum(broken.values()), rows=rows, rows_distinct=rows_distinct,
-        dead_letters=letters, lost=ends.total() - known, twice=rows + letters - distinct, unknown=distinct - known,
-        buckets=_buckets(db, table), reasons=dict(reasons),
+        produced=produced, rows=rows, rows_distinct=rows_distinct, quarantined=quarantined,
+        dead_letters=letters - quarantined, lost=produced - known, twice=rows + letters - distinct,
+        unknown=distinct - known, new_field=new_field, buckets=_buckets(db, table, since), reasons=tuple(reasons),
     )  # fmt: skip
 
 
 def show(found: Account) -> RenderableType:
-    """Tables of buckets and dead letters for a person."""
-    buckets = Table(box=box.SIMPLE_HEAD, title="The lake, as DuckDB reads it", title_justify="left", title_style="bold")
+    """Tables of buckets and of what became no row, for a person."""
+    buckets = _titled("The lake, as DuckDB reads it")
     buckets.add_column("bucket (hour, UTC)")
-    for name in ("rows", "files", "MiB", "first event", "last event"):
+    for name in ("rows", "late", "files", "MiB", "first event", "last event"):
         buckets.add_column(name, justify="right")
     for b in found.buckets:
-        buckets.add_row(
-            b.name, f"{b.rows:,}", str(b.files), f"{b.bytes / _MIB:.2f}", f"{b.first:%H:%M:%S}", f"{b.last:%H:%M:%S}"
-        )
+        late = Text(f"{b.late:,}", "yellow") if b.late else ""
+        times = f"{b.first:%H:%M:%S}", f"{b.last:%H:%M:%S}"
+        buckets.add_row(b.name, f"{b.rows:,}", late, f"{b.files:,}", f"{b.bytes / _MIB:.2f}", *times)
     files, size = sum(b.files for b in found.buckets), sum(b.bytes for b in found.buckets)
     buckets.add_section()
-    buckets.add_row("all", f"{found.rows:,}", str(files), f"{size / _MIB:.2f}", style="bold")
-    letters = Table(
-        box=box.SIMPLE_HEAD, title="Dead letters: kept whole, with the reason", title_justify="left", title_style="bold"
-    )
+    buckets.add_row("all", f"{found.rows:,}", f"{found.late:,}", f"{files:,}", f"{size / _MIB:.2f}", style="bold")
+    letters = _titled("What became no row: kept whole, with the reason")
+    letters.add_column("outcome")
     letters.add_column("reason")
     letters.add_column("messages", justify="right")
-    for reason, count in found.reasons.items():
-        letters.add_row(Text(reason), f"{count:,}")
-    return Group(buckets, letters)
+    for outcome, reason, count in found.reasons:
+        letters.add_row(outcome.replace("_", " "), Text(reason), f"{count:,}")
+    return Group(buckets, "", letters, "")
 
 
 def sentence(found: Account) -> str:
     """One line that accounts for every message."""
     return (
-        f"{found.produced:,} produced = {found.rows:,} rows + {found.dead_letters:,} dead letters "
-        f"+ {found.lost:,} lost, {found.twice:,} twice"
+        f"{found.produced:,} produced = {found.rows:,} rows + {found.quarantined:,} quarantined "
+        f"+ {found.dead_letters:,} dead letters + {found.lost:,} lost, {found.twice:,} twice"
+    )
+
+
+def details(found: Account) -> list[str]:
+    """What else was counted, a line each."""
+    return [
+        f"{found.rows_distinct:,} distinct (_topic, _incarnation, _partition, _offset) in {found.rows:,} rows",
+        f"{found.late:,} late rows, each in the bucket of its own hour",
+        f"{found.new_field:,} rows carry {NEW_FIELD}, as many as were produced with it",
+    ]
+
+
+def _phrases(found: Mapping[str, int]) -> list[str]:
+    return [phrase for phrase, difference in found.items() if difference]
+
+
+def _titled(title: str) -> Table:
+    return Table(
+        box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", show_edge=False, pad_edge=False
     )
 
 
@@ -148,26 +189,31 @@ def _files(location: Path) -> list[Path]:
 
 
 def _load(db: Any, name: str, files: list[Path], columns: Mapping[str, str]) -> None:
-    """Copy the columns that the account needs into a table; an empty one where there are no files."""
+    """Copy the columns that the account needs into a table; those that no file has are null."""
     db.execute(f"CREATE TABLE {name} ({', '.join(f'{column} {kind}' for column, kind in columns.items())})")
     if files:
+        paths = [str(file) for file in files]
         options = "union_by_name = true, hive_partitioning = true, hive_types_autocast = false, filename = true"
-        query = f"SELECT {', '.join(columns)} FROM read_parquet($1, {options})"  # noqa: S608 - our own names
-        db.execute(f"INSERT INTO {name} {query}", [[str(file) for file in files]])
+        source = f"FROM read_parquet($1, {options})"
+        there = {column for column, *_ in db.execute(f"DESCRIBE SELECT * {source}", [paths]).fetchall()}
+        names = ", ".join(column for column in columns if column in there)
+        db.execute(f"INSERT INTO {name} BY NAME SELECT {names} {source}", [paths])
 
 
-def _buckets(db: Any, files: list[Path]) -> tuple[Bucket, ...]:
+def _buckets(db: Any, files: list[Path], since: datetime) -> tuple[Bucket, ...]:
     found = db.execute(
         """
         SELECT hour, count(*), list(DISTINCT filename), epoch_us(min(event_time)), epoch_us(max(event_time)),
+          count(*) FILTER (event_time < $1),
           count(*) FILTER (strftime(make_timestamp(epoch_us(event_time)), '%Y-%m-%dT%H') != hour)
         FROM events GROUP BY hour ORDER BY hour
-        """
+        """,
+        [since],
     ).fetchall()
     sizes = {str(file): file.stat().st_size for file in files}
     return tuple(
-        Bucket(name, rows, len(names), sum(sizes[n] for n in names), _utc(first), _utc(last), astray)
-        for name, rows, names, first, last, astray in found
+        Bucket(name, rows, len(names), sum(sizes[n] for n in names), _utc(first), _utc(last), late, astray)
+        for name, rows, names, first, last, late, astray in found
     )
 
 

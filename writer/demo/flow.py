@@ -1,140 +1,128 @@
-"""The demo's events on their way from the log to the lake, and what a person sees of it."""
+"""The demo's events on their way from the log to the lake, and what is noted of them on the way."""
 
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 
 import yaml
 from confluent_kafka.admin import AdminClient, NewTopic
-from deltalake import DeltaTable
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
+from writer.demo.given import Given
 from writer.demo.ground import Ground, Interruption, Writer
+from writer.demo.panel import counted
+from writer.demo.screen import Screen
+from writer.demo.watch import Watch
 from writer.embedded import Stack
-from writer.embedded.events import produce
+from writer.embedded.events import NEW_FIELD, produce
 from writer.rooms.report import Source
-from writer.tables.base import CommitFailed, Part
-from writer.tables.delta import DeltaLake
 
 TOPICS = {"clicks": 4, "installs": 2}  # partitions
 PIPELINE = "events"
 INSTALLS_SHARE = 0.2  # of the events
 HOURS = 6  # of event time
-SLICE = 5_000  # events between two looks at the bars and the writer
+SLICE = 5_000  # events between two looks at the panel and the writer
 BROKEN = 3  # values in every fourth slice of a topic: one of each kind
+AHEAD = 2  # events in every fourth slice of a topic, with a clock that is wrong
+LATE_ONE_IN = 200  # events of every fourth slice, from phones that were offline
+LATE_BY = timedelta(hours=8)  # at least, before all other events; up to three hours more
 HEAD_START = 0.3  # of the events are in the log before the writer reads
-PACE = timedelta(seconds=12)  # the other 200,000 arrive over this long, so that several commits are seen
-PACE_EVENTS = 200_000
+PACE_FIRST = timedelta(seconds=1)  # between two slices before the first commit: Spark warms up on the same cores
+PACE = timedelta(milliseconds=430)  # and after it, so that several commits are seen
+PACE_EVENTS = 200_000  # with fewer the pace is quicker
 COMMITS = (5, 8)  # about so many, by size
+SLACK = 1.05  # so that rounding leaves no tail of a few records, which would wait for the delay
 COMMIT_MIN = 5_000  # records; a smaller one takes as long
-DELAY_MAX = timedelta(seconds=5)
+DELAY_MAX = timedelta(seconds=4)
 READY_WITHIN = timedelta(seconds=120)  # seen: 8 s; a crowded CI machine is ten times slower
 COMMITTED_WITHIN = timedelta(seconds=180)  # seen: 6 s after the last event
 PER_EVENT = timedelta(microseconds=200)  # more for each: the writer carries 5,000/s on any machine
 
 
-class Steps:
-    """One line for each thing that is done, with the seconds that it took."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._began = time.monotonic()
-
-    @contextmanager
-    def step(self, doing: str, done: str) -> Iterator[None]:
-        """Say what goes on (on a terminal), then that it is done."""
-        self._began = time.monotonic()
-        with self._console.status(doing):
-            yield
-        self.done(done)
-
-    def done(self, label: str) -> None:
-        """Print a line; its seconds count from the line before."""
-        now = time.monotonic()
-        self._console.print(f"{mark(self._console)} {label:<58}[dim]{now - self._began:6.1f} s[/]")
-        self._began = now
-
-
 class Flow:
-    """Events on their way from the log to the lake, and two bars that tell how far they are."""
+    """Produces all events while the writer runs."""
 
-    def __init__(self, events: int, stack: Stack, ground: Ground, interruption: Interruption) -> None:
-        self._events, self._stack, self._interruption = events, stack, interruption
-        self._lake = DeltaLake(str(ground.lake), PIPELINE)
-        self._location = str(ground.lake)
-        self.good: Counter[Source] = Counter()
-        self.broken: Counter[Source] = Counter()
-        self.bars = Progress(
-            SpinnerColumn(finished_text=" "),
-            TextColumn("{task.description}"),
-            BarColumn(34),
-            TextColumn("{task.completed:>9,.0f} of {task.total:,.0f}"),
-        )
-        self._produced = self.bars.add_task("in Kafka", total=events)
-        self._committed = self.bars.add_task("in the lake", total=events)
+    def __init__(self, events: int, stack: Stack, watch: Watch, screen: Screen, interruption: Interruption) -> None:
+        self._events, self._stack, self._watch, self._screen = events, stack, watch, screen
+        self._interruption = interruption
+        now = datetime.now(UTC).replace(microsecond=0)
+        self.given = Given(now - timedelta(hours=HOURS))
+        self._slices = max(HOURS, -(-events // SLICE))
+        self._new_from = max(round(self._slices * HEAD_START) + 1, self._slices // 2)
+        self._ends_before: Counter[Source] | None = None  # where the logs ended when the schema changed
+        self._commits_before = 0
+        self._column_seen = False
 
-    def run(self, writer: Writer, steps: Steps) -> None:
-        """Produce all events while the writer runs; return when its frontier has reached the ends of the logs."""
-        slices = max(HOURS, -(-self._events // SLICE))
-        first = round(slices * HEAD_START)
-        began = datetime.now(UTC) - timedelta(hours=HOURS)
+    def run(self, writer: Writer) -> None:
+        """Produce everything, and return when the frontier has reached the ends of the logs."""
+        first = round(self._slices * HEAD_START)
         for i in range(first):
-            self._slice(i, slices, began)
+            self._slice(i)
             writer.wait_until(self._look, within=READY_WITHIN)
-        writer.wait_until(lambda: self._look() and self._started(), within=READY_WITHIN)
-        steps.done("writer started: Spark is up, the table is created")
-        pause = PACE / (slices - first) * min(1.0, self._events / PACE_EVENTS)
-        for i in range(first, slices):
+        writer.wait_until(lambda: self._look() and self._watch.started, within=READY_WITHIN)
+        self._screen.done("writer started: Spark is up, the table is created")
+        self._watch.title = "the writer runs"
+        for i in range(first, self._slices):
+            pause = (PACE if self._watch.commits else PACE_FIRST) * min(1.0, self._events / PACE_EVENTS)
             until = time.monotonic() + pause.total_seconds()
-            self._slice(i, slices, began)
+            self._slice(i)
             writer.wait_until(lambda: self._look() and time.monotonic() >= until, within=READY_WITHIN)  # noqa: B023
-        steps.done(f"{self._events:,} events produced, {self.broken.total()} of them broken on purpose")
-        writer.wait_until(
-            lambda: self._look() and self._caught_up(), within=COMMITTED_WITHIN + self._events * PER_EVENT
+        given = self.given
+        self._screen.done(
+            f"{self._events:,} produced: {given.late.total():,} late, {given.ahead.total():,} from the future, "
+            f"{given.broken.total():,} broken"
         )
-        steps.done(f"all committed, in {len(self._lake.commits_since(-1))} commits")
+        within = COMMITTED_WITHIN + self._events * PER_EVENT
+        writer.wait_until(lambda: self._look() and self._watch.reached(given.ends), within=within)
+        self._watch.rest("all committed")
+        self._screen.done(f"all committed, in {counted(self._watch.commits, 'commit')}")
 
-    def _slice(self, i: int, slices: int, began: datetime) -> None:
+    def _slice(self, i: int) -> None:
         """Produce the i-th part of the events; its hour of event time ends a little later than the last one's."""
-        size = self._events * (i + 1) // slices - self._events * i // slices
+        size = self._events * (i + 1) // self._slices - self._events * i // self._slices
         installs = round(size * INSTALLS_SHARE)
-        until = began + timedelta(hours=1) + timedelta(hours=HOURS - 1) * i / (slices - 1)
+        until = self.given.since + timedelta(hours=1) + timedelta(hours=HOURS - 1) * i / (self._slices - 1)
+        if i == self._new_from:
+            self._ends_before, self._commits_before = self.given.ends, self._watch.commits
         for topic, count in (("clicks", size - installs), ("installs", installs)):
-            broken = 0 if i % 4 else BROKEN
+            new = topic == "clicks" and i >= self._new_from
+            broken, late, ahead = 0, 0, 0
+            match i % 4:
+                case 0:
+                    broken = BROKEN
+                case 1:
+                    late = max(1, count // LATE_ONE_IN)
+                case 2:
+                    ahead = AHEAD
             with self._interruption.later():
                 made = produce(
                     self._stack.broker.bootstrap, self._stack.registry.url, topic, count - broken,
-                    now=until, hours=1, seed=i, broken=broken,
+                    kind="clicks_2" if new else topic, now=until, hours=1, seed=i, broken=broken, ahead=ahead,
+                    late=late, late_by=until - self.given.since + LATE_BY + timedelta(hours=i // 4 % 3),
                 )  # fmt: skip
-            self.good.update({(topic, partition): n for partition, n in made.good.items()})
-            self.broken.update({(topic, partition): n for partition, n in made.broken.items()})
+            self.given.add(topic, made, new_field=new)
+        if i == self._new_from:
+            self._screen.done(f"clicks schema 2 registered: one more field, {NEW_FIELD}")
 
     def _look(self) -> bool:
-        """Move the bars."""
+        """See how far things are, and say when the new column has come."""
         self._interruption.check()
-        self.bars.update(self._produced, completed=(self.good + self.broken).total())
-        self.bars.update(self._committed, completed=sum(self._frontier().values()))
+        if self._watch.look(self.given.ends, total=self._events):
+            self._say_the_column()
         return True
 
-    def _frontier(self) -> dict[Source, int]:
-        """How far each partition is committed; empty before the writer has made the table."""
-        with suppress(CommitFailed):  # not whole yet
-            if DeltaTable.is_deltatable(self._location):
-                snapshot = self._lake.snapshot()
-                sources = [(topic, partition) for topic, count in TOPICS.items() for partition in range(count)]
-                return {s: snapshot.frontier(Part(s[0], 1, s[1])) or 0 for s in sources}
-        return {}
-
-    def _started(self) -> bool:
-        return bool(self._frontier()) and self._lake.snapshot().epoch > 0
-
-    def _caught_up(self) -> bool:
-        ends = self.good + self.broken
-        frontier = self._frontier()
-        return all(frontier.get(source, 0) >= end for source, end in ends.items())
+    def _say_the_column(self) -> None:
+        """Say once which commit was the first to carry records of the new schema, and that it has their column."""
+        before = self._ends_before
+        if before is None or self._column_seen:
+            return
+        clicks = {source: end for source, end in before.items() if source[0] == "clicks"}
+        for commit in self._watch.since(self._commits_before):
+            if any(commit.frontier.get(self._watch.name(source), 0) > end for source, end in clicks.items()):
+                self._column_seen = True
+                there = NEW_FIELD in commit.columns
+                found = "the table has its column" if there else "but the table has no such column"
+                self._screen.done(f"commit {commit.number} is the first to carry it: {found}", good=there)
+                return
 
 
 def create_topics(bootstrap: str) -> None:
@@ -152,6 +140,7 @@ def configuration(events: int, stack: Stack, ground: Ground) -> str:
             "kafka": {"bootstrap_servers": stack.broker.bootstrap},
             "registry": {"url": stack.registry.url},
             "checkpoints": str(ground.directory / "checkpoints"),
+            "http": {"port": 0},  # any free one
             "pipelines": {
                 PIPELINE: {
                     "topics": list(TOPICS),
@@ -161,7 +150,7 @@ def configuration(events: int, stack: Stack, ground: Ground) -> str:
                     "commit": {
                         "max_delay": f"{DELAY_MAX.total_seconds():g} s",
                         "min_records": max(COMMIT_MIN, events // max(COMMITS)),
-                        "max_records": max(COMMIT_MIN, events // min(COMMITS)),
+                        "max_records": max(COMMIT_MIN, round(events / min(COMMITS) * SLACK)),
                     },
                     "roll": {"target_file_size": "4 MiB"},
                 }
@@ -169,8 +158,3 @@ def configuration(events: int, stack: Stack, ground: Ground) -> str:
         },
         sort_keys=False,
     )
-
-
-def mark(console: Console) -> str:
-    """Return the sign of what is done."""
-    return "[green]✓[/]" if console.encoding.startswith("utf") else "[green]ok[/]"

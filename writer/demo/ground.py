@@ -79,6 +79,10 @@ class Interruption:
             self._raised = True
             raise Stopped
 
+    def accept(self) -> None:
+        """Take the signal that has come as an answer, not as an end: the next one is the first again."""
+        self.asked, self._raised = None, False
+
     def hold(self) -> None:
         """Only note signals from here on."""
         self._held = True
@@ -131,6 +135,7 @@ class Ground:
         self.directory = (keep or Path(tempfile.gettempdir()) / name).absolute()
         self.config = self.directory / "headrace.yaml"
         self.lake = self.directory / "lake" / "events"
+        self.dead_letters = self.lake.with_name("events_dead_letters")
         self.stack: Stack | None = None
         self._kept = keep is not None
         self._scratch = self.directory / "scratch"

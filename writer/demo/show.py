@@ -1,6 +1,5 @@
 """The whole thing on one machine: a real broker and registry, events, the real writer, and a query over the lake."""
 
-import shlex
 import sys
 from contextlib import suppress
 from datetime import timedelta
@@ -9,13 +8,18 @@ from pathlib import Path
 
 from confluent_kafka import KafkaException
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from writer import artifacts
 from writer.artifacts import JavaMissing
 from writer.demo import account
-from writer.demo.flow import PIPELINE, TOPICS, Flow, Steps, configuration, create_topics, mark
-from writer.demo.ground import Ground, Interruption, Stopped
+from writer.demo.account import Account
+from writer.demo.flow import PIPELINE, TOPICS, Flow, configuration, create_topics
+from writer.demo.given import Given
+from writer.demo.ground import Ground, Interruption, Stopped, Writer
+from writer.demo.screen import Screen
+from writer.demo.stay import invitation, question, stay
+from writer.demo.watch import Watch
 from writer.embedded import ServerFailed, Stack
 from writer.embedded.registry import JAVA_MIN
 from writer.errors import ConfigError
@@ -23,22 +27,26 @@ from writer.errors import ConfigError
 DRAINED_WITHIN = timedelta(seconds=60)  # seen: 2 s
 
 
-def show(events: int, keep: Path | None) -> int:
+def show(events: int, keep: Path | None, *, hold: bool | None = None, screen: Screen | None = None) -> int:
     """Play the demo with `events` messages. Returns 0 when every one is accounted for, 1 if not, 128 + n on signal n.
 
-    Whatever happens, no process that it started is left, and its directory is gone unless `keep` names it. Call it from
-    the main thread. Raises ConfigError for what is not installed or cannot be fetched, ServerFailed.
+    With `hold`, everything stays up after the account until a signal comes; by default it does when `keep` is given and
+    a person sits at the terminal. Whatever happens, no process that it started is left, and its directory is gone
+    unless `keep` names it. Call it from the main thread. Raises ConfigError for what is not installed or cannot be
+    fetched, ServerFailed.
     """
     _require_the_extra()
-    console = Console(highlight=False)
+    screen = screen or Screen(Console(highlight=False))
+    if hold is None:
+        hold = keep is not None and screen.moves and sys.stdin.isatty()
     ground = Ground(keep)
     interruption = Interruption()
-    found: account.Account | None = None
+    adds_up: bool | None = None
     try:
         try:
             interruption.listen()
             ground.make()
-            found = _play(events, ground, interruption, console)
+            adds_up = _play(events, ground, interruption, screen, hold=hold)
         finally:
             interruption.hold()  # cut short or not, the outer `finally` is entered
     except Stopped:
@@ -48,12 +56,18 @@ def show(events: int, keep: Path | None) -> int:
     finally:
         ground.clear()
         interruption.done()
-    if found is None or interruption.asked is not None:
+    if adds_up is None or interruption.asked is not None:
         with suppress(OSError):  # the terminal may be what went away
-            console.show_cursor()
-            console.print("stopped; nothing is left running" + (f"; what there is lies in {keep}" if keep else ""))
+            screen.console.show_cursor()
+            screen.say("stopped; nothing is left running" + (f"; what there is lies in {keep}" if keep else ""))
         return interruption.exit_code
-    return _conclude(found, keep, ground, console)
+    if keep is not None:
+        _say_what_is_kept(ground, screen)
+    if keep is not None and not hold:
+        screen.say(question(ground.lake))
+    elif not hold:
+        screen.say("Keep it, and try it with events of your own: headrace demo --keep DIR")
+    return 0 if adds_up else 1
 
 
 def _require_the_extra() -> None:
@@ -69,76 +83,102 @@ def _require_the_extra() -> None:
     artifacts.java()  # Spark's and Kafka's
 
 
-def _play(events: int, ground: Ground, interruption: Interruption, console: Console) -> account.Account:
-    """Start everything, let the events flow, stop everything, and ask DuckDB."""
-    steps = Steps(console)
+def _play(events: int, ground: Ground, interruption: Interruption, screen: Screen, *, hold: bool) -> bool:
+    """Start everything, let the events flow, ask DuckDB, stop everything. Returns whether all of it adds up."""
     stack = ground.stack = Stack(ground.directory / "servers")
-    console.print(_header(events, stack, ground), "")
+    _say_what_runs_where(events, stack, ground, screen)
     for name in artifacts.BUNDLES:
-        artifacts.fetch(name, say=console.print)
-    with steps.step("starting broker and registry", "broker and registry answer"):
+        artifacts.fetch(name, say=screen.say)
+    with screen.step("starting broker and registry", "broker and registry answer"):
         stack.start()
-    with steps.step("creating topics", "topics created"):
+    with screen.step("creating topics", "topics created"):
         create_topics(stack.broker.bootstrap)
     ground.config.write_text(configuration(events, stack, ground), encoding="utf-8")
-    flow = Flow(events, stack, ground, interruption)
-    with flow.bars:
-        with interruption.later():
-            writer = ground.launch_writer()
-        flow.run(writer, Steps(flow.bars.console))
-    with steps.step("draining the writer (SIGTERM)", "writer drained: SIGTERM, then exit code 0"):
+    watch = Watch(ground.lake, ground.dead_letters, PIPELINE, screen, title="the writer starts")
+    flow = Flow(events, stack, watch, screen, interruption)
+    with interruption.later():
+        writer = ground.launch_writer()
+    with screen.live():
+        flow.run(writer)
+    if not hold:
+        _end(writer, stack, ground, screen)
+    with screen.step("reading the lake with DuckDB", "lake read by DuckDB, from its files"):
+        found = account.of(ground.lake, ground.dead_letters, flow.given.ends, since=flow.given.since)
+    adds_up = _conclude(found, flow.given, screen)
+    if hold:
+        screen.say("Broker, registry and writer stay up until Ctrl-C. In another terminal:\n")
+        for text in invitation(stack, ground):
+            screen.say(text)
+        screen.say()
+        stay(writer, stack, watch, screen, interruption)
+        _end(writer, stack, ground, screen)
+        adds_up = _account_for_the_guests(found, flow.given, watch, ground, screen) and adds_up
+    return adds_up
+
+
+def _end(writer: Writer, stack: Stack, ground: Ground, screen: Screen) -> None:
+    """End the writer as a supervisor does, then the servers."""
+    with screen.step("draining the writer (SIGTERM)", "writer drained: SIGTERM, then exit code 0"):
         writer.drain(within=DRAINED_WITHIN)
-    with steps.step("stopping broker and registry", "broker and registry stopped"):
+    with screen.step("stopping broker and registry", "broker and registry stopped"):
         stack.stop()
         ground.wait_for_orphans()
-    with steps.step("reading the lake with DuckDB", "lake read by DuckDB, from its files"):
-        return account.of(
-            ground.lake, ground.lake.with_name(f"{PIPELINE}_dead_letters"), good=flow.good, broken=flow.broken
-        )
 
 
-def _header(events: int, stack: Stack, ground: Ground) -> Table:
-    """Tell what runs where."""
+def _say_what_runs_where(events: int, stack: Stack, ground: Ground, screen: Screen) -> None:
     version = {name: bundle.version for name, bundle in artifacts.BUNDLES.items()}
     topics = ", ".join(f"{name} ({partitions})" for name, partitions in TOPICS.items())
-    table = Table.grid(padding=(0, 2))
-    table.title = f"[bold]headrace demo[/]: {events:,} events, everything on this machine"
-    table.title_justify = "left"
-    table.title_style = ""
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    table.add_row("broker", f"Kafka {version['kafka']} at {stack.broker.bootstrap}, topics {topics}")
-    table.add_row("registry", f"Apicurio {version['registry']} at {stack.registry.url}")
-    table.add_row("writer", f"headrace run {ground.config}")
-    table.add_row("lake", f"Delta, hourly buckets of event time, {ground.lake}")
-    return table
+    screen.say(Text.assemble(("headrace demo", "bold"), f": {events:,} events, everything on this machine\n"))
+    for name, place in (
+        ("broker", f"Kafka {version['kafka']} at {stack.broker.bootstrap}, topics {topics}"),
+        ("registry", f"Apicurio {version['registry']} at {stack.registry.url}"),
+        ("writer", f"headrace run {ground.config}"),
+        ("lake", f"Delta in hourly buckets, {ground.lake}"),
+    ):
+        screen.say(Text.assemble((f"  {name:<10}", "bold"), place))
+    screen.say()
 
 
-def _conclude(found: account.Account, keep: Path | None, ground: Ground, console: Console) -> int:
-    """Print the findings and where to look further. Returns the exit code."""
-    console.print()
-    console.print(account.show(found))
-    problems = found.differences()
+def _conclude(found: Account, given: Given, screen: Screen) -> bool:
+    """Say what was found, and whether it adds up with what was produced."""
+    screen.say()
+    screen.say(account.show(found))
+    problems = found.differences(given)
+    _say_the_sum(found, problems, screen)
+    if not problems:
+        for line in account.details(found):
+            screen.say(f"  {line}")
+    screen.say()
+    return not problems
+
+
+def _say_the_sum(found: Account, problems: list[str], screen: Screen) -> None:
+    words = account.sentence(found)
+    if screen.moves and len(words) + 2 > screen.console.width:
+        words = words.replace(" = ", "\n  = ")
+    screen.say(Text.assemble(screen.mark(good=not problems), (f" {words}", "bold" if problems else "bold green")))
     if problems:
-        console.print(f"[red]It does not add up:[/] {account.sentence(found)}; {'; '.join(problems)}.", soft_wrap=True)
-    else:
-        console.print(f"{mark(console)} [bold]{account.sentence(found)}[/]", soft_wrap=True)
-        distinct = f"{found.rows_distinct:,} distinct (_topic, _incarnation, _partition, _offset)"
-        console.print(f"  DuckDB counts {distinct} in {found.rows:,} rows", soft_wrap=True)
-    console.print()
-    if keep is None:
-        console.print("Keep lake, logs and configuration for a look of your own: headrace demo --keep DIR")
-    else:
-        query = "SELECT hour, _topic, count(*) FROM t GROUP BY ALL ORDER BY ALL"
-        code = (
-            f'import duckdb, deltalake; t = deltalake.DeltaTable("{ground.lake}").to_pyarrow_dataset(); '
-            f'duckdb.sql("{query}").show()'
-        )
-        for name, place in (
-            ("lake", ground.lake),
-            ("configuration", ground.config),
-            ("writer's log", ground.directory / "writer.log"),
-            ("look further", f"{sys.executable} -c {shlex.quote(code)}"),
-        ):
-            console.print(f"{name:<14} {place}", soft_wrap=True, markup=False)
-    return 1 if problems else 0
+        screen.say(f"  It does not add up: {'; '.join(problems)}.", style="red")
+
+
+def _account_for_the_guests(found: Account, given: Given, watch: Watch, ground: Ground, screen: Screen) -> bool:
+    """If more was produced while everything stayed up: account for all that is committed now."""
+    frontier = watch.committed(given.ends)
+    if frontier == given.ends:
+        return True
+    more = sum(frontier.values()) - found.produced
+    with screen.step("reading the lake again", f"{more:,} more committed meanwhile; lake read again by DuckDB"):
+        now = account.of(ground.lake, ground.dead_letters, frontier, since=given.since)
+    screen.say()
+    _say_the_sum(now, now.damage(), screen)
+    screen.say()
+    return not now.damage()
+
+
+def _say_what_is_kept(ground: Ground, screen: Screen) -> None:
+    for name, place in (
+        ("lake", ground.lake),
+        ("configuration", ground.config),
+        ("writer's log", ground.directory / "writer.log"),
+    ):
+        screen.say(Text.assemble((f"{name:<15}", "bold"), str(place)))

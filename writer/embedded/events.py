@@ -23,6 +23,9 @@ BURST = 8  # consecutive events of one session
 LATE_SHARE = 0.01  # of events; phones that were offline
 LATE_MAX = timedelta(hours=1)
 JITTER = timedelta(seconds=20)  # mean delay of the others
+LATE_BY = timedelta(hours=9)  # of those that `produce` is asked to make late: a long flight
+AHEAD_BY = timedelta(days=30)  # of those with a clock that is wrong; a writer believes a day unless told otherwise
+NEW_FIELD = "referrer_campaign"  # of `clicks_2`, the second version of the clicks schema
 _PLACES = [
     ("US", "New York", 40.71, -74.01),
     ("IN", "Mumbai", 19.08, 72.88),
@@ -41,7 +44,7 @@ def _optional(name: str, kind: Any) -> dict[str, Any]:
     return {"name": name, "type": ["null", kind], "default": None}
 
 
-SCHEMAS: Mapping[str, dict[str, Any]] = {
+_FIRST: Mapping[str, dict[str, Any]] = {
     "clicks": {
         "type": "record",
         "name": "Click",
@@ -97,25 +100,31 @@ SCHEMAS: Mapping[str, dict[str, Any]] = {
         ],
     },
 }
+SCHEMAS: Mapping[str, dict[str, Any]] = {
+    **_FIRST,
+    "clicks_2": {**_FIRST["clicks"], "fields": [*_FIRST["clicks"]["fields"], _optional(NEW_FIELD, "string")]},
+}
 
 
 @dataclass(frozen=True)
 class Produced:
-    """What a topic got, counted from the broker's acknowledgements: messages per partition."""
+    """What a topic got, counted from the broker's acknowledgements: messages per partition, each counted once."""
 
     good: Mapping[int, int] = field(default_factory=dict)
     broken: Mapping[int, int] = field(default_factory=dict)
+    late: Mapping[int, int] = field(default_factory=dict)  # good ones, `late_by` behind
+    ahead: Mapping[int, int] = field(default_factory=dict)  # decodable, with a time that nobody should believe
 
     @property
     def per_partition(self) -> dict[int, int]:
         """All messages, broken ones too: how far each partition's end moved."""
-        return dict(Counter(self.good) + Counter(self.broken))
+        return dict(Counter(self.good) + Counter(self.broken) + Counter(self.late) + Counter(self.ahead))
 
 
 def generate(
     kind: str, n: int, *, now: datetime, hours: int = 3, seed: int = 7
 ) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Yield `n` pairs of key (the user id) and record of `clicks` or `installs`, in order of arrival.
+    """Yield `n` pairs of key (the user id) and record of `clicks`, `clicks_2` or `installs`, in order of arrival.
 
     Event times are aware UTC to the millisecond, in [now - hours, now], rising but for a jitter and a late share. Event
     ids are distinct within one call. fastavro reads an encoded record back equal to what is yielded here.
@@ -124,7 +133,7 @@ def generate(
         raise ValueError(f"now must be an aware datetime, got {now!r}")
     if hours <= 0:
         raise ValueError(f"hours must be positive, got {hours}")
-    make = {"clicks": _clicks, "installs": _installs}[kind]
+    make = {"clicks": _clicks, "clicks_2": _clicks_2, "installs": _installs}[kind]
     rnd = Random(f"{kind}/{seed}")  # noqa: S311 - made-up data
     yield from make(rnd, _times(n, rnd, now, hours))
 
@@ -154,26 +163,37 @@ def produce(
     hours: int = 3,
     seed: int = 7,
     broken: int = 0,
+    late: int = 0,
+    late_by: timedelta = LATE_BY,
+    ahead: int = 0,
 ) -> Produced:
     """Register the schema under `<topic>-value` and produce `n` events, and `broken` more that a strict reader refuses.
 
-    The topic must exist. `kind` is `clicks` or `installs`, by default the topic's name. Broken values are truncated,
-    without header, or too long, in turn, spread evenly. Raises KafkaException if a delivery fails, SchemaRegistryError.
+    The topic must exist. `kind` is a key of SCHEMAS, by default the topic's name. Broken values are truncated, without
+    header, or too long, in turn, spread evenly. Of the `n`, `late` have an event time `late_by` behind their own, and
+    `ahead` one AHEAD_BY in the future. Raises KafkaException if a delivery fails, SchemaRegistryError.
     """
     if broken and not n:
         raise ValueError(f"{broken} broken values are made from good ones: n must be positive")
+    if late + ahead > n:
+        raise ValueError(f"{late} late events and {ahead} ahead are of the n, which is {n}")
     kind = kind or topic
     with SchemaRegistryClient({"url": registry_url}) as registry:
         schema_id: int = registry.register_schema(f"{topic}-value", Schema(json.dumps(SCHEMAS[kind]), "AVRO"))
     encode = encoder(SCHEMAS[kind], schema_id)
     delivery = _Delivery(bootstrap, topic)
+    moved = {"late": -late_by, "ahead": AHEAD_BY}
+    off = _off(n, late, ahead)
     damaged = 0
     for i, (key, record) in enumerate(generate(kind, n, now=now, hours=hours, seed=seed)):
+        what = off.get(i, "good")
+        if what in moved:
+            record["event_time"] += moved[what]
         value = encode(record)
         while damaged < (i + 1) * broken // n:
-            delivery.send(key, _damage(value, damaged), delivery.broken)
+            delivery.send(key, _damage(value, damaged), "broken")
             damaged += 1
-        delivery.send(key, value, delivery.good)
+        delivery.send(key, value, what)
     return delivery.finish()
 
 
@@ -194,16 +214,15 @@ class _Delivery:
             }
         )
         self._failures: list[KafkaError] = []
-        self._good: Counter[int] = Counter()
-        self._broken: Counter[int] = Counter()
+        self._counts: dict[str, Counter[int]] = {name: Counter() for name in ("good", "late", "ahead", "broken")}
         # Not methods: through one, self would hold itself, and the producer would dial on after its last use.
-        self.good = _counting(self._good, self._failures)
-        self.broken = _counting(self._broken, self._failures)
+        self._counting = {what: _counting(counts, self._failures) for what, counts in self._counts.items()}
 
-    def send(self, key: bytes, value: bytes, counted: Callable[[KafkaError | None, Message], None]) -> None:
+    def send(self, key: bytes, value: bytes, what: str) -> None:
+        """Send one value, to be counted as `what` once it is acknowledged."""
         while True:
             try:
-                self._producer.produce(self._topic, value, key, on_delivery=counted)
+                self._producer.produce(self._topic, value, key, on_delivery=self._counting[what])
             except BufferError:  # the queue is full: let acknowledgements make room
                 self._producer.poll(0.1)
             else:
@@ -214,7 +233,7 @@ class _Delivery:
     def finish(self) -> Produced:
         self._producer.flush()
         self._check()
-        return Produced(dict(sorted(self._good.items())), dict(sorted(self._broken.items())))
+        return Produced(**{what: dict(sorted(counts.items())) for what, counts in self._counts.items()})
 
     def _check(self) -> None:
         if self._failures:
@@ -234,6 +253,14 @@ def _counting(counts: Counter[int], failures: list[KafkaError]) -> Callable[[Kaf
 def _damage(value: bytes, turn: int) -> bytes:
     """Return an encoded value with its end cut off, without its header, or with bytes to spare."""
     return (value[:-1], value[5:], value + b"\x00\xff\x00")[turn % 3]
+
+
+def _off(n: int, late: int, ahead: int) -> dict[int, str]:
+    """Return which of `n` events are `late` and which `ahead`, both spread evenly."""
+    turns = sorted(
+        [((i + 0.5) / late, "late") for i in range(late)] + [((i + 0.5) / ahead, "ahead") for i in range(ahead)]
+    )
+    return {i * n // len(turns): what for i, (_, what) in enumerate(turns)}
 
 
 def _times(n: int, rnd: Random, now: datetime, hours: int) -> Iterator[datetime]:
@@ -302,6 +329,11 @@ def _clicks(rnd: Random, times: Iterator[datetime]) -> Iterator[tuple[bytes, dic
             "duration_ms": int(rnd.random() * 100_000),
         }
         yield record["user_id"].encode(), record
+
+
+def _clicks_2(rnd: Random, times: Iterator[datetime]) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    for key, record in _clicks(rnd, times):
+        yield key, record | {NEW_FIELD: f"{record['channel']}/{record['campaign'] or 'none'}"}
 
 
 def _installs(rnd: Random, times: Iterator[datetime]) -> Iterator[tuple[bytes, dict[str, Any]]]:

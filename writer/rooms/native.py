@@ -126,12 +126,12 @@ class _Scratch:
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
 
     def write(self, parts: list[bytes | memoryview]) -> None:
-        os.ftruncate(self._file, 0)
         os.lseek(self._file, 0, os.SEEK_SET)
         for part in parts:
             view = memoryview(part)
             while view.nbytes:
                 view = view[os.write(self._file, view) :]
+        os.ftruncate(self._file, sum(memoryview(part).nbytes for part in parts))  # last: its pages are used again
 
     def __del__(self) -> None:
         if hasattr(self, "_file"):

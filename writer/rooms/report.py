@@ -48,8 +48,10 @@ class Report:
     counts: dict[Source, Counts] = field(default_factory=dict)
     unknown_schemas: set[int] = field(default_factory=set)
     seconds: dict[str, float] = field(default_factory=dict)  # processor seconds by room
+    value_bytes: int = 0  # of the records that were read
     spilled_bytes: int = 0
     time_unit: str = ""
+    tasks: int = 0  # whose reports were added up; the driver counts
 
     def to_json(self) -> str:
         """Write the report as one JSON text."""
@@ -60,6 +62,7 @@ class Report:
                 "counts": [[*source, vars(counts)] for source, counts in self.counts.items()],
                 "unknown_schemas": sorted(self.unknown_schemas),
                 "seconds": self.seconds,
+                "value_bytes": self.value_bytes,
                 "spilled_bytes": self.spilled_bytes,
                 "time_unit": self.time_unit,
             }
@@ -75,6 +78,7 @@ class Report:
             counts={(topic, partition): Counts(**counts) for topic, partition, counts in raw["counts"]},
             unknown_schemas=set(raw["unknown_schemas"]),
             seconds=raw["seconds"],
+            value_bytes=raw["value_bytes"],
             spilled_bytes=raw["spilled_bytes"],
             time_unit=raw["time_unit"],
         )

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from pyarrow import fs
 
 import bucketers
+from bucketers.arrays import contiguous
 from writer.rooms import avro
 from writer.rooms.assign import TimeRule, assign
 from writer.rooms.columnar import Destination
@@ -101,6 +102,7 @@ class Task:
         """Carry one Arrow batch (topic, partition, offset, timestamp, key, value) through the rooms to the stage."""
         with self._clock("skip"):
             records = skip(pa.Table.from_batches([batch]), self._plan.frontier, self._counts)
+            self._report.value_bytes += pc.sum(pc.binary_length(records.column("value"))).as_py() or 0
         for schema_id, group in split(records):
             known = None if schema_id is None else self._plan.schemas.schemas.get(schema_id)
             if schema_id is None:
@@ -140,7 +142,7 @@ class Task:
         plan = self._plan
         native, singly = self._decoder(schema_id, known)
         with self._clock("decode"):
-            decoded = decode(_one_array(group.column("value")), native, singly)
+            decoded = decode(contiguous(group.column("value")), native, singly)
         if decoded.failures:
             self._dead.add(_at(group, decoded.failures), schema_id, _reasons(decoded.failures))
             group = group.take(decoded.taken)
@@ -196,10 +198,12 @@ def split(records: pa.Table) -> Iterator[tuple[int | None, pa.Table]]:
     """Split records by schema id, read from the Confluent header; None where there is none."""
     if records.num_rows == 0:
         return
-    headers = _one_array(pc.binary_slice(records.column("value"), 0, HEADER_BYTES)).dictionary_encode()
-    if len(headers.dictionary) == 1:
-        yield _schema_id(headers.dictionary[0].as_py()), records
+    values = records.column("value")
+    first = values[0].as_py()[:HEADER_BYTES]
+    if pc.all(pc.starts_with(values, pattern=first)).as_py() and len(first) == HEADER_BYTES:  # nearly always
+        yield _schema_id(first), records
         return
+    headers = contiguous(pc.binary_slice(values, 0, HEADER_BYTES)).dictionary_encode()
     groups: defaultdict[int | None, list[int]] = defaultdict(list)
     for code, head in enumerate(headers.dictionary.to_pylist()):  # one turn a distinct header
         groups[_schema_id(head)].append(code)
@@ -209,8 +213,8 @@ def split(records: pa.Table) -> Iterator[tuple[int | None, pa.Table]]:
 
 def _runs(records: pa.Table) -> Iterator[tuple[Source, pa.Table]]:
     """Cut a batch where the topic or the partition changes. Spark reads one partition after the other."""
-    topics = pc.run_end_encode(_one_array(records.column("topic")).dictionary_encode().indices)
-    partitions = pc.run_end_encode(_one_array(records.column("partition")))
+    topics = pc.run_end_encode(contiguous(records.column("topic")).dictionary_encode().indices)
+    partitions = pc.run_end_encode(contiguous(records.column("partition")))
     ends = sorted({*topics.run_ends.to_pylist(), *partitions.run_ends.to_pylist()})  # few
     start = 0
     for end in ends:
@@ -236,11 +240,6 @@ def _with_provenance(rows: pa.Table, records: pa.Table, plan: TaskPlan) -> pa.Ta
     for name, column in columns.items():
         rows = rows.append_column(name, column)
     return rows
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    combined = column.combine_chunks()
-    return combined if isinstance(combined, pa.Array) else pa.concat_arrays(combined.chunks)
 
 
 def _at(records: pa.Table, positions: Mapping[int, str]) -> pa.Table:

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from datetime import datetime
+from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
 from writer.errors import HeadraceError
-from writer.rooms.columnar import StagedFile
+from writer.rooms.columnar import BucketKey, StagedFile
 
 
 class ForeignChange(HeadraceError):
@@ -63,6 +64,16 @@ class Committed:
     id: str
     facts: Mapping[str, Any]
     side_files: Mapping[str, Sequence[StagedFile]]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of the table's log that headrace wrote."""
+
+    version: int
+    at: datetime
+    kind: Literal["start", "batch"]
+    facts: Mapping[str, Any]
 
 
 class Snapshot(Protocol):
@@ -125,6 +136,15 @@ class Table(Protocol):
 
     def recent(self, count: int) -> Sequence[Mapping[str, Any]]:
         """Facts of this pipeline's commits among the table's last `count`, newest first."""
+
+    def history(self, count: int | None = None) -> Sequence[Entry]:
+        """Entries of this pipeline among the table's last `count`, newest first. None: all that there are."""
+
+    def buckets(self) -> Sequence[BucketKey]:
+        """Buckets that have files. Looks at every file of the table."""
+
+    def tidy(self, version: int) -> None:
+        """Do what is due from time to time, now that `version` is committed. Raises CommitFailed: nothing is wrong."""
 
     def commits_since(self, version: int) -> Sequence[Committed]:
         """Commits of this pipeline after `version`, oldest first. Raises ForeignChange."""

@@ -1,32 +1,34 @@
-"""Delta Lake: files, ranges and counts in one log entry, through delta-rs.
+"""Delta Lake: files, ranges and counts in one entry of the table's log.
 
 Progress is kept as Delta's `txn` actions, one for each part (`<pipeline>/<topic>@<incarnation>/<partition>` → end
-offset) and one for the epoch (`<pipeline>/epoch`). Every commit writes the epoch again, so a start that happens in
-between is a conflict on that id, whatever else the two touch.
+offset) and one for the epoch (`<pipeline>/epoch`). An entry is put right after the version that was checked, or not at
+all, so nothing that happens in between, a start above all, goes unseen.
 """
 
 import json
 import random
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
+from deltalake import DeltaTable, Field, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.transaction import AddAction
 
 from writer import faults
 from writer.errors import ConfigError, Fenced
-from writer.rooms.columnar import StagedFile
+from writer.rooms.columnar import BucketKey, StagedFile
 from writer.rooms.report import file_from_json, file_to_json
-from writer.tables.base import Batch, CommitFailed, Committed, ForeignChange, Part, Snapshot
+from writer.tables.base import Batch, CommitFailed, Committed, Entry, ForeignChange, Part, Snapshot
+from writer.tables.log import Action, Log, State
 
 _INCARNATIONS = "headrace.incarnations"
 _OWNER = "headrace/"  # with the pipeline's name: the table's name
+_READER, _WRITER = 1, 2  # versions of the protocol
 _T = TypeVar("_T")
 # Operations that leave our rows and txn actions as they are, or take rows away and leave the offsets true.
 _HARMLESS = {
@@ -35,46 +37,47 @@ _HARMLESS = {
 }  # fmt: skip
 
 
-class DeltaSnapshot:
-    """One version of a Delta table."""
+class LostRace(Exception):
+    """Another entry stands where ours was to stand."""
 
-    def __init__(self, table: DeltaTable, pipeline: str) -> None:
-        self.table, self._pipeline = table, pipeline
+
+class DeltaSnapshot:
+    """One version of a Delta table, its files left aside."""
+
+    def __init__(self, state: State, pipeline: str) -> None:
+        self.state, self._pipeline = state, pipeline
 
     @property
     def version(self) -> int:
         """Version of the table."""
-        return int(self.table.version())
+        return self.state.version
 
     @property
     def epoch(self) -> int:
         """Number of starts that this pipeline has had."""
-        return int(self.table.transaction_version(f"{self._pipeline}/epoch") or 0)
+        return self.state.transactions.get(f"{self._pipeline}/epoch", 0)
 
     def frontier(self, part: Part) -> int | None:
         """Return the first offset of this part that is not committed."""
-        found = self.table.transaction_version(app_id(self._pipeline, part))
-        return None if found is None else int(found)
+        return self.state.transactions.get(app_id(self._pipeline, part))
 
     @property
     def settled(self) -> int:
         """Version up to which side files are known to be applied; -1 when nothing is known."""
-        found = self.table.transaction_version(f"{self._pipeline}/settled")
-        return -1 if found is None else int(found)
+        return self.state.transactions.get(f"{self._pipeline}/settled", -1)
 
     @property
     def applied(self) -> int:
         """For a side table: newest main version whose files it has; -1 when none."""
-        found = self.table.transaction_version(f"{self._pipeline}/main")
-        return -1 if found is None else int(found)
+        return self.state.transactions.get(f"{self._pipeline}/main", -1)
 
     def columns(self) -> pa.Schema:
         """Columns with their Arrow types."""
-        return _arrow(self.table.schema())
+        return pa.schema(pa.schema(Schema.from_json(self.state.metadata["schemaString"]).to_arrow()))
 
     def incarnations(self) -> dict[str, list[str]]:
         """Topic → ids of its incarnations, in order."""
-        return dict(json.loads(self.table.metadata().configuration.get(_INCARNATIONS, "{}")))
+        return dict(json.loads(self.state.metadata["configuration"].get(_INCARNATIONS, "{}")))
 
 
 class DeltaLake:
@@ -86,6 +89,8 @@ class DeltaLake:
         """Open or make the handle; `patience` is how long a commit is tried before CommitFailed."""
         self._location, self._pipeline, self._patience = location, pipeline, patience
         self._interval = checkpoint_interval
+        self._log = Log(location)
+        self._reading = threading.Lock()  # a supervisor asks who owns the table while a batch is on its way
 
     def create(self, columns: pa.Schema, bucket_columns: Sequence[str], layout: str = "") -> None:
         """Create the table if there is none. `layout` says in words how rows map to buckets.
@@ -93,21 +98,33 @@ class DeltaLake:
         Raises ConfigError when the table is another pipeline's, or is bucketed in another way.
         """
         try:
-            if not DeltaTable.is_deltatable(self._location):
+            if not self.exists():
                 self._create(columns, bucket_columns, layout)
-            metadata = self.snapshot().table.metadata()
         except (DeltaError, OSError) as error:
             raise ConfigError(f"cannot open or create a table at {self._location}: {_one_line(error)}") from error
-        owner, known = metadata.name or "", metadata.description or ""
+        self.check_identity(bucket_columns, layout)
+
+    def exists(self) -> bool:
+        """Tell whether there is a table."""
+        return bool(DeltaTable.is_deltatable(self._location))
+
+    def check_identity(self, bucket_columns: Sequence[str], layout: str = "") -> None:
+        """Raise ConfigError when the table is another pipeline's, or is bucketed in another way."""
+        try:
+            metadata = self._state().metadata
+        except OSError as error:
+            raise ConfigError(f"cannot open or create a table at {self._location}: {_one_line(error)}") from error
+        owner, known = metadata.get("name") or "", metadata.get("description") or ""
         if owner != _OWNER + self._pipeline:
             made = owner.startswith(_OWNER)
             whose = f"belongs to pipeline {owner.removeprefix(_OWNER)!r}" if made else "was not made by headrace"
             raise ConfigError(
                 f"the table at {self._location} {whose}; pipeline {self._pipeline!r} needs a location of its own"
             )
-        if metadata.partition_columns != list(bucket_columns) or known != layout:
+        columns = list(metadata["partitionColumns"])
+        if columns != list(bucket_columns) or known != layout:
             raise ConfigError(
-                f"the table at {self._location} is bucketed by {known or ', '.join(metadata.partition_columns)}, the "
+                f"the table at {self._location} is bucketed by {known or ', '.join(columns)}, the "
                 f"configuration says {layout or ', '.join(bucket_columns)}; keep 'bucket' as it was, or choose a new "
                 "location"
             )
@@ -115,9 +132,13 @@ class DeltaLake:
     def snapshot(self) -> DeltaSnapshot:
         """Read the newest version."""
         try:
-            return DeltaSnapshot(DeltaTable(self._location), self._pipeline)
-        except (DeltaError, OSError) as error:
+            return DeltaSnapshot(self._state(), self._pipeline)
+        except OSError as error:
             raise CommitFailed(f"cannot read the table at {self._location}: {_one_line(error)}") from error
+
+    def _state(self) -> State:
+        with self._reading:
+            return self._log.state()
 
     def begin(self, starts: Mapping[Part, int], incarnations: Mapping[str, Sequence[str]]) -> int:
         """Take the pipeline over with the next epoch."""
@@ -131,7 +152,8 @@ class DeltaLake:
 
         def remember(snapshot: DeltaSnapshot) -> None:
             if snapshot.incarnations() != wanted:
-                _set_properties(snapshot, {_INCARNATIONS: json.dumps(wanted)})
+                properties = {_INCARNATIONS: json.dumps(wanted)}
+                DeltaTable(self._location).alter.set_table_properties(properties, raise_if_not_exists=False)
 
         # The offsets first: a start that dies in between finds the topics new once more, and numbers them the same.
         epoch = self._retried(start)
@@ -139,13 +161,17 @@ class DeltaLake:
         return epoch
 
     def commit(self, snapshot: Snapshot, batch: Batch) -> int:
-        """Add the files and move the frontier, atomically."""
+        """Add the files and move the frontier, atomically.
+
+        The entry is written right after the version that was checked, or not at all: whatever another writer puts in
+        between is seen, and checked again.
+        """
         assert isinstance(snapshot, DeltaSnapshot)
         deadline = time.monotonic() + self._patience.total_seconds()
         pause = 0.1
         values = {app_id(self._pipeline, r.part): r.end for r in batch.ranges} | {
-            f"{self._pipeline}/epoch": batch.epoch
-        }
+            f"{self._pipeline}/epoch": batch.epoch, f"{self._pipeline}/settled": batch.settled,
+        }  # fmt: skip
         side = {place: [file_to_json(file) for file in files] for place, files in batch.side_files.items()}
         about = {"kind": "batch", "id": batch.id, "side_files": side, **batch.facts}
         base = snapshot.version
@@ -153,17 +179,18 @@ class DeltaLake:
             self._check(snapshot, batch)
             try:
                 faults.point("before_commit")
-                settled = {f"{self._pipeline}/settled": batch.settled}
-                self._write(snapshot, [_add(snapshot, file) for file in batch.files], values | settled, about)
+                self._write(snapshot, [_add(snapshot, file) for file in batch.files], values, about)
                 faults.point("after_commit")
-            except (DeltaError, OSError) as error:
-                problem: Exception = error
+            except LostRace:
+                pause = 0
+            except OSError as error:
+                problem = error
             else:
-                problem = CommitFailed("the answer was lost")
+                return snapshot.version + 1
             # Whatever was answered, the log decides: an entry with our id is our commit.
             with suppress(CommitFailed):
                 snapshot = self.snapshot()
-                found = next((c for c in self._ours(base, snapshot) if c.id == batch.id), None)
+                found = next((c for c in self._ours(base) if c.id == batch.id), None)
                 if found is not None:
                     return found.version
             if time.monotonic() > deadline:
@@ -172,7 +199,7 @@ class DeltaLake:
                     f"{_one_line(problem)}. The next start looks what became of it, and reads it again if need be."
                 )
             time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - jitter
-            pause = min(pause * 2, 5)
+            pause = min(max(pause * 2, 0.1), 5)
 
     def check_owner(self, snapshot: Snapshot, epoch: int) -> None:
         """Raise Fenced when the pipeline was started again since `epoch`."""
@@ -201,18 +228,49 @@ class DeltaLake:
             missing = [column for column in columns if column.name.lower() not in have]
             if missing:
                 fields = Schema.from_arrow(pa.schema(missing)).fields
-                snapshot.table.alter.add_columns([Field(f.name, f.type, nullable=True) for f in fields])
+                new = [Field(f.name, f.type, nullable=True) for f in fields]
+                DeltaTable(self._location).alter.add_columns(new)
 
         self._retried(add)
 
     def commits_since(self, version: int) -> list[Committed]:
         """Commits of this pipeline after `version`, oldest first."""
-        return self._ours(version, self.snapshot())
+        return self._ours(version)
 
     def recent(self, count: int) -> list[Mapping[str, Any]]:
         """Facts of this pipeline's commits among the table's last `count`, newest first."""
-        found = [json.loads(e["headrace"]) for e in self.snapshot().table.history(count) if "headrace" in e]
-        return [about for about in found if about.get("kind") == "batch"]
+        return [entry.facts for entry in self.history(count) if entry.kind == "batch"]
+
+    def history(self, count: int | None = None) -> list[Entry]:
+        """Entries of this pipeline among the table's last `count`, newest first. None: all that the log still has."""
+        newest = self.snapshot().version
+        found = []
+        for version, actions in self._entries(-1 if count is None else newest - count):
+            said, about = _said(actions)
+            if about.get("kind") in ("start", "batch"):
+                at = datetime.fromtimestamp(said["timestamp"] / 1000, UTC)
+                found.append(Entry(version, at, about["kind"], about))
+        return found[::-1]
+
+    def buckets(self) -> list[BucketKey]:
+        """Buckets that have files. Looks at every file of the table."""
+        try:
+            table = DeltaTable(self._location)
+        except (DeltaError, OSError) as error:
+            raise CommitFailed(f"cannot read the table at {self._location}: {_one_line(error)}") from error
+        columns = table.metadata().partition_columns
+        return [tuple(found[column] for column in columns) for found in table.partitions()]
+
+    def tidy(self, version: int) -> None:
+        """Write the log's checkpoint and remove what has outlived its retention, if it is due at this version."""
+        if version % self._interval:
+            return
+        try:
+            table = DeltaTable(self._location)
+            table.create_checkpoint()
+            table.cleanup_metadata()
+        except (DeltaError, OSError) as error:
+            raise CommitFailed(f"cannot tidy the table at {self._location}: {_one_line(error)}") from error
 
     def apply_side(self, version: int, files: Sequence[StagedFile]) -> None:
         """Add the files that main commit `version` listed for this table, once; a second time does nothing."""
@@ -227,38 +285,52 @@ class DeltaLake:
     def _retried(self, action: Callable[[DeltaSnapshot], _T]) -> _T:
         """Run an action that may lose a race, on a newer snapshot each time."""
         for _ in range(10):
-            with suppress(CommitFailedError):
+            with suppress(CommitFailedError, LostRace):
                 return action(self.snapshot())
         raise CommitFailed(f"the table at {self._location} changes too fast to write to; ten tries lost the race")
 
-    def _ours(self, since: int, snapshot: DeltaSnapshot) -> list[Committed]:
+    def _ours(self, since: int) -> list[Committed]:
         found = []
-        for entry in reversed(snapshot.table.history(snapshot.version - since) if snapshot.version > since else []):
-            if entry["version"] <= since:
-                continue
-            about = json.loads(entry["headrace"]) if "headrace" in entry else {}
+        for version, actions in self._entries(since):
+            said, about = _said(actions)
             if about.get("kind") == "batch":
                 side = {place: [file_from_json(f) for f in files] for place, files in about["side_files"].items()}
-                found.append(Committed(entry["version"], about["id"], about, side))
-            elif not about and entry.get("operation") not in _HARMLESS:
+                found.append(Committed(version, about["id"], about, side))
+            elif not about and said.get("operation") not in _HARMLESS:
                 raise ForeignChange(
-                    f"another client ran {entry.get('operation')} on the table at {self._location} (version "
-                    f"{entry['version']}). That does not move the offsets with the rows, so going on could lose or "
-                    "double records. Start a new pipeline name on a new location, and keep this table as it is."
+                    f"another client ran {said.get('operation')} on the table at {self._location} (version {version}). "
+                    "That does not move the offsets with the rows, so going on could lose or double records. Start a "
+                    "new pipeline name on a new location, and keep this table as it is."
                 )
         return found
 
+    def _entries(self, since: int) -> list[tuple[int, list[Action]]]:
+        try:
+            with self._reading:
+                return list(self._log.since(since))
+        except OSError as error:
+            raise CommitFailed(f"cannot read the table at {self._location}: {_one_line(error)}") from error
+
     def _write(
-        self, snapshot: DeltaSnapshot, actions: list[AddAction], values: Mapping[str, int], about: Mapping[str, Any]
+        self, snapshot: DeltaSnapshot, adds: list[Action], values: Mapping[str, int], about: Mapping[str, Any]
     ) -> None:
+        """Append an entry right after the snapshot. Raises LostRace when there is one, ForeignChange, OSError."""
+        protocol = snapshot.state.protocol
+        if protocol["minReaderVersion"] > _READER or protocol["minWriterVersion"] > _WRITER:
+            raise ForeignChange(
+                f"another client raised the protocol of the table at {self._location} to reader "
+                f"{protocol['minReaderVersion']}, writer {protocol['minWriterVersion']}; headrace writes {_READER}, "
+                f"{_WRITER}, which every engine reads. Start a new pipeline name on a new location."
+            )
         now = int(time.time() * 1000)
-        properties = CommitProperties(
-            custom_metadata={"headrace": json.dumps(about)},
-            app_transactions=[Transaction(name, value, now) for name, value in values.items()],
-        )
-        table = snapshot.table
-        columns = table.metadata().partition_columns
-        table.create_write_transaction(actions, "append", table.schema(), columns, commit_properties=properties)
+        columns = json.dumps(snapshot.state.metadata["partitionColumns"])
+        said = {
+            "timestamp": now, "operation": "WRITE", "operationParameters": {"mode": "Append", "partitionBy": columns},
+            "engineInfo": "headrace", "headrace": json.dumps(about),
+        }  # fmt: skip
+        moves = [{"txn": {"appId": name, "version": at, "lastUpdated": now}} for name, at in values.items()]
+        if not self._log.append(snapshot.version + 1, [{"commitInfo": said}, *moves, *adds]):
+            raise LostRace
 
     def _create(self, columns: pa.Schema, bucket_columns: Sequence[str], layout: str) -> None:
         # Owner and layout stand in the first entry, not in a property set later: of two starts that create the table
@@ -274,26 +346,26 @@ class DeltaLake:
         )
 
 
-def _set_properties(snapshot: DeltaSnapshot, properties: dict[str, str]) -> None:
-    snapshot.table.alter.set_table_properties(properties, raise_if_not_exists=False)
-
-
 def app_id(pipeline: str, part: Part) -> str:
     """Name of a part's `txn` in the table."""
     return f"{pipeline}/{part.topic}@{part.incarnation}/{part.partition}"
 
 
-def _add(snapshot: DeltaSnapshot, file: StagedFile) -> AddAction:
-    columns = snapshot.table.metadata().partition_columns
-    values = dict(zip(columns, file.bucket, strict=True))
-    return AddAction(
-        path=quote(file.path, safe="/=-_.~"), size=file.bytes, partition_values=values,
-        modification_time=int(time.time() * 1000), data_change=True, stats=file.statistics,
-    )  # fmt: skip
+def _said(actions: Sequence[Action]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """What an entry says of itself, and what it says of headrace; empty where it says nothing."""
+    said: Mapping[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    return said, json.loads(said.get("headrace", "{}"))
 
 
-def _arrow(schema: Schema) -> pa.Schema:
-    return pa.schema(pa.schema(schema.to_arrow()))
+def _add(snapshot: DeltaSnapshot, file: StagedFile) -> Action:
+    columns = snapshot.state.metadata["partitionColumns"]
+    return {
+        "add": {
+            "path": quote(file.path, safe="/=-_.~"), "size": file.bytes, "stats": file.statistics, "dataChange": True,
+            "partitionValues": dict(zip(columns, file.bucket, strict=True)),
+            "modificationTime": int(time.time() * 1000),
+        }
+    }  # fmt: skip
 
 
 def _one_line(error: Exception) -> str:

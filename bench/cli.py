@@ -1,0 +1,134 @@
+"""The verb `bench`, which joins the `headrace` command through the entry-point group `headrace.commands`."""
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from writer.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bench.figures import Run
+    from bench.machine import Machine
+    from bench.rounds import Setting
+
+_COUNT = re.compile(r"^(\d+(?:\.\d+)?)\s*([kKmM]?)$")
+_FACTORS = {"": 1, "k": 1000, "m": 1_000_000}
+
+
+def join(app: typer.Typer) -> None:
+    """Add the verb to the command."""
+    app.command(name="bench")(bench)
+
+
+def bench(
+    data: Annotated[str, typer.Option("--data", help="Data set: 200B, 1KB, 4KB, 200col or nested.")] = "200B",
+    events: Annotated[str, typer.Option("--events", help="How many, such as 500K or 10M.")] = "2M",
+    contenders: Annotated[
+        str,
+        typer.Option("--contenders", help="a: headrace, b: plain PySpark, c: b repartitioned, d: the rooms alone."),
+    ] = "a,b,c,d",
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Runs of each, in turn.")] = 1,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write settings, figures and runs here.")] = None,
+    plot_file: Annotated[Path | None, typer.Option("--plot", help="Draw the figures here (.png, .svg, .pdf).")] = None,
+    keep: Annotated[Path | None, typer.Option("--keep", help="Put tables and logs here and keep them.")] = None,
+    profile: Annotated[bool, typer.Option("--profile", help="Also tell where the CPU time goes.")] = False,
+) -> None:
+    """Measure the writer on this machine, beside the PySpark job one would write first and the limit of its design.
+
+    Everything is real: a broker, a registry, a pinned data set, each contender a process tree of its own, measured from
+    outside. The default takes some minutes; the published figures are of --events 10M --repeats 3.
+
+    Exit codes: 0 measured, 1 a contender failed, lost or doubled events, 2 something that it needs is missing.
+    """
+    count = number(events)
+    _require(plot=plot_file is not None)
+    _check(json_file, plot_file)
+    from bench.contenders import chosen
+    from bench.data import dataset
+    from bench.rounds import Setting
+
+    setting = Setting(dataset(data), count, chosen(contenders), repeats, profile)
+    raise typer.Exit(_measure(setting, keep, json_file, plot_file))
+
+
+def number(text: str) -> int:
+    """Read `500K` or `10M` as a count. Raises ConfigError."""
+    match = _COUNT.match(text.replace(",", "").replace("_", "").strip())
+    if match is None:
+        raise ConfigError(f"{text!r} is no number of events; write 500K, 2M or 10000000")
+    return int(float(match[1]) * _FACTORS[match[2].lower()])
+
+
+def _require(*, plot: bool) -> None:
+    """Raise ConfigError unless the extra is installed, and a Java for the registry."""
+    from writer import artifacts
+    from writer.embedded import registry
+
+    missing = [name for name in ("psutil", *(("matplotlib",) if plot else ())) if find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"the bench needs {' and '.join(missing)}: pip install 'headrace[bench]'")
+    artifacts.java(registry.JAVA_MIN)
+
+
+def _check(json_file: Path | None, plot_file: Path | None) -> None:
+    """Raise ConfigError now, not after an hour, for a file that cannot be written."""
+    from bench.plot import FORMATS
+
+    for option, path in (("--json", json_file), ("--plot", plot_file)):
+        if path is not None and (not path.absolute().parent.is_dir() or path.is_dir()):
+            raise ConfigError(f"{option} {path} cannot be written: its directory must exist, and it must be a file")
+    if plot_file is not None and plot_file.suffix not in FORMATS:
+        raise ConfigError(f"--plot {plot_file} has no format that is known; end it in {', '.join(FORMATS)}")
+
+
+def _measure(setting: "Setting", keep: Path | None, json_file: Path | None, plot_file: Path | None) -> int:
+    from rich.console import Console
+
+    from bench import machine, show
+    from bench.rounds import Place, play
+    from writer.demo.ground import Interruption
+
+    console = Console(highlight=False)
+    place, here, interruption = Place(keep), machine.here(), Interruption()
+    console.print(show.header(setting, here), "")
+    with show.Screen(console) as screen:
+        runs = play(setting, place, screen, interruption)
+    if runs is None:
+        console.print("stopped; nothing is left running" + (f"; what there is lies in {keep}" if keep else ""))
+        return interruption.exit_code
+    console.print()
+    console.print(show.results(runs, console.width))
+    console.print()
+    for sentence in show.comparison(runs):
+        console.print(sentence, soft_wrap=True)
+    if setting.profile:
+        console.print()
+        console.print(show.profile(runs))
+    console.print()
+    console.print(show.legend(), style="dim")
+    if hint := show.asked_less(setting):
+        console.print(hint, style="dim")
+    _write(runs, setting, here, json_file, plot_file)
+    for path in filter(None, (json_file, plot_file, keep)):
+        console.print(f"written: {path}", soft_wrap=True)
+    return 0
+
+
+def _write(
+    runs: "Sequence[Run]", setting: "Setting", here: "Machine", json_file: Path | None, plot_file: Path | None
+) -> None:
+    if json_file is not None:
+        import json
+
+        from bench.report import as_json
+
+        json_file.write_text(json.dumps(as_json(runs, setting, here), indent=1) + "\n", encoding="utf-8")
+    if plot_file is not None:
+        from bench.plot import draw
+
+        draw(runs, setting, here, plot_file)

@@ -1,0 +1,132 @@
+"""Who carries the topic: headrace, the plain jobs it is measured by, and the limit. Each is a command of its own."""
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+from deltalake import DeltaTable
+from pyarrow import parquet
+
+from bench.figures import Written
+from bench.job import BUCKET, CORES, Job
+from writer.errors import ConfigError
+from writer.tables.delta import DeltaLake
+from writer.transfer import WORKER_ENVIRONMENT
+
+PIPELINE = "bench"
+_EVER = "36500 d"  # the events are of a fixed day
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to carry the topic: the command that does it, and how its table is read afterwards."""
+
+    letter: str
+    name: str
+    about: str
+    command: Callable[[Job], list[str]]
+    written: Callable[[Job], Written]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def chosen(letters: str) -> list[Contender]:
+    """Read `a,b,d`. Raises ConfigError for a letter that is none, or stands twice."""
+    wanted = [letter.strip() for letter in letters.split(",") if letter.strip()]
+    unknown = sorted(set(wanted) - set(CONTENDERS))
+    if unknown or not wanted or len(set(wanted)) < len(wanted):
+        known = ", ".join(f"{c.letter} ({c.name})" for c in CONTENDERS.values())
+        raise ConfigError(f"contenders {letters!r} cannot be: name each once, of {known}")
+    return [CONTENDERS[letter] for letter in wanted]
+
+
+def environment(job: Job) -> Mapping[str, str]:
+    """Return what a contender's environment has besides ours: this very code, and a scratch directory of its own."""
+    path = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    env = {
+        "PYTHONPATH": os.pathsep.join(path),
+        "TMPDIR": str(job.scratch),
+        "SPARK_LOCAL_DIRS": str(job.scratch),
+        "SPARK_SUBMIT_OPTS": f'"-Djava.io.tmpdir={job.scratch}" -XX:-UsePerfData',
+        "PYSPARK_PYTHON": sys.executable,
+        "OMP_NUM_THREADS": "1",  # as Spark tells its Python workers
+    }
+    for name in ("HEADRACE_CACHE", "HEADRACE_JARS", "HEADRACE_IVY_SETTINGS", "JAVA_HOME"):
+        if given := os.environ.get(name):
+            env[name] = str(Path(given).absolute())  # it stands elsewhere
+    return env
+
+
+def configuration(job: Job) -> str:
+    """Return the writer's configuration: defaults, but for the size of a commit and events of a fixed day."""
+    return yaml.safe_dump(
+        {
+            "kafka": {"bootstrap_servers": job.bootstrap},
+            "registry": {"url": job.registry_url},
+            "checkpoints": f"{job.directory}/checkpoints",
+            "spark": {"master": f"local[{CORES}]"},
+            "http": {"port": 0},  # another writer may run on this machine
+            "pipelines": {
+                PIPELINE: {
+                    "topics": [job.topic],
+                    "table": {"location": str(job.table)},
+                    "event_time": {"field": job.time_field, "max_age": _EVER, "max_ahead": _EVER},
+                    "bucket": {"type": "event_time", "width": "1 h"},
+                    "commit": {"max_records": job.batch_events},
+                    "roll": {"target_file_size": "128 MiB"},
+                }
+            },
+        },
+        sort_keys=False,
+    )
+
+
+def rooms_of(job: Job) -> list[Mapping[str, float]]:
+    """Return the processor seconds that headrace spent in each room, commit by commit."""
+    return [committed.facts["seconds"] for committed in DeltaLake(str(job.table), PIPELINE).commits_since(-1)]
+
+
+def _headrace(job: Job) -> list[str]:
+    path = Path(job.directory) / "headrace.yaml"
+    path.write_text(configuration(job), encoding="utf-8")
+    return [sys.executable, "-m", "writer.cli", "run", str(path), "--once"]
+
+
+def _module(name: str, *flags: str) -> Callable[[Job], list[str]]:
+    return lambda job: [sys.executable, "-m", name, str(job.save()), *flags]
+
+
+def _in_delta(job: Job) -> Written:
+    """Count what the table's newest version names; the rows are counted in the files."""
+    table = DeltaTable(str(job.table))
+    sizes = table.get_add_actions(flatten=True).column("size_bytes").to_pylist()
+    return Written(len(sizes), sum(sizes), table.to_pyarrow_dataset().count_rows())
+
+
+def _in_files(job: Job) -> Written:
+    """Count all Parquet files."""
+    files = sorted(job.table.glob(f"{BUCKET}=*/*.parquet"))
+    rows = sum(parquet.read_metadata(file).num_rows for file in files)
+    return Written(len(files), sum(file.stat().st_size for file in files), rows)
+
+
+CONTENDERS = {
+    contender.letter: contender
+    for contender in (
+        Contender("a", "headrace", "headrace run --once, as it is", _headrace, _in_delta),
+        Contender(
+            "b", "plain", "PySpark as one writes it first: from_avro, Delta, partitionBy(hour)",
+            _module("bench.plain"), _in_delta,
+        ),
+        Contender(
+            "c", "repartitioned", "the same with repartition(hour) before the write",
+            _module("bench.plain", "--repartition"), _in_delta,
+        ),
+        Contender(
+            "d", "limit", "headrace's rooms in one process without Spark and without commits",
+            _module("bench.limit"), _in_files, WORKER_ENVIRONMENT,
+        ),
+    )
+}  # fmt: skip

@@ -1,0 +1,153 @@
+"""The pinned data sets of the bench: what the events of each look like. The same on every machine, for ever.
+
+Ids, addresses and positions are distinct as in life, so that dictionaries and compression flatter nobody. Event times
+are those of a live stream: a batch opens about nine hourly buckets.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import pyarrow as pa
+
+from bench import encode
+from bench import fields as f
+from bench.draw import draw
+from bench.fields import Field
+from writer.errors import ConfigError
+from writer.rooms.wire import header
+
+SEED = 20
+TIME_FIELD = "event_time"
+_AGENTS = [
+    "okhttp/4.12.0 (Android 14)", "Mozilla/5.0 (iPhone; iOS 17_5)", "Mozilla/5.0 (Windows NT 10.0)",
+    "okhttp/4.9.3 (Android 11)", "Mozilla/5.0 (Macintosh; 10_15)", "okhttp/5.0.0 (Android 15)",
+    "Mozilla/5.0 (iPad; iOS 16_1)", "Mozilla/5.0 (X11; Linux x86_64)", "Dalvik/2.1.0 (Android 9)",
+]  # fmt: skip
+_COUNTRIES = ["US", "IN", "BR", "DE", "JP", "ID", "MX", "FR", "GB", "TR", "VN", "PH", "KR", "EG", "NG", "PL"]
+_CITIES = ["New York", "Mumbai", "São Paulo", None, "Berlin", "東京", "Jakarta", None, "Paris", "London", "İstanbul"]
+_CURRENCIES = ["USD", "INR", None, "EUR", "BRL", "JPY"]
+_CAMPAIGNS = [None, *(f"campaign-{n}" for n in range(400))]
+_EVENTS = ["view", "click", "open", "share", "purchase", "install"]
+_LOCALES = ["en-US", "en-IN", "pt-BR", None, "de-DE", "ja-JP"]
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A named set of events. Event number i is the same bytes whenever and with whatever it is asked for."""
+
+    name: str
+    about: str
+    fields: Sequence[Field]
+
+    @property
+    def schema_text(self) -> str:
+        """The Avro schema of its events, as JSON."""
+        return f.schema_text(f"Event{self.name}", self.fields)
+
+    def encode(self, start: int, count: int, *, schema_id: int = 1) -> pa.BinaryArray:
+        """Encode the events in [start, start + count): Confluent's header, then the Avro value."""
+        numbers = draw(start, count, SEED)
+        head = pa.scalar(header(schema_id), pa.binary())
+        return encode.joined([head, *(field.encode(numbers) for field in self.fields)])
+
+
+def dataset(name: str) -> DataSet:
+    """Return a data set by its name. Raises ConfigError for a name that is none."""
+    if name not in SETS:
+        raise ConfigError(f"there is no data set {name!r}. Take one of {', '.join(SETS)}.")
+    return SETS[name]()
+
+
+def _click() -> list[Field]:
+    return [
+        f.identity("event_id", words=2),
+        f.time(TIME_FIELD),
+        f.enum("event_name", _EVENTS),
+        f.number("app_id", 1000, kind="long"),
+        f.person("user_id", 50_000_000),
+        f.identity("session_id", words=1, by=8),
+        f.url("url", "app.example/p", share=0.9),
+        f.word("user_agent", _AGENTS),
+        f.word("country", _COUNTRIES),
+        f.word("city", _CITIES),
+        f.degrees("lat", 90),
+        f.degrees("lon", 180),
+        f.amount("revenue", share=0.3),
+        f.word("currency", _CURRENCIES),
+        f.word("campaign", _CAMPAIGNS),
+        f.word("locale", _LOCALES),
+        f.flag("is_first", 0.1),
+        f.number("duration_ms", 100_000),
+        f.counter("views", 500),
+        f.counter("retries", 5),
+    ]
+
+
+def _with_prose(mean: int) -> list[Field]:
+    """Return the twenty columns with long texts in five of them, `mean` bytes together."""
+    texts = {"campaign": 1, "locale": 1, "city": 2, "currency": 4, "user_agent": 8}
+    part = mean / sum(texts.values())
+    return [
+        f.prose(field.name, round(texts[field.name] * part)) if field.name in texts else field for field in _click()
+    ]
+
+
+def _wide() -> list[Field]:
+    """Return the twenty columns and 180 more of every primitive kind."""
+    more: list[Field] = []
+    for n in range(30):
+        more += [
+            f.number(f"count_{n}", 10_000),
+            f.number(f"number_{n}", 2**32, kind="long"),
+            f.degrees(f"measure_{n}", 1000),
+            f.amount(f"price_{n}", share=0.5),
+            f.word(f"label_{n}", ["north", None, "south", "east", "west"]),
+            f.flag(f"flag_{n}", 0.2),
+        ]
+    return [*_click(), *more]
+
+
+def _nested() -> list[Field]:
+    item = f.record(
+        "item",
+        [
+            f.identity("sku", words=1),
+            f.number("quantity", 10),
+            f.amount("price", share=0.9),
+            f.array("tags", f.word("tag", ["new", "sale", "gift", "bulk"]), 3),
+        ],
+    )
+    device = f.record(
+        "device",
+        [
+            f.word("model", _AGENTS),
+            f.record("screen", [f.number("width", 4000), f.number("height", 3000)]),
+            f.word("locale", _LOCALES),
+        ],
+        share=0.9,
+    )
+    return [
+        f.identity("event_id", words=2),
+        f.time(TIME_FIELD),
+        f.person("user_id", 50_000_000),
+        f.enum("event_name", _EVENTS),
+        device,
+        f.array("items", item, 5),
+        f.array("scores", f.degrees("score", 1), 8),
+        f.mapping("attributes", ["campaign", "channel", "experiment", "referrer"], f.url("value", "ref.example")),
+        f.mapping("counters", ["views", "clicks", "taps"], f.counter("counter", 1000)),
+        f.url("url", "app.example/p"),
+    ]
+
+
+SETS = {
+    name: cache(lambda name=name, about=about, make=make: DataSet(name, about, make()))
+    for name, about, make in (
+        ("200B", "20 columns, about 200 bytes: what an app's clicks look like", _click),
+        ("1KB", "20 columns, about 1 KB, five of them texts", lambda: _with_prose(1010)),
+        ("4KB", "20 columns, about 4 KB, five of them texts", lambda: _with_prose(4010)),
+        ("200col", "200 columns of every primitive kind", _wide),
+        ("nested", "records in records, arrays of records, maps", _nested),
+    )
+}

@@ -1,0 +1,227 @@
+"""What the measurements say: events per processor second, apart for start and steady work, and how contenders compare.
+
+Pure: from samples to figures.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from writer.errors import HeadraceError
+
+WARM_FROM = 0.2  # of the events: what comes before pays for starting, compiling and first times
+MEGABYTE = 10**6
+
+
+class BenchFailed(HeadraceError):
+    """A contender did not do its work, so its figures mean nothing."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a process tree has used since its start: seconds of the clock, and of processors."""
+
+    wall_s: float
+    jvm_s: float
+    python_s: float  # everything that is not a JVM
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor seconds of the whole tree, user and system."""
+        return self.jvm_s + self.python_s
+
+    def since(self, earlier: "Usage") -> "Usage":
+        """Return what was used after `earlier`."""
+        return Usage(self.wall_s - earlier.wall_s, self.jvm_s - earlier.jvm_s, self.python_s - earlier.python_s)
+
+
+NOTHING = Usage(0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A finished batch: events carried up to here, and what all of them took; rooms are those of the batch alone."""
+
+    events: int
+    usage: Usage
+    threads: Mapping[str, float] = field(default_factory=dict)  # processor seconds of the JVM's, by what they do
+    rooms: Mapping[str, float] = field(default_factory=dict)  # processor seconds
+
+
+@dataclass(frozen=True)
+class Written:
+    """What lies in the table afterwards, counted from its files."""
+
+    files: int
+    bytes: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of one contender, as measured."""
+
+    contender: str
+    repeat: int
+    events: int
+    avro_bytes: int
+    marks: tuple[Mark, ...]
+    end: Usage
+    rss_peak_bytes: int
+    written: Written
+
+    def __post_init__(self) -> None:
+        carried = self.marks[-1].events if self.marks else 0
+        if carried != self.events or self.written.rows != self.events:
+            raise BenchFailed(
+                f"{self.contender} read {carried:,} of {self.events:,} events and its table holds "
+                f"{self.written.rows:,} rows: a run that loses or doubles is not counted"
+            )
+        if self.marks[_warm_from(self)].events == self.events:
+            raise BenchFailed(f"{self.contender} carried all {self.events:,} events at once: take more events")
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Some events of a run, and what they took."""
+
+    events: int
+    bytes: float
+    usage: Usage
+
+    @property
+    def events_per_cpu_s(self) -> float:
+        """Events carried by one processor second."""
+        return self.events / self.usage.cpu_s
+
+    @property
+    def megabytes_per_cpu_s(self) -> float:
+        """Megabytes of Avro carried by one processor second."""
+        return self.bytes / MEGABYTE / self.usage.cpu_s
+
+    @property
+    def events_per_s(self) -> float:
+        """Events carried in one second of the clock."""
+        return self.events / self.usage.wall_s
+
+    @property
+    def jvm_share(self) -> float:
+        """Share of the JVM in the processor seconds."""
+        return self.usage.jvm_s / self.usage.cpu_s
+
+
+def warm(run: Run) -> Stretch:
+    """Return the steady work: from the first mark at 20 % of the events or more, to the last mark."""
+    first, last = run.marks[_warm_from(run)], run.marks[-1]
+    return _stretch(run, last.events - first.events, last.usage.since(first.usage))
+
+
+def cold(run: Run) -> Stretch:
+    """Return the beginning: from the start of the process to its first finished batch."""
+    first = run.marks[0]
+    return _stretch(run, first.events, first.usage)
+
+
+def whole(run: Run) -> Stretch:
+    """Return everything: from the start of the process to the end of the last one of its tree."""
+    return _stretch(run, run.events, run.end)
+
+
+def parts(run: Run) -> dict[str, float]:
+    """Return the microseconds of processor per warm event: of the JVM by what its threads do, of Python by room."""
+    first, last, steady = run.marks[_warm_from(run)], run.marks[-1], warm(run)
+    jvm = {f"JVM, {what}": used - first.threads.get(what, 0) for what, used in last.threads.items()}
+    rooms: Counter[str] = Counter()
+    for mark in run.marks[_warm_from(run) + 1 :]:
+        rooms.update(mark.rooms)
+    python = {f"Python, {room}": used for room, used in rooms.items()}
+    rest = {
+        "JVM, ended threads": steady.usage.jvm_s - sum(jvm.values()),
+        "Python, outside the rooms": steady.usage.python_s - sum(python.values()),
+    }
+    return {part: used / steady.events * 1e6 for part, used in (jvm | python | rest).items()}
+
+
+def _warm_from(run: Run) -> int:
+    return next(i for i, mark in enumerate(run.marks) if mark.events >= WARM_FROM * run.events)
+
+
+def _stretch(run: Run, events: int, usage: Usage) -> Stretch:
+    return Stretch(events, run.avro_bytes * events / run.events, usage)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The median of some repeats, and the least and the most of them."""
+
+    median: float
+    least: float
+    most: float
+
+    @property
+    def share(self) -> float:
+        """Half the distance from least to most, as a share of the median."""
+        return (self.most - self.least) / 2 / self.median
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Summarise repeats; there must be one."""
+    return Spread(median(values), min(values), max(values))
+
+
+def ratio(runs: Sequence[Run], one: str, other: str) -> Spread:
+    """Return how many times the events per warm processor second of `other` the contender `one` carries.
+
+    Runs of the same repeat are compared, as they ran one after the other on the same machine in the same mood.
+    """
+    carried = {(run.contender, run.repeat): warm(run).events_per_cpu_s for run in runs}
+    repeats = sorted({run.repeat for run in runs})
+    return spread([carried[one, repeat] / carried[other, repeat] for repeat in repeats])
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All repeats of one contender."""
+
+    contender: str
+    warm_events_per_cpu_s: Spread
+    warm_megabytes_per_cpu_s: Spread
+    warm_events_per_s: Spread
+    warm_jvm_share: Spread
+    cold_events_per_cpu_s: Spread
+    whole_events_per_cpu_s: Spread
+    whole_s: Spread
+    rss_peak_bytes: Spread
+    files: Spread
+    bytes: Spread
+
+
+def summary(runs: Sequence[Run], contender: str) -> Summary:
+    """Summarise the repeats of a contender; there must be one."""
+    mine = [run for run in runs if run.contender == contender]
+    steady = [warm(run) for run in mine]
+    return Summary(
+        contender,
+        warm_events_per_cpu_s=spread([stretch.events_per_cpu_s for stretch in steady]),
+        warm_megabytes_per_cpu_s=spread([stretch.megabytes_per_cpu_s for stretch in steady]),
+        warm_events_per_s=spread([stretch.events_per_s for stretch in steady]),
+        warm_jvm_share=spread([stretch.jvm_share for stretch in steady]),
+        cold_events_per_cpu_s=spread([cold(run).events_per_cpu_s for run in mine]),
+        whole_events_per_cpu_s=spread([whole(run).events_per_cpu_s for run in mine]),
+        whole_s=spread([run.end.wall_s for run in mine]),
+        rss_peak_bytes=spread([run.rss_peak_bytes for run in mine]),
+        files=spread([run.written.files for run in mine]),
+        bytes=spread([run.written.bytes for run in mine]),
+    )
+
+
+def contenders_of(runs: Sequence[Run]) -> list[str]:
+    """Return the names of the contenders, in the order in which they ran."""
+    return list(dict.fromkeys(run.contender for run in runs))
+
+
+def ratios(runs: Sequence[Run]) -> dict[str, Spread]:
+    """Return how the first contender compares with each of the others, by their names."""
+    first, *others = contenders_of(runs)
+    return {other: ratio(runs, first, other) for other in others}

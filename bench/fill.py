@@ -1,0 +1,115 @@
+"""A topic filled once with a pinned data set, which every contender then reads.
+
+By itself: python -m bench.fill BOOTSTRAP REGISTRY_URL TOPIC [DATA] [EVENTS]
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+
+from bench.data import DataSet, dataset
+from writer.errors import HeadraceError
+
+PARTITIONS = 4
+_BLOCK = 20_000  # events encoded at once, and sent to one partition
+_IN_FLIGHT_MAX = 200_000
+_DELIVERED_WITHIN_S = 120
+
+
+class NotFilled(HeadraceError):
+    """The topic does not hold what was sent to it."""
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A topic that holds a data set: how many events, how many bytes of Avro with their headers."""
+
+    topic: str
+    schema_id: int
+    events: int
+    bytes: int
+    seconds: float
+
+
+def fill(
+    bootstrap: str,
+    registry_url: str,
+    topic: str,
+    data: DataSet,
+    events: int,
+    *,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Filled:
+    """Create the topic, register the schema under `<topic>-value`, and send the first `events` events of the set.
+
+    `progress` gets the number sent so far. Raises NotFilled, KafkaException, SchemaRegistryError.
+    """
+    began = time.monotonic()
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS, replication_factor=1)])[topic].result(timeout=30)
+    with SchemaRegistryClient({"url": registry_url}) as registry:
+        schema_id: int = registry.register_schema(f"{topic}-value", Schema(data.schema_text, "AVRO"))
+    size = _send(bootstrap, topic, data, events, schema_id=schema_id, progress=progress)
+    ends = admin.list_offsets({TopicPartition(topic, p): OffsetSpec.latest() for p in range(PARTITIONS)})
+    held = sum(end.result(timeout=30).offset for end in ends.values())
+    if held != events:
+        raise NotFilled(f"topic {topic!r} on {bootstrap} holds {held} of {events} events. Fill another topic.")
+    return Filled(topic, schema_id, events, size, time.monotonic() - began)
+
+
+def _send(
+    bootstrap: str, topic: str, data: DataSet, events: int, *, schema_id: int, progress: Callable[[int], None]
+) -> int:
+    """Send block after block, to the partitions in turn. Returns the bytes of all values."""
+    failures: list[KafkaError] = []
+
+    def failed(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            failures.append(error)
+
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "enable.idempotence": True,  # a retry doubles nothing
+            "compression.type": "lz4",
+            "linger.ms": 50,
+            "batch.size": 2**20,
+            "queue.buffering.max.messages": 2 * _IN_FLIGHT_MAX,
+            "delivery.report.only.error": True,  # a call a message would cost more than the message
+            "log_level": 3,
+        }
+    )
+    size = 0
+    for block, start in enumerate(range(0, events, _BLOCK)):
+        values = data.encode(start, min(_BLOCK, events - start), schema_id=schema_id)
+        size += values.buffers()[2].size
+        messages = [{"value": value} for value in values.to_pylist()]
+        while len(producer) > _IN_FLIGHT_MAX:
+            producer.poll(0.05)
+        queued = producer.produce_batch(topic, messages, partition=block % PARTITIONS, on_delivery=failed)
+        producer.poll(0)
+        if failures or queued != len(messages):
+            break
+        progress(start + len(values))
+    left = producer.flush(_DELIVERED_WITHIN_S)
+    if failures:
+        raise KafkaException(failures[0])
+    if left:
+        raise NotFilled(f"{left} events were not taken by {bootstrap} within {_DELIVERED_WITHIN_S} s: look at its log.")
+    return size
+
+
+def main() -> None:
+    """Fill a topic of a broker that runs already."""
+    bootstrap, registry_url, topic, *rest = sys.argv[1:]
+    name, events = (*rest, *("200B", "1000000")[len(rest) :])
+    print(fill(bootstrap, registry_url, topic, dataset(name), int(events)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Does the writer still carry what it did? Headrace against the limit of its design, beside a kept figure.
+
+Both run on the same machine in turn and their processor seconds are divided, so a slow or noisy machine slows both.
+
+    python -m bench.guard             exit 1 when headrace lost more than 15 % against the kept ratio
+    python -m bench.guard --record    keep what is found now, on a quiet machine
+"""
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from bench import show
+from bench.contenders import CONTENDERS
+from bench.data import dataset
+from bench.figures import BenchFailed, Spread, ratio
+from bench.rounds import Place, Setting, play
+from writer.demo.ground import Interruption
+from writer.errors import ConfigError, HeadraceError
+
+BASELINE = Path(__file__).with_name("baseline.json")
+LOSS_MAX = 0.15
+_DATA, _EVENTS, _REPEATS = "200B", 2_000_000, 3
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What was kept: warm events of a processor second, headrace's by the limit's, and how they were taken."""
+
+    data: str
+    events: int
+    repeats: int
+    headrace_by_limit: Spread
+
+
+def load(path: Path) -> Baseline:
+    """Read the kept figure. Raises ConfigError."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        return Baseline(**{**raw, "headrace_by_limit": Spread(**raw["headrace_by_limit"])})
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} is no baseline ({error}). Take one: python -m bench.guard --record") from error
+
+
+def judged(found: Spread, kept: Spread) -> str:
+    """Say how the found ratio stands to the kept one. Raises BenchFailed when too much is lost."""
+    change = found.median / kept.median - 1
+    words = (
+        f"headrace carries {found.median:.3f} of the limit's events in a CPU-second "
+        f"({found.least:.3f} to {found.most:.3f}); kept is {kept.median:.3f}: {change:+.0%}"
+    )
+    if change < -LOSS_MAX:
+        raise BenchFailed(
+            f"{words}, more than {LOSS_MAX:.0%} is lost. `headrace bench --contenders a,d --profile` tells where."
+        )
+    return words
+
+
+def main(*, record: bool) -> int:
+    """Measure, and judge or keep. Returns the exit code."""
+    kept = None if record else load(BASELINE)
+    data, events, repeats = (kept.data, kept.events, kept.repeats) if kept else (_DATA, _EVENTS, _REPEATS)
+    setting = Setting(dataset(data), events, [CONTENDERS["a"], CONTENDERS["d"]], repeats)
+    console, interruption = Console(highlight=False), Interruption()
+    with show.Screen(console) as screen:
+        runs = play(setting, Place(None), screen, interruption)
+    if runs is None:
+        return interruption.exit_code
+    found = ratio(runs, CONTENDERS["a"].name, CONTENDERS["d"].name)
+    console.print()
+    if kept is None:
+        taken = asdict(Baseline(data, events, repeats, found))
+        BASELINE.write_text(json.dumps(taken, indent=1) + "\n", encoding="utf-8")
+        console.print(f"{BASELINE} keeps {found.median:.3f}", soft_wrap=True)
+    else:
+        console.print(judged(found, kept.headrace_by_limit), soft_wrap=True)
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(record="--record" in sys.argv[1:]))
+    except HeadraceError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

@@ -1,0 +1,58 @@
+"""What every contender is told: the same topic, the same batches, a directory of its own."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+BUCKET = "hour"  # the partition column, in every contender's table
+CORES = 2  # of Spark; the limit is one process without it
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of one contender."""
+
+    bootstrap: str
+    registry_url: str
+    topic: str
+    schema_id: int
+    schema_text: str
+    events: int
+    batch_events: int  # at most so many in one commit
+    time_field: str
+    directory: str
+
+    @property
+    def table(self) -> Path:
+        """Where the Parquet files go."""
+        return Path(self.directory) / "table"
+
+    @property
+    def scratch(self) -> Path:
+        """Where temporary files go, of Spark too."""
+        return Path(self.directory) / "scratch"
+
+    @property
+    def log(self) -> Path:
+        """Where the contender's output goes, its marks among it."""
+        return Path(self.directory) / "output.log"
+
+    def save(self) -> Path:
+        """Write the job to its directory."""
+        path = Path(self.directory) / "job.json"
+        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        return path
+
+
+def load(path: Path) -> Job:
+    """Read what `save` wrote."""
+    return Job(**json.loads(path.read_text(encoding="utf-8")))
+
+
+def mark(batch: int, read: int, rooms: Mapping[str, float] | None = None) -> None:
+    """Say that a batch is finished, in the words of the writer's own log, so that all are measured alike.
+
+    `rooms`: the processor seconds that each room took.
+    """
+    print(f"batch_committed batch={batch} read={read} rooms={json.dumps(rooms or {})}", flush=True)

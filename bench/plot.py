@@ -1,0 +1,53 @@
+"""The figures as one picture: a bar for each contender, its length the events that a processor second carries."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.figures import Run, contenders_of, summary
+from bench.machine import Machine
+from bench.rounds import Setting
+
+FORMATS = (".png", ".svg", ".pdf")
+_OURS, _OTHER, _INK, _FAINT = "#1f6f8b", "#b8c4cc", "#222222", "#777777"
+
+
+def draw(runs: Sequence[Run], setting: Setting, machine: Machine, path: Path) -> None:
+    """Write the picture; the suffix of `path`, one of FORMATS, says in which format. Medians, with least and most."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    names = contenders_of(runs)[::-1]  # the first on top
+    found = [summary(runs, name).warm_events_per_cpu_s for name in names]
+    medians = [each.median / 1000 for each in found]
+    figure = Figure(figsize=(8, 1.3 + 0.55 * len(names)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    colours = [_OURS if name == "headrace" else _OTHER for name in names]
+    errors = [
+        [(each.median - each.least) / 1000 for each in found],
+        [(each.most - each.median) / 1000 for each in found],
+    ]
+    axes.barh(names, medians, color=colours, height=0.62)
+    if setting.repeats > 1:
+        axes.errorbar(medians, names, xerr=errors, fmt="none", ecolor=_INK, elinewidth=1, capsize=3)
+    for name, each in zip(names, found, strict=True):
+        axes.annotate(
+            f"{each.median / 1000:,.0f}", (each.most / 1000, name), xytext=(6, 0), textcoords="offset points",
+            va="center", color=_INK,
+        )  # fmt: skip
+    axes.set_xlim(0, max(each.most for each in found) / 1000 * 1.12)
+    axes.set_xlabel("thousand events per CPU-second", color=_FAINT, loc="left")
+    axes.set_title(_title(setting), loc="left", color=_INK, fontsize=11)
+    axes.tick_params(length=0, colors=_FAINT)
+    axes.tick_params(axis="y", labelcolor=_INK)
+    for side in ("top", "right", "left", "bottom"):
+        axes.spines[side].set_visible(False)
+    axes.xaxis.grid(visible=True, color="#e6e6e6")
+    axes.set_axisbelow(True)
+    figure.text(0.995, 0.01, f"{machine.cores} cores, {machine.versions}", ha="right", color=_FAINT, fontsize=7)
+    figure.savefig(path, dpi=160, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def _title(setting: Setting) -> str:
+    times = f", median of {setting.repeats}, whiskers least and most" if setting.repeats > 1 else ""
+    return f"{setting.events:,} events of set {setting.data.name}, warm{times}"

@@ -1,0 +1,131 @@
+"""One run of one contender: started, watched from outside until its whole process tree has ended, and checked."""
+
+import json
+import re
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import BinaryIO
+
+import psutil
+
+from bench.contenders import Contender, environment, rooms_of
+from bench.figures import BenchFailed, Mark, Run, Usage
+from bench.job import Job
+from bench.measure import Meter
+from writer.demo.ground import JVM_GRACE, Brood
+from writer.embedded.process import Process
+
+SAMPLE = timedelta(milliseconds=250)  # between two looks at the process tree
+_POLL = timedelta(milliseconds=20)  # between two looks at the output: how late a mark may be
+SILENCE_MAX = timedelta(minutes=15)  # without a finished batch; the slowest seen takes two
+_MARK = re.compile(rb"\bbatch_committed\b.*\bread=(\d+)(?:.*\brooms=(\{.*\}))?")
+
+
+class Contending(Process):
+    """A contender's first process."""
+
+    def ended(self) -> bool:
+        """Tell whether it has ended. Raises BenchFailed if that was not in order."""
+        assert self._child is not None, "launch comes before ended"
+        code = self._child.poll()
+        if code is None:
+            return False
+        self._child = None  # its number may be another's soon
+        if code:
+            raise BenchFailed(f"{self.name} ended with code {code}. {self._log_end()}")
+        return True
+
+    def silent(self) -> BenchFailed:
+        """Return what to say when it does not get on."""
+        minutes = SILENCE_MAX / timedelta(minutes=1)
+        return BenchFailed(f"{self.name} finished no batch within {minutes:g} minutes. {self._log_end()}")
+
+
+@dataclass
+class Watch:
+    """What is seen of a contender while it runs."""
+
+    meter: Meter
+    output: BinaryIO
+    profile: bool
+    marks: list[Mark]
+    rest: bytes = b""
+
+    def look(self) -> None:
+        """Sample the tree for each batch that was finished since the last look."""
+        *lines, self.rest = (self.rest + self.output.read()).split(b"\n")
+        for found in filter(None, map(_MARK.search, lines)):
+            before = self.marks[-1].events if self.marks else 0
+            threads = self.meter.threads() if self.profile else {}
+            rooms = json.loads(found[2] or "{}")
+            self.marks.append(Mark(before + int(found[1]), self.meter.read(), threads, rooms))
+
+
+def run(
+    contender: Contender,
+    job: Job,
+    *,
+    repeat: int,
+    avro_bytes: int,
+    profile: bool = False,
+    look: Callable[[int], None] = lambda _: None,
+) -> Run:
+    """Run a contender to its end. `look` gets the events carried so far, some times a second; it may raise.
+
+    No process of the contender is left when this returns or raises, and its scratch directory is gone.
+    Raises BenchFailed when it fails, gets stuck, loses or doubles events.
+    """
+    job.scratch.mkdir(parents=True)
+    job.log.touch()
+    others = frozenset(child.pid for child in psutil.Process().children(recursive=True))
+    process = Contending(
+        contender.name, contender.command(job), cwd=job.scratch, log=job.log, env={**environment(job), **contender.env}
+    )
+    brood = Brood()
+    brood.adopt()
+    meter = Meter(others)
+    try:
+        with job.log.open("rb") as output:
+            watch = Watch(meter, output, profile, [])
+            process.launch()
+            finished = _watched(process, watch, look)
+        brood.end(grace=JVM_GRACE)
+        end = replace(meter.read(), wall_s=finished.wall_s)
+    finally:
+        process.stop(grace=timedelta(0))
+        brood.end(grace=timedelta(0))
+        shutil.rmtree(job.scratch, ignore_errors=True)
+    written = contender.written(job)
+    marks = _with_rooms(contender, job, watch.marks) if profile else watch.marks
+    return Run(contender.name, repeat, job.events, avro_bytes, tuple(marks), end, meter.rss_peak_bytes, written)
+
+
+def _watched(process: Contending, watch: Watch, look: Callable[[int], None]) -> Usage:
+    """Look on until the first process has ended. Returns what was used by then."""
+    sampled = heard = time.monotonic()
+    while True:
+        ended = process.ended()
+        known = len(watch.marks)
+        watch.look()
+        if ended:
+            return watch.meter.read()
+        now = time.monotonic()
+        if len(watch.marks) > known:
+            heard = now
+        if now - heard > SILENCE_MAX.total_seconds():
+            raise process.silent()
+        if now - sampled >= SAMPLE.total_seconds():
+            sampled = now
+            watch.meter.read()
+            look(watch.marks[-1].events if watch.marks else 0)
+        time.sleep(_POLL.total_seconds())
+
+
+def _with_rooms(contender: Contender, job: Job, marks: list[Mark]) -> list[Mark]:
+    """Add what headrace says of its rooms in its commits; the others have said it, or have none."""
+    if contender.letter != "a":
+        return marks
+    return [replace(mark, rooms=rooms) for mark, rooms in zip(marks, rooms_of(job), strict=True)]

@@ -1,0 +1,184 @@
+"""What a person sees of the bench: how far it is, and the figures. The same words on a terminal and in a file."""
+
+import time
+from collections.abc import Sequence
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
+from rich.table import Table
+
+from bench.contenders import CONTENDERS
+from bench.figures import WARM_FROM, Run, Spread, Summary, contenders_of, parts, ratios, summary, warm
+from bench.machine import Machine
+from bench.rounds import Setting
+
+PUBLISHED = "--events 10M --repeats 3"
+_WIDTH = 86  # of the results
+
+
+class Screen:
+    """One line for each thing that is done; on a terminal, a bar for what goes on."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._began = time.monotonic()
+        self._bars = Progress(
+            SpinnerColumn(), TextColumn("{task.description:<30}"), BarColumn(24), TextColumn("{task.fields[far]}"),
+            console=console, transient=True, disable=not console.is_terminal,
+        )  # fmt: skip
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def say(self, sentence: str) -> None:
+        """Print a sentence."""
+        self._console.print(sentence, soft_wrap=True)
+
+    def begin(self, doing: str, events: int) -> None:
+        """Show a bar for what begins."""
+        self._began = time.monotonic()
+        self._remove()
+        self._task = self._bars.add_task(doing, total=events or None, far="")
+
+    def at(self, events: int) -> None:
+        """Move the bar."""
+        if self._task is not None:
+            self._bars.update(self._task, completed=events, far=f"{events:,} events" if events else "starting")
+
+    def done(self, what: str) -> None:
+        """Print the line of what is done, with its seconds."""
+        self._remove()
+        self._console.print(f"{mark(self._console)} {what:<64}[dim]{time.monotonic() - self._began:9.1f} s[/]")
+
+    def finished(self, run: Run) -> None:
+        """Print the line of a run."""
+        rate = f"{_count(warm(run).events_per_cpu_s)} events/CPU-s"
+        self.done(f"{run.contender + f', repeat {run.repeat}':<26}{rate:>22}, rows checked")
+
+    def _remove(self) -> None:
+        if self._task is not None:
+            self._bars.remove_task(self._task)
+            self._task = None
+
+
+def mark(console: Console) -> str:
+    """Return the sign of what is done."""
+    return "[green]✓[/]" if console.encoding.startswith("utf") else "[green]ok[/]"
+
+
+def header(setting: Setting, machine: Machine) -> Table:
+    """Tell what will be run, on what."""
+    table = Table.grid(padding=(0, 2))
+    times = "once" if setting.repeats == 1 else f"{setting.repeats} times in turn"
+    table.title = f"[bold]headrace bench[/]: {setting.events:,} events, every contender {times}"
+    table.title_justify = "left"
+    table.title_style = ""
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for contender in setting.contenders:
+        table.add_row(contender.name, contender.about)
+    table.add_row("events", f"{setting.data.name}: {setting.data.about}")
+    table.add_row("commits", f"of at most {setting.batch_events:,} events")
+    table.add_row("machine", str(machine))
+    table.add_row("versions", machine.versions)
+    return table
+
+
+def results(runs: Sequence[Run], width: int) -> Table:
+    """Tabulate the medians, closer together where the terminal is narrow."""
+    close = width < _WIDTH
+    table = Table(box=None, padding=(0, 1), pad_edge=False, collapse_padding=close, header_style="bold")
+    table.add_column("", no_wrap=True)
+    for title in (
+        "warm\nevents\n/CPU-s", "\nMB\n/CPU-s", "\nevents\n/s", "\nJVM's\nshare", "whole\nevents\n/CPU-s", "\n\ns",
+        "peak\nRSS\nGiB", "table\n\nfiles", "\n\nMiB",
+    ):  # fmt: skip
+        table.add_column(title, justify="right", no_wrap=True)
+    for name in contenders_of(runs):
+        table.add_row(name, *_cells(summary(runs, name)))
+    return table
+
+
+def _cells(found: Summary) -> list[str]:
+    return [
+        f"[bold]{_count(found.warm_events_per_cpu_s.median)}[/]{_plus_minus(found.warm_events_per_cpu_s)}",
+        f"{found.warm_megabytes_per_cpu_s.median:.1f}",
+        _count(found.warm_events_per_s.median),
+        f"{found.warm_jvm_share.median:.0%}",
+        _count(found.whole_events_per_cpu_s.median),
+        f"{found.whole_s.median:.0f}",
+        f"{found.rss_peak_bytes.median / 2**30:.1f}",
+        f"{found.files.median:,.0f}",
+        f"{found.bytes.median / 2**20:,.0f}",
+    ]
+
+
+def comparison(runs: Sequence[Run]) -> list[str]:
+    """Say how the first contender compares with the others, a sentence each."""
+    first = contenders_of(runs)[0]
+    return [
+        f"{first + ' against ' + other:<32}[bold]{found.median:.2f}[/] times the warm events of a CPU-second"
+        f"{_range(found)}"
+        for other, found in ratios(runs).items()
+    ]
+
+
+def legend() -> str:
+    """Say what the columns mean."""
+    return (
+        f"warm: from the commit at {WARM_FROM:.0%} of the events to the last. whole: from the start to the end.\n"
+        "CPU-s: user and system seconds of the process tree. MB: 10^6 bytes of Avro.\n"
+        "RSS counts a page that processes share once for each of them."
+    )
+
+
+def profile(runs: Sequence[Run]) -> Table:
+    """Tabulate where the warm processor time goes, the dearest first."""
+    names = contenders_of(runs)
+    columns = {name: _mean([parts(run) for run in runs if run.contender == name]) for name in names}
+    table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="bold")
+    table.title = "CPU microseconds of a warm event"
+    table.title_justify = "left"
+    table.title_style = "bold"
+    table.add_column("")
+    for name in names:
+        table.add_column(name, justify="right")
+    every = {part for column in columns.values() for part in column}
+    for part in sorted(every, key=lambda part: -max(column.get(part, 0) for column in columns.values())):
+        found = [column.get(part, 0) for column in columns.values()]
+        if max(found) >= 0.005:  # noqa: PLR2004 - what rounds to nothing says nothing
+            table.add_row(part, *(f"{value:.2f}" if value else "" for value in found))
+    table.add_row("all", *(f"{sum(column.values()):.2f}" for column in columns.values()), style="bold")
+    return table
+
+
+def _mean(of: list[dict[str, float]]) -> dict[str, float]:
+    return {part: sum(each.get(part, 0) for each in of) / len(of) for part in {part for each in of for part in each}}
+
+
+def _range(found: Spread) -> str:
+    return "" if found.least == found.most else f" ({found.least:.2f} to {found.most:.2f})"
+
+
+def _plus_minus(found: Spread) -> str:
+    return "" if found.least == found.most else f" ±{found.share:.0%}"
+
+
+def _count(value: float) -> str:
+    """Write a rate with three digits that mean something."""
+    digits = len(f"{value:.0f}")
+    return f"{round(value, min(0, 3 - digits)):,.0f}"
+
+
+def asked_less(setting: Setting) -> str | None:
+    """Name the published setting when this is another."""
+    published = setting.events >= 10_000_000 and setting.repeats >= 3 and len(setting.contenders) == len(CONTENDERS)  # noqa: PLR2004
+    if published:
+        return None
+    return f"published setting: {PUBLISHED} (small commits burden the Spark jobs most)"

@@ -1,0 +1,218 @@
+"""Thousands of small commits through the real writer: neither does a commit take longer, nor the driver grow.
+
+By itself: python -m bench.soak [--commits 2000] [--json FILE] [--plot FILE]
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from statistics import median
+
+import psutil
+import yaml
+from confluent_kafka import Producer
+
+from bench.contenders import PIPELINE, configuration
+from bench.data import dataset
+from bench.figures import BenchFailed
+from bench.fill import PARTITIONS, fill
+from bench.job import Job
+from bench.race import Contending
+from writer.demo.ground import Brood
+from writer.embedded import Stack
+from writer.tables.delta import DeltaLake
+
+RECORDS = 1000  # in a commit, about one a second: Spark looks for new offsets that often
+WINDOW = 100  # commits that are compared: the first and the last so many
+LATENCY_RATIO_MAX = 1.5
+MEMORY_RATIO_MAX = 1.15
+_PAUSE = timedelta(milliseconds=500)  # between two looks, and between two portions of events
+_COMMIT_WITHIN = timedelta(minutes=2)
+_MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Resident bytes of the driver's Python, of its JVM and of the Python workers, after so many commits."""
+
+    commits: int
+    python: int
+    jvm: int
+    workers: int
+
+
+@dataclass(frozen=True)
+class Soaked:
+    """What was seen: for each commit the driver's wall seconds, and memory along the way."""
+
+    look_s: Sequence[float]  # topics, table, redo, range
+    commit_s: Sequence[float]  # the entry of the log, and the dead letters after it
+    samples: Sequence[Sample]
+    files: int
+
+    def latency(self) -> tuple[float, float]:
+        """Return the median seconds of look and commit together, of the first and of the last commits."""
+        both = [look + commit for look, commit in zip(self.look_s, self.commit_s, strict=True)]
+        return median(both[:WINDOW]), median(both[-WINDOW:])
+
+    def memory(self) -> tuple[int, int]:
+        """Return the median resident bytes of the driver, its JVM with it, after the first commits and at the last."""
+        whole = [(s.commits, s.python + s.jvm) for s in self.samples]
+        last = max(commits for commits, _ in whole)
+        begin = min(WINDOW, last // 2)  # before that, Spark is still warming up
+        first = [size for commits, size in whole if begin <= commits <= begin + WINDOW]
+        return int(median(first)), int(median(size for commits, size in whole if commits > last - WINDOW))
+
+    def problems(self) -> list[str]:
+        """What is beyond its limit, each as a sentence."""
+        (early, late), (small, large) = self.latency(), self.memory()
+        found = []
+        if late > LATENCY_RATIO_MAX * early:
+            found.append(f"a commit took {late / early:.2f} times as long at the end, {LATENCY_RATIO_MAX} is the limit")
+        if large > MEMORY_RATIO_MAX * small:
+            found.append(f"the driver grew to {large / small:.2f} times its size, {MEMORY_RATIO_MAX} is the limit")
+        return found
+
+    def sentence(self) -> str:
+        """Say the figures."""
+        (early, late), (small, large) = self.latency(), self.memory()
+        return (
+            f"{len(self.commit_s):,} commits, {self.files:,} files: look and commit take {1000 * early:.0f} ms at the "
+            f"start and {1000 * late:.0f} ms at the end (x {late / early:.2f}); the driver has {small / _MIB:,.0f} MiB "
+            f"at the start and {large / _MIB:,.0f} MiB at the end (x {large / small:.2f})"
+        )
+
+
+def soak(commits: int, directory: Path, say: Callable[[str], None]) -> Soaked:
+    """Run the writer on a topic that is filled as fast as it commits. Raises BenchFailed if it fails or gets stuck."""
+    data = dataset("200B")
+    with Stack(directory / "servers") as stack:
+        filled = fill(stack.broker.bootstrap, stack.registry.url, "soak", data, RECORDS)
+        job = Job(
+            stack.broker.bootstrap, stack.registry.url, "soak", filled.schema_id, data.schema_text, 0, 10 * RECORDS,
+            "event_time", str(directory / "writer"),
+        )  # fmt: skip
+        job.scratch.mkdir(parents=True)
+        job.log.touch()
+        process = Contending(
+            "the writer", _command(job), cwd=job.scratch, log=job.log, env={"TMPDIR": str(job.scratch)}
+        )
+        brood = Brood()
+        brood.adopt()
+        try:
+            process.launch()
+            samples = _carried(process, job, commits, say)
+        finally:
+            process.stop(grace=timedelta(seconds=30))
+            brood.end(grace=timedelta(seconds=30))
+    table = DeltaLake(str(job.table), PIPELINE)
+    facts = [committed.facts for committed in table.commits_since(-1)]
+    looks = [about["phases"]["look"] for about in facts[:-1]]  # what the last one cost, nobody could write down
+    spent = [sum(about["former"]["phases"].values()) for about in facts[1:]]
+    return Soaked(looks, spent, samples, sum(about["files"] for about in facts))
+
+
+def _command(job: Job) -> list[str]:
+    settings = yaml.safe_load(configuration(job))
+    settings["pipelines"][PIPELINE]["commit"] |= {"min_records": RECORDS // 2, "max_delay": "5 s"}
+    path = Path(job.directory) / "headrace.yaml"
+    path.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    return [sys.executable, "-m", "writer.cli", "run", str(path)]
+
+
+def _carried(process: Contending, job: Job, commits: int, say: Callable[[str], None]) -> list[Sample]:
+    """Send events until there are so many commits, looking at the memory on the way."""
+    data, producer, sent = dataset("200B"), Producer({"bootstrap.servers": job.bootstrap, "log_level": 0}), RECORDS
+    samples: list[Sample] = []
+    known, heard = 0, time.monotonic()
+    while known < commits:
+        if process.ended():
+            raise BenchFailed(f"the writer ended after {known} commits; look at {job.log}")
+        for i, value in enumerate(data.encode(sent, RECORDS // 2, schema_id=job.schema_id).to_pylist()):
+            producer.produce(job.topic, value, partition=i % PARTITIONS)
+        producer.flush(30)
+        sent += RECORDS // 2
+        time.sleep(_PAUSE.total_seconds())
+        found = job.log.read_bytes().count(b"batch_committed")
+        if found > known:
+            heard = time.monotonic()
+            samples.append(_sample(found))
+            if found // WINDOW > known // WINDOW:
+                say(f"{found} commits")
+        elif time.monotonic() - heard > _COMMIT_WITHIN.total_seconds():
+            raise BenchFailed(f"no commit within {_COMMIT_WITHIN}; look at {job.log}")
+        known = found
+    return samples
+
+
+def _sample(commits: int) -> Sample:
+    sizes = {"python": 0, "jvm": 0, "workers": 0}
+    for process in psutil.Process().children(recursive=True):
+        try:
+            words, size = " ".join(process.cmdline()), process.memory_info().rss
+        except psutil.NoSuchProcess:
+            continue
+        if "writer.cli" in words:
+            sizes["python"] += size
+        elif "pyspark.daemon" in words:
+            sizes["workers"] += size
+        elif "SparkSubmit" in words:
+            sizes["jvm"] += size
+    return Sample(commits, **sizes)
+
+
+def draw(seen: Soaked, path: Path) -> None:
+    """Plot latency and memory over the commits."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    both = [1000 * (look + commit) for look, commit in zip(seen.look_s, seen.commit_s, strict=True)]
+    upper.plot(both, ".", markersize=2, color="#b8c4cc", label="each")
+    rolling = [median(both[max(0, i - WINDOW + 1) : i + 1]) for i in range(len(both))]
+    upper.plot(rolling, color="#1f6f8b", label=f"median of {WINDOW}")
+    upper.set_ylim(0, 3 * max(rolling[WINDOW:] or rolling))
+    upper.set_ylabel("look and commit, ms")
+    upper.legend(frameon=False, loc="upper left")
+    at = [s.commits for s in seen.samples]
+    for name, colour in (("jvm", "#d08c3f"), ("python", "#1f6f8b"), ("workers", "#777777")):
+        lower.plot(at, [getattr(s, name) / _MIB for s in seen.samples], color=colour, label=name)
+    lower.set_ylim(bottom=0)
+    lower.set_ylabel("resident memory, MiB")
+    lower.set_xlabel("commits")
+    lower.legend(frameon=False, loc="center right")
+    for axes in (upper, lower):
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    figure.savefig(path, dpi=140)
+
+
+def main(words: Sequence[str]) -> int:
+    """Soak, and say what was seen. Returns 1 when a limit is passed."""
+    parser = argparse.ArgumentParser(prog="python -m bench.soak", description=__doc__)
+    parser.add_argument("--commits", type=int, default=2000)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--plot", type=Path)
+    wanted = parser.parse_args(words)
+    with tempfile.TemporaryDirectory(prefix="headrace-soak-", ignore_cleanup_errors=True) as directory:
+        seen = soak(wanted.commits, Path(directory), lambda line: print(line, flush=True))
+    if wanted.json:
+        wanted.json.write_text(json.dumps(asdict(seen)), encoding="utf-8")
+    if wanted.plot:
+        draw(seen, wanted.plot)
+    print(seen.sentence())
+    for problem in seen.problems():
+        print(problem)
+    return 1 if seen.problems() else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

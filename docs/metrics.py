@@ -1,0 +1,47 @@
+"""Writes docs/METRICS.md from the catalogue in the code: every name, type, label and meaning. `make reference`."""
+
+from pathlib import Path
+
+from writer.surface.metrics import CATALOGUE
+
+
+def text() -> str:
+    """Return the whole page."""
+    return "\n".join([*_head(), *_catalogue(), *_questions()]) + "\n"
+
+
+def _head() -> list[str]:
+    return [
+        "# Metrics", "", "Written by `make reference` from the code; do not edit.", "",
+        "A running driver answers at `http://127.0.0.1:9643/metrics` (`http` in the configuration), in the text format",
+        "of Prometheus, or in OpenMetrics for who asks for it. Everything is read at the scrape. Counters begin with",
+        "the driver; the lake keeps the whole history (`headrace explain`). No label carries a bucket or an offset.",
+        "",
+    ]  # fmt: skip
+
+
+def _catalogue() -> list[str]:
+    lines = ["| metric | type | labels | meaning |", "| --- | --- | --- | --- |"]
+    for metric in CATALOGUE:
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
+    return [*lines, ""]
+
+
+def _questions() -> list[str]:
+    return [
+        "## Questions and their expressions", "",
+        "| question | PromQL |", "| --- | --- |",
+        "| how late is the table | `max by (pipeline) (headrace_lag_seconds)` |",
+        "| is the lag true, or is Kafka silent | `headrace_lag_source_age_seconds > 60` |",
+        "| when does retention begin to take records | `min by (pipeline) (headrace_retention_headroom_seconds)` |",
+        '| rows per second | `rate(headrace_records_total{outcome="rows"}[15m])` |',
+        "| share that went wrong | `rate(headrace_dlq_rows_total[15m]) / rate(headrace_records_read_total[15m])` |",
+        "| which room costs most | `topk(3, rate(headrace_room_cpu_seconds_total[15m]))` |",
+        "| is the driver saturated | `rate(headrace_batch_duration_seconds_sum[15m]) > 0.92` |",
+        "| bytes per file | `rate(headrace_bytes_total[1h]) / rate(headrace_files_total[1h])` |", "",
+    ]  # fmt: skip
+
+
+if __name__ == "__main__":
+    (Path(__file__).parent / "METRICS.md").write_text(text(), encoding="utf-8")

@@ -1,0 +1,101 @@
+"""Writes docs/SIZING.md from the arithmetic of `headrace plan` and its measured rates. `make reference`."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from writer.config import EventTime, Pipeline, Table
+from writer.surface.sizing import UTILISATION, Rates, Sizing, Traffic, rates, size
+
+_INTRODUCTION = """# Sizing
+
+Written by `make reference` from the arithmetic of `headrace plan`; do not edit.
+
+`headrace plan pipelines.yaml` does this for your own topic: it asks the broker how many records came in the last hour,
+reads the newest 20,000, really stages them as Parquet, and shows each step. This page is the same arithmetic for
+200,000 events per second: with small events of 200 B, and with 50 TB a day, which is 2.9 KB an event. All settings are
+the defaults.
+"""
+_ORIGINS = """\
+- These rates lie in `writer/surface/rates.json`; `--rate` gives another. Between two measured sizes the cost of an
+  event is interpolated. Beyond the largest, the bytes per second are taken as they are there: the careful side, as a
+  larger event costs less for each byte.
+- Sizes of rows are those of the bench's data sets, whose ids, addresses and positions are distinct as in life. Yours
+  compress in their own way: `headrace preview --at staged` shows what each column costs.
+- Cores are for {utilisation} on the mean. The rest carries bursts, and what has piled up in an outage. The driver wants
+  one more when it does not share a machine with the tasks.
+- A batch has as many tasks as it fills files, at most one for each core. So a batch that is small in the lake uses few
+  cores, however many there are.
+- A commit takes {commit_s} s besides its tasks.
+- Reads and writes are what a trace of one commit shows, taken as one request of the storage each.
+- Compaction, queries and replication are not in it.
+"""
+_EVENTS_PER_S = 200_000
+_SMALL = Traffic(
+    events_per_s=_EVENTS_PER_S,
+    events_how="assumed",
+    event_bytes=202,
+    columns=20,
+    row_bytes=250,
+    row_bytes_parquet=67.4,
+    sampled_how="mean of 400,000 events of the bench's data set 200B",
+    bucket_shares=[0.8317, 0.1291, 0.0078, 0.0076, 0.0071, 0.0071, 0.007, 0.0025],
+    buckets_per_day=24,
+)
+_LARGE = replace(
+    _SMALL,
+    event_bytes=50e12 / 86_400 / _EVENTS_PER_S,  # 50 TB a day
+    row_bytes=2_960,
+    row_bytes_parquet=807,
+    sampled_how="between 60,000 events of the data sets 1KB and 4KB",
+)
+
+
+def text() -> str:
+    """Return the whole page."""
+    settings = Pipeline(
+        topics=["clicks"], table=Table(location="/lake/clicks"), event_time=EventTime.model_validate({"field": "at"})
+    )
+    known = rates()
+    small, large = (size(traffic, settings, known) for traffic in (_SMALL, _LARGE))
+    examples = [*_example("200 B an event", small), *_example("2.9 KB an event", large)]
+    return "\n".join([_INTRODUCTION, *_side_by_side(small, large), *examples, *_origins(known)]) + "\n"
+
+
+def _side_by_side(small: Sizing, large: Sizing) -> list[str]:
+    lines = ["| at 200,000 events per second | 200 B | 2.9 KB |", "| --- | ---: | ---: |"]
+    names = ("Kafka a day", "lake a day", "cores", "on one machine", "a commit every", "a record is readable within",
+             "files a day", "a file of the largest bucket", "writes a day", "reads a day")  # fmt: skip
+    for name in names:
+        one, other = (next(line for line in sizing.lines if line.name == name) for sizing in (small, large))
+        lines.append(f"| {name} | {one.shown} | {other.shown} |")
+    return [*lines, ""]
+
+
+def _example(title: str, sizing: Sizing) -> list[str]:
+    lines = [f"## {title}"]
+    group = ""
+    for line in sizing.lines:
+        if line.group != group:
+            group = line.group
+            lines += ["", f"**{group}**", "", "| what | value | how |", "| --- | ---: | --- |"]
+        lines.append(f"| {line.name} | {line.shown} | {line.how} |")
+    return [*lines, "", *(f"> {warning}\n" for warning in sizing.warnings)]
+
+
+def _origins(known: Rates) -> list[str]:
+    return [
+        "## Where the numbers come from\n",
+        f"- {known.source} Machine: {known.machine}.",
+        _ORIGINS.format(utilisation=f"{UTILISATION:.0%}", commit_s=known.seconds_per_commit),
+        "| data set | bytes an event | columns | events a processor second | MB a processor second |",
+        "| --- | ---: | ---: | ---: | ---: |",
+        *(
+            f"| {m.data} | {m.bytes_per_event:,.0f} | {m.columns} | {m.events_per_cpu_second:,.0f} | "
+            f"{m.events_per_cpu_second * m.bytes_per_event / 1e6:,.1f} |"
+            for m in known.measured
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    (Path(__file__).parent / "SIZING.md").write_text(text(), encoding="utf-8")

@@ -1,0 +1,84 @@
+"""Records and schemas for tests of the verbs that look: no broker, no registry, no Spark."""
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from fastavro import parse_schema, schemaless_writer
+
+from writer.config import Config
+from writer.registry import SchemaNotFound
+from writer.surface.sample import RECORDS
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+TIME = {"type": "long", "logicalType": "timestamp-millis"}
+EVENT: dict[str, Any] = {
+    "type": "record", "name": "Event",
+    "fields": [
+        {"name": "id", "type": "long"}, {"name": "at", "type": TIME}, {"name": "note", "type": ["null", "string"]},
+    ],
+}  # fmt: skip
+WIDER = {**EVENT, "fields": [*EVENT["fields"], {"name": "extra", "type": "int"}]}
+
+
+class Schemas:
+    """Schemas by id, some of them under the topic's subject."""
+
+    def __init__(self, schemas: Mapping[int, Mapping[str, Any]], registered: Sequence[int]) -> None:
+        self._schemas, self._registered = schemas, registered
+
+    def schema(self, schema_id: int) -> str:
+        if schema_id not in self._schemas:
+            raise SchemaNotFound(f"schema id {schema_id} is not here")
+        return json.dumps(self._schemas[schema_id])
+
+    def known(self, topic: str) -> dict[int, str]:  # noqa: ARG002 - one subject serves all
+        return {schema_id: self.schema(schema_id) for schema_id in self._registered}
+
+
+def config(root: Path, **pipeline: Any) -> Config:
+    """A configuration whose tables lie below `root`."""
+    clicks = {
+        "topics": ["clicks"], "table": {"location": str(root / "lake" / "clicks")},
+        "event_time": {"field": "at", "max_age": "30 d"}, **pipeline,
+    }  # fmt: skip
+    return Config.model_validate(
+        {
+            "kafka": {"bootstrap_servers": "127.0.0.1:1", "request_timeout": "1 s"},
+            "registry": {"url": "http://127.0.0.1:1"}, "http": {"port": 0},
+            "checkpoints": str(root / "checkpoints"), "pipelines": {"clicks": clicks},
+        }
+    )  # fmt: skip
+
+
+def value(schema_id: int, schema: Mapping[str, Any], row: Mapping[str, Any]) -> bytes:
+    """An Avro value behind Confluent's header."""
+    out = BytesIO()
+    out.write(struct.pack(">bI", 0, schema_id))
+    schemaless_writer(out, parse_schema(dict(schema)), dict(row))
+    return out.getvalue()
+
+
+def event(number: int, *, at: datetime | None = None, schema_id: int = 1) -> bytes:
+    """A value of EVENT."""
+    when = at or NOW - timedelta(minutes=number)
+    return value(schema_id, EVENT, {"id": number, "at": when, "note": None if number % 3 else f"note {number}"})
+
+
+def records(values: Sequence[bytes | None], *, partitions: int = 1, came: datetime = NOW) -> pa.RecordBatch:
+    """The values as a task gets them, dealt out to the partitions one after the other."""
+    rows = sorted((at % partitions, at // partitions, value) for at, value in enumerate(values))
+    return pa.record_batch(
+        [
+            pa.array(["clicks"] * len(rows), pa.string()), pa.array([row[0] for row in rows], pa.int32()),
+            pa.array([row[1] for row in rows], pa.int64()), pa.array([came] * len(rows), pa.timestamp("us", "UTC")),
+            pa.array([f"k{row[1]}".encode() for row in rows], pa.binary()),
+            pa.array([row[2] for row in rows], pa.binary()),
+        ],
+        schema=RECORDS,
+    )  # fmt: skip

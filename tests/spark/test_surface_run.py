@@ -1,0 +1,156 @@
+"""What a running writer tells of itself, against what the lake holds."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests import oracle
+from tests.writing import Site, Writer
+from writer.surface.metrics import CATALOGUE
+
+pytestmark = pytest.mark.slow
+MakeTopic = Callable[..., str]
+
+
+def url(site: Site) -> str:
+    return str(json.loads((site.root / "checkpoints" / "events" / "driver.json").read_text())["url"])
+
+
+def get(site: Site, path: str) -> str:
+    with urlopen(url(site) + path, timeout=5) as response:
+        return str(response.read().decode())
+
+
+def scrape(site: Site) -> dict[tuple[str, ...], float]:
+    families = list(text_string_to_metric_families(get(site, "/metrics")))
+    assert {f.name + ("_total" if f.type == "counter" else "") for f in families} == {m.name for m in CATALOGUE}
+    return {
+        (s.name, *(value for key, value in s.labels.items() if key != "pipeline")): s.value
+        for family in families
+        for s in family.samples
+    }
+
+
+def say(*words: str) -> str:
+    command = [sys.executable, "-m", "writer.cli", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def status(site: Site) -> dict[str, Any]:
+    return dict(json.loads(say("status", str(site.config), "--json"))["pipelines"]["events"])
+
+
+def explained(site: Site, *which: str) -> dict[str, Any]:
+    return dict(json.loads(say("explain", str(site.config), "--json", *which))["events"])
+
+
+def agrees(site: Site, lake: Path) -> None:
+    """Assert that metrics and /status say what the oracle finds in the lake."""
+    found, told = scrape(site), json.loads(get(site, "/status"))["pipelines"]["events"]
+    letters = lake.with_name(lake.name + "_dead_letters")
+    good = sum(len(offsets) for offsets in oracle.offsets(lake).values())
+    bad = sum(len(offsets) for offsets in oracle.offsets(letters).values())
+    log = oracle.replay(lake)
+    assert found["headrace_records_total", "rows"] == told["totals"]["records"]["rows"] == good
+    assert found["headrace_dlq_rows_total",] == bad
+    assert found["headrace_records_read_total",] == good + bad
+    assert found["headrace_files_total",] == told["totals"]["files"] == len(log.files)
+    assert found["headrace_bytes_total",] == sum((lake / path).stat().st_size for path in log.files)
+    assert found["headrace_open_buckets",] == told["buckets"] == len({path.split("/")[0] for path in log.files})
+    frontier = {(p["topic"], p["partition"]): p["frontier"] for p in told["lag"]["partitions"]}
+    assert frontier == oracle.check(lake, "events")
+    batches = [commit for commit in log.commits if commit["kind"] == "batch"]
+    assert sum(n for name, n in told["totals"]["commits"].items()) == len(batches)
+    assert [commit["batch"] for commit in told["commits"]] == [commit["batch"] for commit in reversed(batches)]
+
+
+def carried(writer: Writer, commits: int) -> None:
+    writer.until(lambda: writer.commits() == commits, seconds=60)
+
+
+def test_a_running_writer_tells_what_the_lake_holds_and_why_it_committed(site: Site, topic: MakeTopic) -> None:
+    name = topic(2)
+    lake = site.pipeline(
+        "events", [name], commit={"max_delay": "20 s", "min_records": 2_000, "max_records": 10_000},
+        mirror_offsets=f"shown-{name}",
+    )  # fmt: skip
+    site.overrides = {"kafka": {"bootstrap_servers": site.bootstrap, "lag_interval": "500 ms"}}
+    assert status(site)["state"] == "not started"
+    site.fill(name, 300, broken=3)
+    writer = site.start()
+    carried(writer, 1)
+    site.fill(name, 3_000, seed=8, broken=5)
+    carried(writer, 2)
+    site.fill(name, 400, seed=9)
+    carried(writer, 3)  # nothing more comes: the delay ends it
+    agrees(site, lake)
+    assert get(site, "/healthz") == get(site, "/readyz") == "ok\n"
+    told = status(site)
+    assert (told["source"], told["state"], told["epoch"]) == ("driver", "running", 1)
+    writer.until(lambda: scrape(site)["headrace_lag_rows", "0", name] == 0, seconds=10)
+    assert scrape(site)["headrace_lag_source_age_seconds",] < 10
+
+    why = [explained(site, "--batch", str(batch)) for batch in range(3)]
+    assert [one["reason"] for one in why] == ["start", "size", "timeout"]
+    assert why[1]["waiting"] >= 2_000
+    assert why[1]["limits"]["records_min"] == 2_000
+    assert 400 <= why[2]["offsets"] < 2_000
+    for one in why:
+        assert {"look", "tasks"} <= one["phase_seconds"].keys()
+        assert one["room_cpu_seconds"]["decode"] >= 0
+        assert one["tasks"] >= 1
+        assert sum(one["records"][outcome] for outcome in one["records"] if outcome != "read") == one["records"]["read"]
+    assert "commit" in why[0]["phase_seconds"], "the next commit told"
+
+    writer.process.send_signal(signal.SIGTERM)
+    assert writer.wait(30) == 0
+    assert not (site.root / "checkpoints" / "events" / "driver.json").exists()
+    after = status(site)
+    assert (after["source"], after["state"], after["lag"]["offsets"]) == ("lake", "unknown", 0)
+    assert after["totals"]["records"] == told["totals"]["records"]
+    assert [p["frontier"] for p in after["lag"]["partitions"]] == [p["frontier"] for p in told["lag"]["partitions"]]
+    consumer = Consumer({"bootstrap.servers": site.bootstrap, "group.id": f"shown-{name}"})
+    try:
+        shown = consumer.committed([TopicPartition(name, partition) for partition in (0, 1)], timeout=10)
+        assert {(tp.topic, tp.partition): tp.offset for tp in shown} == site.ends(name)
+    finally:
+        consumer.close()
+
+
+def test_a_killed_driver_leaves_a_file_that_misleads_nobody_and_its_batch_is_read_again(
+    site: Site, topic: MakeTopic
+) -> None:
+    name = topic(1)
+    lake = site.pipeline("events", [name], commit={"max_delay": "2 s"})
+    site.fill(name, 500)
+    writer = site.start(env={"HEADRACE_FAULT": "before_commit:1"})
+    assert writer.wait(90) == -signal.SIGKILL
+    told = status(site)
+    assert (told["source"], told["state"], told["driver"]["answers"]) == ("lake", "unknown", False)
+    assert told["lag"]["offsets"] == 500
+    assert told["lag"]["seconds"] > 0
+    site.once()
+    oracle.check(lake, "events", site.ends(name))
+    assert explained(site)["reason"] == "replay"
+
+
+def test_a_port_that_is_taken_stops_the_driver_before_spark(site: Site, topic: MakeTopic) -> None:
+    site.pipeline("events", [topic(1)])
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        site.overrides = {"http": {"port": port}}
+        said = site.once(code=1)
+    assert f"port {port} of 127.0.0.1 is taken" in said
+    assert "spark_starting" not in said

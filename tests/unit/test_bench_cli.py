@@ -1,0 +1,100 @@
+"""The verb `bench`, the guard, and what they refuse before anything starts."""
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from bench import guard
+from bench.cli import join, number
+from bench.contenders import CONTENDERS, chosen, configuration
+from bench.data import dataset
+from bench.figures import BenchFailed, Spread
+from bench.job import Job
+from bench.rounds import Place, Setting
+from writer.config import load
+from writer.errors import ConfigError
+
+
+def refusal(*arguments: str) -> str:
+    app = typer.Typer()
+    join(app)
+    with pytest.raises(ConfigError) as caught:
+        CliRunner().invoke(app, arguments, catch_exceptions=False)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("2M", 2_000_000), ("500K", 500_000), ("1.5m", 1_500_000), ("10_000", 10_000), ("1,000,000", 1_000_000)],
+)
+def test_a_number_of_events_is_read(text, value):
+    assert number(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "many", "2G", "-5", "M"])
+def test_a_number_that_is_none_is_refused(text):
+    with pytest.raises(ConfigError, match="is no number of events; write 500K, 2M"):
+        number(text)
+
+
+def test_what_cannot_be_is_refused_before_anything_starts(tmp_path):
+    assert "no data set 'clicks'" in refusal("--data", "clicks")
+    assert "9,999 events are too few" in refusal("--events", "9999")
+    assert "a (headrace), b (plain)" in refusal("--contenders", "a,z")
+    assert "each once" in refusal("--contenders", "a,a")
+    assert "its directory must exist" in refusal("--json", str(tmp_path / "none" / "r.json"))
+    assert "end it in .png, .svg, .pdf" in refusal("--plot", str(tmp_path / "r.gif"))
+    (tmp_path / "file").touch()
+    assert "is not empty" in refusal("--keep", str(tmp_path))
+
+
+def test_contenders_run_in_the_order_in_which_they_are_named():
+    assert [contender.name for contender in chosen("d, a")] == ["limit", "headrace"]
+
+
+def test_a_commit_is_a_quarter_of_the_events_and_no_more_than_in_life():
+    contenders = list(CONTENDERS.values())
+    assert Setting(dataset("200B"), 400_000, contenders, 1).batch_events == 100_016
+    assert Setting(dataset("200B"), 40_000_000, contenders, 1).batch_events == 2_500_016
+
+
+def test_the_writer_gets_a_configuration_that_it_takes(tmp_path):
+    job = Job("broker:1", "http://registry", "events", 1, "{}", 100, 50, "event_time", str(tmp_path))
+    path = tmp_path / "headrace.yaml"
+    path.write_text(configuration(job))
+    settings = load(path)
+    assert settings.pipelines["bench"].commit.max_records == 50
+    assert settings.spark.master == "local[2]"
+
+
+def test_a_place_with_a_pattern_in_its_name_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"holds \*"):
+        Place(tmp_path / "a*b")
+
+
+@pytest.mark.parametrize("now", [0.51, 0.60, 0.90])
+def test_the_guard_is_content_with_noise_and_with_gain(now):
+    assert "kept is 0.600" in guard.judged(Spread(now, now - 0.01, now + 0.01), Spread(0.6, 0.55, 0.65))
+
+
+def test_the_guard_fails_when_more_than_fifteen_percent_is_lost():
+    with pytest.raises(BenchFailed, match=r"carries 0.500 of.*-17%, more than 15% is lost") as caught:
+        guard.judged(Spread(0.5, 0.4, 0.6), Spread(0.6, 0.55, 0.65))
+    assert caught.value.exit_code == 1
+
+
+def test_the_kept_baseline_is_read():
+    kept = guard.load(guard.BASELINE)
+    assert kept.repeats == 3
+    assert 0.1 < kept.headrace_by_limit.median < 1.5
+    assert Setting(dataset(kept.data), kept.events, [CONTENDERS["a"]], kept.repeats)
+
+
+@pytest.mark.parametrize("text", ["", "{}", json.dumps({"data": "200B", "headrace_by_limit": 3})])
+def test_a_baseline_that_is_none_is_refused(tmp_path, text):
+    path = tmp_path / "baseline.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"is no baseline.*--record"):
+        guard.load(path)

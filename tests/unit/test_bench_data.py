@@ -1,0 +1,139 @@
+"""The pinned data sets: what fastavro reads in them, and what makes them like life."""
+
+import io
+import json
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import fastavro
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from bench import encode
+from bench.data import SETS, TIME_FIELD, dataset
+from bench.draw import draw
+from bench.fields import ANCHOR
+from writer.errors import ConfigError
+from writer.rooms import avro
+from writer.rooms.decode import is_native
+from writer.rooms.wire import header
+
+COUNT = 2_000
+
+
+def read(schema: Any, value: bytes) -> Any:
+    """Read one value with fastavro; it must end where its bytes end."""
+    stream = io.BytesIO(value)
+    found = fastavro.schemaless_reader(stream, schema)
+    assert stream.read() == b""
+    return found
+
+
+def records(name: str, *, schema_id: int = 7) -> list[dict[str, Any]]:
+    data = dataset(name)
+    schema = fastavro.parse_schema(json.loads(data.schema_text))
+    values = data.encode(0, COUNT, schema_id=schema_id).to_pylist()
+    assert all(value.startswith(header(schema_id)) for value in values)
+    return [read(schema, value[5:]) for value in values]
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_fastavro_reads_every_event(name: str) -> None:
+    assert len(records(name)) == COUNT
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_an_event_is_the_same_bytes_whatever_is_asked_with_it(name: str) -> None:
+    data = dataset(name)
+    apart = pa.concat_arrays([data.encode(0, 70), data.encode(70, 1), data.encode(71, 29)])
+    assert data.encode(0, 100).equals(apart)
+    assert data.encode(90, 10).equals(apart.slice(90))
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_the_native_decoder_takes_every_set(name: str) -> None:
+    assert is_native(avro.parse(dataset(name).schema_text))
+
+
+@pytest.mark.parametrize(("name", "size", "columns"), [("200B", 200, 20), ("1KB", 1024, 20), ("4KB", 4096, 20)])
+def test_events_are_as_large_as_their_set_is_called(name: str, size: int, columns: int) -> None:
+    data = dataset(name)
+    values = data.encode(0, COUNT)
+    assert values.buffers()[2].size / COUNT == pytest.approx(size, rel=0.05)
+    assert len(data.fields) == columns
+
+
+def test_the_wide_set_has_200_columns() -> None:
+    assert len(dataset("200col").fields) == 200
+
+
+def test_ids_addresses_and_positions_are_distinct() -> None:
+    found = records("200B")
+    for column in ("event_id", "lat", "lon"):
+        assert len({record[column] for record in found}) == COUNT, column
+    urls = [record["url"] for record in found if record["url"] is not None]
+    assert len(set(urls)) == len(urls) > 0.8 * COUNT
+    assert len({record["user_id"] for record in found}) > 0.99 * COUNT
+    sessions = Counter(record["session_id"] for record in found)
+    assert set(sessions.values()) == {8}
+
+
+def test_ids_are_distinct_far_apart_too() -> None:
+    numbers = np.concatenate([draw(start, 50_000, seed=20).bits("event_id/0") for start in (0, 10**6, 10**9)])
+    assert len(np.unique(numbers)) == len(numbers)
+
+
+def test_event_times_open_about_nine_hourly_buckets_most_of_them_small() -> None:
+    times = [record[TIME_FIELD] for record in records("200B")]
+    hours = Counter(time.replace(minute=0, second=0, microsecond=0) for time in times)
+    assert 7 <= len(hours) <= 10
+    assert sum(time >= ANCHOR - timedelta(hours=1) for time in times) > 0.9 * COUNT
+    assert max(times) <= ANCHOR + timedelta(seconds=1)
+
+
+def test_nullable_columns_have_both() -> None:
+    found = records("200B")
+    for column in ("url", "city", "revenue", "currency", "campaign", "locale"):
+        assert 0 < sum(record[column] is None for record in found) < COUNT, column
+
+
+def test_nested_values_are_empty_and_full() -> None:
+    found = records("nested")
+    assert {len(record["items"]) for record in found} == set(range(6))
+    assert {len(record["attributes"]) for record in found} == set(range(5))
+    assert any(record["device"] is None for record in found)
+    assert len({item["sku"] for record in found for item in record["items"]}) > COUNT
+
+
+def test_an_unknown_set_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r"no data set '2KB'.*200B.*nested"):
+        dataset("2KB")
+
+
+@pytest.mark.parametrize(
+    "values", [[0], [-1, 1], [63, 64, -64, -65], [2**31 - 1, -(2**31)], [2**63 - 1, -(2**63), 0, 8191, 8192]]
+)
+def test_longs_are_read_back(values: list[int]) -> None:
+    encoded = encode.longs(np.array(values, np.int64)).to_pylist()
+    assert [read("long", value) for value in encoded] == values
+    assert [encode.one_long(value) for value in values] == encoded
+
+
+def test_optional_values_are_read_back() -> None:
+    present = np.array([True, False, True])
+    encoded = encode.doubles(np.array([1.5, 2.5, -0.0]), present).to_pylist()
+    assert [read(["null", "double"], value) for value in encoded] == [1.5, None, -0.0]
+
+
+def test_blocks_are_read_back() -> None:
+    items = encode.longs(np.array([5, 6, 7, 8], np.int64))
+    encoded = encode.blocks(items, np.array([0, 3, 0, 1], np.int64)).to_pylist()
+    schema = {"type": "array", "items": "long"}
+    assert [read(schema, value) for value in encoded] == [[], [5, 6, 7], [], [8]]
+
+
+def test_digits_are_those_of_the_numbers() -> None:
+    assert encode.decimal(np.array([0, 12_345_678_901], np.int64)).tobytes() == b"000000000000" + b"012345678901"
+    assert encode.hexadecimal(np.array([255], np.uint64)).tobytes() == (255).to_bytes(8, "little").hex().encode()

@@ -1,0 +1,111 @@
+"""From samples to figures."""
+
+import pytest
+
+from bench.figures import (
+    NOTHING,
+    BenchFailed,
+    Mark,
+    Run,
+    Spread,
+    Usage,
+    Written,
+    cold,
+    parts,
+    ratio,
+    ratios,
+    spread,
+    summary,
+    warm,
+    whole,
+)
+
+
+def run(contender: str = "headrace", repeat: int = 1, *, warm_cpu_s: float = 3, rows: int = 1000) -> Run:
+    """Four batches of 250 events; the first ends after 10 s and 8 s of CPU."""
+    marks = [
+        Mark(250 * (i + 1), Usage(10 + i, 6 + i * warm_cpu_s / 3 * 0.4, 2 + i * warm_cpu_s / 3 * 0.6)) for i in range(4)
+    ]
+    return Run(contender, repeat, 1000, 200_000, tuple(marks), Usage(14, 7.2, 3.9), 2**30, Written(4, 70_000, rows))
+
+
+def test_warm_is_from_the_first_mark_at_a_fifth_to_the_last():
+    found = warm(run())
+    assert found.events == 750
+    assert found.events_per_cpu_s == pytest.approx(250)
+    assert found.events_per_s == pytest.approx(250)
+    assert found.megabytes_per_cpu_s == pytest.approx(0.05)
+    assert found.jvm_share == pytest.approx(0.4)
+
+
+def test_a_first_batch_below_a_fifth_is_not_yet_warm():
+    early = Mark(100, Usage(9, 5, 1))
+    given = run()
+    found = warm(Run("headrace", 1, 1000, 200_000, (early, *given.marks), given.end, 0, given.written))
+    assert found == warm(given)
+
+
+def test_cold_is_the_first_batch_with_the_start():
+    found = cold(run())
+    assert (found.events, found.usage.cpu_s, found.usage.wall_s) == (250, 8, 10)
+
+
+def test_the_whole_run_counts_what_comes_after_the_last_batch():
+    assert whole(run()).events_per_cpu_s == pytest.approx(1000 / 11.1)
+
+
+def test_usage_is_the_difference_of_two_readings():
+    assert Usage(3, 2, 1).since(NOTHING).cpu_s == 3
+
+
+def test_a_run_that_lost_rows_is_not_counted():
+    with pytest.raises(BenchFailed, match="headrace read 1,000 of 1,000 events and its table holds 999 rows"):
+        run(rows=999)
+
+
+def test_a_run_without_marks_is_not_counted():
+    with pytest.raises(BenchFailed, match="read 0 of 1,000"):
+        Run("plain", 1, 1000, 1, (), NOTHING, 0, Written(1, 1, 1000))
+
+
+def test_a_run_of_one_batch_has_no_warm_part():
+    with pytest.raises(BenchFailed, match="all 1,000 events at once: take more"):
+        Run("plain", 1, 1000, 1, (Mark(1000, Usage(1, 1, 1)),), NOTHING, 0, Written(1, 1, 1000))
+
+
+def test_runs_of_the_same_repeat_are_compared():
+    runs = [
+        run("headrace", 1, warm_cpu_s=1), run("limit", 1, warm_cpu_s=0.5),
+        run("headrace", 2, warm_cpu_s=4), run("limit", 2, warm_cpu_s=1),
+        run("headrace", 3, warm_cpu_s=3), run("limit", 3, warm_cpu_s=2.4),
+    ]  # fmt: skip
+    found = ratio(runs, "headrace", "limit")
+    assert (found.median, found.least, found.most) == pytest.approx((0.5, 0.25, 0.8))
+    assert ratios(runs) == {"limit": found}
+
+
+def test_a_spread_is_the_median_and_what_lies_around_it():
+    found = spread([3, 1, 2])
+    assert found == Spread(2, 1, 3)
+    assert found.share == 0.5
+
+
+def test_a_summary_is_of_one_contender():
+    found = summary([run(repeat=1), run(repeat=2, warm_cpu_s=6), run("plain", 1, warm_cpu_s=30)], "headrace")
+    rates = found.warm_events_per_cpu_s
+    assert (rates.median, rates.least, rates.most) == pytest.approx((187.5, 125, 250))
+    assert found.files.median == 4
+
+
+def test_the_parts_of_a_profile_add_up_to_the_warm_time():
+    marks = (
+        Mark(500, Usage(1, 4, 2), {"tasks": 1.0, "compile": 2.0}, {"decode": 9.0}),
+        Mark(1000, Usage(2, 6, 3), {"tasks": 2.0, "compile": 2.5}, {"decode": 0.4, "columnar": 0.5}),
+    )
+    found = parts(Run("headrace", 1, 1000, 1, marks, Usage(2, 6, 3), 0, Written(1, 1, 1000)))
+    assert found["JVM, tasks"] == pytest.approx(2000)
+    assert found["JVM, compile"] == pytest.approx(1000)
+    assert found["JVM, ended threads"] == pytest.approx(1000)
+    assert found["Python, decode"] == pytest.approx(800)
+    assert found["Python, outside the rooms"] == pytest.approx(200)
+    assert sum(found.values()) == pytest.approx(6000)

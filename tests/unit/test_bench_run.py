@@ -1,0 +1,53 @@
+"""The bench as a user runs it, with real servers and little to carry."""
+
+import json
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_contenders_carry_every_event(tmp_path):
+    found, kept = tmp_path / "found.json", tmp_path / "kept"
+    options = ["--events", "40K", "--contenders", "a,b,d", "--profile", "--json", str(found), "--keep", str(kept)]
+    done = subprocess.run(
+        [sys.executable, "-m", "writer.cli", "bench", *options],
+        check=False, capture_output=True, text=True, timeout=280,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    runs = {run["contender"]: run for run in json.loads(found.read_text())["runs"]}
+    assert set(runs) == {"headrace", "plain", "limit"}
+    for run in runs.values():
+        assert run["written"]["rows"] == run["marks"][-1]["events"] == 40_000
+        assert len(run["marks"]) == 4
+    assert runs["limit"]["end"]["jvm_s"] == 0 < runs["headrace"]["end"]["jvm_s"]
+    assert runs["headrace"]["marks"][1]["rooms"]["decode"] > 0
+    assert "headrace against plain" in done.stdout
+    assert "JVM, tasks" in done.stdout
+    assert {path.name for path in kept.iterdir()} == {"1-a-headrace", "1-b-plain", "1-d-limit"}
+
+
+def test_a_killed_bench_leaves_nothing_running(tmp_path):
+    kept = tmp_path / "kept"
+    bench = subprocess.Popen(
+        [sys.executable, "-m", "writer.cli", "bench", "--events", "40K", "--contenders", "a", "--keep", str(kept)],
+        stdout=subprocess.DEVNULL,
+    )
+    log = kept / "1-a-headrace" / "output.log"
+    deadline = time.monotonic() + 120
+    while not (log.exists() and "pipeline_started" in log.read_text()):
+        assert bench.poll() is None, "the bench ended early"
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    family = psutil.Process(bench.pid).children(recursive=True)
+    bench.kill()
+    bench.wait()
+    _, left = psutil.wait_procs(family, timeout=30)
+    for process in left:
+        process.kill()
+    assert len(family) >= 4  # broker, registry, the writer and its JVM
+    assert left == []

@@ -1,0 +1,114 @@
+"""What a person and a machine get to see of the figures."""
+
+import io
+import json
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from bench import show
+from bench.contenders import CONTENDERS
+from bench.data import dataset
+from bench.figures import Mark, Run, Usage, Written
+from bench.machine import Machine
+from bench.plot import draw
+from bench.report import as_json
+from bench.rounds import Setting
+
+MACHINE = Machine("A processor", 2, 2**33, "Linux 6", "3.11.7", "17.0.1", {"pyspark": "4.0.2"})
+COSTS = {"headrace": 45, "plain": 160, "repartitioned": 150, "limit": 30}  # CPU seconds
+
+
+def setting(repeats: int = 3) -> Setting:
+    return Setting(dataset("200B"), 10_000_000, list(CONTENDERS.values()), repeats)
+
+
+def marked(batch: int, cost: float, repeat: int) -> Mark:
+    used = Usage(9 + cost * batch / 7, 9 + cost * batch * repeat / 9, 2 + batch)
+    return Mark(2_500_000 * (batch + 1), used, {"tasks": 2.0 * batch}, {"decode": 1.0})
+
+
+def runs(repeats: int = 3) -> list[Run]:
+    return [
+        Run(
+            name, repeat, 10_000_000, 2_020_000_000,
+            tuple(marked(i, cost, repeat) for i in range(4)),
+            Usage(cost, cost, 9), 3 * 2**30, Written(3200, 700_000_000, 10_000_000),
+        )
+        for repeat in range(1, repeats + 1)
+        for name, cost in COSTS.items()
+    ]  # fmt: skip
+
+
+def printed(*what: object, width: int = 100) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=width, highlight=False)
+    for each in what:
+        console.print(each)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_results_fit_the_terminal(width):
+    text = printed(show.header(setting(), MACHINE), show.results(runs(), width), show.legend(), width=width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    for name in COSTS:
+        assert name in text
+
+
+def test_every_contender_is_compared_with_the_first():
+    lines = printed(*show.comparison(runs())).splitlines()
+    assert [line.split("against ")[1].split()[0] for line in lines] == ["plain", "repartitioned", "limit"]
+    assert all(line.startswith("headrace against") and " to " in line for line in lines)
+
+
+def test_one_repeat_has_no_spread():
+    text = printed(show.results(runs(1), 100), *show.comparison(runs(1)))
+    assert "±" not in text
+    assert " to " not in text
+
+
+def test_the_profile_lists_the_dearest_first_and_the_sum_last():
+    lines = printed(show.profile(runs())).splitlines()
+    assert lines[1].split() == list(COSTS)
+    assert lines[2].startswith("JVM, ended threads")
+    assert lines[-1].startswith("all")
+
+
+def test_another_setting_than_the_published_one_is_said():
+    assert show.asked_less(setting()) is None
+    assert "--events 10M --repeats 3" in (show.asked_less(setting(1)) or "")
+
+
+def test_the_json_holds_setting_machine_medians_ratios_and_runs():
+    found = json.loads(json.dumps(as_json(runs(), setting(), MACHINE)))
+    assert found["setting"]["event_bytes"] == 202
+    assert list(found["contenders"]) == list(COSTS)
+    assert found["contenders"]["plain"]["files"]["median"] == 3200
+    assert found["warm_events_per_cpu_s_ratios"]["headrace / plain"]["median"] > 1
+    assert len(found["runs"]) == 12
+    assert found["runs"][0]["marks"][3]["events"] == 10_000_000
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+@pytest.mark.parametrize("suffix", [".svg", ".png"])
+def test_the_picture_is_drawn(tmp_path, repeats, suffix):
+    path = tmp_path / f"bench{suffix}"
+    draw(runs(repeats), setting(repeats), MACHINE, path)
+    assert path.stat().st_size > 5_000
+
+
+def test_lines_of_what_is_done_need_no_terminal():
+    out = io.StringIO()
+    screen = show.Screen(Console(file=out, width=100, highlight=False))
+    with screen:
+        screen.begin("filling the topic", 100)
+        screen.at(50)
+        screen.done("filled")
+        screen.finished(replace(runs(1)[0], repeat=2))
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 2
+    assert "headrace, repeat 2" in lines[1]
+    assert "events/CPU-s, rows checked" in lines[1]

@@ -1,0 +1,330 @@
+"""What the demo shows is what there is: numbers from a table's log, rates, lag, the panel, the account, the picture."""
+
+import importlib.util
+import io
+import json
+import sys
+import xml.etree.ElementTree as ET
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
+from rich.console import Console
+from rich.text import Text
+
+from writer.demo import account, panel
+from writer.demo.gauge import Lag, Rate
+from writer.demo.given import Given
+from writer.demo.ground import Interruption, Stopped
+from writer.demo.lake import DeltaLog
+from writer.demo.panel import View
+from writer.demo.screen import Screen
+from writer.demo.stay import question
+from writer.embedded import events
+
+SINCE = datetime(2026, 11, 20, 5, tzinfo=UTC)
+CLICKS, INSTALLS = ("clicks", 0), ("installs", 0)
+VIEW = View(
+    "the writer runs", timedelta(seconds=83), total=200_000, produced=120_000, committed=85_000, rate_in=17_310,
+    rate_out=9_870, lag=timedelta(seconds=2.1), commits=4, files=9, bytes=4_300_000, buckets=10, buckets_last=3,
+    columns=33, rows=84_970, quarantined=12, dead_letters=18,
+)  # fmt: skip
+
+
+# Rates and lag
+
+
+def test_a_rate_forgets_what_lies_before_its_window():
+    rate = Rate(window=4)
+    assert rate.per_second() == 0
+    for at in range(11):
+        rate.note(at, 0 if at < 6 else (at - 6) * 100)
+    assert rate.per_second() == 100
+    rate.note(20, 400)
+    assert rate.per_second() == 0
+
+
+def test_the_lag_is_the_age_of_the_oldest_end_that_the_frontier_has_not_reached():
+    lag = Lag()
+    lag.note(10, {CLICKS: 100, INSTALLS: 0})
+    lag.note(11, {CLICKS: 100, INSTALLS: 0})
+    lag.note(12, {CLICKS: 150, INSTALLS: 20})
+    assert lag.seconds(13, {}) == 3
+    assert lag.seconds(14, {CLICKS: 100}) == 2, "the first end is reached"
+    assert lag.seconds(15, {CLICKS: 200}) == 3, "clicks are, installs are not"
+    assert lag.seconds(16, {CLICKS: 200, INSTALLS: 20}) == 0
+
+
+# The lake's log
+
+
+def commit(place, hours, *, facts=None, **txn):
+    table = pa.table({"hour": hours, "n": list(range(len(hours)))})
+    properties = CommitProperties(
+        custom_metadata=None if facts is None else {"headrace": json.dumps(facts)},
+        app_transactions=[Transaction(name, version) for name, version in txn.items()],
+    )
+    write_deltalake(
+        place, table, mode="append", schema_mode="merge", partition_by=["hour"], commit_properties=properties
+    )
+
+
+def test_the_log_is_followed_as_it_grows(tmp_path):
+    place = tmp_path / "lake" / "a table"
+    log = DeltaLog(place)
+    assert not log.follow()
+    assert (log.version, log.files, log.commits) == (-1, {}, [])
+    commit(place, ["h1", "h2"], facts={"kind": "start"}, epoch=1)
+    assert log.follow()
+    assert not log.follow()
+    assert (log.columns, log.buckets, log.transactions) == (("hour", "n"), {"h1", "h2"}, {"epoch": 1})
+    assert log.commits == [], "no batch yet"
+    DeltaTable(place).alter.add_columns([Field("more", "string")])
+    commit(place, ["h2", "h3"], facts={"kind": "batch", "ranges": [{"rows": 2, "read": 3}, {"rows": 5}]}, part=7)
+    assert log.follow()
+    (found,) = log.commits
+    assert (found.version, found.number, found.buckets) == (log.version, 1, {"h2", "h3"})
+    assert (found.columns, found.frontier) == (("hour", "n", "more"), {"part": 7})
+    assert (found.count("rows"), found.count("read"), found.count("dead_letters")) == (7, 3, 0)
+    table = DeltaTable(place)
+    assert log.bytes == sum(pa.table(table.get_add_actions())["size_bytes"].to_pylist())
+    table.optimize.compact()
+    log.follow()
+    assert {Path(path).name for path in log.files} == {Path(uri).name for uri in table.file_uris()}
+    assert len(log.files) == 3, "files that went are gone"
+
+
+# The panel
+
+
+@pytest.mark.parametrize("width", [30, 44, 60, 79, 80, 100, 101, 200])
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_the_panel_fits_with_room_for_what_a_terminal_echoes(width, encoding):
+    out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    console = Console(file=out, width=width, force_terminal=True, color_system=None)
+    console.print(panel.render(VIEW, width))
+    out.flush()
+    lines = out.buffer.getvalue().decode(encoding).splitlines()
+    assert {len(line) for line in lines} == {min(width, panel.WIDTH_MAX) - 2}
+    assert len(lines) <= 10
+    if width >= 79:
+        text = "\n".join(lines)
+        for words in (
+            "120,000 of 200,000",
+            "17,310/s",
+            "35,000 events, 2.1 s",
+            "10, 3 in last commit",
+            "84,970",
+            "1:23",
+        ):
+            assert words in text
+
+
+def test_the_panel_has_no_colour_where_none_is_wanted(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    out = io.StringIO()
+    Console(file=out, width=80, force_terminal=True).print(panel.render(VIEW, 80))
+    assert "\x1b[3" not in out.getvalue()
+    assert "\x1b[9" not in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0, "0:00"), (59.9, "0:59"), (83, "1:23"), (3600, "1:00:00"), (86_461, "24:01:01")]
+)
+def test_a_duration_is_short(seconds, said):
+    assert panel.duration(timedelta(seconds=seconds)) == said
+
+
+# The screen without a terminal
+
+
+@pytest.fixture
+def screen(monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "")
+    return Screen(Console(file=io.StringIO(), width=100))
+
+
+def test_without_a_terminal_each_commit_is_a_line_and_nothing_moves(screen):
+    assert not screen.moves
+    with screen.live():
+        screen.show(View("", timedelta(0), total=9))
+        screen.show(VIEW)
+        screen.show(VIEW)
+    with screen.step("doing [it]", "done [it]"):
+        pass
+    said = screen.console.file.getvalue()
+    assert "\x1b" not in said
+    first, second = said.splitlines()
+    assert first == "  commit 4: 85,000 of 200,000 in the lake, lag 35,000 (2.1 s), 9 files, 4.1 MiB, 10 buckets"
+    assert second.startswith("✓ done [it]  ")
+
+
+def test_tables_in_a_pipe_have_no_blanks_at_their_ends_and_long_lines_are_whole(screen):
+    screen.say(account.show(account.of(Path("none"), Path("none"), {CLICKS: 0}, since=SINCE)))
+    screen.say("x" * 300)
+    lines = screen.console.file.getvalue().splitlines()
+    assert lines[0] == "The lake, as DuckDB reads it"
+    assert lines[-1] == "x" * 300
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
+def test_a_pipe_that_wants_colour_gets_no_panel(monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    screen = Screen(Console(file=io.StringIO(), width=100))
+    assert screen.console.is_terminal
+    assert not screen.moves
+
+
+def test_where_only_ascii_can_be_written_ascii_is_written():
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    screen = Screen(Console(file=out, width=100))
+    screen.done("well")
+    screen.done("badly", good=False)
+    screen.say(account.show(account.of(Path("none"), Path("none"), {CLICKS: 0}, since=SINCE)))
+    out.flush()
+    assert out.buffer.getvalue().decode("ascii").startswith("ok well ")
+
+
+# Signals
+
+
+def test_a_signal_that_was_taken_as_an_answer_lets_the_next_one_be_the_first():
+    interruption = Interruption()
+    interruption.asked = 2
+    with pytest.raises(Stopped):
+        interruption.check()
+    interruption.accept()
+    interruption.check()
+    assert interruption.asked is None
+    interruption.asked = 15
+    with pytest.raises(Stopped):
+        interruption.check()
+    assert interruption.exit_code == 143
+
+
+# Events
+
+
+@pytest.mark.parametrize(
+    ("n", "late", "ahead"), [(10, 0, 0), (10, 3, 2), (10, 10, 0), (7, 3, 4), (1, 0, 1), (5000, 25, 2)]
+)
+def test_late_events_and_those_ahead_are_as_many_as_asked_for(n, late, ahead):
+    found = events._off(n, late, ahead)
+    assert Counter(found.values()) == Counter({"late": late, "ahead": ahead}) - Counter()
+    assert all(0 <= at < n for at in found)
+    assert list(found) == sorted(found)
+
+
+def test_the_second_version_of_clicks_has_one_more_field_that_is_always_set():
+    names = [field["name"] for field in events.SCHEMAS["clicks"]["fields"]]
+    assert [field["name"] for field in events.SCHEMAS["clicks_2"]["fields"]] == [*names, events.NEW_FIELD]
+    records = [record for _, record in events.generate("clicks_2", 500, now=SINCE)]
+    assert all(record[events.NEW_FIELD] for record in records)
+    encode = events.encoder(events.SCHEMAS["clicks_2"], 7)
+    assert all(encode(record) for record in records)
+
+
+# The account
+
+
+def write(place, offsets, **columns):
+    count = len(offsets)
+    provenance = {"_topic": ["clicks"] * count, "_incarnation": [1] * count, "_partition": [0] * count}
+    write_deltalake(
+        place, pa.table({**provenance, "_offset": offsets, **columns}), mode="append", schema_mode="merge",
+        partition_by=["hour"] if "hour" in columns else None,
+    )  # fmt: skip
+
+
+def rows(place, offsets, *hours, **columns):
+    times = [SINCE.replace(hour=hour, minute=30) for hour in hours]
+    write(place, offsets, hour=[f"{time:%Y-%m-%dT%H}" for time in times], event_time=times, **columns)
+
+
+def test_an_account_that_adds_up(tmp_path):
+    lake, letters = tmp_path / "lake", tmp_path / "letters"
+    rows(lake, [0, 1, 4], 5, 6, 1)
+    rows(lake, [5], 7, **{events.NEW_FIELD: ["email/camp3"]})
+    write(
+        letters, [2, 3], outcome=["dead_letter", "quarantined"],
+        error=["bad", "event_time is 2026-12-20 05:30:00.123Z, outside [2025-11-20T05:00:00Z, 2026-11-21T05:00:00Z]"],
+    )  # fmt: skip
+    given = Given(
+        SINCE, Counter({CLICKS: 3}), Counter({CLICKS: 1}), Counter({CLICKS: 1}), Counter({CLICKS: 1}), new_field=1
+    )
+    found = account.of(lake, letters, given.ends, since=SINCE)
+    assert found.differences(given) == []
+    sentence = "6 produced = 4 rows + 1 quarantined + 1 dead letters + 0 lost, 0 twice"
+    assert account.sentence(found) == sentence
+    assert [(b.name, b.rows, b.late) for b in found.buckets][:2] == [("2026-11-20T01", 1, 1), ("2026-11-20T05", 1, 0)]
+    assert found.reasons == (
+        ("dead_letter", "bad", 1),
+        ("quarantined", "event_time lies outside what the writer believes", 1),
+    )
+
+
+def test_what_does_not_add_up_is_named(tmp_path):
+    lake, letters = tmp_path / "lake", tmp_path / "letters"
+    rows(lake, [0, 1], 5, 5)
+    write(letters, [2], error=["bad"], outcome=["dead_letter"])
+    write(lake, [1, 2, 9], hour=["2026-11-20T05"] * 3, event_time=[SINCE, SINCE, SINCE.replace(hour=6)])
+    given = Given(SINCE, Counter({CLICKS: 2}), Counter({CLICKS: 1}), Counter({CLICKS: 1}), Counter({CLICKS: 2}), 3)
+    found = account.of(lake, letters, given.ends, since=SINCE)
+    assert (found.lost, found.twice, found.unknown) == (3, 2, 1)
+    assert found.differences(given) == [
+        "3 of 6 offsets are in neither table",
+        "2 offsets are there twice",
+        "1 offsets were never produced",
+        "1 rows lie in the bucket of another hour",
+        "5 rows have 4 distinct offsets",
+        "3 good events became 5 rows",
+        "1 late events became 0 late rows",
+        "1 events from the future left 0 quarantined",
+        "2 broken values became 1 dead letters",
+        "3 events had referrer_campaign, 0 rows have it",
+    ]
+
+
+def test_the_question_for_duckdb_is_a_command_that_answers(tmp_path, capfd):
+    import shlex
+    import subprocess
+
+    lake = tmp_path / "it's a lake"
+    write_deltalake(lake, pa.table({"hour": ["2026-11-20T05"] * 3, "_topic": ["clicks", "clicks", "installs"]}))
+    command = question(lake).plain.split("\n", 1)[1].strip()
+    subprocess.run(shlex.split(command), check=True, timeout=60)
+    said = capfd.readouterr().out
+    assert "2026-11-20T05" in said
+    assert "installs" in said
+
+
+# The picture
+
+
+def test_the_picture_is_drawn_from_what_the_screen_showed():
+    place = Path(__file__).parents[2] / "docs" / "picture.py"
+    spec = importlib.util.spec_from_file_location("picture", place)
+    picture = importlib.util.module_from_spec(spec)
+    sys.modules["picture"] = picture  # dataclasses look their module up
+    spec.loader.exec_module(picture)
+    film = picture.Film()
+    film.say(Text("a < b & c"))
+    with film.live():
+        film.show(VIEW)
+    film.say("the end")
+    film.shots = [picture.Shot(at * 5.0, shot.lines, shot.moving) for at, shot in enumerate(film.shots)]
+    root = ET.fromstring(picture.picture(film))
+    svg = "{http://www.w3.org/2000/svg}"
+    lines = {
+        group.get("id"): "".join(text.text for text in group.iter(f"{svg}text")).replace("\xa0", " ")
+        for group in root.find(f"{svg}defs")
+    }
+    *_, last = root.findall(f"{svg}g/{svg}g")
+    shown = [lines[use.get("href").removeprefix("#")] for use in last]
+    assert shown[:2] == ["$ headrace demo", "a < b & c"]
+    assert shown[-1] == "the end"
+    assert any("35,000 events, 2.1 s" in line for line in shown)
+    assert len(root.findall(f"{svg}g/{svg}g")) == 3, "what did not change is no new frame"

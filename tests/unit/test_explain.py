@@ -1,0 +1,200 @@
+"""`headrace explain`: which commit, why, and what it cost."""
+
+import json
+import re
+from datetime import UTC, datetime
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from tests.commits import ABSENT, LIMITS, Lake, account
+from writer.config import Config
+from writer.errors import HeadraceError
+from writer.surface.explain import choose, explain
+from writer.surface.words import reason
+from writer.tables.base import Entry
+
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def config(tmp_path):
+    clicks = {"topics": ["clicks"], "table": {"location": str(tmp_path / "lake")}, "event_time": {"field": "at"}}
+    return Config.model_validate(
+        {
+            "kafka": {"bootstrap_servers": "127.0.0.1:1"},
+            "registry": {"url": "http://127.0.0.1:1"},
+            "checkpoints": str(tmp_path / "checkpoints"),
+            "pipelines": {"clicks": clicks},
+        }
+    )
+
+
+@pytest.fixture
+def written(config):
+    made = Lake(config.pipelines["clicks"].table.location)
+    made.begin()
+    return made
+
+
+# --- the sentence -----------------------------------------------------------------------------------------------
+
+
+def why(name, offsets, waiting, **limits):
+    return reason(
+        {"reason": name, "offsets": offsets, "waiting": waiting, "limits": LIMITS | limits, "ranges": [account(0, 9)]}
+    )
+
+
+def test_enough_waited():
+    said = why("size", 262_144, 262_144, records_min=250_000)
+    assert said == "enough waited: 262,144 offsets waited, 250,000 (commit.min_records) were enough"
+
+
+def test_enough_for_one_file():
+    said = why("size", 300, 300, records_min_from="roll.target_file_size")
+    assert said == "enough waited: 300 offsets waited, 100 (one file of roll.target_file_size) were enough"
+
+
+def test_a_full_batch_says_what_it_left():
+    assert why("backlog", 5_000, 12_000) == (
+        "it was full: 12,000 offsets waited, one commit takes 5,000 (commit.max_records); 7,000 were left for the next"
+    )
+    assert why("backlog", 5_000, None) == (
+        "it was full: 5,000 offsets waited, one commit takes 5,000 (commit.max_records)"
+    )
+
+
+def test_the_delay_was_over():
+    assert why("timeout", 7, 7) == (
+        "the delay was over: 10 min (commit.max_delay) had passed; 7 offsets waited, 100 (commit.min_records) would "
+        "have ended it sooner"
+    )
+
+
+def test_the_first_of_its_start_and_once_and_read_again():
+    assert why("start", 1, 1) == "it was the first of its start, which does not wait: 1 offset waited"
+    once = {"records_min": None, "records_min_from": "--once", "delay_max_seconds": None}
+    assert why("once", 70, 70, **once) == "--once takes what is there: 70 offsets waited"
+    assert why("once", 5_000, 6_000, **once) == (
+        "--once takes what is there: 6,000 offsets waited, one commit takes 5,000 (commit.max_records); 1,000 were "
+        "left for the next"
+    )
+    assert why("replay", 70, 90) == "an earlier start had planned it and ended before its commit: 70 offsets"
+
+
+def test_a_commit_of_another_version_is_not_guessed_at():
+    assert reason({"ranges": []}) == "its commit does not say; an older version of headrace made it"
+    assert why("moon", 1, 1) == "its commit says 'moon', which this version of headrace does not know"
+
+
+# --- which commit -----------------------------------------------------------------------------------------------
+
+
+def entry(version, kind="batch", **about):
+    return Entry(version, NOON, kind, about)
+
+
+LOG = [
+    entry(9, batch=1, run=2, former={"version": 7, "phases": {"commit": 0.5, "redo": 0.1}}),
+    entry(8, "start"),
+    entry(7, batch=0, run=2, phases={"tasks": 3.0}),
+    entry(6, batch=1, run=1),
+    entry(5, batch=0, run=1, phases={"tasks": 4.0}),
+]
+
+
+@pytest.mark.parametrize(
+    ("batch", "version", "expected"), [(None, None, 9), (0, None, 7), (1, None, 9), (None, 6, 6), (1, 6, 6)]
+)
+def test_a_commit_is_chosen_by_version_by_its_newest_batch_or_the_last(batch, version, expected):
+    assert choose(LOG, batch=batch, version=version).entry.version == expected
+
+
+@pytest.mark.parametrize(("batch", "version"), [(7, None), (None, 8), (0, 6)])
+def test_what_is_not_there_is_not_chosen(batch, version):
+    assert choose(LOG, batch=batch, version=version) is None
+
+
+def test_the_next_commit_of_the_same_driver_tells_what_this_one_cost():
+    assert choose(LOG, batch=None, version=7).phases == {"tasks": 3.0, "commit": 0.5, "redo": 0.1}
+    assert choose(LOG, batch=None, version=5).phases == {"tasks": 4.0}
+
+
+# --- the page ---------------------------------------------------------------------------------------------------
+
+
+def page(config, **wanted) -> str:
+    out = StringIO()
+    console = Console(file=out, width=100, highlight=False)
+    wanted = {"batch": None, "version": None, "as_json": False} | wanted
+    assert explain(config, ["clicks"], console=console, **wanted) == 0
+    return out.getvalue()
+
+
+def test_the_page_tells_why_what_and_at_what_cost(config, written):
+    ranges = [account(0, 1_000, read=998, rows=990, dead_letters=7, quarantined=1)]
+    version = written.commit(
+        0, 1_000, batch=4, run=3, ranges=ranges, rows=990, files=3, bytes=49_500, tasks=2, value_bytes=199_600,
+        seconds={"columnar": 0.1, "decode": 0.3, "skip": 0.1}, phases={"wait": 12.0, "look": 0.02, "tasks": 3.5},
+        dead_letter_files=1, dead_letter_bytes=2_048, event_time_min="2026-11-20T10:00:00+00:00",
+    )  # fmt: skip
+    text = page(config)
+    assert text.startswith(f"clicks  batch 4 of run 3, committed as version {version} at ")
+    assert "Its batch ended because enough waited: 1,000 offsets waited, 100 (commit.min_records) were enough." in text
+    rows = [" ".join(row.split()) for row in text.splitlines()]
+    for row in (
+        "rows 990 99.2%", "dead letters 7 0.7%", "read 998", "offsets without a record 2",
+        "skip 0.100 20.0% 100.20", "decode 0.300 60.0% 300.60", "all, in 2 tasks 0.500 501.00",
+        "wait 12.000 between the batch before and this one",
+        "commit - the table's commit; the next commit of the same start will tell",
+        "read 194.9 KiB of values, 200.0 bytes/record", "written 3 files, 48.3 KiB, 50.0 bytes/row, 1 bucket",
+        "dead letters 1 file, 2.0 KiB", "event times from 2026-11-20T10:00:00Z to 2026-11-20T11:00:00Z",
+    ):  # fmt: skip
+        assert row in rows, row
+    order = [row.split()[0] for row in rows if row.split() and row.split()[0] in ("skip", "decode", "columnar")]
+    assert order == ["skip", "decode", "columnar"]
+
+
+def test_a_commit_that_knows_nothing_of_this_is_shown_as_far_as_it_goes(config, written):
+    old = dict.fromkeys(("reason", "limits", "offsets", "waiting", "files", "buckets"), ABSENT)
+    written.commit(0, 10, seconds={}, event_time_max=None, **old)
+    text = page(config)
+    assert "its commit does not say" in text
+    assert re.search(r"written +500 B, 50.0 bytes/row$", text, re.MULTILINE)
+
+
+def test_json_is_one_document_by_pipeline(config, written, capsys):
+    written.commit(0, 100, phases={"tasks": 1.0})
+    later = written.commit(100, 300, reason="timeout", offsets=200, waiting=200)
+    page(config, as_json=True)
+    found = json.loads(capsys.readouterr().out)["clicks"]
+    assert (found["version"], found["reason"], found["records"]["rows"]) == (later, "timeout", 200)
+    assert found["why"].startswith("the delay was over")
+
+
+def test_an_old_commit_is_found_however_long_the_log(config, written):
+    first = written.commit(0, 10, batch=0, run=1)
+    for i in range(1, 4):
+        written.commit(10 * i, 10 * i + 10, batch=i, run=1)
+    for _ in range(55):
+        written.begin()
+    assert "batch 3 of run 1" in page(config)
+    assert f"batch 0 of run 1, committed as version {first}" in page(config, version=first)
+
+
+def test_without_a_table_or_a_commit_it_says_what_to_do(config):
+    with pytest.raises(HeadraceError, match=r"no table at .* yet\. `headrace run` makes it"):
+        page(config)
+    Lake(config.pipelines["clicks"].table.location).begin()
+    with pytest.raises(HeadraceError, match="no commit with records yet"):
+        page(config)
+
+
+def test_a_commit_that_is_not_there_is_said_with_what_is(config, written):
+    first = written.commit(0, 10, batch=0, run=1)
+    last = written.commit(10, 20, batch=1, run=1)
+    with pytest.raises(HeadraceError) as missing:
+        page(config, batch=77)
+    assert f"with batch 77; it has versions {first} to {last}, the last is batch 1 of run 1" in str(missing.value)

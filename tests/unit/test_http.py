@@ -1,0 +1,204 @@
+"""What a driver tells over HTTP, and where it is found."""
+
+import json
+import os
+import socket
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from http.client import HTTPConnection
+from urllib.parse import urlsplit
+
+import pytest
+
+from writer.config import Http
+from writer.errors import ConfigError, HeadraceError
+from writer.progress import Progress
+from writer.surface.http import Driver, announce, announced, asked, me, retract, serving
+
+ANY = Http(port=0)
+
+
+@pytest.fixture
+def progress():
+    return Progress("clicks")
+
+
+@pytest.fixture
+def url(progress):
+    with serving(ANY, {"clicks": progress}) as found:
+        yield found
+
+
+def get(url: str, path: str, method: str = "GET") -> tuple[int, str, str]:
+    connection = HTTPConnection(urlsplit(url).netloc, timeout=5)
+    try:
+        connection.request(method, path)
+        response = connection.getresponse()
+        return response.status, response.headers["Content-Type"], response.read().decode()
+    finally:
+        connection.close()
+
+
+def begun(progress: Progress) -> None:
+    progress.started(epoch=3, run=1, frontier={}, limits={}, buckets=[], recent=[])
+    progress.running()
+
+
+def test_a_driver_is_ready_once_its_query_runs_and_healthy_before(url, progress):
+    assert get(url, "/readyz")[::2] == (503, "pipeline clicks is starting\n")
+    assert get(url, "/healthz")[::2] == (200, "ok\n")
+    begun(progress)
+    assert get(url, "/readyz")[::2] == (200, "ok\n")
+
+
+def test_a_dead_query_is_unhealthy_and_says_why(url, progress):
+    begun(progress)
+    progress.failed("the disk is full")
+    assert get(url, "/healthz")[::2] == (503, "pipeline clicks failed: the disk is full\n")
+    assert get(url, "/readyz")[0] == 503
+
+
+def test_a_long_batch_and_a_drained_pipeline_are_healthy(url, progress):
+    begun(progress)
+    progress.began(0, "tasks")
+    assert get(url, "/healthz")[0] == 200
+    progress.draining()
+    assert get(url, "/healthz")[0] == 200
+    progress.stopped()
+    assert get(url, "/healthz")[0] == 200
+
+
+def test_one_dead_pipeline_of_two_is_named():
+    board = {"clicks": Progress("clicks"), "views": Progress("views")}
+    board["views"].failed("no such topic")
+    with serving(ANY, board) as url:
+        assert get(url, "/healthz")[2] == "pipeline views failed: no such topic\n"
+
+
+def test_metrics_and_status_are_served(url, progress):
+    begun(progress)
+    status, content_type, body = get(url, "/metrics")
+    assert (status, content_type.split(";")[0]) == (200, "text/plain")
+    assert 'headrace_epoch{pipeline="clicks"} 3.0' in body
+    status, content_type, body = get(url, "/status?pretty=no")
+    assert (status, content_type) == (200, "application/json")
+    assert json.loads(body)["pipelines"]["clicks"]["state"] == "running"
+
+
+def test_the_index_names_what_there_is_and_the_rest_is_404(url):
+    index = get(url, "/")[2]
+    for path in [line for line in index.splitlines() if line.startswith("/")]:
+        assert get(url, path)[0] in (200, 503)
+    assert get(url, "/etc/passwd")[0] == 404
+
+
+def test_head_gives_no_body_and_a_post_is_refused(url):
+    assert get(url, "/healthz", "HEAD")[::2] == (200, "")
+    assert get(url, "/status", "POST")[0] == 501
+
+
+def test_a_client_that_says_nothing_holds_nobody_up(url):
+    host, port = urlsplit(url).netloc.split(":")
+    with ExitStack() as silent:
+        for _ in range(5):
+            silent.enter_context(socket.create_connection((host, int(port)), timeout=5))
+        assert get(url, "/healthz")[0] == 200
+
+
+def test_a_port_that_is_taken_is_refused_with_the_mend(url):
+    port = urlsplit(url).port
+    with pytest.raises(HeadraceError) as refused, serving(Http(port=port), {}):
+        pass
+    assert refused.value.exit_code == 1
+    assert str(refused.value) == (
+        f"port {port} of 127.0.0.1 is taken, perhaps by another driver. Set http.port to a free one (0 takes any), "
+        "or http.enabled to false."
+    )
+
+
+def test_an_address_of_another_machine_is_a_fault_of_the_configuration():
+    elsewhere = Http(host="192.0.2.1")  # kept for documentation: nobody has it
+    with (
+        pytest.raises(ConfigError, match=r"cannot listen on 192\.0\.2\.1:9643: .*http\.host") as refused,
+        serving(elsewhere, {}),
+    ):
+        pass
+    assert refused.value.exit_code == 2
+
+
+def test_the_port_is_free_again_afterwards():
+    with serving(ANY, {}) as other:
+        port = urlsplit(other).port
+    with serving(Http(port=port), {}) as again:
+        assert urlsplit(again).port == port
+
+
+def test_switched_off_it_listens_nowhere():
+    with serving(Http(enabled=False), {}) as url:
+        assert url is None
+
+
+@pytest.mark.parametrize(("host", "shown"), [("0.0.0.0", "127.0.0.1"), ("localhost", "localhost")])
+def test_who_listens_everywhere_is_found_on_this_machine(host, shown):
+    with serving(Http(host=host, port=0), {"clicks": Progress("clicks")}) as url:
+        assert urlsplit(url).hostname == shown
+        assert get(url, "/healthz")[0] == 200
+
+
+# --- where the driver is found ----------------------------------------------------------------------------------
+
+
+def test_a_driver_is_announced_found_and_asked(tmp_path, url, progress):
+    begun(progress)
+    driver = me(url, 3)
+    announce(str(tmp_path), "clicks", driver)
+    assert announced(str(tmp_path), "clicks") == driver
+    assert driver.pid == os.getpid()
+    assert asked(driver, "clicks")["epoch"] == 3
+    assert [path.name for path in (tmp_path / "clicks").iterdir()] == ["driver.json"]
+    retract(str(tmp_path), "clicks", driver)
+    assert announced(str(tmp_path), "clicks") is None
+
+
+def test_an_older_driver_does_not_take_away_the_file_of_a_newer_one(tmp_path):
+    older, newer = (Driver("http://127.0.0.1:1", 1, "2026-11-20T12:00:00+00:00", epoch) for epoch in (1, 2))
+    announce(str(tmp_path), "clicks", older)
+    announce(str(tmp_path), "clicks", newer)
+    retract(str(tmp_path), "clicks", older)
+    assert announced(str(tmp_path), "clicks") == newer
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"url": "x"}'])
+def test_a_file_that_cannot_be_read_announces_nobody(tmp_path, text):
+    (tmp_path / "clicks").mkdir()
+    (tmp_path / "clicks" / "driver.json").write_text(text)
+    assert announced(str(tmp_path), "clicks") is None
+
+
+def test_a_driver_that_is_gone_answers_nothing(progress):
+    with serving(ANY, {"clicks": progress}) as url:
+        pass
+    assert asked(me(url, 3), "clicks") is None
+
+
+def test_another_driver_at_the_old_address_is_not_taken_for_it(url, progress):
+    begun(progress)
+    assert asked(me(url, 2), "clicks") is None, "another start"
+    assert asked(me(url, 3), "views") is None, "another pipeline"
+
+
+def test_something_else_at_the_old_address_is_no_driver():
+    listening = socket.create_server(("127.0.0.1", 0))
+    with listening:
+        assert asked(Driver(f"http://127.0.0.1:{listening.getsockname()[1]}", 1, "", 1), "clicks") is None
+
+
+def test_a_proxy_of_the_environment_is_not_used(url, progress, monkeypatch):
+    begun(progress)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert asked(me(url, 3), "clicks") is not None
+
+
+def test_the_time_of_the_announcement_is_utc():
+    assert datetime.fromisoformat(me("http://127.0.0.1:1", 1).started).tzinfo == UTC

@@ -1,0 +1,306 @@
+"""Lag: arithmetic over what Kafka said, the search for the age of a record, and the thread that asks."""
+
+import time
+from bisect import bisect_left
+from datetime import UTC, datetime, timedelta
+from itertools import accumulate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from writer.errors import HeadraceError
+from writer.kafka import BrokerUnreachable
+from writer.lag import Lag, Watch, arrival_rate, date, lags, undated, waiting_since
+from writer.progress import Logs, Progress, Sample
+
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+A, B = ("clicks", 0), ("clicks", 1)
+
+
+def at(seconds: float) -> datetime:
+    return NOON + timedelta(seconds=seconds)
+
+
+def logs(*ends: int, **rest) -> Logs:
+    """Samples every 15 s, the first at noon."""
+    samples = tuple(Sample(at(15 * i), {A: end}) for i, end in enumerate(ends))
+    return Logs(samples, **rest)
+
+
+# --- arithmetic -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ends", "frontier", "expected"),
+    [
+        ((100, 200), 200, None),  # nothing waits
+        ((100, 200), 250, None),  # the frontier is newer than the sample
+        ((100, 200), 199, 15),
+        ((100, 200), 149, 7.5),  # half-way between the samples
+        ((100, 200, 300), 249, 22.5),
+        ((100, 100, 100, 200), 100, 30.15),  # a quiet log: it came after the last quiet sample
+        ((100, 200), 99, None),  # before the samples
+    ],
+)
+def test_a_record_came_when_the_end_of_the_log_passed_it(ends, frontier, expected):
+    found = waiting_since(logs(*ends), A, frontier)
+    assert found == (None if expected is None else at(expected))
+
+
+def test_a_date_that_kafka_gave_is_better_than_the_samples():
+    known = logs(100, 200, dated={A: (149, at(3))})
+    assert waiting_since(known, A, 149) == at(3)
+    assert waiting_since(known, A, 150) > at(3)
+
+
+def test_a_date_of_an_earlier_offset_serves_until_kafka_is_asked():
+    assert waiting_since(logs(100, 200, dated={A: (40, at(-900))}), A, 60) == at(-900)
+    assert waiting_since(logs(100, 200, dated={A: (70, at(-900))}), A, 60) is None
+
+
+def test_a_partition_that_appeared_between_two_samples_grew_from_nothing():
+    known = Logs((Sample(at(0), {A: 5}), Sample(at(10), {A: 5, B: 10})))
+    assert waiting_since(known, B, 4) == at(5)
+
+
+def test_lag_is_counted_in_offsets_and_in_seconds_and_headroom_in_both():
+    known = logs(100, 200, starts={A: 50}, retention={"clicks": timedelta(seconds=100)})
+    assert lags(known, {A: 149}, at(30)) == [Lag("clicks", 0, 51, 22.5, 99, 77.5)]
+
+
+@pytest.mark.parametrize(
+    ("retention", "frontier", "expected"),
+    [
+        ({"clicks": None}, 149, None),  # kept without a limit
+        ({}, 149, None),  # not known
+        ({"clicks": timedelta(seconds=100)}, 200, None),  # nothing waits
+        ({"clicks": timedelta(seconds=10)}, 149, -12.5),  # it is due
+        ({"clicks": timedelta(seconds=100)}, 20, None),  # older than the samples, not dated yet
+    ],
+)
+def test_there_is_headroom_only_where_something_waits_and_is_limited(retention, frontier, expected):
+    (lag,) = lags(logs(100, 200, retention=retention), {A: frontier}, at(30))
+    assert lag.headroom_seconds == expected
+
+
+def test_what_retention_took_does_not_wait_and_is_below_zero():
+    (lag,) = lags(logs(100, 200, starts={A: 150}), {A: 120}, at(30))
+    assert (lag.offsets, lag.headroom_offsets) == (50, -30)
+
+
+def test_a_partition_without_a_frontier_waits_from_its_beginning():
+    (lag,) = lags(logs(100, 200, starts={A: 50}), {}, at(30))
+    assert lag.offsets == 150
+
+
+def test_a_frontier_beyond_the_last_sample_is_no_lag():
+    (lag,) = lags(logs(100, 200), {A: 210}, at(30))
+    assert (lag.offsets, lag.seconds) == (0, 0.0)
+
+
+def test_without_a_word_from_kafka_nothing_is_known():
+    assert lags(Logs(), {A: 5}, NOON) == []
+    assert undated(Logs(), {A: 5}) == {}
+    assert arrival_rate(()) is None
+
+
+@pytest.mark.parametrize(
+    ("frontier", "dated", "expected"),
+    [
+        (99, {}, {A: 99}),
+        (100, {}, {}),  # the samples tell
+        (99, {A: (99, NOON)}, {}),  # asked already
+        (99, {A: (98, NOON)}, {A: 99}),  # it has moved
+        (3, {}, {A: 10}),  # what retention took cannot be dated
+    ],
+)
+def test_only_what_the_samples_do_not_tell_is_asked_for(frontier, dated, expected):
+    assert undated(logs(100, 200, starts={A: 10}, dated=dated), {A: frontier}) == expected
+
+
+def test_the_arrival_rate_is_that_of_the_last_minutes():
+    samples = [Sample(at(60 * i), {A: 600 * i, B: 60 * i}) for i in range(11)]
+    assert arrival_rate(samples) == 11.0
+    slow = [*samples, Sample(at(660), {A: 6000, B: 600})]
+    assert arrival_rate(slow) == pytest.approx(11 * 4 / 5)
+    assert arrival_rate(samples[:1]) is None
+
+
+def test_a_new_partition_does_not_count_as_a_burst():
+    assert arrival_rate([Sample(at(0), {A: 0}), Sample(at(10), {A: 20, B: 10_000})]) == 2.0
+
+
+# --- the age of a record ----------------------------------------------------------------------------------------
+
+
+class Topic:
+    """A broker's answers by timestamp, from the timestamps of one partition's records, in offset order."""
+
+    def __init__(self, stamps_ms: list[int]) -> None:
+        self.stamps = stamps_ms
+        self.newest = list(accumulate(stamps_ms, max))
+        self.asked = 0
+
+    def found(self, instants):
+        self.asked += 1
+        return {source: self._first(instant) for source, instant in instants.items()}
+
+    def _first(self, instant: int) -> tuple[int, int]:
+        offset = bisect_left(self.newest, instant)
+        return (offset, self.stamps[offset]) if offset < len(self.stamps) else (-1, -1)
+
+
+AGES = st.lists(st.integers(2_000, 10**12), min_size=1, max_size=50)
+
+
+@given(AGES, st.data())
+def test_an_age_is_found_to_five_percent_in_few_questions(ages, data):
+    now_ms = int(NOON.timestamp() * 1000)
+    topic = Topic([now_ms - age for age in ages])
+    offset = data.draw(st.integers(0, len(ages) - 1))
+    found = date(topic.found, {A: offset}, NOON)
+    age = (NOON - found[A]).total_seconds() * 1000
+    assert topic.newest[offset] >= now_ms - age - 1, "a record up to the offset is as young as this"
+    assert age <= (now_ms - topic.newest[offset]) * 1.05 + 2
+    assert topic.asked <= 12
+
+
+def test_all_partitions_are_asked_about_at_once():
+    now_ms = int(NOON.timestamp() * 1000)
+    topic = Topic([now_ms - 1000 * age for age in range(5_000, 0, -1)])
+    found = date(topic.found, {A: 10, B: 4_000}, NOON)
+    assert (NOON - found[A]).total_seconds() == pytest.approx(4_990, rel=0.05)
+    assert (NOON - found[B]).total_seconds() == pytest.approx(1_000, rel=0.05)
+    assert topic.asked <= 12
+
+
+def test_a_record_of_this_second_or_of_the_future_has_no_age():
+    now_ms = int(NOON.timestamp() * 1000)
+    assert date(Topic([now_ms - 10]).found, {A: 0}, NOON)[A] >= at(-1.1)
+    assert date(Topic([now_ms + 5_000]).found, {A: 0}, NOON)[A] == at(5)
+
+
+def test_a_record_without_a_timestamp_is_left_out():
+    assert date(lambda asked: dict.fromkeys(asked, (-1, -1)), {A: 0}, NOON) == {}
+
+
+# --- the thread -------------------------------------------------------------------------------------------------
+
+
+class Cluster:
+    """A cluster whose answers a test decides."""
+
+    def __init__(self) -> None:
+        self.ends, self.down, self.refuses = {A: 10}, False, False
+        self.looks, self.groups = 0, []
+
+    def sources(self, topics):
+        assert list(topics) == ["clicks"]
+        self.looks += 1
+        if self.down:
+            raise BrokerUnreachable("no broker answers")
+        return list(self.ends)
+
+    def earliest(self, sources):
+        return dict.fromkeys(sources, 0)
+
+    def latest(self, sources):
+        return {source: self.ends[source] for source in sources}
+
+    def retention(self, topics):
+        return dict.fromkeys(topics, timedelta(days=7))
+
+    def found(self, instants_ms):
+        return {source: (0, instant) for source, instant in instants_ms.items()}
+
+    def mirror(self, group, frontier):
+        if self.refuses:
+            raise HeadraceError("the group has members")
+        self.groups.append((group, dict(frontier)))
+
+
+def until(condition) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def progress():
+    progress = Progress("clicks")
+    progress.started(epoch=1, run=1, frontier={A: 4}, limits={}, buckets=[], recent=[])
+    return progress
+
+
+def commit(progress: Progress, end: int) -> None:
+    progress.began(0, "look")
+    progress.committed(1, {"ranges": [], "bytes": 0, "event_time_max": None}, {A: end}, [])
+
+
+def watching(cluster, progress, **settings) -> Watch:
+    watch = Watch(cluster, ["clicks"], progress, interval=timedelta(seconds=0.01), **settings)
+    watch.start()
+    return watch
+
+
+def test_the_watch_listens_and_dates_what_waits(progress):
+    watch = watching(Cluster(), progress)
+    until(lambda: progress.view().logs.dated and progress.view().logs.retention)
+    watch.close()
+    (lag,) = lags(progress.view().logs, progress.view().frontier, datetime.now(UTC))
+    assert lag.offsets == 6
+    assert lag.seconds is not None
+
+
+def test_a_silent_broker_makes_the_facts_old_and_is_said_once(progress, caplog):
+    cluster = Cluster()
+    watch = watching(cluster, progress)
+    until(lambda: progress.view().logs.samples)
+    cluster.down = True
+    seen = cluster.looks
+    until(lambda: cluster.looks > seen + 5)
+    last = progress.view().logs.samples[-1]
+    until(lambda: cluster.looks > seen + 8)
+    assert progress.view().logs.samples[-1] == last
+    cluster.down = False
+    until(lambda: progress.view().logs.samples[-1].at > last.at)
+    watch.close()
+    said = [record.getMessage() for record in caplog.records if "lag_source" in record.getMessage()]
+    assert len([line for line in said if "lag_source_failed" in line]) == 1
+    assert progress.view().state == "starting", "the pipeline has not noticed"
+
+
+def test_the_frontier_is_mirrored_after_each_commit_and_at_the_end(progress):
+    cluster = Cluster()
+    watch = Watch(cluster, ["clicks"], progress, interval=timedelta(hours=1), mirror="shown")
+    watch.start()
+    until(lambda: cluster.groups == [("shown", {A: 4})])
+    commit(progress, 8)
+    until(lambda: cluster.groups[-1] == ("shown", {A: 8}))
+    commit(progress, 9)
+    watch.close()
+    assert cluster.groups[-1] == ("shown", {A: 9})
+    assert progress.view().mirror_failures == 0
+
+
+def test_a_mirror_that_fails_is_counted_warned_of_once_and_tried_again(progress, caplog):
+    cluster = Cluster()
+    cluster.refuses = True
+    watch = watching(cluster, progress, mirror="shown")
+    until(lambda: progress.view().mirror_failures > 3)
+    cluster.refuses = False
+    until(lambda: cluster.groups)
+    watch.close()
+    said = [record.getMessage() for record in caplog.records if "mirror_failed" in record.getMessage()]
+    assert len(said) == 1
+    assert "the group has members" in said[0]
+
+
+def test_nothing_is_mirrored_unless_it_is_asked_for(progress):
+    cluster = Cluster()
+    watch = watching(cluster, progress)
+    until(lambda: cluster.looks > 3)
+    watch.close()
+    assert cluster.groups == []

@@ -1,0 +1,147 @@
+"""The catalogue of metrics, and what a scrape says."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
+from prometheus_client.parser import text_string_to_metric_families as plain
+
+from writer.progress import Progress, Sample
+from writer.rooms.plan import Rejected
+from writer.surface.metrics import CATALOGUE, Scrape, exposition
+
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+A, B = ("clicks", 0), ("clicks", 1)
+
+
+def committed(progress: Progress) -> None:
+    account = {
+        "topic": "clicks", "incarnation": 1, "partition": 0, "start": 0, "end": 100,
+        "read": 98, "rows": 90, "dead_letters": 5, "quarantined": 2, "tombstones": 1,
+    }  # fmt: skip
+    facts = {
+        "reason": "size", "ranges": [account], "files": 3, "bytes": 6_000, "dead_letter_bytes": 500,
+        "spilled_bytes": 40, "seconds": {"decode": 0.5}, "event_time_max": "2026-11-20T11:00:00+00:00",
+    }  # fmt: skip
+    progress.began(0, "look")
+    progress.entered("tasks")
+    progress.entered("commit")
+    progress.entered("redo")
+    progress.committed(5, facts, {A: 100}, [("x",), ("y",)])
+
+
+@pytest.fixture
+def board():
+    progress = Progress("clicks", now=lambda: NOON, seconds=lambda: 0.0)
+    progress.started(epoch=2, run=1, frontier={A: 0, B: 50}, limits={}, buckets=[], recent=[])
+    progress.running()
+    progress.admitted({1: Rejected("no")})
+    progress.heard(Sample(NOON - timedelta(seconds=20), {A: 100, B: 50}), {A: 0, B: 10})
+    progress.heard(Sample(NOON - timedelta(seconds=10), {A: 200, B: 50}), {A: 0, B: 10})
+    progress.kept({"clicks": timedelta(hours=1)})
+    committed(progress)
+    return {"clicks": progress}
+
+
+def scraped(board) -> dict[tuple[str, ...], float]:
+    """Values of a scrape at noon, by name and labels in alphabetical order of their names."""
+    registry = CollectorRegistry()
+    registry.register(Scrape(board, lambda: NOON))
+    samples = [sample for family in registry.collect() for sample in family.samples]
+    return {
+        (s.name, *(v for k, v in sorted(s.labels.items()) if k != "pipeline")): s.value
+        for s in samples
+        if "build" not in s.name
+    }
+
+
+def test_a_scrape_gives_exactly_the_names_and_types_of_the_catalogue(board):
+    text = exposition(board, "")[0].decode()
+    given = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
+    assert given == {metric.name: metric.kind for metric in CATALOGUE}
+
+
+def test_a_pipeline_that_has_just_begun_gives_the_same_names():
+    text = exposition({"clicks": Progress("clicks")}, "")[0].decode()
+    assert set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)) == {metric.name for metric in CATALOGUE}
+
+
+def test_every_label_is_of_the_catalogue_and_none_is_a_bucket_or_an_offset(board):
+    labels = {metric.name: set(metric.labels) for metric in CATALOGUE}
+    for family in plain(exposition(board, "")[0].decode()):
+        for sample in family.samples:
+            name = re.sub(r"_(bucket|sum|count)$", "", sample.name) if family.type == "histogram" else sample.name
+            assert set(sample.labels) - {"le"} == labels[name], sample
+    assert {label for names in labels.values() for label in names} == {
+        "pipeline", "topic", "partition", "outcome", "reason", "room", "phase", "decoder", "version", "python",
+    }  # fmt: skip
+
+
+def test_names_follow_the_rule():
+    for metric in CATALOGUE:
+        assert re.fullmatch(r"headrace(_[a-z]+)+", metric.name)
+        assert metric.name.endswith("_total") == (metric.kind == "counter"), metric.name
+        assert metric.help.endswith(".")
+    assert len({metric.name for metric in CATALOGUE}) == len(CATALOGUE)
+
+
+def test_values_are_those_of_the_pipeline(board):
+    found = scraped(board)
+    assert {outcome: found["headrace_records_total", outcome] for outcome in ("rows", "dead_letters")} == {
+        "rows": 90, "dead_letters": 5,
+    }  # fmt: skip
+    assert found["headrace_records_read_total",] == 98
+    assert found["headrace_offsets_without_records_total",] == 2
+    assert found["headrace_dlq_rows_total",] == 7
+    assert found["headrace_staged_bytes_total",] == 6_500
+    assert found["headrace_lag_rows", "0", "clicks"] == 100
+    assert found["headrace_lag_seconds", "0", "clicks"] == pytest.approx(19.9)
+    assert found["headrace_lag_seconds", "1", "clicks"] == 0
+    assert found["headrace_lag_source_age_seconds",] == 10
+    assert found["headrace_retention_headroom_seconds", "0", "clicks"] == pytest.approx(3600 - 19.9)
+    assert ("headrace_retention_headroom_seconds", "1", "clicks") not in found, "nothing waits there"
+    assert found["headrace_retention_headroom_rows", "1", "clicks"] == 40
+    assert found["headrace_watermark_delay_seconds",] == 3600
+    assert found["headrace_commits_total", "size"] == 1
+    assert found["headrace_room_cpu_seconds_total", "decode"] == 0.5
+    assert found["headrace_open_buckets",] == 2
+    assert found["headrace_schemas", "rejected"] == 1
+    assert (found["headrace_epoch",], found["headrace_run_id",]) == (2, 1)
+    assert found["headrace_batch_duration_seconds_bucket", "+Inf"] == 1
+
+
+def test_outcomes_are_there_from_the_beginning_so_that_a_rate_can_be_taken():
+    found = scraped({"clicks": Progress("clicks")})
+    assert [key[1] for key in found if key[0] == "headrace_records_total"] == [
+        "rows", "dead_letters", "quarantined", "tombstones",
+    ]  # fmt: skip
+    assert sum(value for key, value in found.items() if key[0] == "headrace_records_total") == 0
+
+
+def test_kafka_that_never_answered_is_as_old_as_the_driver():
+    silent = Progress("clicks", now=lambda: NOON - timedelta(minutes=3))
+    assert scraped({"clicks": silent})["headrace_lag_source_age_seconds",] == 180
+
+
+@pytest.mark.parametrize(("state", "alive"), [("running", 1), ("draining", 1), ("stopped", 0), ("failed", 0)])
+def test_a_pipeline_that_ended_is_not_alive(board, state, alive):
+    event = getattr(board["clicks"], state)
+    event("why") if state == "failed" else event()
+    assert scraped(board)["headrace_pipeline_alive",] == alive
+
+
+def test_the_format_is_the_one_that_is_asked_for(board):
+    body, content_type = exposition(board, "application/openmetrics-text; version=1.0.0")
+    assert content_type.startswith("application/openmetrics-text")
+    assert list(openmetrics(body.decode()))
+    body, content_type = exposition(board, "*/*")
+    assert content_type.startswith("text/plain; version=0.0.4")
+    assert list(plain(body.decode()))
+
+
+def test_pipelines_stand_beside_each_other(board):
+    text = exposition({**board, "views": Progress("views")}, "")[0].decode()
+    assert 'headrace_open_buckets{pipeline="clicks"} 2.0' in text
+    assert 'headrace_open_buckets{pipeline="views"} 0.0' in text

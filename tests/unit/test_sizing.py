@@ -1,0 +1,224 @@
+"""The arithmetic of sizing: by hand, at its edges, and as the page shows it."""
+
+import importlib.util
+import json
+import math
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.looking import NOW, config
+from writer.commit import task_count
+from writer.surface import sizing
+from writer.surface.sizing import Measured, Rates, Traffic, document, rate, rates, size, steady
+from writer.surface.traffic import buckets_per_day, pace
+
+ROOT = Path(__file__).parents[2]
+MIB = 2**20
+RATES = Rates("a test", "no machine", 1.0, [
+    Measured("small", 200, 20, 100_000), Measured("large", 1_000, 20, 50_000), Measured("wide", 1_000, 200, 10_000),
+])  # fmt: skip
+TRAFFIC = Traffic(
+    events_per_s=100_000, events_how="given", event_bytes=200, columns=20, row_bytes=250, row_bytes_parquet=64,
+    sampled_how="made up", bucket_shares=[0.9, 0.1], buckets_per_day=24,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory):
+    return config(tmp_path_factory.mktemp("lake")).pipelines["clicks"]
+
+
+def test_the_whole_arithmetic_by_hand(settings):
+    found = size(TRAFFIC, settings, RATES)
+    by_hand = {
+        "events per second": 100_000,
+        "Kafka to read": 20e6,  # 100,000 x 200 B
+        "Kafka a day": 1.728e12,
+        "lake a day": 100_000 * 64 * 86_400 / 2**30,
+        "events a processor second": 100_000,  # as measured with 200 B
+        "busy": 1.0,
+        "cores": 2,  # 1 / 0.6, rounded up
+        # One file of 128 MiB is 2,097,152 rows of 64 B. One task carries them in 1 + 20.97 s, but they come in 20.97 s.
+        # So the batch grows until it is worth 2 tasks, from 1.5 files on: 3,145,728 records in steps of 1 %.
+        "records in a commit": 2_097_152 * 1.01**41,
+        "a commit every": 2_097_152 * 1.01**41 / 100_000,
+        "files in a commit": 4,  # 2 tasks x 2 buckets
+        "small ones of them": 2,  # of the smaller bucket
+        "files a day": 4 * 86_400 / (2_097_152 * 1.01**41 / 100_000),
+        "files in a bucket": 4 * 86_400 / (2_097_152 * 1.01**41 / 100_000) / 24,
+        "a task's Python": (256 + 128 + 200) * MIB + 3 * settings.memory.batch_records * 200,
+        "or as executors": 1,
+        "an executor's heap": 1024 * MIB,
+    }
+    assert {name: found.value(name) for name in by_hand} == pytest.approx(by_hand)
+
+
+def test_a_quiet_topic_commits_by_the_delay(settings):
+    quiet = steady(replace(TRAFFIC, events_per_s=10), settings, 100_000, 1, 1.0)
+    assert (quiet.records, quiet.every_s, quiet.tasks) == (6_000, 600, 1)
+    assert quiet.why.startswith("commit.max_delay, before 2,097,152 wait")
+
+
+def test_a_busy_topic_commits_by_size(settings):
+    busy = steady(replace(TRAFFIC, events_per_s=50_000), settings, 100_000, 1, 1.0)
+    assert (busy.records, busy.every_s) == (2_097_152, pytest.approx(41.94304))
+    assert busy.why.startswith("roll.target_file_size")
+
+
+def test_too_much_for_the_settings_is_said_with_the_mend(settings):
+    small = settings.model_copy(update={"commit": settings.commit.model_copy(update={"max_records": 1_000_000})})
+    found = size(replace(TRAFFIC, events_per_s=500_000), small, RATES)
+    assert found.value("cores") == 9
+    assert "carry 100,000 events per second, less than come" in found.warnings[0]
+    assert "set commit.max_records to 19,000,000 or more" in found.warnings[0]  # 9 cores x 2,097,152 rows of a file
+    assert "an hour's outage is caught up in" not in {line.name for line in found.lines}
+
+
+def test_small_files_are_said_with_what_helps(settings):
+    (said,) = size(replace(TRAFFIC, events_per_s=10), settings, RATES).warnings
+    assert "2 of 2 files in a commit are small" in said
+    assert "A longer commit.max_delay (10 min)" in said
+    many = replace(TRAFFIC, events_per_s=50_000, bucket_shares=[0.01] * 100)
+    assert any("compaction" in warning for warning in size(many, settings, RATES).warnings)
+
+
+@pytest.mark.parametrize(
+    ("event_bytes", "columns", "expected"),
+    [
+        (200, 20, 100_000), (100, 20, 100_000),  # below the smallest, the events
+        (1_000, 20, 50_000), (2_000, 20, 25_000),  # beyond the largest, the bytes
+        (600, 20, 1 / (0.5 / 100_000 + 0.5 / 50_000)),  # half-way, the mean cost of an event
+        (1_000, 120, 10_000), (1_000, 50, 50_000),  # the nearer number of columns
+    ],
+)  # fmt: skip
+def test_a_rate_is_measured_or_between_or_on_the_careful_side(event_bytes, columns, expected):
+    assert rate(RATES, event_bytes, columns)[0] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("mebibytes", "tasks"), [(0, 1), (128, 1), (193, 2), (640, 5), (10_000, 8)])
+def test_a_batch_has_as_many_tasks_as_it_fills_files_and_at_most_the_cores(mebibytes, tasks):
+    assert task_count(mebibytes * MIB, 128 * MIB, 8) == tasks
+
+
+def test_a_given_rate_wins(settings):
+    found = size(TRAFFIC, settings, RATES, 10_000)
+    assert (found.value("busy"), found.value("cores")) == (10, 17)
+
+
+@given(
+    st.floats(0.01, 1e7), st.floats(20, 1e5), st.floats(5, 2e4), st.lists(st.floats(1e-4, 1), min_size=1, max_size=30)
+)
+def test_the_arithmetic_holds_for_any_traffic(per_s, event, parquet, weights):
+    settings = config(Path("/nowhere")).pipelines["clicks"]
+    shares = sorted((weight / sum(weights) for weight in weights), reverse=True)
+    traffic = replace(
+        TRAFFIC, events_per_s=per_s, event_bytes=event, row_bytes_parquet=parquet, bucket_shares=shares,
+    )  # fmt: skip
+    found = size(traffic, settings, RATES)
+    json.dumps(document("clicks", found), allow_nan=False)
+    assert all(line.value >= 0 and line.shown and line.how for line in found.lines)
+    assert found.value("records in a commit") <= settings.commit.max_records * (1 + 1e-9)
+    assert found.value("files in a commit") >= 1
+    assert found.value("small ones of them") <= found.value("files in a commit")
+    batch = steady(traffic, settings, rate(RATES, event, 20)[0], int(found.value("cores")), 1.0)
+    assert batch.records <= batch.every_s * per_s * (1 + 1e-9)  # no more is carried than comes
+    keeps_up = batch.every_s > batch.busy_s
+    assert not keeps_up or batch.records == pytest.approx(batch.every_s * per_s)
+
+
+def test_the_rates_that_are_packaged_are_measured_somewhere():
+    known = rates()
+    assert known.source
+    assert known.machine
+    assert all(m.events_per_cpu_second > 0 and m.bytes_per_event > 0 and m.columns > 0 for m in known.measured)
+
+
+@pytest.mark.parametrize(
+    ("spec", "keys", "expected"),
+    [
+        ({"type": "event_time", "width": timedelta(hours=1)}, [("a",), ("b",)], 24),
+        ({"type": "event_time", "width": timedelta(days=7)}, [("a",)], 1 / 7),
+        ({"type": "field", "field": "country"}, [("DE",), ("US",)], None),
+        (
+            {"type": "composite", "parts": [
+                {"type": "field", "field": "country"}, {"type": "event_time", "width": timedelta(days=1)},
+            ]},
+            [("DE", "1"), ("US", "1"), ("DE", "2"), ("US", "2")], 2,
+        ),
+    ],
+)  # fmt: skip
+def test_buckets_of_a_day_come_from_their_width_and_the_other_parts(spec, keys, expected):
+    assert buckets_per_day(spec, keys) == (None if expected is None else pytest.approx(expected))
+
+
+class Log:
+    """A cluster of one partition whose records came at these times."""
+
+    def __init__(self, *came):
+        self.came = sorted(came)
+
+    def sources(self, topics):
+        return [(topics[0], 0)]
+
+    def found(self, instants_ms):
+        first = [(0, int(self.came[0].timestamp() * 1000))] if self.came else [(-1, -1)]
+        return dict.fromkeys(instants_ms, first[0])
+
+    def at(self, when, sources):
+        return {source: sum(came < when for came in self.came) for source in sources}
+
+    def latest(self, sources):
+        return {source: len(self.came) for source in sources}
+
+
+def test_the_pace_is_that_of_the_last_hour_and_its_busiest_twelfth():
+    hours = [NOW - timedelta(seconds=second) for second in range(1, 7_200, 2)]
+    burst = [NOW - timedelta(minutes=32, milliseconds=n) for n in range(3_000)]
+    found = pace(Log(*hours, *burst), ["clicks"], NOW - timedelta(seconds=1), NOW)
+    assert (found.end, found.seconds, found.offsets) == (NOW, 3_600, 1_800 + 3_000)
+    assert found.per_s == pytest.approx(4_800 / 3_600)
+    assert found.busiest_per_s == pytest.approx((150 + 3_000) / 300)
+
+
+def test_a_young_topic_is_measured_over_its_life():
+    found = pace(Log(*(NOW - timedelta(seconds=s) for s in range(1, 61))), ["clicks"], NOW - timedelta(seconds=1), NOW)
+    assert (found.offsets, found.seconds) == (60, 60)
+
+
+def test_a_topic_that_went_quiet_is_measured_as_it_was_then():
+    last = NOW - timedelta(days=2)
+    found = pace(Log(*(last - timedelta(seconds=s) for s in range(7_200))), ["clicks"], last, NOW)
+    assert found.end == last + timedelta(milliseconds=1)
+    assert found.per_s == pytest.approx(1, rel=0.01)
+
+
+def test_numbers_are_shown_with_their_unit():
+    shown = {
+        (0.004, "cores"): "under 0.01 cores", (1, "cores"): "1 core", (1.26, "cores"): "1.3 cores",
+        (41.6e6, "bytes/s"): "41.6 MB/s", (50e12, "bytes/day"): "50 TB/day", (3.5e12, "bytes/day"): "3.5 TB/day",
+        (1536, "bytes"): "1.5 KiB", (1234567, ""): "1,234,567", (600, "s"): "10 min", (0.25, "GiB/day"): "0.25 GiB/day",
+    }  # fmt: skip
+    assert {given: sizing.Line("", "", *given, "").shown for given in shown} == shown
+
+
+def test_the_page_is_what_the_code_says():
+    spec = importlib.util.spec_from_file_location("sizing", ROOT / "docs" / "sizing.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert (ROOT / "docs" / "SIZING.md").read_text() == module.text(), "stale: run `make reference`"
+
+
+def test_the_page_is_about_200_000_events_and_50_terabytes():
+    page = (ROOT / "docs" / "SIZING.md").read_text()
+    assert "| events per second | 200,000 |" in page
+    assert "| Kafka a day | 3.5 TB/day | 50 TB/day |" in page
+    assert math.isclose(50e12 / 86_400 / 200_000, 2_893.5, rel_tol=1e-4)
+    assert "2,893.5 B" in page
+    assert datetime.now(UTC).strftime("%Y-%m-%d") not in page

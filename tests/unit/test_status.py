@@ -1,0 +1,315 @@
+"""`headrace status`: one shape from the driver and from the lake, and what a person sees of it."""
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from tests.commits import LIMITS, Lake, account, facts
+from writer.config import Config
+from writer.kafka import BrokerUnreachable, Topic
+from writer.progress import Commit, Progress, Sample
+from writer.surface import lake
+from writer.surface.facts import commit_rate, document
+from writer.surface.http import Driver, announce, me, serving
+from writer.surface.screen import line, screen, show
+from writer.surface.status import exit_code, look, status
+from writer.surface.words import plural, span
+
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+A, B = ("clicks", 0), ("clicks", 1)
+
+
+class Cluster:
+    """A cluster with one topic, whose records arrived one a second until noon."""
+
+    def __init__(self, *, ends: int = 1_000, up: bool = True, topic_id: str = "uuid-1") -> None:
+        self.ends, self.up, self.topic_id = ends, up, topic_id
+
+    def topics(self, names):
+        if not self.up:
+            raise BrokerUnreachable("no Kafka broker answers")
+        return {name: Topic(name, self.topic_id, 2) for name in names}
+
+    def sources(self, topics):
+        assert list(topics) == ["clicks"]
+        return [A, B]
+
+    def earliest(self, sources):
+        return dict.fromkeys(sources, 0)
+
+    def latest(self, sources):
+        return dict.fromkeys(sources, self.ends)
+
+    def at(self, when, sources):
+        return {source: self._first(int(when.timestamp() * 1000))[0] for source in sources}
+
+    def found(self, instants_ms):
+        return {source: self._first(instant) for source, instant in instants_ms.items()}
+
+    def retention(self, topics):
+        return dict.fromkeys(topics, timedelta(days=1))
+
+    def _first(self, instant: int) -> tuple[int, int]:
+        noon = int(NOON.timestamp() * 1000)
+        offset = max(0, self.ends + (instant - noon) // 1000)
+        return (offset, noon - (self.ends - offset) * 1000) if offset < self.ends else (-1, -1)
+
+
+@pytest.fixture
+def config(tmp_path):
+    clicks = {
+        "topics": ["clicks"], "table": {"location": str(tmp_path / "lake")}, "event_time": {"field": "at"},
+    }  # fmt: skip
+    return Config.model_validate(
+        {
+            "kafka": {"bootstrap_servers": "127.0.0.1:1", "request_timeout": "1 s"},
+            "registry": {"url": "http://127.0.0.1:1"},
+            "checkpoints": str(tmp_path / "checkpoints"),
+            "pipelines": {"clicks": clicks},
+        }
+    )
+
+
+@pytest.fixture
+def written(config):
+    made = Lake(config.pipelines["clicks"].table.location)
+    made.begin()
+    return made
+
+
+def seen(config, cluster=None, now=NOON):
+    return document([lake.view("clicks", config, cluster or Cluster(), now)], now, "lake")["pipelines"]["clicks"]
+
+
+# --- from the lake ----------------------------------------------------------------------------------------------
+
+
+def test_a_table_that_does_not_exist_is_not_started(config):
+    found = seen(config)
+    assert (found["state"], found["error"], found["epoch"], found["last_commit"]) == ("not started", "", None, None)
+    assert found["lag"]["offsets"] == 2_000, "all that there is waits"
+
+
+def test_the_lake_tells_frontier_commits_and_sums_since_the_last_start(config, written):
+    written.commit(0, 100)
+    written.begin()
+    written.commit(100, 300, batch=1)
+    last = written.commit(300, 350, hour="y", batch=2, reason="timeout")
+    found = seen(config)
+    assert (found["state"], found["epoch"], found["run"], found["buckets"]) == ("unknown", 2, 1, 2)
+    assert (found["last_commit"]["version"], found["last_commit"]["reason"]) == (last, "timeout")
+    assert [commit["batch"] for commit in found["commits"]] == [2, 1, 0]
+    assert found["totals"]["records"]["rows"] == 250, "of this start"
+    assert found["totals"]["commits"] == {"size": 1, "timeout": 1}
+    assert [p["frontier"] for p in found["lag"]["partitions"]] == [350, 0]
+    assert found["lag"]["offsets"] == 650 + 1_000
+    assert found["watermark_delay_seconds"] == 3600
+
+
+def test_the_lag_in_seconds_is_asked_of_kafka(config, written):
+    written.commit(0, 900)
+    found = seen(config)
+    partitions = {p["partition"]: p for p in found["lag"]["partitions"]}
+    assert partitions[0]["seconds"] == pytest.approx(100, rel=0.06)
+    assert found["lag"]["seconds"] == pytest.approx(1_000, rel=0.06)
+    assert found["lag"]["worst"]["partition"] == 1
+    assert found["lag"]["headroom_seconds"] == pytest.approx(86_400 - 1_000, rel=0.06)
+    assert found["rates"]["arriving_per_second"] == pytest.approx(2, rel=0.02)
+
+
+def test_without_kafka_the_table_still_tells(config, written):
+    written.commit(0, 100)
+    found = seen(config, Cluster(up=False))
+    assert found["error"] == "no Kafka broker answers"
+    assert (found["state"], found["last_commit"]["rows"], found["lag"]["offsets"]) == ("unknown", 100, None)
+    assert exit_code({"pipelines": {"clicks": found}}) == 0
+
+
+def test_a_topic_that_was_created_again_has_no_frontier(config, written):
+    written.commit(0, 100)
+    found = seen(config, Cluster(topic_id="uuid-2"))
+    assert [p["frontier"] for p in found["lag"]["partitions"]] == [None, None]
+    assert found["lag"]["offsets"] == 2_000
+
+
+def test_a_table_that_cannot_be_read_is_said_and_is_exit_1(config, written, tmp_path):
+    written.commit(0, 100)
+    for entry in (tmp_path / "lake" / "_delta_log").glob("*.json"):
+        entry.write_text("not a log")
+    found = seen(config)
+    assert found["state"] == "unreadable"
+    assert str(tmp_path / "lake") in found["error"]
+    assert exit_code({"pipelines": {"clicks": found}}) == 1
+
+
+# --- from the driver --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def progress():
+    progress = Progress("clicks", now=lambda: NOON, seconds=lambda: 0.0)
+    progress.started(epoch=1, run=1, frontier={A: 0, B: 0}, limits=LIMITS, buckets=[("x",)], recent=[])
+    progress.running()
+    return progress
+
+
+def commit(progress, number, start, end, **changes):
+    progress.began(number, "look")
+    for phase in ("tasks", "commit", "redo"):
+        progress.entered(phase, offsets=end - start)
+    progress.committed(number + 5, facts(start, end, batch=number, **changes), {A: end}, [("x",)])
+
+
+def test_the_driver_and_the_lake_tell_in_one_shape(config, written, progress):
+    written.commit(0, 100)
+    commit(progress, 0, 0, 100)
+    driver = document([progress.view()], NOON)["pipelines"]["clicks"]
+
+    def shape(value):
+        return {key: shape(item) for key, item in value.items()} if isinstance(value, dict) else None
+
+    varies = {"schemas", "batch"}  # only a driver knows
+    of_driver, of_lake = shape(driver), shape(seen(config))
+    assert of_driver.keys() == of_lake.keys()
+    for key in of_driver.keys() - varies:
+        if isinstance(of_driver[key], dict) and isinstance(of_lake[key], dict):
+            assert of_driver[key].keys() == of_lake[key].keys(), key
+    assert (driver["source"], seen(config)["source"]) == ("driver", "lake")
+
+
+@pytest.mark.usefixtures("written")
+def test_a_running_driver_is_asked_before_the_lake(config, progress):
+    with serving(config.http.model_copy(update={"port": 0}), {"clicks": progress}) as url:
+        announce(config.checkpoints, "clicks", me(url, 1))
+        found = look(config, ["clicks"], Cluster(), NOON)["pipelines"]["clicks"]
+    assert (found["source"], found["state"]) == ("driver", "running")
+    assert found["driver"]["url"] == url
+    assert found["driver"]["answers"]
+
+
+@pytest.mark.usefixtures("written")
+def test_a_stale_announcement_is_no_error(config):
+    announce(config.checkpoints, "clicks", Driver("http://127.0.0.1:1", 1, "2026-11-20T12:00:00+00:00", 1))
+    found = look(config, ["clicks"], Cluster(), NOON)["pipelines"]["clicks"]
+    assert (found["source"], found["state"], found["error"]) == ("lake", "unknown", "")
+    assert found["driver"]["answers"] is False
+    assert "no driver answers at http://127.0.0.1:1" in shown({"clicks": found})
+
+
+def test_a_failed_pipeline_is_exit_1(progress):
+    assert exit_code(document([progress.view()], NOON)) == 0
+    progress.failed("the disk is full")
+    told = document([progress.view()], NOON)
+    assert exit_code(told) == 1
+    assert "the disk is full" in shown(told["pipelines"])
+
+
+def test_a_rate_needs_two_commits_and_fades_when_none_follow():
+    commits = [Commit(2, NOON, facts(100, 400)), Commit(1, NOON - timedelta(seconds=30), facts(0, 100))]
+    delay = timedelta(minutes=1)
+    assert commit_rate(commits[1:], NOON, delay) is None
+    assert commit_rate(commits, NOON, delay) == 10
+    assert commit_rate(commits, NOON + timedelta(seconds=60), delay) == 10, "silence within the delay is none"
+    assert commit_rate(commits, NOON + timedelta(seconds=330), delay) == 1
+    assert commit_rate(commits, NOON + timedelta(minutes=15), delay) is None, "it is of no use any more"
+    assert commit_rate(commits, NOON + timedelta(minutes=15), timedelta(minutes=10)) == pytest.approx(300 / 330)
+
+
+# --- what a person sees -----------------------------------------------------------------------------------------
+
+
+def shown(pipelines, width=100) -> str:
+    out = StringIO()
+    show(screen({"pipelines": pipelines}), Console(file=out, width=width, highlight=False))
+    return out.getvalue()
+
+
+def told(progress, now=NOON):
+    return document([progress.view()], now)["pipelines"]
+
+
+def test_a_running_pipeline_on_the_screen(progress):
+    commit(progress, 0, 0, 100, ranges=[account(0, 100, rows=90, read=98, dead_letters=6, quarantined=2)])
+    progress.heard(Sample(NOON - timedelta(seconds=5), {A: 100, B: 0}), {A: 0, B: 0})
+    progress.heard(Sample(NOON, {A: 1_100, B: 0}), {A: 0, B: 0})
+    progress.kept({"clicks": timedelta(hours=10)})
+    progress.began(1, "tasks")
+    text = shown(told(progress, NOON + timedelta(seconds=30)))
+    assert text.splitlines()[0] == "clicks  running  for 30 s · start 1, run 1"
+    said = {left.strip(): right for left, right in re.findall(r"^  (\w[\w ]{11})  (.*)$", text, re.MULTILINE)}
+    assert said["lag"] == "1,000 offsets, the oldest waits 35 s; worst clicks/0 with 1,000"
+    assert said["flow"] == "200 offsets/s in"
+    assert said["batch"] == "1, tasks for 30 s (began 30 s ago)"
+    assert said["last commit"] == "30 s ago, 90 rows, 1 file, 4.9 KiB, took 0.0 s, enough waited  version 5"
+    assert said["totals"] == "90 rows in 1 commit, 1 file, 4.9 KiB  since 2026-11-20T12:00:00Z"
+    assert said["holes"] == "2 offsets gave no record"
+    assert said["dead letters"] == "8 (8.16% of all read): 6 not decodable, 2 quarantined"
+    assert said["buckets"] == "1 with rows, newest event 1 h ago"
+    assert said["retention"] == "takes the oldest that waits in 9 h 59 min"
+
+
+def test_nothing_that_waits_and_nothing_that_is_broken_is_none(progress):
+    commit(progress, 0, 0, 100)
+    progress.heard(Sample(NOON, {A: 100, B: 0}), {A: 0, B: 0})
+    text = shown(told(progress))
+    assert re.search(r"lag +none$", text, re.MULTILINE)
+    assert re.search(r"dead letters +none$", text, re.MULTILINE)
+
+
+def test_what_is_not_known_is_said(progress):
+    assert re.search(r"lag +not known$", shown(told(progress)), re.MULTILINE)
+    progress.heard(Sample(NOON, {A: 0, B: 0}), {A: 0, B: 0})
+    text = shown(told(progress, NOON + timedelta(minutes=5)))
+    assert re.search(r"lag +none; Kafka has not answered for 5 min$", text, re.MULTILINE)
+
+
+def test_records_that_retention_takes_are_said(progress):
+    progress.heard(Sample(NOON - timedelta(hours=1), {A: 0, B: 0}), {A: 0, B: 0})
+    progress.heard(Sample(NOON, {A: 100, B: 0}), {A: 0, B: 0})
+    progress.kept({"clicks": timedelta(minutes=30)})
+    assert "over since 29 min 24 s: records are being lost" in shown(told(progress))
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_every_width_shows_every_line_and_none_ends_in_blanks(progress, width):
+    commit(progress, 0, 0, 100)
+    text = shown(told(progress), width)
+    assert all(len(row) <= width and row == row.rstrip() for row in text.splitlines())
+    for label in ("lag", "last commit", "totals", "dead letters", "buckets"):
+        assert f"  {label}" in text
+
+
+def test_a_pipe_that_watches_gets_one_line_each_time(progress):
+    commit(progress, 0, 0, 100)
+    progress.heard(Sample(NOON, {A: 150, B: 0}), {A: 0, B: 0})
+    pipeline = told(progress)["clicks"]
+    text = line("clicks", pipeline, "2026-11-20T12:00:00Z")
+    assert text == "2026-11-20T12:00:00Z clicks state=running lag_offsets=50 version=5 commit_age_seconds=0"
+
+
+def test_json_is_one_document(config, written, capsys):
+    written.commit(0, 100)
+    code = status(config, ["clicks"], every=None, as_json=True, console=Console(file=StringIO()))
+    found = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert found["pipelines"]["clicks"]["source"] == "lake"
+    assert "no Kafka broker answers" in found["pipelines"]["clicks"]["error"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0.0 s"), (9.94, "9.9 s"), (9.96, "10 s"), (59.4, "59 s"), (59.6, "1 min"), (185, "3 min 5 s"),
+        (3_600, "1 h"), (7_830, "2 h 10 min"), (86_400 * 6 + 3 * 3_600 + 59, "6 d 3 h"), (-90, "-1 min 30 s"),
+    ],
+)  # fmt: skip
+def test_a_span_has_two_units_at_most(seconds, text):
+    assert span(seconds) == text
+
+
+def test_counts_have_their_nouns():
+    assert [plural(n, "file") for n in (0, 1, 2_000)] == ["0 files", "1 file", "2,000 files"]

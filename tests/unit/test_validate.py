@@ -1,0 +1,330 @@
+"""What `validate` says of schemas, records and places; it leaves nothing behind."""
+
+import json
+import os
+import socket
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import yaml
+
+from tests.looking import EVENT, NOW, TIME, WIDER, Schemas, config, event, records, value
+from writer import artifacts
+from writer.config import Http, layout
+from writer.rooms.plan import SchemaPlan
+from writer.surface import checks, http, places, walk
+from writer.surface.finding import failure
+from writer.surface.validate import Findings, validate, without_password
+from writer.tables.delta import DeltaLake
+
+PAIR = {
+    "type": "record", "name": "Pair",
+    "fields": [
+        {"name": "at", "type": TIME},
+        {"name": "body", "type": [
+            {"type": "record", "name": "L", "fields": [{"name": "l", "type": "int"}]},
+            {"type": "record", "name": "R", "fields": [{"name": "r", "type": "int"}]},
+        ]},
+    ],
+}  # fmt: skip
+
+
+def found(batch, tmp_path, schemas=None, registered=(1,), **pipeline):
+    """Findings about a sample, by check."""
+    settings = config(tmp_path, **pipeline)
+    looked = walk.opened("clicks", settings, Schemas(schemas or {1: EVENT}, registered))
+    return {finding.check: finding for finding in checks.sampled(looked, batch, NOW)}
+
+
+def field(name, kind):
+    return {**EVENT, "fields": [*EVENT["fields"], {"name": name, "type": kind}]}
+
+
+def test_a_sound_sample_is_fine_in_every_check(tmp_path):
+    seen = found(records([event(n) for n in range(100)], partitions=3), tmp_path)
+    assert {check: finding.status for check, finding in seen.items()} == dict.fromkeys(checks.SAMPLED, "ok")
+    assert seen["event_time"].message.startswith("at, timestamp: 2026-11-20 10:21:00 to 2026-11-20 12:00:00")
+    assert seen["buckets"].message.startswith("3 buckets in the sample: 2026-11-20T10 to 2026-11-20T12")
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [(b'{"id": 1}', "JSON: "), (b"Obj\x01avro", "an Avro file"), (b"\xc3\x01abc", "single-object"), (b"", "empty")],
+)
+def test_a_topic_without_headers_is_wrong_and_its_format_guessed(tmp_path, first, said):
+    seen = found(records([first, b"other"]), tmp_path)
+    assert seen["wire"].status == "failed"
+    assert said in seen["wire"].message
+    assert {seen[check].status for check in checks.SAMPLED[1:]} == {"not_checked"}
+
+
+def test_some_values_without_header_are_a_warning(tmp_path):
+    seen = found(records([event(0), b"bare", None]), tmp_path)
+    assert seen["wire"].status == "warning"
+    assert seen["wire"].message.startswith("1 of 2 values have no Confluent header")
+    assert "1 tombstone besides" in seen["wire"].message
+
+
+def test_what_does_not_decode_is_counted_by_reason(tmp_path):
+    seen = found(records([event(0), event(1), event(2)[:-1], event(3)[:-1], event(4) + b"?"]), tmp_path)
+    assert seen["decode"].status == "warning"
+    assert "2 of 5 values with a header become rows; 2: the value ends before" in seen["decode"].message
+    none = found(records([event(2)[:-1]]), tmp_path)
+    assert (none["decode"].status, none["event_time"].status) == ("failed", "not_checked")
+
+
+def test_a_schema_that_only_records_name_is_a_warning(tmp_path):
+    wider = value(2, WIDER, {"id": 1, "at": NOW, "note": None, "extra": 1})
+    seen = found(records([event(0), wider]), tmp_path, {1: EVENT, 2: WIDER})
+    assert seen["decode"].status == "warning"
+    assert "schema 2 is registered, but not under the topic's subject" in seen["decode"].message
+
+
+def test_no_sample_means_not_checked(tmp_path):
+    for batch in (records([]), records([None, None])):
+        assert {finding.status for finding in found(batch, tmp_path).values()} == {"not_checked"}
+
+
+def test_a_few_unbelievable_times_are_a_warning_with_their_share(tmp_path):
+    values = [*(event(n) for n in range(9)), event(9, at=NOW - timedelta(days=31))]
+    seen = found(records(values), tmp_path)
+    assert seen["event_time"].status == "warning"
+    assert "1 of 10 rows (10.0%) are outside now - 30 d to now + 1 d: quarantined" in seen["event_time"].message
+
+
+def test_only_unbelievable_times_are_wrong(tmp_path):
+    seen = found(records([event(n, at=NOW - timedelta(days=31)) for n in range(5)]), tmp_path)
+    assert (seen["event_time"].status, seen["buckets"].status) == ("failed", "not_checked")
+
+
+def test_a_number_says_the_unit_that_was_found(tmp_path):
+    schema = field("ts", "long")
+    instants = [int((NOW - timedelta(seconds=n)).timestamp() * 1000) for n in range(10)]
+    values = [value(1, schema, {"id": 1, "at": NOW, "note": None, "ts": at}) for at in instants]
+    seen = found(records(values), tmp_path, {1: schema}, event_time={"field": "ts"})
+    assert seen["event_time"].message.startswith("ts, int64 in ms: 2026-11-20 11:59:51 to 2026-11-20 12:00:00")
+
+
+def test_nulls_are_counted(tmp_path):
+    schema = field("ts", ["null", "long"])
+    values = [value(1, schema, {"id": 1, "at": NOW, "note": None, "ts": ts}) for ts in (None, 1763640000000, None)]
+    seen = found(records(values), tmp_path, {1: schema}, event_time={"field": "ts", "max_age": "1000 d"})
+    assert "2 of 3 rows (66.7%) have none" in seen["event_time"].message
+    nothing = found(records([values[0]]), tmp_path, {1: schema}, event_time={"field": "ts"})
+    assert nothing["event_time"].status == "failed"
+
+
+def test_a_field_that_is_none_names_those_that_could_be(tmp_path):
+    seen = found(records([event(0)]), tmp_path, event_time={"field": "nope"})
+    assert seen["event_time"].status == "failed"
+    assert seen["event_time"].mend == "Set event_time.field to one that is: at."
+
+
+def test_many_buckets_are_a_warning(tmp_path):
+    values = [event(n, at=NOW - timedelta(minutes=5 * n)) for n in range(150)]
+    seen = found(records(values), tmp_path, bucket={"type": "event_time", "width": "5 min"})
+    assert seen["buckets"].status == "warning"
+    assert seen["buckets"].message.startswith("150 buckets")
+
+
+def about(schemas, tmp_path, columns=()):
+    plan = SchemaPlan(pa.schema(list(columns)), frozenset({"_offset", "hour"}))
+    for schema_id, schema in schemas.items():
+        plan = plan.extend(schema_id, json.dumps(schema))
+    return list(checks._schemas(plan, config(tmp_path).pipelines["clicks"]))
+
+
+def test_each_way_to_decode_is_told(tmp_path):
+    schemas, pairs, columns = about({1: EVENT, 2: WIDER, 3: PAIR}, tmp_path)
+    assert (schemas.status, schemas.message) == ("ok", "ids 1, 2: decoded natively")
+    assert (pairs.status, pairs.message.split(",")[0]) == ("warning", "id 3: decoded by fastavro")
+    assert columns.message.startswith("5: id int64, at timestamp, note string, extra int32, body struct")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("ID", "field 'ID' differs from column 'id' only in case"), ("_offset", "a name that headrace keeps for itself"),
+     ("Hour", "a name that headrace keeps for itself")],
+)  # fmt: skip
+def test_a_schema_that_cannot_fill_the_table_is_told_with_the_reason(tmp_path, name, said):
+    rejected = next(f for f in about({1: EVENT, 2: field(name, "int")}, tmp_path) if f.message.startswith("rejected"))
+    assert rejected.status == "warning"
+    assert said in rejected.message
+
+
+def test_only_rejected_schemas_are_wrong(tmp_path):
+    rejected, columns = about({2: field("hour", "int")}, tmp_path)
+    assert (rejected.status, columns.status) == ("failed", "not_checked")
+
+
+def test_no_schema_is_a_warning_and_names_the_subject(tmp_path):
+    none, columns = about({}, tmp_path)
+    assert (none.status, columns.status) == ("warning", "not_checked")
+    assert "clicks-value" in none.message
+
+
+def tree(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*"))
+
+
+def test_a_probe_leaves_nothing(tmp_path):
+    places.probe(tmp_path, exclusive=True)
+    assert tree(tmp_path) == []
+
+
+def test_a_place_that_takes_no_files_is_named(tmp_path):
+    with pytest.raises(places.ProbeFailed, match="/proc takes no files"):
+        places.probe(Path("/proc"), exclusive=True)
+    (tmp_path / "file").write_text("")
+    assert "is a file" in places._table("table", "clicks", f"{tmp_path}/file/t", (), "").message
+
+
+def test_places_that_do_not_exist_yet_are_fine_and_stay_so(tmp_path):
+    settings = config(tmp_path)
+    seen = [*places.machine(settings, []), *places.tables("clicks", settings.pipelines["clicks"])]
+    assert {finding.status for finding in seen if finding.check in ("checkpoints", "table", "dead_letters")} == {"ok"}
+    assert tree(tmp_path) == []
+
+
+def test_a_table_of_another_pipeline_or_another_bucketing_is_wrong(tmp_path):
+    settings = config(tmp_path)
+    pipeline = settings.pipelines["clicks"]
+    columns = pa.schema([("id", pa.int64()), ("hour", pa.string())])
+    DeltaLake(pipeline.table.location, "clicks").create(columns, ["hour"], layout(pipeline.bucket))
+    before = tree(tmp_path)
+    table, *_ = places.tables("clicks", pipeline)
+    assert (table.status, "is the table of clicks, at version 0" in table.message) == ("ok", True)
+    stranger, *_ = places.tables("other", pipeline)
+    assert (stranger.status, stranger.mend) == ("failed", "Pipeline 'other' needs a location of its own.")
+    days = config(tmp_path, bucket={"type": "event_time", "width": "1 d", "column": "hour"}).pipelines["clicks"]
+    wider, *_ = places.tables("clicks", days)
+    assert (wider.status, wider.mend) == ("failed", "Keep 'bucket' as it was, or choose a new location.")
+    assert tree(tmp_path) == before
+
+
+def test_files_where_a_table_should_be_are_a_warning(tmp_path):
+    pipeline = config(tmp_path).pipelines["clicks"]
+    place = Path(pipeline.table.location)
+    place.mkdir(parents=True)
+    (place / "notes.txt").write_text("")
+    table, *_ = places.tables("clicks", pipeline)
+    assert (table.status, "holds files, but no table" in table.message) == ("warning", True)
+
+
+def test_a_port_that_is_taken_is_wrong_unless_a_driver_of_ours_runs():
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = Http(host="127.0.0.1", port=other.getsockname()[1])
+        assert places._http(taken, []).status == "failed"
+        assert places._http(taken, ["clicks"]).status == "not_checked"
+    assert places._http(Http(port=0), []).status == "ok"
+    assert places._http(Http(enabled=False), []).status == "ok"
+
+
+def test_jars_that_are_not_there_are_fetched_or_wrong(tmp_path, monkeypatch):
+    monkeypatch.delenv("HEADRACE_JARS", raising=False)
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path))
+    assert places._jars().status == "warning"
+    bundle = artifacts.BUNDLES["spark-kafka"]
+    kept = tmp_path / f"{bundle.name}-{bundle.version}"
+    kept.mkdir()
+    (kept / "a.jar").write_text("")
+    assert places._jars().status == "ok"
+    monkeypatch.setenv("HEADRACE_JARS", str(tmp_path))
+    assert places._jars().status == "failed"
+
+
+def test_a_driver_that_is_gone_is_fine(tmp_path):
+    settings = config(tmp_path)
+    assert places.running(settings, "clicks", offline=False).message == "none runs"
+    http.announce(settings.checkpoints, "clicks", http.Driver("http://127.0.0.1:1", os.getpid(), "earlier", 3))
+    assert places.running(settings, "clicks", offline=False).status == "ok"
+    assert places.running(settings, "clicks", offline=True).status == "not_checked"
+
+
+def test_an_error_is_taken_apart_into_what_and_mend():
+    found = failure("topics", ValueError("topic 'a' does not exist; did you mean 'b'?"))
+    assert (found.message, found.mend) == ("topic 'a' does not exist", "Did you mean 'b'?")
+    found = failure("broker", ValueError("nobody answers at h:1 (no. 3). Check that it is up."))
+    assert (found.message, found.mend) == ("nobody answers at h:1 (no. 3)", "Check that it is up.")
+
+
+def test_a_password_is_never_shown():
+    assert without_password("http://me:sesame@registry:8081/x") == "http://***@registry:8081/x"
+    assert without_password("http://registry:8081/x") == "http://registry:8081/x"
+
+
+def written(tmp_path, **changes):
+    path = tmp_path / "headrace.yaml"
+    settings = json.loads(config(tmp_path).model_dump_json(exclude_unset=True))
+    path.write_text(yaml.safe_dump({**settings, **changes}))
+    return path
+
+
+def run(path, capsys, **options):
+    given = {"offline": True, "records": 10, "as_json": True, "now": datetime.now(UTC)} | options
+    code = validate(path, None, **given)
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_a_file_that_cannot_be_used_leaves_the_rest_unchecked(tmp_path, capsys):
+    path = written(tmp_path, kafka={"bootstrap_server": "a:1"})
+    code, shown = run(path, capsys)
+    assert code == 2
+    assert shown[0]["check"] == "file"
+    assert "did you mean 'bootstrap_servers'" in shown[0]["message"]
+    assert {finding["status"] for finding in shown[1:]} == {"not_checked"}
+
+
+def test_offline_asks_nobody_and_creates_nothing(tmp_path, capsys):
+    path = written(tmp_path)
+    before = tree(tmp_path)
+    code, shown = run(path, capsys)
+    assert code == 0
+    assert [f["status"] for f in shown if f["check"] in ("broker", "registry", "topics", "wire")] == ["not_checked"] * 4
+    assert tree(tmp_path) == before
+    assert set(shown[0]) == {"check", "pipeline", "status", "message", "mend"}
+    assert {f["pipeline"] for f in shown} == {None, "clicks"}
+
+
+def test_schemas_from_files_are_checked_offline_too(tmp_path, capsys):
+    (tmp_path / "1.avsc").write_text(json.dumps(EVENT))
+    code, shown = run(written(tmp_path, registry={"files": {1: str(tmp_path / "1.avsc")}}), capsys)
+    assert code == 0
+    assert [f["status"] for f in shown if f["check"] in ("registry", "schemas", "columns")] == ["ok"] * 3
+
+
+def test_nobody_answers_is_wrong_and_what_hangs_on_it_is_not_checked(tmp_path, capsys):
+    code, shown = run(written(tmp_path), capsys, offline=False)
+    assert code == 2
+    by = {f["check"]: f for f in shown}
+    assert (by["broker"]["status"], by["registry"]["status"]) == ("failed", "failed")
+    assert by["broker"]["mend"] == "Check kafka.bootstrap_servers and that the cluster is up."
+    assert {by[c]["message"] for c in ("topics", *checks.SAMPLED)} == {"not checked: no broker answers"}
+    assert by["table"]["status"] == "ok"
+
+
+def test_a_terminal_sees_marks_mends_and_a_sum_within_its_width(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert validate(written(tmp_path), None, offline=False, records=10, as_json=False, now=NOW) == 2
+    shown = capsys.readouterr().out
+    assert "  ✗ broker" in shown
+    assert "→ Check kafka.bootstrap_servers" in shown
+    assert "not checked: no broker answers (wire, decode, event time, buckets, spill)" in " ".join(shown.split())
+    assert shown.splitlines()[-1].endswith("2 wrong, 8 not checked")
+    assert max(len(line) for line in shown.splitlines() if str(tmp_path) not in line) <= 80
+
+
+def test_findings_of_one_reason_share_a_line_and_stay_apart_in_json(capsys):
+    from writer.surface.finding import skipped
+
+    several = [skipped("a", "x"), skipped("b", "x"), skipped("c", "y")]
+    machine = Findings(None)
+    for finding in several:
+        machine.add(finding, "clicks")
+    machine.end()
+    assert json.loads(capsys.readouterr().out) == [replace(f, pipeline="clicks").document() for f in several]

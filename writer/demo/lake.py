@@ -1,0 +1,84 @@
+"""What the demo's lake holds at a moment: its Delta log, followed entry by entry, without the writer's help."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+
+@dataclass(frozen=True)
+class File:
+    """One data file that the table names. `bucket` is None for a table without bucket columns."""
+
+    bucket: str | None
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One entry of the log that carries a batch: the buckets that it wrote to, and the writer's facts about it."""
+
+    version: int
+    number: int  # from 1: how many batches the table has with it
+    buckets: frozenset[str]
+    columns: tuple[str, ...]  # of the table, at this version
+    frontier: Mapping[str, int]  # `txn` actions of the entry
+    facts: Mapping[str, Any]
+
+    def count(self, outcome: str) -> int:
+        """Records of the batch with this outcome, as the writer counted them."""
+        return sum(part.get(outcome, 0) for part in self.facts["ranges"])
+
+
+class DeltaLog:
+    """A table's log as far as it has been read. Without a table, it is empty."""
+
+    def __init__(self, location: Path) -> None:
+        self._directory = location / "_delta_log"
+        self.version = -1
+        self.files: dict[str, File] = {}
+        self.transactions: dict[str, int] = {}  # `txn` id → version
+        self.columns: tuple[str, ...] = ()
+        self.commits: list[Commit] = []
+
+    def follow(self) -> bool:
+        """Read the entries that are new. Returns whether there were any."""
+        before = self.version
+        while (entry := self._directory / f"{self.version + 1:020d}.json").exists():  # an entry appears whole
+            self._read(entry.read_text(encoding="utf-8"))
+            self.version += 1
+        return self.version > before
+
+    @property
+    def bytes(self) -> int:
+        """Size of all data files."""
+        return sum(file.bytes for file in self.files.values())
+
+    @property
+    def buckets(self) -> frozenset[str]:
+        """Buckets that have a file."""
+        return frozenset(file.bucket for file in self.files.values() if file.bucket is not None)
+
+    def _read(self, text: str) -> None:
+        added: dict[str, File] = {}
+        moved: dict[str, int] = {}
+        facts: Mapping[str, Any] = {}
+        for line in text.splitlines():
+            match json.loads(line):
+                case {"add": {"path": path, "size": size, "partitionValues": values}}:
+                    added[unquote(path)] = File(next(iter(values.values()), None), size)
+                case {"remove": {"path": path}}:
+                    self.files.pop(unquote(path), None)
+                case {"txn": {"appId": name, "version": version}}:
+                    moved[name] = version
+                case {"metaData": {"schemaString": schema}}:
+                    self.columns = tuple(field["name"] for field in json.loads(schema)["fields"])
+                case {"commitInfo": {"headrace": about}}:
+                    facts = json.loads(about)
+        self.files |= added
+        self.transactions |= moved
+        if facts.get("kind") == "batch":
+            buckets = frozenset(file.bucket for file in added.values() if file.bucket is not None)
+            self.commits.append(Commit(self.version + 1, len(self.commits) + 1, buckets, self.columns, moved, facts))

@@ -1,0 +1,96 @@
+"""What a person sees of the demo: lines that stay and, on a terminal, a panel below them that moves."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from writer.demo import panel
+from writer.demo.panel import View
+
+_LABEL = 64  # columns, before the seconds
+_TELL_EVERY = timedelta(seconds=1)  # at most, without a terminal
+
+
+class Screen:
+    """One console. Without a terminal nothing moves: a line for each commit takes the panel's place."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._began = self._line = time.monotonic()
+        self._live: Live | None = None
+        self._told, self._told_at = 0, float("-inf")
+
+    @property
+    def moves(self) -> bool:
+        """Whether lines that were written can be written over; FORCE_COLOR makes no terminal of a pipe."""
+        return self.console.is_interactive and self.console.file.isatty()
+
+    @property
+    def elapsed(self) -> timedelta:
+        """Time since the demo began."""
+        return timedelta(seconds=time.monotonic() - self._began)
+
+    def say(self, what: RenderableType = "", *, style: str = "") -> None:
+        """Write something that stays. Text is never cut, and its brackets are no markup."""
+        if isinstance(what, str | Text):
+            text = Text(what, style) if isinstance(what, str) else what
+            self.console.print(text, soft_wrap=True)
+            return
+        if self.console.is_terminal:
+            self.console.print(what)
+            return
+        with self.console.capture() as written:
+            self.console.print(what)
+        # A table fills its cells up with blanks, which are noise in a file.
+        self.console.out("\n".join(line.rstrip() for line in written.get().splitlines()), highlight=False)
+
+    @contextmanager
+    def step(self, doing: str, done: str) -> Iterator[None]:
+        """Say what goes on (on a terminal), then that it is done."""
+        self._line = time.monotonic()
+        if self.moves:
+            with self.console.status(Text(doing)):
+                yield
+        else:
+            yield
+        self.done(done)
+
+    def done(self, label: str, *, good: bool = True) -> None:
+        """Say that something is done, and whether it is as it should be; its seconds count from the line before."""
+        now = time.monotonic()
+        width = min(_LABEL, self.console.width - 11)
+        self.say(Text.assemble(self.mark(good=good), f" {label:<{width}}", (f"{now - self._line:6.1f} s", "dim")))
+        self._line = now
+
+    def mark(self, *, good: bool = True) -> Text:
+        """Return the sign of what is done, or of what does not add up."""
+        utf = self.console.encoding.startswith("utf")
+        return Text("✓" if utf else "ok", "green") if good else Text("✗" if utf else "!!", "bold red")
+
+    @contextmanager
+    def live(self) -> Iterator[None]:
+        """Show the panel below the lines until the block ends; its last state stays."""
+        if not self.moves:
+            yield
+            return
+        with Live(console=self.console, auto_refresh=False) as live:
+            self._live = live
+            try:
+                yield
+            finally:
+                self._live = None
+
+    def show(self, view: View) -> None:
+        """Draw the panel anew; or say one line if there was a commit since the last."""
+        if self._live is not None:
+            self._live.update(panel.render(view, self.console.width), refresh=True)
+        elif not self.moves and view.commits > self._told:
+            now = time.monotonic()
+            if now - self._told_at >= _TELL_EVERY.total_seconds():
+                self._told, self._told_at = view.commits, now
+                self.say(f"  {panel.sentence(view)}")

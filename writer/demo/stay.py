@@ -1,0 +1,68 @@
+"""After the account: broker, registry and writer stay up for a person who wants to try them, until Ctrl-C."""
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+from rich.text import Text
+
+from writer.demo.flow import TOPICS
+from writer.demo.ground import Ground, Interruption, Stopped, Writer
+from writer.demo.screen import Screen
+from writer.demo.watch import Watch
+from writer.embedded import Stack
+from writer.kafka import Cluster
+
+_ANSWER = timedelta(seconds=10)
+_FOREVER = timedelta(days=365)
+_SOURCES = [(topic, partition) for topic, count in TOPICS.items() for partition in range(count)]
+
+
+def stay(writer: Writer, stack: Stack, watch: Watch, screen: Screen, interruption: Interruption) -> None:
+    """Show what goes in and comes out, whoever produces it, until a signal comes. Raises ServerFailed."""
+    cluster = Cluster(stack.broker.bootstrap, _ANSWER)
+
+    def look() -> bool:
+        interruption.check()
+        ends = cluster.latest(_SOURCES)
+        watch.look(ends, total=sum(ends.values()))
+        return False
+
+    watch.title = "the writer runs until Ctrl-C"
+    try:
+        with screen.live():
+            writer.wait_until(look, within=_FOREVER)
+    except Stopped:
+        interruption.accept()
+
+
+def invitation(stack: Stack, ground: Ground) -> Iterator[Text]:
+    """How to point a producer at it, and DuckDB: lines to be copied into another terminal."""
+    servers = (stack.broker.bootstrap, stack.registry.url)
+    flags = ["--late", "100", "--broken", "10"]
+    yield _headed("send it events", [sys.executable, "-m", "writer.demo.produce", *servers, "clicks", "10000", *flags])
+    yield Text.assemble(
+        ("\nor your own", "bold"), f": Avro behind Confluent's header, with an event_time, to {' or '.join(TOPICS)}\n",
+        f"  bootstrap.servers={servers[0]}\n  schema.registry.url={servers[1]}",
+    )  # fmt: skip
+    yield Text()
+    yield question(ground.lake)
+
+
+def question(lake: Path) -> Text:
+    """Return a command that asks DuckDB."""
+    query = "SELECT hour, _topic, count(*) AS rows FROM events GROUP BY ALL ORDER BY ALL"
+    code = [
+        "",
+        "import duckdb, deltalake",
+        f"events = deltalake.DeltaTable({json.dumps(str(lake))}).to_pyarrow_dataset()",
+        f'duckdb.sql("{query}").show()',
+    ]
+    return _headed("ask DuckDB", [sys.executable, "-c", "\n".join(code)])
+
+
+def _headed(title: str, command: list[str]) -> Text:
+    return Text.assemble((title, "bold"), "\n  ", shlex.join(command))

@@ -1,0 +1,243 @@
+"""How far a pipeline is behind the log, in offsets and in time, asked of Kafka directly.
+
+Spark's own figures are a batch old. Here a thread of the driver asks for the ends of the logs, and the rest is
+arithmetic over what it heard. A broker that does not answer makes the facts old, and nothing else.
+"""
+
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from writer import log
+from writer.errors import HeadraceError
+from writer.progress import Dates, Logs, Progress, Sample
+from writer.rooms.report import Source
+
+RATE_WINDOW = timedelta(minutes=5)
+_DATING_TOLERANCE = 1.05  # an age is found to 5 %: nine questions, whatever the age
+_DATING_ROUNDS_MAX = 16  # a bound for a log whose answers contradict each other
+_CLOSE_WITHIN_S = 5.0
+Asked = Mapping[Source, tuple[int, int]]  # offset and timestamp (ms) of the first record at or after an instant
+
+
+@dataclass(frozen=True)
+class Lag:
+    """One partition's distance from the end of its log, and from the beginning that retention moves."""
+
+    topic: str
+    partition: int
+    offsets: int  # that wait
+    seconds: float | None  # that the oldest of them has waited; None when it is not known
+    headroom_offsets: int  # between the log's first offset and the frontier; below zero: records are lost
+    headroom_seconds: float | None  # until retention takes the oldest that waits; None: no limit, or nothing waits
+
+
+class Asks(Protocol):
+    """What the watch asks of a cluster."""
+
+    def sources(self, topics: Iterable[str]) -> list[Source]:
+        """Every partition that there is now."""
+
+    def earliest(self, sources: Iterable[Source]) -> Mapping[Source, int]:
+        """First offset still held, by partition."""
+
+    def latest(self, sources: Iterable[Source]) -> Mapping[Source, int]:
+        """End of the log, by partition."""
+
+    def retention(self, topics: Iterable[str]) -> Mapping[str, timedelta | None]:
+        """How long records are kept; None: without a limit in time."""
+
+    def found(self, instants_ms: Mapping[Source, int]) -> Asked:
+        """First record at or after each instant: its offset and timestamp (ms); -1 and -1 when there is none."""
+
+    def mirror(self, group: str, frontier: Mapping[Source, int]) -> None:
+        """Write the offsets to a consumer group."""
+
+
+def lags(logs: Logs, frontier: Mapping[Source, int], now: datetime) -> list[Lag]:
+    """Lag of every partition that Kafka named last. One that was never committed waits from the log's first offset."""
+    if not logs.samples:
+        return []
+    starts, retention = logs.starts, logs.retention
+    found = []
+    for source, end in sorted(logs.samples[-1].ends.items()):
+        first = starts.get(source, 0)
+        at = frontier.get(source, first)
+        waits = max(at, first)  # what retention took does not wait any more
+        since = waiting_since(logs, source, waits)
+        seconds = 0.0 if end <= waits else None if since is None else max(0.0, (now - since).total_seconds())
+        kept = retention.get(source[0])
+        headroom = None if kept is None or seconds is None or end <= waits else kept.total_seconds() - seconds
+        found.append(Lag(*source, max(0, end - waits), seconds, at - first, headroom))
+    return found
+
+
+def waiting_since(logs: Logs, source: Source, frontier: int) -> datetime | None:
+    """Return when the record at the frontier came: when the end of the log passed it, or its own timestamp.
+
+    Between two samples the log is taken to have grown evenly. None: nothing waits, or it came before the samples and
+    Kafka was not asked yet. A date for an earlier offset serves until then: it is no later.
+    """
+    offset, stamp = logs.dated.get(source, (-1, None))
+    if stamp is not None and offset == frontier:
+        return stamp
+    samples = logs.samples
+    after = bisect_right(samples, frontier, key=lambda sample: sample.ends.get(source, 0))
+    if after == len(samples):
+        return None
+    if after == 0:
+        return stamp if offset <= frontier else None
+    before, until = samples[after - 1], samples[after]
+    first, last = before.ends.get(source, 0), until.ends.get(source, 0)
+    return before.at + (until.at - before.at) * ((frontier + 1 - first) / (last - first))
+
+
+def undated(logs: Logs, frontier: Mapping[Source, int]) -> dict[Source, int]:
+    """Return the frontiers of the partitions whose oldest waiting record came before the samples."""
+    if not logs.samples:
+        return {}
+    starts, dated = logs.starts, logs.dated
+    found = {}
+    for source, end in logs.samples[0].ends.items():
+        at = max(frontier.get(source, 0), starts.get(source, 0))
+        if at < end and dated.get(source, (-1, None))[0] != at:
+            found[source] = at
+    return found
+
+
+def date(
+    ask: Callable[[Mapping[Source, int]], Asked], offsets: Mapping[Source, int], now: datetime
+) -> dict[Source, datetime]:
+    """Find the newest timestamp among the records up to each offset, by bisection over the age, for all at once.
+
+    Kafka answers with the first record at or after an instant, so the answer is monotonic in it, also where timestamps
+    are not. A partition whose records carry no timestamp is left out. `now` bounds the search from above.
+    """
+    now_ms = int(now.timestamp() * 1000)
+    youngest = dict.fromkeys(offsets, 1_000.0)  # ms of age: no record up to the offset is younger
+    oldest = dict.fromkeys(offsets, float(now_ms))  # ms of age: one is as young as this
+    open_ = set(offsets)
+    for _ in range(_DATING_ROUNDS_MAX):
+        open_ = {s for s in open_ if oldest[s] > youngest[s] * _DATING_TOLERANCE}
+        if not open_:
+            break
+        middle = {s: (oldest[s] * youngest[s]) ** 0.5 for s in open_}
+        for source, (offset, stamp) in ask({s: now_ms - round(age) for s, age in middle.items()}).items():
+            if offset < 0 or offset > offsets[source]:
+                youngest[source] = middle[source]
+                continue
+            oldest[source] = float(now_ms - stamp)
+            if offset == offsets[source]:
+                open_.discard(source)
+    return {s: now - timedelta(milliseconds=age) for s, age in oldest.items() if age < now_ms}
+
+
+def arrival_rate(samples: Sequence[Sample]) -> float | None:
+    """Offsets per second that were appended over the last minutes; None with fewer than two samples."""
+    if not samples:
+        return None
+    last = samples[-1]
+    first = next(sample for sample in samples if sample.at >= last.at - RATE_WINDOW)
+    seconds = (last.at - first.at).total_seconds()
+    if seconds <= 0:
+        return None
+    return sum(end - first.ends[s] for s, end in last.ends.items() if s in first.ends) / seconds
+
+
+def listen(cluster: Asks, topics: Iterable[str], now: datetime) -> tuple[Sample, Mapping[Source, int]]:
+    """Ask for the ends and the starts of the logs. Raises BrokerUnreachable."""
+    sources = cluster.sources(topics)
+    starts = cluster.earliest(sources)
+    return Sample(now, cluster.latest(sources)), starts
+
+
+def settle(cluster: Asks, logs: Logs, frontier: Mapping[Source, int], now: datetime) -> Dates:
+    """Ask for the dates that the samples do not give. Raises BrokerUnreachable."""
+    wanted = undated(logs, frontier)
+    found = date(cluster.found, wanted, now) if wanted else {}
+    return {source: (wanted[source], stamp) for source, stamp in found.items()}
+
+
+class Watch:
+    """A thread that listens at an interval, and mirrors the frontier to a consumer group after each commit."""
+
+    def __init__(
+        self,
+        cluster: Asks,
+        topics: Iterable[str],
+        progress: Progress,
+        *,
+        interval: timedelta,
+        mirror: str | None = None,
+    ) -> None:
+        self._cluster, self._topics = cluster, list(topics)
+        self._progress = progress
+        self._interval_s, self._group = interval.total_seconds(), mirror
+        self._mirrored: Mapping[Source, int] = {}
+        self._trouble: dict[str, bool] = {}  # what fails now, so that each is said once
+        self._wake, self._closing = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"lag of {progress.pipeline}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to listen."""
+        if self._group is not None:
+            self._progress.on_commit(self._wake.set)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Mirror what is left, and end. Waits some seconds at most; the thread does not hold the process."""
+        self._closing.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(_CLOSE_WITHIN_S)
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        while not self._closing.is_set():
+            if time.monotonic() >= due:
+                if self._attempt("lag_source", self._listen):
+                    self._attempt("retention", self._ask_retention)  # needs a right that the rest does not
+                due = time.monotonic() + self._interval_s
+            self._mirror()
+            self._wake.wait(max(0.0, due - time.monotonic()))
+            self._wake.clear()
+        self._mirror()
+
+    def _ask_retention(self) -> None:
+        self._progress.kept(self._cluster.retention(self._topics))
+
+    def _listen(self) -> None:
+        now = datetime.now(UTC)
+        sample, starts = listen(self._cluster, self._topics, now)
+        self._progress.heard(sample, starts)
+        view = self._progress.view()
+        self._progress.dated(settle(self._cluster, view.logs, view.frontier, now))
+
+    def _mirror(self) -> None:
+        frontier = self._progress.view().frontier
+        if self._group is None or frontier == self._mirrored:
+            return
+        group = self._group
+        if self._attempt("mirror", lambda: self._cluster.mirror(group, frontier)):
+            self._mirrored = frontier
+        else:
+            self._progress.mirror_failed()
+
+    def _attempt(self, what: str, action: Callable[[], None]) -> bool:
+        """Try; say once that it fails, and once that it works again."""
+        name = self._progress.pipeline
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001 - the facts grow old and say so; the pipeline must not notice
+            if not self._trouble.get(what):
+                words = str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
+                log.warning(f"{what}_failed", pipeline=name, error=words)
+            self._trouble[what] = True
+            return False
+        if self._trouble.pop(what, False):
+            log.event(f"{what}_recovered", pipeline=name)
+        return True

@@ -1,0 +1,327 @@
+"""What a running pipeline knows of itself: written by the pipeline, read by the surface at any moment, from any thread.
+
+Nothing here asks anybody: a reader gets the facts as they were last written, and says how old they are.
+"""
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from writer.rooms.columnar import BucketKey
+from writer.rooms.plan import Rejected, WriterSchema
+from writer.rooms.report import Source
+
+OUTCOMES = ("read", "rows", "dead_letters", "quarantined", "tombstones")
+DECODERS = ("native", "fastavro", "rejected")
+State = Literal["starting", "running", "draining", "failed", "stopped"]
+Seen = State | Literal["not started", "unknown", "unreadable"]  # without a driver that tells
+Dates = Mapping[Source, tuple[int, datetime]]  # an offset, and the newest timestamp of the records up to it
+SAMPLES_KEPT_FOR = timedelta(hours=1)  # what waits longer is dated by asking Kafka
+COMMITS_KEPT = 20  # for rates and a look back; the lake has them all
+# Upper bounds in seconds of the histogram of batch durations: from a quiet topic to a batch that fills its delay.
+DURATION_BOUNDS = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The batch that is being carried now."""
+
+    number: int
+    began: datetime
+    phase: str
+    phase_began: datetime
+    offsets: int | None  # that it will commit; None until its range is known
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit: its table version, when the driver saw it in the log, and what it says about itself."""
+
+    version: int
+    at: datetime
+    facts: Mapping[str, Any]
+    phases: Mapping[str, float] = field(default_factory=dict)  # wall seconds of the driver, commit and redo included
+
+
+@dataclass
+class Totals:
+    """Sums over commits."""
+
+    commits: Counter[str] = field(default_factory=Counter)  # by reason
+    records: Counter[str] = field(default_factory=Counter)  # read, and by outcome
+    rooms: dict[str, float] = field(default_factory=dict)  # processor seconds
+    value_bytes: int = 0  # of the records that were read
+    files: int = 0
+    bytes: int = 0
+    dead_letter_bytes: int = 0
+    spilled_bytes: int = 0
+    offsets_without_records: int = 0
+
+    def add(self, facts: Mapping[str, Any]) -> None:
+        """Add what a commit says about itself."""
+        self.commits[facts.get("reason", "unknown")] += 1
+        for account in facts["ranges"]:
+            self.records.update({name: account.get(name, 0) for name in OUTCOMES})
+        for room, seconds in facts.get("seconds", {}).items():
+            self.rooms[room] = self.rooms.get(room, 0.0) + seconds
+        self.value_bytes += facts.get("value_bytes", 0)
+        self.files += facts.get("files", 0)
+        self.bytes += facts["bytes"]
+        self.dead_letter_bytes += facts.get("dead_letter_bytes", 0)
+        self.spilled_bytes += facts.get("spilled_bytes", 0)
+        self.offsets_without_records += holes(facts)
+
+    def copy(self) -> "Totals":
+        """Return the sums as they are now."""
+        return deepcopy(self)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Ends of the logs at one moment."""
+
+    at: datetime
+    ends: Mapping[Source, int]
+
+
+@dataclass(frozen=True)
+class Logs:
+    """What Kafka said about the logs of a pipeline's topics."""
+
+    samples: tuple[Sample, ...] = ()  # oldest first
+    starts: Mapping[Source, int] = field(default_factory=dict)  # first offsets still held
+    retention: Mapping[str, timedelta | None] = field(
+        default_factory=dict
+    )  # by topic; None: no limit; missing: unknown
+    dated: Dates = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class View:
+    """A pipeline at one moment."""
+
+    pipeline: str
+    state: Seen
+    since: datetime  # when the driver began with it
+    error: str
+    epoch: int | None  # None before the start commit
+    run: int | None
+    batch: Batch | None
+    frontier: Mapping[Source, int]
+    limits: Mapping[str, Any]
+    commits: tuple[Commit, ...]  # of this start, newest first
+    committed_at: datetime | None  # the newest commit, also of an earlier start
+    event_time_newest: datetime | None
+    totals: Totals
+    phases: Mapping[str, float]  # wall seconds of the driver since the start
+    durations: tuple[int, ...]  # batches by DURATION_BOUNDS, each counted once; the last is beyond all bounds
+    duration_sum_seconds: float
+    duration_last_seconds: float | None
+    schemas: Mapping[str, int]  # by DECODERS
+    buckets: int
+    mirror_failures: int
+    logs: Logs
+
+
+class Progress:
+    """The one place where a pipeline writes down how far it is."""
+
+    def __init__(
+        self,
+        pipeline: str,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`now` tells the time, `seconds` measures: it never jumps."""
+        self._lock = threading.Lock()
+        self._now, self._seconds = now, seconds
+        self.pipeline, self._since = pipeline, now()
+        self._state: State = "starting"
+        self._error = ""
+        self._epoch: int | None = None
+        self._run: int | None = None
+        self._frontier: dict[Source, int] = {}
+        self._limits: Mapping[str, Any] = {}
+        self._commits: deque[Commit] = deque(maxlen=COMMITS_KEPT)
+        self._committed_at: datetime | None = None
+        self._event_time_newest: datetime | None = None
+        self._totals = Totals()
+        self._phase_totals: dict[str, float] = {}
+        self._durations = [0] * (len(DURATION_BOUNDS) + 1)
+        self._duration_sum = 0.0
+        self._duration_last: float | None = None
+        self._schemas: Mapping[str, int] = {}
+        self._buckets: set[BucketKey] = set()
+        self._mirror_failures = 0
+        self._logs = Logs()
+        self._listeners: list[Callable[[], None]] = []
+        self._batch: Batch | None = None
+        self._began = 0.0  # of the batch, as the measuring clock has it
+        self._idle_since: float | None = None
+        self._phases: dict[str, float] = {}
+        self._phase_began = 0.0
+
+    def started(
+        self,
+        *,
+        epoch: int,
+        run: int,
+        frontier: Mapping[Source, int],
+        limits: Mapping[str, Any],
+        buckets: Iterable[BucketKey],
+        recent: Iterable[Mapping[str, Any]],
+    ) -> None:
+        """The start commit is made. `recent` are the facts of earlier commits, newest first."""
+        earlier = list(recent)
+        with self._lock:
+            self._epoch, self._run = epoch, run
+            self._frontier, self._limits, self._buckets = dict(frontier), dict(limits), set(buckets)
+            self._committed_at = next((assembled(facts) for facts in earlier), None)
+            self._event_time_newest = max((t for f in earlier if (t := event_time_newest(f))), default=None)
+
+    def running(self) -> None:
+        """The query has started."""
+        with self._lock:
+            self._state = "running"
+            self._idle_since = self._seconds()
+
+    def draining(self) -> None:
+        """It was asked to stop after the batch that is running."""
+        with self._lock:
+            if self._state in ("starting", "running"):
+                self._state = "draining"
+
+    def stopped(self) -> None:
+        """It ended as it was asked to."""
+        with self._lock:
+            self._state, self._batch = "stopped", None
+
+    def failed(self, why: str) -> None:
+        """It ended, and why."""
+        with self._lock:
+            self._state, self._error, self._batch = "failed", why, None
+
+    def admitted(self, schemas: Mapping[int, WriterSchema | Rejected]) -> None:
+        """Count the schemas of the plan by how they are decoded."""
+        found = dict.fromkeys(DECODERS, 0)
+        for known in schemas.values():
+            found["rejected" if isinstance(known, Rejected) else "native" if known.native else "fastavro"] += 1
+        with self._lock:
+            self._schemas = found
+
+    def began(self, number: int, phase: str) -> None:
+        """Note a batch that began with this phase; what was between it and the one before was waiting."""
+        with self._lock:
+            now, seconds = self._now(), self._seconds()
+            self._batch = Batch(number, now, phase, now, None)
+            self._phases = {} if self._idle_since is None else {"wait": seconds - self._idle_since}
+            self._began = self._phase_began = seconds
+
+    def entered(self, phase: str, *, offsets: int | None = None) -> dict[str, float]:
+        """Note that the batch entered its next phase. Returns the wall seconds of the phases before."""
+        with self._lock:
+            assert self._batch is not None, "a phase belongs to a batch"
+            self._leave()
+            known = self._batch.offsets if offsets is None else offsets
+            self._batch = Batch(self._batch.number, self._batch.began, phase, self._now(), known)
+            return dict(self._phases)
+
+    def skipped(self) -> None:
+        """The batch ended without a commit: the table had all of it."""
+        with self._lock:
+            self._end()
+
+    def committed(
+        self, version: int, facts: Mapping[str, Any], frontier: Mapping[Source, int], buckets: Iterable[BucketKey]
+    ) -> dict[str, float]:
+        """Note that the batch is in the table, its dead letters too. Returns the wall seconds of all its phases."""
+        with self._lock:
+            self._end()
+            done = dict(self._phases)
+            seconds = sum(spent for phase, spent in done.items() if phase != "wait")
+            self._commits.appendleft(Commit(version, self._now(), facts, done))
+            self._committed_at = self._now()
+            self._totals.add(facts)
+            self._frontier |= frontier
+            self._buckets |= set(buckets)
+            newest = [t for t in (self._event_time_newest, event_time_newest(facts)) if t is not None]
+            self._event_time_newest = max(newest, default=None)
+            self._durations[sum(seconds > bound for bound in DURATION_BOUNDS)] += 1
+            self._duration_sum, self._duration_last = self._duration_sum + seconds, seconds
+        for listener in self._listeners:
+            listener()
+        return done
+
+    def on_commit(self, listener: Callable[[], None]) -> None:
+        """Call back after each commit, on the thread of the batch: return at once."""
+        self._listeners.append(listener)
+
+    def mirror_failed(self) -> None:
+        """The frontier could not be written to the consumer group."""
+        with self._lock:
+            self._mirror_failures += 1
+
+    def heard(self, sample: Sample, starts: Mapping[Source, int]) -> None:
+        """Kafka said where the logs end and begin. Samples that are older than the window go."""
+        with self._lock:
+            kept = [s for s in self._logs.samples if s.at >= sample.at - SAMPLES_KEPT_FOR]
+            self._logs = replace(self._logs, samples=(*kept, sample), starts=starts)
+
+    def kept(self, retention: Mapping[str, timedelta | None]) -> None:
+        """Kafka said how long the topics keep their records."""
+        with self._lock:
+            self._logs = replace(self._logs, retention=retention)
+
+    def dated(self, found: Dates) -> None:
+        """Kafka said how old the records at these offsets are."""
+        with self._lock:
+            self._logs = replace(self._logs, dated={**self._logs.dated, **found})
+
+    def view(self) -> View:
+        """Everything, as it is at this moment."""
+        with self._lock:
+            return View(
+                pipeline=self.pipeline, state=self._state, since=self._since, error=self._error, epoch=self._epoch,
+                run=self._run, batch=self._batch, frontier=dict(self._frontier), limits=self._limits,
+                commits=tuple(self._commits), committed_at=self._committed_at,
+                event_time_newest=self._event_time_newest, totals=self._totals.copy(),
+                phases=dict(self._phase_totals), durations=tuple(self._durations),
+                duration_sum_seconds=self._duration_sum, duration_last_seconds=self._duration_last,
+                schemas=self._schemas, buckets=len(self._buckets), mirror_failures=self._mirror_failures,
+                logs=self._logs,
+            )  # fmt: skip
+
+    def _leave(self) -> None:
+        assert self._batch is not None, "a phase belongs to a batch"
+        seconds = self._seconds()
+        phase = self._batch.phase
+        self._phases[phase] = self._phases.get(phase, 0.0) + seconds - self._phase_began
+        self._phase_began = seconds
+
+    def _end(self) -> None:
+        self._leave()
+        for phase, spent in self._phases.items():
+            self._phase_totals[phase] = self._phase_totals.get(phase, 0.0) + spent
+        self._batch, self._idle_since = None, self._phase_began
+
+
+def assembled(facts: Mapping[str, Any]) -> datetime:
+    """Return when a commit was put together; its batch's beginning, for one that does not say."""
+    return datetime.fromisoformat(facts.get("assembled") or facts["started"])
+
+
+def event_time_newest(facts: Mapping[str, Any]) -> datetime | None:
+    """Newest event time in a commit; None when it has no rows."""
+    found = facts.get("event_time_max")
+    return None if found is None else datetime.fromisoformat(found)
+
+
+def holes(facts: Mapping[str, Any]) -> int:
+    """Offsets of a commit that gave no record: transaction markers, or what compaction took."""
+    return sum(account["end"] - account["start"] - account.get("read", 0) for account in facts["ranges"])

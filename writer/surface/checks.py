@@ -1,0 +1,296 @@
+"""What `validate` finds in Kafka, the registry and a sample of the records, for one pipeline."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bucketers.arrays import column
+from bucketers.extract import event_time
+from writer.config import Config, Pipeline
+from writer.errors import ConfigError, HeadraceError
+from writer.kafka import Cluster
+from writer.registry import RegistryUnreachable, SchemaSource
+from writer.rooms.plan import Rejected, SchemaPlan, WriterSchema
+from writer.surface import sample
+from writer.surface.finding import Finding, doubtful, failure, good, skipped, wrong
+from writer.surface.lines import short_type, visible
+from writer.surface.places import scratch
+from writer.surface.walk import NO_HEADER, Group, Walk, opened, without_tombstones
+from writer.surface.words import plural
+from writer.tables.base import CommitFailed
+from writer.units import show_duration
+
+SAMPLED = ("wire", "decode", "event_time", "buckets", "spill")
+_RETENTION_MIN = timedelta(hours=12)  # a night
+_BUCKETS_MANY = 100  # each gets a file of its own in each commit
+_COLUMNS_NAMED = 12
+_REASONS_NAMED = 3
+_SECONDS = "%Y-%m-%d %H:%M:%S"
+_GUESSED_BYTES = 24
+_FORMATS = {
+    b"{": "JSON: ", b"[": "JSON: ", b"Obj\x01": "an Avro file: ", b"\xc3\x01": "Avro, single-object encoding: ",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Who answers, or why nobody is asked."""
+
+    cluster: Cluster | None
+    no_cluster: str
+    schemas: SchemaSource | None
+    no_schemas: str
+
+
+def pipeline(name: str, config: Config, reach: Reach, records: int, now: datetime) -> Iterator[Finding]:
+    """Look at the topics, the schemas and a sample of `records`. `now` decides which event times are believed."""
+    settings = config.pipelines[name]
+    found = [skipped("topics", reach.no_cluster)]
+    if reach.cluster is not None:
+        found = [_topic(reach.cluster, topic) for topic in settings.topics]
+    yield from found
+    walk: Walk | None = None
+    if reach.schemas is None:
+        yield from (skipped(check, reach.no_schemas) for check in ("schemas", "columns"))
+    else:
+        try:
+            walk = _walk(name, config, reach.schemas)
+        except RegistryUnreachable as error:
+            yield failure("schemas", error)
+            yield skipped("columns", "the schemas are not known")
+        else:
+            yield from _schemas(walk.plan, settings)
+    why = _no_sample(found, reach, walk, records)
+    if why or walk is None or reach.cluster is None:
+        yield from (skipped(check, why) for check in SAMPLED)
+        return
+    try:
+        batch = sample.read(config.kafka, sample.spans(reach.cluster, settings.topics, records))
+        yield from sampled(walk, batch, now)
+    except sample.TooLarge as error:
+        yield from (skipped(check, f"{error} (--sample)") for check in SAMPLED)
+    except HeadraceError as error:
+        yield failure("sample", error)
+
+
+def _walk(name: str, config: Config, schemas: SchemaSource) -> Walk:
+    try:
+        return opened(name, config, schemas)
+    except (ConfigError, CommitFailed):  # its own check says so; the schemas can be judged without it
+        return opened(name, config, schemas, with_table=False)
+
+
+def _no_sample(topics: Sequence[Finding], reach: Reach, walk: Walk | None, records: int) -> str:
+    if reach.cluster is None:
+        return reach.no_cluster
+    if any(finding.status == "failed" for finding in topics):
+        return "a topic is missing"
+    if walk is None:
+        return reach.no_schemas or "the schemas are not known"
+    return "" if records else "--sample 0"
+
+
+def _topic(cluster: Cluster, topic: str) -> Finding:
+    try:
+        partitions = cluster.topics([topic])[topic].partitions
+        sources = [(topic, partition) for partition in range(partitions)]
+        first, end = cluster.earliest(sources), cluster.latest(sources)
+        kept, policy = cluster.retention([topic])[topic], cluster.cleanup([topic])[topic]
+    except HeadraceError as error:
+        return failure("topics", error)
+    held = sum(end[source] - first[source] for source in sources)
+    said = f"{topic}: {plural(partitions, 'partition')}, {plural(held, 'offset')} held, "
+    said += f"kept {show_duration(kept)}" if kept else "nothing removed by age"
+    if "compact" in policy:
+        return doubtful(
+            "topics", f"{said}, compacted",
+            "A late writer misses what compaction has removed by then; holes in the offsets are no alarm here.",
+        )  # fmt: skip
+    if kept is not None and kept < _RETENTION_MIN:
+        return doubtful("topics", said, "An outage that is longer loses records. Raise the topic's retention.ms.")
+    return good("topics", said)
+
+
+def _schemas(plan: SchemaPlan, settings: Pipeline) -> Iterator[Finding]:
+    """Say what each registered schema is to the writer, and which columns come of them."""
+    if not plan.schemas:
+        subjects = ", ".join(f"{topic}-value" for topic in settings.topics)
+        yield doubtful(
+            "schemas", f"none is registered as {subjects}",
+            "The first batch asks for the ids that its records name. Check registry.url if there should be some.",
+        )  # fmt: skip
+        yield skipped("columns", "no schema is known")
+        return
+    yield from _decoders(plan)
+    if not plan.columns.names:
+        yield skipped("columns", "every schema is rejected")
+        return
+    named = [f"{each.name} {short_type(each.type)}" for each in plan.columns][:_COLUMNS_NAMED]
+    more = len(plan.columns) - len(named)
+    yield good("columns", f"{len(plan.columns)}: {', '.join(named)}{f' and {more} more' if more else ''}")
+
+
+def _decoders(plan: SchemaPlan) -> Iterator[Finding]:
+    writers = {schema_id: known for schema_id, known in plan.schemas.items() if isinstance(known, WriterSchema)}
+    if native := sorted(schema_id for schema_id, known in writers.items() if known.native):
+        yield good("schemas", f"{_ids(native)} decoded natively")
+    if singly := sorted(schema_id for schema_id, known in writers.items() if not known.native):
+        yield doubtful(
+            "schemas", f"{_ids(singly)} decoded by fastavro, one record at a time, at a fraction of the speed",
+            "docs/TYPES.md says which types the native decoder refuses.",
+        )  # fmt: skip
+    for known in plan.schemas.values():
+        if isinstance(known, Rejected) and writers:
+            yield doubtful("schemas", f"rejected: {known.reason}", "Its records become dead letters.")
+        elif isinstance(known, Rejected):
+            yield wrong("schemas", f"rejected: {known.reason}", "Register a schema that can fill the table's columns.")
+
+
+def _ids(ids: list[int]) -> str:
+    return f"{'id' if len(ids) == 1 else 'ids'} {', '.join(map(str, ids))}:"
+
+
+def sampled(walk: Walk, batch: pa.RecordBatch, now: datetime) -> Iterator[Finding]:
+    """Carry a sample through the rooms up to the buckets, and judge what becomes of it."""
+    values = without_tombstones(batch)
+    if values.num_rows == 0:
+        yield skipped("wire", "the topics hold no records with a value")
+        yield from (skipped(check, "there is no sample") for check in SAMPLED[1:])
+        return
+    registered = set(walk.plan.schemas)
+    groups = list(walk.decoded(batch))
+    headed = [group for group in groups if group.schema_id is not None]
+    yield _wire(groups, batch.num_rows - values.num_rows)
+    rows = sum(group.kept.num_rows for group in headed)
+    if not headed:
+        yield from (skipped(check, "no value has a header") for check in SAMPLED[1:])
+        return
+    yield _decode(headed, rows, registered)
+    if not rows:
+        yield from (skipped(check, "no record can be decoded") for check in SAMPLED[2:])
+        return
+    timed = _event_time(walk, headed, now)
+    yield timed
+    if timed.status == "failed":
+        yield skipped("buckets", "the event times are not usable")
+    else:
+        yield _buckets(list(walk.assigned(batch, now)))
+    yield scratch(walk.config.pipelines[walk.name], sum(group.rows.nbytes for group in headed) / rows)
+
+
+def _wire(groups: list[Group], tombstones: int) -> Finding:
+    values = sum(group.records.num_rows for group in groups)
+    empty = f"; {plural(tombstones, 'tombstone')} besides" if tombstones else ""
+    bare = next((group for group in groups if group.schema_id is None), None)
+    if bare is None:
+        return good("wire", f"{values:,} of {values:,} values have a Confluent header{empty}")
+    first = bare.records.column("value")[0].as_py()
+    said = f"{bare.records.num_rows:,} of {values:,} values have {NO_HEADER.reason}; one is {_guess(first)}{empty}"
+    if bare.records.num_rows == values:
+        return wrong("wire", said, "headrace reads Avro behind a Confluent header; use a producer that writes it.")
+    return doubtful("wire", said, "They become dead letters. `headrace preview --at raw` shows them.")
+
+
+def _guess(value: bytes) -> str:
+    """Name the format that a value without a header seems to have."""
+    name = next((name for head, name in _FORMATS.items() if value.startswith(head)), "")
+    head = visible(value[:_GUESSED_BYTES]) + ("…" if len(value) > _GUESSED_BYTES else "")
+    return f"{name}{head}" if value else "empty"
+
+
+def _decode(groups: list[Group], rows: int, registered: set[int]) -> Finding:
+    records = sum(group.records.num_rows for group in groups)
+    reasons = Counter(letter.reason for group in groups for letter in group.letters)
+    strangers = {group.schema_id for group in groups if group.kept.num_rows} - registered
+    said = f"{rows:,} of {records:,} values with a header become rows"
+    if reasons:
+        said += "; " + "; ".join(f"{number:,}: {reason}" for reason, number in reasons.most_common(_REASONS_NAMED))
+        if not rows:
+            return wrong("decode", said, "Compare the producer with its schema.")
+        return doubtful("decode", said, "The others become dead letters. `headrace preview --at decoded` shows them.")
+    if strangers:
+        ids = ", ".join(map(str, sorted(strangers, key=str)))
+        return doubtful(
+            "decode", f"{said}; schema {ids} is registered, but not under the topic's subject",
+            "A start does not know its columns; the first batch that carries it adds them.",
+        )  # fmt: skip
+    return good("decode", said)
+
+
+@dataclass
+class _Times:
+    """What a sample says about the event-time field."""
+
+    rows: int = 0
+    nulls: int = 0
+    outside: int = 0
+    first: datetime | None = None
+    last: datetime | None = None
+    kinds: set[str] = field(default_factory=set)
+
+    def add(self, times: pa.TimestampArray, kind: str, window: tuple[datetime, datetime]) -> None:
+        self.rows, self.nulls = self.rows + len(times), self.nulls + times.null_count
+        held = times.drop_null()
+        if len(held) == 0:
+            return
+        low, high = (pa.scalar(bound, times.type) for bound in window)
+        self.outside += pc.sum(pc.or_(pc.less(held, low), pc.greater(held, high))).as_py()
+        least, most = (bound.as_py() for bound in pc.min_max(held).values())
+        self.first, self.last = min(least, self.first or least), max(most, self.last or most)
+        self.kinds.add(kind)
+
+
+def _event_time(walk: Walk, groups: list[Group], now: datetime) -> Finding:
+    """Judge the field's times: found unit, range, nulls, and the share outside the believable window."""
+    rule, found = walk.time_rule, _Times()
+    window = (now - rule.age_max, now + rule.ahead_max)
+    for group in groups:
+        try:
+            times, unit = event_time(group.rows, rule.field, rule.unit)
+            kind = short_type(column(group.rows, rule.field).type)
+        except ValueError as error:
+            return failure("event_time", ConfigError(f"{error}{_candidates(walk.plan.columns)}"))
+        found.add(times, kind if unit == "logical" else f"{kind} in {unit}", window)
+    if found.first is None or found.last is None:
+        return wrong("event_time", f"{rule.field} holds no time in {found.rows:,} rows", "Choose another field.")
+    said = f"{rule.field}, {' and '.join(sorted(found.kinds))}: {found.first:{_SECONDS}} to {found.last:{_SECONDS}}"
+    believed = f"now - {show_duration(rule.age_max)} to now + {show_duration(rule.ahead_max)}"
+    if not found.nulls + found.outside:
+        return good("event_time", f"{said}; all are believable ({believed})")
+    lost = [
+        f"{number:,} of {found.rows:,} rows ({number / found.rows:.1%}) {what}"
+        for number, what in ((found.nulls, "have none"), (found.outside, f"are outside {believed}"))
+        if number
+    ]
+    said += f"; {', '.join(lost)}: quarantined"
+    mend = "Check event_time.unit, max_age and max_ahead. `headrace preview --at assigned` shows them."
+    every = found.nulls + found.outside == found.rows
+    return wrong("event_time", said, mend) if every else doubtful("event_time", said, mend)
+
+
+def _candidates(columns: pa.Schema) -> str:
+    """Name the columns that could be an event time, as a mend."""
+    times = [each.name for each in columns if pa.types.is_temporal(each.type)]
+    longs = [each.name for each in columns if pa.types.is_int64(each.type)]
+    near = times or longs
+    return f". Set event_time.field to one that is: {', '.join(near)}." if near else ". Set event_time.field."
+
+
+def _buckets(groups: list[Group]) -> Finding:
+    hit = Counter(bucket for group in groups for bucket in group.buckets)
+    rows = sum(hit.values())
+    labels = sorted(", ".join(part or "null" for part in bucket) for bucket in hit)
+    ((most, number),) = hit.most_common(1)
+    span = labels[0] if len(labels) == 1 else f"{labels[0]} to {labels[-1]}"
+    said = f"{plural(len(hit), 'bucket')} in the sample: {span}"
+    if len(hit) > 1:
+        said += f"; {number / rows:.1%} of the rows in {', '.join(part or 'null' for part in most)}"
+    if len(hit) > _BUCKETS_MANY:
+        return doubtful(
+            "buckets", said, "Each commit writes a file to each of them: many small files. Consider wider buckets."
+        )
+    return good("buckets", said)

@@ -1,0 +1,216 @@
+"""`headrace explain`: why a batch was committed when it was, and what it cost.
+
+From the commit's own facts in the table's log: no driver need run, now or ever again.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from writer.config import Config
+from writer.errors import HeadraceError
+from writer.progress import OUTCOMES, Totals
+from writer.surface.screen import show
+from writer.surface.words import plural, reason
+from writer.tables.base import Entry
+from writer.tables.delta import DeltaLake
+from writer.units import show_size
+
+_ROOMS = ("skip", "split", "decode", "conform", "assign", "stage", "columnar")  # in the order of the line
+_PHASES = {
+    "wait": "between the batch before and this one",
+    "look": "topics, table, redo, range",
+    "tasks": "the rooms, and Spark around them",
+    "commit": "the table's commit",
+    "redo": "the dead-letter table",
+}
+_LATER = ("commit", "redo")  # a commit cannot say what it will cost itself
+_SMALL_SHARE = 0.001  # that would read 0.0 %
+_NEWEST = 50  # entries of the log that are looked at first: the last commit is nearly always there
+
+
+@dataclass(frozen=True)
+class Explained:
+    """One commit and what followed it: the next commit of the same driver knows what this one's commit cost."""
+
+    entry: Entry
+    phases: Mapping[str, float]  # wall seconds on the driver
+
+
+def explain(
+    config: Config, names: list[str], *, batch: int | None, version: int | None, as_json: bool, console: Console
+) -> int:
+    """Show the chosen or the last commit of each pipeline. Raises HeadraceError when there is none."""
+    found = {name: _found(config, name, batch, version) for name in names}
+    if as_json:
+        print(json.dumps({name: told(one) for name, one in found.items()}, indent=2))  # noqa: T201 - the output
+        return 0
+    for i, (name, one) in enumerate(found.items()):
+        show(Group(*([""] if i else []), *_page(name, one)), console)
+    return 0
+
+
+def choose(entries: Sequence[Entry], *, batch: int | None, version: int | None) -> Explained | None:
+    """Pick a commit of the log (newest first): by version, by the newest batch of that number, or the last."""
+    batches = [entry for entry in entries if entry.kind == "batch"]
+    for i, entry in enumerate(batches):
+        if (version is None or entry.version == version) and (batch is None or entry.facts["batch"] == batch):
+            after = (batches[i - 1].facts.get("former") or {}) if i else {}
+            later = after.get("phases", {}) if after.get("version") == entry.version else {}
+            return Explained(entry, {**entry.facts.get("phases", {}), **later})
+    return None
+
+
+def told(one: Explained) -> dict[str, Any]:
+    """Describe the commit as JSON values."""
+    facts = one.entry.facts
+    sums = Totals()
+    sums.add(facts)
+    kept = (
+        "run", "batch", "started", "assembled", "reason", "offsets", "waiting", "limits", "tasks", "value_bytes",
+        "rows", "bytes", "files", "buckets", "dead_letter_files", "dead_letter_bytes", "spilled_bytes",
+        "event_time_min", "event_time_max", "ranges",
+    )  # fmt: skip
+    return {
+        "version": one.entry.version,
+        "at": one.entry.at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "why": reason(facts),
+        **{name: facts.get(name) for name in kept},
+        "records": {name: sums.records[name] for name in OUTCOMES},
+        "offsets_without_records": sums.offsets_without_records,
+        "room_cpu_seconds": facts.get("seconds", {}),
+        "phase_seconds": dict(one.phases),
+    }
+
+
+def _found(config: Config, name: str, batch: int | None, version: int | None) -> Explained:
+    place = config.pipelines[name].table.location
+    table = DeltaLake(place, name)
+    if not table.exists():
+        raise HeadraceError(f"pipeline {name!r} has no table at {place} yet. `headrace run` makes it.")
+    entries: list[Entry] = []
+    for count in (_NEWEST, None) if batch is None and version is None else (None,):
+        entries = table.history(count)
+        one = choose(entries, batch=batch, version=version)
+        if one is not None:
+            return one
+    raise HeadraceError(_missing(name, place, entries, batch, version))
+
+
+def _missing(name: str, place: str, entries: Sequence[Entry], batch: int | None, version: int | None) -> str:
+    have = [entry for entry in entries if entry.kind == "batch"]
+    if not have:
+        return (
+            f"the table of pipeline {name!r} at {place} has no commit with records yet. `headrace status` tells more."
+        )
+    wanted = " of ".join(
+        filter(None, ("" if version is None else f"version {version}", "" if batch is None else f"batch {batch}"))
+    )
+    return (
+        f"the log of the table at {place} has no commit of pipeline {name!r} with {wanted}; it has versions "
+        f"{have[-1].version} to {have[0].version}, the last is batch {have[0].facts['batch']} of run "
+        f"{have[0].facts['run']}. Without --batch and --version, the last is explained."
+    )
+
+
+def _page(name: str, one: Explained) -> list[RenderableType]:
+    facts, at = one.entry.facts, one.entry.at
+    head = Text.assemble((name, "bold"), f"  batch {facts['batch']} of run {facts['run']}")
+    head.append(f", committed as version {one.entry.version} at {at:%Y-%m-%dT%H:%M:%S}Z", style="dim")
+    why = Text(f"Its batch ended because {reason(facts)}.")
+    tables: list[RenderableType] = [_records(facts), _rooms(facts), *([_phases(one.phases)] if one.phases else [])]
+    return [head, why, "", *(part for table in tables for part in (table, "")), _files(facts)]
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
+    return table
+
+
+def _records(facts: Mapping[str, Any]) -> Table:
+    sums = Totals()
+    sums.add(facts)
+    read = sums.records["read"]
+    table = _table("records", "count", "share")
+    for outcome in OUTCOMES[1:]:
+        count = sums.records[outcome]
+        style = "yellow" if count and outcome in ("dead_letters", "quarantined") else ""
+        table.add_row(outcome.replace("_", " "), f"{count:,}", _share(count, read), style=style)
+    table.add_row("read", f"{read:,}", "", style="bold")
+    if sums.offsets_without_records:
+        table.add_row("offsets without a record", f"{sums.offsets_without_records:,}", "", style="yellow")
+    return table
+
+
+def _rooms(facts: Mapping[str, Any]) -> Table:
+    seconds: Mapping[str, float] = facts.get("seconds", {})
+    read = sum(account.get("read", 0) for account in facts["ranges"])
+    known = [room for room in _ROOMS if room in seconds] + sorted(seconds.keys() - set(_ROOMS))
+    table = _table("room", "CPU s", "share", "µs/record")
+    for room in known:
+        table.add_row(
+            room, f"{seconds[room]:.3f}", _share(seconds[room], sum(seconds.values())), _each(seconds[room], read)
+        )
+    tasks = facts.get("tasks")
+    table.add_row(
+        "all" if tasks is None else f"all, in {plural(tasks, 'task')}", f"{sum(seconds.values()):.3f}", "",
+        _each(sum(seconds.values()), read), style="bold",
+    )  # fmt: skip
+    return table
+
+
+def _phases(phases: Mapping[str, float]) -> Table:
+    table = _table("driver", "wall s")
+    table.add_column("", style="dim")
+    for phase in [*_PHASES, *sorted(phases.keys() - _PHASES.keys())]:
+        if phase in phases:
+            table.add_row(phase, f"{phases[phase]:.3f}", _PHASES.get(phase, ""))
+        elif phase in _LATER:
+            table.add_row(phase, "-", f"{_PHASES[phase]}; the next commit of the same start will tell")
+    return table
+
+
+def _files(facts: Mapping[str, Any]) -> Table:
+    rows, read = facts["rows"], sum(account.get("read", 0) for account in facts["ranges"])
+    grid = Table.grid(padding=(0, 3, 0, 0))
+    grid.add_column(style="dim")
+    if facts.get("value_bytes") and read:
+        grid.add_row(
+            "read", f"{show_size(facts['value_bytes'])} of values, {facts['value_bytes'] / read:.1f} bytes/record"
+        )
+    out = [
+        "" if facts.get("files") is None else plural(facts["files"], "file"), show_size(facts["bytes"]),
+        f"{facts['bytes'] / rows:.1f} bytes/row" if rows else "",
+        "" if facts.get("buckets") is None else plural(facts["buckets"], "bucket"),
+    ]  # fmt: skip
+    grid.add_row("written", ", ".join(filter(None, out)))
+    if facts.get("dead_letter_files"):
+        letters = plural(facts["dead_letter_files"], "file")
+        grid.add_row("dead letters", f"{letters}, {show_size(facts['dead_letter_bytes'])}")
+    grid.add_row("spilled", show_size(facts.get("spilled_bytes", 0)))
+    if facts["event_time_min"] is not None:
+        grid.add_row("event times", f"from {_utc(facts['event_time_min'])} to {_utc(facts['event_time_max'])}")
+    return grid
+
+
+def _utc(text: str) -> str:
+    return datetime.fromisoformat(text).astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _share(part: float, whole: float) -> str:
+    if not whole:
+        return ""
+    return f"{part / whole:.4%}" if 0 < part / whole < _SMALL_SHARE else f"{part / whole:.1%}"
+
+
+def _each(seconds: float, records: int) -> str:
+    return f"{seconds / records * 1e6:.2f}" if records else ""

@@ -1,0 +1,132 @@
+"""The shape of `/status` and of `headrace status --json`: one for both, whoever tells."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from writer.lag import Lag, arrival_rate, lags
+from writer.progress import OUTCOMES, Batch, Commit, Logs, Totals, View
+
+Source = Literal["driver", "lake"]
+_OF_LATE = timedelta(minutes=15)
+
+
+def document(views: Iterable[View], now: datetime, source: Source = "driver") -> dict[str, Any]:
+    """Describe pipelines as JSON values. `source` says who knows: the running driver, or the lake without it."""
+    return {"at": _iso(now), "pipelines": {view.pipeline: _described(view, now, source) for view in views}}
+
+
+def _described(view: View, now: datetime, source: Source) -> dict[str, Any]:
+    delay = timedelta(seconds=view.limits.get("delay_max_seconds") or 0)
+    return {
+        "source": source,
+        "state": view.state,
+        "error": view.error,
+        "since": _iso(view.since),
+        "since_seconds": _age(view.since, now),
+        "epoch": view.epoch,
+        "run": view.run,
+        "batch": None if view.batch is None else _batch(view.batch, now),
+        "lag": _lag(view.logs, lags(view.logs, view.frontier, now), view.frontier, now),
+        "rates": {
+            "arriving_per_second": _rounded(arrival_rate(view.logs.samples)),
+            "committed_per_second": _rounded(commit_rate(view.commits, now, delay)),
+        },
+        "limits": view.limits,
+        "last_commit": _commit(view.commits[0]) if view.commits else None,
+        "commit_age_seconds": _age(view.committed_at, now),
+        "commits": [_commit(commit) for commit in view.commits],
+        "totals": _totals(view.totals, view.since),
+        "buckets": view.buckets,
+        "event_time_newest": None if view.event_time_newest is None else _iso(view.event_time_newest),
+        "watermark_delay_seconds": None
+        if view.event_time_newest is None
+        else _rounded((now - view.event_time_newest).total_seconds()),
+        "schemas": dict(view.schemas),
+        "mirror_failures": view.mirror_failures,
+    }
+
+
+def commit_rate(commits: Sequence[Commit], now: datetime, delay_max: timedelta) -> float | None:
+    """Records per second over the commits of late (newest first); None for fewer than two.
+
+    What the oldest holds came before it, so it only marks the beginning. Silence longer than the delay counts.
+    """
+    since = now - max(_OF_LATE, 3 * delay_max)
+    commits = [commit for commit in commits if commit.at >= since]
+    if len(commits) < 2:  # noqa: PLR2004 - a span has two ends
+        return None
+    until = max(commits[0].at, now - delay_max)
+    seconds = (until - commits[-1].at).total_seconds()
+    read = sum(account.get("read", 0) for commit in commits[:-1] for account in commit.facts["ranges"])
+    return read / seconds if seconds > 0 else None
+
+
+def _batch(batch: Batch, now: datetime) -> dict[str, Any]:
+    return {
+        "number": batch.number, "offsets": batch.offsets, "phase": batch.phase,
+        "seconds": _age(batch.began, now), "phase_seconds": _age(batch.phase_began, now),
+    }  # fmt: skip
+
+
+def _lag(logs: Logs, found: list[Lag], frontier: Mapping[tuple[str, int], int], now: datetime) -> dict[str, Any]:
+    """Sum up the partitions. Null where Kafka has not said it."""
+    seconds = [lag.seconds for lag in found if lag.seconds is not None]
+    headroom = [lag.headroom_seconds for lag in found if lag.headroom_seconds is not None]
+    worst = max(found, key=lambda lag: (lag.seconds or 0.0, lag.offsets), default=None)
+    return {
+        "offsets": sum(lag.offsets for lag in found) if found else None,
+        "seconds": _rounded(max(seconds)) if len(seconds) == len(found) and seconds else None,
+        "worst": None
+        if worst is None or not worst.offsets
+        else {"topic": worst.topic, "partition": worst.partition, "offsets": worst.offsets},
+        "source_age_seconds": _age(logs.samples[-1].at if logs.samples else None, now),
+        "headroom_seconds": _rounded(min(headroom, default=None)),
+        "partitions": [
+            {
+                "topic": lag.topic, "partition": lag.partition, "frontier": frontier.get((lag.topic, lag.partition)),
+                "offsets": lag.offsets, "seconds": _rounded(lag.seconds), "headroom_offsets": lag.headroom_offsets,
+                "headroom_seconds": _rounded(lag.headroom_seconds),
+            }
+            for lag in found
+        ],
+    }  # fmt: skip
+
+
+def _commit(commit: Commit) -> dict[str, Any]:
+    facts = commit.facts
+    sums = Totals()
+    sums.add(facts)
+    return {
+        "version": commit.version, "at": _iso(commit.at), "run": facts.get("run"), "batch": facts.get("batch"),
+        "reason": facts.get("reason"), **{name: sums.records[name] for name in OUTCOMES}, "files": facts.get("files"),
+        "bytes": facts["bytes"], "buckets": facts.get("buckets"), "seconds": _seconds(commit),
+    }  # fmt: skip
+
+
+def _seconds(commit: Commit) -> float | None:
+    spent = [seconds for phase, seconds in commit.phases.items() if phase != "wait"]
+    return _rounded(sum(spent)) if spent else None
+
+
+def _totals(totals: Totals, since: datetime) -> dict[str, Any]:
+    return {
+        "since": _iso(since), "commits": dict(totals.commits),
+        "records": {name: totals.records[name] for name in OUTCOMES}, "value_bytes": totals.value_bytes,
+        "files": totals.files, "bytes": totals.bytes,
+        "dead_letter_bytes": totals.dead_letter_bytes, "spilled_bytes": totals.spilled_bytes,
+        "offsets_without_records": totals.offsets_without_records,
+        "room_cpu_seconds": {room: round(seconds, 3) for room, seconds in totals.rooms.items()},
+    }  # fmt: skip
+
+
+def _age(at: datetime | None, now: datetime) -> float | None:
+    return None if at is None else _rounded(max(0.0, (now - at).total_seconds()))
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+def _iso(at: datetime) -> str:
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,56 @@
+"""One line of `headrace validate`: what was looked at, what was found, and what would mend it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+Status = Literal["ok", "warning", "failed", "not_checked"]
+MARKS: Final[Mapping[Status, str]] = MappingProxyType({"ok": "✓", "warning": "!", "failed": "✗", "not_checked": "-"})
+PLAIN_MARKS: Final[Mapping[Status, str]] = MappingProxyType({**MARKS, "ok": "+", "failed": "x"})  # without Unicode
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check found. `mend` says what to do, for each warning that asks for it and each failure."""
+
+    check: str
+    status: Status
+    message: str
+    mend: str = ""
+    pipeline: str | None = None
+
+    def document(self) -> dict[str, Any]:
+        """Return the finding as JSON values."""
+        found = asdict(self)
+        return {name: found[name] for name in ("check", "pipeline", "status", "message", "mend")}
+
+
+def good(check: str, message: str) -> Finding:
+    """As it should be."""
+    return Finding(check, "ok", message)
+
+
+def doubtful(check: str, message: str, mend: str = "") -> Finding:
+    """The writer runs, but somebody should know."""
+    return Finding(check, "warning", message, mend)
+
+
+def wrong(check: str, message: str, mend: str) -> Finding:
+    """The writer would not run, or would write nothing but dead letters."""
+    return Finding(check, "failed", message, mend)
+
+
+def failure(check: str, error: Exception) -> Finding:
+    """Take an error's sentence apart: what it says, and the mend at its end."""
+    text = str(error)
+    for mark in (". ", "; "):
+        what, found, mend = text.rpartition(mark)
+        if found:
+            return wrong(check, what, f"{mend[0].upper()}{mend[1:].removesuffix('.')}.".replace("?.", "?"))
+    return wrong(check, text, "")
+
+
+def skipped(check: str, why: str) -> Finding:
+    """Not looked at, because something else failed or was not asked for."""
+    return Finding(check, "not_checked", f"not checked: {why}")

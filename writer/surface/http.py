@@ -1,0 +1,211 @@
+"""What a running driver tells over HTTP, and where the command finds it. Read only.
+
+`/metrics` for Prometheus, `/healthz` and `/readyz` for a supervisor, `/status` for `headrace status`.
+"""
+
+import errno
+import ipaddress
+import json
+import os
+import socket
+import socketserver
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import ProxyHandler, build_opener
+
+from writer import log
+from writer.config import Http
+from writer.errors import ConfigError, HeadraceError
+from writer.progress import Progress, View
+from writer.surface.facts import document
+from writer.surface.metrics import exposition
+
+_SILENT_CLIENT_S = 10  # a connection that says nothing for so long is closed
+_ANSWER_WITHIN_S = 2.0
+_POLL_S = 0.1  # the end waits for it once
+_TEXT, _JSON = "text/plain; charset=utf-8", "application/json"
+Answer = tuple[HTTPStatus, str, bytes]
+
+
+@dataclass(frozen=True)
+class Driver:
+    """A driver that serves a pipeline: what stands in `<checkpoints>/<pipeline>/driver.json`."""
+
+    url: str
+    pid: int
+    started: str  # when this process began to serve
+    epoch: int
+
+
+def alive(views: list[View]) -> list[str]:
+    """Return why the driver is not healthy: one line for each pipeline that failed. A slow batch is no reason."""
+    return [f"pipeline {view.pipeline} failed: {view.error}" for view in views if view.state == "failed"]
+
+
+def ready(views: list[View]) -> list[str]:
+    """Return why the driver is not ready: one line for each pipeline whose query has not started."""
+    return [f"pipeline {view.pipeline} is starting" for view in views if view.state == "starting"] + alive(views)
+
+
+def answer(path: str, accept: str, board: Mapping[str, Progress], now: datetime) -> Answer:
+    """Answer a GET."""
+    match path.split("?", 1)[0]:
+        case "/metrics":
+            body, content_type = exposition(board, accept)
+            return HTTPStatus.OK, content_type, body
+        case "/status":
+            told = document((progress.view() for progress in board.values()), now)
+            return HTTPStatus.OK, _JSON, (json.dumps(told) + "\n").encode()
+        case "/healthz":
+            return _verdict(alive([progress.view() for progress in board.values()]))
+        case "/readyz":
+            return _verdict(ready([progress.view() for progress in board.values()]))
+        case "/":
+            return HTTPStatus.OK, _TEXT, b"headrace\n\n/metrics\n/healthz\n/readyz\n/status\n"
+    return HTTPStatus.NOT_FOUND, _TEXT, b"not here; see /\n"
+
+
+def _verdict(reasons: list[str]) -> Answer:
+    if reasons:
+        return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, ("\n".join(reasons) + "\n").encode()
+    return HTTPStatus.OK, _TEXT, b"ok\n"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = _SILENT_CLIENT_S
+    server: "_Server"
+
+    def do_GET(self) -> None:
+        """Answer from the board."""
+        status, content_type, body = answer(
+            self.path, self.headers.get("Accept", ""), self.server.board, datetime.now(UTC)
+        )
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    do_HEAD = do_GET  # noqa: N815 - the name that http.server looks for
+
+    def version_string(self) -> str:
+        """Name the server, and not what it is made of."""
+        return "headrace"
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the parameter's name is inherited
+        """Say nothing: scrapes come every few seconds."""
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], board: Mapping[str, Progress]) -> None:
+        self.board = board
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, _Handler)
+
+    def server_bind(self) -> None:
+        """Bind without asking a name server for this machine's name, which can take long."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - inherited
+        """A client that goes away is nobody's fault; anything else is ours."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            log.detail(error)
+
+
+@contextmanager
+def serving(settings: Http, board: Mapping[str, Progress]) -> Iterator[str | None]:
+    """Serve while inside; gives the URL, None when it is switched off. Raises HeadraceError when the port is taken."""
+    if not settings.enabled:
+        yield None
+        return
+    server = _bound(settings, board)
+    thread = threading.Thread(target=server.serve_forever, args=[_POLL_S], name="http", daemon=True)
+    thread.start()
+    url = _url(settings.host, server.server_port)
+    log.event("http_listening", url=url)
+    try:
+        yield url
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _bound(settings: Http, board: Mapping[str, Progress]) -> _Server:
+    try:
+        return _Server((settings.host, settings.port), board)
+    except OSError as error:
+        where = f"{settings.host}:{settings.port}"
+        if error.errno == errno.EADDRINUSE:
+            raise HeadraceError(
+                f"port {settings.port} of {settings.host} is taken, perhaps by another driver. Set http.port to a free "
+                "one (0 takes any), or http.enabled to false."
+            ) from error
+        raise ConfigError(
+            f"cannot listen on {where}: {error.strerror or error}. Correct http.host or http.port."
+        ) from error
+
+
+def _url(host: str, port: int) -> str:
+    """Write the URL; who listens on every address is found on this machine's own."""
+    with suppress(ValueError):
+        address = ipaddress.ip_address(host)
+        if address.is_unspecified:
+            host = "127.0.0.1" if isinstance(address, ipaddress.IPv4Address) else "::1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def announce(checkpoints: str, pipeline: str, driver: Driver) -> None:
+    """Write where the driver is found. Whoever reads sees the old file or the new one, whole."""
+    path = _place(checkpoints, pipeline)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".driver-{driver.pid}.json")
+    fresh.write_text(json.dumps(asdict(driver)) + "\n", encoding="utf-8")
+    fresh.replace(path)
+
+
+def retract(checkpoints: str, pipeline: str, driver: Driver) -> None:
+    """Remove the file, unless another driver has written its own by now."""
+    if announced(checkpoints, pipeline) == driver:
+        _place(checkpoints, pipeline).unlink(missing_ok=True)
+
+
+def announced(checkpoints: str, pipeline: str) -> Driver | None:
+    """Read where the driver is found; None when none says so. It may be gone: nobody removes a file after a kill."""
+    try:
+        return Driver(**json.loads(_place(checkpoints, pipeline).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def asked(driver: Driver, pipeline: str) -> dict[str, Any] | None:
+    """Ask a driver for the status of its pipeline; None when nobody answers there, or another one does."""
+    opener = build_opener(ProxyHandler({}))  # it is on this machine, or near
+    try:
+        with opener.open(f"{driver.url}/status", timeout=_ANSWER_WITHIN_S) as response:
+            found: dict[str, Any] = json.loads(response.read())["pipelines"][pipeline]
+    except (URLError, OSError, ValueError, LookupError, TypeError):
+        return None
+    return found if found.get("epoch") == driver.epoch else None
+
+
+def me(url: str, epoch: int) -> Driver:
+    """Describe this process."""
+    return Driver(url, os.getpid(), datetime.now(UTC).isoformat(timespec="seconds"), epoch)
+
+
+def _place(checkpoints: str, pipeline: str) -> Path:
+    return Path(checkpoints) / pipeline / "driver.json"

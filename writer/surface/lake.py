@@ -1,0 +1,94 @@
+"""A pipeline as the table and Kafka show it, without its driver: what any reader of the lake can know."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from deltalake.exceptions import DeltaError
+
+from writer.config import Config
+from writer.errors import HeadraceError
+from writer.kafka import Cluster
+from writer.lag import RATE_WINDOW, listen, settle
+from writer.progress import COMMITS_KEPT, Commit, Logs, Sample, Seen, Totals, View, event_time_newest
+from writer.rooms.report import Source
+from writer.tables.base import CommitFailed, Entry, Part
+from writer.tables.delta import DeltaLake, DeltaSnapshot
+
+_ENTRIES_LOOKED_AT = 500  # of the table's log, for the totals since the last start
+
+
+def view(name: str, config: Config, cluster: Cluster, now: datetime) -> View:
+    """Put together what the table and Kafka show. What cannot be read is said in `error`, and left empty."""
+    settings = config.pipelines[name]
+    state: Seen = "not started"
+    trouble: list[str] = []
+    table = DeltaLake(settings.table.location, name)
+    snapshot, entries, buckets, frontier, logs = None, list[Entry](), 0, dict[Source, int](), Logs()
+    try:
+        if table.exists():
+            snapshot, buckets = table.snapshot(), len(table.buckets())
+        if snapshot is not None and snapshot.epoch > 0:
+            state, entries = "unknown", table.history(_ENTRIES_LOOKED_AT)
+    except (CommitFailed, DeltaError, OSError, ValueError) as error:
+        state = "unreadable"
+        trouble.append(" ".join(str(error).split()))
+    try:
+        frontier, logs = heard(cluster, settings.topics, snapshot, now)
+    except HeadraceError as error:
+        trouble.append(str(error))
+    blank = View(
+        pipeline=name, state=state, since=now, error="; ".join(trouble), epoch=None, run=None, batch=None,
+        frontier=frontier, limits={}, commits=(), committed_at=None, event_time_newest=None, totals=Totals(),
+        phases={}, durations=(), duration_sum_seconds=0.0, duration_last_seconds=None, schemas={}, buckets=0,
+        mirror_failures=0, logs=logs,
+    )  # fmt: skip
+    return blank if snapshot is None else _filled(replace(blank, buckets=buckets), snapshot, entries)
+
+
+def heard(
+    cluster: Cluster, topics: list[str], snapshot: DeltaSnapshot | None, now: datetime
+) -> tuple[dict[Source, int], Logs]:
+    """Ask Kafka for all that a driver would know after some minutes, and the table for the frontier.
+
+    A topic that was created again since the last start has no frontier yet. Raises BrokerUnreachable, ConfigError.
+    """
+    known = cluster.topics(topics)
+    numbers = {} if snapshot is None else snapshot.incarnations()
+    frontier = {}
+    for topic in known.values():
+        ids = numbers.get(topic.name, [])
+        for partition in range(topic.partitions) if topic.id in ids[-1:] else ():
+            at = snapshot.frontier(Part(topic.name, len(ids), partition)) if snapshot else None
+            if at is not None:
+                frontier[topic.name, partition] = at
+    sample, starts = listen(cluster, topics, now)
+    logs = Logs((sample,), starts, _retention(cluster, topics))
+    dated = settle(cluster, logs, frontier, now)
+    earlier = now - RATE_WINDOW
+    return frontier, replace(logs, samples=(Sample(earlier, cluster.at(earlier, sample.ends)), sample), dated=dated)
+
+
+def _retention(cluster: Cluster, topics: list[str]) -> Mapping[str, timedelta | None]:
+    with suppress(HeadraceError):  # it needs a right that the rest does not
+        return cluster.retention(topics)
+    return {}
+
+
+def _filled(blank: View, snapshot: DeltaSnapshot, entries: list[Entry]) -> View:
+    """Add what the table's log says: its last commits, and the sums since the last start."""
+    batches = [entry for entry in entries if entry.kind == "batch"]
+    start = next((i for i, entry in enumerate(entries) if entry.kind == "start"), len(entries))
+    totals = Totals()
+    for entry in entries[:start]:
+        totals.add(entry.facts)
+    newest = batches[0] if batches else None
+    return replace(
+        blank, epoch=snapshot.epoch, totals=totals,
+        since=entries[min(start, len(entries) - 1)].at if entries else blank.since,
+        run=newest.facts["run"] if newest else None, limits=newest.facts.get("limits", {}) if newest else {},
+        commits=tuple(Commit(entry.version, entry.at, entry.facts) for entry in batches[:COMMITS_KEPT]),
+        committed_at=newest.at if newest else None,
+        event_time_newest=max((t for e in batches if (t := event_time_newest(e.facts))), default=None),
+    )  # fmt: skip

@@ -1,0 +1,149 @@
+"""Text for a terminal, a pipe and a file alike: aligned columns that may stream, cut only where a person looks."""
+
+import io
+import json
+import os
+import re
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.text import Text
+
+from writer.surface.walk import plain
+
+_PIPE_WIDTH = 160  # columns when nobody's terminal says otherwise
+_GAP = "  "
+_TYPE = 13  # columns of a type, at most
+_SHORT_TYPES = {"timestamp[us, tz=UTC]": "timestamp", "date32[day]": "date"}
+_INSTANT = 23  # columns of an instant to the millisecond
+
+
+def console() -> Console:
+    """Open standard output: as wide as the terminal or COLUMNS says, and wide when it is a pipe.
+
+    A character that its encoding lacks becomes a question mark.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH
+    return Console(highlight=False, width=wide)
+
+
+def emit(document: object) -> None:
+    """Print one JSON document on one line, at once."""
+    sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a sheet. The last cell of a row takes what is left of the line."""
+
+    title: str
+    right: bool = False
+    style: str = ""
+    width_min: int = 0
+    width_max: int = 40
+
+
+class Sheet:
+    """Rows under columns, printed as they come. The first rows settle the widths, so that later ones line up."""
+
+    def __init__(self, out: Console, columns: Sequence[Column]) -> None:
+        self._out, self._columns = out, columns
+        self._widths: list[int] = []
+
+    def add(self, rows: Sequence[Sequence[str | Text]]) -> None:
+        """Print the rows, under the titles if they are the first. A row may end early."""
+        if not self._widths:
+            titles = [column.title for column in self._columns]
+            self._widths = [
+                min(max(column.width_min, *_lengths(i, [titles, *rows])), column.width_max)
+                for i, column in enumerate(self._columns)
+            ]
+            self._print([Text(title, "bold") for title in titles])
+        for row in rows:
+            self._print(row)
+
+    def _print(self, row: Sequence[str | Text]) -> None:
+        line = Text()
+        for at, (cell, column, width) in enumerate(zip(row, self._columns, self._widths, strict=False)):
+            text = cell.copy() if isinstance(cell, Text) else Text(cell, column.style)
+            if at == len(row) - 1 and not column.right:
+                line.append_text(text)
+                break
+            if cell_len(text.plain) > width:
+                text.truncate(width, overflow="ellipsis")
+            blank = " " * (width - cell_len(text.plain))
+            line.append_text(Text(blank) + text if column.right else text + Text(blank))
+            line.append(_GAP)
+        line.rstrip()
+        line.truncate(self._out.width, overflow="ellipsis")
+        self._out.print(line, no_wrap=True, crop=False, soft_wrap=True)
+
+
+def hanging(out: Console, head: str, text: str, style: str = "") -> None:
+    """Print a head, and a text beside it that wraps within its own columns on a terminal, and not in a pipe."""
+    width = max(out.width - cell_len(head) - 1, 20)
+    narrow = out.is_terminal or "COLUMNS" in os.environ
+    parts = textwrap.wrap(text, width, break_on_hyphens=False) if narrow else [text]
+    blank = "\n" + " " * cell_len(head)
+    out.print(Text(head).append(blank.join(parts), style), soft_wrap=True)
+
+
+def _lengths(at: int, rows: Sequence[Sequence[str | Text]]) -> Iterator[int]:
+    """Lengths of the cells of a column, those that take the rest of a line but for the last column left out."""
+    for row in rows:
+        if at < len(row) - 1 or at == len(rows[0]) - 1 == len(row) - 1:
+            yield cell_len(str(row[at]))
+
+
+def sentence(out: Console, text: str, style: str = "") -> None:
+    """Print a sentence whole: a terminal wraps it, a pipe gets one line."""
+    out.print(Text(text, style), soft_wrap=not out.is_terminal)
+
+
+def instant(value: datetime | None) -> str:
+    """Write an instant in UTC, to the millisecond."""
+    return "no time" if value is None else f"{value:%Y-%m-%d %H:%M:%S}.{value.microsecond // 1000:03d}"
+
+
+def cell(value: Any, width: int) -> Text:
+    """Write a decoded value in at most `width` columns."""
+    match value:
+        case None:
+            return Text("null", "dim")
+        case "":
+            return Text('""', "dim")
+        case str():
+            text = value if value.isprintable() else json.dumps(value, ensure_ascii=False)
+        case bool():
+            text = str(value).lower()
+        case bytes():
+            text = f"0x{value[: width // 2].hex()}"
+        case datetime():
+            text = instant(value) if width >= _INSTANT else f"{value:%Y-%m-%d %H:%M:%S}"
+        case list() | dict():
+            text = json.dumps(plain(value), ensure_ascii=False)
+        case _:
+            text = str(plain(value))
+    return Text(text if cell_len(text) <= width else set_cell_size(text, width - 1) + "…")
+
+
+def visible(value: bytes) -> str:
+    """Show bytes as ASCII, a dot for each that has no glyph."""
+    return "".join(chr(byte) if 32 <= byte < 127 else "·" for byte in value)  # noqa: PLR2004 - printable ASCII
+
+
+def short_type(kind: pa.DataType) -> str:
+    """Name a table type in few letters."""
+    text = _SHORT_TYPES.get(str(kind), str(kind))
+    text = re.sub(r"decimal128\((\d+), (\d+)\)", r"decimal(\1,\2)", text).replace("element: ", "").replace("item: ", "")
+    return text if len(text) <= _TYPE else text.partition("<")[0][:_TYPE]

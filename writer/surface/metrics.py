@@ -1,0 +1,299 @@
+"""The catalogue of metrics: the one source of what `/metrics` says and of what docs/METRICS.md says about it."""
+
+import platform
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Literal
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+from writer.lag import Lag, lags
+from writer.progress import DECODERS, DURATION_BOUNDS, OUTCOMES, Progress, View
+
+_PARTITION = ("pipeline", "topic", "partition")
+Value = tuple[tuple[str, ...], float]  # values of the labels after the pipeline, and the number
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One pipeline at the moment of a scrape."""
+
+    view: View
+    lags: list[Lag]
+    now: datetime
+
+    def age(self, at: datetime | None) -> list[Value]:
+        """Seconds since then; nothing when it never was."""
+        return [] if at is None else [((), max(0.0, (self.now - at).total_seconds()))]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One entry of the catalogue. `read` gives its values for one pipeline."""
+
+    name: str
+    kind: Literal["gauge", "counter", "histogram"]
+    help: str
+    read: Callable[[Reading], Iterable[Value]]
+    labels: tuple[str, ...] = ("pipeline",)
+
+
+def _plain(read: Callable[[Reading], float]) -> Callable[[Reading], list[Value]]:
+    return lambda reading: [((), read(reading))]
+
+
+def _by_partition(read: Callable[[Lag], float | None]) -> Callable[[Reading], list[Value]]:
+    def values(reading: Reading) -> list[Value]:
+        found = ((lag, read(lag)) for lag in reading.lags)
+        return [((lag.topic, str(lag.partition)), value) for lag, value in found if value is not None]
+
+    return values
+
+
+def _named(
+    read: Callable[[Reading], Mapping[str, float]], always: tuple[str, ...] = ()
+) -> Callable[[Reading], list[Value]]:
+    """Read one value for each name; those of `always` are there from the beginning, so that a rate can be taken."""
+    return lambda reading: [((name,), value) for name, value in {**dict.fromkeys(always, 0), **read(reading)}.items()]
+
+
+def _source_age(reading: Reading) -> list[Value]:
+    samples = reading.view.logs.samples
+    return reading.age(samples[-1].at if samples else reading.view.since)
+
+
+def _last_duration(reading: Reading) -> list[Value]:
+    last = reading.view.duration_last_seconds
+    return [] if last is None else [((), last)]
+
+
+CATALOGUE: tuple[Metric, ...] = (
+    Metric("headrace_build_info", "gauge", "Always 1; the versions that run.", lambda _: [], ("version", "python")),
+    Metric(
+        "headrace_pipeline_alive",
+        "gauge",
+        "1 while the pipeline starts, runs or drains; 0 when it failed or ended.",
+        _plain(lambda r: float(r.view.state in ("starting", "running", "draining"))),
+    ),
+    Metric(
+        "headrace_epoch",
+        "gauge",
+        "Number of starts that the pipeline has had, from the table. Two drivers that rise in turn fence each other.",
+        lambda r: [] if r.view.epoch is None else [((), r.view.epoch)],
+    ),
+    Metric(
+        "headrace_run_id",
+        "gauge",
+        "Number of the checkpoint that the query uses; it rises with each new run.",
+        lambda r: [] if r.view.run is None else [((), r.view.run)],
+    ),
+    Metric(
+        "headrace_lag_rows",
+        "gauge",
+        "Offsets between the frontier and the end of the log.",
+        _by_partition(lambda lag: lag.offsets),
+        _PARTITION,
+    ),
+    Metric(
+        "headrace_lag_seconds",
+        "gauge",
+        "How long the oldest offset that is not committed has waited; 0 when nothing waits. Between two looks at Kafka "
+        "the log is taken to grow evenly; what came more than an hour ago, or before the driver listened, is dated by "
+        "its record timestamp, to 5 %.",
+        _by_partition(lambda lag: lag.seconds),
+        _PARTITION,
+    ),
+    Metric(
+        "headrace_lag_source_age_seconds",
+        "gauge",
+        "Seconds since Kafka last told where the logs end. Lag and headroom are blind when it grows.",
+        _source_age,
+    ),
+    Metric(
+        "headrace_retention_headroom_seconds",
+        "gauge",
+        "Time until the topic's retention.ms takes the oldest offset that is not committed; below 0 it is due. Not "
+        "there when nothing waits or the topic keeps records without a limit in time. retention.bytes is not reckoned.",
+        _by_partition(lambda lag: lag.headroom_seconds),
+        _PARTITION,
+    ),
+    Metric(
+        "headrace_retention_headroom_rows",
+        "gauge",
+        "Offsets between the beginning of the log and the frontier; below 0, so many were lost to retention.",
+        _by_partition(lambda lag: lag.headroom_offsets),
+        _PARTITION,
+    ),
+    Metric(
+        "headrace_commit_age_seconds",
+        "gauge",
+        "Seconds since the newest commit, also of an earlier start. A topic without new records makes it grow too.",
+        lambda r: r.age(r.view.committed_at),
+    ),
+    Metric(
+        "headrace_watermark_delay_seconds",
+        "gauge",
+        "Now minus the newest event time in the table. Events from the future make it small, late ones do not grow it.",
+        lambda r: (
+            [] if r.view.event_time_newest is None else [((), (r.now - r.view.event_time_newest).total_seconds())]
+        ),
+    ),
+    Metric(
+        "headrace_batch_in_progress_seconds",
+        "gauge",
+        "Seconds since the batch that is being carried began; 0 when none is.",
+        lambda r: [((), 0.0)] if r.view.batch is None else r.age(r.view.batch.began),
+    ),
+    Metric(
+        "headrace_batch_last_duration_seconds", "gauge", "Wall seconds of the last committed batch.", _last_duration
+    ),
+    Metric(
+        "headrace_batch_duration_seconds",
+        "histogram",
+        "Wall seconds of committed batches on the driver, from Spark's call to the end of redo.",
+        lambda _: [],
+    ),
+    Metric(
+        "headrace_driver_phase_seconds_total",
+        "counter",
+        "Wall seconds of the driver by phase: wait (between batches), look, tasks, commit, redo.",
+        _named(lambda r: r.view.phases),
+        ("pipeline", "phase"),
+    ),
+    Metric(
+        "headrace_room_cpu_seconds_total",
+        "counter",
+        "Processor seconds of the tasks by room, of committed batches. The JVM's are not in it.",
+        _named(lambda r: r.view.totals.rooms),
+        ("pipeline", "room"),
+    ),
+    Metric(
+        "headrace_commits_total",
+        "counter",
+        "Commits by the reason why their batch ended: size, backlog, timeout, start, once, replay.",
+        _named(lambda r: r.view.totals.commits),
+        ("pipeline", "reason"),
+    ),
+    Metric(
+        "headrace_records_read_total",
+        "counter",
+        "Records read, of committed batches. Equals the sum of headrace_records_total over its outcomes.",
+        _plain(lambda r: r.view.totals.records["read"]),
+    ),
+    Metric(
+        "headrace_read_bytes_total",
+        "counter",
+        "Bytes of the values of records read, of committed batches: Avro with its header, as Kafka holds it.",
+        _plain(lambda r: r.view.totals.value_bytes),
+    ),
+    Metric(
+        "headrace_records_total",
+        "counter",
+        "Committed records by outcome: rows, dead_letters, quarantined, tombstones.",
+        _named(lambda r: {name: n for name, n in r.view.totals.records.items() if name != "read"}, OUTCOMES[1:]),
+        ("pipeline", "outcome"),
+    ),
+    Metric(
+        "headrace_offsets_without_records_total",
+        "counter",
+        "Committed offsets that gave no record: transaction markers, or what compaction took. Else an alarm.",
+        _plain(lambda r: r.view.totals.offsets_without_records),
+    ),
+    Metric(
+        "headrace_dlq_rows_total",
+        "counter",
+        "Rows committed to the dead-letter table: dead letters and quarantined records.",
+        _plain(lambda r: r.view.totals.records["dead_letters"] + r.view.totals.records["quarantined"]),
+    ),
+    Metric(
+        "headrace_files_total",
+        "counter",
+        "Parquet files committed to the table.",
+        _plain(lambda r: r.view.totals.files),
+    ),
+    Metric("headrace_bytes_total", "counter", "Bytes of those files.", _plain(lambda r: r.view.totals.bytes)),
+    Metric(
+        "headrace_staged_bytes_total",
+        "counter",
+        "Bytes of committed files, those of the dead-letter table included.",
+        _plain(lambda r: r.view.totals.bytes + r.view.totals.dead_letter_bytes),
+    ),
+    Metric(
+        "headrace_spilled_bytes_total",
+        "counter",
+        "Bytes that tasks of committed batches wrote to local disk because their budget was full.",
+        _plain(lambda r: r.view.totals.spilled_bytes),
+    ),
+    Metric(
+        "headrace_open_buckets",
+        "gauge",
+        "Buckets of the table that have rows. None is sealed yet, so all are open.",
+        _plain(lambda r: r.view.buckets),
+    ),
+    Metric(
+        "headrace_schemas",
+        "gauge",
+        "Schemas that the pipeline knows, by decoder: native, fastavro, or rejected (records go to the dead letters).",
+        _named(lambda r: r.view.schemas, DECODERS),
+        ("pipeline", "decoder"),
+    ),
+    Metric(
+        "headrace_mirror_failures_total",
+        "counter",
+        "Times that the frontier could not be written to the consumer group of mirror_offsets.",
+        _plain(lambda r: r.view.mirror_failures),
+    ),
+)
+
+
+class Scrape(Collector):
+    """Reads the pipelines at the moment of the scrape."""
+
+    def __init__(self, board: Mapping[str, Progress], now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._board, self._now = board, now
+
+    def collect(self) -> Iterator[Family]:
+        """Give every family of the catalogue, those without a value too."""
+        now = self._now()
+        views = [progress.view() for progress in self._board.values()]
+        readings = [Reading(view, lags(view.logs, view.frontier, now), now) for view in views]
+        for metric in CATALOGUE:
+            yield _histogram(metric, readings) if metric.kind == "histogram" else _family(metric, readings)
+
+
+def exposition(board: Mapping[str, Progress], accept: str) -> tuple[bytes, str]:
+    """Return the page and its content type, in the format that the scraper prefers."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Scrape(board))
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type
+
+
+def _family(metric: Metric, readings: Iterable[Reading]) -> Family:
+    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    family = kind(metric.name, metric.help, labels=metric.labels)
+    if "pipeline" not in metric.labels:
+        family.add_metric([version("headrace"), platform.python_version()], 1)
+        return family
+    for reading in readings:
+        for values, number in metric.read(reading):
+            family.add_metric([reading.view.pipeline, *values], number)
+    return family
+
+
+def _histogram(metric: Metric, readings: Iterable[Reading]) -> Family:
+    """Prometheus wants each bound to count all that lies below it."""
+    family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+    for reading in readings:
+        below, buckets = 0, []
+        for bound, count in zip([*DURATION_BOUNDS, None], reading.view.durations, strict=True):
+            below += count
+            buckets.append(("+Inf" if bound is None else str(bound), below))
+        family.add_metric([reading.view.pipeline], buckets, reading.view.duration_sum_seconds)
+    return family

@@ -1,0 +1,83 @@
+"""`headrace plan`: the arithmetic of sizing for the traffic that a topic really has, shown line by line."""
+
+from datetime import datetime
+
+from rich.console import Console
+from rich.text import Text
+
+from writer.config import Config
+from writer.kafka import Cluster
+from writer.registry import source
+from writer.surface import lines
+from writer.surface.preview import chosen
+from writer.surface.sizing import UTILISATION, Line, Rates, Sizing, document, rates, size
+from writer.surface.traffic import measured
+from writer.surface.walk import opened
+
+_NAME, _VALUE = 33, 13  # columns for a line's name and its value
+_SUMMED = ("cores", "on one machine", "lake a day", "files a day", "commits a day", "writes a day")
+
+
+def plan(
+    config: Config,
+    only: list[str] | None,
+    *,
+    records: int,
+    events_per_s: float | None,
+    rate: float | None,
+    as_json: bool,
+    now: datetime,
+) -> int:
+    """Size each pipeline by a sample of `records`. Returns the exit code. Raises HeadraceError."""
+    cluster = Cluster(config.kafka.bootstrap_servers, config.kafka.request_timeout)
+    known, out = rates(), lines.console()
+    done: dict[str, tuple[Sizing, str]] = {}
+    for name in chosen(config, only):
+        walk = opened(name, config, source(config.registry))
+        traffic, looked_at = measured(walk, config, cluster, records, now, events_per_s)
+        done[name] = (size(traffic, config.pipelines[name], known, rate), looked_at)
+        if not as_json:
+            _show(out, name, *done[name])
+    if as_json:
+        lines.emit([{**document(name, sizing), "sample": looked_at} for name, (sizing, looked_at) in done.items()])
+        return 0
+    if len(done) > 1:
+        _together(out, [sizing for sizing, _ in done.values()])
+    _provenance(out, known, rate)
+    return 0
+
+
+def _show(out: Console, name: str, sizing: Sizing, looked_at: str) -> None:
+    out.print(Text(name, "bold").append(f": {looked_at}", "dim"), soft_wrap=not out.is_terminal)
+    group = ""
+    for line in sizing.lines:
+        if line.group != group:
+            group = line.group
+            out.print()
+            out.print(Text(f"  {group}", "bold"))
+        _print(out, line)
+    for warning in sizing.warnings:
+        out.print()
+        lines.hanging(out, "  ! ", warning, "yellow")
+    out.print()
+
+
+def _print(out: Console, line: Line) -> None:
+    head = f"  {line.name:<{_NAME}}{line.shown:>{_VALUE}}   "
+    lines.hanging(out, head, line.how, "dim")
+
+
+def _together(out: Console, sizings: list[Sizing]) -> None:
+    out.print(Text(f"All {len(sizings)} pipelines in one application", "bold"))
+    for name in _SUMMED:
+        parts = [next(line for line in sizing.lines if line.name == name) for sizing in sizings]
+        total = Line("", name, sum(part.value for part in parts), parts[0].unit, " + ".join(p.shown for p in parts))
+        _print(out, total)
+    out.print()
+
+
+def _provenance(out: Console, known: Rates, rate: float | None) -> None:
+    said = "" if rate else f"{known.source} Measured on {known.machine}. --rate gives another.\n"
+    said += f"An estimate, at {UTILISATION:.0%} of the cores. --events-per-second sizes for other traffic."
+    for line in said.splitlines():
+        lines.hanging(out, "", line, "dim")

@@ -1,0 +1,300 @@
+"""Records of a topic as any room of the writer sees them, on a terminal or as JSON. Nothing is committed or changed."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, Literal
+
+import pyarrow as pa
+from rich.console import Console
+from rich.text import Text
+
+import bucketers
+from writer.config import Config, did_you_mean
+from writer.errors import ConfigError
+from writer.kafka import Cluster, Source
+from writer.registry import source
+from writer.rooms.plan import Rejected
+from writer.rooms.task import split
+from writer.rooms.wire import HEADER_BYTES
+from writer.surface import lines, sample
+from writer.surface.lines import Column, Sheet, cell, emit, instant, short_type
+from writer.surface.staged import show_staged
+from writer.surface.walk import Group, Walk, opened, plain
+from writer.surface.words import plural, span
+from writer.units import show_size
+
+Room = Literal["raw", "decoded", "assigned", "staged"]
+Record = dict[str, Any]  # one record as a room sees it
+_HEAD_BYTES = 48  # of a value, for the eye
+_HEX_BYTES = 4  # of them, as hex digits too
+_NAME = 24  # columns for the name of a decoded value, at most
+_CELL = 20  # for the value itself, at least
+_TROUBLE = {"dead_letter": "red", "quarantined": "yellow", "tombstone": "dim"}
+
+
+def preview(
+    config: Config, name: str | None, *, at: Room, records: int, start: str, follow: bool, as_json: bool, now: datetime
+) -> int:
+    """Show records of a pipeline's topics at a room. Returns the exit code. Raises HeadraceError."""
+    name = only(config, name)
+    topics = config.pipelines[name].topics
+    if follow and at == "staged":
+        raise ConfigError("--at staged shows finished files, which --follow never has; leave one of them out")
+    cluster = Cluster(config.kafka.bootstrap_servers, config.kafka.request_timeout)
+    spans = sample.spans(cluster, topics, records, sample.position(start))
+    out = lines.console()
+    look = Look(name, config, at, out, now, as_json=as_json, whole=not follow)
+    if follow:
+        with suppress(KeyboardInterrupt):
+            look.show(sample.follow(config.kafka, {source: span.start for source, span in spans.items()}))
+        return 0
+    batch = sample.read(config.kafka, spans)
+    if not as_json:
+        lines.sentence(out, _scope(name, topics, batch, spans, start), "dim")
+    if batch.num_rows:
+        look.show([batch])
+    return 0
+
+
+def only(config: Config, name: str | None) -> str:
+    """Return the pipeline that is meant. Raises ConfigError when there is none of that name, or several to choose."""
+    names = chosen(config, None if name is None else [name])
+    if len(names) > 1:
+        raise ConfigError(f"the configuration has {len(names)} pipelines; name one: --pipeline {' | '.join(names)}")
+    return names[0]
+
+
+def chosen(config: Config, only: list[str] | None) -> list[str]:
+    """Return the pipelines that are meant: those named, or all. Raises ConfigError."""
+    names = list(config.pipelines)
+    for name in only or []:
+        if name not in names:
+            raise ConfigError(f"the configuration has no pipeline {name!r}{did_you_mean(name, names)}")
+    return only or names
+
+
+class Look:
+    """One room of one pipeline, shown batch by batch."""
+
+    def __init__(
+        self, name: str, config: Config, at: Room, out: Console, now: datetime, *, as_json: bool, whole: bool
+    ) -> None:
+        """Show on `out`, or as JSON; `whole` means that one batch comes and may be summed up."""
+        self._name, self._config, self._at = name, config, at
+        self._out, self._now = out, now
+        self._json, self._whole = as_json, whole
+        self._sheet: Sheet | None = None
+
+    def show(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Show each batch as it comes."""
+        walk = None if self._at == "raw" else opened(self._name, self._config, source(self._config.registry))
+        for batch in batches:
+            if walk is None:
+                self._records(raw(batch))
+            elif self._at == "staged":
+                show_staged(walk, batch, self._now, self._out, as_json=self._json)
+            elif self._at == "decoded":
+                self._records(decoded(walk, batch), walk)
+            else:
+                self._records(assigned(walk, batch, self._now), walk)
+
+    def _records(self, records: list[Record], walk: Walk | None = None) -> None:
+        if self._json:
+            for record in records:
+                emit(plain(record))
+            return
+        if walk is None:
+            self._lines(_RAW, [_raw_line(record) for record in records])
+        elif self._at == "decoded":
+            _transposed(self._out, [record for record in records if record["outcome"] == "row"], walk)
+            _others(self._out, [record for record in records if record["outcome"] != "row"])
+        else:
+            self._lines(_ASSIGNED, [_assigned_line(record) for record in records])
+        if walk is not None and self._whole:
+            lines.sentence(self._out, _summary(records, walk), "dim")
+
+    def _lines(self, columns: list[Column], rows: list[list[str | Text]]) -> None:
+        self._sheet = self._sheet or Sheet(self._out, columns)
+        self._sheet.add(rows)
+
+
+def raw(batch: pa.RecordBatch) -> list[Record]:
+    """Describe records as Kafka holds them."""
+    table = pa.Table.from_batches([batch])
+    ids = {
+        at: schema_id
+        for schema_id, group in split(table.filter(table.column("value").is_valid()))
+        for at in _places(group)
+    }
+    values = table.column("value").to_pylist()
+    return [
+        {**about, "schema_id": ids.get(place), "bytes": len(value or b""), "value_hex": value}
+        for (place, about), value in zip(_about(table), values, strict=True)
+    ]
+
+
+def decoded(walk: Walk, batch: pa.RecordBatch) -> list[Record]:
+    """Describe records after decode and conform: the row, or why there is none."""
+    return _told(batch, walk.decoded(batch), walk, ())
+
+
+def assigned(walk: Walk, batch: pa.RecordBatch, now: datetime) -> list[Record]:
+    """Describe records after assign: event time and bucket, or why there is none."""
+    columns = bucketers.build(walk.config.pipelines[walk.name].bucket).columns
+    return _told(batch, walk.assigned(batch, now), walk, columns)
+
+
+def _told(batch: pa.RecordBatch, groups: Iterable[Group], walk: Walk, columns: tuple[str, ...]) -> list[Record]:
+    found: dict[tuple[str, int, int], Record] = {}
+    for group in groups:
+        times = group.event_time.to_pylist() if group.event_time is not None else []
+        rows, kept, places = group.rows.to_pylist(), _places(group.kept), _places(group.records)
+        for at, place in enumerate(kept):
+            about: Record = {"schema_id": group.schema_id, "outcome": "row"}
+            if columns:
+                bucket = dict(zip(columns, group.buckets[at], strict=True))
+                about |= {"event_time": times[at], "unit": group.unit, "bucket": bucket}
+            else:
+                about["row"] = {name: rows[at][name] for name in walk.plan.columns.names}
+            found[place] = about
+        for letter in group.letters:
+            found[places[letter.position]] = {
+                "schema_id": group.schema_id, "outcome": letter.outcome, "reason": letter.reason,
+            }  # fmt: skip
+    tombstone = {"schema_id": None, "outcome": "tombstone"}
+    return [{**about, **found.get(place, tombstone)} for place, about in _about(pa.Table.from_batches([batch]))]
+
+
+def _about(table: pa.Table) -> Iterator[tuple[tuple[str, int, int], Record]]:
+    for row in table.select(["topic", "partition", "offset", "timestamp", "key"]).to_pylist():
+        key = row.pop("key")
+        row["key"] = None if key is None else key.decode("utf-8", "backslashreplace")
+        yield (row["topic"], row["partition"], row["offset"]), row
+
+
+def _places(records: pa.Table) -> list[tuple[str, int, int]]:
+    columns = [records.column(name).to_pylist() for name in ("topic", "partition", "offset")]
+    return list(zip(*columns, strict=True))
+
+
+def _scope(name: str, topics: list[str], batch: pa.RecordBatch, spans: Mapping[Source, sample.Span], start: str) -> str:
+    since = "" if start in ("latest", "earliest") else f" from {start} on"
+    offsets = sum(span.end - span.start for span in spans.values())
+    where = f"{plural(len(spans), 'partition')} of {', '.join(topics)}"
+    if offsets == 0:
+        return f"{name}: nothing to show, {where} hold no records{since}"
+    empty = "" if batch.num_rows == offsets else f" ({offsets - batch.num_rows:,} offsets hold no record)"
+    which = "newest" if start == "latest" else "first"
+    return f"{name}: the {which} {plural(batch.num_rows, 'record')}{since} in {where}{empty}; times in UTC"
+
+
+_PLACE = [
+    Column("partition", width_max=28),
+    Column("offset", right=True, width_min=7),
+    Column("broker time", width_min=23),
+]
+_RAW = [
+    *_PLACE, Column("key", width_max=14), Column("schema", right=True), Column("size", right=True, width_min=8),
+    Column("value"),
+]  # fmt: skip
+_ASSIGNED = [
+    *_PLACE[:2], Column("event time", width_min=23), Column("behind", right=True, width_min=8),
+    Column("bucket", width_min=10),
+]  # fmt: skip
+
+
+def _raw_line(record: Record) -> list[str | Text]:
+    value, schema = record["value_hex"], record["schema_id"]
+    place: list[str | Text] = [_partition(record), f"{record['offset']:,}", instant(record["timestamp"])]
+    key = Text("null", "dim") if record["key"] is None else Text(record["key"])
+    if value is None:
+        return [*place, key, "", Text("-", "dim"), Text("tombstone", "dim")]
+    body = value[HEADER_BYTES:] if schema is not None else value
+    head = Text(body[:_HEX_BYTES].hex(" ") + " ", "dim") if schema is not None else Text()
+    head.append(lines.visible(body[:_HEAD_BYTES]) + ("…" if len(body) > _HEAD_BYTES else ""))
+    return [*place, key, Text("none", "red") if schema is None else str(schema), show_size(len(value)), head]
+
+
+def _assigned_line(record: Record) -> list[str | Text]:
+    outcome = record["outcome"]
+    if outcome != "row":
+        why = Text(
+            f"{outcome.replace('_', ' ')}: {record['reason']}" if "reason" in record else outcome, _TROUBLE[outcome]
+        )
+        return [_partition(record), f"{record['offset']:,}", why]
+    came, event = record["timestamp"], record["event_time"]
+    behind = "" if came is None else span((came - event).total_seconds())
+    bucket = ", ".join("null" if part is None else part for part in record["bucket"].values())
+    return [_partition(record), f"{record['offset']:,}", instant(event), behind, bucket]
+
+
+def _partition(record: Record) -> str:
+    return f"{record['topic']}/{record['partition']}"
+
+
+def _summary(records: list[Record], walk: Walk) -> str:
+    outcomes = Counter(record["outcome"] for record in records)
+    said = [", ".join([plural(outcomes.pop("row", 0), "row"), *(_times(*item) for item in sorted(outcomes.items()))])]
+    buckets = {tuple(record["bucket"].values()) for record in records if "bucket" in record}
+    if buckets:
+        units = sorted({record["unit"] for record in records if "unit" in record})
+        said.append(f"{plural(len(buckets), 'bucket')}, event time read as {' and '.join(units)}")
+        said.append("behind: how long after the event the broker had it")
+    else:
+        used = sorted({record["schema_id"] for record in records if record["schema_id"] is not None})
+        said += [f"schema {schema_id}: {_way(walk, schema_id)}" for schema_id in used]
+    return "; ".join(said)
+
+
+def _times(outcome: str, number: int) -> str:
+    return f"{number:,} {outcome}" if outcome == "quarantined" else plural(number, outcome.replace("_", " "))
+
+
+def _transposed(out: Console, rows: list[Record], walk: Walk) -> None:
+    """Print rows as columns, as many side by side as the width holds."""
+    schema = walk.plan.columns
+    kinds = {field.name: short_type(field.type) for field in schema}
+    names_width = min(max(map(len, schema.names), default=0), _NAME) + max(map(len, kinds.values()), default=0)
+    room = max(out.width - names_width - 2, _CELL)
+    beside = max(1, room // (_CELL + 2))
+    for at in range(0, len(rows), beside):
+        some = rows[at : at + beside]
+        width = min(room // len(some) - 2, 3 * _CELL)
+        records = [Column(_head(record, width), width_min=width, width_max=width) for record in some]
+        sheet = Sheet(out, [Column("column", width_max=_NAME), Column("type", style="dim"), *records])
+        sheet.add(
+            [[name, kinds[name], *(cell(record["row"][name], width) for record in some)] for name in schema.names]
+        )
+        out.print()
+
+
+def _head(record: Record, width: int) -> str:
+    text = f"{_partition(record)} @{record['offset']:,}"
+    return text if len(text) <= width else "…" + text[-(width - 1) :]
+
+
+def _others(out: Console, records: list[Record]) -> None:
+    if not records:
+        return
+    columns = [
+        Column("partition"),
+        Column("offset", right=True),
+        Column("schema", right=True),
+        Column("no row, because"),
+    ]
+    rows: list[list[str | Text]] = []
+    for record in records:
+        letter = record["outcome"] != "tombstone"
+        why = record["reason"] if letter else "it is a tombstone: it has no value"
+        schema = str(record["schema_id"] or "none") if letter else ""
+        rows.append([_partition(record), f"{record['offset']:,}", schema, Text(why, _TROUBLE[record["outcome"]])])
+    Sheet(out, columns).add(rows)
+
+
+def _way(walk: Walk, schema_id: int) -> str:
+    known = walk.plan.schemas[schema_id]
+    if isinstance(known, Rejected):
+        return "rejected"
+    return f"{plural(len(known.columns), 'field')}, decoded {'natively' if known.native else 'by fastavro'}"

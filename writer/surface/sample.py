@@ -1,0 +1,187 @@
+"""Records of a pipeline's topics without Spark. A look changes nothing, not even the offsets of a group."""
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from writer.config import Kafka
+from writer.errors import ConfigError, HeadraceError
+from writer.kafka import BrokerUnreachable, Cluster, Source, client
+from writer.units import show_size
+
+# What Spark hands to a task, in the types that it has there.
+RECORDS = pa.schema(
+    [
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", "UTC")),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+    ]
+)
+Position = Literal["earliest", "latest"] | datetime
+_GROUP = "headrace-look"  # librdkafka wants a name; no group is joined and no offset committed
+_AT_ONCE = 1_000  # messages taken from librdkafka in one call
+_BYTES_MAX = 512 * 2**20  # of values in one sample
+_FOLLOW_S = 0.3  # how long a tail waits for more before it shows what has come
+
+
+class TooLarge(ConfigError):
+    """The sample would take more memory than a look should."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Offsets [start, end) of one partition."""
+
+    start: int
+    end: int
+
+
+def position(text: str) -> Position:
+    """Read `earliest`, `latest` or an instant such as 2026-11-20T05:00:00Z. Raises ConfigError."""
+    match text:
+        case "earliest" | "latest":
+            return text
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"--from {text} is no position; write earliest, latest or a time such as 2026-11-20T05:00:00Z"
+        ) from error
+    if instant.tzinfo is None:
+        raise ConfigError(f"--from {text} has no zone; write {instant.isoformat()}Z for UTC")
+    return instant.astimezone(UTC)
+
+
+def spread(held: Mapping[Source, int], count: int) -> dict[Source, int]:
+    """Share `count` records out over the partitions: equal shares, and what one does not hold goes to the others."""
+    shares: dict[Source, int] = {}
+    left = count
+    for at, source in enumerate(sorted(held, key=lambda source: (held[source], source))):
+        partitions = len(held) - at
+        shares[source] = min(held[source], -(-left // partitions))
+        left -= shares[source]
+    return shares
+
+
+def spans(cluster: Cluster, topics: list[str], count: int, start: Position = "latest") -> dict[Source, Span]:
+    """Choose `count` offsets of the topics: the newest, or those from a position on. Raises as Cluster does."""
+    described = cluster.topics(topics).values()
+    sources = [(topic.name, partition) for topic in described for partition in range(topic.partitions)]
+    first, end = cluster.earliest(sources), cluster.latest(sources)
+    if isinstance(start, datetime):
+        first = cluster.at(start, sources)
+    shares = spread({source: max(0, end[source] - first[source]) for source in sources}, count)
+    if start == "latest":
+        return {source: Span(end[source] - shares[source], end[source]) for source in sources}
+    return {source: Span(first[source], first[source] + shares[source]) for source in sources}
+
+
+def read(kafka: Kafka, wanted: Mapping[Source, Span]) -> pa.RecordBatch:
+    """Read the records at these offsets, by topic, partition and offset, in the shape a task gets (RECORDS).
+
+    Offsets without a record (compacted away, or a transaction's mark) give none. Raises BrokerUnreachable when the
+    broker stops answering, HeadraceError when it refuses, TooLarge beyond `_BYTES_MAX`.
+    """
+    left = {source: span.end for source, span in wanted.items() if span.start < span.end}
+    found: list[Message] = []
+    held_bytes = 0
+    with _consumer(kafka, {source: wanted[source].start for source in left}) as consumer:
+        deadline = _deadline(kafka)
+        while left:
+            messages = consumer.consume(_AT_ONCE, timeout=0.2)
+            deadline = _deadline(kafka) if messages else deadline
+            if time.monotonic() > deadline:
+                topic, partition = min(left)
+                raise BrokerUnreachable(
+                    f"{kafka.bootstrap_servers} sends no records of {topic}/{partition} within "
+                    f"{kafka.request_timeout.total_seconds():.0f} s. Check that the partition has a leader, or give "
+                    "kafka.request_timeout more."
+                )
+            for message in messages:
+                source = (message.topic(), message.partition())
+                at_end = _at_end(message, kafka)
+                if not at_end and message.offset() < wanted[source].end:
+                    found.append(message)
+                    held_bytes += len(message)
+                if held_bytes > _BYTES_MAX:
+                    raise TooLarge(
+                        f"{len(found):,} records are over {show_size(_BYTES_MAX)} already; ask for fewer records"
+                    )
+                if source in left and (at_end or message.offset() >= left[source] - 1):
+                    del left[source]
+                    consumer.incremental_unassign([TopicPartition(*source)])
+    return _batch(found)
+
+
+def follow(kafka: Kafka, start: Mapping[Source, int]) -> Iterator[pa.RecordBatch]:
+    """Yield records from these offsets on as they come, for ever. Raises HeadraceError when the broker refuses."""
+    with _consumer(kafka, start) as consumer:
+        while True:
+            messages = [m for m in consumer.consume(_AT_ONCE, timeout=_FOLLOW_S) if not _at_end(m, kafka)]
+            if messages:
+                yield _batch(messages)
+
+
+@contextlib.contextmanager
+def _consumer(kafka: Kafka, start: Mapping[Source, int]) -> Iterator[Any]:
+    consumer = Consumer(
+        client(kafka.bootstrap_servers)
+        | {
+            "group.id": _GROUP,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",  # retention may take the first records between the question and the read
+            "isolation.level": "read_uncommitted",  # as Spark's source reads
+            "queued.min.messages": _AT_ONCE,  # a look needs no deep read-ahead
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(topic, partition, offset) for (topic, partition), offset in start.items()])
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def _at_end(message: Message, kafka: Kafka) -> bool:
+    """Tell whether this is the mark of a log's end and no record. Raises for what the broker refuses."""
+    error = message.error()
+    if error is None:
+        return False
+    if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's own name for it
+        return True
+    raise HeadraceError(
+        f"{kafka.bootstrap_servers} gives no records of {message.topic()}/{message.partition()}: {error.str()}. "
+        "Check that the topic may be read."
+    ) from KafkaException(error)
+
+
+def _batch(messages: list[Message]) -> pa.RecordBatch:
+    messages.sort(key=lambda m: (m.topic(), m.partition(), m.offset()))
+    times = [milliseconds * 1000 if kind else None for kind, milliseconds in (m.timestamp() for m in messages)]
+    columns = [
+        [m.topic() for m in messages], [m.partition() for m in messages], [m.offset() for m in messages],
+        times, [m.key() for m in messages], [m.value() for m in messages],
+    ]  # fmt: skip
+    return pa.record_batch(
+        [pa.array(values, field.type) for values, field in zip(columns, RECORDS, strict=True)], schema=RECORDS
+    )
+
+
+def _deadline(kafka: Kafka) -> float:
+    return time.monotonic() + kafka.request_timeout.total_seconds()
+
+
+def age(records: pa.RecordBatch, now: datetime) -> timedelta | None:
+    """How long ago the newest record came to the broker; None without records."""
+    times = [time for time in records.column("timestamp").to_pylist() if time is not None]
+    return now - max(times) if times else None

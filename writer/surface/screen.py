@@ -1,0 +1,192 @@
+"""What a person sees of a pipeline's status: some lines on a terminal, or one line each time in a log."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from writer.surface.words import plural, span
+from writer.units import show_size
+
+_STYLES = {
+    "running": "bold green", "starting": "bold cyan", "draining": "bold cyan", "stopped": "bold", "failed": "bold red",
+    "unreadable": "bold red", "unknown": "bold yellow", "not started": "bold yellow",
+}  # fmt: skip
+_DLQ_SHARE_BAD = 0.01
+_HEADROOM_LOW_S, _HEADROOM_BAD_S = 24 * 3600, 6 * 3600
+_SOURCE_OLD_S = 60
+_SHORT = {
+    "size": "enough waited", "backlog": "full", "timeout": "delay over", "start": "first of its start",
+    "once": "--once", "replay": "read again",
+}  # fmt: skip
+
+
+def show(what: RenderableType, console: Console) -> None:
+    """Print; without a terminal, no line ends in blanks."""
+    if console.is_terminal:
+        console.print(what)
+        return
+    with console.capture() as captured:
+        console.print(what)
+    console.out("\n".join(line.rstrip() for line in captured.get().splitlines()), highlight=False)
+
+
+def screen(told: Mapping[str, Any]) -> RenderableType:
+    """Show all pipelines of a status document."""
+    blocks: list[RenderableType] = []
+    for name, pipeline in told["pipelines"].items():
+        blocks += [Text(""), block(name, pipeline)] if blocks else [block(name, pipeline)]
+    return Group(*blocks)
+
+
+def block(name: str, pipeline: Mapping[str, Any]) -> RenderableType:
+    """Show one pipeline: a headline, and a line for each thing that an operator asks."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, line in _lines(pipeline):
+        grid.add_row(f"  {label}", line)
+    return Group(_headline(name, pipeline), grid)
+
+
+def line(name: str, pipeline: Mapping[str, Any], at: str) -> str:
+    """Put the state on one line, for a pipe or a log."""
+    lag, rates, last = pipeline["lag"], pipeline["rates"], pipeline["last_commit"]
+    parts = [at, name, f"state={pipeline['state'].replace(' ', '_')}"]
+    numbers = {
+        "lag_offsets": lag["offsets"], "lag_seconds": lag["seconds"],
+        "arriving_per_second": rates["arriving_per_second"], "committed_per_second": rates["committed_per_second"],
+        "version": last and last["version"], "commit_age_seconds": pipeline["commit_age_seconds"],
+    }  # fmt: skip
+    parts += [f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in numbers.items()
+              if value is not None]  # fmt: skip
+    return " ".join(parts)
+
+
+def _headline(name: str, pipeline: Mapping[str, Any]) -> Text:
+    state = pipeline["state"]
+    head = Text.assemble((name, "bold"), "  ", (state, _STYLES.get(state, "")))
+    details = []
+    driver = pipeline.get("driver")
+    if pipeline["source"] == "driver":
+        lives = state in ("starting", "running", "draining")
+        details.append(f"for {span(pipeline['since_seconds'])}" if lives else "")
+        details.append(f"driver {driver['url']}" if driver else "")
+    elif state == "unknown":
+        where = f" at {driver['url']}" if driver else ""
+        details.append(f"no driver answers{where}; from the table and Kafka")
+    elif state == "not started":
+        details.append("the table does not exist yet")
+    if pipeline["epoch"]:
+        details.append(f"start {pipeline['epoch']}" + (f", run {pipeline['run']}" if pipeline["run"] else ""))
+    return head.append("  " + " · ".join(filter(None, details)), style="dim")
+
+
+def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
+    holes = pipeline["totals"]["offsets_without_records"]
+    lines = [
+        ("trouble", Text(pipeline["error"], style="red")) if pipeline["error"] else None,
+        ("lag", _lag(pipeline["lag"], pipeline["limits"])),
+        ("flow", _flow(pipeline["rates"])),
+        ("batch", _batch(pipeline["batch"])) if pipeline["batch"] else None,
+        ("last commit", _last(pipeline)) if pipeline["last_commit"] else None,
+        ("totals", _totals(pipeline["totals"])) if pipeline["epoch"] else None,
+        ("holes", Text(f"{plural(holes, 'offset')} gave no record", style="yellow")) if holes else None,
+        ("dead letters", _dead_letters(pipeline["totals"]["records"])) if pipeline["epoch"] else None,
+        ("buckets", _buckets(pipeline)) if pipeline["epoch"] else None,
+        ("schemas", _schemas(pipeline["schemas"])) if pipeline["schemas"] else None,
+        ("retention", _headroom(pipeline["lag"]["headroom_seconds"])),
+        ("mirror", Text(f"failed {plural(pipeline['mirror_failures'], 'time')}", style="yellow"))
+        if pipeline["mirror_failures"]
+        else None,
+    ]
+    return [entry for entry in lines if entry is not None and entry[1].plain]
+
+
+def _lag(lag: Mapping[str, Any], limits: Mapping[str, Any]) -> Text:
+    if lag["offsets"] is None:
+        return Text("not known", style="yellow")
+    if not lag["offsets"]:
+        text = Text("none", style="green")
+    else:
+        late = 2 * (limits.get("delay_max_seconds") or 600)
+        style = "yellow" if (lag["seconds"] or 0) > late else ""
+        text = Text(plural(lag["offsets"], "offset"), style=style)
+        text.append("" if lag["seconds"] is None else f", the oldest waits {span(lag['seconds'])}")
+        worst = lag["worst"]
+        if worst and len(lag["partitions"]) > 1:
+            text.append(f"; worst {worst['topic']}/{worst['partition']} with {worst['offsets']:,}", style="dim")
+    if (lag["source_age_seconds"] or 0) > _SOURCE_OLD_S:
+        text.append(f"; Kafka has not answered for {span(lag['source_age_seconds'])}", style="yellow")
+    return text
+
+
+def _flow(rates: Mapping[str, Any]) -> Text:
+    shown = [
+        f"{round(rates[key]):,} offsets/s {word}"
+        for key, word in (("arriving_per_second", "in"), ("committed_per_second", "out"))
+        if rates[key] is not None
+    ]
+    return Text(", ".join(shown))
+
+
+def _batch(batch: Mapping[str, Any]) -> Text:
+    offsets = "" if batch["offsets"] is None else f" with {plural(batch['offsets'], 'offset')}"
+    return Text(
+        f"{batch['number']}{offsets}, {batch['phase']} for {span(batch['phase_seconds'])}"
+        f" (began {span(batch['seconds'])} ago)"
+    )
+
+
+def _last(pipeline: Mapping[str, Any]) -> Text:
+    last = pipeline["last_commit"]
+    parts = [
+        f"{span(pipeline['commit_age_seconds'])} ago", plural(last["rows"], "row"),
+        plural(last["files"], "file") if last["files"] is not None else "", show_size(last["bytes"]),
+        f"took {span(last['seconds'])}" if last["seconds"] is not None else "", _SHORT.get(last["reason"], ""),
+    ]  # fmt: skip
+    return Text(", ".join(filter(None, parts))).append(f"  version {last['version']}", style="dim")
+
+
+def _totals(totals: Mapping[str, Any]) -> Text:
+    records = totals["records"]
+    return Text(
+        f"{plural(records['rows'], 'row')} in {plural(sum(totals['commits'].values()), 'commit')}, "
+        f"{plural(totals['files'], 'file')}, {show_size(totals['bytes'])}"
+    ).append(f"  since {totals['since'][:19]}Z", style="dim")
+
+
+def _dead_letters(records: Mapping[str, int]) -> Text:
+    bad = records["dead_letters"] + records["quarantined"]
+    if not bad:
+        return Text("none", style="green")
+    share = bad / max(1, records["read"])
+    text = Text(f"{bad:,}", style="bold red" if share > _DLQ_SHARE_BAD else "yellow")
+    text.append(f" ({share:.2g} of all read)" if share < 0.0001 else f" ({share:.2%} of all read)")  # noqa: PLR2004
+    return text.append(f": {records['dead_letters']:,} not decodable, {records['quarantined']:,} quarantined")
+
+
+def _buckets(pipeline: Mapping[str, Any]) -> Text:
+    delay = pipeline["watermark_delay_seconds"]
+    newest = "" if delay is None else f", newest event {span(delay)} ago" if delay >= 0 else (
+        f", newest event {span(-delay)} ahead"
+    )  # fmt: skip
+    return Text(f"{pipeline['buckets']:,} with rows{newest}")
+
+
+def _schemas(schemas: Mapping[str, int]) -> Text:
+    text = Text(", ".join(f"{n} {name}" for name, n in schemas.items() if n and name != "rejected"))
+    if schemas["rejected"]:
+        text.append(f"{', ' if text.plain else ''}{schemas['rejected']} rejected", style="yellow")
+    return text
+
+
+def _headroom(seconds: float | None) -> Text:
+    if seconds is None:
+        return Text("")
+    style = "bold red" if seconds < _HEADROOM_BAD_S else "yellow" if seconds < _HEADROOM_LOW_S else ""
+    if seconds < 0:
+        return Text(f"over since {span(-seconds)}: records are being lost", style=style)
+    return Text(f"takes the oldest that waits in {span(seconds)}", style=style)

@@ -1,0 +1,353 @@
+"""From traffic and settings to cores, memory, files and requests: every step a line that a person can check. Pure."""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from writer.commit import limits, task_count
+from writer.config import Pipeline
+from writer.rooms.columnar import GROUP_BYTES_MAX
+from writer.surface.words import plural, span
+from writer.units import show_size
+
+UTILISATION = 0.6  # of the cores, on the mean: the rest is for bursts and for catching up after an outage
+CORES_PER_EXECUTOR = 4
+_HEAP_PER_TASK = 512 * 2**20  # the bench runs two tasks in a heap of 1 GiB
+_PYTHON_BYTES = 200 * 2**20  # an interpreter with Arrow and DataFusion loaded; seen: 180 MiB
+_ARROW_BYTES = 64 * 2**20  # what Spark puts into one Arrow batch, at most
+_ARROW_COPIES = 3  # a batch as values, as a framed block, and as rows
+_OVERHEAD_MIN = 384 * 2**20  # Spark's own for an executor, or a tenth of the heap
+_DAY_S = 86_400
+_MB = 10**6
+_SMALL = 0.25  # of the target size; a file below it is called small
+# Requests of one commit beside its data files. Writes: the log's entry, Spark's offsets and commits. Reads, counted in
+# a trace: 12 looks whether the log has grown, 8 reads of entries, and 2 as the commit's share of a checkpoint.
+_WRITES_PER_COMMIT = 3
+_READS_PER_COMMIT = 22
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one processor second carries of events of one size."""
+
+    data: str
+    bytes_per_event: float
+    columns: int
+    events_per_cpu_second: float
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Measured rates, from `rates.json`, and where they were measured."""
+
+    source: str
+    machine: str
+    seconds_per_commit: float
+    measured: Sequence[Measured]
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What a pipeline has to carry. `bucket_shares`: of the rows, for each bucket that a batch hits."""
+
+    events_per_s: float
+    events_how: str
+    event_bytes: float
+    columns: int
+    row_bytes: float  # in memory
+    row_bytes_parquet: float
+    sampled_how: str
+    bucket_shares: Sequence[float]
+    buckets_per_day: float | None  # None: they are the same every day
+
+
+@dataclass(frozen=True)
+class Line:
+    """One step of the arithmetic."""
+
+    group: str
+    name: str
+    value: float
+    unit: str
+    how: str
+
+    @property
+    def shown(self) -> str:
+        """Write the value as a person reads it."""
+        match self.unit:
+            case "bytes":
+                return show_size(self.value)
+            case "bytes/s" | "bytes/day":
+                return f"{_decimal(self.value)}/{self.unit.removeprefix('bytes/')}"
+            case "GiB/day":
+                return f"{_digits(self.value)} GiB/day"
+            case "s":
+                return span(self.value)
+            case "cores":
+                return f"{_digits(self.value)} {'core' if self.value == 1 else 'cores'}"
+            case "B":
+                return f"{self.value:,.1f} B"
+        return _digits(self.value)
+
+
+@dataclass(frozen=True)
+class Sizing:
+    """The arithmetic of one pipeline, and what somebody should know about its result."""
+
+    lines: Sequence[Line]
+    warnings: Sequence[str]
+
+    def value(self, name: str) -> float:
+        """Return the value of a line."""
+        return next(line.value for line in self.lines if line.name == name)
+
+
+@dataclass(frozen=True)
+class Steady:
+    """The micro-batch that a pipeline settles at."""
+
+    records: float
+    every_s: float
+    tasks: int
+    busy_s: float
+    why: str
+
+
+def rates() -> Rates:
+    """Read the measured rates that come with the package."""
+    raw = json.loads((files("writer.surface") / "rates.json").read_text(encoding="utf-8"))
+    return Rates(
+        raw["source"], raw["machine"], raw["seconds_per_commit"], [Measured(**measured) for measured in raw["measured"]]
+    )
+
+
+def rate(known: Rates, event_bytes: float, columns: int) -> tuple[float, str]:
+    """Events of this size that one processor second carries, and how that is known.
+
+    Between two measured sizes the cost of an event is interpolated. Beyond the largest, the bytes per second are taken
+    as they are there; below the smallest, the events. Of the data sets, those with the nearest number of columns count.
+    """
+    nearest = min((abs(math.log(max(columns, 1) / m.columns)), m.columns) for m in known.measured)[1]
+    sizes = sorted((m for m in known.measured if m.columns == nearest), key=lambda m: m.bytes_per_event)
+    below = [m for m in sizes if m.bytes_per_event <= event_bytes]
+    above = [m for m in sizes if m.bytes_per_event > event_bytes]
+    if not below:
+        return above[0].events_per_cpu_second, f"as measured with {above[0].bytes_per_event:,.0f} B ({above[0].data})"
+    low = below[-1]
+    if not above:
+        megabytes = low.events_per_cpu_second * low.bytes_per_event / _MB
+        how = (
+            f"{megabytes:,.1f} MB/s, as measured with {low.bytes_per_event:,.0f} B ({low.data}), ÷ {event_bytes:,.0f} B"
+        )
+        return low.events_per_cpu_second * low.bytes_per_event / event_bytes, how
+    high = above[0]
+    part = (event_bytes - low.bytes_per_event) / (high.bytes_per_event - low.bytes_per_event)
+    cost = (1 - part) / low.events_per_cpu_second + part / high.events_per_cpu_second
+    between = f"{low.bytes_per_event:,.0f} B ({low.data}) and {high.bytes_per_event:,.0f} B ({high.data})"
+    return 1 / cost, f"between what was measured with {between}"
+
+
+def size(traffic: Traffic, settings: Pipeline, known: Rates, given: float | None = None) -> Sizing:
+    """Work out what the traffic needs. `given`: events per processor second, instead of the measured ones."""
+    per_core, per_core_how = rate(known, traffic.event_bytes, traffic.columns)
+    if given is not None:
+        per_core, per_core_how = given, "given by --rate"
+    busy = traffic.events_per_s / per_core
+    cores = max(1, math.ceil(busy / UTILISATION))
+    batch = steady(traffic, settings, per_core, cores, known.seconds_per_commit)
+    lines = [
+        *_traffic(traffic),
+        *_processors(traffic, per_core, per_core_how, busy, cores),
+        *_commits(traffic, settings, batch, per_core, cores),
+        *_files(traffic, settings, batch),
+        *_memory(traffic, settings, batch, cores),
+        *_requests(traffic, settings, batch),
+    ]
+    return Sizing(lines, list(_warnings(traffic, settings, per_core, cores, Sizing(lines, []))))
+
+
+def steady(traffic: Traffic, settings: Pipeline, per_core: float, cores: int, commit_s: float) -> Steady:
+    """Find the micro-batch that repeats: it begins when enough waits, or the delay is over, or the last one is done."""
+    target, parquet = settings.roll.target_file_size, traffic.row_bytes_parquet
+    ends = limits(settings.commit, target, parquet, once=False)
+    delay_s = _delay_s(settings)
+    per_s = traffic.events_per_s
+    if per_s * delay_s <= (ends.records_min or 1):
+        records, why = per_s * delay_s, f"commit.max_delay, before {ends.records_min:,} wait ({ends.records_min_from})"
+    else:
+        records, why = float(ends.records_min or 1), f"{ends.records_min_from}: enough waits before commit.max_delay"
+
+    def took(records: float) -> tuple[int, float]:
+        tasks = task_count(records * parquet, target, cores)
+        return tasks, commit_s + records / (tasks * per_core)
+
+    tasks, busy_s = took(records)
+    if busy_s > records / per_s:
+        why = "fewer would take longer than they need to come"
+    while busy_s > records / per_s and records < ends.records_max:
+        records = min(records * 1.01, ends.records_max)
+        tasks, busy_s = took(records)
+    return Steady(records, max(records / per_s, busy_s), tasks, busy_s, why)
+
+
+def _traffic(traffic: Traffic) -> Iterator[Line]:
+    per_s, event, parquet = traffic.events_per_s, traffic.event_bytes, traffic.row_bytes_parquet
+    yield Line("Traffic", "events per second", per_s, "", traffic.events_how)
+    yield Line(
+        "Traffic", "an event in Kafka", event, "B", f"{traffic.sampled_how}, {plural(traffic.columns, 'column')}"
+    )
+    yield Line("Traffic", "Kafka to read", per_s * event, "bytes/s", f"{per_s:,.0f} x {event:,.1f} B")
+    yield Line("Traffic", "Kafka a day", per_s * event * _DAY_S, "bytes/day", f"x {_DAY_S:,} s")
+    yield Line("Traffic", "a row in the lake", parquet, "B", f"{traffic.sampled_how}, staged as Parquet")
+    yield Line(
+        "Traffic", "lake a day", per_s * parquet * _DAY_S / 2**30, "GiB/day",
+        f"{per_s:,.0f} x {parquet:,.1f} B x {_DAY_S:,} s; {event / parquet:.1f} times less than Kafka's values",
+    )  # fmt: skip
+
+
+def _processors(traffic: Traffic, per_core: float, how: str, busy: float, cores: int) -> Iterator[Line]:
+    yield Line("Processors", "events a processor second", per_core, "", how)
+    yield Line("Processors", "busy", busy, "cores", f"{traffic.events_per_s:,.0f} ÷ {per_core:,.0f}")
+    yield Line(
+        "Processors", "cores", cores, "cores",
+        f"{busy:,.2f} ÷ {UTILISATION}, rounded up: the rest is for bursts and catching up",
+    )  # fmt: skip
+
+
+def _commits(traffic: Traffic, settings: Pipeline, batch: Steady, per_core: float, cores: int) -> Iterator[Line]:
+    yield Line("Commits", "records in a commit", batch.records, "", batch.why)
+    yield Line("Commits", "a commit every", batch.every_s, "s", f"{batch.records:,.0f} ÷ {traffic.events_per_s:,.0f}")
+    yield Line("Commits", "commits a day", _DAY_S / batch.every_s, "", f"{_DAY_S:,} s ÷ {batch.every_s:,.1f} s")
+    how = f"it waits {span(batch.every_s)} and is carried for {span(batch.busy_s)} by {plural(batch.tasks, 'task')}"
+    yield Line("Commits", "a record is readable within", batch.every_s + batch.busy_s, "s", how)
+    most, per_s = settings.commit.max_records, traffic.events_per_s
+    tasks = task_count(most * traffic.row_bytes_parquet, settings.roll.target_file_size, cores)
+    spare = tasks * per_core - per_s
+    if spare > 0:
+        how = f"{3600 * per_s:,.0f} ÷ ({plural(tasks, 'task')} x {per_core:,.0f} - {per_s:,.0f})"
+        yield Line("Commits", "an hour's outage is caught up in", 3600 * per_s / spare, "s", how)
+
+
+def _files(traffic: Traffic, settings: Pipeline, batch: Steady) -> Iterator[Line]:
+    target, parquet = settings.roll.target_file_size, traffic.row_bytes_parquet
+    hit = [batch.records * share for share in traffic.bucket_shares]
+    each = [max(min(batch.tasks, math.ceil(rows)), math.ceil(rows * parquet / target)) for rows in hit]
+    per_commit, per_day = sum(each), sum(each) * _DAY_S / batch.every_s
+    how = f"{plural(batch.tasks, 'task')} x {plural(len(hit), 'bucket')} in the sample"
+    if per_commit > batch.tasks * len(hit):
+        how += f", and more where one fills several of {show_size(target)}"
+    yield Line("Files", "files in a commit", per_commit, "", how)
+    small = [(files, rows) for files, rows in zip(each, hit, strict=True) if rows * parquet / files < _SMALL * target]
+    share = sum(rows for _, rows in small) / batch.records
+    how = f"under {show_size(_SMALL * target)} ({_SMALL:.0%} of roll.target_file_size); {share:.1%} of the rows"
+    yield Line("Files", "small ones of them", sum(files for files, _ in small), "", how)
+    how = f"{hit[0]:,.0f} rows x {parquet:,.1f} B ÷ {plural(each[0], 'file')}"
+    yield Line("Files", "a file of the largest bucket", hit[0] * parquet / each[0], "bytes", how)
+    yield Line("Files", "files a day", per_day, "", f"{per_commit:,} x {_DAY_S / batch.every_s:,.0f} commits")
+    buckets = traffic.buckets_per_day
+    how = f"÷ {buckets:,.0f} buckets a day" if buckets else f"a day: ÷ {plural(len(hit), 'bucket')}, the same every day"
+    yield Line("Files", "files in a bucket", per_day / (buckets or len(hit)), "", how)
+
+
+def _memory(traffic: Traffic, settings: Pipeline, batch: Steady, cores: int) -> Iterator[Line]:
+    arrow = min(settings.memory.batch_records * traffic.event_bytes, _ARROW_BYTES) * _ARROW_COPIES
+    held = {"budget": settings.memory.buffer, "row group": GROUP_BYTES_MAX, "Arrow batches": arrow}
+    parts = {**held, "libraries": _PYTHON_BYTES}
+    task, heap = sum(parts.values()), _HEAP_PER_TASK
+    yield Line(
+        "Memory", "a task's Python", task, "bytes", " + ".join(f"{show_size(n)} {what}" for what, n in parts.items())
+    )
+    how = f"{plural(cores, 'core')} x ({show_size(task)} + {show_size(heap)} of heap); spark.master local[{cores}, 4]"
+    yield Line("Memory", "on one machine", cores * (task + heap), "bytes", how)
+    each = min(CORES_PER_EXECUTOR, cores)
+    spare = max(_OVERHEAD_MIN, each * heap / 10)
+    yield Line(
+        "Memory",
+        "or as executors",
+        math.ceil(cores / each),
+        "",
+        f"{plural(cores, 'core')} ÷ spark.executor.cores={each}",
+    )
+    yield Line(
+        "Memory", "an executor's heap", each * heap, "bytes", f"{each} x {show_size(heap)}: spark.executor.memory"
+    )
+    how = f"{each} x {show_size(task)} + {show_size(spare)} of Spark's own: spark.executor.memoryOverhead"
+    yield Line("Memory", "an executor's overhead", each * task + spare, "bytes", how)
+    rows = batch.records / batch.tasks
+    over = max(0.0, rows * traffic.row_bytes - settings.memory.buffer)
+    how = f"{rows:,.0f} rows x {traffic.row_bytes:,.0f} B in memory = {show_size(rows * traffic.row_bytes)}, "
+    how += "less the budget" if over else "within the budget"
+    yield Line("Memory", "spilled by a task", over, "bytes", how)
+
+
+def _requests(traffic: Traffic, settings: Pipeline, batch: Steady) -> Iterator[Line]:
+    commits, interval = _DAY_S / batch.every_s, settings.table.checkpoint_interval
+    files_a_day = next(line.value for line in _files(traffic, settings, batch) if line.name == "files a day")
+    checkpoints = 2 * commits / interval
+    how = (
+        f"{files_a_day:,.0f} files + {commits:,.0f} commits x {_WRITES_PER_COMMIT} (log, Spark's offsets and commits) "
+        f"+ {checkpoints:,.0f} for checkpoints of the log"
+    )
+    yield Line("Storage", "writes a day", files_a_day + commits * _WRITES_PER_COMMIT + checkpoints, "", how)
+    how = f"{commits:,.0f} commits x {_READS_PER_COMMIT} (the log: has it grown, and by what)"
+    yield Line("Storage", "reads a day", commits * _READS_PER_COMMIT, "", how)
+
+
+def _warnings(traffic: Traffic, settings: Pipeline, per_core: float, cores: int, found: Sizing) -> Iterator[str]:
+    target, parquet, most = settings.roll.target_file_size, traffic.row_bytes_parquet, settings.commit.max_records
+    tasks = task_count(most * parquet, target, cores)
+    if tasks < cores:
+        yield (
+            f"A batch has at most {most:,} records (commit.max_records), {show_size(most * parquet)} of Parquet: "
+            f"{plural(tasks, 'task')}, which carry {tasks * per_core:,.0f} events per second"
+            + (", less than come" if tasks * per_core < traffic.events_per_s else "")
+            + f". To use {cores} cores in a backlog, set commit.max_records to {_round_up(cores * target / parquet):,} "
+            "or more, or lower roll.target_file_size."
+        )
+    small, files, delay_s = *map(found.value, ("small ones of them", "files in a commit")), _delay_s(settings)
+    if 2 * small <= files:
+        return
+    said = f"{small:,.0f} of {files:,.0f} files in a commit are small, and every query opens them."
+    if found.value("a commit every") >= delay_s:
+        yield f"{said} A longer commit.max_delay ({span(delay_s)}) makes fewer and larger ones; so do wider buckets."
+    else:
+        yield (
+            f"{said} Each task writes a file to each bucket that its records hit, late ones too. Wider buckets make "
+            "fewer; so does compaction (OPTIMIZE), which the table takes from any Delta client."
+        )
+
+
+def _delay_s(settings: Pipeline) -> float:
+    return settings.commit.max_delay.total_seconds()
+
+
+def _digits(number: float) -> str:
+    """Write a number with one decimal below 100, two below 1, none if it is whole."""
+    if number >= 100 or number == 0:  # noqa: PLR2004 - three digits
+        return f"{number:,.0f}"
+    if number >= 1:
+        return f"{number:.1f}".removesuffix(".0")
+    return f"{number:.2f}" if number >= 0.01 else "under 0.01"  # noqa: PLR2004
+
+
+def _decimal(size: float) -> str:
+    """Write a byte count in a decimal unit, as networks and bills do."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1_000:  # noqa: PLR2004 - the step of the units
+            return f"{_digits(size)} {unit}"
+        size /= 1_000
+    return f"{_digits(size)} TB"
+
+
+def _round_up(number: float) -> int:
+    """Round up to two digits."""
+    step = 10 ** max(0, math.floor(math.log10(number)) - 1)
+    return int(math.ceil(number / step) * step)
+
+
+def document(name: str, sizing: Sizing) -> dict[str, Any]:
+    """Return the arithmetic as JSON values."""
+    return {"pipeline": name, "lines": [vars(line) for line in sizing.lines], "warnings": list(sizing.warnings)}

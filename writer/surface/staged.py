@@ -1,0 +1,169 @@
+"""Files that a sample becomes, really written to a temporary directory: sizes and encodings as the lake would have."""
+
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.text import Text
+
+from writer.rooms.columnar import StagedFile
+from writer.rooms.plan import PROVENANCE
+from writer.rooms.report import Report
+from writer.surface import lines
+from writer.surface.lines import Column, Sheet, emit, instant
+from writer.surface.walk import Walk, plain
+from writer.surface.words import plural
+from writer.units import show_size
+
+
+@dataclass
+class ColumnBytes:
+    """What one leaf column costs over several files."""
+
+    path: str
+    physical_type: str
+    compression: str
+    encodings: set[str] = field(default_factory=set)
+    bytes: int = 0
+    bytes_uncompressed: int = 0
+    nulls: int = 0
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Files of a sample, what their columns cost, and what went in."""
+
+    report: Report
+    columns: list[ColumnBytes]  # of the table's files
+    columns_by_file: dict[str, list[ColumnBytes]]
+    value_bytes: int  # of all records in Kafka
+    row_bytes: float  # of a row in memory, on the mean
+
+    @property
+    def rows(self) -> int:
+        """Rows of the table's files."""
+        return sum(file.rows for file in self.report.files)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the table's files."""
+        return sum(file.bytes for file in self.report.files)
+
+
+def staged(walk: Walk, records: pa.RecordBatch, now: datetime) -> Staged:
+    """Carry the records through a task into files, measure them, and remove them."""
+    with tempfile.TemporaryDirectory(prefix="headrace-staged-") as directory:
+        into = Path(directory)
+        report = walk.staged(records, now, into)
+        by_file = {
+            file.path: columns([into / place / file.path])
+            for place, files in (("table", report.files), ("dead_letters", report.dead_letter_files))
+            for file in files
+        }
+        whole = columns(into / "table" / file.path for file in report.files)
+    size = pc.sum(pc.binary_length(records.column("value"))).as_py() or 0
+    rows = [(group.rows.nbytes, group.rows.num_rows) for group in walk.decoded(records)]
+    in_memory = sum(size for size, _ in rows) / max(sum(number for _, number in rows), 1)
+    return Staged(report, whole, by_file, size, in_memory)
+
+
+def columns(paths: Iterable[Path]) -> list[ColumnBytes]:
+    """Add up the column chunks of Parquet files, by leaf column, in the order of the schema."""
+    found: dict[str, ColumnBytes] = {}
+    for path in paths:
+        metadata = pq.read_metadata(path)
+        for group in range(metadata.num_row_groups):
+            for at in range(metadata.num_columns):
+                chunk = metadata.row_group(group).column(at)
+                name = chunk.path_in_schema
+                cost = found.setdefault(name, ColumnBytes(name, chunk.physical_type, chunk.compression))
+                cost.encodings |= set(chunk.encodings)
+                cost.bytes += chunk.total_compressed_size
+                cost.bytes_uncompressed += chunk.total_uncompressed_size
+                cost.nulls += chunk.statistics.null_count if chunk.statistics is not None else 0
+    return list(found.values())
+
+
+def show_staged(walk: Walk, records: pa.RecordBatch, now: datetime, out: Console, *, as_json: bool) -> None:
+    """Stage the records and show the files, or print one JSON object for each."""
+    found = staged(walk, records, now)
+    if as_json:
+        for table, files in (("table", found.report.files), ("dead_letters", found.report.dead_letter_files)):
+            for file in files:
+                emit(_document(table, file, found.columns_by_file[file.path]))
+        return
+    _files(out, found)
+    if found.rows:
+        out.print()
+        _columns(out, found)
+    out.print()
+    said = f"{plural(found.rows, 'row')} in {plural(len(found.report.files), 'file')}: {show_size(found.bytes)}"
+    if found.rows:
+        said += f", {found.bytes / found.rows:,.1f} B a row"
+    if found.value_bytes > found.bytes:
+        said += f"; in Kafka {show_size(found.value_bytes)}, {found.value_bytes / found.bytes:.1f} times that"
+    lines.sentence(out, said)
+    lines.sentence(out, "Written to a temporary directory and removed. Full files need fewer bytes a row.", "dim")
+
+
+def _files(out: Console, found: Staged) -> None:
+    sheet = Sheet(
+        out,
+        [Column("bucket"), Column("rows", right=True), Column("size", right=True), Column("B/row", right=True),
+         Column("first event"), Column("last event")],
+    )  # fmt: skip
+    rows: list[list[str | Text]] = [
+        [
+            ", ".join(part or "null" for part in file.bucket), f"{file.rows:,}", show_size(file.bytes),
+            f"{file.bytes / file.rows:,.1f}", instant(file.event_time_min), instant(file.event_time_max),
+        ]
+        for file in sorted(found.report.files, key=lambda file: file.path)
+    ]  # fmt: skip
+    rows += [
+        [Text("dead letters", "red"), f"{file.rows:,}", show_size(file.bytes), f"{file.bytes / file.rows:,.1f}", "", ""]
+        for file in found.report.dead_letter_files
+    ]
+    sheet.add(rows)
+
+
+def _columns(out: Console, found: Staged) -> None:
+    total = sum(column.bytes for column in found.columns)
+    sheet = Sheet(
+        out,
+        [Column("column"), Column("stored as"), Column("B/row", right=True), Column("share", right=True),
+         Column("nulls", right=True), Column("compression"), Column("encodings")],
+    )  # fmt: skip
+    ours = set(PROVENANCE.names)
+    sheet.add(
+        [
+            [
+                Text(column.path, "dim" if column.path in ours else ""), column.physical_type.lower(),
+                f"{column.bytes / found.rows:,.2f}", f"{column.bytes / total:.1%}",
+                f"{column.nulls / found.rows:.0%}" if column.nulls else "",
+                f"{column.compression.lower()} {column.bytes_uncompressed / max(column.bytes, 1):.1f}x",
+                ", ".join(sorted(column.encodings)),
+            ]
+            for column in sorted(found.columns, key=lambda column: -column.bytes)
+        ]
+    )  # fmt: skip
+
+
+def _document(table: str, file: StagedFile, parts: list[ColumnBytes]) -> dict[str, Any]:
+    return {
+        "table": table,
+        "path": file.path,
+        "bucket": list(file.bucket),
+        "rows": file.rows,
+        "bytes": file.bytes,
+        "bytes_per_row": round(file.bytes / file.rows, 2),
+        "event_time_min": plain(file.event_time_min),
+        "event_time_max": plain(file.event_time_max),
+        "columns": [{**vars(part), "encodings": sorted(part.encodings)} for part in parts],
+    }

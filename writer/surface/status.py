@@ -1,0 +1,81 @@
+"""`headrace status`: how a pipeline is, from its driver while one runs, else from the table and Kafka."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from writer.config import Config
+from writer.kafka import Cluster
+from writer.surface import lake
+from writer.surface.facts import document
+from writer.surface.http import announced, asked
+from writer.surface.screen import line, screen, show
+from writer.units import show_duration
+
+_KAFKA_WITHIN = timedelta(seconds=5)  # a person waits for the answer
+
+
+def status(config: Config, names: list[str], *, every: timedelta | None, as_json: bool, console: Console) -> int:
+    """Show the pipelines: once, or again and again until Ctrl-C. Returns 1 when one failed or cannot be read."""
+    code = 0
+    looks = _looks(config, names, every)
+    with suppress(KeyboardInterrupt):
+        if every is not None and console.is_terminal and not as_json:
+            with Live(console=console, auto_refresh=False) as live:
+                for told in looks:
+                    foot = Text(f"\nevery {show_duration(every)}, Ctrl-C ends", style="dim")
+                    live.update(Group(screen(told), foot), refresh=True)
+                    code = exit_code(told)
+        else:
+            for told in looks:
+                _write(told, console, as_json=as_json, lines=every is not None)
+                code = exit_code(told)
+    return code
+
+
+def look(config: Config, names: list[str], cluster: Cluster, now: datetime) -> dict[str, Any]:
+    """Describe the pipelines as they are now, each by whoever knows it best."""
+    told = document((), now)
+    for name in names:
+        driver = announced(config.checkpoints, name)
+        found = asked(driver, name) if driver is not None else None
+        if found is None:
+            view = lake.view(name, config, cluster, now)
+            found = document([view], now, source="lake")["pipelines"][name]
+        answers = found["source"] == "driver"
+        told["pipelines"][name] = {
+            **found,
+            "driver": None if driver is None else {**asdict(driver), "answers": answers},
+        }
+    return told
+
+
+def exit_code(told: Mapping[str, Any]) -> int:
+    """Return 1 when a pipeline has failed, or its table cannot be read."""
+    return int(any(pipeline["state"] in ("failed", "unreadable") for pipeline in told["pipelines"].values()))
+
+
+def _looks(config: Config, names: list[str], every: timedelta | None) -> Iterator[dict[str, Any]]:
+    cluster = Cluster(config.kafka.bootstrap_servers, min(config.kafka.request_timeout, _KAFKA_WITHIN))
+    yield look(config, names, cluster, datetime.now(UTC))
+    while every is not None:
+        time.sleep(every.total_seconds())
+        yield look(config, names, cluster, datetime.now(UTC))
+
+
+def _write(told: Mapping[str, Any], console: Console, *, as_json: bool, lines: bool) -> None:
+    if as_json:
+        print(json.dumps(told, indent=None if lines else 2), flush=True)  # noqa: T201 - the document is the output
+    elif lines:
+        for name, pipeline in told["pipelines"].items():
+            print(line(name, pipeline, told["at"]), flush=True)  # noqa: T201 - one line each time, for a pipe
+    else:
+        show(screen(told), console)

@@ -1,0 +1,118 @@
+"""What a pipeline's topics bring: events per second from the broker's clock, sizes and buckets from a staged sample."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import bucketers
+from writer.config import Config
+from writer.errors import HeadraceError
+from writer.kafka import Cluster
+from writer.rooms.columnar import BucketKey
+from writer.surface import sample
+from writer.surface.sizing import Traffic
+from writer.surface.staged import Staged, staged
+from writer.surface.walk import Walk
+from writer.surface.words import plural, span
+
+_WINDOW = timedelta(hours=1)
+_SLICES = 12  # of the window, to find the busiest
+_QUIET = timedelta(minutes=5)  # a topic whose newest record is older is looked at as it was then
+
+
+class NothingToMeasure(HeadraceError):
+    """The topics hold nothing that could be sized."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How many records came, over which time, and how many in the busiest slice of it."""
+
+    offsets: int
+    start: datetime
+    end: datetime
+    busiest_per_s: float
+
+    @property
+    def per_s(self) -> float:
+        """Records per second on the mean."""
+        return self.offsets / self.seconds
+
+    @property
+    def seconds(self) -> float:
+        """Length of the time looked at."""
+        return max((self.end - self.start).total_seconds(), 1e-3)
+
+
+def pace(cluster: Cluster, topics: list[str], newest: datetime, now: datetime) -> Pace:
+    """Ask the broker which offsets it had when, over the last hour that had any. `newest`: the last record's time."""
+    sources = cluster.sources(topics)
+    end = now if now - newest < _QUIET else newest + timedelta(milliseconds=1)
+    first = [at for offset, at in cluster.found(dict.fromkeys(sources, 0)).values() if offset >= 0]
+    start = max(end - _WINDOW, datetime.fromtimestamp(min(first) / 1000, UTC)) if first else end - _WINDOW
+    marks = [start + (end - start) * part / _SLICES for part in range(_SLICES)]
+    counts = [*(sum(cluster.at(mark, sources).values()) for mark in marks), sum(cluster.latest(sources).values())]
+    slice_s = max((end - start).total_seconds() / _SLICES, 1e-3)
+    busiest = max(after - before for before, after in pairwise(counts)) / slice_s
+    return Pace(counts[-1] - counts[0], start, end, busiest)
+
+
+def measured(
+    walk: Walk, config: Config, cluster: Cluster, records: int, now: datetime, given_per_s: float | None
+) -> tuple[Traffic, str]:
+    """Measure a pipeline's traffic, and say in a phrase what was looked at. Raises NothingToMeasure, HeadraceError."""
+    topics = config.pipelines[walk.name].topics
+    batch = sample.read(config.kafka, sample.spans(cluster, topics, records))
+    times = [time for time in batch.column("timestamp").to_pylist() if time is not None]
+    found = staged(walk, batch, now) if batch.num_rows else None
+    if found is None or not found.rows or not times:
+        raise NothingToMeasure(
+            f"no record of {', '.join(topics)} becomes a row, so there is nothing to size {walk.name!r} by. "
+            "`headrace validate` says why."
+        )
+    per_s, how = (given_per_s, "given by --events-per-second")
+    if per_s is None:
+        per_s, how = _words(pace(cluster, topics, max(times), now), now)
+    values = batch.num_rows - batch.column("value").null_count
+    rows = Counter[BucketKey]()
+    for file in found.report.files:
+        rows[file.bucket] += file.rows
+    sampled = plural(values, "record")
+    traffic = Traffic(
+        events_per_s=per_s, events_how=how, event_bytes=found.value_bytes / values, columns=len(walk.plan.columns),
+        row_bytes=found.row_bytes, row_bytes_parquet=found.bytes / found.rows, sampled_how=f"mean of {sampled}",
+        bucket_shares=[count / found.rows for _, count in rows.most_common()],
+        buckets_per_day=buckets_per_day(config.pipelines[walk.name].bucket, list(rows)),
+    )  # fmt: skip
+    said = f"the newest {sampled} of {', '.join(topics)}, {min(times):%Y-%m-%d %H:%M:%S} to {max(times):%H:%M:%S} UTC"
+    return traffic, said + _left_out(found, values)
+
+
+def _words(pace: Pace, now: datetime) -> tuple[float, str]:
+    before = "" if pace.end == now else f" before {pace.end:%Y-%m-%d %H:%M}"
+    window = f"the {'' if before else 'last '}{span(pace.seconds)}{before}"
+    slice_s = pace.seconds / _SLICES
+    return pace.per_s, f"{pace.offsets:,} offsets in {window}; busiest {span(slice_s)}: {pace.busiest_per_s:,.0f}"
+
+
+def _left_out(found: Staged, values: int) -> str:
+    left = values - found.rows
+    return f"; {left:,} of them are no rows" if left else ""
+
+
+def buckets_per_day(spec: Mapping[str, Any], keys: Sequence[BucketKey]) -> float | None:
+    """How many buckets a day begins, from their width and the other parts seen. None: not by event time."""
+    if spec["type"] == "event_time":
+        return float(timedelta(days=1) / spec["width"])
+    at = 0
+    for part in spec.get("parts", []):
+        if part["type"] == "event_time":
+            others = len(set(keys)) / len({key[at] for key in keys})
+            return float(others * (timedelta(days=1) / part["width"]))
+        at += len(bucketers.build(part).columns)
+    return None

@@ -1,0 +1,182 @@
+"""Everything that a start will need, looked at before it: the file, Kafka, the registry, records, places, this machine.
+
+Creates nothing but probe files, which it removes. A pipeline that runs is not disturbed.
+"""
+
+import textwrap
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from rich.console import Console
+from rich.text import Text
+
+from writer.config import Config, load
+from writer.errors import ConfigError, HeadraceError
+from writer.kafka import Cluster
+from writer.registry import SchemaSource, source
+from writer.surface import checks, lines, places
+from writer.surface.finding import MARKS, PLAIN_MARKS, Finding, Status, failure, good, skipped
+from writer.surface.http import announced, asked
+from writer.surface.preview import chosen
+from writer.surface.words import plural
+
+_STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red", "not_checked": "dim"}
+_WORDS: Mapping[Status, str] = {
+    "ok": "fine", "warning": "to look at", "failed": "wrong", "not_checked": "not checked",
+}  # fmt: skip
+_SHARED = ("broker", "registry", "checkpoints", "java", "jars", "http")
+_NAME = 13  # columns for the name of a check
+_INDENT = _NAME + 4
+_CONFIGURATION = 2  # exit code
+
+
+def validate(path: Path, only: list[str] | None, *, offline: bool, records: int, as_json: bool, now: datetime) -> int:
+    """Check a configuration and what it names, and show each finding. Returns 0, or 2 when something is wrong.
+
+    `records`: how many of each pipeline's to sample; 0 takes none.
+    """
+    shown = Findings(None if as_json else lines.console())
+    shown.title(str(path))
+    try:
+        config = load(path)
+        names = chosen(config, only)
+    except ConfigError as error:
+        shown.add(Finding("file", "failed", str(error), "Correct the file. docs/REFERENCE.md lists every key."))
+        for check in _SHARED:
+            shown.add(skipped(check, "the file cannot be used"))
+        return shown.end()
+    shown.add(good("file", f"{plural(len(config.pipelines), 'pipeline')}: {', '.join(config.pipelines)}"))
+    reach = _reach(config, names, shown, offline=offline)
+    drivers = [] if offline else [name for name in names if _driven(config, name)]
+    for finding in places.machine(config, drivers):
+        shown.add(finding)
+    for name in names:
+        settings = config.pipelines[name]
+        shown.title(f"{name}: {', '.join(settings.topics)} → {settings.table.location}")
+        for finding in checks.pipeline(name, config, reach, records, now):
+            shown.add(finding, name)
+        for finding in places.tables(name, settings):
+            shown.add(finding, name)
+        shown.add(places.running(config, name, offline=offline), name)
+    return shown.end()
+
+
+class Findings:
+    """Findings as they come: printed at once for a person, kept for one JSON document for a machine."""
+
+    def __init__(self, out: Console | None) -> None:
+        self._out, self._found = out, list[Finding]()
+        self._alike: list[Finding] = []  # not checked for one reason: they share a line
+
+    def title(self, text: str) -> None:
+        """Begin a section."""
+        self._settle()
+        if self._out is not None:
+            if self._found:
+                self._out.print()
+            self._out.print(Text(text, "bold"), soft_wrap=True)
+
+    def add(self, finding: Finding, pipeline: str | None = None) -> None:
+        """Show a finding."""
+        finding = replace(finding, pipeline=pipeline)
+        self._found.append(finding)
+        if self._alike and finding.message != self._alike[0].message:
+            self._settle()
+        if finding.status == "not_checked":
+            self._alike.append(finding)
+        else:
+            self._print(finding, finding.check, finding.message)
+
+    def end(self) -> int:
+        """Sum up. Returns the exit code."""
+        self._settle()
+        numbers = Counter(finding.status for finding in self._found)
+        if self._out is None:
+            lines.emit([finding.document() for finding in self._found])
+        else:
+            said = [f"{numbers[status]:,} {words}" for status, words in _WORDS.items() if numbers[status]]
+            self._out.print()
+            self._out.print(Text(", ".join(said), _STYLES["failed"] if numbers["failed"] else ""))
+        return _CONFIGURATION if numbers["failed"] else 0
+
+    def _settle(self) -> None:
+        """Print those that were not checked for one reason."""
+        if self._alike:
+            names = ", ".join(finding.check.replace("_", " ") for finding in self._alike)
+            why = self._alike[0].message
+            one = len(self._alike) == 1
+            self._print(self._alike[0], names if one else "", why if one else f"{why} ({names})")
+        self._alike = []
+
+    def _print(self, finding: Finding, name: str, message: str) -> None:
+        if self._out is None:
+            return
+        style = _STYLES[finding.status]
+        marks = MARKS if self._out.encoding.startswith("utf") else PLAIN_MARKS
+        dim = "dim" if finding.status == "not_checked" else ""
+        line = Text("  ").append(marks[finding.status], style).append(f" {name.replace('_', ' '):<{_NAME}}", dim)
+        for at, part in enumerate(self._wrapped(message)):
+            line.append(part if at == 0 else "\n" + " " * _INDENT + part, dim)
+        if finding.mend:
+            for at, part in enumerate(self._wrapped(finding.mend, 2)):
+                line.append("\n" + " " * _INDENT + ("→ " if at == 0 else "  ") + part, style)
+        self._out.print(line, soft_wrap=True)
+
+    def _wrapped(self, text: str, indent: int = 0) -> list[str]:
+        """Cut a sentence into lines of the width; each line of its own stays one."""
+        assert self._out is not None
+        width = max(self._out.width - _INDENT - indent - 1, 20)
+        pieces = (textwrap.wrap(line, width, break_on_hyphens=False) or [""] for line in text.splitlines())
+        return [part for piece in pieces for part in piece]
+
+
+def _reach(config: Config, names: list[str], shown: Findings, *, offline: bool) -> checks.Reach:
+    """Ask the broker and the registry whether they answer, and show it."""
+    cluster, no_cluster = None, "--offline"
+    if offline:
+        shown.add(skipped("broker", no_cluster))
+    else:
+        cluster = Cluster(config.kafka.bootstrap_servers, config.kafka.request_timeout)
+        try:
+            number = cluster.brokers()
+            answer = "1 broker answers" if number == 1 else f"{number} brokers answer"
+            shown.add(good("broker", f"{answer} at {config.kafka.bootstrap_servers}"))
+        except HeadraceError as error:
+            shown.add(failure("broker", error))
+            cluster, no_cluster = None, "no broker answers"
+    schemas, no_schemas = _registry(config, names, shown, offline=offline)
+    return checks.Reach(cluster, no_cluster, schemas, no_schemas)
+
+
+def _registry(config: Config, names: list[str], shown: Findings, *, offline: bool) -> tuple[SchemaSource | None, str]:
+    url = config.registry.url
+    if offline and url is not None:
+        shown.add(skipped("registry", "--offline"))
+        return None, "--offline"
+    try:
+        schemas = source(config.registry)
+        schemas.known(config.pipelines[names[0]].topics[0])
+    except HeadraceError as error:
+        found = failure("registry", error)
+        if url is not None:
+            found = replace(found, message=found.message.replace(url, without_password(url)))
+        shown.add(found)
+        return None, "no registry answers" if url is not None else "a schema file cannot be read"
+    files = plural(len(config.registry.files), "schema file")
+    shown.add(good("registry", files if url is None else f"answers at {without_password(url)}"))
+    return schemas, ""
+
+
+def _driven(config: Config, name: str) -> bool:
+    driver = announced(config.checkpoints, name)
+    return driver is not None and asked(driver, name) is not None
+
+
+def without_password(url: str) -> str:
+    """Leave out who logs in, and with what."""
+    parts = urlsplit(url)
+    return url if "@" not in parts.netloc else parts._replace(netloc=f"***@{parts.netloc.rpartition('@')[2]}").geturl()

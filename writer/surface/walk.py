@@ -1,0 +1,188 @@
+"""A sample on the line that a record walks: the writer's own rooms, without Spark and without a table to change."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import bucketers
+from writer.config import Config, layout
+from writer.errors import ConfigError
+from writer.pipeline import registered, reserved
+from writer.registry import SchemaNotFound, SchemaSource
+from writer.rooms import avro, task
+from writer.rooms.assign import TimeRule, assign
+from writer.rooms.conform import conform
+from writer.rooms.decode import decode
+from writer.rooms.native import NativeDecoder
+from writer.rooms.plan import Rejected, SchemaPlan, WriterSchema
+from writer.rooms.report import Counts, Report, Source
+from writer.rooms.singly import SingleDecoder
+from writer.tables.delta import DeltaLake
+
+NO_HEADER = Rejected("no Confluent header (magic byte 0 and a 4-byte schema id)")
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A record that became no row: its place in the records it came with, and why."""
+
+    position: int
+    outcome: str  # dead_letter, quarantined
+    reason: str
+
+
+@dataclass(frozen=True)
+class Group:
+    """Records of one schema id as far as they came. `rows` and what is assigned go with `kept`, one to one."""
+
+    schema_id: int | None
+    records: pa.Table  # with a value
+    kept: pa.Table  # those of them that became rows
+    rows: pa.Table
+    letters: list[Letter]
+    event_time: pa.Array | None = None
+    buckets: tuple[tuple[str | None, ...], ...] = ()  # of each row
+    unit: str = ""
+
+
+@dataclass
+class Walk:
+    """One pipeline's rooms, ready for a sample. `plan` grows by the schemas that the sample brings."""
+
+    name: str
+    config: Config
+    schemas: SchemaSource
+    plan: SchemaPlan
+    unit: str  # of the event time; as configured, or as the table's commits have found it
+    _decoders: dict[int, tuple[NativeDecoder | None, SingleDecoder]] = field(default_factory=dict)
+
+    def decoded(self, records: pa.RecordBatch) -> Iterator[Group]:
+        """Skip tombstones, split by schema, decode and conform. Raises RegistryUnreachable."""
+        groups = list(task.split(without_tombstones(records)))
+        self.learn(schema_id for schema_id, _ in groups if schema_id is not None)
+        for schema_id, group in groups:
+            known = NO_HEADER if schema_id is None else self.plan.schemas[schema_id]
+            if schema_id is not None and isinstance(known, WriterSchema):
+                yield self._rows(schema_id, group, known)
+                continue
+            assert isinstance(known, Rejected)
+            letters = [Letter(position, "dead_letter", known.reason) for position in range(group.num_rows)]
+            yield Group(schema_id, group, group.slice(0, 0), self.plan.columns.empty_table(), letters)
+
+    def assigned(self, records: pa.RecordBatch, now: datetime) -> Iterator[Group]:
+        """Decode, then find event times and buckets. Raises ConfigError when the event-time field is no time."""
+        pipeline = self.config.pipelines[self.name]
+        bucketer = bucketers.build(pipeline.bucket)
+        for group in self.decoded(records):
+            if group.kept.num_rows == 0:
+                yield group
+                continue
+            try:
+                found = assign(group.rows, self.time_rule, bucketer, now)
+            except ValueError as error:
+                raise ConfigError(f"pipelines.{self.name}.event_time: {error}") from error
+            failed = {letter.position for letter in group.letters}
+            places = [position for position in range(group.records.num_rows) if position not in failed]
+            late = [Letter(places[at], "quarantined", reason) for at, reason in found.quarantined.items()]
+            yield Group(
+                group.schema_id,
+                group.records,
+                group.kept if found.kept is None else group.kept.filter(found.kept),
+                found.rows,
+                [*group.letters, *late],
+                found.event_time,
+                tuple(found.buckets.values[code] for code in found.buckets.codes.to_pylist()),
+                found.unit,
+            )
+
+    def staged(self, records: pa.RecordBatch, now: datetime, into: Path) -> Report:
+        """Carry the records through a whole task, into files below `into`. Raises ConfigError, RegistryUnreachable."""
+        pipeline = self.config.pipelines[self.name]
+        groups = task.split(without_tombstones(records))
+        self.learn(schema_id for schema_id, _ in groups if schema_id is not None)
+        plan = task.TaskPlan(
+            now=now, frontier={}, incarnations=dict.fromkeys(pipeline.topics, 1), schemas=self.plan,
+            time_rule=self.time_rule, bucket=pipeline.bucket,
+            bucket_columns=bucketers.build(pipeline.bucket).columns,
+            table=str(into / "table"), dead_letters=str(into / "dead_letters"), prefix="sample",
+            budget=pipeline.memory.buffer, target_file_size=pipeline.roll.target_file_size,
+        )  # fmt: skip
+        carried = task.Task(plan)
+        try:
+            for at in range(0, records.num_rows, pipeline.memory.batch_records):
+                carried.take(records.slice(at, pipeline.memory.batch_records))
+            return carried.finish()
+        except ValueError as error:
+            carried.abandon()
+            raise ConfigError(f"pipelines.{self.name}.event_time: {error}") from error
+
+    @property
+    def time_rule(self) -> TimeRule:
+        """The pipeline's rule for event times."""
+        rule = self.config.pipelines[self.name].event_time
+        return TimeRule(rule.field, self.unit, rule.max_age, rule.max_ahead)
+
+    def learn(self, ids: Iterable[int]) -> None:
+        """Extend the plan by schemas that it lacks, in the order of their ids. Raises RegistryUnreachable."""
+        for schema_id in sorted(set(ids) - self.plan.schemas.keys()):
+            try:
+                self.plan = self.plan.extend(schema_id, self.schemas.schema(schema_id))
+            except SchemaNotFound:
+                self.plan = self.plan.reject(schema_id, f"schema id {schema_id} is unknown to the registry")
+
+    def _rows(self, schema_id: int, group: pa.Table, known: WriterSchema) -> Group:
+        if schema_id not in self._decoders:
+            record = avro.parse(known.text)
+            self._decoders[schema_id] = (NativeDecoder(record) if known.native else None, SingleDecoder(record))
+        decoded = decode(pa.concat_arrays(group.column("value").chunks), *self._decoders[schema_id])
+        letters = [Letter(at, "dead_letter", why) for at, why in decoded.failures.items()]
+        rows = conform(decoded.rows, known, self.plan)
+        return Group(schema_id, group, group.take(decoded.taken), rows, letters)
+
+
+def opened(name: str, config: Config, schemas: SchemaSource, *, with_table: bool = True) -> Walk:
+    """Make a pipeline's rooms ready: its table's columns, if there is a table, and the registered schemas on top.
+
+    Raises ConfigError for a table that is not the pipeline's, CommitFailed for one that cannot be read,
+    RegistryUnreachable.
+    """
+    pipeline = config.pipelines[name]
+    buckets = bucketers.build(pipeline.bucket).columns
+    kept, table, unit = reserved(buckets), DeltaLake(pipeline.table.location, name), str(pipeline.event_time.unit)
+    have = pa.schema([])
+    if with_table and table.exists():
+        table.check_identity(buckets, layout(pipeline.bucket))
+        have = pa.schema([f for f in table.snapshot().columns() if f.name.lower() not in kept])
+        found = next((facts["time_unit"] for facts in table.recent(10) if facts["time_unit"]), "auto")
+        unit = found if unit == "auto" else unit
+    return Walk(name, config, schemas, registered(schemas, pipeline.topics, SchemaPlan(have, kept)), unit)
+
+
+def without_tombstones(records: pa.RecordBatch) -> pa.Table:
+    """Drop the records without a value, as the writer's first room does."""
+    counts: defaultdict[Source, Counts] = defaultdict(Counts)
+    return task.skip(pa.Table.from_batches([records]), {}, counts)
+
+
+def plain(value: Any) -> Any:
+    """Make JSON of a decoded value: times as ISO 8601, bytes as hex digits, numbers that JSON lacks as text."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if value - value == 0 else str(value)
+        case bytes():
+            return value.hex()
+        case dict():
+            return {str(key): plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [plain(item) for item in value]
+        case datetime():
+            return value.isoformat().replace("+00:00", "Z")
+        case _:
+            return str(value)

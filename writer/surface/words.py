@@ -1,0 +1,64 @@
+"""Numbers as a person reads them, and why a batch ended as a sentence."""
+
+from collections.abc import Mapping
+from typing import Any
+
+_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+_TENTHS_BELOW_S = 10
+
+
+def span(seconds: float) -> str:
+    """Write a length of time with two units at most: 0.4 s, 12 s, 3 min 5 s, 2 h 10 min, 6 d 3 h."""
+    if seconds < 0:
+        return f"-{span(-seconds)}"
+    if round(seconds, 1) < _TENTHS_BELOW_S:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for unit, size, smaller, part in (("d", _DAY, "h", _HOUR), ("h", _HOUR, "min", _MINUTE), ("min", _MINUTE, "s", 1)):
+        if whole >= size:
+            rest = whole % size // part
+            return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
+    return f"{whole} s"
+
+
+def plural(count: int, noun: str) -> str:
+    """Write a count with its noun: 1 file, 2,000 files."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def reason(facts: Mapping[str, Any]) -> str:
+    """Say why a batch ended where it did, from what its commit carries."""
+    why = facts.get("reason")
+    if why is None:
+        return "its commit does not say; an older version of headrace made it"
+    limits, offsets, waiting = facts["limits"], facts["offsets"], facts["waiting"]
+    there = plural(max(waiting or 0, offsets), "offset") + " waited"
+    match why:
+        case "size":
+            return f"enough waited: {there}, {_enough(limits)} were enough"
+        case "backlog":
+            return f"it was full: {there}, {_full(limits, offsets, waiting)}"
+        case "timeout":
+            delay = span(limits["delay_max_seconds"])
+            return (
+                f"the delay was over: {delay} (commit.max_delay) had passed; {there}, {_enough(limits)} would have "
+                "ended it sooner"
+            )
+        case "start":
+            return f"it was the first of its start, which does not wait: {there}"
+        case "once":
+            full = offsets >= limits["records_max"] - len(facts["ranges"]) and (waiting or 0) > offsets
+            return f"--once takes what is there: {there}" + (f", {_full(limits, offsets, waiting)}" if full else "")
+        case "replay":
+            return f"an earlier start had planned it and ended before its commit: {plural(offsets, 'offset')}"
+    return f"its commit says {why!r}, which this version of headrace does not know"
+
+
+def _enough(limits: Mapping[str, Any]) -> str:
+    key = limits["records_min_from"]
+    return f"{limits['records_min']:,} ({'one file of ' if key == 'roll.target_file_size' else ''}{key})"
+
+
+def _full(limits: Mapping[str, Any], offsets: int, waiting: int | None) -> str:
+    most = f"one commit takes {limits['records_max']:,} (commit.max_records)"
+    return most if waiting is None else f"{most}; {waiting - offsets:,} were left for the next"

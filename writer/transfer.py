@@ -1,0 +1,34 @@
+"""How records cross from Kafka through Spark's JVM to a task, and what memory they find there: at little cost."""
+
+KAFKA_OPTIONS = {
+    # Spark asks the broker for both ends of the log at each poll. At Kafka's 500 records a poll that is most of the
+    # time a fetch takes; what one poll can hold is bounded by max.partition.fetch.bytes all the same.
+    "kafka.max.poll.records": "5000",
+}
+# Blocks come and go by the megabyte. One heap for Arrow and the decoder, which keeps what is freed for the next block,
+# spares the kernel handing out cleared pages over and over: an eighth of a task's processor time. glibc's names.
+WORKER_ENVIRONMENT = {
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "MALLOC_MMAP_THRESHOLD_": str(2**30),
+    "MALLOC_TRIM_THRESHOLD_": str(2**32),
+}
+_BATCH_BYTES = 64 * 2**20
+_UNMEASURED = 2**31 - 1  # the one value that makes Spark leave out the measuring
+
+
+def arrow_limits(records_max: int, record_bytes: float | None) -> dict[str, str]:
+    """Return Spark's settings for the Arrow batches of one micro-batch; `record_bytes` is the mean of the last one.
+
+    With a limit in bytes, Spark measures its buffers after every record, for a third of the JVM's processor time
+    (docs/adr/0008-bounded-by-count.md). So only the first micro-batch of a start is measured. Later ones are bounded
+    by count, a count at which records may grow 30-fold within one micro-batch before Arrow's 2 GiB are reached. If they
+    do, the tasks fail, nothing is lost, and the next start measures again.
+    """
+    if record_bytes is None:
+        records, size = records_max, _BATCH_BYTES
+    else:
+        records, size = max(1, min(records_max, int(_BATCH_BYTES / max(record_bytes, 1)))), _UNMEASURED
+    return {
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(records),
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(size),
+    }
