@@ -33,8 +33,12 @@ def bench(
         typer.Option("--contenders", help="a: headrace, b: plain PySpark, c: b repartitioned, d: the rooms alone."),
     ] = "a,b,c,d",
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Runs of each, in turn.")] = 1,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write settings, figures and runs here.")] = None,
-    plot_file: Annotated[Path | None, typer.Option("--plot", help="Draw the figures here (.png, .svg, .pdf).")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write settings, figures and runs here.")
+    ] = None,
+    plot_file: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw the figures here (.png, .svg, .pdf).")
+    ] = None,
     keep: Annotated[Path | None, typer.Option("--keep", help="Put tables and logs here and keep them.")] = None,
     profile: Annotated[bool, typer.Option("--profile", help="Also tell where the CPU time goes.")] = False,
 ) -> None:

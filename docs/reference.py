@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from writer import errors
-from writer.cli import app
+from writer.cli import compose
 from writer.config import Config
 from writer.units import show_duration, show_size
 
@@ -24,17 +24,31 @@ def _head() -> list[str]:
 
 
 def _verbs() -> list[str]:
-    lines = ["## Commands", ""]
-    group = typer.main.get_command(app)
+    lines = ["## Commands", "", "`headrace --version` says which one is installed; every verb has `--help`.", ""]
+    group = typer.main.get_command(compose())
     for name, command in sorted(group.commands.items()):  # type: ignore[attr-defined]
-        lines += [f"### headrace {name}", "", command.help or "", "", "| option | meaning |", "| --- | --- |"]
+        lines += [
+            f"### headrace {name}",
+            "",
+            command.help or "",
+            "",
+            "| option | default | meaning |",
+            "| --- | --- | --- |",
+        ]
         for parameter in command.params:
-            flag = (
-                ", ".join(f"`{o}`" for o in parameter.opts) if parameter.param_type_name == "option" else parameter.name
-            )
-            lines.append(f"| {flag} | {getattr(parameter, 'help', '') or ''} |")
+            names = [*parameter.opts, *parameter.secondary_opts]
+            flag = ", ".join(f"`{o}`" for o in names) if parameter.param_type_name == "option" else parameter.name
+            lines.append(f"| {flag} | {_given(parameter)} | {getattr(parameter, 'help', '') or ''} |")
         lines.append("")
     return lines
+
+
+def _given(parameter: Any) -> str:
+    if parameter.param_type_name != "option":
+        return "required"
+    if parameter.is_flag:
+        return ""
+    return "none" if parameter.default is None else f"`{parameter.default}`"
 
 
 def _exit_codes() -> list[str]:

@@ -3,6 +3,7 @@
 import sys
 from datetime import UTC, datetime
 from importlib.metadata import entry_points
+from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,8 +20,18 @@ app = typer.Typer(
 )
 
 
+def _say_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"headrace {installed('headrace')}")
+        raise typer.Exit
+
+
 @app.callback()
-def _root() -> None:
+def _root(
+    _version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_say_version, is_eager=True)
+    ] = False,
+) -> None:
     """Carry Kafka Avro events into event-time buckets of a lake, exactly once."""
 
 
@@ -179,7 +190,7 @@ def explain(
 ) -> None:
     """Explain why a batch was committed when it was, and what it cost. Without options: the last. Reads the lake only.
 
-    Exit codes: 0 shown, 1 there is no such commit, 2 configuration.
+    Exit codes: 0 shown, 1 a pipeline has no such commit, 2 configuration.
     """
     from rich.console import Console
 
@@ -225,10 +236,18 @@ def plan(
     raise typer.Exit(code)
 
 
+def compose() -> typer.Typer:
+    """Return the command with the verbs of all installed packages. An entry point is named as its verb."""
+    joined = {command.name for command in app.registered_commands}
+    for entry in entry_points(group="headrace.commands"):
+        if entry.name not in joined:
+            entry.load()(app)
+    return app
+
+
 def main() -> None:
     """Run the command; an expected failure is one sentence and its exit code."""
-    for entry in entry_points(group="headrace.commands"):
-        entry.load()(app)
+    compose()
     try:
         app()
     except HeadraceError as error:

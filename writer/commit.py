@@ -79,6 +79,7 @@ def merged(reports: Iterable[Report]) -> Report:
         for room, seconds in report.seconds.items():
             total.seconds[room] = total.seconds.get(room, 0) + seconds
         total.value_bytes += report.value_bytes
+        total.record_bytes_max = max(total.record_bytes_max, report.record_bytes_max)
         total.spilled_bytes += report.spilled_bytes
         total.time_unit = report.time_unit or total.time_unit
         for source, counts in report.counts.items():

@@ -58,6 +58,8 @@ class Registry(Strict):
     def _one_of_both(self) -> "Registry":
         if (self.url is None) == (not self.files):
             raise ValueError("give either 'url' or 'files'")
+        if self.url is not None and not re.match(r"https?://[^/]", self.url):
+            raise ValueError("'url' is no http:// or https:// URL; write it as http://registry:8081")
         return self
 
 
@@ -288,7 +290,7 @@ def load(path: Path) -> Config:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}. Give the path of a configuration file.") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"{path} is not YAML: {_fault(error)}") from error
     if not isinstance(raw, dict):
         raise ConfigError(f"{path} is empty or not a mapping; it needs the keys {', '.join(Config.model_fields)}")
     looked_up: dict[str, str] = {}
@@ -302,6 +304,14 @@ def load(path: Path) -> Config:
             for e in error.errors()
         ]
         raise ConfigError(_masked("\n".join([f"{path} cannot be used:", *lines]), looked_up)) from None
+
+
+def _fault(error: yaml.YAMLError | UnicodeDecodeError) -> str:
+    """Say where a file stops being YAML, in one line."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    return " ".join(str(error).split())
 
 
 def did_you_mean(name: str, known: list[str]) -> str:
@@ -338,9 +348,11 @@ def _masked(message: str, looked_up: dict[str, str]) -> str:
 def _look_up(kind: str, name: str) -> str:
     if kind == "env":
         if name not in os.environ:
-            raise ConfigError(f"the configuration wants the environment variable {name}, which is not set")
+            raise ConfigError(f"the configuration wants the environment variable {name}, which is not set. Set it.")
         return os.environ[name]
     try:
         return Path(name).read_text(encoding="utf-8").strip()
     except OSError as error:
-        raise ConfigError(f"the configuration wants the file {name}: {error.strerror}") from error
+        raise ConfigError(
+            f"the configuration wants the file {name}: {error.strerror}. Create it, or correct the reference."
+        ) from error

@@ -45,3 +45,9 @@ class LimitReached(HeadraceError):
     """A limit of the configuration stopped the pipeline."""
 
     exit_code = 5
+
+
+class Draining(HeadraceError):
+    """Work that is left to the next start, because a stop was asked for."""
+
+    exit_code = 0

@@ -14,10 +14,10 @@ from typing import Any
 
 from writer import artifacts, log
 from writer.config import Config
-from writer.errors import Fenced, HeadraceError
+from writer.errors import Draining, Fenced, HeadraceError
 from writer.kafka import Cluster
 from writer.lag import Watch
-from writer.pipeline import Draining, PipelineRun, Start
+from writer.pipeline import PipelineRun, Start
 from writer.progress import Progress
 from writer.registry import source
 from writer.surface import http

@@ -2,10 +2,11 @@
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pyarrow as pa
@@ -15,40 +16,20 @@ from bucketers.extract import event_time
 from writer import commit, faults, log
 from writer.checkpoint import Checkpoints, NewRun, Offsets, Refuse, Resume, decide
 from writer.config import Config, layout
-from writer.errors import CheckpointUnusable, ConfigError, HeadraceError
+from writer.errors import CheckpointUnusable, ConfigError, Draining, Fenced, HeadraceError
 from writer.kafka import BrokerUnreachable, Cluster, Topic
 from writer.progress import Progress, holes
-from writer.registry import RegistryUnreachable, SchemaNotFound, SchemaSource
+from writer.registry import SchemaSource
 from writer.rooms import task
 from writer.rooms.assign import TimeRule
 from writer.rooms.deadletters import DEAD_LETTERS
-from writer.rooms.plan import PROVENANCE, Rejected, SchemaPlan
 from writer.rooms.report import Report, Source
+from writer.schemas import Schemas
 from writer.tables.base import Batch, CommitFailed, Part, Snapshot
 from writer.tables.delta import DeltaLake
 from writer.transfer import arrow_limits
 
 _BYTES_PER_ROW_GUESS = 60  # of Parquet, until a commit has shown it
-_REGISTRY_PAUSE_MAX_S = 30
-
-
-def reserved(bucket_columns: Iterable[str]) -> frozenset[str]:
-    """Names that no field of a schema may take, in lower case."""
-    return frozenset(name.lower() for name in (*PROVENANCE.names, *bucket_columns))
-
-
-def registered(schemas: SchemaSource, topics: Iterable[str], plan: SchemaPlan) -> SchemaPlan:
-    """Extend the plan by every schema that is registered for the topics, oldest first. Raises RegistryUnreachable."""
-    for topic in topics:
-        for schema_id, text in schemas.known(topic).items():
-            plan = plan.extend(schema_id, text)
-    return plan
-
-
-class Draining(HeadraceError):
-    """A batch that was planned after the stop was asked for; it is left to the next start."""
-
-    exit_code = 0
 
 
 @dataclass(frozen=True)
@@ -68,18 +49,22 @@ class PipelineRun:
     ) -> None:
         self.name, self.config = name, config.pipelines[name]
         self.progress = progress or Progress(name)
-        self.cluster, self._schemas = cluster, schemas
+        self.cluster = cluster
         self._table = DeltaLake(
             self.config.table.location, name, checkpoint_interval=self.config.table.checkpoint_interval
         )
-        self._side = partial(DeltaLake, pipeline=name)
+        self._side = cache(partial(DeltaLake, pipeline=name))  # location → table; one handle follows its log
         self._checkpoints = Checkpoints(config.checkpoints, name)
         self._bucket_columns = bucketers.build(self.config.bucket).columns
-        self._reserved = reserved(self._bucket_columns)
         self._draining = threading.Event()
+        self._schemas = Schemas(
+            name, schemas, self.config.topics, bucket_columns=self._bucket_columns,
+            grace=self.config.schemas.unknown_grace, stopping=self._draining,
+        )  # fmt: skip
         self._busy = threading.Lock()
         self._unit: str | None = None
         self._record_bytes: float | None = None  # mean of the last batch
+        self._record_bytes_max = 0.0  # mean of the heaviest Arrow batch since the start
         self.epoch = 0  # before the start commit
         self._fresh = True  # no batch of this query was planned yet
         self._former: dict[str, Any] | None = None  # what the commit before this one cost; it could not say so itself
@@ -88,12 +73,14 @@ class PipelineRun:
     def start(self, *, new_run: bool, once: bool = False) -> Start:
         """Take the pipeline over and choose the checkpoint. Raises CheckpointUnusable, ConfigError."""
         topics = self.cluster.topics(self.config.topics)
-        self._plan = self._first_plan()
+        self._schemas.begin()
         self._check_event_time()
-        self._table.create(self._columns(), self._bucket_columns, layout(self.config.bucket))
+        buckets = [pa.field(name, pa.string()) for name in self._bucket_columns]
+        columns = pa.schema([*self._schemas.columns(), *buckets])
+        self._table.create(columns, self._bucket_columns, layout(self.config.bucket))
         self._side(self.config.dead_letters).create(DEAD_LETTERS, [])
         snapshot = self._table.snapshot()
-        self._plan = self._with_table(self._plan, snapshot)
+        self._schemas.follow(snapshot.columns())
         self._topics, ids = topics, self._incarnations(topics, snapshot)
         self._numbers = {topic: len(known) for topic, known in ids.items()}
         parts = {(t.name, p): self._part(t.name, p) for t in topics.values() for p in range(t.partitions)}
@@ -109,7 +96,7 @@ class PipelineRun:
         recent = self._table.recent(10)
         self._bytes_per_row = commit.bytes_per_row(recent) or _BYTES_PER_ROW_GUESS
         self._pin_unit(next((facts["time_unit"] for facts in recent if facts["time_unit"]), ""))
-        self._table.add_columns([f for f in self._columns() if f.name not in self._bucket_columns])
+        self._table.add_columns(list(self._schemas.columns()))
         run = self._run_id = self._run(decision)
         planned = self._checkpoints.planned(run) if isinstance(decision, Resume) else None
         self._replayed = None if planned is None else planned.end
@@ -117,7 +104,7 @@ class PipelineRun:
             self.config.commit, self.config.roll.target_file_size, self._bytes_per_row, once=once
         )
         self._begun = time.monotonic()
-        self.progress.admitted(self._plan.schemas)
+        self.progress.admitted(self._schemas.plan.schemas)
         self.progress.started(
             epoch=self.epoch, run=run, frontier=offsets, limits=self._limits.facts(), recent=recent,
             buckets=self._table.buckets(),
@@ -140,10 +127,13 @@ class PipelineRun:
 
     def owns_table(self) -> bool:
         """Tell whether no other start came after this one; while the table cannot be read, none did."""
-        try:
-            return self.epoch == 0 or self._table.snapshot().epoch == self.epoch
-        except CommitFailed:
-            return True
+        with suppress(CommitFailed):
+            try:
+                if self.epoch:
+                    self._table.check_owner(self._table.snapshot(), self.epoch)
+            except Fenced:
+                return False
+        return True
 
     def process(self, frame: Any, batch_id: int) -> None:
         """Carry one micro-batch from Kafka into the table. Called by Spark; what it raises ends the query."""
@@ -197,7 +187,9 @@ class PipelineRun:
         self._bytes_per_row = commit.bytes_per_row([planned.facts]) or self._bytes_per_row
         self._tell_commit(version, planned, time.monotonic() - began)
         try:
-            self._table.tidy(version)
+            self._table.tidy()
+            if planned.side_files:
+                self._side(self.config.dead_letters).tidy()
         except CommitFailed as error:
             log.warning("tidying_failed", pipeline=self.name, version=version, error=str(error))
 
@@ -234,7 +226,8 @@ class PipelineRun:
         cores = frame.sparkSession.sparkContext.defaultParallelism
         bytes_expected = expected * self._bytes_per_row
         tasks = commit.task_count(bytes_expected, self.config.roll.target_file_size, cores)
-        for setting, value in arrow_limits(self.config.memory.batch_records, self._record_bytes).items():
+        limits = arrow_limits(self.config.memory.batch_records, self._record_bytes, self._record_bytes_max)
+        for setting, value in limits.items():
             frame.sparkSession.conf.set(setting, value)  # the query's own session
         records = frame.select("topic", "partition", "offset", "timestamp", "key", "value").coalesce(tasks)
         while True:
@@ -244,75 +237,21 @@ class PipelineRun:
             if not report.unknown_schemas:
                 read = sum(counts.read for counts in report.counts.values())
                 self._record_bytes = report.value_bytes / read if read else self._record_bytes
+                self._record_bytes_max = max(self._record_bytes_max, report.record_bytes_max)
                 return report
-            self._learn(sorted(report.unknown_schemas))
-
-    def _learn(self, ids: list[int]) -> None:
-        """Extend the plan by schemas in the order of their ids, and add their columns to the table first."""
-        plan = self._plan
-        for schema_id in ids:
-            text = self._fetched(schema_id)
-            plan = plan.extend(schema_id, text) if text is not None else plan.reject(
-                schema_id, f"schema id {schema_id} is unknown to the registry"
-            )  # fmt: skip
-            self._tell(plan, schema_id)
-        self._plan = plan
-        self.progress.admitted(plan.schemas)
-        self._table.add_columns([f for f in self._columns() if f.name not in self._bucket_columns])
-
-    def _fetched(self, schema_id: int) -> str | None:
-        """Ask for a schema, holding the batch while the registry is down. None: still unknown after the grace."""
-        grace_until = time.monotonic() + self.config.schemas.unknown_grace.total_seconds()
-        pause = 1.0
-        while not self._draining.is_set():
-            try:
-                return self._schemas.schema(schema_id)
-            except SchemaNotFound:
-                if time.monotonic() >= grace_until:
-                    return None
-                log.warning("schema_unknown", pipeline=self.name, schema_id=schema_id, holding="batch")
-            except RegistryUnreachable as error:
-                log.warning("registry_unreachable", pipeline=self.name, holding="batch", error=str(error))
-                grace_until = time.monotonic() + self.config.schemas.unknown_grace.total_seconds()
-            self._draining.wait(pause)
-            pause = min(pause * 2, _REGISTRY_PAUSE_MAX_S)
-        raise Draining(f"pipeline {self.name!r} was asked to stop while it waited for schema id {schema_id}")
-
-    def _first_plan(self) -> SchemaPlan:
-        plan = registered(self._schemas, self.config.topics, SchemaPlan(pa.schema([]), self._reserved))
-        for schema_id in plan.schemas:
-            self._tell(plan, schema_id)
-        return plan
+            self._schemas.learn(report.unknown_schemas)
+            self.progress.admitted(self._schemas.plan.schemas)
+            self._table.add_columns(list(self._schemas.columns()))  # before any file has them
 
     def _check_event_time(self) -> None:
         """Raise ConfigError when the event-time field is no time by the schemas that are known so far."""
-        if not self._plan.columns.names:
+        columns = self._schemas.plan.columns
+        if not columns.names:
             return
         try:
-            event_time(self._plan.columns.empty_table(), self.config.event_time.field, self.config.event_time.unit)
+            event_time(columns.empty_table(), self.config.event_time.field, self.config.event_time.unit)
         except ValueError as error:
             raise ConfigError(f"pipelines.{self.name}.event_time: {error}") from error
-
-    def _with_table(self, plan: SchemaPlan, snapshot: Snapshot) -> SchemaPlan:
-        """Let the columns that the table already has decide, and admit the schemas again on top of them."""
-        columns = [f for f in snapshot.columns() if f.name.lower() not in self._reserved]
-        if not columns:
-            return plan
-        return registered(self._schemas, self.config.topics, SchemaPlan(pa.schema(columns), self._reserved))
-
-    def _tell(self, plan: SchemaPlan, schema_id: int) -> None:
-        known = plan.schemas[schema_id]
-        if isinstance(known, Rejected):
-            log.warning("schema_rejected", pipeline=self.name, schema_id=schema_id, reason=known.reason)
-        else:
-            decoder = "native" if known.native else "fastavro"
-            log.event(
-                "schema_admitted", pipeline=self.name, schema_id=schema_id, decoder=decoder, fields=len(known.columns)
-            )
-
-    def _columns(self) -> pa.Schema:
-        buckets = [pa.field(name, pa.string()) for name in self._bucket_columns]
-        return pa.schema([*self._plan.columns, *PROVENANCE, *buckets])
 
     def _incarnations(self, topics: Mapping[str, Topic], snapshot: Snapshot) -> dict[str, list[str]]:
         known = {topic: list(ids) for topic, ids in snapshot.incarnations().items()}
@@ -385,7 +324,7 @@ class PipelineRun:
         rule = settings.event_time
         unit = self._unit or rule.unit
         return task.TaskPlan(
-            now=now, frontier=frontier, incarnations=self._numbers, schemas=self._plan,
+            now=now, frontier=frontier, incarnations=self._numbers, schemas=self._schemas.plan,
             time_rule=TimeRule(rule.field, unit, rule.max_age, rule.max_ahead),
             bucket=settings.bucket, bucket_columns=self._bucket_columns,
             table=settings.table.location, dead_letters=settings.dead_letters,

@@ -1,6 +1,7 @@
 """Where schemas come from: a Confluent-compatible registry, or files. Asked by the driver only."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
@@ -12,6 +13,7 @@ from writer.config import Registry
 from writer.errors import ConfigError, HeadraceError
 
 _NOT_FOUND = 404
+_USER = re.compile(r"(?<=://)\S*@")  # to the last @: one may stand in a password, as may a slash
 
 
 class SchemaNotFound(HeadraceError):
@@ -45,7 +47,8 @@ class ConfluentRegistry:
             return self._flattened(self._client.get_schema(schema_id))
         except SchemaRegistryError as error:
             if error.http_status_code == _NOT_FOUND:
-                raise SchemaNotFound(f"schema id {schema_id} is not in the registry at {self._url}") from error
+                where = without_user(self._url)
+                raise SchemaNotFound(f"schema id {schema_id} is not in the registry at {where}") from error
             raise self._unreachable(error) from error
         except Exception as error:
             raise self._unreachable(error) from error
@@ -73,7 +76,9 @@ class ConfluentRegistry:
 
     def _unreachable(self, error: Exception) -> RegistryUnreachable:
         return RegistryUnreachable(
-            f"the schema registry at {self._url} does not answer ({error}). Check registry.url and that it is up."
+            without_user(
+                f"the schema registry at {self._url} does not answer ({error}). Check registry.url and that it is up."
+            )
         )
 
 
@@ -100,6 +105,11 @@ class SchemaFiles:
 def source(config: Registry) -> SchemaSource:
     """Open the configured source of schemas."""
     return ConfluentRegistry(config.url) if config.url is not None else SchemaFiles(config.files)
+
+
+def without_user(text: str) -> str:
+    """Leave out of every URL in a text who logs in, and with what."""
+    return _USER.sub("***@", text)
 
 
 def _inlined(schema: object, parts: dict[str, object]) -> object:

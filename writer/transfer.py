@@ -12,22 +12,26 @@ WORKER_ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": str(2**30),
     "MALLOC_TRIM_THRESHOLD_": str(2**32),
 }
-_BATCH_BYTES = 64 * 2**20
+_BATCH_BYTES = 16 * 2**20  # larger ones leave the processor's caches: decoding slows down
 _UNMEASURED = 2**31 - 1  # the one value that makes Spark leave out the measuring
 
 
-def arrow_limits(records_max: int, record_bytes: float | None) -> dict[str, str]:
-    """Return Spark's settings for the Arrow batches of one micro-batch; `record_bytes` is the mean of the last one.
+def arrow_limits(records_max: int, record_bytes: float | None, record_bytes_max: float = 0) -> dict[str, str]:
+    """Return Spark's settings for the Arrow batches of one micro-batch.
+
+    `record_bytes` is the mean of the last micro-batch, `record_bytes_max` the mean of its heaviest Arrow batch.
 
     With a limit in bytes, Spark measures its buffers after every record, for a third of the JVM's processor time
     (docs/adr/0008-bounded-by-count.md). So only the first micro-batch of a start is measured. Later ones are bounded
-    by count, a count at which records may grow 30-fold within one micro-batch before Arrow's 2 GiB are reached. If they
-    do, the tasks fail, nothing is lost, and the next start measures again.
+    by a count at which records may grow a hundredfold within one micro-batch before Arrow's 2 GiB are reached. If they
+    do, the tasks fail, nothing is lost, and the next start measures again. Where one topic's records are so much
+    heavier than another's that the count for the mean would not hold them, every micro-batch is measured.
     """
-    if record_bytes is None:
+    records = max(1, min(records_max, int(_BATCH_BYTES / max(record_bytes or 1, 1))))
+    if record_bytes is None or (records > 1 and records * record_bytes_max > _UNMEASURED / 4):
         records, size = records_max, _BATCH_BYTES
     else:
-        records, size = max(1, min(records_max, int(_BATCH_BYTES / max(record_bytes, 1)))), _UNMEASURED
+        size = _UNMEASURED
     return {
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(records),
         "spark.sql.execution.arrow.maxBytesPerBatch": str(size),

@@ -1,8 +1,13 @@
 """What every table format promises. One suite, every adapter."""
 
+import subprocess
+import sys
+import time
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from statistics import median
 from uuid import uuid4
 
 import pyarrow as pa
@@ -18,6 +23,32 @@ from writer.tables.delta import DeltaLake
 
 P0, P1 = Part("clicks", 1, 0), Part("clicks", 1, 1)
 COLUMNS = pa.schema([("id", pa.int64()), ("hour", pa.string())])
+RACER = """
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import uuid4
+import pyarrow as pa
+import pyarrow.parquet as pq
+from writer.rooms.columnar import StagedFile
+from writer.tables.base import Batch, Part, Range
+from writer.tables.delta import DeltaLake
+
+location, partition, epoch = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+table, part, now = DeltaLake(location, "events"), Part("clicks", 1, partition), datetime.now(UTC)
+print("ready", flush=True)
+sys.stdin.readline()
+for n in range(25):
+    path = f"hour=x/{uuid4().hex}.parquet"
+    target = Path(location, path)
+    target.parent.mkdir(exist_ok=True)
+    pq.write_table(pa.table({"id": [partition * 25 + n]}), target)
+    size = target.stat().st_size
+    file = StagedFile(path, ("x",), 1, size, '{"numRecords":1}', now, now, {("clicks", partition): 1})
+    version = table.commit(table.snapshot(), Batch(uuid4().hex, epoch, [Range(part, n, n + 1)], [file]))
+    print(version, flush=True)
+    table.tidy()
+"""
 
 
 @pytest.fixture
@@ -226,7 +257,8 @@ def test_the_log_is_checkpointed_at_the_set_interval(tmp_path: Path, stage: Call
     made.create(COLUMNS, ["hour"])
     epoch = begun(made)
     for n in range(8):
-        made.tidy(made.commit(made.snapshot(), batch(epoch, n * 10, n * 10 + 10, stage(10))))
+        made.commit(made.snapshot(), batch(epoch, n * 10, n * 10 + 10, stage(10)))
+        made.tidy()
     assert list((tmp_path / "lake" / "_delta_log").glob("*.checkpoint.parquet"))
     assert (rows(made), made.snapshot().frontier(P0), made.snapshot().epoch) == (80, 80, 1)
 
@@ -234,3 +266,84 @@ def test_the_log_is_checkpointed_at_the_set_interval(tmp_path: Path, stage: Call
 def test_the_protocol_stays_where_every_engine_reads(table: DeltaLake) -> None:
     protocol = DeltaTable(table._location).protocol()
     assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)
+
+
+def test_of_four_processes_that_race_every_commit_lands_once(tmp_path: Path) -> None:
+    """Another client changes the table meanwhile, and the racers tidy it."""
+    location = str(tmp_path / "lake")
+    made = DeltaLake(location, "events", checkpoint_interval=20)
+    made.create(COLUMNS, ["hour"])
+    parts = [Part("clicks", 1, partition) for partition in range(4)]
+    epoch = made.begin(dict.fromkeys(parts, 0), {"clicks": ["uuid-1"]})
+    begun = made.snapshot().version
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACER, location, str(part.partition), str(epoch)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for part in parts
+    ]  # fmt: skip
+    try:
+        for racer in racers:
+            assert racer.stdout is not None
+            assert racer.stdout.readline() == "ready\n"
+        for racer in racers:
+            assert racer.stdin is not None
+            racer.stdin.write("go\n")
+            racer.stdin.flush()
+        foreign = 0
+        while racers[0].poll() is None and foreign < 10:
+            DeltaTable(location).alter.set_table_properties({"note": str(foreign)}, raise_if_not_exists=False)
+            foreign += 1
+            time.sleep(0.02)
+        said = [racer.communicate(timeout=60) for racer in racers]
+    finally:
+        for racer in racers:
+            racer.kill()
+    assert [racer.returncode for racer in racers] == [0] * 4, said
+    told = sorted(int(line) for out, _ in said for line in out.split())
+    found = made.commits_since(begun)
+    assert told == [committed.version for committed in found]
+    assert set(Counter(committed.id for committed in found).values()) == {1}
+    assert len(found) == 100
+    last = made.snapshot()
+    assert last.version == begun + 100 + foreign  # dense: no version without an entry of somebody's
+    assert [last.frontier(part) for part in parts] == [25] * 4
+    theirs = DeltaTable(location)
+    assert (theirs.version(), theirs.count()) == (last.version, 100)
+    fresh = DeltaLake(location, "events").snapshot()  # from a checkpoint
+    assert [fresh.frontier(part) for part in parts] == [25] * 4
+    assert not list((tmp_path / "lake" / "_delta_log").glob(".*"))
+
+
+def test_a_commit_costs_the_same_in_a_table_of_20_000_files(tmp_path: Path) -> None:
+    now = datetime(2026, 11, 20, 5, tzinfo=UTC)
+
+    def named(count: int) -> list[StagedFile]:
+        return [
+            StagedFile(f"hour=x/{uuid4().hex}.parquet", ("x",), 1, 1, '{"numRecords":1}', now, now, {})
+            for _ in range(count)
+        ]
+
+    tables = []
+    for name, files in (("empty", 0), ("large", 20_000)):
+        made = DeltaLake(str(tmp_path / name), "events")
+        made.create(COLUMNS, ["hour"])
+        epoch = made.begin({P0: 0}, {"clicks": ["uuid-1"]})
+        made.commit(made.snapshot(), batch(epoch, 0, 1, *named(files)))
+        DeltaTable(made._location).create_checkpoint()
+        tables.append((DeltaLake(str(tmp_path / name), "events"), epoch))  # as the next start opens it
+        tables[-1][0].snapshot()
+
+    def seconds() -> list[float]:
+        spent: list[list[float]] = [[], []]
+        for _ in range(15):  # in turn, so that a busy moment of the machine falls on both
+            for (made, epoch), times in zip(tables, spent, strict=True):
+                began = time.perf_counter()
+                snapshot = made.snapshot()
+                at = snapshot.frontier(P0) or 0
+                made.commit(snapshot, batch(epoch, at, at + 1, *named(4)))
+                times.append(time.perf_counter() - began)
+        return [median(times) for times in spent]
+
+    assert any(large < 3 * empty for empty, large in (seconds() for _ in range(3)))

@@ -133,9 +133,12 @@ def test_what_is_held_takes_events_of_ones_own_until_a_signal(start, tmp_path):
     demo = start("--events", "6000", "--keep", str(kept), "--hold")
     demo.until("\nask DuckDB\n", 200)
     assert numbers(SUM.search(demo.said()).groups())[0] == 6_000
+    look = next(line for line in demo.said().splitlines() if " explain " in line)
+    told = subprocess.run(shlex.split(look), capture_output=True, text=True, check=True)
+    assert "\nIts batch ended because " in told.stdout
     hint = next(line for line in demo.said().splitlines() if "writer.demo.produce" in line)
     told = subprocess.run(shlex.split(hint), capture_output=True, text=True, check=True)
-    assert told.stdout.startswith("10,010 messages in clicks, ")
+    assert told.stdout.startswith("10,010 events in clicks, ")
     unknown = subprocess.run([*shlex.split(hint), "--kind", "nothing"], capture_output=True, text=True, check=False)
     assert (unknown.returncode, unknown.stderr.count("\n")) == (1, 1)
     demo.until("16,010 of 16,010 in the lake, no lag")

@@ -77,6 +77,7 @@ def test_units_are_read_everywhere(file):
         ("kafka", {"request_timeout": "0 s"}, ["kafka.request_timeout:", "must be longer than zero"]),
         ("registry", {"files": {1: "a.avsc"}}, ["registry:", "give either 'url' or 'files'"]),
         ("registry", {"url": None}, ["registry:", "give either 'url' or 'files'"]),
+        ("registry", {"url": "me:sesame@registry"}, ["registry:", "'url' is no http:// or https:// URL"]),
         ("", {"checkpoints": "here"}, ["checkpoints:", "'here' is relative; write the absolute path"]),
         ("", {"checkpoints": "ftp://x/y"}, ["checkpoints:", "ftp://x/y", "only local and mounted paths"]),
         ("", {"pipelines": {}}, ["pipelines:", "at least 1 item"]),

@@ -150,7 +150,7 @@ def test_the_page_tells_why_what_and_at_what_cost(config, written):
         "wait 12.000 between the batch before and this one",
         "commit - the table's commit; the next commit of the same start will tell",
         "read 194.9 KiB of values, 200.0 bytes/record", "written 3 files, 48.3 KiB, 50.0 bytes/row, 1 bucket",
-        "dead letters 1 file, 2.0 KiB", "event times from 2026-11-20T10:00:00Z to 2026-11-20T11:00:00Z",
+        "dead letters 1 file, 2.0 KiB", "event times from 2026-11-20 10:00:00 UTC to 2026-11-20 11:00:00 UTC",
     ):  # fmt: skip
         assert row in rows, row
     order = [row.split()[0] for row in rows if row.split() and row.split()[0] in ("skip", "decode", "columnar")]
@@ -190,6 +190,30 @@ def test_without_a_table_or_a_commit_it_says_what_to_do(config):
     Lake(config.pipelines["clicks"].table.location).begin()
     with pytest.raises(HeadraceError, match="no commit with records yet"):
         page(config)
+
+
+def test_a_pipeline_without_a_commit_does_not_hide_the_others(config, written, capsys):
+    written.commit(0, 100)
+    other = config.pipelines["clicks"].model_copy(
+        update={"table": config.pipelines["clicks"].table.model_copy(update={"location": "/nowhere"})}
+    )
+    both = config.model_copy(update={"pipelines": {"other": other, **config.pipelines}})
+    with pytest.raises(HeadraceError, match="pipeline 'other' has no table at /nowhere yet"):
+        explain(both, ["other", "clicks"], batch=None, version=None, as_json=True, console=Console(file=StringIO()))
+    assert list(json.loads(capsys.readouterr().out)) == ["clicks"]
+
+
+def test_what_is_nearly_all_is_not_all(config, written):
+    ranges = [account(0, 10_000, read=10_000, rows=9_996, dead_letters=4)]
+    written.commit(0, 10_000, ranges=ranges, rows=9_996)
+    rows = [" ".join(row.split()) for row in page(config).splitlines()]
+    assert {"rows 9,996 99.9600%", "dead letters 4 0.0400%"} <= set(rows)
+
+
+def test_json_writes_every_instant_alike(config, written, capsys):
+    written.commit(0, 10, event_time_min="2026-11-20T10:00:00.123456+00:00")
+    page(config, as_json=True)
+    assert json.loads(capsys.readouterr().out)["clicks"]["event_time_min"] == "2026-11-20T10:00:00.123Z"
 
 
 def test_a_commit_that_is_not_there_is_said_with_what_is(config, written):

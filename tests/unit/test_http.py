@@ -94,7 +94,8 @@ def test_the_index_names_what_there_is_and_the_rest_is_404(url):
 
 def test_head_gives_no_body_and_a_post_is_refused(url):
     assert get(url, "/healthz", "HEAD")[::2] == (200, "")
-    assert get(url, "/status", "POST")[0] == 501
+    status, content_type, body = get(url, "/status", "POST")
+    assert (status, content_type, body) == (501, "text/plain; charset=utf-8", "Unsupported method ('POST')\n")
 
 
 def test_a_client_that_says_nothing_holds_nobody_up(url):

@@ -63,6 +63,13 @@ def test_raw_shows_header_and_size_and_knows_a_tombstone():
     assert walk.plain(found[0])["value_hex"] == event(0).hex()
 
 
+def test_a_narrow_terminal_keeps_room_for_the_value(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    look = preview.Look("clicks", config(tmp_path), "raw", lines.console(), NOW, as_json=False, whole=True)
+    look.show([records([b'{"a": 1}'])])
+    assert capsys.readouterr().out.rstrip().endswith('{"a": 1}')
+
+
 def test_rows_have_the_values_that_were_written(ready):
     found = preview.decoded(ready, records(MIXED))
     assert found[0]["row"] == {"id": 0, "at": NOW, "note": "note 0", "extra": None}

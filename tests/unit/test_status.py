@@ -239,13 +239,15 @@ def test_a_running_pipeline_on_the_screen(progress):
     progress.kept({"clicks": timedelta(hours=10)})
     progress.began(1, "tasks")
     text = shown(told(progress, NOON + timedelta(seconds=30)))
-    assert text.splitlines()[0] == "clicks  running  for 30 s · start 1, run 1"
+    assert text.splitlines()[0] == "clicks  running  for 30 s"
     said = {left.strip(): right for left, right in re.findall(r"^  (\w[\w ]{11})  (.*)$", text, re.MULTILINE)}
     assert said["lag"] == "1,000 offsets, the oldest waits 35 s; worst clicks/0 with 1,000"
     assert said["flow"] == "200 offsets/s in"
     assert said["batch"] == "1, tasks for 30 s (began 30 s ago)"
-    assert said["last commit"] == "30 s ago, 90 rows, 1 file, 4.9 KiB, took 0.0 s, enough waited  version 5"
-    assert said["totals"] == "90 rows in 1 commit, 1 file, 4.9 KiB  since 2026-11-20T12:00:00Z"
+    assert said["start"] == "1, at 2026-11-20 12:00:00 UTC; run 1"
+    assert said["last commit"] == "version 5, 30 s ago: 90 rows, 1 file, 4.9 KiB in 0.0 s"
+    assert said["because"] == "enough waited"
+    assert said["this start"] == "90 rows in 1 commit, 1 file, 4.9 KiB"
     assert said["holes"] == "2 offsets gave no record"
     assert said["dead letters"] == "8 (8.16% of all read): 6 not decodable, 2 quarantined"
     assert said["buckets"] == "1 with rows, newest event 1 h ago"
@@ -279,7 +281,7 @@ def test_every_width_shows_every_line_and_none_ends_in_blanks(progress, width):
     commit(progress, 0, 0, 100)
     text = shown(told(progress), width)
     assert all(len(row) <= width and row == row.rstrip() for row in text.splitlines())
-    for label in ("lag", "last commit", "totals", "dead letters", "buckets"):
+    for label in ("lag", "last commit", "this start", "dead letters", "buckets"):
         assert f"  {label}" in text
 
 

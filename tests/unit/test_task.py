@@ -2,6 +2,7 @@
 
 import json
 import struct
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -17,8 +18,8 @@ from fastavro import parse_schema, schemaless_writer
 from writer.rooms.assign import TimeRule
 from writer.rooms.deadletters import DEAD_LETTERS
 from writer.rooms.plan import PROVENANCE, SchemaPlan
-from writer.rooms.report import Counts, Report
-from writer.rooms.task import REPORT, TaskPlan, run
+from writer.rooms.report import Counts, Report, Source
+from writer.rooms.task import REPORT, TaskPlan, run, skip
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 KAFKA_TIME = datetime(2026, 11, 20, 12, 0, 1, tzinfo=UTC)
@@ -248,6 +249,17 @@ def test_what_lies_below_the_frontier_is_skipped(written, plan):
     assert kept == {at for at in written.rows if at[2] >= frontier[at[:2]]}
     letters = {place(row) for row in read(plan.dead_letters, report.dead_letter_files).to_pylist()}
     assert letters == {at for at in {**written.letters, **written.quarantined} if at[2] >= frontier[at[:2]]}
+
+
+def test_a_partition_that_comes_in_two_pieces_the_later_first_is_skipped_by_offset():
+    offsets = [30, 31, 32, 10, 11, 12]
+    records = pa.table({
+        "topic": ["clicks"] * 6, "partition": pa.array([0] * 6, pa.int32()), "offset": offsets, "value": [b"v"] * 6,
+    })  # fmt: skip
+    counts: defaultdict[Source, Counts] = defaultdict(Counts)
+    kept = skip(records, {("clicks", 0): 12}, counts)
+    assert kept.column("offset").to_pylist() == [30, 31, 32, 12]
+    assert counts["clicks", 0] == Counts(read=4, skipped=2, offset_min=12, offset_max=32)
 
 
 def test_an_unknown_schema_is_reported_and_nothing_stays(written, plan):

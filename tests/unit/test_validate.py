@@ -13,11 +13,12 @@ import yaml
 
 from tests.looking import EVENT, NOW, TIME, WIDER, Schemas, config, event, records, value
 from writer import artifacts
-from writer.config import Http, layout
+from writer.config import Http, Registry, layout
+from writer.registry import RegistryUnreachable, source, without_user
 from writer.rooms.plan import SchemaPlan
 from writer.surface import checks, http, places, walk
 from writer.surface.finding import failure
-from writer.surface.validate import Findings, validate, without_password
+from writer.surface.validate import Findings, validate
 from writer.tables.delta import DeltaLake
 
 PAIR = {
@@ -241,7 +242,9 @@ def test_jars_that_are_not_there_are_fetched_or_wrong(tmp_path, monkeypatch):
 def test_a_driver_that_is_gone_is_fine(tmp_path):
     settings = config(tmp_path)
     assert places.running(settings, "clicks", offline=False).message == "none runs"
-    http.announce(settings.checkpoints, "clicks", http.Driver("http://127.0.0.1:1", os.getpid(), "earlier", 3))
+    http.announce(
+        settings.checkpoints, "clicks", http.Driver("http://127.0.0.1:1", os.getpid(), "2026-11-20T12:00:00.000Z", 3)
+    )
     assert places.running(settings, "clicks", offline=False).status == "ok"
     assert places.running(settings, "clicks", offline=True).status == "not_checked"
 
@@ -254,8 +257,30 @@ def test_an_error_is_taken_apart_into_what_and_mend():
 
 
 def test_a_password_is_never_shown():
-    assert without_password("http://me:sesame@registry:8081/x") == "http://***@registry:8081/x"
-    assert without_password("http://registry:8081/x") == "http://registry:8081/x"
+    assert without_user("http://me:sesame@registry:8081/x") == "http://***@registry:8081/x"
+    assert without_user("http://registry:8081/x") == "http://registry:8081/x"
+    assert without_user("at http://me:s@s/e@r:1 and http://r") == "at http://***@r:1 and http://r"
+
+
+def test_a_registry_that_does_not_answer_is_named_without_its_password():
+    with pytest.raises(RegistryUnreachable) as refused:
+        source(Registry(url="http://me:sesame@127.0.0.1:1")).known("clicks")
+    assert "http://***@127.0.0.1:1 does not answer" in str(refused.value)
+    assert "sesame" not in str(refused.value)
+
+
+def test_a_file_with_faults_is_told_whole_and_other_trouble_with_its_own_mend(tmp_path, capsys):
+    path = tmp_path / "c.yaml"
+    validate(path, None, offline=True, records=0, as_json=True, now=NOW)
+    (found, *_) = json.loads(capsys.readouterr().out)
+    assert (found["message"], found["mend"]) == (
+        f"cannot read {path}: No such file or directory", "Give the path of a configuration file."
+    )  # fmt: skip
+    path.write_text("a: [\nb: c\nd: e\n")
+    validate(path, None, offline=True, records=0, as_json=True, now=NOW)
+    (found, *_) = json.loads(capsys.readouterr().out)
+    assert found["message"] == f"{path} is not YAML: line 3, column 2: expected ',' or ']', but got ':'"
+    assert found["mend"].startswith("Correct the file.")
 
 
 def written(tmp_path, **changes):

@@ -148,7 +148,7 @@ def show(found: Account) -> RenderableType:
     letters = _titled("What became no row: kept whole, with the reason")
     letters.add_column("outcome")
     letters.add_column("reason")
-    letters.add_column("messages", justify="right")
+    letters.add_column("events", justify="right")
     for outcome, reason, count in found.reasons:
         letters.add_row(outcome.replace("_", " "), Text(reason), f"{count:,}")
     return Group(buckets, "", letters, "")

@@ -6,13 +6,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from writer.embedded.events import SCHEMAS, produce
 from writer.errors import HeadraceError
 from writer.kafka import Cluster
-from writer.registry import ConfluentRegistry
+from writer.registry import ConfluentRegistry, without_user
 
 ANSWER_WITHIN = timedelta(seconds=5)
 _NEWEST = {"clicks": "clicks_2"}
@@ -21,34 +22,52 @@ _NEWEST = {"clicks": "clicks_2"}
 def main(
     bootstrap: Annotated[str, typer.Argument(help="Address of the broker.")],
     registry: Annotated[str, typer.Argument(help="URL of the schema registry.")],
-    topic: Annotated[str, typer.Argument(help="A topic that exists.")],
+    topic: Annotated[str, typer.Argument(help="The topic; see --partitions if it does not exist yet.")],
     events: Annotated[int, typer.Argument(min=1, help="How many events.")],
     kind: Annotated[str, typer.Option(help=f"One of {', '.join(SCHEMAS)}; by default as the topic is named.")] = "",
     hours: Annotated[int, typer.Option(min=1, help="Event times lie within so many hours before now.")] = 1,
     late: Annotated[int, typer.Option(min=0, help="So many of them nine hours behind.")] = 0,
     ahead: Annotated[int, typer.Option(min=0, help="So many of them a month in the future.")] = 0,
     broken: Annotated[int, typer.Option(min=0, help="So many more that nobody can decode.")] = 0,
+    partitions: Annotated[
+        int, typer.Option(min=0, help="Create the topic with so many partitions, unless it exists.")
+    ] = 0,
 ) -> None:
     """Produce made-up clicks or installs, with event times up to now."""
     kind = kind or _NEWEST.get(topic, topic)
     if kind not in SCHEMAS:
-        sys.exit(f"what to send to {topic!r}? Give --kind {' or '.join(SCHEMAS)}.")
+        sys.exit(f"produce: what shall go to {topic!r}? Give --kind {' or '.join(SCHEMAS)}.")
     began = time.monotonic()
     try:
-        Cluster(bootstrap, ANSWER_WITHIN).topics([topic])  # the producer would try for minutes
+        cluster = Cluster(bootstrap, ANSWER_WITHIN)
+        cluster.brokers()  # the producer would try for minutes
+        if partitions:
+            _create(bootstrap, topic, partitions)
+        cluster.topics([topic])
         ConfluentRegistry(registry).known(topic)
         made = produce(
             bootstrap, registry, topic, events, now=datetime.now(UTC), kind=kind, hours=hours, seed=time.time_ns(),
             late=late, ahead=ahead, broken=broken,
         )  # fmt: skip
     except HeadraceError as error:
-        sys.exit(str(error))
+        sys.exit(f"produce: {error}")
     except KafkaException as error:
-        sys.exit(f"{bootstrap} took no events for {topic}: {error.args[0].str()}")
+        sys.exit(f"produce: {bootstrap} took no events for {topic}: {error.args[0].str()}")
     except SchemaRegistryError as error:
-        sys.exit(f"{registry} took no schema for {topic}: {error}")
+        sys.exit(f"produce: {without_user(registry)} took no schema for {topic}: {error}")
     total = sum(made.per_partition.values())
-    typer.echo(f"{total:,} messages in {topic}, {time.monotonic() - began:.1f} s")
+    typer.echo(f"{total:,} events in {topic}, {time.monotonic() - began:.1f} s")
+
+
+def _create(bootstrap: str, topic: str, partitions: int) -> None:
+    """Create the topic unless it is there. Raises KafkaException."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    made = admin.create_topics([NewTopic(topic, partitions, 1)])[topic]
+    try:
+        made.result(ANSWER_WITHIN.total_seconds())
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise
 
 
 if __name__ == "__main__":

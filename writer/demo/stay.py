@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
@@ -40,16 +41,27 @@ def stay(writer: Writer, stack: Stack, watch: Watch, screen: Screen, interruptio
 
 
 def invitation(stack: Stack, ground: Ground) -> Iterator[Text]:
-    """How to point a producer at it, and DuckDB: lines to be copied into another terminal."""
+    """How to look at it, send it events, and ask DuckDB: lines to be copied into another terminal."""
     servers = (stack.broker.bootstrap, stack.registry.url)
     flags = ["--late", "100", "--broken", "10"]
+    yield Text.assemble(("look at it", "bold"), *(f"\n  {shlex.join(verb)}" for verb in looks(ground)))
+    yield Text()
     yield _headed("send it events", [sys.executable, "-m", "writer.demo.produce", *servers, "clicks", "10000", *flags])
     yield Text.assemble(
-        ("\nor your own", "bold"), f": Avro behind Confluent's header, with an event_time, to {' or '.join(TOPICS)}\n",
-        f"  bootstrap.servers={servers[0]}\n  schema.registry.url={servers[1]}",
+        ("\nor your own", "bold"), ": Avro behind Confluent's header, with an event_time,\n",
+        f"  to {' or '.join(TOPICS)}\n  bootstrap.servers={servers[0]}\n  schema.registry.url={servers[1]}",
     )  # fmt: skip
     yield Text()
     yield question(ground.lake)
+
+
+def looks(ground: Ground) -> list[list[str]]:
+    """Verbs of headrace that show the writer at work, and what it works on."""
+    config = str(ground.config)
+    installed = Path(sys.executable).with_name("headrace")  # a virtual environment need not be on the PATH
+    command = ["headrace"] if shutil.which("headrace") or not installed.exists() else [str(installed)]
+    verbs = (["status", config, "--watch"], ["preview", config, "--at", "assigned"], ["explain", config])
+    return [[*command, *verb] for verb in verbs]
 
 
 def question(lake: Path) -> Text:

@@ -49,6 +49,7 @@ class Report:
     unknown_schemas: set[int] = field(default_factory=set)
     seconds: dict[str, float] = field(default_factory=dict)  # processor seconds by room
     value_bytes: int = 0  # of the records that were read
+    record_bytes_max: float = 0.0  # mean value of the heaviest Arrow batch
     spilled_bytes: int = 0
     time_unit: str = ""
     tasks: int = 0  # whose reports were added up; the driver counts
@@ -63,6 +64,7 @@ class Report:
                 "unknown_schemas": sorted(self.unknown_schemas),
                 "seconds": self.seconds,
                 "value_bytes": self.value_bytes,
+                "record_bytes_max": self.record_bytes_max,
                 "spilled_bytes": self.spilled_bytes,
                 "time_unit": self.time_unit,
             }
@@ -79,6 +81,7 @@ class Report:
             unknown_schemas=set(raw["unknown_schemas"]),
             seconds=raw["seconds"],
             value_bytes=raw["value_bytes"],
+            record_bytes_max=raw["record_bytes_max"],
             spilled_bytes=raw["spilled_bytes"],
             time_unit=raw["time_unit"],
         )

@@ -40,7 +40,8 @@ def delta_statistics(metadata: pq.FileMetaData) -> str:
         if smallest is not None and largest is not None:
             low[names[i]], high[names[i]] = smallest, largest
     stats = {"numRecords": metadata.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
-    return json.dumps(stats, separators=(",", ":"))
+    # As text, not escaped: delta-rs reads the escapes of U+20000 to U+2FFFF as other, lower characters.
+    return json.dumps(stats, separators=(",", ":"), ensure_ascii=False)
 
 
 def _has_values(metadata: pq.FileMetaData, group: int, bounds: pq.Statistics) -> bool:

@@ -102,7 +102,9 @@ class Task:
         """Carry one Arrow batch (topic, partition, offset, timestamp, key, value) through the rooms to the stage."""
         with self._clock("skip"):
             records = skip(pa.Table.from_batches([batch]), self._plan.frontier, self._counts)
-            self._report.value_bytes += pc.sum(pc.binary_length(records.column("value"))).as_py() or 0
+            size = pc.sum(pc.binary_length(records.column("value"))).as_py() or 0
+            self._report.value_bytes += size
+            self._report.record_bytes_max = max(self._report.record_bytes_max, size / max(records.num_rows, 1))
         for schema_id, group in split(records):
             known = None if schema_id is None else self._plan.schemas.schemas.get(schema_id)
             if schema_id is None:
@@ -179,12 +181,13 @@ def skip(records: pa.Table, frontier: Mapping[Source, int], counts: defaultdict[
     for source, rows in _runs(records):
         count, known = counts[source], frontier.get(source, 0)
         new = rows
-        if rows.column("offset")[0].as_py() < known:  # offsets of a run increase
+        lowest = pc.min(rows.column("offset")).as_py()  # not the first: Spark may hand a partition over in two pieces
+        if lowest < known:
             new = rows.filter(pc.greater_equal(rows.column("offset"), known))
             count.skipped += rows.num_rows - new.num_rows
         if new.num_rows == 0:
             continue
-        first, last = new.column("offset")[0].as_py(), new.column("offset")[-1].as_py()
+        first, last = pc.min_max(new.column("offset")).as_py().values()
         count.offset_min = first if count.offset_min is None else min(count.offset_min, first)
         count.offset_max = last if count.offset_max is None else max(count.offset_max, last)
         count.read += new.num_rows

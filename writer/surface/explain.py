@@ -3,10 +3,8 @@
 From the commit's own facts in the table's log: no driver need run, now or ever again.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from rich import box
@@ -17,8 +15,9 @@ from rich.text import Text
 from writer.config import Config
 from writer.errors import HeadraceError
 from writer.progress import OUTCOMES, Totals
+from writer.surface.lines import emit_whole
 from writer.surface.screen import show
-from writer.surface.words import plural, reason
+from writer.surface.words import instant, iso, plural, reason
 from writer.tables.base import Entry
 from writer.tables.delta import DeltaLake
 from writer.units import show_size
@@ -31,8 +30,9 @@ _PHASES = {
     "commit": "the table's commit",
     "redo": "the dead-letter table",
 }
+_TIMES = ("started", "assembled", "event_time_min", "event_time_max")
 _LATER = ("commit", "redo")  # a commit cannot say what it will cost itself
-_SMALL_SHARE = 0.001  # that would read 0.0 %
+_SMALL_SHARE = 0.001  # that would read 0.0 %, and what is left of it 100.0 %
 _NEWEST = 50  # entries of the log that are looked at first: the last commit is nearly always there
 
 
@@ -47,13 +47,20 @@ class Explained:
 def explain(
     config: Config, names: list[str], *, batch: int | None, version: int | None, as_json: bool, console: Console
 ) -> int:
-    """Show the chosen or the last commit of each pipeline. Raises HeadraceError when there is none."""
-    found = {name: _found(config, name, batch, version) for name in names}
-    if as_json:
-        print(json.dumps({name: told(one) for name, one in found.items()}, indent=2))  # noqa: T201 - the output
-        return 0
-    for i, (name, one) in enumerate(found.items()):
-        show(Group(*([""] if i else []), *_page(name, one)), console)
+    """Show the chosen or the last commit of each pipeline. Raises HeadraceError when one has none, after the others."""
+    found, missing = dict[str, Explained](), list[HeadraceError]()
+    for name in names:
+        try:
+            found[name] = _found(config, name, batch, version)
+        except HeadraceError as error:
+            missing.append(error)
+    if as_json and found:
+        emit_whole({name: told(one) for name, one in found.items()})
+    else:
+        for i, (name, one) in enumerate(found.items()):
+            show(Group(*([""] if i else []), *_page(name, one)), console)
+    if missing:
+        raise HeadraceError("\nheadrace: ".join(map(str, missing)))
     return 0
 
 
@@ -80,9 +87,10 @@ def told(one: Explained) -> dict[str, Any]:
     )  # fmt: skip
     return {
         "version": one.entry.version,
-        "at": one.entry.at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "at": iso(one.entry.at),
         "why": reason(facts),
         **{name: facts.get(name) for name in kept},
+        **{name: iso(facts[name]) for name in _TIMES if facts.get(name)},
         "records": {name: sums.records[name] for name in OUTCOMES},
         "offsets_without_records": sums.offsets_without_records,
         "room_cpu_seconds": facts.get("seconds", {}),
@@ -123,7 +131,7 @@ def _missing(name: str, place: str, entries: Sequence[Entry], batch: int | None,
 def _page(name: str, one: Explained) -> list[RenderableType]:
     facts, at = one.entry.facts, one.entry.at
     head = Text.assemble((name, "bold"), f"  batch {facts['batch']} of run {facts['run']}")
-    head.append(f", committed as version {one.entry.version} at {at:%Y-%m-%dT%H:%M:%S}Z", style="dim")
+    head.append(f", committed as version {one.entry.version} at {instant(at)}", style="dim")
     why = Text(f"Its batch ended because {reason(facts)}.")
     tables: list[RenderableType] = [_records(facts), _rooms(facts), *([_phases(one.phases)] if one.phases else [])]
     return [head, why, "", *(part for table in tables for part in (table, "")), _files(facts)]
@@ -198,18 +206,16 @@ def _files(facts: Mapping[str, Any]) -> Table:
         grid.add_row("dead letters", f"{letters}, {show_size(facts['dead_letter_bytes'])}")
     grid.add_row("spilled", show_size(facts.get("spilled_bytes", 0)))
     if facts["event_time_min"] is not None:
-        grid.add_row("event times", f"from {_utc(facts['event_time_min'])} to {_utc(facts['event_time_max'])}")
+        grid.add_row("event times", f"from {instant(facts['event_time_min'])} to {instant(facts['event_time_max'])}")
     return grid
-
-
-def _utc(text: str) -> str:
-    return datetime.fromisoformat(text).astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def _share(part: float, whole: float) -> str:
     if not whole:
         return ""
-    return f"{part / whole:.4%}" if 0 < part / whole < _SMALL_SHARE else f"{part / whole:.1%}"
+    share = part / whole
+    fine = 0 < share < _SMALL_SHARE or 1 - _SMALL_SHARE < share < 1
+    return f"{share:.4%}" if fine else f"{share:.1%}"
 
 
 def _each(seconds: float, records: int) -> str:

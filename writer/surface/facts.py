@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from writer.lag import Lag, arrival_rate, lags
 from writer.progress import OUTCOMES, Batch, Commit, Logs, Totals, View
+from writer.surface.words import iso
 
 Source = Literal["driver", "lake"]
 _OF_LATE = timedelta(minutes=15)
@@ -13,7 +14,7 @@ _OF_LATE = timedelta(minutes=15)
 
 def document(views: Iterable[View], now: datetime, source: Source = "driver") -> dict[str, Any]:
     """Describe pipelines as JSON values. `source` says who knows: the running driver, or the lake without it."""
-    return {"at": _iso(now), "pipelines": {view.pipeline: _described(view, now, source) for view in views}}
+    return {"at": iso(now), "pipelines": {view.pipeline: _described(view, now, source) for view in views}}
 
 
 def _described(view: View, now: datetime, source: Source) -> dict[str, Any]:
@@ -22,7 +23,7 @@ def _described(view: View, now: datetime, source: Source) -> dict[str, Any]:
         "source": source,
         "state": view.state,
         "error": view.error,
-        "since": _iso(view.since),
+        "since": iso(view.since),
         "since_seconds": _age(view.since, now),
         "epoch": view.epoch,
         "run": view.run,
@@ -38,7 +39,7 @@ def _described(view: View, now: datetime, source: Source) -> dict[str, Any]:
         "commits": [_commit(commit) for commit in view.commits],
         "totals": _totals(view.totals, view.since),
         "buckets": view.buckets,
-        "event_time_newest": None if view.event_time_newest is None else _iso(view.event_time_newest),
+        "event_time_newest": None if view.event_time_newest is None else iso(view.event_time_newest),
         "watermark_delay_seconds": None
         if view.event_time_newest is None
         else _rounded((now - view.event_time_newest).total_seconds()),
@@ -98,7 +99,7 @@ def _commit(commit: Commit) -> dict[str, Any]:
     sums = Totals()
     sums.add(facts)
     return {
-        "version": commit.version, "at": _iso(commit.at), "run": facts.get("run"), "batch": facts.get("batch"),
+        "version": commit.version, "at": iso(commit.at), "run": facts.get("run"), "batch": facts.get("batch"),
         "reason": facts.get("reason"), **{name: sums.records[name] for name in OUTCOMES}, "files": facts.get("files"),
         "bytes": facts["bytes"], "buckets": facts.get("buckets"), "seconds": _seconds(commit),
     }  # fmt: skip
@@ -111,7 +112,7 @@ def _seconds(commit: Commit) -> float | None:
 
 def _totals(totals: Totals, since: datetime) -> dict[str, Any]:
     return {
-        "since": _iso(since), "commits": dict(totals.commits),
+        "since": iso(since), "commits": dict(totals.commits),
         "records": {name: totals.records[name] for name in OUTCOMES}, "value_bytes": totals.value_bytes,
         "files": totals.files, "bytes": totals.bytes,
         "dead_letter_bytes": totals.dead_letter_bytes, "spilled_bytes": totals.spilled_bytes,
@@ -126,7 +127,3 @@ def _age(at: datetime | None, now: datetime) -> float | None:
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
-
-
-def _iso(at: datetime) -> str:
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -28,6 +28,7 @@ from writer.errors import ConfigError, HeadraceError
 from writer.progress import Progress, View
 from writer.surface.facts import document
 from writer.surface.metrics import exposition
+from writer.surface.words import iso
 
 _SILENT_CLIENT_S = 10  # a connection that says nothing for so long is closed
 _ANSWER_WITHIN_S = 2.0
@@ -82,6 +83,7 @@ def _verdict(reasons: list[str]) -> Answer:
 
 class _Handler(BaseHTTPRequestHandler):
     timeout = _SILENT_CLIENT_S
+    error_content_type, error_message_format = _TEXT, "%(message)s\n"  # for what is no GET
     server: "_Server"
 
     def do_GET(self) -> None:
@@ -204,7 +206,7 @@ def asked(driver: Driver, pipeline: str) -> dict[str, Any] | None:
 
 def me(url: str, epoch: int) -> Driver:
     """Describe this process."""
-    return Driver(url, os.getpid(), datetime.now(UTC).isoformat(timespec="seconds"), epoch)
+    return Driver(url, os.getpid(), iso(datetime.now(UTC)), epoch)
 
 
 def _place(checkpoints: str, pipeline: str) -> Path:

@@ -42,6 +42,11 @@ def emit(document: object) -> None:
     sys.stdout.flush()
 
 
+def emit_whole(document: object) -> None:
+    """Print one JSON document over several lines: the whole output of a verb."""
+    sys.stdout.write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+
+
 @dataclass(frozen=True)
 class Column:
     """A column of a sheet. The last cell of a row takes what is left of the line."""

@@ -15,7 +15,7 @@ from writer.config import Config, Http, Pipeline, layout
 from writer.errors import HeadraceError
 from writer.surface.finding import Finding, doubtful, failure, good, skipped, wrong
 from writer.surface.http import announced, asked
-from writer.surface.words import plural
+from writer.surface.words import instant, plural
 from writer.tables.delta import DeltaLake
 from writer.units import show_size
 
@@ -148,7 +148,7 @@ def running(config: Config, name: str, *, offline: bool) -> Finding:
         return good("driver", f"none answers; the one at {driver.url} (process {driver.pid}) is gone")
     return doubtful(
         "driver",
-        f"one runs since {driver.started} (process {driver.pid}, start {driver.epoch}, {driver.url})",
+        f"one runs since {instant(driver.started)} (process {driver.pid}, start {driver.epoch}, {driver.url})",
         "Another start takes the pipeline over, and this driver ends with exit code 4. `headrace status` shows it.",
     )
 

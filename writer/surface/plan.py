@@ -6,9 +6,8 @@ from rich.console import Console
 from rich.text import Text
 
 from writer.config import Config
-from writer.kafka import Cluster
 from writer.registry import source
-from writer.surface import lines
+from writer.surface import lines, sample
 from writer.surface.preview import chosen
 from writer.surface.sizing import UTILISATION, Line, Rates, Sizing, document, rates, size
 from writer.surface.traffic import measured
@@ -29,7 +28,7 @@ def plan(
     now: datetime,
 ) -> int:
     """Size each pipeline by a sample of `records`. Returns the exit code. Raises HeadraceError."""
-    cluster = Cluster(config.kafka.bootstrap_servers, config.kafka.request_timeout)
+    cluster = sample.asked(config.kafka)
     known, out = rates(), lines.console()
     done: dict[str, tuple[Sizing, str]] = {}
     for name in chosen(config, only):
@@ -39,7 +38,9 @@ def plan(
         if not as_json:
             _show(out, name, *done[name])
     if as_json:
-        lines.emit([{**document(name, sizing), "sample": looked_at} for name, (sizing, looked_at) in done.items()])
+        lines.emit_whole(
+            [{**document(name, sizing), "sample": looked_at} for name, (sizing, looked_at) in done.items()]
+        )
         return 0
     if len(done) > 1:
         _together(out, [sizing for sizing, _ in done.values()])

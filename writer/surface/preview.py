@@ -13,7 +13,7 @@ from rich.text import Text
 import bucketers
 from writer.config import Config, did_you_mean
 from writer.errors import ConfigError
-from writer.kafka import Cluster, Source
+from writer.kafka import Source
 from writer.registry import source
 from writer.rooms.plan import Rejected
 from writer.rooms.task import split
@@ -28,6 +28,7 @@ from writer.units import show_size
 Room = Literal["raw", "decoded", "assigned", "staged"]
 Record = dict[str, Any]  # one record as a room sees it
 _HEAD_BYTES = 48  # of a value, for the eye
+_NARROW = 96  # columns; below them, hex digits and milliseconds would leave no room for the value
 _HEX_BYTES = 4  # of them, as hex digits too
 _NAME = 24  # columns for the name of a decoded value, at most
 _CELL = 20  # for the value itself, at least
@@ -42,7 +43,7 @@ def preview(
     topics = config.pipelines[name].topics
     if follow and at == "staged":
         raise ConfigError("--at staged shows finished files, which --follow never has; leave one of them out")
-    cluster = Cluster(config.kafka.bootstrap_servers, config.kafka.request_timeout)
+    cluster = sample.asked(config.kafka)
     spans = sample.spans(cluster, topics, records, sample.position(start))
     out = lines.console()
     look = Look(name, config, at, out, now, as_json=as_json, whole=not follow)
@@ -106,7 +107,8 @@ class Look:
                 emit(plain(record))
             return
         if walk is None:
-            self._lines(_RAW, [_raw_line(record) for record in records])
+            narrow = self._out.width < _NARROW
+            self._lines(_RAW_NARROW if narrow else _RAW, [_raw_line(record, narrow=narrow) for record in records])
         elif self._at == "decoded":
             _transposed(self._out, [record for record in records if record["outcome"] == "row"], walk)
             _others(self._out, [record for record in records if record["outcome"] != "row"])
@@ -199,20 +201,26 @@ _RAW = [
     *_PLACE, Column("key", width_max=14), Column("schema", right=True), Column("size", right=True, width_min=8),
     Column("value"),
 ]  # fmt: skip
+_RAW_NARROW = [
+    *_PLACE[:2], Column("broker time"), Column("key", width_max=8), Column("schema", right=True),
+    Column("size", right=True), Column("value"),
+]  # fmt: skip
 _ASSIGNED = [
     *_PLACE[:2], Column("event time", width_min=23), Column("behind", right=True, width_min=8),
     Column("bucket", width_min=10),
 ]  # fmt: skip
 
 
-def _raw_line(record: Record) -> list[str | Text]:
+def _raw_line(record: Record, *, narrow: bool) -> list[str | Text]:
     value, schema = record["value_hex"], record["schema_id"]
     place: list[str | Text] = [_partition(record), f"{record['offset']:,}", instant(record["timestamp"])]
+    if narrow:
+        place[-1] = str(place[-1]).partition(".")[0]
     key = Text("null", "dim") if record["key"] is None else Text(record["key"])
     if value is None:
         return [*place, key, "", Text("-", "dim"), Text("tombstone", "dim")]
     body = value[HEADER_BYTES:] if schema is not None else value
-    head = Text(body[:_HEX_BYTES].hex(" ") + " ", "dim") if schema is not None else Text()
+    head = Text(body[:_HEX_BYTES].hex(" ") + " ", "dim") if schema is not None and not narrow else Text()
     head.append(lines.visible(body[:_HEAD_BYTES]) + ("…" if len(body) > _HEAD_BYTES else ""))
     return [*place, key, Text("none", "red") if schema is None else str(schema), show_size(len(value)), head]
 
@@ -239,13 +247,17 @@ def _summary(records: list[Record], walk: Walk) -> str:
     said = [", ".join([plural(outcomes.pop("row", 0), "row"), *(_times(*item) for item in sorted(outcomes.items()))])]
     buckets = {tuple(record["bucket"].values()) for record in records if "bucket" in record}
     if buckets:
-        units = sorted({record["unit"] for record in records if "unit" in record})
-        said.append(f"{plural(len(buckets), 'bucket')}, event time read as {' and '.join(units)}")
+        units = sorted({_read_as(record["unit"]) for record in records if "unit" in record})
+        said.append(f"{plural(len(buckets), 'bucket')}, event time read {' and '.join(units)}")
         said.append("behind: how long after the event the broker had it")
     else:
         used = sorted({record["schema_id"] for record in records if record["schema_id"] is not None})
         said += [f"schema {schema_id}: {_way(walk, schema_id)}" for schema_id in used]
     return "; ".join(said)
+
+
+def _read_as(unit: str) -> str:
+    return "as its schema's type says" if unit == "logical" else f"as {unit}"
 
 
 def _times(outcome: str, number: int) -> str:

@@ -30,6 +30,7 @@ Position = Literal["earliest", "latest"] | datetime
 _GROUP = "headrace-look"  # librdkafka wants a name; no group is joined and no offset committed
 _AT_ONCE = 1_000  # messages taken from librdkafka in one call
 _BYTES_MAX = 512 * 2**20  # of values in one sample
+_ANSWER_WITHIN = timedelta(seconds=10)
 _FOLLOW_S = 0.3  # how long a tail waits for more before it shows what has come
 
 
@@ -43,6 +44,11 @@ class Span:
 
     start: int
     end: int
+
+
+def asked(kafka: Kafka) -> Cluster:
+    """Open the cluster for a person, who waits for the answer."""
+    return Cluster(kafka.bootstrap_servers, min(kafka.request_timeout, _ANSWER_WITHIN))
 
 
 def position(text: str) -> Position:

@@ -7,19 +7,21 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from writer.surface.words import plural, span
+from writer.surface.words import instant, plural, span
 from writer.units import show_size
 
 _STYLES = {
     "running": "bold green", "starting": "bold cyan", "draining": "bold cyan", "stopped": "bold", "failed": "bold red",
     "unreadable": "bold red", "unknown": "bold yellow", "not started": "bold yellow",
 }  # fmt: skip
+_DECODED = {"native": "natively", "fastavro": "by fastavro"}
 _DLQ_SHARE_BAD = 0.01
 _HEADROOM_LOW_S, _HEADROOM_BAD_S = 24 * 3600, 6 * 3600
 _SOURCE_OLD_S = 60
-_SHORT = {
-    "size": "enough waited", "backlog": "full", "timeout": "delay over", "start": "first of its start",
-    "once": "--once", "replay": "read again",
+_BECAUSE = {
+    "size": "enough waited", "backlog": "the batch was full", "timeout": "the delay was over",
+    "start": "it was the first of its start", "once": "--once takes what is there",
+    "replay": "an earlier start had planned it",
 }  # fmt: skip
 
 
@@ -75,12 +77,10 @@ def _headline(name: str, pipeline: Mapping[str, Any]) -> Text:
         details.append(f"for {span(pipeline['since_seconds'])}" if lives else "")
         details.append(f"driver {driver['url']}" if driver else "")
     elif state == "unknown":
-        where = f" at {driver['url']}" if driver else ""
-        details.append(f"no driver answers{where}; from the table and Kafka")
+        who = f"no driver answers at {driver['url']}" if driver else "no driver has announced itself"
+        details.append(f"{who}; from the table and Kafka")
     elif state == "not started":
         details.append("the table does not exist yet")
-    if pipeline["epoch"]:
-        details.append(f"start {pipeline['epoch']}" + (f", run {pipeline['run']}" if pipeline["run"] else ""))
     return head.append("  " + " · ".join(filter(None, details)), style="dim")
 
 
@@ -88,11 +88,13 @@ def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
     holes = pipeline["totals"]["offsets_without_records"]
     lines = [
         ("trouble", Text(pipeline["error"], style="red")) if pipeline["error"] else None,
+        ("start", _start(pipeline)) if pipeline["epoch"] else None,
         ("lag", _lag(pipeline["lag"], pipeline["limits"])),
         ("flow", _flow(pipeline["rates"])),
         ("batch", _batch(pipeline["batch"])) if pipeline["batch"] else None,
         ("last commit", _last(pipeline)) if pipeline["last_commit"] else None,
-        ("totals", _totals(pipeline["totals"])) if pipeline["epoch"] else None,
+        ("because", _because(pipeline["last_commit"])) if pipeline["last_commit"] else None,
+        ("this start", _totals(pipeline["totals"])) if pipeline["epoch"] else None,
         ("holes", Text(f"{plural(holes, 'offset')} gave no record", style="yellow")) if holes else None,
         ("dead letters", _dead_letters(pipeline["totals"]["records"])) if pipeline["epoch"] else None,
         ("buckets", _buckets(pipeline)) if pipeline["epoch"] else None,
@@ -103,6 +105,11 @@ def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
         else None,
     ]
     return [entry for entry in lines if entry is not None and entry[1].plain]
+
+
+def _start(pipeline: Mapping[str, Any]) -> Text:
+    run = f"; run {pipeline['run']}" if pipeline["run"] else ""
+    return Text(f"{pipeline['epoch']}, at {instant(pipeline['since'])}{run}")
 
 
 def _lag(lag: Mapping[str, Any], limits: Mapping[str, Any]) -> Text:
@@ -143,11 +150,16 @@ def _batch(batch: Mapping[str, Any]) -> Text:
 def _last(pipeline: Mapping[str, Any]) -> Text:
     last = pipeline["last_commit"]
     parts = [
-        f"{span(pipeline['commit_age_seconds'])} ago", plural(last["rows"], "row"),
-        plural(last["files"], "file") if last["files"] is not None else "", show_size(last["bytes"]),
-        f"took {span(last['seconds'])}" if last["seconds"] is not None else "", _SHORT.get(last["reason"], ""),
+        plural(last["rows"], "row"), plural(last["files"], "file") if last["files"] is not None else "",
+        show_size(last["bytes"]) + ("" if last["seconds"] is None else f" in {span(last['seconds'])}"),
     ]  # fmt: skip
-    return Text(", ".join(filter(None, parts))).append(f"  version {last['version']}", style="dim")
+    return Text(
+        f"version {last['version']}, {span(pipeline['commit_age_seconds'])} ago: {', '.join(filter(None, parts))}"
+    )
+
+
+def _because(last: Mapping[str, Any]) -> Text:
+    return Text(_BECAUSE.get(last["reason"], ""))
 
 
 def _totals(totals: Mapping[str, Any]) -> Text:
@@ -155,7 +167,7 @@ def _totals(totals: Mapping[str, Any]) -> Text:
     return Text(
         f"{plural(records['rows'], 'row')} in {plural(sum(totals['commits'].values()), 'commit')}, "
         f"{plural(totals['files'], 'file')}, {show_size(totals['bytes'])}"
-    ).append(f"  since {totals['since'][:19]}Z", style="dim")
+    )
 
 
 def _dead_letters(records: Mapping[str, int]) -> Text:
@@ -177,7 +189,9 @@ def _buckets(pipeline: Mapping[str, Any]) -> Text:
 
 
 def _schemas(schemas: Mapping[str, int]) -> Text:
-    text = Text(", ".join(f"{n} {name}" for name, n in schemas.items() if n and name != "rejected"))
+    text = Text(
+        ", ".join(f"{n} decoded {_DECODED.get(name, name)}" for name, n in schemas.items() if n and name != "rejected")
+    )
     if schemas["rejected"]:
         text.append(f"{', ' if text.plain else ''}{schemas['rejected']} rejected", style="yellow")
     return text

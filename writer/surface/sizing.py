@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from importlib.resources import files
 from typing import Any
 
@@ -11,7 +12,7 @@ from writer.commit import limits, task_count
 from writer.config import Pipeline
 from writer.rooms.columnar import GROUP_BYTES_MAX
 from writer.surface.words import plural, span
-from writer.units import show_size
+from writer.units import show_duration, show_size
 
 UTILISATION = 0.6  # of the cores, on the mean: the rest is for bursts and for catching up after an outage
 CORES_PER_EXECUTOR = 4
@@ -312,7 +313,8 @@ def _warnings(traffic: Traffic, settings: Pipeline, per_core: float, cores: int,
         return
     said = f"{small:,.0f} of {files:,.0f} files in a commit are small, and every query opens them."
     if found.value("a commit every") >= delay_s:
-        yield f"{said} A longer commit.max_delay ({span(delay_s)}) makes fewer and larger ones; so do wider buckets."
+        delay = show_duration(timedelta(seconds=delay_s))
+        yield f"{said} A longer commit.max_delay ({delay}) makes fewer and larger ones; so do wider buckets."
     else:
         yield (
             f"{said} Each task writes a file to each bucket that its records hit, late ones too. Wider buckets make "

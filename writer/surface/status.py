@@ -1,6 +1,5 @@
 """`headrace status`: how a pipeline is, from its driver while one runs, else from the table and Kafka."""
 
-import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -17,6 +16,7 @@ from writer.kafka import Cluster
 from writer.surface import lake
 from writer.surface.facts import document
 from writer.surface.http import announced, asked
+from writer.surface.lines import emit, emit_whole
 from writer.surface.screen import line, screen, show
 from writer.units import show_duration
 
@@ -73,7 +73,7 @@ def _looks(config: Config, names: list[str], every: timedelta | None) -> Iterato
 
 def _write(told: Mapping[str, Any], console: Console, *, as_json: bool, lines: bool) -> None:
     if as_json:
-        print(json.dumps(told, indent=None if lines else 2), flush=True)  # noqa: T201 - the document is the output
+        (emit if lines else emit_whole)(told)
     elif lines:
         for name, pipeline in told["pipelines"].items():
             print(line(name, pipeline, told["at"]), flush=True)  # noqa: T201 - one line each time, for a pipe

@@ -9,16 +9,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from rich.console import Console
 from rich.text import Text
 
 from writer.config import Config, load
 from writer.errors import ConfigError, HeadraceError
-from writer.kafka import Cluster
-from writer.registry import SchemaSource, source
-from writer.surface import checks, lines, places
+from writer.registry import SchemaSource, source, without_user
+from writer.surface import checks, lines, places, sample
 from writer.surface.finding import MARKS, PLAIN_MARKS, Finding, Status, failure, good, skipped
 from writer.surface.http import announced, asked
 from writer.surface.preview import chosen
@@ -45,7 +43,9 @@ def validate(path: Path, only: list[str] | None, *, offline: bool, records: int,
         config = load(path)
         names = chosen(config, only)
     except ConfigError as error:
-        shown.add(Finding("file", "failed", str(error), "Correct the file. docs/REFERENCE.md lists every key."))
+        listed = "\n" in str(error)  # one line for each fault, with its own mend
+        found = Finding("file", "failed", str(error)) if listed else failure("file", error)
+        shown.add(found if found.mend else replace(found, mend="Correct the file. docs/REFERENCE.md lists every key."))
         for check in _SHARED:
             shown.add(skipped(check, "the file cannot be used"))
         return shown.end()
@@ -96,7 +96,7 @@ class Findings:
         self._settle()
         numbers = Counter(finding.status for finding in self._found)
         if self._out is None:
-            lines.emit([finding.document() for finding in self._found])
+            lines.emit_whole([finding.document() for finding in self._found])
         else:
             said = [f"{numbers[status]:,} {words}" for status, words in _WORDS.items() if numbers[status]]
             self._out.print()
@@ -108,8 +108,8 @@ class Findings:
         if self._alike:
             names = ", ".join(finding.check.replace("_", " ") for finding in self._alike)
             why = self._alike[0].message
-            one = len(self._alike) == 1
-            self._print(self._alike[0], names if one else "", why if one else f"{why} ({names})")
+            number = len(self._alike)
+            self._print(self._alike[0], *((names, why) if number == 1 else (f"{number} checks", f"{why} ({names})")))
         self._alike = []
 
     def _print(self, finding: Finding, name: str, message: str) -> None:
@@ -140,7 +140,7 @@ def _reach(config: Config, names: list[str], shown: Findings, *, offline: bool) 
     if offline:
         shown.add(skipped("broker", no_cluster))
     else:
-        cluster = Cluster(config.kafka.bootstrap_servers, config.kafka.request_timeout)
+        cluster = sample.asked(config.kafka)
         try:
             number = cluster.brokers()
             answer = "1 broker answers" if number == 1 else f"{number} brokers answer"
@@ -161,22 +161,13 @@ def _registry(config: Config, names: list[str], shown: Findings, *, offline: boo
         schemas = source(config.registry)
         schemas.known(config.pipelines[names[0]].topics[0])
     except HeadraceError as error:
-        found = failure("registry", error)
-        if url is not None:
-            found = replace(found, message=found.message.replace(url, without_password(url)))
-        shown.add(found)
+        shown.add(failure("registry", error))
         return None, "no registry answers" if url is not None else "a schema file cannot be read"
     files = plural(len(config.registry.files), "schema file")
-    shown.add(good("registry", files if url is None else f"answers at {without_password(url)}"))
+    shown.add(good("registry", files if url is None else f"answers at {without_user(url)}"))
     return schemas, ""
 
 
 def _driven(config: Config, name: str) -> bool:
     driver = announced(config.checkpoints, name)
     return driver is not None and asked(driver, name) is not None
-
-
-def without_password(url: str) -> str:
-    """Leave out who logs in, and with what."""
-    parts = urlsplit(url)
-    return url if "@" not in parts.netloc else parts._replace(netloc=f"***@{parts.netloc.rpartition('@')[2]}").geturl()

@@ -12,7 +12,6 @@ import pyarrow as pa
 import bucketers
 from writer.config import Config, layout
 from writer.errors import ConfigError
-from writer.pipeline import registered, reserved
 from writer.registry import SchemaNotFound, SchemaSource
 from writer.rooms import avro, task
 from writer.rooms.assign import TimeRule, assign
@@ -22,6 +21,7 @@ from writer.rooms.native import NativeDecoder
 from writer.rooms.plan import Rejected, SchemaPlan, WriterSchema
 from writer.rooms.report import Counts, Report, Source
 from writer.rooms.singly import SingleDecoder
+from writer.schemas import registered, reserved
 from writer.tables.delta import DeltaLake
 
 NO_HEADER = Rejected("no Confluent header (magic byte 0 and a 4-byte schema id)")

@@ -1,7 +1,10 @@
 """Numbers as a person reads them, and why a batch ended as a sentence."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any
+
+from writer.units import show_duration
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _TENTHS_BELOW_S = 10
@@ -19,6 +22,18 @@ def span(seconds: float) -> str:
             rest = whole % size // part
             return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
     return f"{whole} s"
+
+
+def instant(at: datetime | str) -> str:
+    """Write an instant for a person, to the second: 2026-11-20 05:00:00 UTC. `at`: aware, or its ISO 8601 text."""
+    at = datetime.fromisoformat(at) if isinstance(at, str) else at
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def iso(at: datetime | str) -> str:
+    """Write an instant for a machine, to the millisecond: 2026-11-20T05:00:00.000Z. `at` as for a person."""
+    at = datetime.fromisoformat(at) if isinstance(at, str) else at
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def plural(count: int, noun: str) -> str:
@@ -39,7 +54,7 @@ def reason(facts: Mapping[str, Any]) -> str:
         case "backlog":
             return f"it was full: {there}, {_full(limits, offsets, waiting)}"
         case "timeout":
-            delay = span(limits["delay_max_seconds"])
+            delay = show_duration(timedelta(seconds=limits["delay_max_seconds"]))
             return (
                 f"the delay was over: {delay} (commit.max_delay) had passed; {there}, {_enough(limits)} would have "
                 "ended it sooner"

@@ -123,7 +123,7 @@ class Table(Protocol):
         """
 
     def check_owner(self, snapshot: Snapshot, epoch: int) -> None:
-        """Raise Fenced when the pipeline was started again since `epoch`."""
+        """Raise Fenced when the pipeline was started again since `epoch`, or another table stands in its place."""
 
     def commit(self, snapshot: Snapshot, batch: Batch) -> int:
         """Add the files and move the frontier, atomically. Returns the version that holds the batch.
@@ -143,8 +143,8 @@ class Table(Protocol):
     def buckets(self) -> Sequence[BucketKey]:
         """Buckets that have files. Looks at every file of the table."""
 
-    def tidy(self, version: int) -> None:
-        """Do what is due from time to time, now that `version` is committed. Raises CommitFailed: nothing is wrong."""
+    def tidy(self) -> None:
+        """Do what is due from time to time. Raises CommitFailed: nothing is wrong with what was committed."""
 
     def commits_since(self, version: int) -> Sequence[Committed]:
         """Commits of this pipeline after `version`, oldest first. Raises ForeignChange."""

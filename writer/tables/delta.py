@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 import pyarrow as pa
 from deltalake import DeltaTable, Field, Schema
@@ -23,18 +22,14 @@ from writer import faults
 from writer.errors import ConfigError, Fenced
 from writer.rooms.columnar import BucketKey, StagedFile
 from writer.rooms.report import file_from_json, file_to_json
-from writer.tables.base import Batch, CommitFailed, Committed, Entry, ForeignChange, Part, Snapshot
-from writer.tables.log import Action, Log, State
+from writer.tables.base import Batch, CommitFailed, Committed, Entry, Part, Snapshot
+from writer.tables.entry import check_foreign, check_writable, ours, said
+from writer.tables.log import Action, LinksRefused, Log, State
 
 _INCARNATIONS = "headrace.incarnations"
 _OWNER = "headrace/"  # with the pipeline's name: the table's name
-_READER, _WRITER = 1, 2  # versions of the protocol
+_DRAFT_AGE_MAX = timedelta(days=1)  # of an entry that was begun; writing one takes milliseconds
 _T = TypeVar("_T")
-# Operations that leave our rows and txn actions as they are, or take rows away and leave the offsets true.
-_HARMLESS = {
-    "OPTIMIZE", "VACUUM START", "VACUUM END", "ADD COLUMN", "ADD COLUMNS", "SET TBLPROPERTIES", "DELETE",
-    "ADD CONSTRAINT", "UPDATE FIELD METADATA", "UPDATE TABLE METADATA", "CREATE TABLE", "REORG",
-}  # fmt: skip
 
 
 class LostRace(Exception):
@@ -77,7 +72,7 @@ class DeltaSnapshot:
 
     def incarnations(self) -> dict[str, list[str]]:
         """Topic → ids of its incarnations, in order."""
-        return dict(json.loads(self.state.metadata["configuration"].get(_INCARNATIONS, "{}")))
+        return dict(json.loads(self.state.configuration.get(_INCARNATIONS, "{}")))
 
 
 class DeltaLake:
@@ -91,6 +86,8 @@ class DeltaLake:
         self._interval = checkpoint_interval
         self._log = Log(location)
         self._reading = threading.Lock()  # a supervisor asks who owns the table while a batch is on its way
+        self._table_id: str | None = None  # of the table that was taken over
+        self._tidied = -1  # version at which it was last tried
 
     def create(self, columns: pa.Schema, bucket_columns: Sequence[str], layout: str = "") -> None:
         """Create the table if there is none. `layout` says in words how rows map to buckets.
@@ -148,6 +145,7 @@ class DeltaLake:
             new = {part: offset for part, offset in starts.items() if snapshot.frontier(part) is None}
             values = {app_id(self._pipeline, part): offset for part, offset in new.items()}
             self._write(snapshot, [], {**values, f"{self._pipeline}/epoch": snapshot.epoch + 1}, {"kind": "start"})
+            self._table_id = snapshot.state.metadata["id"]
             return snapshot.epoch + 1
 
         def remember(snapshot: DeltaSnapshot) -> None:
@@ -168,6 +166,7 @@ class DeltaLake:
         """
         assert isinstance(snapshot, DeltaSnapshot)
         deadline = time.monotonic() + self._patience.total_seconds()
+        problem: Exception
         pause = 0.1
         values = {app_id(self._pipeline, r.part): r.end for r in batch.ranges} | {
             f"{self._pipeline}/epoch": batch.epoch, f"{self._pipeline}/settled": batch.settled,
@@ -179,20 +178,21 @@ class DeltaLake:
             self._check(snapshot, batch)
             try:
                 faults.point("before_commit")
-                self._write(snapshot, [_add(snapshot, file) for file in batch.files], values, about)
+                self._write(snapshot, batch.files, values, about)
                 faults.point("after_commit")
-            except LostRace:
-                pause = 0
+            except LostRace as error:
+                problem, pause = error, 0
             except OSError as error:
                 problem = error
             else:
                 return snapshot.version + 1
             # Whatever was answered, the log decides: an entry with our id is our commit.
             with suppress(CommitFailed):
-                snapshot = self.snapshot()
+                newer = self.snapshot()
                 found = next((c for c in self._ours(base) if c.id == batch.id), None)
                 if found is not None:
                     return found.version
+                snapshot = newer  # not before it was looked at: our own commit would pass for another writer's
             if time.monotonic() > deadline:
                 raise CommitFailed(
                     f"the table at {self._location} took no commit for {self._patience.total_seconds():.0f} s: "
@@ -202,11 +202,17 @@ class DeltaLake:
             pause = min(max(pause * 2, 0.1), 5)
 
     def check_owner(self, snapshot: Snapshot, epoch: int) -> None:
-        """Raise Fenced when the pipeline was started again since `epoch`."""
+        """Raise Fenced when the pipeline was started again since `epoch`, or another table stands in its place."""
+        assert isinstance(snapshot, DeltaSnapshot)
         if snapshot.epoch != epoch:
             raise Fenced(
                 f"pipeline {self._pipeline!r} was started again (start {snapshot.epoch}, this is start {epoch}): "
                 "another writer runs. Stop one of them."
+            )
+        if self._table_id is not None and snapshot.state.metadata["id"] != self._table_id:
+            raise Fenced(
+                f"the table at {self._location} was removed and made again since pipeline {self._pipeline!r} was "
+                "started. Start it again."
             )
 
     def _check(self, snapshot: DeltaSnapshot, batch: Batch) -> None:
@@ -246,9 +252,9 @@ class DeltaLake:
         newest = self.snapshot().version
         found = []
         for version, actions in self._entries(-1 if count is None else newest - count):
-            said, about = _said(actions)
+            info, about = said(actions)
             if about.get("kind") in ("start", "batch"):
-                at = datetime.fromtimestamp(said["timestamp"] / 1000, UTC)
+                at = datetime.fromtimestamp(info["timestamp"] / 1000, UTC)
                 found.append(Entry(version, at, about["kind"], about))
         return found[::-1]
 
@@ -261,14 +267,19 @@ class DeltaLake:
         columns = table.metadata().partition_columns
         return [tuple(found[column] for column in columns) for found in table.partitions()]
 
-    def tidy(self, version: int) -> None:
-        """Write the log's checkpoint and remove what has outlived its retention, if it is due at this version."""
-        if version % self._interval:
-            return
+    def tidy(self) -> None:
+        """Write the log's checkpoint and remove what has outlived its retention, once in so many entries."""
         try:
+            state, noted = self._state(), self._log.checkpointed()
+            version = state.version
+            if version - max(noted if noted <= version else -1, self._tidied) < self._interval:
+                return
+            self._tidied = version
             table = DeltaTable(self._location)
             table.create_checkpoint()
-            table.cleanup_metadata()
+            if state.configuration.get("delta.enableExpiredLogCleanup") != "false":
+                table.cleanup_metadata()
+            self._log.sweep(before=time.time() - _DRAFT_AGE_MAX.total_seconds())
         except (DeltaError, OSError) as error:
             raise CommitFailed(f"cannot tidy the table at {self._location}: {_one_line(error)}") from error
 
@@ -278,30 +289,33 @@ class DeltaLake:
         def apply(snapshot: DeltaSnapshot) -> None:
             if snapshot.applied < version:
                 about = {"kind": "side", "main_version": version}
-                self._write(snapshot, [_add(snapshot, f) for f in files], {f"{self._pipeline}/main": version}, about)
+                self._write(snapshot, files, {f"{self._pipeline}/main": version}, about)
 
         self._retried(apply)
 
     def _retried(self, action: Callable[[DeltaSnapshot], _T]) -> _T:
         """Run an action that may lose a race, on a newer snapshot each time."""
-        for _ in range(10):
-            with suppress(CommitFailedError, LostRace):
+        for tries in range(10):
+            try:
                 return action(self.snapshot())
-        raise CommitFailed(f"the table at {self._location} changes too fast to write to; ten tries lost the race")
+            except (CommitFailedError, LostRace) as error:
+                problem = error
+                time.sleep(random.uniform(0, min(0.02 * 2**tries, 1)))  # noqa: S311 - jitter
+            except (DeltaError, OSError) as error:
+                raise CommitFailed(f"cannot write to the table at {self._location}: {_one_line(error)}") from error
+        raise CommitFailed(
+            f"the table at {self._location} changes too fast to write to; ten tries lost the race: {_one_line(problem)}"
+        )
 
     def _ours(self, since: int) -> list[Committed]:
         found = []
         for version, actions in self._entries(since):
-            said, about = _said(actions)
+            info, about = said(actions)
             if about.get("kind") == "batch":
                 side = {place: [file_from_json(f) for f in files] for place, files in about["side_files"].items()}
                 found.append(Committed(version, about["id"], about, side))
-            elif not about and said.get("operation") not in _HARMLESS:
-                raise ForeignChange(
-                    f"another client ran {said.get('operation')} on the table at {self._location} (version {version}). "
-                    "That does not move the offsets with the rows, so going on could lose or double records. Start a "
-                    "new pipeline name on a new location, and keep this table as it is."
-                )
+            elif not about:
+                check_foreign(info, version, self._location)
         return found
 
     def _entries(self, since: int) -> list[tuple[int, list[Action]]]:
@@ -312,25 +326,24 @@ class DeltaLake:
             raise CommitFailed(f"cannot read the table at {self._location}: {_one_line(error)}") from error
 
     def _write(
-        self, snapshot: DeltaSnapshot, adds: list[Action], values: Mapping[str, int], about: Mapping[str, Any]
+        self, snapshot: DeltaSnapshot, files: Sequence[StagedFile], values: Mapping[str, int], about: Mapping[str, Any]
     ) -> None:
-        """Append an entry right after the snapshot. Raises LostRace when there is one, ForeignChange, OSError."""
-        protocol = snapshot.state.protocol
-        if protocol["minReaderVersion"] > _READER or protocol["minWriterVersion"] > _WRITER:
-            raise ForeignChange(
-                f"another client raised the protocol of the table at {self._location} to reader "
-                f"{protocol['minReaderVersion']}, writer {protocol['minWriterVersion']}; headrace writes {_READER}, "
-                f"{_WRITER}, which every engine reads. Start a new pipeline name on a new location."
-            )
-        now = int(time.time() * 1000)
-        columns = json.dumps(snapshot.state.metadata["partitionColumns"])
-        said = {
-            "timestamp": now, "operation": "WRITE", "operationParameters": {"mode": "Append", "partitionBy": columns},
-            "engineInfo": "headrace", "headrace": json.dumps(about),
-        }  # fmt: skip
-        moves = [{"txn": {"appId": name, "version": at, "lastUpdated": now}} for name, at in values.items()]
-        if not self._log.append(snapshot.version + 1, [{"commitInfo": said}, *moves, *adds]):
-            raise LostRace
+        """Append an entry right after the snapshot.
+
+        Raises LostRace when there is one, ForeignChange, ConfigError without hard links, OSError.
+        """
+        check_writable(snapshot.state, self._location)
+        actions = ours(snapshot.state, files, values, about)
+        try:
+            with self._reading:
+                written = self._log.append(snapshot.state, actions)
+        except LinksRefused as error:
+            raise ConfigError(
+                f"cannot commit to the table at {self._location}: {_one_line(error)}. Choose a location on a file "
+                "system that has hard links"
+            ) from error
+        if not written:
+            raise LostRace(f"another entry follows version {snapshot.version}")
 
     def _create(self, columns: pa.Schema, bucket_columns: Sequence[str], layout: str) -> None:
         # Owner and layout stand in the first entry, not in a property set later: of two starts that create the table
@@ -349,23 +362,6 @@ class DeltaLake:
 def app_id(pipeline: str, part: Part) -> str:
     """Name of a part's `txn` in the table."""
     return f"{pipeline}/{part.topic}@{part.incarnation}/{part.partition}"
-
-
-def _said(actions: Sequence[Action]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """What an entry says of itself, and what it says of headrace; empty where it says nothing."""
-    said: Mapping[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
-    return said, json.loads(said.get("headrace", "{}"))
-
-
-def _add(snapshot: DeltaSnapshot, file: StagedFile) -> Action:
-    columns = snapshot.state.metadata["partitionColumns"]
-    return {
-        "add": {
-            "path": quote(file.path, safe="/=-_.~"), "size": file.bytes, "stats": file.statistics, "dataChange": True,
-            "partitionValues": dict(zip(columns, file.bucket, strict=True)),
-            "modificationTime": int(time.time() * 1000),
-        }
-    }  # fmt: skip
 
 
 def _one_line(error: Exception) -> str:

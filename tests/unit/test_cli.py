@@ -1,0 +1,21 @@
+"""The command as it is put together: its version, and each verb once."""
+
+from importlib.metadata import entry_points, version
+
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from writer.cli import compose
+
+
+def test_the_version_is_that_of_the_distribution():
+    told = CliRunner().invoke(compose(), ["--version"])
+    assert (told.exit_code, told.stdout) == (0, f"headrace {version('headrace')}\n")
+
+
+def test_verbs_of_other_packages_join_once_under_the_name_of_their_entry_point():
+    assert compose() is compose()
+    names = [command.name or command.callback.__name__ for command in compose().registered_commands]
+    assert len(names) == len(set(names))
+    joined = {entry.name for entry in entry_points(group="headrace.commands")}
+    assert joined <= get_command(compose()).commands.keys()

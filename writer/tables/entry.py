@@ -1,0 +1,74 @@
+"""What an entry of ours says in a Delta log, how it is told from another client's, and which tables take none."""
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from writer.rooms.columnar import StagedFile
+from writer.tables.base import ForeignChange
+from writer.tables.log import Action, State
+
+_READER, _WRITER = 1, 2  # versions of the protocol
+_FORGETTING = "delta.setTransactionRetentionDuration"
+# Operations that leave our rows and txn actions as they are, or take rows away and leave the offsets true.
+_HARMLESS = {
+    "OPTIMIZE", "VACUUM START", "VACUUM END", "ADD COLUMN", "ADD COLUMNS", "SET TBLPROPERTIES", "DELETE",
+    "ADD CONSTRAINT", "UPDATE FIELD METADATA", "UPDATE TABLE METADATA", "CREATE TABLE", "REORG",
+}  # fmt: skip
+
+
+def ours(
+    state: State, files: Iterable[StagedFile], values: Mapping[str, int], about: Mapping[str, Any]
+) -> list[Action]:
+    """Return the actions of an entry that adds files and moves `txn` values, and says `about` of itself."""
+    columns, now = state.metadata["partitionColumns"], int(time.time() * 1000)
+    said = {
+        "timestamp": now, "operation": "WRITE",
+        "operationParameters": {"mode": "Append", "partitionBy": json.dumps(columns)},
+        "isBlindAppend": True, "engineInfo": "headrace", "headrace": json.dumps(about),
+    }  # fmt: skip
+    moves = [{"txn": {"appId": name, "version": at, "lastUpdated": now}} for name, at in values.items()]
+    return [{"commitInfo": said}, *moves, *(_add(columns, file, now) for file in files)]
+
+
+def said(actions: Sequence[Action]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return what an entry says of itself, and what it says of headrace; empty where it says nothing."""
+    found: Mapping[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    return found, json.loads(found.get("headrace", "{}"))
+
+
+def check_foreign(info: Mapping[str, Any], version: int, location: str) -> None:
+    """Raise ForeignChange when what another client did moves rows and not offsets."""
+    if info.get("operation") not in _HARMLESS:
+        raise ForeignChange(
+            f"another client ran {info.get('operation', 'something that it did not name')} on the table at {location} "
+            f"(version {version}). That does not move the offsets with the rows, so going on could lose or double "
+            "records. Start a new pipeline name on a new location, and keep this table as it is."
+        )
+
+
+def check_writable(state: State, location: str) -> None:
+    """Raise ForeignChange when another client made the table one that we must not write, or that forgets offsets."""
+    reader, writer = state.protocol["minReaderVersion"], state.protocol["minWriterVersion"]
+    if reader > _READER or writer > _WRITER:
+        raise ForeignChange(
+            f"another client raised the protocol of the table at {location} to reader {reader}, writer {writer}; "
+            f"headrace writes {_READER}, {_WRITER}, which every engine reads. Start a new pipeline name on a new "
+            "location."
+        )
+    if _FORGETTING in state.configuration:
+        raise ForeignChange(
+            f"another client set {_FORGETTING} on the table at {location}: the next checkpoint forgets offsets that "
+            "did not move for that long, and they would be read again. Unset it, then start again."
+        )
+
+
+def _add(columns: Sequence[str], file: StagedFile, now: int) -> Action:
+    return {
+        "add": {
+            "path": quote(file.path, safe="/=-_.~"), "size": file.bytes, "stats": file.statistics, "dataChange": True,
+            "partitionValues": dict(zip(columns, file.bucket, strict=True)), "modificationTime": now,
+        }
+    }  # fmt: skip
