@@ -89,7 +89,8 @@ class PipelineRun:
         offsets = {source: fresh[source] if at is None else at for source, at in frontier.items()}
         reason = "asked for by --new-run" if new_run else ""
         if ids != snapshot.incarnations():
-            reason = "a topic is new, or was deleted and created again"
+            changed = "a topic is new, or was deleted and created again"
+            reason = changed if snapshot.epoch else "the pipeline's first start"
         decision = self._decide(offsets, reason)
         self.epoch = self._table.begin({parts[s]: o for s, o in fresh.items()}, ids)
         self._settled = commit.redo(self._table, self._side, since=snapshot.settled)
