@@ -12,6 +12,7 @@ import tarfile
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import psutil
@@ -81,15 +82,23 @@ def test_what_is_produced_is_consumed_in_order(bootstrap, topic):
 def test_a_topic_created_again_has_another_id(bootstrap, topic):
     admin = AdminClient({"bootstrap.servers": bootstrap})
 
-    def topic_id(name):
-        return str(admin.describe_topics(TopicCollection([name]))[name].result(timeout=10).topic_id)
+    def topic_id(name, other_than=""):
+        """The broker answers a moment before it knows of what it has just done."""
+        deadline = time.monotonic() + 20
+        while True:
+            with suppress(KafkaException):
+                found = str(admin.describe_topics(TopicCollection([name]))[name].result(timeout=10).topic_id)
+                if found != other_than:
+                    return found
+            assert time.monotonic() < deadline, f"{name} has no other id than {other_than!r}"
+            time.sleep(0.05)
 
     name = topic(partitions=2)
     first = topic_id(name)
     assert topic_id(name) == first
     admin.delete_topics([name])[name].result(timeout=10)
     admin.create_topics([NewTopic(name, num_partitions=2, replication_factor=1)])[name].result(timeout=10)
-    assert topic_id(name) != first
+    assert topic_id(name, other_than=first) != first
 
 
 def test_a_restart_keeps_port_data_and_cluster(tmp_path):
