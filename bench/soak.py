@@ -181,14 +181,14 @@ def draw(seen: Soaked, path: Path) -> None:
     upper.plot(rolling, color="#1f6f8b", label=f"median of {WINDOW}")
     upper.set_ylim(0, 3 * max(rolling[WINDOW:] or rolling))
     upper.set_ylabel("look and commit, ms")
-    upper.legend(frameon=False, loc="upper left")
+    upper.legend(frameon=False, loc="lower right", ncols=2, bbox_to_anchor=(1, 1))
     at = [s.commits for s in seen.samples]
     for name, colour in (("jvm", "#d08c3f"), ("python", "#1f6f8b"), ("workers", "#777777")):
         lower.plot(at, [getattr(s, name) / _MIB for s in seen.samples], color=colour, label=name)
     lower.set_ylim(bottom=0)
     lower.set_ylabel("resident memory, MiB")
     lower.set_xlabel("commits")
-    lower.legend(frameon=False, loc="center right")
+    lower.legend(frameon=False, loc="lower right", ncols=3, bbox_to_anchor=(1, 1))
     for axes in (upper, lower):
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
