@@ -1,11 +1,13 @@
-"""What the demo's lake holds at a moment: its Delta log, followed entry by entry, without the writer's help."""
+"""What the demo's lake holds at a moment: its Delta log, followed entry by entry, its files with it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
+
+from writer.tables.log import Action, Log
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class DeltaLog:
     """A table's log as far as it has been read. Without a table, it is empty."""
 
     def __init__(self, location: Path) -> None:
-        self._directory = location / "_delta_log"
+        self._log = Log(str(location))
         self.version = -1
         self.files: dict[str, File] = {}
         self.transactions: dict[str, int] = {}  # `txn` id → version
@@ -46,8 +48,8 @@ class DeltaLog:
     def follow(self) -> bool:
         """Read the entries that are new. Returns whether there were any."""
         before = self.version
-        while (entry := self._directory / f"{self.version + 1:020d}.json").exists():  # an entry appears whole
-            self._read(entry.read_text(encoding="utf-8"))
+        while (actions := self._log.entry(self.version + 1)) is not None:
+            self._read(actions)
             self.version += 1
         return self.version > before
 
@@ -61,12 +63,12 @@ class DeltaLog:
         """Buckets that have a file."""
         return frozenset(file.bucket for file in self.files.values() if file.bucket is not None)
 
-    def _read(self, text: str) -> None:
+    def _read(self, actions: Sequence[Action]) -> None:
         added: dict[str, File] = {}
         moved: dict[str, int] = {}
         facts: Mapping[str, Any] = {}
-        for line in text.splitlines():
-            match json.loads(line):
+        for action in actions:
+            match action:
                 case {"add": {"path": path, "size": size, "partitionValues": values}}:
                     added[unquote(path)] = File(next(iter(values.values()), None), size)
                 case {"remove": {"path": path}}:
