@@ -220,7 +220,7 @@ def _checkpointed(path: Path) -> Iterator[Action]:
     try:
         found = pq.read_table(path, columns=["txn", *_KEPT], partitioning=None)
         for name in ("txn", *_KEPT):
-            for said in found.column(name).drop_null().to_pylist():
+            for said in found.column(name).drop_null().to_pylist():  # of the table as a whole: few, none is a file
                 maps = {key: dict(value or []) for key, value in said.items() if key == "configuration"}
                 yield {name: {**said, **maps}}
     except (ValueError, KeyError) as error:  # pyarrow's errors are ValueErrors
