@@ -454,6 +454,12 @@ def test_a_draft_that_a_dead_writer_left_harms_nobody_and_is_swept(tmp_path: Pat
     assert [draft.exists() for draft in left] == [False, True]
 
 
+def test_sweeping_minds_no_draft_that_its_writer_removes_meanwhile(tmp_path: Path) -> None:
+    log = create(tmp_path)
+    (tmp_path / "_delta_log" / f".{1:020}.json.{uuid4().hex}.tmp").symlink_to("gone")  # listed, and not there
+    log.sweep(before=2_000)
+
+
 def test_threads_racing_for_one_place_leave_one_entry_in_it(tmp_path: Path) -> None:
     create(tmp_path)
     begin = threading.Barrier(4)

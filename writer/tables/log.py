@@ -133,8 +133,9 @@ class Log:
     def sweep(self, before: float) -> None:
         """Remove drafts of writers that died; `before`: when they were last touched, in seconds since 1970."""
         for draft in self._folder.glob(".*.json.*.tmp"):
-            if draft.stat().st_mtime < before:
-                draft.unlink()
+            with suppress(FileNotFoundError):  # its writer lives, and was done with it
+                if draft.stat().st_mtime < before:
+                    draft.unlink()
 
     def _from_checkpoint(self) -> State:
         """Read the newest checkpoint that is complete and sound; without one, begin before the first entry.
