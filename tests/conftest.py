@@ -1,6 +1,7 @@
 """Fixtures that start real servers. HEADRACE_TEST_SERVERS=containers takes them from a container daemon instead."""
 
 import os
+import signal
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,11 @@ import pytest
 
 if TYPE_CHECKING:
     from tests.writing import Site
+
+
+def pytest_configure() -> None:
+    # Started in the background of a script, all of this ignores SIGINT, and so would the commands that tests interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class HasBootstrap(Protocol):
