@@ -56,6 +56,7 @@ class PipelineRun:
         self._side = cache(partial(DeltaLake, pipeline=name))  # location → table; one handle follows its log
         self._checkpoints = Checkpoints(config.checkpoints, name)
         self._bucket_columns = bucketers.build(self.config.bucket).columns
+        self._only_topic = self.config.topics[0] if len(self.config.topics) == 1 else None
         self._draining = threading.Event()
         self._schemas = Schemas(
             name, schemas, self.config.topics, bucket_columns=self._bucket_columns,
@@ -230,7 +231,8 @@ class PipelineRun:
         limits = arrow_limits(self.config.memory.batch_records, self._record_bytes, self._record_bytes_max)
         for setting, value in limits.items():
             frame.sparkSession.conf.set(setting, value)  # the query's own session
-        records = frame.select("topic", "partition", "offset", "timestamp", "key", "value").coalesce(tasks)
+        topic = [] if self._only_topic else ["topic"]
+        records = frame.select(*topic, "partition", "offset", "timestamp", "key", "value").coalesce(tasks)
         while True:
             plan = self._task_plan(frontier, now)
             rows = records.mapInArrow(partial(task.run, plan=plan), "report string").collect()
@@ -330,6 +332,7 @@ class PipelineRun:
             bucket=settings.bucket, bucket_columns=self._bucket_columns,
             table=settings.table.location, dead_letters=settings.dead_letters,
             prefix=f"{self.epoch:06d}", budget=settings.memory.buffer, target_file_size=settings.roll.target_file_size,
+            topic=self._only_topic,
         )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from pyarrow import fs
 
 from bucketers import Buckets
 from writer.rooms import stage as room
-from writer.rooms.columnar import GROUP_BYTES_MAX, Destination
+from writer.rooms.columnar import GROUP_BYTES_MAX, Destination, distinct_columns
 from writer.rooms.stage import Stage
 
 MIB = 2**20
@@ -89,6 +89,30 @@ def test_a_row_larger_than_the_target_gets_a_file_of_its_own(tmp_path):
 
 
 # --- waiting ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("distinct", "encoding"), [(100, "RLE_DICTIONARY"), (20_000, "RLE_DICTIONARY"), (10**6, "PLAIN")]
+)
+def test_a_column_that_hardly_repeats_itself_gets_no_dictionary(tmp_path, distinct, encoding):
+    rng = random.Random(7)
+    stage = Stage(lake(tmp_path), budget=2**30)
+    add(stage, [str(rng.randrange(distinct)).encode() for _ in range(50_000)], [0] * 50_000, 1)
+    (file,) = stage.finish()
+    payload = pq.read_metadata(tmp_path / file.path).row_group(0).column(1)
+    assert payload.path_in_schema == "payload"
+    assert encoding in payload.encodings
+    assert payload.has_dictionary_page == (encoding != "PLAIN")
+
+
+def test_every_flat_type_of_the_table_can_be_looked_at_for_a_dictionary():
+    kinds = [
+        pa.bool_(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string(), pa.binary(), pa.date32(),
+        pa.timestamp("us", "UTC"), pa.decimal128(38, 4),
+    ]  # fmt: skip
+    rows = pa.table({str(kind): pa.nulls(3, kind) for kind in kinds} | {"nested": pa.array([{"a": 1}] * 3)})
+    assert distinct_columns(rows) == frozenset()
+    assert distinct_columns(pa.table({"id": [1, 2, None], "same": [1, 1, None]})) == {"id"}
 
 
 def test_within_the_budget_nothing_is_written_before_the_end(tmp_path):

@@ -206,6 +206,18 @@ def test_every_record_is_a_row_a_letter_or_counted(written, plan, size, budget):
         assert hours == set(file.bucket)
 
 
+def test_the_only_topic_need_not_stand_in_the_batches(written, plan):
+    alone = Topic()
+    alone.records = [record for record in written.records if record[0] == "views"]
+    named = report_of(alone, plan)
+    nameless = (batch.drop_columns(["topic"]) for batch in alone.batches())
+    (batch,) = run(nameless, replace(plan, topic="views"))
+    report = Report.from_json(batch["report"][0].as_py())
+    assert report.counts == named.counts
+    assert report.counts.keys() == {("views", 0)}
+    assert read(plan.table, report.files).equals(read(plan.table, named.files))
+
+
 def test_a_dead_letter_keeps_the_bytes_and_the_reason(written, plan):
     report = report_of(written, plan)
     letters = read(plan.dead_letters, report.dead_letter_files)

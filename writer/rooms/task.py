@@ -53,6 +53,7 @@ class TaskPlan:
     prefix: str
     budget: int  # bytes of rows in memory
     target_file_size: int
+    topic: str | None = None  # the only one, whose name no batch carries
 
 
 def run(batches: Iterator[pa.RecordBatch], plan: TaskPlan) -> Iterator[pa.RecordBatch]:
@@ -101,7 +102,10 @@ class Task:
     def take(self, batch: pa.RecordBatch) -> None:
         """Carry one Arrow batch (topic, partition, offset, timestamp, key, value) through the rooms to the stage."""
         with self._clock("skip"):
-            records = skip(pa.Table.from_batches([batch]), self._plan.frontier, self._counts)
+            arrived = pa.Table.from_batches([batch])
+            if self._plan.topic is not None:
+                arrived = arrived.append_column("topic", pa.repeat(self._plan.topic, batch.num_rows))
+            records = skip(arrived, self._plan.frontier, self._counts)
             size = pc.sum(pc.binary_length(records.column("value"))).as_py() or 0
             self._report.value_bytes += size
             self._report.record_bytes_max = max(self._report.record_bytes_max, size / max(records.num_rows, 1))
