@@ -9,9 +9,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pyarrow import fs
-
 from writer.errors import CheckpointUnusable
+from writer.stores.location import store_at
 
 Source = tuple[str, int]  # topic, partition
 Offsets = Mapping[Source, int]
@@ -77,19 +76,16 @@ class Checkpoints:
     """The checkpoint runs of one pipeline."""
 
     def __init__(self, location: str, pipeline: str) -> None:
-        self._filesystem, root = fs.FileSystem.from_uri(location)
-        self._root = f"{root.rstrip('/')}/{pipeline}"
-        self._location = f"{location.rstrip('/')}/{pipeline}"
+        self._store = store_at(f"{location.rstrip('/')}/{pipeline}")
 
     def newest(self) -> int | None:
         """Return the highest run id that has a directory."""
-        infos = self._filesystem.get_file_info(fs.FileSelector(self._root, allow_not_found=True))
-        runs = [int(i.base_name) for i in infos if i.type == fs.FileType.Directory and i.base_name.isdigit()]
-        return max(runs, default=None)
+        folders = [name.removesuffix("/") for name in self._store.list() if name.endswith("/")]
+        return max((int(name) for name in folders if name.isdigit()), default=None)
 
     def path(self, run: int) -> str:
         """Location that Spark gets for this run."""
-        return f"{self._location}/{run:06d}"
+        return f"{self._store.location}/{run:06d}"
 
     def planned(self, run: int) -> Planned | None:
         """Read what Spark would do next; None when it never planned a batch. Raises CheckpointUnusable."""
@@ -119,17 +115,15 @@ class Checkpoints:
         return self._read(run, f"offsets/{batch}", line=2)
 
     def _numbers(self, run: int, folder: str) -> list[int]:
-        infos = self._filesystem.get_file_info(
-            fs.FileSelector(f"{self._root}/{run:06d}/{folder}", allow_not_found=True)
-        )
-        return sorted(int(info.base_name) for info in infos if info.base_name.isdigit())
+        return sorted(int(name) for name in self._store.list(f"{run:06d}/{folder}") if name.isdigit())
 
     def _read(self, run: int, name: str, *, line: int) -> Offsets:
         """Offset files: `v1`, for batches a line of metadata, then one line of JSON {topic: {partition: offset}}."""
-        path = f"{self._root}/{run:06d}/{name}"
         try:
-            with self._filesystem.open_input_stream(path) as stream:
-                lines = stream.read().decode().lstrip("\0").splitlines()
+            found = self._store.read(f"{run:06d}/{name}")
+            if found is None:
+                raise self._unusable(run, f"{name} cannot be read (there is none)")
+            lines = found.content.decode().lstrip("\0").splitlines()
             if not re.fullmatch(r"v1", lines[0]):
                 raise self._unusable(run, f"{name} has version {lines[0]!r}, only v1 is known")
             raw = json.loads(lines[line])

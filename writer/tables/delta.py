@@ -22,9 +22,10 @@ from writer import faults
 from writer.errors import ConfigError, Fenced
 from writer.rooms.columnar import BucketKey, StagedFile
 from writer.rooms.report import file_from_json, file_to_json
+from writer.stores.base import NotExclusive
 from writer.tables.base import Batch, CommitFailed, Committed, Entry, Part, Snapshot
 from writer.tables.entry import check_foreign, check_writable, ours, said
-from writer.tables.log import Action, LinksRefused, Log, State
+from writer.tables.log import Action, Log, State
 
 _INCARNATIONS = "headrace.incarnations"
 _OWNER = "headrace/"  # with the pipeline's name: the table's name
@@ -330,18 +331,15 @@ class DeltaLake:
     ) -> None:
         """Append an entry right after the snapshot.
 
-        Raises LostRace when there is one, ForeignChange, ConfigError without hard links, OSError.
+        Raises LostRace when there is one, ForeignChange, ConfigError where none can be exclusive, OSError.
         """
         check_writable(snapshot.state, self._location)
         actions = ours(snapshot.state, files, values, about)
         try:
             with self._reading:
                 written = self._log.append(snapshot.state, actions)
-        except LinksRefused as error:
-            raise ConfigError(
-                f"cannot commit to the table at {self._location}: {_one_line(error)}. Choose a location on a file "
-                "system that has hard links"
-            ) from error
+        except NotExclusive as error:
+            raise ConfigError(f"cannot commit to the table at {self._location}: {_one_line(error)}") from error
         if not written:
             raise LostRace(f"another entry follows version {snapshot.version}")
 

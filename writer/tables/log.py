@@ -6,33 +6,25 @@ in the few entries after it. Creating tables, changing columns and writing check
 (docs/adr/0009-appending-to-the-log.md)
 """
 
-import errno
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pyarrow.parquet as pq
+
+from writer.stores.base import Mark
+from writer.stores.location import store_at
 
 Action = Mapping[str, Any]  # one line of an entry: its kind → what it says
 _CHECKPOINT = re.compile(r"^(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet$")
 _ENTRY = re.compile(r"^(\d{20})\.json$")
 _KEPT = ("metaData", "protocol")
-_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # what file systems without them answer
-_Mark = tuple[int, int, int]  # tells one file from another of the same name
 
 
 class LogUnreadable(OSError):
     """An entry of the log, or its checkpoint, is not what the protocol says."""
-
-
-class LinksRefused(OSError):
-    """The file system has no hard links, so nothing can be put where nothing is in one step."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +62,15 @@ class Log:
     """The log below a table's location. Not for several threads."""
 
     def __init__(self, location: str) -> None:
-        self._folder = Path(location) / "_delta_log"
+        self._location = location
+        self._store = store_at(f"{location}/_delta_log")
         self._state: State | None = None
-        self._mark: _Mark | None = None  # of the entry at the state's version, as it was read
+        self._mark: Mark | None = None  # of the entry at the state's version, as it was read
 
     def state(self) -> State:
         """Return the newest state. Raises FileNotFoundError when there is no table, LogUnreadable."""
         known = self._state
-        if known is None or self._marked(known.version) != self._mark:
+        if known is None or self._store.mark(_name(known.version)) != self._mark:
             self._state = None
             known = self._from_checkpoint()  # also when somebody put another table in this one's place
         state = self._followed(known)
@@ -88,9 +81,10 @@ class Log:
 
     def checkpointed(self) -> int:
         """Version of the newest checkpoint, as its last writer noted; -1 when nothing, or nonsense, is noted."""
+        noted = self._store.read("_last_checkpoint")
         try:
-            return int(json.loads((self._folder / "_last_checkpoint").read_text(encoding="utf-8"))["version"])
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return -1 if noted is None else int(json.loads(noted.content)["version"])
+        except (ValueError, KeyError, TypeError):
             return -1
 
     def entry(self, version: int) -> list[Action] | None:
@@ -109,33 +103,17 @@ class Log:
     def append(self, after: State, actions: Sequence[Action]) -> bool:
         """Write the entry that follows `after`, complete or not at all. False when the table is not there any more.
 
-        Raises LinksRefused, and OSError when the storage fails; whether the entry was written is then unknown.
+        Raises NotExclusive, and OSError when the storage fails; whether the entry was written is then unknown.
         """
-        path = self._path(after.version + 1)
-        lines = [json.dumps(action, separators=(",", ":"), ensure_ascii=False) for action in actions]
-        draft = self._folder / f".{path.name}.{uuid4().hex}.tmp"
-        try:
-            with draft.open("x", encoding="utf-8", newline="\n") as out:
-                out.writelines(line + "\n" for line in lines)
-                out.flush()
-                os.fsync(out.fileno())
-            # Looked at last: below a checkpoint, a place that a clean-up made free takes an entry that nobody reads.
-            if self.state().place != after.place:
-                return False
-            _link(draft, path)
-        except FileExistsError:
-            return False
-        finally:
-            with suppress(OSError):
-                draft.unlink()
-        return True
+        lines = [json.dumps(action, separators=(",", ":"), ensure_ascii=False) + "\n" for action in actions]
+        # Looked at last: below a checkpoint, a place that a clean-up made free takes an entry that nobody reads.
+        return self._store.put_if_absent(
+            _name(after.version + 1), "".join(lines).encode(), still=lambda: self.state().place == after.place
+        )
 
     def sweep(self, before: float) -> None:
         """Remove drafts of writers that died; `before`: when they were last touched, in seconds since 1970."""
-        for draft in self._folder.glob(".*.json.*.tmp"):
-            with suppress(FileNotFoundError):  # its writer lives, and was done with it
-                if draft.stat().st_mtime < before:
-                    draft.unlink()
+        self._store.sweep("", before)
 
     def _from_checkpoint(self) -> State:
         """Read the newest checkpoint that is complete and sound; without one, begin before the first entry.
@@ -143,32 +121,34 @@ class Log:
         Raises LogUnreadable when the entries from there on do not lead to the end of the log, FileNotFoundError when
         there is no log.
         """
-        checkpoints: dict[tuple[int, int], list[Path]] = {}  # (version, number of parts) → parts
+        checkpoints: dict[tuple[int, int], list[str]] = {}  # (version, number of parts) → parts
         newest = -1
-        for path in self._folder.iterdir():
-            if found := _CHECKPOINT.match(path.name):
-                checkpoints.setdefault((int(found[1]), int(found[2] or 1)), []).append(path)
-            if found := found or _ENTRY.match(path.name):
+        for name in self._store.list():
+            if found := _CHECKPOINT.match(name):
+                checkpoints.setdefault((int(found[1]), int(found[2] or 1)), []).append(name)
+            if found := found or _ENTRY.match(name):
                 newest = max(newest, int(found[1]))
         if newest < 0:
-            raise FileNotFoundError(f"there is no table at {self._folder.parent}")
+            raise FileNotFoundError(f"there is no table at {self._location}")
         state, problem = State(-1), ""
-        for (version, parts), paths in sorted(checkpoints.items(), reverse=True):
-            if len(paths) < parts:
+        for (version, parts), names in sorted(checkpoints.items(), reverse=True):
+            if len(names) < parts:
                 continue
             try:
-                state = State(version).then(version, [action for path in paths for action in _checkpointed(path)])
+                state = State(version).then(version, [said for name in names for said in self._checkpointed(name)])
                 break
             except OSError as error:  # torn, or removed meanwhile: an older one leads to the same end, or is refused
                 problem = problem or f" ({error})"
-        self._mark = self._marked(state.version)
+        self._mark = self._store.mark(_name(state.version))
         if (reached := self._followed(state)).version < newest:
             raise LogUnreadable(
-                f"{self._folder} goes to version {newest}, but there is neither an entry {reached.version + 1} nor a "
-                f"sound checkpoint after it{problem}"
+                f"{self._store.location} goes to version {newest}, but there is neither an entry "
+                f"{reached.version + 1} nor a sound checkpoint after it{problem}"
             )
         if not (reached.metadata and reached.protocol):
-            raise LogUnreadable(f"{self._folder} names no metadata or no protocol up to version {reached.version}")
+            raise LogUnreadable(
+                f"{self._store.location} names no metadata or no protocol up to version {reached.version}"
+            )
         return reached
 
     def _followed(self, state: State) -> State:
@@ -178,51 +158,33 @@ class Log:
             state = state.then(state.version + 1, actions)
         return state
 
-    def _read(self, version: int) -> tuple[list[Action], _Mark] | None:
-        path = self._path(version)
-        try:
-            with path.open("rb") as entry:
-                mark, lines = _mark_of(os.fstat(entry.fileno())), entry.read().split(b"\n")
-            actions = [json.loads(line) for line in lines if line.strip()]
-        except FileNotFoundError:
+    def _read(self, version: int) -> tuple[list[Action], Mark] | None:
+        found = self._store.read(_name(version))
+        if found is None:
             return None
+        path = f"{self._store.location}/{_name(version)}"
+        try:
+            actions = [json.loads(line) for line in found.content.split(b"\n") if line.strip()]
         except ValueError as error:
             raise LogUnreadable(f"{path} is not an entry of a Delta log: {error}") from error
         if not all(isinstance(action, dict) for action in actions):
             raise LogUnreadable(f"{path} is not an entry of a Delta log: a line of it is no action")
-        return actions, mark
+        return actions, found.mark
 
-    def _marked(self, version: int) -> _Mark | None:
-        """Tell one entry from another of the same number; None where there is none, as after a clean-up."""
+    def _checkpointed(self, name: str) -> Iterator[Action]:
+        """Yield the actions of a checkpoint that say something of the table as a whole."""
+        filesystem, root = self._store.files()
+        columns = ["txn", *_KEPT]
         try:
-            return _mark_of(self._path(version).stat())
-        except FileNotFoundError:
-            return None
-
-    def _path(self, version: int) -> Path:
-        return self._folder / f"{version:020}.json"
-
-
-def _link(draft: Path, path: Path) -> None:
-    try:
-        os.link(draft, path)  # unlike a rename it fails where something is
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        raise LinksRefused(error.errno, f"{error.strerror}: no hard link could be made in", str(path.parent)) from error
+            found = pq.read_table(f"{root}/{name}", columns=columns, filesystem=filesystem, partitioning=None)
+            for column in columns:
+                for said in found.column(column).drop_null().to_pylist():  # few: none is a file
+                    maps = {key: dict(value or []) for key, value in said.items() if key == "configuration"}
+                    yield {column: {**said, **maps}}
+        except (ValueError, KeyError) as error:  # pyarrow's errors are ValueErrors
+            path = f"{self._store.location}/{name}"
+            raise LogUnreadable(f"{path} is not a checkpoint of a Delta log: {error}") from error
 
 
-def _mark_of(found: os.stat_result) -> _Mark:
-    return found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _checkpointed(path: Path) -> Iterator[Action]:
-    """Yield the actions of a checkpoint that say something of the table as a whole."""
-    try:
-        found = pq.read_table(path, columns=["txn", *_KEPT], partitioning=None)
-        for name in ("txn", *_KEPT):
-            for said in found.column(name).drop_null().to_pylist():  # of the table as a whole: few, none is a file
-                maps = {key: dict(value or []) for key, value in said.items() if key == "configuration"}
-                yield {name: {**said, **maps}}
-    except (ValueError, KeyError) as error:  # pyarrow's errors are ValueErrors
-        raise LogUnreadable(f"{path} is not a checkpoint of a Delta log: {error}") from error
+def _name(version: int) -> str:
+    return f"{version:020}.json"

@@ -1,0 +1,162 @@
+"""What every store promises. One suite, every adapter."""
+
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from writer.stores.base import Store
+from writer.stores.local import LocalStore
+
+ODD = "dt=2026-11-20/h x+%3A:é&;=@,'()!~\u2028ü.json"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return LocalStore(f"{tmp_path}/below/")
+
+
+def content(store: Store, name: str) -> bytes | None:
+    found = store.read(name)
+    return None if found is None else found.content
+
+
+def test_what_was_put_is_read(store: Store) -> None:
+    store.put("a/b", b"one")
+    assert content(store, "a/b") == b"one"
+    store.put("a/b", b"two")
+    assert content(store, "a/b") == b"two"
+    store.put("empty", b"")
+    assert content(store, "empty") == b""
+
+
+def test_what_is_not_there_is_none(store: Store) -> None:
+    assert (store.read("none"), store.mark("none"), list(store.list()), list(store.list("none/"))) == (
+        None, None, [], [],
+    )  # fmt: skip
+    store.put("a/b", b"one")
+    assert (store.read("a/c"), store.mark("a"), store.mark("a/")) != (b"", b"", b"")
+    assert store.read("a/c") is None
+    store.delete("none")
+    store.sweep("none", before=1e12)
+
+
+def test_names_may_be_odd(store: Store) -> None:
+    store.put(ODD, b"odd")
+    assert content(store, ODD) == b"odd"
+    folder, name = ODD.split("/")
+    assert list(store.list()) == [f"{folder}/"]
+    assert list(store.list(folder)) == list(store.list(f"{folder}/")) == [name]
+    store.copy(ODD, f"{ODD} again")
+    assert content(store, f"{ODD} again") == b"odd"
+    store.delete(ODD)
+    assert store.read(ODD) is None
+
+
+def test_a_location_says_where_and_ends_without_a_slash(store: Store) -> None:
+    assert store.location.endswith("below")
+    store.put("a", b"1")
+
+
+def test_only_what_stands_directly_in_a_folder_is_listed(store: Store) -> None:
+    for name in ("a", "b/c", "b/d/e", "bc", "f/g"):
+        store.put(name, b"1")
+    assert sorted(store.list()) == ["a", "b/", "bc", "f/"]
+    assert sorted(store.list("b")) == ["c", "d/"]
+    assert sorted(store.list("b/d")) == ["e"]
+
+
+def test_more_names_than_one_answer_holds_are_listed(store: Store) -> None:
+    names = [f"{n:05}" for n in range(1_050)]
+    for name in names:
+        store.put(f"many/{name}", b"")
+    assert sorted(store.list("many")) == names
+
+
+def test_a_name_that_was_deleted_is_free(store: Store) -> None:
+    store.put("a", b"1")
+    store.delete("a")
+    store.delete("a")
+    assert store.read("a") is None
+    assert store.put_if_absent("a", b"2")
+
+
+def test_an_object_is_put_only_where_none_is(store: Store) -> None:
+    assert store.put_if_absent("log/1", b"first")
+    assert not store.put_if_absent("log/1", b"second")
+    assert content(store, "log/1") == b"first"
+    store.put("log/2", b"")
+    assert not store.put_if_absent("log/2", b"second")
+    assert sorted(store.list("log")) == ["1", "2"]
+
+
+def test_an_object_is_not_put_when_something_speaks_against_it(store: Store) -> None:
+    assert not store.put_if_absent("log/1", b"one", still=lambda: False)
+    store.put("log/2", b"two")
+    assert not store.put_if_absent("log/1", b"one", still=lambda: False)
+    assert list(store.list("log")) == ["2"]
+
+
+def test_what_speaks_against_an_object_is_asked_while_nothing_of_it_is_seen(store: Store) -> None:
+    seen: list[object] = []
+
+    def still() -> bool:
+        seen.append((content(store, "log/1"), list(store.list("log"))))
+        return True
+
+    assert store.put_if_absent("log/1", b"one", still)
+    assert {str(each) for each in seen} == {"(None, [])"}
+
+
+def test_of_threads_that_race_for_a_name_one_gets_it(store: Store) -> None:
+    begin = threading.Barrier(6)
+    won: list[tuple[int, int]] = []
+
+    def race(who: int) -> None:
+        for turn in range(10):
+            begin.wait()
+            if store.put_if_absent(f"log/{turn}", b"%d" % who):
+                won.append((turn, who))
+
+    threads = [threading.Thread(target=race, args=(n,)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(turn for turn, _ in won) == list(range(10))
+    assert {turn: b"%d" % who for turn, who in won} == {turn: content(store, f"log/{turn}") for turn in range(10)}
+
+
+def test_a_mark_tells_an_object_from_the_next_of_its_name(store: Store) -> None:
+    store.put("a", b"one")
+    found = store.read("a")
+    assert found is not None
+    assert store.mark("a") == found.mark
+    store.delete("a")
+    store.put("a", b"two")
+    assert store.mark("a") != found.mark
+
+
+def test_a_copy_stands_for_itself(store: Store) -> None:
+    store.put("a", b"one")
+    store.put("b/c", b"old")
+    store.copy("a", "b/c")
+    store.put("a", b"two")
+    assert content(store, "b/c") == b"one"
+
+
+def test_large_files_lie_below_the_same_location(store: Store) -> None:
+    filesystem, root = store.files()
+    rows = pa.table({"id": list(range(1_000))})
+    store.put("folder/other", b"")
+    with filesystem.open_output_stream(f"{root}/folder/rows.parquet") as out:
+        pq.write_table(rows, out)
+    assert sorted(store.list("folder")) == ["other", "rows.parquet"]
+    assert pq.read_table(f"{root}/folder/rows.parquet", filesystem=filesystem) == rows
+    whole = content(store, "folder/rows.parquet")
+    assert whole is not None
+    assert whole[:4] == whole[-4:] == b"PAR1"
+    store.delete("folder/rows.parquet")
+    assert list(store.list("folder")) == ["other"]

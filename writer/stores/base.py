@@ -1,0 +1,89 @@
+"""What the writer asks of a storage, whatever it is. One protocol, one contract suite, an adapter for each kind.
+
+StoreError (an OSError)   an operation failed: which, where, what was answered, what to do
+├── OutcomeUnknown        no answer came in time; whether it took effect, only reading can tell
+└── NotExclusive          the store cannot put an object only where none is, in one step
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from pyarrow import fs
+
+Mark = tuple[str | int, ...]  # tells one object from another of the same name
+
+
+class StoreError(OSError):
+    """An operation of a store failed."""
+
+    def __init__(self, operation: str, path: str, answer: str, mend: str) -> None:
+        """Say what was tried, where, what the store answered, and what to do."""
+        super().__init__(f"cannot {operation} {path}: {answer}. {mend}")
+        self.operation, self.path, self.answer, self.mend = operation, path, answer, mend
+
+
+class OutcomeUnknown(StoreError):
+    """No answer came in time; whether the operation took effect, only reading can tell."""
+
+
+class NotExclusive(StoreError):
+    """The store cannot put an object only where none is, in one step."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """An object as it was read, whole."""
+
+    content: bytes
+    mark: Mark
+
+
+def always() -> bool:
+    """Return True: nothing else speaks against it."""
+    return True
+
+
+class Store(Protocol):
+    """Objects below a location. A name is relative to it, its folders divided by slashes.
+
+    An object is there whole or not at all. All operations raise StoreError, after what may pass by itself was tried
+    again for a while.
+    """
+
+    @property
+    def location(self) -> str:
+        """Where this store's objects lie, as a person writes it; no slash at its end."""
+
+    def read(self, name: str) -> Found | None:
+        """Return the object, or None where there is none."""
+
+    def mark(self, name: str) -> Mark | None:
+        """Return the mark of the object as it is now, or None where there is none."""
+
+    def put(self, name: str, content: bytes) -> None:
+        """Put the object in the place of whatever is there."""
+
+    def put_if_absent(self, name: str, content: bytes, still: Callable[[], bool] = always) -> bool:
+        """Put the object where none is. False when one is there, or when `still`, asked at the last moment, says no.
+
+        Raises NotExclusive; OutcomeUnknown when it may have been put, or may yet be.
+        """
+
+    def list(self, folder: str = "") -> Iterator[str]:
+        """Yield the names that stand directly in a folder, in any order; those of folders end with a slash."""
+
+    def copy(self, source: str, target: str) -> None:
+        """Put a copy of one object under another name, without carrying it through this process where that can be."""
+
+    def delete(self, name: str) -> None:
+        """Remove the object, if it is there."""
+
+    def sweep(self, folder: str, before: float) -> None:
+        """Remove what writers that died have left half-written in a folder.
+
+        `before`: when it was last touched, in seconds since 1970.
+        """
+
+    def files(self) -> tuple[fs.FileSystem, str]:
+        """Return a file system for large files, and the path of this location in it."""

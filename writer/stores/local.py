@@ -1,0 +1,161 @@
+"""Objects as files below a directory. A hard link is what puts one only where none is."""
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from uuid import uuid4
+
+from pyarrow import fs
+
+from writer.stores.base import Found, Mark, NotExclusive, StoreError, always
+
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # what file systems without them answer
+_MENDS = {
+    errno.ENOSPC: "Make room there.",
+    errno.EDQUOT: "Make room there, or raise the quota.",
+    errno.EACCES: "Let this user read and write there.",
+    errno.EROFS: "Mount it to be written, or choose another location.",
+}
+
+
+class LocalStore:
+    """Files below a directory that need not be there yet."""
+
+    def __init__(self, location: str) -> None:
+        self.location = location.rstrip("/")
+
+    def read(self, name: str) -> Found | None:
+        """Return the file, or None where there is none."""
+        path = self._path(name)
+        try:
+            with _told("read", path), open(path, "rb") as file:  # noqa: PTH123 - a commit counts its microseconds
+                return Found(file.read(), _mark_of(os.fstat(file.fileno())))
+        except FileNotFoundError:
+            return None
+
+    def mark(self, name: str) -> Mark | None:
+        """Return inode, size and time of the file, or None where there is none."""
+        path = self._path(name)
+        try:
+            with _told("look at", path):
+                return _mark_of(os.stat(path))  # noqa: PTH116 - as above
+        except FileNotFoundError:
+            return None
+
+    def put(self, name: str, content: bytes) -> None:
+        """Write the file under another name, then rename it."""
+        path = self._path(name)
+        with _told("write", path), _draft(path) as draft:
+            _write(draft, content)
+            os.replace(draft, path)  # noqa: PTH105
+
+    def put_if_absent(self, name: str, content: bytes, still: Callable[[], bool] = always) -> bool:
+        """Write the file under another name, then link it to its own: unlike a rename it fails where something is."""
+        path = self._path(name)
+        if not os.path.isdir(os.path.dirname(path)) and not still():  # noqa: PTH112, PTH120
+            return False  # a directory that was removed stays so
+        with _draft(path) as draft:
+            with _told("write", path):
+                _write(draft, content)
+            return still() and _linked(draft, path)
+
+    def list(self, folder: str = "") -> Iterator[str]:
+        """Yield what stands in a directory; nothing where there is none."""
+        path = self._path(folder)
+        try:
+            with _told("list", path), os.scandir(path) as found:
+                for entry in found:
+                    if not _is_draft(entry.name):
+                        yield f"{entry.name}/" if entry.is_dir() else entry.name
+        except FileNotFoundError:
+            return
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy a file."""
+        path = self._path(target)
+        with _told("copy", path), _draft(path) as draft:
+            shutil.copyfile(self._path(source), draft)
+            with open(draft, "rb") as file:  # noqa: PTH123
+                os.fsync(file.fileno())
+            os.replace(draft, path)  # noqa: PTH105
+
+    def delete(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        path = self._path(name)
+        with suppress(FileNotFoundError), _told("delete", path):
+            os.unlink(path)  # noqa: PTH108
+
+    def sweep(self, folder: str, before: float) -> None:
+        """Remove drafts that were not touched since."""
+        path = self._path(folder)
+        with suppress(FileNotFoundError), _told("sweep", path), os.scandir(path) as found:
+            for entry in found:
+                with suppress(FileNotFoundError):  # its writer lives, and was done with it
+                    if _is_draft(entry.name) and entry.stat().st_mtime < before:
+                        os.unlink(entry.path)  # noqa: PTH108
+
+    def files(self) -> tuple[fs.FileSystem, str]:
+        """Return the local file system."""
+        return fs.LocalFileSystem(), self.location
+
+    def _path(self, name: str) -> str:
+        return f"{self.location}/{name}" if name else self.location
+
+
+@contextmanager
+def _told(operation: str, path: str) -> Iterator[None]:
+    """Say what was tried, where, and what to do; a file that is not there is for the caller to judge."""
+    try:
+        yield
+    except (FileNotFoundError, StoreError):
+        raise
+    except OSError as error:
+        mend = _MENDS.get(error.errno or 0, "Look at the disk or mount below it.")
+        raise StoreError(operation, path, error.strerror or str(error), mend) from error
+
+
+@contextmanager
+def _draft(path: str) -> Iterator[str]:
+    """Name a draft beside a file, and remove it at the end, if it is still there."""
+    folder, _, name = path.rpartition("/")
+    draft = f"{folder}/.{name}.{uuid4().hex}.tmp"
+    with _told("write", path):
+        os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+    try:
+        yield draft
+    finally:
+        with suppress(OSError):
+            os.unlink(draft)  # noqa: PTH108
+
+
+def _write(path: str, content: bytes) -> None:
+    with open(path, "xb") as out:  # noqa: PTH123
+        out.write(content)
+        out.flush()
+        os.fsync(out.fileno())
+
+
+def _linked(draft: str, path: str) -> bool:
+    with _told("write", path):
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            raise NotExclusive(
+                "write", path, f"{error.strerror}: no hard link could be made there",
+                "Choose a location on a file system that has hard links.",
+            ) from error  # fmt: skip
+    return True
+
+
+def _is_draft(name: str) -> bool:
+    return name.startswith(".") and name.endswith(".tmp")
+
+
+def _mark_of(found: os.stat_result) -> Mark:
+    return found.st_ino, found.st_size, found.st_mtime_ns
