@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 
 if TYPE_CHECKING:
+    from tests.servers.objects import ObjectServer
     from tests.writing import Site
 
 
@@ -137,3 +138,21 @@ def site(tmp_path: Path, bootstrap: str, registry_url: str) -> "Site":
     from tests.writing import Site
 
     return Site(tmp_path, bootstrap, registry_url)
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ObjectServer"]:
+    """A server that speaks S3, and credentials for it in the environment."""
+    from tests.servers.objects import CREDENTIALS, moto
+
+    with pytest.MonkeyPatch.context() as patch, moto(tmp_path_factory.mktemp("s3")) as server:
+        for name, value in CREDENTIALS.items():
+            patch.setenv(name, value)
+        yield server
+
+
+@pytest.fixture
+def on_s3(s3: "ObjectServer", monkeypatch: pytest.MonkeyPatch) -> "ObjectServer":
+    """The same, and every client of this test finds it."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3.url)
+    return s3

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from writer.errors import CheckpointUnusable
+from writer.stores.base import S3Settings
 from writer.stores.location import store_at
 
 Source = tuple[str, int]  # topic, partition
@@ -75,8 +76,8 @@ def decide(newest: int | None, planned: Planned | None, frontier: Offsets) -> Re
 class Checkpoints:
     """The checkpoint runs of one pipeline."""
 
-    def __init__(self, location: str, pipeline: str) -> None:
-        self._store = store_at(f"{location.rstrip('/')}/{pipeline}")
+    def __init__(self, location: str, pipeline: str, s3: S3Settings | None = None) -> None:
+        self._store = store_at(f"{location.rstrip('/')}/{pipeline}", s3)
 
     def newest(self) -> int | None:
         """Return the highest run id that has a directory."""

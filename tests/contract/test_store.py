@@ -7,15 +7,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.servers.objects import ObjectServer
 from writer.stores.base import Store
-from writer.stores.local import LocalStore
+from writer.stores.location import store_at
 
 ODD = "dt=2026-11-20/h x+%3A:é&;=@,'()!~\u2028ü.json"
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return LocalStore(f"{tmp_path}/below/")
+@pytest.fixture(params=["local", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    if request.param == "local":
+        return store_at(f"{tmp_path}/below/")
+    server: ObjectServer = request.getfixturevalue("on_s3")
+    return store_at(f"{server.bucket()}/some/below/")
 
 
 def content(store: Store, name: str) -> bytes | None:
@@ -69,7 +73,7 @@ def test_only_what_stands_directly_in_a_folder_is_listed(store: Store) -> None:
 
 
 def test_more_names_than_one_answer_holds_are_listed(store: Store) -> None:
-    names = [f"{n:05}" for n in range(1_050)]
+    names = [f"{n:05}" for n in range(1_005)]
     for name in names:
         store.put(f"many/{name}", b"")
     assert sorted(store.list("many")) == names

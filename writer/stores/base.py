@@ -7,10 +7,12 @@ StoreError (an OSError)   an operation failed: which, where, what was answered, 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Protocol
 
 from pyarrow import fs
 
+S3_PATIENCE = timedelta(seconds=30)  # a batch waits for it; the commit itself tries again after it
 Mark = tuple[str | int, ...]  # tells one object from another of the same name
 
 
@@ -29,6 +31,16 @@ class OutcomeUnknown(StoreError):
 
 class NotExclusive(StoreError):
     """The store cannot put an object only where none is, in one step."""
+
+
+@dataclass(frozen=True)
+class S3Settings:
+    """How S3 is reached. Credentials are no part of it: each process finds its own by the standard chain of AWS."""
+
+    endpoint: str | None = None  # URL; None: AWS itself, or what AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL say
+    region: str | None = None  # None: AWS_REGION, AWS_DEFAULT_REGION, the profile's, us-east-1
+    path_style: bool | None = None  # the bucket in the path, not in the host's name; None: where there is an endpoint
+    patience: timedelta = S3_PATIENCE  # how long an operation is tried again
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,46 @@
 """From a location to the store that holds it. The one place that reads schemes."""
 
-from writer.stores.base import Store
+from writer.stores.base import S3Settings, Store
 from writer.stores.local import LocalStore
 
+_S3 = "s3://"
 
-def store_at(location: str) -> Store:
-    """Return the store of what lies below a location: an absolute path."""
+
+def on_s3(location: str) -> bool:
+    """Tell whether a location lies in a bucket."""
+    return location.startswith(_S3)
+
+
+def store_at(location: str, s3: S3Settings | None = None) -> Store:
+    """Return the store of what lies below a location: an absolute path, or s3://bucket/prefix."""
+    if on_s3(location):
+        from writer.stores.s3 import S3Store
+
+        return S3Store(location, s3 or S3Settings())
     return LocalStore(location)
+
+
+def delta_options(location: str, s3: S3Settings | None = None) -> dict[str, str] | None:
+    """Return what delta-rs must be told to reach a location as the store does; None for a path."""
+    if not on_s3(location):
+        return None
+    from writer.stores.s3 import resolved
+
+    settings = resolved(s3 or S3Settings())
+    options = {
+        "AWS_REGION": settings.region or "",
+        "aws_conditional_put": "etag",  # its own entries, too, are put only where none is
+        "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": str(not settings.path_style).lower(),
+        "retry_timeout": f"{settings.patience.total_seconds():.0f}s",
+        "timeout": "30s",
+        "connect_timeout": "5s",
+    }
+    if settings.endpoint:
+        options |= {"AWS_ENDPOINT_URL": settings.endpoint}
+        options |= {"AWS_ALLOW_HTTP": "true"} if settings.endpoint.startswith("http://") else {}
+    return options
+
+
+def for_spark(location: str) -> str:
+    """Return the location as Spark's own file systems name it."""
+    return location.replace(_S3, "s3a://", 1) if on_s3(location) else location

@@ -22,7 +22,8 @@ from writer import faults
 from writer.errors import ConfigError, Fenced
 from writer.rooms.columnar import BucketKey, StagedFile
 from writer.rooms.report import file_from_json, file_to_json
-from writer.stores.base import NotExclusive
+from writer.stores.base import NotExclusive, S3Settings
+from writer.stores.location import delta_options
 from writer.tables.base import Batch, CommitFailed, Committed, Entry, Part, Snapshot
 from writer.tables.entry import check_foreign, check_writable, ours, said
 from writer.tables.log import Action, Log, State
@@ -80,12 +81,13 @@ class DeltaLake:
     """A Delta table that belongs to one pipeline."""
 
     def __init__(
-        self, location: str, pipeline: str, *, patience: timedelta = timedelta(minutes=2), checkpoint_interval: int = 50
-    ) -> None:
+        self, location: str, pipeline: str, *, patience: timedelta = timedelta(minutes=2),
+        checkpoint_interval: int = 50, s3: S3Settings | None = None,
+    ) -> None:  # fmt: skip
         """Open or make the handle; `patience` is how long a commit is tried before CommitFailed."""
         self._location, self._pipeline, self._patience = location, pipeline, patience
         self._interval = checkpoint_interval
-        self._log = Log(location)
+        self._log, self._options = Log(location, s3), delta_options(location, s3)
         self._reading = threading.Lock()  # a supervisor asks who owns the table while a batch is on its way
         self._table_id: str | None = None  # of the table that was taken over
         self._tidied = -1  # version at which it was last tried
@@ -104,7 +106,7 @@ class DeltaLake:
 
     def exists(self) -> bool:
         """Tell whether there is a table."""
-        return bool(DeltaTable.is_deltatable(self._location))
+        return bool(DeltaTable.is_deltatable(self._location, self._options))
 
     def check_identity(self, bucket_columns: Sequence[str], layout: str = "") -> None:
         """Raise ConfigError when the table is another pipeline's, or is bucketed in another way."""
@@ -152,7 +154,7 @@ class DeltaLake:
         def remember(snapshot: DeltaSnapshot) -> None:
             if snapshot.incarnations() != wanted:
                 properties = {_INCARNATIONS: json.dumps(wanted)}
-                DeltaTable(self._location).alter.set_table_properties(properties, raise_if_not_exists=False)
+                self._opened().alter.set_table_properties(properties, raise_if_not_exists=False)
 
         # The offsets first: a start that dies in between finds the topics new once more, and numbers them the same.
         epoch = self._retried(start)
@@ -236,7 +238,7 @@ class DeltaLake:
             if missing:
                 fields = Schema.from_arrow(pa.schema(missing)).fields
                 new = [Field(f.name, f.type, nullable=True) for f in fields]
-                DeltaTable(self._location).alter.add_columns(new)
+                self._opened().alter.add_columns(new)
 
         self._retried(add)
 
@@ -262,7 +264,7 @@ class DeltaLake:
     def buckets(self) -> list[BucketKey]:
         """Buckets that have files. Looks at every file of the table."""
         try:
-            table = DeltaTable(self._location)
+            table = self._opened()
         except (DeltaError, OSError) as error:
             raise CommitFailed(f"cannot read the table at {self._location}: {_one_line(error)}") from error
         columns = table.metadata().partition_columns
@@ -276,7 +278,7 @@ class DeltaLake:
             if version - max(noted if noted <= version else -1, self._tidied) < self._interval:
                 return
             self._tidied = version
-            table = DeltaTable(self._location)
+            table = self._opened()
             table.create_checkpoint()
             if state.configuration.get("delta.enableExpiredLogCleanup") != "false":
                 table.cleanup_metadata()
@@ -354,7 +356,12 @@ class DeltaLake:
             name=_OWNER + self._pipeline,
             description=layout,
             configuration={"delta.checkpointInterval": str(self._interval)},
+            storage_options=self._options,
         )
+
+    def _opened(self) -> DeltaTable:
+        """Open the table through delta-rs, which reads an entry for each of its files."""
+        return DeltaTable(self._location, storage_options=self._options)
 
 
 def app_id(pipeline: str, part: Part) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from writer.stores.base import Mark
+from writer.stores.base import Mark, S3Settings
 from writer.stores.location import store_at
 
 Action = Mapping[str, Any]  # one line of an entry: its kind → what it says
@@ -61,9 +61,9 @@ class State:
 class Log:
     """The log below a table's location. Not for several threads."""
 
-    def __init__(self, location: str) -> None:
+    def __init__(self, location: str, s3: S3Settings | None = None) -> None:
         self._location = location
-        self._store = store_at(f"{location}/_delta_log")
+        self._store = store_at(f"{location}/_delta_log", s3)
         self._state: State | None = None
         self._mark: Mark | None = None  # of the entry at the state's version, as it was read
 

@@ -1,0 +1,279 @@
+"""Objects of an S3 bucket. A conditional PUT is what puts one only where none is.
+
+An operation that fails by throttling, a time-out or a broken connection is tried again, with growing pauses drawn at
+random, until the settings' patience ends. So the outcome of a PUT may be unknown meanwhile: each carries a token of its
+own in the object's metadata, by which a later answer "there is one already" is told to mean ours or another's.
+"""
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    HTTPClientError,
+    IncompleteReadError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    SSLError,
+)  # fmt: skip
+from botocore.exceptions import (
+    ConnectionError as NotConnected,
+)
+from pyarrow import fs
+
+from writer.stores.base import Found, Mark, NotExclusive, OutcomeUnknown, S3Settings, StoreError, always
+
+_T = TypeVar("_T")
+_PUT = "headrace-put"  # metadata of an object: which PUT it came by
+_CONNECT_S, _READ_S = 5.0, 10.0  # one request to a bucket answers in tenths of a second
+_PAUSE_S, _PAUSE_S_MAX = 0.1, 5.0
+_TAKEN, _CONFLICT, _UNKNOWN_HEADER = 412, 409, 501
+_PASSING = {408, 409, 425, 429, 500, 502, 503, 504}  # 409: another conditional PUT is on its way
+_PASSING_CODES = {"SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable"}
+_NO_CREDENTIALS = (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError, ProfileNotFound)
+_GRANT = (
+    "Let these credentials do s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket there, or give others "
+    "(environment, profile or role: the standard chain of AWS)."
+)
+_REACH = "Look at the network, and at s3.endpoint and s3.region."
+_MENDS = {
+    "NoSuchBucket": "Make the bucket, or correct the location.",
+    "PermanentRedirect": "Set s3.region to the bucket's.",
+    "AuthorizationHeaderMalformed": "Set s3.region to the bucket's.",
+    "RequestTimeTooSkewed": "Set this machine's clock.",
+}
+
+
+class S3Store:
+    """Objects below a prefix of a bucket."""
+
+    def __init__(self, location: str, settings: S3Settings) -> None:
+        """Take the location as `s3://bucket/prefix`. No request is sent yet."""
+        self.location = location.rstrip("/")
+        self._bucket, _, prefix = self.location.partition("://")[2].partition("/")
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._settings = resolved(settings)
+
+    def read(self, name: str) -> Found | None:
+        """Get the object, or None where there is none."""
+
+        def get() -> Found | None:
+            found = self._or_none(lambda: self._s3.get_object(Bucket=self._bucket, Key=self._prefix + name))
+            return None if found is None else Found(found["Body"].read(), _mark_of(found))
+
+        return self._tried("read", name, get)
+
+    def mark(self, name: str) -> Mark | None:
+        """Return etag, size, time and token of the object, or None where there is none."""
+        found = self._head(name)
+        return None if found is None else _mark_of(found)
+
+    def put(self, name: str, content: bytes) -> None:
+        """Put the object."""
+        about = {"Bucket": self._bucket, "Key": self._prefix + name, "Metadata": {_PUT: uuid4().hex}}
+        self._tried("write", name, lambda: self._s3.put_object(Body=content, **about))
+
+    def put_if_absent(self, name: str, content: bytes, still: Callable[[], bool] = always) -> bool:
+        """Put the object with `If-None-Match: *`."""
+        token = uuid4().hex
+        about = {"Bucket": self._bucket, "Key": self._prefix + name, "Metadata": {_PUT: token}, "IfNoneMatch": "*"}
+        doubt = False  # an earlier try may have put it, or may yet
+
+        def put() -> bool:
+            nonlocal doubt
+            if not still():
+                return doubt and self._ours(name, token)
+            try:
+                self._s3.put_object(Body=content, **about)
+            except ClientError as error:
+                status = _status(error)
+                if status == _TAKEN:
+                    return doubt and self._ours(name, token)
+                if status == _UNKNOWN_HEADER:
+                    raise self._not_exclusive(name, error) from error
+                doubt = doubt or status != _CONFLICT
+                raise
+            except BotoCoreError as error:
+                doubt = doubt or not isinstance(error, NotConnected)
+                raise
+            return True
+
+        try:
+            return self._tried("write", name, put)
+        except StoreError as error:
+            if doubt and not isinstance(error, NotExclusive):
+                raise OutcomeUnknown(error.operation, error.path, error.answer, error.mend) from error
+            raise
+
+    def list(self, folder: str = "") -> Iterator[str]:
+        """List a folder, a thousand names a request."""
+        prefix = self._prefix + (f"{folder.rstrip('/')}/" if folder else "")
+        more: dict[str, str] = {}
+        while True:
+            page = self._tried("list", folder, partial(self._page, prefix, more))
+            for found in page.get("CommonPrefixes", []):
+                yield found["Prefix"].removeprefix(prefix)
+            for found in page.get("Contents", []):
+                if found["Key"] != prefix:  # an empty object that some tools put in the place of a folder
+                    yield found["Key"].removeprefix(prefix)
+            if not page.get("IsTruncated"):
+                return
+            more = {"ContinuationToken": page["NextContinuationToken"]}
+
+    def copy(self, source: str, target: str) -> None:
+        """Let S3 copy the object, up to 5 GiB."""
+        origin = {"Bucket": self._bucket, "Key": self._prefix + source}
+        where = {"Bucket": self._bucket, "Key": self._prefix + target}
+        self._tried("copy", target, lambda: self._s3.copy_object(CopySource=origin, **where))
+
+    def delete(self, name: str) -> None:
+        """Delete the object, if it is there."""
+        self._tried("delete", name, lambda: self._s3.delete_object(Bucket=self._bucket, Key=self._prefix + name))
+
+    def sweep(self, folder: str, before: float) -> None:
+        """Do nothing: a PUT that was broken off leaves nothing behind."""
+
+    def files(self) -> tuple[fs.FileSystem, str]:
+        """Return Arrow's own client of S3, which writes large files in parts, in the background."""
+        settings = self._settings
+        where = urlsplit(settings.endpoint or "")
+        endpoint = {"endpoint_override": where.netloc + where.path, "scheme": where.scheme} if where.netloc else {}
+        tries = 2 + int(settings.patience.total_seconds() / _PAUSE_S_MAX)
+        filesystem = fs.S3FileSystem(
+            region=settings.region, background_writes=True, allow_delayed_open=True,
+            force_virtual_addressing=not settings.path_style, connect_timeout=_CONNECT_S, request_timeout=_READ_S,
+            retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=tries), **endpoint,
+        )  # fmt: skip
+        return filesystem, f"{self._bucket}/{self._prefix}".rstrip("/")
+
+    @property
+    def _s3(self) -> Any:
+        return _client(self._settings)
+
+    def _page(self, prefix: str, more: dict[str, str]) -> Any:
+        return self._s3.list_objects_v2(Bucket=self._bucket, Prefix=prefix, Delimiter="/", **more)
+
+    def _head(self, name: str) -> Any | None:
+        where = {"Bucket": self._bucket, "Key": self._prefix + name}
+        return self._tried("look at", name, lambda: self._or_none(lambda: self._s3.head_object(**where)))
+
+    def _ours(self, name: str, token: str) -> bool:
+        """Tell whether the object that is there came by our PUT. Raises OutcomeUnknown when none is there."""
+        found = self._head(name)
+        if found is None:
+            raise OutcomeUnknown(
+                "write", self._path(name), "a try of it had no answer, and nothing is there",
+                "It may yet come: look again before it is written again.",
+            )  # fmt: skip
+        return bool(found["Metadata"].get(_PUT) == token)
+
+    def _or_none(self, call: Callable[[], Any]) -> Any | None:
+        try:
+            return call()
+        except ClientError as error:
+            if error.response["Error"].get("Code") in ("NoSuchKey", "404", "NotFound"):
+                return None
+            raise
+
+    def _tried(self, operation: str, name: str, call: Callable[[], _T]) -> _T:
+        """Return what the call returns; try again what may pass by itself. Raises StoreError."""
+        patience = self._settings.patience.total_seconds()
+        deadline, pause, tries = time.monotonic() + patience, _PAUSE_S, 1
+        while True:
+            try:
+                return call()
+            except (ClientError, BotoCoreError) as error:
+                said, mend = _said(error), _mend(error)
+                if not _passing(error):
+                    raise StoreError(operation, self._path(name), said, mend) from error
+                wait = random.uniform(pause / 2, pause)  # noqa: S311 - jitter
+                if time.monotonic() + wait > deadline:
+                    told = f"{said}, after {tries} {'try' if tries == 1 else 'tries'} in {patience:g} s (s3.patience)"
+                    raise StoreError(operation, self._path(name), told, mend) from error
+            time.sleep(wait)
+            pause, tries = min(2 * pause, _PAUSE_S_MAX), tries + 1
+
+    def _not_exclusive(self, name: str, error: Exception) -> NotExclusive:
+        return NotExclusive(
+            "write", self._path(name), f"{_said(error)}: it knows no conditional PUT (If-None-Match)",
+            "Choose a store that does: without it two writers lose each other's commits.",
+        )  # fmt: skip
+
+    def _path(self, name: str) -> str:
+        return f"{self.location}/{name}" if name else self.location
+
+
+def resolved(settings: S3Settings) -> S3Settings:
+    """Return the settings with what the environment and the profile of this process say where they leave it open."""
+    env = os.environ
+    endpoint = settings.endpoint or env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL") or None
+    region = settings.region or env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or _profile_region()
+    path_style = endpoint is not None if settings.path_style is None else settings.path_style
+    return replace(settings, endpoint=endpoint, region=region, path_style=path_style)
+
+
+@cache
+def _profile_region() -> str:
+    try:
+        return boto3.Session().region_name or "us-east-1"
+    except BotoCoreError:  # a profile that is not there is said where it is used
+        return "us-east-1"
+
+
+@cache
+def _client(settings: S3Settings) -> Any:
+    """Return a client; it serves several threads. Its retries are off: they know no deadline."""
+    config = Config(
+        connect_timeout=_CONNECT_S,
+        read_timeout=_READ_S,
+        retries={"total_max_attempts": 1},
+        s3={"addressing_style": "path" if settings.path_style else "auto"},
+        request_checksum_calculation="when_required",  # not every store that speaks S3 knows the newer ones
+        response_checksum_validation="when_required",
+    )
+    return boto3.Session().client("s3", endpoint_url=settings.endpoint, region_name=settings.region, config=config)
+
+
+def _passing(error: Exception) -> bool:
+    """Tell whether the same request may succeed a moment later."""
+    if isinstance(error, ClientError):
+        return _status(error) in _PASSING or error.response["Error"].get("Code") in _PASSING_CODES
+    return isinstance(error, HTTPClientError | NotConnected | IncompleteReadError) and not isinstance(error, SSLError)
+
+
+def _status(error: ClientError) -> int:
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def _said(error: Exception) -> str:
+    """Say what was answered, without what a request carries: that holds the key's name and its signature."""
+    if isinstance(error, ClientError):
+        said = error.response["Error"]
+        code, message = said.get("Code", ""), " ".join(str(said.get("Message", "")).split()).rstrip(".")
+        status = _status(error)
+        return f"{status} {code if code != str(status) else ''}".rstrip() + (f" ({message})" if message else "")
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
+
+
+def _mend(error: Exception) -> str:
+    if isinstance(error, ClientError):
+        code = str(error.response["Error"].get("Code"))
+        return _MENDS.get(code, _GRANT if _status(error) in (401, 403) else _REACH)
+    return _GRANT if isinstance(error, _NO_CREDENTIALS) else _REACH
+
+
+def _mark_of(found: Any) -> Mark:
+    token = found["Metadata"].get(_PUT, "")
+    return found["ETag"], found["ContentLength"], found["LastModified"].isoformat(), token
