@@ -16,11 +16,13 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 import bucketers
 from writer.errors import ConfigError
+from writer.stores.base import S3_PATIENCE, S3Settings
 from writer.units import Duration, Size, duration, show_duration
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 _POSITIONS = "must be earliest, latest, {timestamp: 2026-11-20T05:00:00Z} or {offsets: {topic: {0: 17}}}"
 _NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,62}$")
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 
 class Strict(BaseModel):
@@ -80,6 +82,34 @@ class Http(Strict):
     port: int = Field(9643, ge=0, le=65535, description="port to listen on; 0 takes any that is free")
 
 
+class S3(Strict):
+    """How S3 is reached. Credentials stand nowhere here: they come by the standard chain of AWS."""
+
+    endpoint: str | None = Field(
+        None,
+        description="URL of a store that speaks S3; default: `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`, else AWS",
+    )
+    region: str | None = Field(
+        None, description="default: `AWS_REGION`, `AWS_DEFAULT_REGION`, the profile's, else us-east-1"
+    )
+    path_style: bool | None = Field(
+        None, description="the bucket stands in the path, not in the host's name; default: where there is an endpoint"
+    )
+    patience: Duration = Field(S3_PATIENCE, description="how long an operation that fails in passing is tried again")
+
+    @field_validator("endpoint")
+    @classmethod
+    def _url(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"https?://[^/@?#\s]+/?", value):
+            raise ValueError("'endpoint' is no URL of a host; write it as http://minio:9000, without user and path")
+        return value.rstrip("/") if value else None
+
+    @property
+    def settings(self) -> S3Settings:
+        """What stores and tasks are told, with what this process's environment adds."""
+        return S3Settings(self.endpoint, self.region, self.path_style, self.patience).resolved(os.environ)
+
+
 class EventTime(Strict):
     """Where an event's time stands, and which times are believed."""
 
@@ -102,11 +132,16 @@ def _bucketer(spec: Any) -> dict[str, Any]:
 
 
 def _place(location: str) -> str:
-    scheme, separator, _ = location.partition("://")
-    if separator and scheme != "file":
-        raise ValueError(f"{location}: only local and mounted paths are supported yet, not {scheme}://")
+    scheme, separator, rest = location.partition("://")
+    if scheme in ("s3a", "s3n") and separator:
+        raise ValueError(f"{location}: write it as s3://{rest}; headrace tells Spark the rest")
+    if separator and scheme not in ("file", "s3"):
+        raise ValueError(f"{location}: only paths and s3:// are supported yet, not {scheme}://")
     if not separator and not location.startswith("/"):
         raise ValueError(f"{location!r} is relative; write the absolute path, such as /lake/clicks")
+    bucket, _, key = rest.rstrip("/").partition("/")
+    if scheme == "s3" and not (_BUCKET.fullmatch(bucket) and key and "//" not in key):
+        raise ValueError(f"{location} names no bucket and folder; write it as s3://bucket/folder")
     odd = sorted(set(location) & set("[]{}%?*#"))
     if odd:
         raise ValueError(
@@ -132,12 +167,16 @@ def layout(spec: dict[str, Any]) -> str:
 class Table(Strict):
     """The table of a pipeline. A table belongs to exactly one pipeline."""
 
-    location: Place = Field(description="absolute path of the table's directory")
+    location: Place = Field(description="absolute path of the table's directory, or s3://bucket/folder")
     format: Literal["delta"] = Field("delta", description="table format")
     dead_letters: Place | None = Field(
         None, description="location of the dead-letter table; default: location + '_dead_letters'"
     )
     checkpoint_interval: int = Field(50, ge=1, description="commits between two checkpoints of Delta's log")
+    entropy_bits: int = Field(
+        0, ge=0, le=16,
+        description="binary digits, drawn for each file, of a folder in front of its path: where S3 throttles a prefix",
+    )  # fmt: skip
 
 
 class Commit(Strict):
@@ -243,8 +282,9 @@ class Config(Strict):
     kafka: Kafka
     registry: Registry
     checkpoints: Place = Field(
-        description="absolute path for Spark's checkpoints; disposable, the tables are the truth"
+        description="absolute path or s3:// location for Spark's checkpoints; disposable, the tables are the truth"
     )
+    s3: S3 = S3.model_validate({})
     spark: Spark = Spark.model_validate({})
     http: Http = Http.model_validate({})
     pipelines: dict[str, Pipeline] = Field(min_length=1, description="pipelines by name; all run in one application")

@@ -20,6 +20,7 @@ from writer.lag import Watch
 from writer.pipeline import PipelineRun, Start
 from writer.progress import Progress
 from writer.registry import source
+from writer.stores.location import for_spark
 from writer.surface import http
 from writer.transfer import KAFKA_OPTIONS, WORKER_ENVIRONMENT
 
@@ -140,8 +141,8 @@ def _show(pipeline: PipelineRun, config: Config, url: str | None, after: ExitSta
     after.callback(watch.close)
     if url is not None:
         driver = http.me(url, pipeline.epoch)
-        http.announce(config.checkpoints, pipeline.name, driver)
-        after.callback(http.retract, config.checkpoints, pipeline.name, driver)
+        http.announce(config.checkpoints, pipeline.name, driver, config.s3.settings)
+        after.callback(http.retract, config.checkpoints, pipeline.name, driver, config.s3.settings)
 
 
 def _query(spark: Any, config: Config, pipeline: PipelineRun, start: Start, *, once: bool) -> Any:
@@ -166,7 +167,7 @@ def _query(spark: Any, config: Config, pipeline: PipelineRun, start: Start, *, o
     trigger: Mapping[str, Any] = {"availableNow": True} if once else {"processingTime": _TRIGGER}
     return (
         stream.queryName(pipeline.name)
-        .option("checkpointLocation", start.checkpoint)
+        .option("checkpointLocation", for_spark(start.checkpoint))
         .trigger(**trigger)
         .foreachBatch(pipeline.process)
         .start()

@@ -25,6 +25,8 @@ from writer.rooms.assign import TimeRule
 from writer.rooms.deadletters import DEAD_LETTERS
 from writer.rooms.report import Report, Source
 from writer.schemas import Schemas
+from writer.stores.location import store_at
+from writer.stores.probe import probe
 from writer.tables.base import Batch, CommitFailed, Part, Snapshot
 from writer.tables.delta import DeltaLake
 from writer.transfer import arrow_limits
@@ -50,11 +52,12 @@ class PipelineRun:
         self.name, self.config = name, config.pipelines[name]
         self.progress = progress or Progress(name)
         self.cluster = cluster
+        self._s3 = config.s3.settings
         self._table = DeltaLake(
-            self.config.table.location, name, checkpoint_interval=self.config.table.checkpoint_interval
+            self.config.table.location, name, checkpoint_interval=self.config.table.checkpoint_interval, s3=self._s3
         )
-        self._side = cache(partial(DeltaLake, pipeline=name))  # location → table; one handle follows its log
-        self._checkpoints = Checkpoints(config.checkpoints, name)
+        self._side = cache(partial(DeltaLake, pipeline=name, s3=self._s3))  # location → table, which follows its log
+        self._checkpoints = Checkpoints(config.checkpoints, name, self._s3)
         self._bucket_columns = bucketers.build(self.config.bucket).columns
         self._only_topic = self.config.topics[0] if len(self.config.topics) == 1 else None
         self._draining = threading.Event()
@@ -78,6 +81,8 @@ class PipelineRun:
         self._check_event_time()
         buckets = [pa.field(name, pa.string()) for name in self._bucket_columns]
         columns = pa.schema([*self._schemas.columns(), *buckets])
+        for place in (self.config.table.location, self.config.dead_letters):
+            probe(store_at(place, self._s3), exclusive=True)
         self._table.create(columns, self._bucket_columns, layout(self.config.bucket))
         self._side(self.config.dead_letters).create(DEAD_LETTERS, [])
         snapshot = self._table.snapshot()
@@ -333,6 +338,7 @@ class PipelineRun:
             table=settings.table.location, dead_letters=settings.dead_letters,
             prefix=f"{self.epoch:06d}", budget=settings.memory.buffer, target_file_size=settings.roll.target_file_size,
             topic=self._only_topic,
+            entropy_bits=settings.table.entropy_bits, s3=self._s3,
         )  # fmt: skip
 
 

@@ -15,9 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Field
 
+from tests.servers.objects import ObjectServer
 from writer.errors import ConfigError, Fenced
-from writer.rooms.columnar import StagedFile
+from writer.rooms.columnar import Destination, StagedFile
 from writer.rooms.statistics import delta_statistics
+from writer.stores.location import delta_options, store_at
 from writer.tables.base import Batch, CommitFailed, ForeignChange, Part, Range
 from writer.tables.delta import DeltaLake
 
@@ -26,11 +28,8 @@ COLUMNS = pa.schema([("id", pa.int64()), ("hour", pa.string())])
 RACER = """
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
 from uuid import uuid4
-import pyarrow as pa
-import pyarrow.parquet as pq
-from writer.rooms.columnar import StagedFile
+from tests.contract.test_table import written
 from writer.tables.base import Batch, Part, Range
 from writer.tables.delta import DeltaLake
 
@@ -39,37 +38,49 @@ table, part, now = DeltaLake(location, "events"), Part("clicks", 1, partition), 
 print("ready", flush=True)
 sys.stdin.readline()
 for n in range(25):
-    path = f"hour=x/{uuid4().hex}.parquet"
-    target = Path(location, path)
-    target.parent.mkdir(exist_ok=True)
-    pq.write_table(pa.table({"id": [partition * 25 + n]}), target)
-    size = target.stat().st_size
-    file = StagedFile(path, ("x",), 1, size, '{"numRecords":1}', now, now, {("clicks", partition): 1})
+    file = written(location, "x", 1)
     version = table.commit(table.snapshot(), Batch(uuid4().hex, epoch, [Range(part, n, n + 1)], [file]))
     print(version, flush=True)
     table.tidy()
 """
 
 
+@pytest.fixture(params=["local", "s3"])
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a table may lie, in each kind of store."""
+    if request.param == "local":
+        return str(tmp_path / "lake")
+    server: ObjectServer = request.getfixturevalue("on_s3")
+    return f"{server.bucket()}/lake"
+
+
 @pytest.fixture
-def table(tmp_path: Path) -> DeltaLake:
-    made = DeltaLake(str(tmp_path / "lake"), "events", patience=timedelta(seconds=3))
+def table(location: str) -> DeltaLake:
+    made = DeltaLake(location, "events", patience=timedelta(seconds=3))
     made.create(COLUMNS, ["hour"])
     return made
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Callable[[int], StagedFile]:
-    def staged(rows: int) -> StagedFile:
-        path = f"hour=2026-11-20T05/{uuid4().hex}.parquet"
-        target = tmp_path / "lake" / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.table({"id": list(range(rows))}), target)
-        now = datetime(2026, 11, 20, 5, tzinfo=UTC)
-        stats = delta_statistics(pq.read_metadata(target))
-        return StagedFile(path, ("2026-11-20T05",), rows, target.stat().st_size, stats, now, now, {("clicks", 0): rows})
+def stage(location: str) -> Callable[[int], StagedFile]:
+    return lambda rows: written(location, "2026-11-20T05", rows)
 
-    return staged
+
+def written(location: str, hour: str, rows: int) -> StagedFile:
+    """Write a file as a task does."""
+    now = datetime(2026, 11, 20, 5, tzinfo=UTC)
+    to = Destination(store_at(location), ("hour",), "test", 2**20)
+    path, sink = to.open((hour,))
+    with pq.ParquetWriter(sink, pa.schema([("id", pa.int64())])) as out:
+        out.write_table(pa.table({"id": list(range(rows))}))
+    metadata, size = out.writer.metadata, sink.tell()
+    sink.close()
+    return StagedFile(path, (hour,), rows, size, delta_statistics(metadata), now, now, {("clicks", 0): rows})
+
+
+def opened(location: str) -> DeltaTable:
+    """Open a table as another client does."""
+    return DeltaTable(location, storage_options=delta_options(location))
 
 
 def begun(table: DeltaLake, **starts: int) -> int:
@@ -82,7 +93,7 @@ def batch(epoch: int, start: int, end: int, *files: StagedFile, part: Part = P0)
 
 
 def rows(table: DeltaLake) -> int:
-    return int(DeltaTable(table._location).count())
+    return int(opened(table._location).count())
 
 
 def test_a_start_sets_the_frontier_and_raises_the_epoch(table: DeltaLake) -> None:
@@ -110,7 +121,7 @@ def test_a_restore_before_an_unanswered_commit_is_still_found_by_the_next_start(
 ) -> None:
     epoch = begun(table)
     looked = table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
-    DeltaTable(table._location).restore(looked - 1)
+    opened(table._location).restore(looked - 1)
     last = Batch(uuid4().hex, epoch, [Range(P0, 10, 20)], [stage(10)], facts={"ranges": []}, settled=looked)
     table.commit(table.snapshot(), last)
     with pytest.raises(ForeignChange):
@@ -207,7 +218,7 @@ def test_columns_added_between_snapshot_and_commit_do_not_stop_it(
 ) -> None:
     epoch = begun(table)
     snapshot = table.snapshot()
-    DeltaTable(table._location).alter.add_columns([Field("theirs", "string")])
+    opened(table._location).alter.add_columns([Field("theirs", "string")])
     table.commit(snapshot, batch(epoch, 0, 10, stage(10)))
     assert rows(table) == 10
     assert "theirs" in table.snapshot().columns().names
@@ -217,7 +228,7 @@ def test_a_restore_by_another_client_is_told(table: DeltaLake, stage: Callable[[
     epoch = begun(table)
     first = table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
     table.commit(table.snapshot(), batch(epoch, 10, 20, stage(10)))
-    DeltaTable(table._location).restore(first)
+    opened(table._location).restore(first)
     with pytest.raises(ForeignChange, match="another client ran RESTORE"):
         table.commits_since(first)
 
@@ -240,10 +251,10 @@ def test_a_table_belongs_to_one_pipeline_and_one_bucketing(table: DeltaLake) -> 
         DeltaLake(table._location, "events").create(COLUMNS, ["hour"], "1 h in Berlin")
 
 
-def test_side_files_are_applied_once(tmp_path: Path, stage: Callable[[int], StagedFile]) -> None:
+def test_side_files_are_applied_once(location: str, stage: Callable[[int], StagedFile]) -> None:
     file = stage(5)
     bare = StagedFile(file.path, (), 5, file.bytes, file.statistics, file.event_time_min, file.event_time_max, {})
-    letters = DeltaLake(str(tmp_path / "lake"), "events")
+    letters = DeltaLake(location, "events")
     columns = pa.schema([("id", pa.int64())])
     letters.create(columns, [])
     assert letters.snapshot().applied == -1
@@ -252,25 +263,24 @@ def test_side_files_are_applied_once(tmp_path: Path, stage: Callable[[int], Stag
     assert (letters.snapshot().applied, rows(letters)) == (7, 5)
 
 
-def test_the_log_is_checkpointed_at_the_set_interval(tmp_path: Path, stage: Callable[[int], StagedFile]) -> None:
-    made = DeltaLake(str(tmp_path / "lake"), "events", checkpoint_interval=5)
+def test_the_log_is_checkpointed_at_the_set_interval(location: str, stage: Callable[[int], StagedFile]) -> None:
+    made = DeltaLake(location, "events", checkpoint_interval=5)
     made.create(COLUMNS, ["hour"])
     epoch = begun(made)
     for n in range(8):
         made.commit(made.snapshot(), batch(epoch, n * 10, n * 10 + 10, stage(10)))
         made.tidy()
-    assert list((tmp_path / "lake" / "_delta_log").glob("*.checkpoint.parquet"))
+    assert [name for name in store_at(location).list("_delta_log") if name.endswith(".checkpoint.parquet")]
     assert (rows(made), made.snapshot().frontier(P0), made.snapshot().epoch) == (80, 80, 1)
 
 
 def test_the_protocol_stays_where_every_engine_reads(table: DeltaLake) -> None:
-    protocol = DeltaTable(table._location).protocol()
+    protocol = opened(table._location).protocol()
     assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)
 
 
-def test_of_four_processes_that_race_every_commit_lands_once(tmp_path: Path) -> None:
+def test_of_four_processes_that_race_every_commit_lands_once(location: str) -> None:
     """Another client changes the table meanwhile, and the racers tidy it."""
-    location = str(tmp_path / "lake")
     made = DeltaLake(location, "events", checkpoint_interval=20)
     made.create(COLUMNS, ["hour"])
     parts = [Part("clicks", 1, partition) for partition in range(4)]
@@ -293,7 +303,7 @@ def test_of_four_processes_that_race_every_commit_lands_once(tmp_path: Path) -> 
             racer.stdin.flush()
         foreign = 0
         while racers[0].poll() is None and foreign < 10:
-            DeltaTable(location).alter.set_table_properties({"note": str(foreign)}, raise_if_not_exists=False)
+            opened(location).alter.set_table_properties({"note": str(foreign)}, raise_if_not_exists=False)
             foreign += 1
             time.sleep(0.02)
         said = [racer.communicate(timeout=60) for racer in racers]
@@ -309,11 +319,11 @@ def test_of_four_processes_that_race_every_commit_lands_once(tmp_path: Path) -> 
     last = made.snapshot()
     assert last.version == begun + 100 + foreign  # dense: no version without an entry of somebody's
     assert [last.frontier(part) for part in parts] == [25] * 4
-    theirs = DeltaTable(location)
+    theirs = opened(location)
     assert (theirs.version(), theirs.count()) == (last.version, 100)
     fresh = DeltaLake(location, "events").snapshot()  # from a checkpoint
     assert [fresh.frontier(part) for part in parts] == [25] * 4
-    assert not list((tmp_path / "lake" / "_delta_log").glob(".*"))
+    assert not [name for name in store_at(location).list("_delta_log") if name.startswith(".")]
 
 
 def test_a_commit_costs_the_same_in_a_table_of_20_000_files(tmp_path: Path) -> None:
@@ -331,7 +341,7 @@ def test_a_commit_costs_the_same_in_a_table_of_20_000_files(tmp_path: Path) -> N
         made.create(COLUMNS, ["hour"])
         epoch = made.begin({P0: 0}, {"clicks": ["uuid-1"]})
         made.commit(made.snapshot(), batch(epoch, 0, 1, *named(files)))
-        DeltaTable(made._location).create_checkpoint()
+        opened(made._location).create_checkpoint()
         tables.append((DeltaLake(str(tmp_path / name), "events"), epoch))  # as the next start opens it
         tables[-1][0].snapshot()
 

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyarrow import fs
 
 from bucketers import Buckets
 from writer.rooms.columnar import Destination, StagedFile
 from writer.rooms.stage import Stage
+from writer.stores.local import LocalStore
 
 TIME = pa.timestamp("us", "UTC")
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -67,7 +67,7 @@ def read(folder: Path, file: StagedFile) -> pa.Table:
 def test_the_files_hold_exactly_what_was_added(pieces, budget, target):
     with TemporaryDirectory() as name, TemporaryDirectory() as scratch:
         folder = Path(name)
-        lake = Destination(fs.LocalFileSystem(), name, ("hour", "country"), "part", target)
+        lake = Destination(LocalStore(name), ("hour", "country"), "part", target)
         stage = Stage(lake, budget=budget, scratch=scratch)
         added: list[pa.Table] = []
         for piece in pieces:
@@ -108,7 +108,7 @@ def check(file: StagedFile, rows: pa.Table, size: int) -> None:
 @given(PIECES, BUDGETS, TARGETS)
 def test_an_abandoned_stage_leaves_no_file(pieces, budget, target):
     with TemporaryDirectory() as name, TemporaryDirectory() as scratch:
-        lake = Destination(fs.LocalFileSystem(), name, ("hour", "country"), "part", target)
+        lake = Destination(LocalStore(name), ("hour", "country"), "part", target)
         stage = Stage(lake, budget=budget, scratch=scratch)
         for piece in pieces:
             stage.add(*piece.arrays(0))

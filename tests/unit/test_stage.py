@@ -11,19 +11,19 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyarrow import fs
 
 from bucketers import Buckets
 from writer.rooms import stage as room
 from writer.rooms.columnar import GROUP_BYTES_MAX, Destination, distinct_columns
 from writer.rooms.stage import Stage
+from writer.stores.local import LocalStore
 
 MIB = 2**20
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
 def lake(folder: Path, target: int = 2**30) -> Destination:
-    return Destination(fs.LocalFileSystem(), str(folder), ("hour",), "part", target)
+    return Destination(LocalStore(str(folder)), ("hour",), "part", target)
 
 
 def rows_of(payload: list[bytes], first_id: int = 0) -> pa.Table:
@@ -188,7 +188,7 @@ MEASURE = """
 import json, random, sys, threading, time
 from pathlib import Path
 import numpy as np, pyarrow as pa
-from pyarrow import fs
+from writer.stores.local import LocalStore
 from bucketers import Buckets
 from writer.rooms.columnar import Destination
 from writer.rooms.stage import Stage
@@ -213,7 +213,7 @@ def batch(size, width):
     return rows, times, Buckets(pa.array(codes), tuple((f"h{i}",) for i in range(buckets)), (None,) * buckets)
 
 def stage(name, budget):
-    return Stage(Destination(fs.LocalFileSystem(), f"{folder}/{name}", ("hour",), "part", 128 * 2**20), budget=budget)
+    return Stage(Destination(LocalStore(f"{folder}/{name}"), ("hour",), "part", 128 * 2**20), budget=budget)
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

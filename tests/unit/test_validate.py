@@ -16,6 +16,8 @@ from writer import artifacts
 from writer.config import Http, Registry, layout
 from writer.registry import RegistryUnreachable, source, without_user
 from writer.rooms.plan import SchemaPlan
+from writer.stores.local import LocalStore
+from writer.stores.probe import ProbeFailed, probe
 from writer.surface import checks, http, places, walk
 from writer.surface.finding import failure
 from writer.surface.validate import Findings, validate
@@ -172,13 +174,13 @@ def tree(root: Path) -> list[str]:
 
 
 def test_a_probe_leaves_nothing(tmp_path):
-    places.probe(tmp_path, exclusive=True)
+    probe(LocalStore(str(tmp_path)), exclusive=True)
     assert tree(tmp_path) == []
 
 
 def test_a_place_that_takes_no_files_is_named(tmp_path):
-    with pytest.raises(places.ProbeFailed, match="/proc takes no files"):
-        places.probe(Path("/proc"), exclusive=True)
+    with pytest.raises(ProbeFailed, match=r"/proc cannot be used: cannot write /proc/\.headrace-probe-"):
+        probe(LocalStore("/proc"), exclusive=True)
     (tmp_path / "file").write_text("")
     assert "is a file" in places._table("table", "clicks", f"{tmp_path}/file/t", (), "").message
 

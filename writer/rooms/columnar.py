@@ -7,7 +7,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 from uuid import uuid4
 
@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from writer.rooms.statistics import delta_statistics
+from writer.stores.base import Store
 
 GROUP_ROWS_MAX = 1_000_000
 GROUP_BYTES_MAX = 128 * 2**20  # of Arrow data
@@ -45,28 +46,34 @@ class StagedFile:
 class Destination:
     """Where a task's files go and when they roll. `opened` remembers every path, for cleaning up."""
 
-    filesystem: fs.FileSystem
-    root: str
+    store: Store  # of the table
     columns: tuple[str, ...]  # names of the bucket's parts
     prefix: str
     target_file_size: int  # bytes
+    entropy_bits: int = 0  # of the folder in front of a file's path
     opened: list[str] = field(default_factory=list)
 
     def open(self, key: BucketKey) -> tuple[str, Any]:
         """Open a new file in the bucket's directory. Returns its path under the root, and the stream."""
-        folders = [f"{name}={_safe(value)}" for name, value in zip(self.columns, key, strict=True)]
-        path = "/".join([*folders, f"{self.prefix}-{uuid4().hex}.parquet"])
-        self.filesystem.create_dir("/".join([self.root, *folders]), recursive=True)
+        filesystem, root = self._files
+        name = uuid4()
+        entropy = [f"{name.int:0128b}"[: self.entropy_bits]] if self.entropy_bits else []
+        folders = [*entropy, *(f"{column}={_safe(value)}" for column, value in zip(self.columns, key, strict=True))]
+        path = "/".join([*folders, f"{self.prefix}-{name.hex}.parquet"])
+        if isinstance(filesystem, fs.LocalFileSystem):  # elsewhere a directory would be an empty object of its own
+            filesystem.create_dir("/".join([root, *folders]), recursive=True)
         self.opened.append(path)
-        return path, self.filesystem.open_output_stream(f"{self.root}/{path}")
+        return path, filesystem.open_output_stream(f"{root}/{path}")
 
     def remove(self) -> None:
         """Remove every file opened here, as far as the storage lets it; what stays is an orphan."""
-        for path in self.opened:
-            try:
-                self.filesystem.delete_file(f"{self.root}/{path}")
-            except OSError:
-                continue  # never came to be, or the storage itself failed: an orphan stays
+        with suppress(OSError):  # the storage itself failed
+            for path in self.opened:
+                self.store.delete(path)
+
+    @cached_property
+    def _files(self) -> tuple[fs.FileSystem, str]:
+        return self.store.files()
 
 
 class BucketFiles:

@@ -17,7 +17,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import fs
 
 import bucketers
 from bucketers.arrays import contiguous
@@ -33,6 +32,8 @@ from writer.rooms.report import Counts, Report, Source
 from writer.rooms.singly import SingleDecoder
 from writer.rooms.stage import Stage
 from writer.rooms.wire import HEADER_BYTES
+from writer.stores.base import S3Settings
+from writer.stores.location import store_at
 
 REPORT = pa.schema([pa.field("report", pa.string())])
 
@@ -48,12 +49,14 @@ class TaskPlan:
     time_rule: TimeRule
     bucket: Mapping[str, Any]
     bucket_columns: tuple[str, ...]
-    table: str  # URI
-    dead_letters: str  # URI
+    table: str  # location
+    dead_letters: str  # location
     prefix: str
     budget: int  # bytes of rows in memory
     target_file_size: int
     topic: str | None = None  # the only one, whose name no batch carries
+    entropy_bits: int = 0
+    s3: S3Settings | None = None
 
 
 def run(batches: Iterator[pa.RecordBatch], plan: TaskPlan) -> Iterator[pa.RecordBatch]:
@@ -84,12 +87,12 @@ class Task:
         self._plan = plan
         self._report = Report()
         self._bucketer = bucketers.build(plan.bucket)
-        filesystem, root = fs.FileSystem.from_uri(plan.table)
-        destination = Destination(filesystem, root, plan.bucket_columns, plan.prefix, plan.target_file_size)
+        destination = Destination(
+            store_at(plan.table, plan.s3), plan.bucket_columns, plan.prefix, plan.target_file_size, plan.entropy_bits
+        )
         self._scratch = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
         self._stage = Stage(destination, budget=plan.budget, scratch=self._scratch)
-        aside, folder = fs.FileSystem.from_uri(plan.dead_letters)
-        letters = Destination(aside, folder, (), plan.prefix, plan.target_file_size)
+        letters = Destination(store_at(plan.dead_letters, plan.s3), (), plan.prefix, plan.target_file_size)
         self._dead = DeadLetterFile(letters, plan.incarnations, plan.now)
         self._decoders: dict[int, tuple[NativeDecoder | None, SingleDecoder]] = {}
         self._counts: defaultdict[Source, Counts] = defaultdict(Counts)

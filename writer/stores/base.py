@@ -1,12 +1,13 @@
 """What the writer asks of a storage, whatever it is. One protocol, one contract suite, an adapter for each kind.
 
 StoreError (an OSError)   an operation failed: which, where, what was answered, what to do
-├── OutcomeUnknown        no answer came in time; whether it took effect, only reading can tell
+├── Unanswered            it failed in a way that passes, throttled or timed out, for as long as it was tried
+│   └── OutcomeUnknown    and whether it took effect, only reading can tell
 └── NotExclusive          the store cannot put an object only where none is, in one step
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Protocol
 
@@ -25,7 +26,11 @@ class StoreError(OSError):
         self.operation, self.path, self.answer, self.mend = operation, path, answer, mend
 
 
-class OutcomeUnknown(StoreError):
+class Unanswered(StoreError):
+    """It failed in a way that passes, such as throttling, for as long as it was tried."""
+
+
+class OutcomeUnknown(Unanswered):
     """No answer came in time; whether the operation took effect, only reading can tell."""
 
 
@@ -41,6 +46,13 @@ class S3Settings:
     region: str | None = None  # None: AWS_REGION, AWS_DEFAULT_REGION, the profile's, us-east-1
     path_style: bool | None = None  # the bucket in the path, not in the host's name; None: where there is an endpoint
     patience: timedelta = S3_PATIENCE  # how long an operation is tried again
+
+    def resolved(self, environment: Mapping[str, str]) -> "S3Settings":
+        """Return the settings with what an environment says where they leave it open: tasks may have another."""
+        endpoint = self.endpoint or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
+        region = self.region or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
+        path_style = bool(endpoint) if self.path_style is None else self.path_style
+        return replace(self, endpoint=endpoint or None, region=region or None, path_style=path_style)
 
 
 @dataclass(frozen=True)

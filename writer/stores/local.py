@@ -29,20 +29,21 @@ class LocalStore:
     def read(self, name: str) -> Found | None:
         """Return the file, or None where there is none."""
         path = self._path(name)
-        try:
-            with _told("read", path), open(path, "rb") as file:  # noqa: PTH123 - a commit counts its microseconds
-                return Found(file.read(), _mark_of(os.fstat(file.fileno())))
-        except FileNotFoundError:
-            return None
+        with _told("read", path):
+            try:
+                with open(path, "rb") as file:  # noqa: PTH123 - a commit counts its microseconds
+                    return Found(file.read(), _mark_of(os.fstat(file.fileno())))
+            except FileNotFoundError:
+                return None
 
     def mark(self, name: str) -> Mark | None:
         """Return inode, size and time of the file, or None where there is none."""
         path = self._path(name)
-        try:
-            with _told("look at", path):
+        with _told("look at", path):
+            try:
                 return _mark_of(os.stat(path))  # noqa: PTH116 - as above
-        except FileNotFoundError:
-            return None
+            except FileNotFoundError:
+                return None
 
     def put(self, name: str, content: bytes) -> None:
         """Write the file under another name, then rename it."""
@@ -64,13 +65,10 @@ class LocalStore:
     def list(self, folder: str = "") -> Iterator[str]:
         """Yield what stands in a directory; nothing where there is none."""
         path = self._path(folder)
-        try:
-            with _told("list", path), os.scandir(path) as found:
-                for entry in found:
-                    if not _is_draft(entry.name):
-                        yield f"{entry.name}/" if entry.is_dir() else entry.name
-        except FileNotFoundError:
-            return
+        with _told("list", path), suppress(FileNotFoundError), os.scandir(path) as found:
+            for entry in found:
+                if not _is_draft(entry.name):
+                    yield f"{entry.name}/" if entry.is_dir() else entry.name
 
     def copy(self, source: str, target: str) -> None:
         """Copy a file."""
@@ -84,13 +82,13 @@ class LocalStore:
     def delete(self, name: str) -> None:
         """Remove a file, if it is there."""
         path = self._path(name)
-        with suppress(FileNotFoundError), _told("delete", path):
+        with _told("delete", path), suppress(FileNotFoundError):
             os.unlink(path)  # noqa: PTH108
 
     def sweep(self, folder: str, before: float) -> None:
         """Remove drafts that were not touched since."""
         path = self._path(folder)
-        with suppress(FileNotFoundError), _told("sweep", path), os.scandir(path) as found:
+        with _told("sweep", path), suppress(FileNotFoundError), os.scandir(path) as found:
             for entry in found:
                 with suppress(FileNotFoundError):  # its writer lives, and was done with it
                     if _is_draft(entry.name) and entry.stat().st_mtime < before:
@@ -106,10 +104,10 @@ class LocalStore:
 
 @contextmanager
 def _told(operation: str, path: str) -> Iterator[None]:
-    """Say what was tried, where, and what to do; a file that is not there is for the caller to judge."""
+    """Say what was tried, where, and what to do."""
     try:
         yield
-    except (FileNotFoundError, StoreError):
+    except StoreError:
         raise
     except OSError as error:
         mend = _MENDS.get(error.errno or 0, "Look at the disk or mount below it.")

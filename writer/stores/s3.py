@@ -33,7 +33,7 @@ from botocore.exceptions import (
 )
 from pyarrow import fs
 
-from writer.stores.base import Found, Mark, NotExclusive, OutcomeUnknown, S3Settings, StoreError, always
+from writer.stores.base import Found, Mark, NotExclusive, OutcomeUnknown, S3Settings, StoreError, Unanswered, always
 
 _T = TypeVar("_T")
 _PUT = "headrace-put"  # metadata of an object: which PUT it came by
@@ -112,8 +112,8 @@ class S3Store:
 
         try:
             return self._tried("write", name, put)
-        except StoreError as error:
-            if doubt and not isinstance(error, NotExclusive):
+        except Unanswered as error:
+            if doubt:
                 raise OutcomeUnknown(error.operation, error.path, error.answer, error.mend) from error
             raise
 
@@ -201,7 +201,7 @@ class S3Store:
                 wait = random.uniform(pause / 2, pause)  # noqa: S311 - jitter
                 if time.monotonic() + wait > deadline:
                     told = f"{said}, after {tries} {'try' if tries == 1 else 'tries'} in {patience:g} s (s3.patience)"
-                    raise StoreError(operation, self._path(name), told, mend) from error
+                    raise Unanswered(operation, self._path(name), told, mend) from error
             time.sleep(wait)
             pause, tries = min(2 * pause, _PAUSE_S_MAX), tries + 1
 
@@ -217,11 +217,8 @@ class S3Store:
 
 def resolved(settings: S3Settings) -> S3Settings:
     """Return the settings with what the environment and the profile of this process say where they leave it open."""
-    env = os.environ
-    endpoint = settings.endpoint or env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL") or None
-    region = settings.region or env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or _profile_region()
-    path_style = endpoint is not None if settings.path_style is None else settings.path_style
-    return replace(settings, endpoint=endpoint, region=region, path_style=path_style)
+    known = settings.resolved(os.environ)
+    return known if known.region else replace(known, region=_profile_region())
 
 
 @cache

@@ -100,7 +100,7 @@ def told(one: Explained) -> dict[str, Any]:
 
 def _found(config: Config, name: str, batch: int | None, version: int | None) -> Explained:
     place = config.pipelines[name].table.location
-    table = DeltaLake(place, name)
+    table = DeltaLake(place, name, s3=config.s3.settings)
     if not table.exists():
         raise HeadraceError(f"pipeline {name!r} has no table at {place} yet. `headrace run` makes it.")
     entries: list[Entry] = []

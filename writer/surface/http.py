@@ -17,7 +17,6 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
@@ -26,6 +25,8 @@ from writer import log
 from writer.config import Http
 from writer.errors import ConfigError, HeadraceError
 from writer.progress import Progress, View
+from writer.stores.base import S3Settings
+from writer.stores.location import store_at
 from writer.surface.facts import document
 from writer.surface.metrics import exposition
 from writer.surface.words import iso
@@ -33,6 +34,7 @@ from writer.surface.words import iso
 _SILENT_CLIENT_S = 10  # a connection that says nothing for so long is closed
 _ANSWER_WITHIN_S = 2.0
 _POLL_S = 0.1  # the end waits for it once
+_DRIVER = "driver.json"
 _TEXT, _JSON = "text/plain; charset=utf-8", "application/json"
 Answer = tuple[HTTPStatus, str, bytes]
 
@@ -170,25 +172,22 @@ def _url(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def announce(checkpoints: str, pipeline: str, driver: Driver) -> None:
+def announce(checkpoints: str, pipeline: str, driver: Driver, s3: S3Settings | None = None) -> None:
     """Write where the driver is found. Whoever reads sees the old file or the new one, whole."""
-    path = _place(checkpoints, pipeline)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".driver-{driver.pid}.json")
-    fresh.write_text(json.dumps(asdict(driver)) + "\n", encoding="utf-8")
-    fresh.replace(path)
+    store_at(f"{checkpoints}/{pipeline}", s3).put(_DRIVER, (json.dumps(asdict(driver)) + "\n").encode())
 
 
-def retract(checkpoints: str, pipeline: str, driver: Driver) -> None:
+def retract(checkpoints: str, pipeline: str, driver: Driver, s3: S3Settings | None = None) -> None:
     """Remove the file, unless another driver has written its own by now."""
-    if announced(checkpoints, pipeline) == driver:
-        _place(checkpoints, pipeline).unlink(missing_ok=True)
+    if announced(checkpoints, pipeline, s3) == driver:
+        store_at(f"{checkpoints}/{pipeline}", s3).delete(_DRIVER)
 
 
-def announced(checkpoints: str, pipeline: str) -> Driver | None:
+def announced(checkpoints: str, pipeline: str, s3: S3Settings | None = None) -> Driver | None:
     """Read where the driver is found; None when none says so. It may be gone: nobody removes a file after a kill."""
     try:
-        return Driver(**json.loads(_place(checkpoints, pipeline).read_text(encoding="utf-8")))
+        found = store_at(f"{checkpoints}/{pipeline}", s3).read(_DRIVER)
+        return None if found is None else Driver(**json.loads(found.content))
     except (OSError, ValueError, TypeError):
         return None
 
@@ -207,7 +206,3 @@ def asked(driver: Driver, pipeline: str) -> dict[str, Any] | None:
 def me(url: str, epoch: int) -> Driver:
     """Describe this process."""
     return Driver(url, os.getpid(), iso(datetime.now(UTC)), epoch)
-
-
-def _place(checkpoints: str, pipeline: str) -> Path:
-    return Path(checkpoints) / pipeline / "driver.json"

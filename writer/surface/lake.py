@@ -24,7 +24,7 @@ def view(name: str, config: Config, cluster: Cluster, now: datetime) -> View:
     settings = config.pipelines[name]
     state: Seen = "not started"
     trouble: list[str] = []
-    table = DeltaLake(settings.table.location, name)
+    table = DeltaLake(settings.table.location, name, s3=config.s3.settings)
     snapshot, entries, buckets, frontier, logs = None, list[Entry](), 0, dict[Source, int](), Logs()
     try:
         if table.exists():

@@ -1,18 +1,19 @@
 """What `validate` finds on this machine: whether the writer may write where it should, and has what it runs on."""
 
 import os
-import secrets
 import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import bucketers
 from writer import artifacts
 from writer.config import Config, Http, Pipeline, layout
 from writer.errors import HeadraceError
+from writer.stores.base import S3Settings
+from writer.stores.location import on_s3, store_at
+from writer.stores.probe import probe
 from writer.surface.finding import Finding, doubtful, failure, good, skipped, wrong
 from writer.surface.http import announced, asked
 from writer.surface.words import instant, plural
@@ -20,47 +21,6 @@ from writer.tables.delta import DeltaLake
 from writer.units import show_size
 
 _FREE_SHARE_MIN = 0.05  # of a disk; below it somebody should know
-
-
-class ProbeFailed(HeadraceError):
-    """A directory does not do what the writer needs of it."""
-
-
-def probe(directory: Path, *, exclusive: bool) -> None:
-    """Write a file, and remove it. Raises ProbeFailed.
-
-    `exclusive`: also create it twice, as a commit creates an entry of the table's log: complete under another name,
-    then a hard link. The second one must fail, or two writers would both believe that theirs is the commit.
-    """
-    fresh, entry = (directory / f".headrace-probe-{secrets.token_hex(6)}" for _ in range(2))
-    try:
-        try:
-            fresh.write_bytes(b"headrace\n")
-        except OSError as error:
-            raise ProbeFailed(
-                f"{directory} takes no files: {error.strerror}. Let this user write there, or choose another location."
-            ) from error
-        if not exclusive:
-            return
-        try:
-            entry.hardlink_to(fresh)
-        except OSError as error:
-            raise ProbeFailed(
-                f"the file system of {directory} makes no hard links ({error.strerror}), by which a commit is created "
-                "only once. Choose a location on another file system."
-            ) from error
-        try:
-            entry.hardlink_to(fresh)
-        except FileExistsError:
-            return
-        raise ProbeFailed(
-            f"the file system of {directory} lets a file be created twice, so two writers could both commit. Choose a "
-            "location on another file system."
-        )
-    finally:
-        for path in (entry, fresh):
-            with suppress(OSError):
-                path.unlink(missing_ok=True)
 
 
 def standing(location: str) -> Path:
@@ -71,25 +31,30 @@ def standing(location: str) -> Path:
     return path
 
 
-def machine(config: Config, drivers: list[str]) -> Iterator[Finding]:
+def machine(config: Config, drivers: list[str], *, offline: bool = False) -> Iterator[Finding]:
     """Look at what all pipelines share on this machine. `drivers`: pipelines of which a driver runs."""
-    yield _checkpoints(config)
+    if offline and on_s3(config.checkpoints):
+        yield skipped("checkpoints", "--offline")
+    else:
+        yield _checkpoints(config)
     yield _java()
     yield _jars()
     yield _http(config.http, drivers)
 
 
 def _checkpoints(config: Config) -> Finding:
-    place = standing(config.checkpoints)
     try:
-        probe(place, exclusive=False)
-    except ProbeFailed as error:
+        can = _probed(config.checkpoints, config.s3.settings, exclusive=False)
+    except HeadraceError as error:
         return failure("checkpoints", error)
-    return good("checkpoints", f"{config.checkpoints} {_can(Path(config.checkpoints), place)}")
+    return good("checkpoints", f"{config.checkpoints} {can}")
 
 
-def _can(wanted: Path, standing_at: Path) -> str:
-    return "can be written" if wanted == standing_at else f"can be created in {standing_at}"
+def _probed(location: str, s3: S3Settings | None, *, exclusive: bool) -> str:
+    """Probe a location, or the directory in which it would be made. Returns what can be done there, in words."""
+    place = location if on_s3(location) else str(standing(location))
+    probe(store_at(place, s3), exclusive=exclusive)
+    return "can be written" if place == location else f"can be created in {place}"
 
 
 def _java() -> Finding:
@@ -139,7 +104,9 @@ def _http(http: Http, drivers: list[str]) -> Finding:
 
 def running(config: Config, name: str, *, offline: bool) -> Finding:
     """Look for a driver that runs this pipeline already."""
-    driver = announced(config.checkpoints, name)
+    if offline and on_s3(config.checkpoints):
+        return skipped("driver", "--offline")
+    driver = announced(config.checkpoints, name, config.s3.settings)
     if driver is None:
         return good("driver", "none runs")
     if offline:
@@ -153,34 +120,41 @@ def running(config: Config, name: str, *, offline: bool) -> Finding:
     )
 
 
-def tables(name: str, pipeline: Pipeline) -> Iterator[Finding]:
+def tables(name: str, pipeline: Pipeline, s3: S3Settings | None = None, *, offline: bool = False) -> Iterator[Finding]:
     """Look at the table and the dead-letter table: whose they are, and whether commits are exclusive there."""
     columns = bucketers.build(pipeline.bucket).columns
-    yield _table("table", name, pipeline.table.location, columns, layout(pipeline.bucket))
-    yield _table("dead_letters", name, pipeline.dead_letters, (), "")
-    yield _disk(pipeline)
+    for check, location, by, words in (
+        ("table", pipeline.table.location, columns, layout(pipeline.bucket)),
+        ("dead_letters", pipeline.dead_letters, (), ""),
+    ):
+        away = offline and on_s3(location)
+        yield skipped(check, "--offline") if away else _table(check, name, location, by, words, s3)
+    if not on_s3(pipeline.table.location):
+        yield _disk(pipeline)
 
 
-def _table(check: str, name: str, location: str, columns: tuple[str, ...], words: str) -> Finding:
-    table, place = DeltaLake(location, name), standing(location)
-    if not place.is_dir():
+def _table(
+    check: str, name: str, location: str, columns: tuple[str, ...], words: str, s3: S3Settings | None = None
+) -> Finding:
+    if not on_s3(location) and not (place := standing(location)).is_dir():
         return wrong(check, f"{place} is a file, so {location} cannot be a table", "Choose another location.")
     try:
+        can = _probed(location, s3, exclusive=True)
+        table = DeltaLake(location, name, s3=s3)
         exists = table.exists()
         if exists:
             table.check_identity(columns, words)
-        for directory in (place, place / "_delta_log") if exists else (place,):
-            probe(directory, exclusive=True)
+            _probed(f"{location}/_delta_log", s3, exclusive=True)
     except HeadraceError as error:
         return failure(check, error)
     sure = "commits are exclusive there"
     if exists:
         return good(check, f"{location} is the table of {name}, at version {table.snapshot().version}; {sure}")
-    if str(place) == location and any(place.iterdir()):
+    if any(True for _ in store_at(location, s3).list()):
         return doubtful(
             check, f"{location} holds files, but no table; {sure}", "Make sure that nothing else lives there."
         )
-    return good(check, f"{location} {_can(Path(location), place)}; {sure}")
+    return good(check, f"{location} {can}; {sure}")
 
 
 def _disk(pipeline: Pipeline) -> Finding:

@@ -45,7 +45,7 @@ def look(config: Config, names: list[str], cluster: Cluster, now: datetime) -> d
     """Describe the pipelines as they are now, each by whoever knows it best."""
     told = document((), now)
     for name in names:
-        driver = announced(config.checkpoints, name)
+        driver = announced(config.checkpoints, name, config.s3.settings)
         found = asked(driver, name) if driver is not None else None
         if found is None:
             view = lake.view(name, config, cluster, now)

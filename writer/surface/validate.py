@@ -52,14 +52,14 @@ def validate(path: Path, only: list[str] | None, *, offline: bool, records: int,
     shown.add(good("file", f"{plural(len(config.pipelines), 'pipeline')}: {', '.join(config.pipelines)}"))
     reach = _reach(config, names, shown, offline=offline)
     drivers = [] if offline else [name for name in names if _driven(config, name)]
-    for finding in places.machine(config, drivers):
+    for finding in places.machine(config, drivers, offline=offline):
         shown.add(finding)
     for name in names:
         settings = config.pipelines[name]
         shown.title(f"{name}: {', '.join(settings.topics)} → {settings.table.location}")
         for finding in checks.pipeline(name, config, reach, records, now):
             shown.add(finding, name)
-        for finding in places.tables(name, settings):
+        for finding in places.tables(name, settings, config.s3.settings, offline=offline):
             shown.add(finding, name)
         shown.add(places.running(config, name, offline=offline), name)
     return shown.end()
@@ -169,5 +169,5 @@ def _registry(config: Config, names: list[str], shown: Findings, *, offline: boo
 
 
 def _driven(config: Config, name: str) -> bool:
-    driver = announced(config.checkpoints, name)
+    driver = announced(config.checkpoints, name, config.s3.settings)
     return driver is not None and asked(driver, name) is not None

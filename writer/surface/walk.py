@@ -153,7 +153,8 @@ def opened(name: str, config: Config, schemas: SchemaSource, *, with_table: bool
     """
     pipeline = config.pipelines[name]
     buckets = bucketers.build(pipeline.bucket).columns
-    kept, table, unit = reserved(buckets), DeltaLake(pipeline.table.location, name), str(pipeline.event_time.unit)
+    kept, unit = reserved(buckets), str(pipeline.event_time.unit)
+    table = DeltaLake(pipeline.table.location, name, s3=config.s3.settings)
     have = pa.schema([])
     if with_table and table.exists():
         table.check_identity(buckets, layout(pipeline.bucket))
