@@ -72,6 +72,7 @@ def test_only_what_stands_directly_in_a_folder_is_listed(store: Store) -> None:
     assert sorted(store.list("b/d")) == ["e"]
 
 
+@pytest.mark.slow
 def test_more_names_than_one_answer_holds_are_listed(store: Store) -> None:
     names = [f"{n:05}" for n in range(1_005)]
     for name in names:

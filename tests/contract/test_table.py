@@ -51,7 +51,7 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "local":
         return str(tmp_path / "lake")
     server: ObjectServer = request.getfixturevalue("on_s3")
-    return f"{server.bucket()}/lake"
+    return f"{server.bucket()}/lake ü +=&"
 
 
 @pytest.fixture
@@ -279,8 +279,17 @@ def test_the_protocol_stays_where_every_engine_reads(table: DeltaLake) -> None:
     assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)
 
 
-def test_of_four_processes_that_race_every_commit_lands_once(location: str) -> None:
-    """Another client changes the table meanwhile, and the racers tidy it."""
+def test_of_four_processes_that_race_every_commit_lands_once(tmp_path: Path) -> None:
+    race(str(tmp_path / "lake"))
+
+
+@pytest.mark.slow
+def test_of_four_processes_that_race_on_s3_every_commit_lands_once(on_s3: ObjectServer) -> None:
+    race(f"{on_s3.bucket()}/lake")
+
+
+def race(location: str) -> None:
+    """Commit from four processes at once. Another client changes the table meanwhile, and the racers tidy it."""
     made = DeltaLake(location, "events", checkpoint_interval=20)
     made.create(COLUMNS, ["hour"])
     parts = [Part("clicks", 1, partition) for partition in range(4)]

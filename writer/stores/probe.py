@@ -24,7 +24,7 @@ def probe(store: Store, *, exclusive: bool) -> None:
     `exclusive`: also put it where one is, and several at once where none is. All but one of them must be refused, or
     two writers would both believe that theirs is the commit.
     """
-    fresh, entry = (f".headrace-probe-{secrets.token_hex(6)}" for _ in range(2))
+    fresh, entry = names = [f".headrace-probe-{secrets.token_hex(6)}" for _ in range(2)]
     try:
         store.put(fresh, b"headrace\n")
         found = store.read(fresh)
@@ -37,11 +37,12 @@ def probe(store: Store, *, exclusive: bool) -> None:
     except NotExclusive as error:
         raise ProbeFailed(f"{store.location} cannot hold a table: {error.answer}. {error.mend}") from error
     except Unanswered as error:
+        names.clear()  # whoever gives no answer to this would give none to a clean-up
         raise StoreSilent(str(error)) from error
     except StoreError as error:
         raise ProbeFailed(f"{store.location} cannot be used: {error}") from error
     finally:
-        for name in (entry, fresh):
+        for name in names:
             with suppress(OSError):
                 store.delete(name)
 

@@ -37,7 +37,7 @@ from writer.stores.base import Found, Mark, NotExclusive, OutcomeUnknown, S3Sett
 
 _T = TypeVar("_T")
 _PUT = "headrace-put"  # metadata of an object: which PUT it came by
-_CONNECT_S, _READ_S = 5.0, 10.0  # one request to a bucket answers in tenths of a second
+_ANSWER_S_MAX = 10.0  # a request to a bucket answers in tenths of a second
 _PAUSE_S, _PAUSE_S_MAX = 0.1, 5.0
 _TAKEN, _CONFLICT, _UNKNOWN_HEADER = 412, 409, 501
 _PASSING = {408, 409, 425, 429, 500, 502, 503, 504}  # 409: another conditional PUT is on its way
@@ -153,7 +153,8 @@ class S3Store:
         tries = 2 + int(settings.patience.total_seconds() / _PAUSE_S_MAX)
         filesystem = fs.S3FileSystem(
             region=settings.region, background_writes=True, allow_delayed_open=True,
-            force_virtual_addressing=not settings.path_style, connect_timeout=_CONNECT_S, request_timeout=_READ_S,
+            force_virtual_addressing=not settings.path_style,
+            connect_timeout=_answer_s(settings), request_timeout=_answer_s(settings),
             retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=tries), **endpoint,
         )  # fmt: skip
         return filesystem, f"{self._bucket}/{self._prefix}".rstrip("/")
@@ -233,14 +234,19 @@ def _profile_region() -> str:
 def _client(settings: S3Settings) -> Any:
     """Return a client; it serves several threads. Its retries are off: they know no deadline."""
     config = Config(
-        connect_timeout=_CONNECT_S,
-        read_timeout=_READ_S,
+        connect_timeout=_answer_s(settings),
+        read_timeout=_answer_s(settings),
         retries={"total_max_attempts": 1},
         s3={"addressing_style": "path" if settings.path_style else "auto"},
         request_checksum_calculation="when_required",  # not every store that speaks S3 knows the newer ones
         response_checksum_validation="when_required",
     )
     return boto3.Session().client("s3", endpoint_url=settings.endpoint, region_name=settings.region, config=config)
+
+
+def _answer_s(settings: S3Settings) -> float:
+    """How long one request waits: a silent one must leave patience for others."""
+    return min(_ANSWER_S_MAX, settings.patience.total_seconds() / 3)
 
 
 def _passing(error: Exception) -> bool:

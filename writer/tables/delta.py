@@ -98,15 +98,18 @@ class DeltaLake:
         Raises ConfigError when the table is another pipeline's, or is bucketed in another way.
         """
         try:
-            if not self.exists():
+            if not self._log.exists():
                 self._create(columns, bucket_columns, layout)
         except (DeltaError, OSError) as error:
             raise ConfigError(f"cannot open or create a table at {self._location}: {_one_line(error)}") from error
         self.check_identity(bucket_columns, layout)
 
     def exists(self) -> bool:
-        """Tell whether there is a table."""
-        return bool(DeltaTable.is_deltatable(self._location, self._options))
+        """Tell whether there is a table. Raises CommitFailed."""
+        try:
+            return self._log.exists()
+        except OSError as error:
+            raise CommitFailed(f"cannot read the table at {self._location}: {_one_line(error)}") from error
 
     def check_identity(self, bucket_columns: Sequence[str], layout: str = "") -> None:
         """Raise ConfigError when the table is another pipeline's, or is bucketed in another way."""

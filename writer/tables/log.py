@@ -67,6 +67,10 @@ class Log:
         self._state: State | None = None
         self._mark: Mark | None = None  # of the entry at the state's version, as it was read
 
+    def exists(self) -> bool:
+        """Tell whether there is an entry or a checkpoint."""
+        return any(_ENTRY.match(name) or _CHECKPOINT.match(name) for name in self._store.list())
+
     def state(self) -> State:
         """Return the newest state. Raises FileNotFoundError when there is no table, LogUnreadable."""
         known = self._state

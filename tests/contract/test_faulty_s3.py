@@ -1,0 +1,224 @@
+"""What happens when S3 throttles, breaks connections, loses answers, or is no S3 that a table can lie on."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.commits import PARTS, Lake
+from tests.servers.faulty import (
+    DENIED,
+    LOST,
+    RESET,
+    SILENT,
+    SLOW_DOWN,
+    STRIP,
+    UNKNOWN,
+    Faults,
+    proxy,
+)  # fmt: skip
+from tests.servers.objects import SECRET, ObjectServer
+from writer.rooms.columnar import Destination
+from writer.stores.base import NotExclusive, OutcomeUnknown, S3Settings, Store, StoreError, Unanswered
+from writer.stores.location import store_at
+from writer.stores.probe import ProbeFailed, StoreSilent, probe
+
+PATIENCE = timedelta(seconds=1.5)  # so one request waits half a second for its answer
+
+
+@pytest.fixture(scope="module")
+def between(s3: ObjectServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faults]:
+    with proxy(s3.url, tmp_path_factory.mktemp("proxy")) as found:
+        yield found
+
+
+@pytest.fixture
+def faults(between: Faults) -> Iterator[Faults]:
+    between.reset()
+    yield between
+    between.calm()
+
+
+@pytest.fixture
+def location(s3: ObjectServer) -> str:
+    return f"{s3.bucket()}/lake"
+
+
+@pytest.fixture
+def store(faults: Faults, location: str) -> Store:
+    return store_at(location, S3Settings(faults.url, patience=PATIENCE))
+
+
+@pytest.fixture
+def patient(faults: Faults, location: str) -> Store:
+    return store_at(location, S3Settings(faults.url, patience=timedelta(seconds=10)))
+
+
+@pytest.mark.parametrize("fault", [SLOW_DOWN, RESET, LOST])
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_passes_is_tried_again(store: Store, faults: Faults, fault: str, count: int) -> None:
+    faults.first(fault, count)
+    store.put("a", b"one")
+    faults.first(fault, count, "GET")
+    found = store.read("a")
+    faults.first(fault, count, "HEAD")
+    assert found is not None
+    assert (found.content, store.mark("a")) == (b"one", found.mark)
+    faults.first(fault, count, "DELETE")
+    store.delete("a")
+    faults.first(fault, count, "GET")
+    assert list(store.list()) == []
+    assert faults.done[fault] == 5 * count
+
+
+@pytest.mark.parametrize("fault", [LOST, SILENT])
+def test_our_own_object_whose_answer_was_lost_is_known_as_ours(store: Store, faults: Faults, fault: str) -> None:
+    faults.first(fault, 1)
+    assert store.put_if_absent("log/1", b"ours")
+    assert not store.put_if_absent("log/1", b"ours")
+
+
+def test_anothers_object_of_the_same_content_is_known_as_anothers(store: Store, faults: Faults) -> None:
+    assert store.put_if_absent("log/1", b"same")
+    faults.first(LOST, 1)
+    assert not store.put_if_absent("log/1", b"same")
+    faults.first(RESET, 2)
+    assert not store.put_if_absent("log/1", b"same")
+
+
+def test_a_store_that_throttles_for_ever_is_a_clear_failure_within_its_patience(store: Store, faults: Faults) -> None:
+    faults.always(SLOW_DOWN)
+    began = time.monotonic()
+    with pytest.raises(Unanswered) as failed:
+        store.read("a")
+    assert time.monotonic() - began < PATIENCE.total_seconds() * 4 / 3
+    assert (failed.value.operation, failed.value.path) == ("read", f"{store.location}/a")
+    assert "503 SlowDown (Please reduce your request rate), after" in str(failed.value)
+    assert "in 1.5 s (s3.patience)" in str(failed.value)
+    assert 3 <= faults.done[SLOW_DOWN] <= 9  # pauses grow
+
+
+def test_a_put_of_which_nothing_is_known_says_so(store: Store, faults: Faults) -> None:
+    faults.always(LOST)
+    with pytest.raises(OutcomeUnknown):
+        store.put_if_absent("log/1", b"ours")
+    faults.calm()
+    assert store.read("log/1") is not None
+
+
+def test_a_put_that_never_left_is_known_not_to_be_there(location: str) -> None:
+    nobody = store_at(location, S3Settings("http://127.0.0.1:9", patience=timedelta(seconds=0.6)))
+    with pytest.raises(Unanswered, match=r"Look at the network, and at s3\.endpoint") as failed:
+        nobody.put_if_absent("log/1", b"ours")
+    assert not isinstance(failed.value, OutcomeUnknown)
+
+
+def test_what_does_not_pass_fails_at_once_and_says_what_to_do(store: Store, faults: Faults, s3: ObjectServer) -> None:
+    faults.always(DENIED)
+    with pytest.raises(
+        StoreError, match=r"403 SignatureDoesNotMatch .*Let these credentials do s3:GetObject"
+    ) as denied:
+        store.put("a", b"")
+    assert not any(word in str(denied.value) for word in ("THE-KEY-ID", "THE-STRING", SECRET))
+    assert faults.done[DENIED] == 1
+    missing = store_at("s3://no-such-bucket/lake", S3Settings(s3.url, patience=PATIENCE))
+    with pytest.raises(StoreError, match=r"404 NoSuchBucket .*Make the bucket, or correct the location"):
+        missing.put("a", b"")
+
+
+def test_without_credentials_it_says_where_they_are_looked_for(
+    monkeypatch: pytest.MonkeyPatch, location: str, faults: Faults
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nothing")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nothing")
+    bare = store_at(location, S3Settings(faults.url, "us-east-2", patience=PATIENCE))  # a client of its own
+    with pytest.raises(StoreError, match=r"Unable to locate credentials.*the standard chain of AWS"):
+        bare.read("a")
+
+
+# ---- the probe
+
+
+def test_a_store_that_ignores_the_condition_is_refused(store: Store, faults: Faults, s3: ObjectServer) -> None:
+    faults.always(STRIP)
+    with pytest.raises(ProbeFailed, match=r"lets an object be created 5 times .*Choose a store that honours put-if"):
+        probe(store, exclusive=True)
+    faults.calm()
+    assert s3.keys(store.location) == []
+
+
+def test_a_store_that_does_not_know_the_condition_is_refused(store: Store, faults: Faults) -> None:
+    faults.always(UNKNOWN)
+    with pytest.raises(ProbeFailed, match="501 NotImplemented"):
+        probe(store, exclusive=True)
+    faults.first(UNKNOWN, 1)
+    with pytest.raises(NotExclusive, match="knows no conditional PUT"):
+        store.put_if_absent("log/1", b"")
+
+
+def test_a_store_that_is_silent_may_be_asked_again_later(store: Store, faults: Faults) -> None:
+    faults.always(RESET)
+    with pytest.raises(StoreSilent) as silent:
+        probe(store, exclusive=True)
+    assert silent.value.exit_code == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_store_that_fails_now_and_then_passes_the_probe(patient: Store, faults: Faults, seed: int) -> None:
+    faults.seeded(seed, 0.3)
+    probe(patient, exclusive=True)
+    faults.calm()
+    assert list(patient.list()) == []
+
+
+# ---- tables and files
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_commits_through_a_storage_that_fails_land_once_each(
+    faults: Faults, location: str, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", faults.url)
+    lake = Lake(location)
+    lake.begin()
+    begun = lake.table.snapshot().version
+    faults.seeded(seed, 0.15)
+    versions = [lake.commit(n, n + 1) for n in range(15)]
+    lake.table.tidy()
+    faults.calm()
+    assert versions == list(range(begun + 1, begun + 16))
+    assert [commit.version for commit in lake.table.commits_since(begun)] == versions
+    assert Lake(location).table.snapshot().frontier(PARTS[0]) == 15
+    assert sum(faults.done[fault] for fault in (SLOW_DOWN, RESET, LOST)) > 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_files_are_written_whole_through_a_storage_that_fails(patient: Store, faults: Faults, seed: int) -> None:
+    rows = pa.table({"id": pa.array(range(2_000_000)), "more": pa.array(range(2_000_000, 0, -1))})
+    to = Destination(patient, ("hour",), "test", 2**30)
+    faults.seeded(seed, 0.2, (SLOW_DOWN, RESET, LOST))
+    path, sink = to.open(("x",))
+    pq.write_table(rows, sink, compression="none", use_dictionary=False)
+    sink.close()
+    faults.calm()
+    filesystem, root = patient.files()
+    assert pq.read_table(f"{root}/{path}", filesystem=filesystem, partitioning=None).equals(rows)
+    to.remove()
+    assert list(patient.list()) == []
+
+
+def test_settings_of_a_file_win_over_the_environment() -> None:
+    environment = {"AWS_ENDPOINT_URL": "http://b", "AWS_ENDPOINT_URL_S3": "http://a", "AWS_DEFAULT_REGION": "eu-west-1"}
+    assert S3Settings().resolved({}) == S3Settings(path_style=False)
+    assert S3Settings().resolved(environment) == S3Settings("http://a", "eu-west-1", path_style=True)
+    given = S3Settings("http://c", "us-west-2", path_style=False)
+    assert given.resolved(environment) == given
+    assert replace(given, endpoint=None).resolved({"AWS_ENDPOINT_URL": "http://b"}).endpoint == "http://b"

@@ -1,0 +1,219 @@
+"""A proxy in front of an S3 that fails as S3 fails: throttling, broken connections, delays, answers that get lost.
+
+A process of its own: a client in native code may hold the interpreter's lock while it waits for an answer.
+"""
+
+import json
+import random
+import socket
+import struct
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+SLOW_DOWN = "slow_down"  # 503, nothing was done
+RESET = "reset"  # the connection breaks before anything is done
+LOST = "lost"  # it is done, and the answer gets lost
+DELAY = "delay"  # it is done and answered, late
+SILENT = "silent"  # it is done, and no answer comes while the client waits
+STRIP = "strip"  # a condition is ignored
+UNKNOWN = "unknown"  # 501 to a condition
+DENIED = "denied"  # 403, as AWS words it
+FAULTS = (SLOW_DOWN, RESET, LOST, DELAY)
+_CONTROL = "/-/control"
+_DELAY_S, _SILENCE_S = 0.2, 2.0
+_ANSWERS = {
+    SLOW_DOWN: (503, "<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"),
+    UNKNOWN: (501, "<Error><Code>NotImplemented</Code><Message>A header implies what is not there.</Message></Error>"),
+    DENIED: (
+        403,
+        (
+            "<Error><Code>SignatureDoesNotMatch</Code><Message>The signature does not match.</Message>"
+            "<AWSAccessKeyId>THE-KEY-ID</AWSAccessKeyId><StringToSign>THE-STRING</StringToSign></Error>"
+        ),
+    ),
+}
+
+
+@dataclass
+class Faults:
+    """What the proxy at a URL is told to do to the requests that come."""
+
+    url: str
+
+    def first(self, fault: str, count: int, method: str = "PUT") -> None:
+        """Do this to the next requests of a method, and let all others pass."""
+        self._tell(kind="first", fault=fault, count=count, method=method)
+
+    def always(self, fault: str) -> None:
+        """Do this to all requests."""
+        self._tell(kind="always", fault=fault)
+
+    def seeded(self, seed: int, share: float, faults: tuple[str, ...] = FAULTS) -> None:
+        """Do something to this share of the requests, drawn by a seed."""
+        self._tell(kind="seeded", seed=seed, share=share, faults=faults)
+
+    def calm(self) -> None:
+        """Let all requests pass."""
+        self._tell(kind="calm")
+
+    def reset(self) -> None:
+        """The same, and forget what was done."""
+        self._tell(kind="reset")
+
+    @property
+    def done(self) -> Counter[str]:
+        """Fault → how often it happened."""
+        with urlopen(f"{self.url}{_CONTROL}") as answer:
+            return Counter(json.loads(answer.read()))
+
+    def _tell(self, **rule: Any) -> None:
+        with urlopen(Request(f"{self.url}{_CONTROL}", json.dumps(rule).encode())):
+            pass
+
+
+@contextmanager
+def proxy(upstream: str, directory: Path) -> Iterator[Faults]:
+    """Run a proxy in front of a server until the end of the block."""
+    from tests.servers.objects import started
+
+    log = directory / "proxy.log"
+    with started([sys.executable, __file__, upstream], log, r"http://127\.0\.0\.1:\d+") as url:
+        yield Faults(url)
+
+
+def ruled(rule: dict[str, Any]) -> Callable[[str], str | None]:
+    """Return what happens to a request of a method."""
+    match rule:
+        case {"kind": "first", "fault": fault, "count": count, "method": method}:
+            left = [fault] * count
+            return lambda found: left.pop() if found == method and left else None
+        case {"kind": "always", "fault": fault}:
+            return lambda _: fault
+        case {"kind": "seeded", "seed": seed, "share": share, "faults": faults}:
+            drawn = random.Random(seed)
+            return lambda _: drawn.choice(faults) if drawn.random() < share else None
+    return lambda _: None
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, upstream: str) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.upstream = urlsplit(upstream)
+        self.rule = ruled({})
+        self.done: Counter[str] = Counter()
+        self.lock = threading.Lock()
+
+    def handle_error(self, *_: Any) -> None:
+        """The client is gone, or we broke the connection."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Server
+
+    def _any(self) -> None:
+        body = self._body()
+        if self.path == _CONTROL:
+            return self._control(body)
+        with self.server.lock:
+            fault = self.server.rule(self.command)
+            if fault in (STRIP, UNKNOWN) and "If-None-Match" not in self.headers:
+                fault = None
+            if fault:
+                self.server.done[fault] += 1
+        if fault in _ANSWERS:
+            return self._answer(*_ANSWERS[fault])
+        if fault == RESET:
+            return self._break()
+        if fault == DELAY:
+            time.sleep(_DELAY_S)
+        status, headers, content = self._forwarded(body, strip=fault == STRIP)
+        if fault == SILENT:
+            time.sleep(_SILENCE_S)
+        if fault in (LOST, SILENT):
+            return self._break()
+        return self._passed_on(status, headers, content)
+
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _any  # noqa: N815
+
+    def _control(self, body: bytes) -> None:
+        if self.command == "POST":
+            rule = json.loads(body)
+            self.server.rule = ruled(rule)
+            if rule["kind"] == "reset":
+                self.server.done.clear()
+        self._answer(200, json.dumps(self.server.done))
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        found = b""
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            found += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return found
+
+    def _forwarded(self, body: bytes, *, strip: bool) -> tuple[int, list[tuple[str, str]], bytes]:
+        to = self.server.upstream
+        connection = HTTPConnection(to.hostname or "", to.port, timeout=30)
+        dropped = {"connection", "expect", "transfer-encoding", "content-length"}
+        try:
+            connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+            for name, value in self.headers.items():
+                if name.lower() not in dropped | ({"if-none-match"} if strip else set()):
+                    connection.putheader(name, value)
+            connection.putheader("Content-Length", str(len(body)))
+            connection.endheaders(body)
+            answer = connection.getresponse()
+            return answer.status, answer.getheaders(), answer.read()
+        finally:
+            connection.close()
+
+    def _passed_on(self, status: int, headers: list[tuple[str, str]], content: bytes) -> None:
+        self.send_response(status)
+        size = str(len(content))
+        for name, value in headers:
+            if name.lower() == "content-length" and self.command == "HEAD":
+                size = value
+            elif name.lower() not in ("connection", "transfer-encoding", "content-length", "date", "server"):
+                self.send_header(name, value)
+        self.send_header("Content-Length", size)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def _answer(self, status: int, text: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(text.encode())
+
+    def _break(self) -> None:
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close_connection = True
+        self.connection.close()
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing of a request."""
+
+
+if __name__ == "__main__":
+    with Server(sys.argv[1]) as server:
+        print(f"http://127.0.0.1:{server.server_address[1]}", flush=True)
+        server.serve_forever()
