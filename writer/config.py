@@ -205,11 +205,16 @@ class Memory(Strict):
 
 
 class Schemas(Strict):
-    """What happens when a schema is not to be had."""
+    """What happens when a schema is not to be had, or needs a wider column."""
 
     unknown_grace: Duration = Field(
         timedelta(minutes=5),
         description="how long an unknown schema id holds the batch before its records are dead letters",
+    )
+    widen: Literal["in_place", "park"] = Field(
+        "in_place",
+        description="a schema has long where the column is int, or the like: give the column the wider type, or park "
+        "the schema's records, for readers such as Spark 3 that cannot read older files of a wider column",
     )
 
 

@@ -63,7 +63,8 @@ class PipelineRun:
         self._draining = threading.Event()
         self._schemas = Schemas(
             name, schemas, self.config.topics, bucket_columns=self._bucket_columns,
-            grace=self.config.schemas.unknown_grace, stopping=self._draining,
+            widen=self.config.schemas.widen == "in_place", grace=self.config.schemas.unknown_grace,
+            stopping=self._draining,
         )  # fmt: skip
         self._busy = threading.Lock()
         self._unit: str | None = None
@@ -103,7 +104,7 @@ class PipelineRun:
         recent = self._table.recent(10)
         self._bytes_per_row = commit.bytes_per_row(recent) or _BYTES_PER_ROW_GUESS
         self._pin_unit(next((facts["time_unit"] for facts in recent if facts["time_unit"]), ""))
-        self._table.add_columns(list(self._schemas.columns()))
+        self._table.grow(list(self._schemas.columns()), self.epoch)
         run = self._run_id = self._run(decision)
         planned = self._checkpoints.planned(run) if isinstance(decision, Resume) else None
         self._replayed = None if planned is None else planned.end
@@ -249,7 +250,7 @@ class PipelineRun:
                 return report
             self._schemas.learn(report.unknown_schemas)
             self.progress.admitted(self._schemas.plan.schemas)
-            self._table.add_columns(list(self._schemas.columns()))  # before any file has them
+            self._table.grow(list(self._schemas.columns()), self.epoch)  # before any file has them
 
     def _check_event_time(self) -> None:
         """Raise ConfigError when the event-time field is no time by the schemas that are known so far."""

@@ -38,13 +38,17 @@ class Schemas:
         topics: Sequence[str],
         *,
         bucket_columns: Sequence[str],
+        widen: bool,
         grace: timedelta,
         stopping: threading.Event,
     ) -> None:
-        """Wait at most `grace` for an unknown id, and no longer when `stopping` is set."""
+        """Let columns get wider types if `widen`.
+
+        Wait at most `grace` for an unknown id, and no longer when `stopping` is set.
+        """
         self._pipeline, self._source, self._topics = pipeline, source, topics
         self._reserved, self._grace, self._stopping = reserved(bucket_columns), grace, stopping
-        self.plan = SchemaPlan(pa.schema([]), self._reserved)
+        self.plan = SchemaPlan(pa.schema([]), self._reserved, widen=widen)
 
     def begin(self) -> None:
         """Admit every schema that is registered. Raises RegistryUnreachable."""
@@ -56,7 +60,8 @@ class Schemas:
         """Let the columns that the table already has decide, and admit the schemas again on top of them."""
         columns = [f for f in table if f.name.lower() not in self._reserved]
         if columns:
-            self.plan = registered(self._source, self._topics, SchemaPlan(pa.schema(columns), self._reserved))
+            plan = SchemaPlan(pa.schema(columns), self._reserved, widen=self.plan.widen)
+            self.plan = registered(self._source, self._topics, plan)
 
     def columns(self) -> pa.Schema:
         """Columns that the table needs, provenance included, bucket columns not."""

@@ -234,10 +234,11 @@ def test_a_restore_by_another_client_is_told(table: DeltaLake, stage: Callable[[
 
 
 def test_columns_are_added_once(table: DeltaLake) -> None:
+    epoch = begun(table)
     new = [pa.field("price", pa.float64()), pa.field("ID", pa.int64())]
-    table.add_columns(new)
+    table.grow(new, epoch)
     version = table.snapshot().version
-    table.add_columns(new)
+    table.grow(new, epoch)
     assert table.snapshot().version == version
     assert table.snapshot().columns().names == ["id", "hour", "price"]
 

@@ -166,6 +166,11 @@ def tagged_branch(value: tuple[str, Mapping[str, Any]]) -> tuple[int, Any]:
     return int(name.rsplit("_", 1)[1]), content["value"]
 
 
+def tag_branch(at: int, value: Any) -> tuple[str, Mapping[str, Any]]:
+    """Return what `tagged_branch` takes apart."""
+    return f"_{at}", {"value": value}
+
+
 def samples(record: Record, number: int) -> Iterator[dict[str, Any]]:
     """Values for `plain_schema`, the same at each call, through every branch: what a decoder is probed with."""
     named: dict[str, Schema] = {}

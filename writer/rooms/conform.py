@@ -2,18 +2,22 @@
 
 import pyarrow as pa
 
+from bucketers.arrays import contiguous
+from writer.rooms.fit import absent, fitted
 from writer.rooms.plan import SchemaPlan, WriterSchema
 
 
 def conform(rows: pa.Table, schema: WriterSchema, plan: SchemaPlan) -> pa.Table:
-    """Give the rows exactly the plan's columns, in its order: promoted where wider, null where the writer has none."""
+    """Give the rows exactly the plan's columns, in its order; where the writer lacks one, its default or null."""
     source = {column: name for name, column in schema.columns.items()}
+    seams, defaults = schema.seams, plan.reader.defaults
     columns = []
     for column in plan.columns:
+        place = (column.name,)
         if column.name not in source:
-            columns.append(pa.nulls(rows.num_rows, column.type))
+            columns.append(absent(rows.num_rows, column.type, place, defaults))
             continue
         values = rows.column(source[column.name])
-        # An integer beyond 2^53 loses its last digits as a double: Avro's promotion says so, hence not "safe".
-        columns.append(values if values.type == column.type else values.cast(column.type, safe=False))
+        same = values.type == column.type and not seams.beside(place)
+        columns.append(values if same else fitted(contiguous(values), column.type, place, seams, defaults))
     return pa.table(columns, schema=plan.columns)

@@ -11,6 +11,8 @@ import pyarrow as pa
 
 from writer.rooms import avro
 from writer.rooms.decode import is_native
+from writer.rooms.fit import SEAMLESS, Seams
+from writer.rooms.resolve import Reader, resolve
 
 # What every row carries besides its own fields: the lake proves itself, and the frontier can be rebuilt from the files.
 PROVENANCE = pa.schema(
@@ -22,12 +24,6 @@ PROVENANCE = pa.schema(
         pa.field("_kafka_time", avro.TIMESTAMP),
     ]
 )
-_PROMOTIONS = {
-    pa.int32(): (pa.int64(), pa.float32(), pa.float64()),
-    pa.int64(): (pa.float32(), pa.float64()),
-    pa.float32(): (pa.float64(),),
-    pa.string(): (pa.binary(),),
-}  # Avro 1.12, schema resolution; but bytes are no text here: they need not be UTF-8
 
 
 @dataclass(frozen=True)
@@ -37,6 +33,7 @@ class WriterSchema:
     text: str
     native: bool
     columns: Mapping[str, str]  # field of the record → column of the table
+    seams: Seams = SEAMLESS
 
 
 @dataclass(frozen=True)
@@ -53,52 +50,28 @@ class SchemaPlan:
     columns: pa.Schema
     reserved: frozenset[str] = frozenset()  # lower-case names that no field may take
     schemas: Mapping[int, WriterSchema | Rejected] = field(default_factory=dict)
+    reader: Reader = field(default_factory=Reader)
+    widen: bool = True  # a column may get a wider type
 
     def reject(self, schema_id: int, reason: str) -> "SchemaPlan":
         """Park the records of this schema id."""
         return replace(self, schemas={**self.schemas, schema_id: Rejected(reason)})
 
     def extend(self, schema_id: int, text: str) -> "SchemaPlan":
-        """Admit a schema: new fields become columns, known ones are promoted by Avro's rules.
+        """Admit a schema: what is new in it grows the columns, what is known fills them by Avro's rules.
 
         A schema that cannot fill the table's columns is rejected: only its own records are parked.
         """
         try:
             record = avro.parse(text)
-            columns, mapping = self._merged(record)
+            found = resolve(record, self.columns, self.reader, self.reserved, widen=self.widen)
         except avro.UnsupportedSchema as error:
             return self.reject(schema_id, f"schema id {schema_id}: {error}")
-        known = WriterSchema(text, _probed(text), mapping)
-        return replace(self, columns=columns, schemas={**self.schemas, schema_id: known})
-
-    def _merged(self, record: avro.Record) -> tuple[pa.Schema, dict[str, str]]:
-        aliases = {f["name"]: f.get("aliases", []) for f in record.fields}
-        by_case = {name.lower(): name for name in self.columns.names}
-        columns = self.columns
-        mapping: dict[str, str] = {}
-        for name, kind in avro.table_fields(record).items():
-            column = next((known for known in (name, *aliases[name]) if known in columns.names), name)
-            if column.lower() in self.reserved:
-                raise avro.UnsupportedSchema(f"field {name!r} has a name that headrace keeps for itself; rename it")
-            if by_case.setdefault(column.lower(), column) != column:
-                other = by_case[column.lower()]
-                raise avro.UnsupportedSchema(f"field {name!r} differs from column {other!r} only in case")
-            if column in mapping.values():
-                raise avro.UnsupportedSchema(f"two fields would fill column {column!r}")
-            if column not in columns.names:
-                columns = columns.append(pa.field(column, kind))
-            elif not fits(kind, columns.field(column).type):
-                have = columns.field(column).type
-                raise avro.UnsupportedSchema(f"field {name!r} is {kind}, but column {column!r} holds {have}")
-            mapping[name] = column
-        return columns, mapping
+        known = WriterSchema(text, _probed(text), found.mapping, found.seams)
+        schemas = {**self.schemas, schema_id: known}
+        return replace(self, columns=found.columns, schemas=schemas, reader=found.reader)
 
 
 @lru_cache(maxsize=1024)
 def _probed(text: str) -> bool:
     return is_native(avro.parse(text))
-
-
-def fits(kind: pa.DataType, column: pa.DataType) -> bool:
-    """Tell whether values of this type can fill the column: the same type, or a promotion of Avro's."""
-    return bool(kind == column) or column in _PROMOTIONS.get(kind, ())

@@ -67,7 +67,7 @@ class SingleDecoder:
         left = len(value) - source.tell()
         if left:
             raise ValueError(f"{left} surplus bytes after the record")
-        return {name: _python_value(self._record, kind, fields[name]) for name, kind in self._by_name.items()}
+        return {name: table_value(self._record, kind, fields[name]) for name, kind in self._by_name.items()}
 
 
 def _reason(error: Exception) -> str:
@@ -77,8 +77,8 @@ def _reason(error: Exception) -> str:
     return text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"
 
 
-def _python_value(record: avro.Record, schema: avro.Schema, value: Any) -> Any:
-    """One value as fastavro reads it without logical types, in the shape of the table's type."""
+def table_value(record: avro.Record, schema: avro.Schema, value: Any) -> Any:
+    """Give a value that fastavro read with `plain_schema` the shape of the table's type. Raises ValueError."""
     schema = record.resolve(schema)
     if isinstance(schema, list):
         return _python_union(record, schema, value)
@@ -101,11 +101,11 @@ def _python_value(record: avro.Record, schema: avro.Schema, value: Any) -> Any:
     match schema["type"] if isinstance(schema, dict) else schema:
         case "record":
             kinds = {f["name"]: f["type"] for f in schema["fields"]}
-            return {name: _python_value(record, kinds[name], item) for name, item in value.items()}
+            return {name: table_value(record, kinds[name], item) for name, item in value.items()}
         case "array":
-            return [_python_value(record, schema["items"], item) for item in value]
+            return [table_value(record, schema["items"], item) for item in value]
         case "map":
-            return {key: _python_value(record, schema["values"], item) for key, item in value.items()}
+            return {key: table_value(record, schema["values"], item) for key, item in value.items()}
         case _:
             return value
 
@@ -122,9 +122,9 @@ def _python_union(record: avro.Record, schema: list[Any], value: Any) -> Any:
     branches = [record.resolve(branch) for branch in schema]
     if sum(branch != "null" for branch in branches) == 1:
         (branch,) = (branch for branch in branches if branch != "null")
-        return _python_value(record, branch, value[1] if isinstance(value, tuple) else value)
+        return table_value(record, branch, value[1] if isinstance(value, tuple) else value)
     at, content = avro.tagged_branch(value)
-    item = _python_value(record, branches[at], content)
+    item = table_value(record, branches[at], content)
     if not pa.types.is_struct(avro.table_type(record, schema)):
         return item
     return {f"member{sum(branch != 'null' for branch in branches[:at])}": item}

@@ -161,7 +161,8 @@ def opened(name: str, config: Config, schemas: SchemaSource, *, with_table: bool
         have = pa.schema([f for f in table.snapshot().columns() if f.name.lower() not in kept])
         found = next((facts["time_unit"] for facts in table.recent(10) if facts["time_unit"]), "auto")
         unit = found if unit == "auto" else unit
-    return Walk(name, config, schemas, registered(schemas, pipeline.topics, SchemaPlan(have, kept)), unit)
+    plan = SchemaPlan(have, kept, widen=pipeline.schemas.widen == "in_place")
+    return Walk(name, config, schemas, registered(schemas, pipeline.topics, plan), unit)
 
 
 def without_tombstones(records: pa.RecordBatch) -> pa.Table:

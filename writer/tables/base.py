@@ -131,8 +131,8 @@ class Table(Protocol):
         Raises Fenced when another run owns the pipeline, ForeignChange, CommitFailed.
         """
 
-    def add_columns(self, columns: Sequence[pa.Field]) -> None:
-        """Add nullable columns."""
+    def grow(self, columns: Sequence[pa.Field], epoch: int) -> None:
+        """Add nullable columns, and widen those that are narrower, in one entry. Raises Fenced, CommitFailed."""
 
     def recent(self, count: int) -> Sequence[Mapping[str, Any]]:
         """Facts of this pipeline's commits among the table's last `count`, newest first."""

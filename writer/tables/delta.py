@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from deltalake import DeltaTable, Field, Schema
+from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from writer import faults
@@ -25,7 +25,8 @@ from writer.rooms.report import file_from_json, file_to_json
 from writer.stores.base import NotExclusive, S3Settings
 from writer.stores.location import delta_options
 from writer.tables.base import Batch, CommitFailed, Committed, Entry, Part, Snapshot
-from writer.tables.entry import check_foreign, check_writable, ours, said
+from writer.tables.columns import Unfit, grown
+from writer.tables.entry import changed, check_foreign, check_writable, ours, said
 from writer.tables.log import Action, Log, State
 
 _INCARNATIONS = "headrace.incarnations"
@@ -232,18 +233,25 @@ class DeltaLake:
                     f"another writer runs as {self._pipeline!r}. Stop one of them."
                 )
 
-    def add_columns(self, columns: Sequence[pa.Field]) -> None:
-        """Add nullable columns; those that another client added meanwhile are left as they are."""
+    def grow(self, columns: Sequence[pa.Field], epoch: int) -> None:
+        """Add the columns that the table lacks, and widen those that are narrower. Nothing else changes.
 
-        def add(snapshot: DeltaSnapshot) -> None:
-            have = {name.lower() for name in snapshot.columns().names}
-            missing = [column for column in columns if column.name.lower() not in have]
-            if missing:
-                fields = Schema.from_arrow(pa.schema(missing)).fields
-                new = [Field(f.name, f.type, nullable=True) for f in fields]
-                self._opened().alter.add_columns(new)
+        Raises Fenced, CommitFailed when another client gave a column a type that ours does not fit.
+        """
 
-        self._retried(add)
+        def grow(snapshot: DeltaSnapshot) -> None:
+            self.check_owner(snapshot, epoch)
+            metadata = snapshot.state.metadata
+            try:
+                schema, changes = grown(metadata["schemaString"], columns)
+            except Unfit as error:
+                raise CommitFailed(
+                    f"the table at {self._location}: {error}. Start again: the next start looks."
+                ) from error
+            if changes:
+                self._append(snapshot, changed(metadata, schema, changes, epoch))
+
+        self._retried(grow)
 
     def commits_since(self, version: int) -> list[Committed]:
         """Commits of this pipeline after `version`, oldest first."""
@@ -338,8 +346,10 @@ class DeltaLake:
 
         Raises LostRace when there is one, ForeignChange, ConfigError where none can be exclusive, OSError.
         """
+        self._append(snapshot, ours(snapshot.state, files, values, about))
+
+    def _append(self, snapshot: DeltaSnapshot, actions: Sequence[Action]) -> None:
         check_writable(snapshot.state, self._location)
-        actions = ours(snapshot.state, files, values, about)
         try:
             with self._reading:
                 written = self._log.append(snapshot.state, actions)

@@ -33,6 +33,18 @@ def ours(
     return [{"commitInfo": said}, *moves, *(_add(columns, file, now) for file in files)]
 
 
+def changed(metadata: Action, schema: str, changes: Mapping[str, str], epoch: int) -> list[Action]:
+    """Return the actions of an entry that gives the table other columns; `changes`: place → how."""
+    said = {
+        "timestamp": int(time.time() * 1000), "operation": "CHANGE COLUMN", "operationParameters": {},
+        "isBlindAppend": False, "engineInfo": "headrace",
+        "headrace": json.dumps({"kind": "columns", "epoch": epoch, "changes": changes}, ensure_ascii=False),
+    }  # fmt: skip
+    layout = metadata["format"]
+    plain = {**layout, "options": dict(layout.get("options") or {})}  # a checkpoint has a list of pairs here
+    return [{"commitInfo": said}, {"metaData": {**metadata, "format": plain, "schemaString": schema}}]
+
+
 def said(actions: Sequence[Action]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Return what an entry says of itself, and what it says of headrace; empty where it says nothing."""
     found: Mapping[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})

@@ -1,0 +1,309 @@
+"""Avro's schema resolution with the table as the reader: where each field of a writer goes, and what must grow for it.
+
+The table is a reader schema that grows: the union of all fields that admitted schemas have, each as the newest schema
+that has it declares it. Its columns hold the types; what else a reader knows (names and aliases, branches of unions,
+defaults) is a `Reader`, worked out anew from the registered schemas at each start. (docs/SCHEMAS.md)
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from writer.rooms import avro
+from writer.rooms.defaults import default_of
+from writer.rooms.fit import Defaults, Place, Seams, fitted
+
+_INT, _LONG, _FLOAT, _DOUBLE = pa.int32(), pa.int64(), pa.float32(), pa.float64()
+# Avro 1.12, schema resolution; a date is an int to whoever does not know of dates. But bytes are no text here: they
+# need not be UTF-8.
+_PROMOTIONS = {
+    _INT: (_LONG, _FLOAT, _DOUBLE), _LONG: (_FLOAT, _DOUBLE), _FLOAT: (_DOUBLE,), pa.string(): (pa.binary(),),
+    pa.date32(): (_INT,),
+}  # fmt: skip
+# Column and value → what holds both exactly, and what readers make of the column's older files.
+_WIDER = {
+    (_INT, _LONG): _LONG, (_INT, _DOUBLE): _DOUBLE, (_INT, _FLOAT): _DOUBLE, (_FLOAT, _DOUBLE): _DOUBLE,
+}  # fmt: skip
+_BRANCH_PROMOTIONS = {"int": ("long", "float", "double"), "long": ("float", "double"), "float": ("double",),
+                      "string": ("bytes",), "bytes": ()}  # fmt: skip
+_BRANCH_WIDENED = {"long": ("int",), "double": ("float", "int"), "float": ()}
+_MEMBER = re.compile(r"member(\d+)")
+_MICROSECONDS = {"ms": 1_000, "us": 1}
+_TIMES_OF_DAY = {("int", "time-millis"), ("long", "time-micros")}
+
+
+@dataclass(frozen=True)
+class Reader:
+    """What the admitted schemas say of the table's columns, besides their types."""
+
+    names: Mapping[Place, str] = field(default_factory=dict)  # (*place of a record, name or alias) → its member
+    branches: Mapping[Place, str] = field(default_factory=dict)  # (*place of a union, name of a branch) → its member
+    times: Mapping[Place, str] = field(default_factory=dict)  # place of a number that is a time of day → its unit
+    defaults: Defaults = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A writer schema that fills the columns: what they become, and how it does."""
+
+    columns: pa.Schema
+    reader: Reader
+    mapping: Mapping[str, str]  # field → column
+    seams: Seams
+
+
+def resolve(
+    record: avro.Record, columns: pa.Schema, reader: Reader, reserved: frozenset[str], *, widen: bool
+) -> Resolved:
+    """Resolve a writer's schema against the columns. Raises UnsupportedSchema with the first thing that does not fit.
+
+    `reserved`: lower-case names that no column may take. `widen`: a column may get a wider type.
+    """
+    work = _Resolution(record, reader, reserved, widen=widen)
+    have = {column.name: column.type for column in columns}
+    members, mapping = work.members((), "", record.fields, have)
+    seams = Seams(work.parts, work.wrapped, work.divided)
+    defaults = {place: one for place, one in reader.defaults.items() if place not in work.declared}
+    for place, (one, kind) in work.declared.items():
+        if one is not None:
+            defaults[place] = fitted(one, kind, place, seams, {})
+    fields = [columns.field(name).with_type(kind) if name in have else pa.field(name, kind)
+              for name, kind in members.items()]  # fmt: skip
+    known = Reader(work.names, work.branches, work.times, defaults)
+    return Resolved(pa.schema(fields), known, mapping, seams)
+
+
+class _Resolution:
+    """One writer schema on its way through the columns. Grows copies of what the reader knows."""
+
+    def __init__(self, record: avro.Record, reader: Reader, reserved: frozenset[str], *, widen: bool) -> None:
+        self._record, self._reserved, self._widen = record, reserved, widen
+        self.names, self.branches, self.times = dict(reader.names), dict(reader.branches), dict(reader.times)
+        self._unions = {place[:-1] for place in reader.branches}
+        self.parts: dict[Place, Mapping[str, str]] = {}
+        self.wrapped: dict[Place, str] = {}
+        self.divided: dict[Place, int] = {}
+        self.declared: dict[Place, tuple[pa.Array | None, pa.DataType]] = {}  # place → its default, None without one
+
+    def members(
+        self, place: Place, at: str, fields: Sequence[Mapping[str, Any]], have: Mapping[str, pa.DataType]
+    ) -> tuple[dict[str, pa.DataType], dict[str, str]]:
+        """Fill the members of a record, or the columns. `at`: where the writer has it, for a person.
+
+        Returns the members as they become, and field → member.
+        """
+        stored = [f for f in fields if avro.table_type(self._record, f["type"]) is not None]
+        mapping = self._targets(place, at, stored, have)
+        members = dict(have)
+        for spec in stored:
+            member, shown = mapping[spec["name"]], _dotted(at, spec["name"])
+            kind = self._kind((*place, member), shown, spec["type"], have.get(member))
+            members[member] = kind
+            self.declared[*place, member] = (default_of(self._record, spec), kind)
+            self.names[*place, spec["name"]] = member
+            for alias in spec.get("aliases", []):
+                self.names.setdefault((*place, alias), member)
+        return members, mapping
+
+    def _targets(
+        self, place: Place, at: str, fields: Sequence[Mapping[str, Any]], have: Mapping[str, pa.DataType]
+    ) -> dict[str, str]:
+        """Find the member that each field fills: of its name, of an alias, or known by one of them; else a new one."""
+        by_case = {name.lower(): name for name in have}
+        taken = {f["name"] for f in fields if f["name"] in have}
+        mapping: dict[str, str] = {}
+        for spec in fields:
+            name, aliases = str(spec["name"]), spec.get("aliases", [])
+            said = next((known for known in (name, *aliases) if known in have), None)
+            member = said or self._remembered(place, (name, *aliases), have, taken) or name
+            if not place and member.lower() in self._reserved:
+                raise avro.UnsupportedSchema(f"field {name!r} has a name that headrace keeps for itself; rename it")
+            if by_case.setdefault(member.lower(), member) != member:
+                other = _dotted(".".join(place), by_case[member.lower()])
+                raise avro.UnsupportedSchema(f"field {_dotted(at, name)!r} differs from column {other!r} only in case")
+            if member in mapping.values():
+                raise avro.UnsupportedSchema(f"two fields would fill column {_dotted('.'.join(place), member)!r}")
+            mapping[name] = member
+            taken.add(member)
+        return mapping
+
+    def _remembered(
+        self, place: Place, names: Iterable[str], have: Mapping[str, pa.DataType], taken: set[str]
+    ) -> str | None:
+        """Return the member that an earlier schema filled with a field of one of these names."""
+        known = (self.names.get((*place, name)) for name in names)
+        return next((member for member in known if member in have and member not in taken), None)
+
+    def _kind(self, place: Place, at: str, schema: avro.Schema, have: pa.DataType | None) -> pa.DataType:
+        """Return the type that a place gets from this schema. `have`: the type it has, None for a new one."""
+        schema = self._record.resolve(schema)
+        want = avro.table_type(self._record, schema)
+        if isinstance(schema, list):
+            branches = [branch for branch in map(self._record.resolve, schema) if branch != "null"]
+            if len(branches) == 1:
+                return self._kind(place, at, branches[0], have)
+            if pa.types.is_struct(want):
+                return self._union(place, at, branches, have, want)
+        if have is not None and self._is_union(place, schema, have):
+            return self._one_branch(place, at, schema, want, have)
+        match schema["type"] if isinstance(schema, dict) else schema:
+            case "record" if have is None or pa.types.is_struct(have):
+                inside = {} if have is None else {part.name: part.type for part in have}
+                members, mapping = self.members(place, at, schema["fields"], inside)
+                self._remember_parts(place, {member: name for name, member in mapping.items()})
+                return pa.struct(list(members.items()))
+            case "array" if have is None or pa.types.is_list(have):
+                item = self._kind(
+                    (*place, "element"), f"{at}.element", schema["items"], have.value_type if have is not None else None
+                )
+                return pa.list_(pa.field("element", item))
+            case "map" if have is None or pa.types.is_map(have):
+                value = self._kind(
+                    (*place, "value"), f"{at}.value", schema["values"], have.item_type if have is not None else None
+                )
+                return pa.map_(pa.string(), value)
+        return self._scalar(place, at, schema, want, have)
+
+    def _scalar(
+        self, place: Place, at: str, schema: avro.Schema, want: pa.DataType, have: pa.DataType | None
+    ) -> pa.DataType:
+        unit = time_of_day(schema)
+        known = self.times.setdefault(place, unit) if unit else None
+        if have is None:
+            return want
+        column = ".".join(place)
+        if known != unit:
+            raise avro.UnsupportedSchema(f"field {at!r} is a {unit}, but column {column!r} holds {known}")
+        if want == have or have in _PROMOTIONS.get(want, ()) or _holds(have, want):
+            return have
+        per_number = _MICROSECONDS.get(avro.timestamp_unit(schema) or "")
+        if have == _LONG and per_number:  # a long that was given a logical type goes on as the number it is
+            self.divided[place] = per_number
+            return have
+        wider = _WIDER.get((have, want)) or _wider_decimal(have, want)
+        if wider is None:
+            raise avro.UnsupportedSchema(f"field {at!r} is {want}, but column {column!r} holds {have}")
+        if not self._widen:
+            raise avro.UnsupportedSchema(
+                f"field {at!r} is {want}, but column {column!r} holds {have}, and schemas.widen is 'park'"
+            )
+        return wider
+
+    def _union(
+        self, place: Place, at: str, branches: list[avro.Schema], have: pa.DataType | None, want: pa.DataType
+    ) -> pa.DataType:
+        """Fill a union of several: each branch its own member, found by its name wherever it stands."""
+        if have is not None and not self._is_union(place, branches, have):
+            raise avro.UnsupportedSchema(f"field {at!r} is {want}, but column {'.'.join(place)!r} holds {have}")
+        mine = {f"member{i}": branch for i, branch in enumerate(branches) if f"member{i}" in want.names}
+        members = {} if have is None else {part.name: part.type for part in have}
+        targets = {source: source for source in mine} if have is None else self._targets_in(place, mine, members)
+        for source, member in targets.items():
+            self._fill(place, at, mine[source], member, members)
+        self._remember_parts(place, {member: source for source, member in targets.items()})
+        return _in_order(members)
+
+    def _one_branch(
+        self, place: Place, at: str, schema: avro.Schema, want: pa.DataType, have: pa.DataType
+    ) -> pa.DataType:
+        """Fill a union by a writer that has one of its branches only."""
+        branch = ("long" if want == _LONG else "double") if isinstance(schema, list) else schema
+        members = {part.name: part.type for part in have}
+        member = self._targets_in(place, {"": branch}, members)[""]
+        self.wrapped[place] = member
+        self._fill(place, at, branch, member, members)
+        return _in_order(members)
+
+    def _fill(self, place: Place, at: str, branch: avro.Schema, member: str, members: dict[str, pa.DataType]) -> None:
+        members[member] = self._kind((*place, member), f"{at}.{member}", branch, members.get(member))
+        self.branches[*place, branch_name(branch)] = member
+        self._unions.add(place)
+
+    def _targets_in(
+        self, place: Place, mine: Mapping[str, avro.Schema], members: Mapping[str, pa.DataType]
+    ) -> dict[str, str]:
+        """Find the member for each branch: that of its name, else one that it is promoted to, or that it widens.
+
+        Else one that nobody has named yet, else a new one: its number follows the others.
+        """
+        known = {at[-1]: member for at, member in self.branches.items() if at[:-1] == place and member in members}
+        targets = {key: known[name] for key, branch in mine.items() if (name := branch_name(branch)) in known}
+        unnamed = [member for member in members if member not in known.values()]
+        free = max(map(_number, members), default=-1) + 1
+        for key, branch in mine.items():
+            if key in targets:
+                continue
+            name, want = branch_name(branch), avro.table_type(self._record, branch)
+            near = (*_BRANCH_PROMOTIONS.get(name, ()), *(_BRANCH_WIDENED.get(name, ()) if self._widen else ()))
+            found = [known[other] for other in near if other in known]
+            found += [member for member in unnamed if _alike(want, members[member])]
+            target = next((member for member in found if member not in targets.values()), f"member{free}")
+            free += target == f"member{free}"
+            targets[key] = target
+        return targets
+
+    def _is_union(self, place: Place, schema: avro.Schema, have: pa.DataType) -> bool:
+        """Tell whether a place holds a union of several: known as one, or, as yet unknown, with the members of one."""
+        if place in self._unions:
+            return True
+        named = pa.types.is_struct(have) and all(_MEMBER.fullmatch(name) for name in have.names)
+        is_record = isinstance(schema, dict) and schema["type"] == "record"
+        return named and not is_record and not any(known[:-1] == place for known in self.names)
+
+    def _remember_parts(self, place: Place, sources: Mapping[str, str]) -> None:
+        if any(member != source for member, source in sources.items()):
+            self.parts[place] = sources
+
+
+def time_of_day(schema: avro.Schema) -> str | None:
+    """Return the unit, as its logical type, of a time of day; None for all else."""
+    if not isinstance(schema, dict):
+        return None
+    found = (schema["type"], schema.get("logicalType"))
+    return str(found[1]) if found in _TIMES_OF_DAY else None
+
+
+def branch_name(schema: avro.Schema) -> str:
+    """Return what tells a branch of a union from the others: a full name, or the type."""
+    if not isinstance(schema, dict):
+        return str(schema)
+    return str(schema.get("name", schema["type"]))
+
+
+def _dotted(at: str, name: str) -> str:
+    return f"{at}.{name}" if at else name
+
+
+def _number(member: str) -> int:
+    found = _MEMBER.fullmatch(member)
+    return int(found[1]) if found else -1
+
+
+def _in_order(members: Mapping[str, pa.DataType]) -> pa.DataType:
+    return pa.struct(sorted(members.items(), key=lambda part: _number(part[0])))
+
+
+def _alike(kind: pa.DataType, member: pa.DataType) -> bool:
+    """Tell whether a branch may be what a member of a union was made for."""
+    if pa.types.is_nested(kind):
+        return bool(kind.id == member.id)
+    return kind == member or member in _PROMOTIONS.get(kind, ()) or _holds(member, kind)
+
+
+def _holds(column: pa.DataType, kind: pa.DataType) -> bool:
+    """Tell whether a decimal column holds every value of another decimal."""
+    if not (pa.types.is_decimal(column) and pa.types.is_decimal(kind)):
+        return False
+    return bool(kind.scale <= column.scale and kind.precision - kind.scale <= column.precision - column.scale)
+
+
+def _wider_decimal(column: pa.DataType, kind: pa.DataType) -> pa.DataType | None:
+    """Return the least decimal that holds the values of both; None when there is none."""
+    if not (pa.types.is_decimal(column) and pa.types.is_decimal(kind)):
+        return None
+    scale = max(column.scale, kind.scale)
+    digits = max(column.precision - column.scale, kind.precision - kind.scale)
+    return pa.decimal128(digits + scale, scale) if digits + scale <= avro.DECIMAL_DIGITS_MAX else None
