@@ -1,6 +1,7 @@
 """Writes docs/REFERENCE.md from the code: every verb, every configuration key, every exit code. `make reference`."""
 
 import typing
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,7 @@ def _head() -> list[str]:
 
 def _verbs() -> list[str]:
     lines = ["## Commands", "", "`headrace --version` says which one is installed; every verb has `--help`.", ""]
-    group = typer.main.get_command(compose())
-    for name, command in sorted(group.commands.items()):  # type: ignore[attr-defined]
+    for name, command in sorted(_commands(typer.main.get_command(compose()))):
         lines += [
             f"### headrace {name}",
             "",
@@ -41,6 +41,14 @@ def _verbs() -> list[str]:
             lines.append(f"| {flag} | {_given(parameter)} | {getattr(parameter, 'help', '') or ''} |")
         lines.append("")
     return lines
+
+
+def _commands(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the commands, those of groups with the group's name before theirs."""
+    for name, command in group.commands.items():
+        yield from (
+            _commands(command, f"{prefix}{name} ") if hasattr(command, "commands") else [(prefix + name, command)]
+        )
 
 
 def _given(parameter: Any) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from writer.errors import HeadraceError
+from writer.surface.schema_verbs import schema
 
 app = typer.Typer(
     name="headrace",
@@ -18,6 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+app.add_typer(schema)
 
 
 def _say_version(asked: bool) -> None:

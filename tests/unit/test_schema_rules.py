@@ -19,7 +19,7 @@ from writer.rooms.singly import SingleDecoder
 from writer.rooms.wire import header
 
 EMPTY = SchemaPlan(pa.schema([]))
-I, L, F, D, S, B = pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string(), pa.binary()
+INT, L, F, D, S, B = pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string(), pa.binary()
 TIME = pa.timestamp("us", "UTC")
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 NOON_MS = 1_795_176_000_000
@@ -98,7 +98,7 @@ def admitted(*fields: Any, plan: SchemaPlan = EMPTY) -> SchemaPlan:
 MILLIS, MICROS = logical("timestamp-millis", "long"), logical("timestamp-micros", "long")
 X, XY = record("P", ("x", "int")), record("P", ("y", "string"), ("x", "int"))
 CLICK, BUY, VIEW = (record(name, ("at", "int")) for name in ("Click", "Buy", "View"))
-AT = struct(at=I)
+AT = struct(at=INT)
 # type of the first schema, a value, type of the second, a value; then the column, and what the values are in it
 ROWS: list[tuple[Any, Any, Any, Any, pa.DataType, Any, Any]] = [
     # narrower than the column: cast
@@ -108,7 +108,7 @@ ROWS: list[tuple[Any, Any, Any, Any, pa.DataType, Any, Any]] = [
     ("float", 0.5, "int", 5, F, 0.5, 5.0),
     ("double", 0.1, "float", 0.5, D, 0.1, 0.5),
     ("bytes", b"\xff", "string", "é", B, b"\xff", b"\xc3\xa9"),
-    ("int", 5, logical("date", "int"), 1, I, 5, 1),
+    ("int", 5, logical("date", "int"), 1, INT, 5, 1),
     ("long", 5, MILLIS, -1, L, 5, -1),
     ("long", 5, MICROS, 7, L, 5, 7),
     # wider than the column: the column widens
@@ -121,8 +121,8 @@ ROWS: list[tuple[Any, Any, Any, Any, pa.DataType, Any, Any]] = [
     (money(9, 4), cents(12345), money(9, 2), cents(125), pa.decimal128(11, 4), Decimal("1.2345"), Decimal("1.25")),
     (money(12, 4), cents(12345), money(9, 2), cents(125), pa.decimal128(12, 4), Decimal("1.2345"), Decimal("1.25")),
     # other words for the same
-    ("int", 5, ["null", "int"], None, I, 5, None),
-    (["null", "int"], None, "int", 5, I, None, 5),
+    ("int", 5, ["null", "int"], None, INT, 5, None),
+    (["null", "int"], None, "int", 5, INT, None, 5),
     (["null", "int"], 5, ["null", "long"], 2**40, L, 5, 2**40),
     (["int", "long"], 2**40, "int", 5, L, 2**40, 5),
     (MILLIS, NOON_MS, MICROS, NOON_MS * 1000, TIME, NOON, NOON),
@@ -136,24 +136,24 @@ ROWS: list[tuple[Any, Any, Any, Any, pa.DataType, Any, Any]] = [
     (fixed(2), b"ab", fixed(3), b"abc", B, b"ab", b"abc"),
     (fixed(2), b"ab", "bytes", b"", B, b"ab", b""),
     # inside
-    (X, {"x": 1}, XY, {"y": "b", "x": 2}, struct(x=I, y=S), {"x": 1, "y": None}, {"x": 2, "y": "b"}),
-    (XY, {"y": "b", "x": 2}, X, {"x": 1}, struct(y=S, x=I), {"y": "b", "x": 2}, {"y": None, "x": 1}),
-    (["null", X], None, ["null", XY], {"y": "b", "x": 2}, struct(x=I, y=S), None, {"x": 2, "y": "b"}),
-    (array(X), [{"x": 1}], array(XY), [{"y": "b", "x": 2}], listed(struct(x=I, y=S)), [{"x": 1, "y": None}],
+    (X, {"x": 1}, XY, {"y": "b", "x": 2}, struct(x=INT, y=S), {"x": 1, "y": None}, {"x": 2, "y": "b"}),
+    (XY, {"y": "b", "x": 2}, X, {"x": 1}, struct(y=S, x=INT), {"y": "b", "x": 2}, {"y": None, "x": 1}),
+    (["null", X], None, ["null", XY], {"y": "b", "x": 2}, struct(x=INT, y=S), None, {"x": 2, "y": "b"}),
+    (array(X), [{"x": 1}], array(XY), [{"y": "b", "x": 2}], listed(struct(x=INT, y=S)), [{"x": 1, "y": None}],
      [{"x": 2, "y": "b"}]),
-    (mapping(X), {"k": {"x": 1}}, mapping(XY), {"k": {"y": "b", "x": 2}}, pa.map_(S, struct(x=I, y=S)),
+    (mapping(X), {"k": {"x": 1}}, mapping(XY), {"k": {"y": "b", "x": 2}}, pa.map_(S, struct(x=INT, y=S)),
      [("k", {"x": 1, "y": None})], [("k", {"x": 2, "y": "b"})]),
     (record("Q", ("p", X)), {"p": {"x": 1}}, record("Q", ("p", XY)), {"p": {"y": "b", "x": 2}},
-     struct(p=struct(x=I, y=S)), {"p": {"x": 1, "y": None}}, {"p": {"x": 2, "y": "b"}}),
+     struct(p=struct(x=INT, y=S)), {"p": {"x": 1, "y": None}}, {"p": {"x": 2, "y": "b"}}),
     (X, {"x": 1}, record("P", ("x", "long")), {"x": 2**40}, struct(x=L), {"x": 1}, {"x": 2**40}),
     (array("int"), [1], array("long"), [2**40], listed(L), [1], [2**40]),
     (mapping("int"), {"k": 1}, mapping("double"), {"k": 0.5}, pa.map_(S, D), [("k", 1.0)], [("k", 0.5)]),
-    (record("P", ("x", "int")), {"x": 1}, record("P", ("left", "int", {"aliases": ["x"]})), {"left": 2}, struct(x=I),
+    (record("P", ("x", "int")), {"x": 1}, record("P", ("left", "int", {"aliases": ["x"]})), {"left": 2}, struct(x=INT),
      {"x": 1}, {"x": 2}),
-    (X, {"x": 1}, record("P", ("x", "int"), ("n", "long", {"default": 7})), {"x": 2, "n": 3}, struct(x=I, n=L),
+    (X, {"x": 1}, record("P", ("x", "int"), ("n", "long", {"default": 7})), {"x": 2, "n": 3}, struct(x=INT, n=L),
      {"x": 1, "n": 7}, {"x": 2, "n": 3}),
     (array(X), [{"x": 1}], array(record("P", ("x", "int"), ("n", "string", {"default": "none"}))), [{"x": 2, "n": "b"}],
-     listed(struct(x=I, n=S)), [{"x": 1, "n": "none"}], [{"x": 2, "n": "b"}]),
+     listed(struct(x=INT, n=S)), [{"x": 1, "n": "none"}], [{"x": 2, "n": "b"}]),
     # unions of several
     ([CLICK, BUY], ("Buy", {"at": 1}), [CLICK, BUY, VIEW], ("View", {"at": 2}),
      struct(member0=AT, member1=AT, member2=AT), {"member0": None, "member1": {"at": 1}, "member2": None},
@@ -164,13 +164,13 @@ ROWS: list[tuple[Any, Any, Any, Any, pa.DataType, Any, Any]] = [
     ([CLICK, BUY], ("Buy", {"at": 1}), BUY, {"at": 2}, struct(member0=AT, member1=AT),
      {"member0": None, "member1": {"at": 1}}, {"member0": None, "member1": {"at": 2}}),
     ([CLICK, BUY], ("Buy", {"at": 1}), [CLICK, record("Buy", ("at", "int"), ("n", "int"))], ("Buy", {"at": 2, "n": 3}),
-     struct(member0=AT, member1=struct(at=I, n=I)), {"member0": None, "member1": {"at": 1, "n": None}},
+     struct(member0=AT, member1=struct(at=INT, n=INT)), {"member0": None, "member1": {"at": 1, "n": None}},
      {"member0": None, "member1": {"at": 2, "n": 3}}),
     (["null", "int", "string"], 1, ["string", "long", "null"], 2**40, struct(member0=L, member1=S),
      {"member0": 1, "member1": None}, {"member0": 2**40, "member1": None}),
     (["long", "string"], "s", ["string", "int"], 5, struct(member0=L, member1=S), {"member0": None, "member1": "s"},
      {"member0": 5, "member1": None}),
-    (["int", "string"], 1, "string", "s", struct(member0=I, member1=S), {"member0": 1, "member1": None},
+    (["int", "string"], 1, "string", "s", struct(member0=INT, member1=S), {"member0": 1, "member1": None},
      {"member0": None, "member1": "s"}),
     (["boolean", "string"], True, ["null", "long"], 5, struct(member0=pa.bool_(), member1=S, member2=L),
      {"member0": True, "member1": None, "member2": None}, {"member0": None, "member1": None, "member2": 5}),

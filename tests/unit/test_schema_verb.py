@@ -1,0 +1,139 @@
+"""`headrace schema plan`: what it says of a schema is what the writer then does."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import bucketers
+from tests.looking import TIME
+from writer.cli import compose
+from writer.config import layout, load
+from writer.errors import HeadraceError
+from writer.tables.delta import DeltaLake
+
+POINT = {"type": "record", "name": "P", "fields": [{"name": "x", "type": "int"}]}
+FIRST = {
+    "id": "long", "at": TIME, "n": "int", "user": ["null", "string"], "spot": POINT,
+    "body": ["int", "string"], "tags": {"type": "array", "items": "string"},
+}  # fmt: skip
+
+
+def schema(fields: dict[str, Any], **more: dict[str, Any]) -> str:
+    listed = [{"name": name, "type": kind, **more.get(name, {})} for name, kind in fields.items()]
+    return json.dumps({"type": "record", "name": "Event", "fields": listed})
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A configuration whose only registered schema is FIRST, with id 1."""
+    (tmp_path / "first.avsc").write_text(schema(FIRST))
+    clicks = {"topics": ["clicks"], "table": {"location": str(tmp_path / "lake")}, "event_time": {"field": "at"}}
+    content = {
+        "kafka": {"bootstrap_servers": "127.0.0.1:1"}, "registry": {"files": {1: str(tmp_path / "first.avsc")}},
+        "checkpoints": str(tmp_path / "checkpoints"), "pipelines": {"clicks": clicks},
+    }  # fmt: skip
+    (tmp_path / "headrace.yaml").write_text(yaml.safe_dump(content))
+    return tmp_path
+
+
+def asked(site: Path, *options: str, text: str | None = None) -> tuple[int, str]:
+    if text is not None:
+        (site / "next.avsc").write_text(text)
+        options = ("--file", str(site / "next.avsc"), *options)
+    words = ["schema", "plan", str(site / "headrace.yaml"), *options]
+    told = CliRunner(env={"COLUMNS": "100"}).invoke(compose(), words)
+    if isinstance(told.exception, HeadraceError):  # which `main` turns into its sentence and exit code
+        return told.exception.exit_code, str(told.exception)
+    return told.exit_code, told.stdout
+
+
+def effects(site: Path, text: str) -> list[tuple[Any, ...]]:
+    code, said = asked(site, "--json", text=text)
+    found = json.loads(said)
+    assert (code, found["compatible"], found["outcome"]) == (0, True, "row")
+    return [tuple(effect.values()) for effect in found["effects"]]
+
+
+def test_each_thing_that_a_schema_does_is_said_at_its_place(site):
+    point = {"type": "record", "name": "P", "fields": [
+        {"name": "left", "type": "long", "aliases": ["x"]}, {"name": "y", "type": "int", "default": 7},
+    ]}  # fmt: skip
+    second = {
+        "id": "int", "at": TIME, "n": "double", "account": "string", "spot": point,
+        "body": ["string", "long", "boolean"], "country": "string",
+    }  # fmt: skip
+    text = schema(second, account={"aliases": ["user"]}, country={"default": "unknown"})
+    assert effects(site, text) == [
+        ("widens", "n", "int32", "double", None),
+        ("widens", "spot.x", "int32", "int64", None),
+        ("adds", "spot.y", None, "int32", 7),
+        ("widens", "body.member0", "int32", "int64", None),
+        ("adds", "body.member2", None, "bool", None),
+        ("adds", "country", None, "string", "unknown"),
+        ("casts", "id", "int32", "int64", None),
+        ("renames", "user", "account", None, None),
+        ("renames", "spot.x", "left", None, None),
+        ("lacks", "tags", None, "list<string>", None),
+    ]
+
+
+def test_a_schema_that_is_there_already_does_nothing(site):
+    assert effects(site, schema(FIRST)) == []
+    code, said = asked(site, text=schema(FIRST))
+    assert code == 0
+    assert "It fills the columns as they are.\n  decoder  native\nEvery record of it becomes a row.\n" in said
+
+
+def test_a_registered_schema_is_looked_at_as_the_next_one(site):
+    code, said = asked(site, "--id", "1", "--json")
+    assert code == 0
+    assert (json.loads(said)["registered"], json.loads(said)["columns"]) == (0, 0)
+
+
+def test_the_columns_of_the_table_decide_what_fits(site):
+    config = load(site / "headrace.yaml").pipelines["clicks"]
+    columns = bucketers.build(config.bucket).columns
+    table = DeltaLake(str(site / "lake"), "clicks")
+    named = pa.schema([(name, pa.string()) for name in ("n", *columns)])
+    table.create(named, columns, layout(config.bucket))
+    code, said = asked(site, "--id", "1")
+    assert code == 1
+    assert "field 'n' is int32, but column 'n' holds string. Its records become dead letters" in " ".join(said.split())
+
+
+def test_records_without_an_event_time_would_be_quarantined(site):
+    without = {name: kind for name, kind in FIRST.items() if name != "at"}
+    code, said = asked(site, "--json", text=schema(without))
+    found = json.loads(said)
+    assert (code, found["compatible"], found["outcome"]) == (1, False, "quarantined")
+    assert found["reason"] == "it lacks 'at', the event time, which has no default"
+    assert "Its records are quarantined" in " ".join(asked(site, text=schema(without))[1].split())
+
+
+def test_a_schema_for_the_slow_decoder_is_told(site):
+    kinds = {**FIRST, "side": [POINT | {"name": "Left"}, POINT | {"name": "Right"}]}
+    assert "fastavro, one record at a time" in asked(site, text=schema(kinds))[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ((), "name one schema: --id N for one of the registry, or --file schema.avsc"),
+        (("--id", "1", "--file", "a.avsc"), "name one schema"),
+        (("--file", "none.avsc"), "cannot read none.avsc: No such file or directory"),
+        (("--id", "1", "--pipeline", "click"), "did you mean 'clicks'?"),
+    ],
+)
+def test_what_is_missing_is_said(site, options, sentence):
+    code, said = asked(site, *options)
+    assert code == 2
+    assert sentence in said
+
+
+def test_a_schema_that_is_not_there_is_said(site):
+    assert asked(site, "--id", "9") == (1, "schema id 9 is not in registry.files")
