@@ -1,7 +1,6 @@
 """Writes docs/REFERENCE.md from the code: every verb, every configuration key, every exit code. `make reference`."""
 
 import typing
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ def _head() -> list[str]:
 
 def _verbs() -> list[str]:
     lines = ["## Commands", "", "`headrace --version` says which one is installed; every verb has `--help`.", ""]
-    for name, command in sorted(_commands(typer.main.get_command(compose()))):
+    for name, command in _commands(typer.main.get_command(compose())):
         lines += [
             f"### headrace {name}",
             "",
@@ -43,12 +42,12 @@ def _verbs() -> list[str]:
     return lines
 
 
-def _commands(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the commands, those of groups with the group's name before theirs."""
-    for name, command in group.commands.items():
-        yield from (
-            _commands(command, f"{prefix}{name} ") if hasattr(command, "commands") else [(prefix + name, command)]
-        )
+def _commands(group: Any, prefix: str = "") -> list[tuple[str, Any]]:
+    """Every verb by its whole name, those of groups included."""
+    found = []
+    for name, command in sorted(group.commands.items()):
+        found += _commands(command, f"{prefix}{name} ") if hasattr(command, "commands") else [(prefix + name, command)]
+    return found
 
 
 def _given(parameter: Any) -> str:

@@ -19,7 +19,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-app.add_typer(schema)
 
 
 def _say_version(asked: bool) -> None:
@@ -236,6 +235,9 @@ def plan(
         load(config), pipeline, records=sample, events_per_s=events_per_second, rate=rate, as_json=as_json, now=now
     )
     raise typer.Exit(code)
+
+
+app.add_typer(schema)
 
 
 def compose() -> typer.Typer:

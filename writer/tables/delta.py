@@ -233,14 +233,17 @@ class DeltaLake:
                     f"another writer runs as {self._pipeline!r}. Stop one of them."
                 )
 
-    def grow(self, columns: Sequence[pa.Field], epoch: int) -> None:
+    def grow(self, columns: Sequence[pa.Field], epoch: int | None = None) -> None:
         """Add the columns that the table lacks, and widen those that are narrower. Nothing else changes.
+
+        `epoch`: of the start that asks; None for a side table, which has no epochs.
 
         Raises Fenced, CommitFailed when another client gave a column a type that ours does not fit.
         """
 
         def grow(snapshot: DeltaSnapshot) -> None:
-            self.check_owner(snapshot, epoch)
+            if epoch is not None:
+                self.check_owner(snapshot, epoch)
             metadata = snapshot.state.metadata
             try:
                 schema, changes = grown(metadata["schemaString"], columns)
@@ -249,7 +252,7 @@ class DeltaLake:
                     f"the table at {self._location}: {error}. Start again: the next start looks."
                 ) from error
             if changes:
-                self._append(snapshot, changed(metadata, schema, changes, epoch))
+                self._put(snapshot, changed(metadata, schema, changes, epoch))
 
         self._retried(grow)
 
@@ -346,9 +349,9 @@ class DeltaLake:
 
         Raises LostRace when there is one, ForeignChange, ConfigError where none can be exclusive, OSError.
         """
-        self._append(snapshot, ours(snapshot.state, files, values, about))
+        self._put(snapshot, ours(snapshot.state, files, values, about))
 
-    def _append(self, snapshot: DeltaSnapshot, actions: Sequence[Action]) -> None:
+    def _put(self, snapshot: DeltaSnapshot, actions: Sequence[Action]) -> None:
         check_writable(snapshot.state, self._location)
         try:
             with self._reading:

@@ -33,7 +33,7 @@ def ours(
     return [{"commitInfo": said}, *moves, *(_add(columns, file, now) for file in files)]
 
 
-def changed(metadata: Action, schema: str, changes: Mapping[str, str], epoch: int) -> list[Action]:
+def changed(metadata: Action, schema: str, changes: Mapping[str, str], epoch: int | None) -> list[Action]:
     """Return the actions of an entry that gives the table other columns; `changes`: place → how."""
     said = {
         "timestamp": int(time.time() * 1000), "operation": "CHANGE COLUMN", "operationParameters": {},
