@@ -84,6 +84,8 @@ ROWS: list[tuple[Any, Any, pa.DataType, Any]] = [
     ({"type": "array", "items": "int"}, [1, 2], pa.list_(pa.field("element", pa.int32())), [1, 2]),
     ({"type": "map", "values": "long"}, {"k": 1}, pa.map_(pa.string(), pa.int64()), [("k", 1)]),
     (POINT, {"x": 1, "none": None}, pa.struct([("x", pa.int32())]), {"x": 1}),
+    (["null", {"type": "array", "items": ["null", {"type": "enum", "name": "E", "symbols": ["A", "B"]}]}], ["B", None],
+     pa.list_(pa.field("element", pa.string())), ["B", None]),
     (["null", "int"], None, pa.int32(), None),
     (["string", "null"], "s", pa.string(), "s"),
     (["int"], 3, pa.int32(), 3),

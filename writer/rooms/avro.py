@@ -334,7 +334,9 @@ def _sample(record: Record, schema: Schema, n: int) -> Any:
     if isinstance(schema, list):
         branch = record.resolve(schema[n % len(schema)])
         value = _sample(record, branch, n)
-        return (branch["name"], value) if isinstance(branch, dict) and "name" in branch else value
+        # Of several, each but null is a record with a name of its own; fastavro knows no other type by its name.
+        several = sum(_name(record.resolve(each)) != "null" for each in schema) > 1
+        return (branch["name"], value) if several and _name(branch) == "record" else value
     digits = decimal_digits(schema)
     if digits is not None and _name(schema) == "bytes":
         return (n % 2**7 - 2**6).to_bytes(1, "big", signed=True)
