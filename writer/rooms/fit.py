@@ -23,8 +23,9 @@ class Seams:
 
     def beside(self, place: Place) -> bool:
         """Tell whether values of this place need more than a cast."""
-        found = (self.members, self.wrapped, self.divided)
-        return any(at[: len(place)] == place for seams in found for at in seams)
+        if not (self.members or self.wrapped or self.divided):  # nearly always
+            return False
+        return any(at[: len(place)] == place for at in (*self.members, *self.wrapped, *self.divided))
 
 
 SEAMLESS = Seams()
