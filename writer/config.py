@@ -249,6 +249,10 @@ class Pipeline(Strict):
     on_new_incarnation: Literal["start", "stop"] = Field(
         "start", description="a topic was deleted and created again: read the new one from its beginning, or stop"
     )
+    on_data_loss: Literal["record", "stop"] = Field(
+        "record",
+        description="Kafka no longer holds offsets that the table does not have: record them as a gap, or stop",
+    )
     table: Table
     event_time: EventTime
     bucket: Annotated[dict[str, Any], AfterValidator(_bucketer)] = Field(

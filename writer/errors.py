@@ -1,7 +1,10 @@
 """What can go wrong, and what the process says about it when it exits.
 
 HeadraceError            1  crash: restart
+├── LogMoved             1  a topic became another one while it was read: started again at once, inside the process
 ├── ConfigError          2  the configuration, or what it points at, is wrong: do not restart
+│   └── TopicMissing     2  a topic is not there
+├── LogChanged           2  Kafka's log is not the one that the table was filled from: somebody must say how to go on
 ├── CheckpointUnusable   3  Spark's checkpoint disagrees with the table: run again with --new-run
 ├── Fenced               4  another run owns the pipeline: do not restart this one
 └── LimitReached         5  stopped by a limit of the configuration
@@ -18,8 +21,22 @@ class HeadraceError(Exception):
     exit_code: ClassVar[int] = 1
 
 
+class LogMoved(HeadraceError):
+    """A log is not what the run began with. Nothing was committed of it; a new start finds out what it is now."""
+
+
 class ConfigError(HeadraceError):
     """The configuration or something it names is wrong; a restart changes nothing."""
+
+    exit_code = 2
+
+
+class TopicMissing(ConfigError):
+    """A topic is not there. It may be on its way: deleted, and not yet created again."""
+
+
+class LogChanged(HeadraceError):
+    """Kafka's log is not the one that the table was filled from, or holds less of it than may be lost."""
 
     exit_code = 2
 

@@ -5,43 +5,27 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from writer import artifacts, log
 from writer.config import Config
-from writer.errors import Draining, Fenced, HeadraceError
+from writer.errors import HeadraceError
 from writer.kafka import Cluster
 from writer.lag import Watch
 from writer.pipeline import PipelineRun, Start
 from writer.progress import Progress
 from writer.registry import source
+from writer.running import Running, watch
 from writer.stores.location import for_spark
 from writer.surface import http
 from writer.transfer import KAFKA_OPTIONS, WORKER_ENVIRONMENT
 
 _TRIGGER = "1 second"  # how often Spark asks Kafka for new offsets; a shorter interval burdens the broker
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"  # those of the file are added, they do not replace ours
-_LOOK_S = 0.2  # between two looks at the queries
-
-
-@dataclass
-class Running:
-    """A pipeline with its query, or with the reason why it has none."""
-
-    progress: Progress
-    pipeline: PipelineRun
-    query: Any = None
-    error: BaseException | None = None
-
-    @property
-    def active(self) -> bool:
-        """The query runs."""
-        return self.query is not None and bool(self.query.isActive)
 
 
 def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = None) -> int:
@@ -52,14 +36,14 @@ def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = N
     # HTTP before Spark: a port that is taken is said at once.
     with _signals(stop.set), http.serving(config.http, board) as url, ExitStack() as after:
         spark = session(config, len(names))
+        running = [Running(board[name], partial(_begin, spark, config, url, once)) for name in names]
         try:
-            running = [
-                _begin(
-                    spark, config, name, board[name], lambda p: _show(p, config, url, after), once=once, new_run=new_run
-                )
-                for name in names
-            ]
-            _watch(running, stop)
+            for r in running:
+                after.callback(r.shown.close)
+                r.begin(new_run=new_run)
+                if r.error is not None:
+                    r.fail()
+            watch([r for r in running if r.error is None], stop)
         finally:
             spark.stop()
     return exit_code([r.error for r in running])
@@ -104,45 +88,24 @@ def exit_code(errors: list[BaseException | None]) -> int:
     return max(codes, key=lambda code: care[code], default=0)
 
 
-def _begin(
-    spark: Any,
-    config: Config,
-    name: str,
-    progress: Progress,
-    show: Callable[[PipelineRun], None],
-    *,
-    once: bool,
-    new_run: bool,
-) -> Running:
+def _begin(spark: Any, config: Config, url: str | None, once: bool, r: Running, new_run: bool) -> None:
+    """Start the pipeline and its query, and let others see it: its lag, and where this driver answers."""
+    name = r.progress.pipeline
     cluster = Cluster(config.kafka.bootstrap_servers, config.kafka.request_timeout)
-    try:
-        pipeline = PipelineRun(name, config, schemas=source(config.registry), cluster=cluster, progress=progress)
-    except Exception as error:  # noqa: BLE001 - one pipeline fails alone; its error is kept and decides the exit code
-        return _failed(Running(progress, None, error=error), name)  # type: ignore[arg-type]
-    running = Running(progress, pipeline)
-    try:
-        start = pipeline.start(new_run=new_run, once=once)
-        show(pipeline)
-        running.query = _query(spark, config, pipeline, start, once=once)
-        progress.running()
-    except Exception as error:  # noqa: BLE001 - as above
-        running.error = error
-        _failed(_judged(running), name)
-    return running
-
-
-def _show(pipeline: PipelineRun, config: Config, url: str | None, after: ExitStack) -> None:
-    """Let others see the pipeline that has started: its lag, and where this driver answers; until `after` ends."""
-    watch = Watch(
-        pipeline.cluster, pipeline.config.topics, pipeline.progress,
+    pipeline = PipelineRun(name, config, schemas=source(config.registry), cluster=cluster, progress=r.progress)
+    r.pipeline = pipeline
+    start = pipeline.start(new_run=new_run, once=once)
+    watch_lag = Watch(
+        cluster, pipeline.topic_ids, r.progress,
         interval=config.kafka.lag_interval, mirror=pipeline.config.mirror_offsets,
     )  # fmt: skip
-    watch.start()
-    after.callback(watch.close)
+    watch_lag.start()
+    r.shown.callback(watch_lag.close)
     if url is not None:
         driver = http.me(url, pipeline.epoch)
-        http.announce(config.checkpoints, pipeline.name, driver, config.s3.settings)
-        after.callback(http.retract, config.checkpoints, pipeline.name, driver, config.s3.settings)
+        http.announce(config.checkpoints, name, driver, config.s3.settings)
+        r.shown.callback(http.retract, config.checkpoints, name, driver, config.s3.settings)
+    r.query = _query(spark, config, pipeline, start, once=once)
 
 
 def _query(spark: Any, config: Config, pipeline: PipelineRun, start: Start, *, once: bool) -> Any:
@@ -172,55 +135,6 @@ def _query(spark: Any, config: Config, pipeline: PipelineRun, start: Start, *, o
         .foreachBatch(pipeline.process)
         .start()
     )
-
-
-def _watch(running: list[Running], stop: threading.Event) -> None:
-    """Wait until no query is left, noting each end as it comes; drain when asked to stop."""
-    waiting = [r for r in running if r.query is not None]
-    while waiting:
-        if stop.wait(_LOOK_S):
-            time.sleep(_LOOK_S)  # once it is set, waiting for it does not wait
-        for r in list(waiting):
-            if stop.is_set() and r.active and r.pipeline.drain():
-                r.query.stop()
-            if not r.active:
-                waiting.remove(r)
-                _end(r)
-
-
-def _end(r: Running) -> None:
-    name = r.pipeline.name
-    failure = r.query.exception()
-    r.error = r.pipeline.error or failure
-    if isinstance(r.error, Draining) or r.error is None:
-        r.error = None
-        r.progress.stopped()
-        log.event("pipeline_stopped", pipeline=name)
-        return
-    _failed(_judged(r), name)
-
-
-def _judged(r: Running) -> Running:
-    """Two writers on one checkpoint make each other fail in many ways; the one that was replaced is just fenced."""
-    if not isinstance(r.error, Fenced) and not r.pipeline.owns_table():
-        name, words = r.pipeline.name, _words(r.error)
-        r.error = Fenced(f"pipeline {name!r} was started again: another writer runs. Stop one of them. ({words})")
-    return r
-
-
-def _failed(r: Running, name: str) -> Running:
-    r.progress.failed(_words(r.error))
-    log.warning("pipeline_failed", pipeline=name, exit_code=exit_code([r.error]), error=_words(r.error))
-    if not isinstance(r.error, HeadraceError):
-        log.detail(r.error)
-    return r
-
-
-def _words(error: BaseException | None) -> str:
-    """Return a sentence of ours whole, of any other error its kind and first line."""
-    if isinstance(error, HeadraceError):
-        return str(error)
-    return f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}"
 
 
 class _signals:  # noqa: N801 - reads as a word of the with statement

@@ -5,10 +5,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
-from writer.errors import ConfigError, HeadraceError
+from writer.errors import HeadraceError, TopicMissing
 
 Source = tuple[str, int]  # topic, partition
 _FOREVER_MS = 100 * 365 * 86_400_000  # a longer retention is none
@@ -42,7 +48,7 @@ class Cluster:
             raise self._unreachable(error) from error
 
     def topics(self, names: Iterable[str]) -> dict[str, Topic]:
-        """Describe topics. Raises ConfigError for one that does not exist, BrokerUnreachable for silence."""
+        """Describe topics. Raises TopicMissing for one that does not exist, BrokerUnreachable for silence."""
         wanted = list(names)
         try:
             known = self._admin.list_topics(timeout=self._seconds).topics
@@ -53,7 +59,7 @@ class Cluster:
                 from writer.config import did_you_mean
 
                 near = did_you_mean(name, sorted(t for t in known if not t.startswith("__")))
-                raise ConfigError(f"topic {name!r} does not exist on {self._bootstrap}{near}")
+                raise TopicMissing(f"topic {name!r} does not exist on {self._bootstrap}{near}")
         answers = self._admin.describe_topics(TopicCollection(wanted), request_timeout=self._seconds)
         described = {name: self._result(future) for name, future in answers.items()}
         return {name: Topic(name, str(d.topic_id), len(d.partitions)) for name, d in described.items()}
@@ -65,6 +71,12 @@ class Cluster:
     def latest(self, sources: Iterable[Source]) -> dict[Source, int]:
         """End of the log (the next offset to be written), by partition."""
         return self._offsets({source: OffsetSpec.latest() for source in sources})
+
+    def readable(self, sources: Iterable[Source]) -> dict[Source, int]:
+        """Up to where committed records can be read: the first offset of the oldest open transaction, or the end."""
+        wanted = {source: OffsetSpec.latest() for source in sources}
+        answers = self._listed(wanted, isolation_level=IsolationLevel.READ_COMMITTED)
+        return {source: int(answer.offset) for source, answer in answers.items()}
 
     def at(self, when: datetime, sources: Iterable[Source]) -> dict[Source, int]:
         """First offset with a broker timestamp at or after `when`; the end of the log where there is none."""
@@ -117,11 +129,11 @@ class Cluster:
     def _offsets(self, wanted: Mapping[Source, Any]) -> dict[Source, int]:
         return {source: int(answer.offset) for source, answer in self._listed(wanted).items()}
 
-    def _listed(self, wanted: Mapping[Source, Any]) -> dict[Source, Any]:
+    def _listed(self, wanted: Mapping[Source, Any], **options: Any) -> dict[Source, Any]:
         if not wanted:
             return {}
         request = {TopicPartition(topic, partition): spec for (topic, partition), spec in wanted.items()}
-        answers = self._admin.list_offsets(request, request_timeout=self._seconds)
+        answers = self._admin.list_offsets(request, request_timeout=self._seconds, **options)
         return {(tp.topic, tp.partition): self._result(future) for tp, future in answers.items()}
 
     def _result(self, future: Any) -> Any:

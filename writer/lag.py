@@ -14,6 +14,8 @@ from typing import Protocol
 
 from writer import log
 from writer.errors import HeadraceError
+from writer.frontier import changed
+from writer.kafka import Topic
 from writer.progress import Dates, Logs, Progress, Sample
 from writer.rooms.report import Source
 
@@ -38,6 +40,9 @@ class Lag:
 
 class Asks(Protocol):
     """What the watch asks of a cluster."""
+
+    def topics(self, names: Iterable[str]) -> Mapping[str, Topic]:
+        """The topics as the cluster knows them now."""
 
     def sources(self, topics: Iterable[str]) -> list[Source]:
         """Every partition that there is now."""
@@ -168,13 +173,14 @@ class Watch:
     def __init__(
         self,
         cluster: Asks,
-        topics: Iterable[str],
+        topics: Mapping[str, str],
         progress: Progress,
         *,
         interval: timedelta,
         mirror: str | None = None,
     ) -> None:
-        self._cluster, self._topics = cluster, list(topics)
+        """`topics`: name → the id that the pipeline reads under."""
+        self._cluster, self._topics = cluster, dict(topics)
         self._progress = progress
         self._interval_s, self._group = interval.total_seconds(), mirror
         self._mirrored: Mapping[Source, int] = {}
@@ -212,8 +218,11 @@ class Watch:
 
     def _listen(self) -> None:
         now = datetime.now(UTC)
+        before = self._progress.view().frontier  # what is committed from here on may lie beyond the sample
         sample, starts = listen(self._cluster, self._topics, now)
         self._progress.heard(sample, starts)
+        ids = {topic.name: topic.id for topic in self._cluster.topics(self._topics).values()}
+        self._progress.moved(changed(self._topics, ids, before, sample.ends))
         view = self._progress.view()
         self._progress.dated(settle(self._cluster, view.logs, view.frontier, now))
 

@@ -2,22 +2,23 @@
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 
 import bucketers
 from bucketers.extract import event_time
-from writer import commit, faults, log
+from writer import commit, faults, frontier, log, standing
 from writer.checkpoint import Checkpoints, NewRun, Offsets, Refuse, Resume, decide
 from writer.config import Config, layout
-from writer.errors import CheckpointUnusable, ConfigError, Draining, Fenced, HeadraceError
-from writer.kafka import BrokerUnreachable, Cluster, Topic
+from writer.errors import CheckpointUnusable, ConfigError, Draining, Fenced, LogMoved, TopicMissing
+from writer.kafka import BrokerUnreachable, Cluster
 from writer.progress import Progress, holes
 from writer.registry import SchemaSource
 from writer.rooms import task
@@ -27,8 +28,9 @@ from writer.rooms.report import Report, Source
 from writer.schemas import Schemas
 from writer.stores.location import store_at
 from writer.stores.probe import probe
-from writer.tables.base import Batch, CommitFailed, Part, Snapshot
+from writer.tables.base import Batch, CommitFailed, Gap, Part, Range
 from writer.tables.delta import DeltaLake
+from writer.tables.entry import gap_said
 from writer.transfer import arrow_limits
 
 _BYTES_PER_ROW_GUESS = 60  # of Parquet, until a commit has shown it
@@ -88,24 +90,20 @@ class PipelineRun:
         self._side(self.config.dead_letters).create(DEAD_LETTERS, [])
         snapshot = self._table.snapshot()
         self._schemas.follow(snapshot.columns())
-        self._topics, ids = topics, self._incarnations(topics, snapshot)
-        self._numbers = {topic: len(known) for topic, known in ids.items()}
-        parts = {(t.name, p): self._part(t.name, p) for t in topics.values() for p in range(t.partitions)}
-        frontier = {source: snapshot.frontier(part) for source, part in parts.items()}
-        fresh = self._initial([source for source, at in frontier.items() if at is None], known=snapshot.epoch > 0)
-        offsets = {source: fresh[source] if at is None else at for source, at in frontier.items()}
-        reason = "asked for by --new-run" if new_run else ""
-        if ids != snapshot.incarnations():
+        now = self._standing = standing.find(self.config, self.cluster, topics, snapshot, self._draining.wait)
+        reason = "asked for by --new-run" if new_run else "Kafka lost what comes after the frontier" if now.lost else ""
+        if now.incarnations != snapshot.incarnations():
             changed = "a topic is new, or was deleted and created again"
             reason = changed if snapshot.epoch else "the pipeline's first start"
-        decision = self._decide(offsets, reason)
-        self.epoch = self._table.begin({parts[s]: o for s, o in fresh.items()}, ids)
+        decision = self._decide(now.offsets, reason)
+        self.epoch = self._table.begin(now.fresh, now.incarnations)
         self._settled = commit.redo(self._table, self._side, since=snapshot.settled)
         recent = self._table.recent(10)
         self._bytes_per_row = commit.bytes_per_row(recent) or _BYTES_PER_ROW_GUESS
         self._pin_unit(next((facts["time_unit"] for facts in recent if facts["time_unit"]), ""))
         self._table.grow(list(self._schemas.columns()), self.epoch)
         run = self._run_id = self._run(decision)
+        gap = self._record_gap(now.lost)
         planned = self._checkpoints.planned(run) if isinstance(decision, Resume) else None
         self._replayed = None if planned is None else planned.end
         self._limits = commit.limits(
@@ -114,11 +112,11 @@ class PipelineRun:
         self._begun = time.monotonic()
         self.progress.admitted(self._schemas.plan.schemas)
         self.progress.started(
-            epoch=self.epoch, run=run, frontier=offsets, limits=self._limits.facts(), recent=recent,
-            buckets=self._table.buckets(),
+            epoch=self.epoch, run=run, frontier=now.offsets, limits=self._limits.facts(), recent=recent,
+            buckets=self._table.buckets(), gaps=self._table.snapshot().gaps, gap=None if gap is None else gap_said(gap),
         )  # fmt: skip
-        log.event("pipeline_started", pipeline=self.name, start=self.epoch, run=run, offsets=sum(offsets.values()))
-        return Start(run, self._checkpoints.path(run), offsets)
+        log.event("pipeline_started", pipeline=self.name, start=self.epoch, run=run, offsets=sum(now.offsets.values()))
+        return Start(run, self._checkpoints.path(run), now.offsets)
 
     def min_offsets(self) -> int:
         """Offsets that make a batch worth committing before its delay is over, as this start found them."""
@@ -143,6 +141,27 @@ class PipelineRun:
                 return False
         return True
 
+    @property
+    def topic_ids(self) -> Mapping[str, str]:
+        """Topic → the id that this start read under."""
+        return self._standing.topic_ids
+
+    def log_moved(self) -> str:
+        """Ask Kafka why its logs are not those that this start reads; empty while they are, or nobody answers."""
+        if not self.epoch:
+            return ""
+        at = self.progress.view().frontier
+        with suppress(BrokerUnreachable):
+            try:
+                now = {topic.name: topic.id for topic in self.cluster.topics(self.config.topics).values()}
+                earliest = self.cluster.earliest(at)
+            except TopicMissing as error:
+                return str(error)
+            gone = next((s for s, offset in earliest.items() if offset > at[s]), None)
+            lost = gone and f"{gone[0]}/{gone[1]} begins at offset {earliest[gone]}, beyond the table's {at[gone]}"
+            return frontier.changed(self.topic_ids, now, at, self.cluster.latest(at)) or lost or ""
+        return ""
+
     def process(self, frame: Any, batch_id: int) -> None:
         """Carry one micro-batch from Kafka into the table. Called by Spark; what it raises ends the query."""
         try:
@@ -165,9 +184,9 @@ class PipelineRun:
         self._settled = commit.redo(self._table, self._side, since=self._settled)
         start, end = self._checkpoints.range(self._run_id, batch_id)
         parts = {source: self._part(*source) for source in end}
-        frontier = {part: snapshot.frontier(part) for part in parts.values()}
+        reached = {part: snapshot.frontier(part) for part in parts.values()}
         why = self._why(start, end, batch_id)
-        committing = commit.ranges(start, end, frontier, parts)
+        committing = commit.ranges(start, end, reached, parts)
         if not committing:
             log.event("batch_skipped", pipeline=self.name, batch=batch_id, reason="the table has all of it")
             self.progress.skipped()
@@ -222,14 +241,14 @@ class PipelineRun:
         first = batch_id == 0 or (self._fresh and idle < self.config.commit.max_delay)
         self._fresh = self._fresh and replay
         try:
-            ends = self.cluster.latest(end)
+            ends = self.cluster.readable(end)
             waiting = sum(max(0, until - start[source]) for source, until in ends.items())
         except BrokerUnreachable:
             waiting = None
         why = commit.reason(offsets, waiting, len(end), self._limits, first=first, replay=replay)
         return {"reason": why, "offsets": offsets, "waiting": waiting, "limits": self._limits.facts()}
 
-    def _run_tasks(self, frame: Any, frontier: Mapping[Source, int], now: datetime, expected: int) -> Report:
+    def _run_tasks(self, frame: Any, starts: Mapping[Source, int], now: datetime, expected: int) -> Report:
         """Run the tasks, and again when they met schemas that the plan does not know yet."""
         cores = frame.sparkSession.sparkContext.defaultParallelism
         bytes_expected = expected * self._bytes_per_row
@@ -240,7 +259,7 @@ class PipelineRun:
         topic = [] if self._only_topic else ["topic"]
         records = frame.select(*topic, "partition", "offset", "timestamp", "key", "value").coalesce(tasks)
         while True:
-            plan = self._task_plan(frontier, now)
+            plan = self._task_plan(starts, now)
             rows = records.mapInArrow(partial(task.run, plan=plan), "report string").collect()
             report = commit.merged(Report.from_json(row.report) for row in rows)
             if not report.unknown_schemas:
@@ -262,36 +281,20 @@ class PipelineRun:
         except ValueError as error:
             raise ConfigError(f"pipelines.{self.name}.event_time: {error}") from error
 
-    def _incarnations(self, topics: Mapping[str, Topic], snapshot: Snapshot) -> dict[str, list[str]]:
-        known = {topic: list(ids) for topic, ids in snapshot.incarnations().items()}
-        for topic in topics.values():
-            ids = known.setdefault(topic.name, [])
-            if topic.id in ids[-1:]:
-                continue
-            if ids and self.config.on_new_incarnation == "stop":
-                raise ConfigError(
-                    f"topic {topic.name!r} was deleted and created again (id {topic.id}, the table knows {ids[-1]}). "
-                    "Set on_new_incarnation: start to read it from its beginning."
-                )
-            ids.append(topic.id)
-        return known
-
-    def _initial(self, sources: list[Source], *, known: bool) -> dict[Source, int]:
-        """Offsets where parts begin that the table has never seen: as configured, or all of it once it is running."""
-        if not sources:
-            return {}
-        position: Any = "earliest" if known else self.config.start
-        match position:
-            case "latest":
-                return self.cluster.latest(sources)
-            case {"timestamp": when}:
-                return self.cluster.at(when, sources)
-            case {"offsets": wanted}:
-                given = {(t, p): o for t, ps in wanted.items() for p, o in ps.items()}
-                rest = self.cluster.earliest([s for s in sources if s not in given])
-                return {source: given.get(source, rest.get(source, 0)) for source in sources}
-            case _:
-                return self.cluster.earliest(sources)
+    def _record_gap(self, lost: Sequence[Range]) -> Gap | None:
+        """Put down what Kafka holds no longer, before anything is read beyond it."""
+        if not lost:
+            return None
+        about = {"run": self._run_id, "at": datetime.now(UTC).isoformat()}
+        gap = Gap(uuid4().hex, self.epoch, lost, "retention", about)
+        version = self._table.record_gap(self._table.snapshot(), gap)
+        for r in lost:
+            log.warning(
+                "gap_recorded", pipeline=self.name, version=version, id=gap.id, cause=gap.cause, topic=r.part.topic,
+                incarnation=r.part.incarnation, partition=r.part.partition, start=r.start, end=r.end,
+                offsets=r.end - r.start,
+            )  # fmt: skip
+        return gap
 
     def _decide(self, offsets: Mapping[Source, int], reason: str) -> Resume | NewRun:
         """Choose the checkpoint; `reason` asks for a new run. Raises CheckpointUnusable."""
@@ -313,11 +316,9 @@ class PipelineRun:
 
     def _same_topics(self) -> None:
         """Raise when a topic was deleted and created again under this run: its offsets mean other records now."""
-        for topic in self.cluster.topics(self.config.topics).values():
-            if topic.id != self._topics[topic.name].id:
-                raise HeadraceError(
-                    f"topic {topic.name!r} was deleted and created again while pipeline {self.name!r} ran"
-                )
+        now = {topic.name: topic.id for topic in self.cluster.topics(self.config.topics).values()}
+        if why := frontier.changed(self._standing.topic_ids, now, {}, {}):
+            raise LogMoved(f"{why} while pipeline {self.name!r} ran")
 
     def _pin_unit(self, found: str) -> None:
         """Keep the unit that `auto` found in the first rows, so that a later batch cannot decide otherwise."""
@@ -326,14 +327,14 @@ class PipelineRun:
             log.event("event_time_unit_found", pipeline=self.name, field=self.config.event_time.field, unit=found)
 
     def _part(self, topic: str, partition: int) -> Part:
-        return Part(topic, self._numbers[topic], partition)
+        return Part(topic, self._standing.numbers[topic], partition)
 
-    def _task_plan(self, frontier: Mapping[Source, int], now: datetime) -> task.TaskPlan:
+    def _task_plan(self, starts: Mapping[Source, int], now: datetime) -> task.TaskPlan:
         settings = self.config
         rule = settings.event_time
         unit = self._unit or rule.unit
         return task.TaskPlan(
-            now=now, frontier=frontier, incarnations=self._numbers, schemas=self._schemas.plan,
+            now=now, frontier=starts, incarnations=self._standing.numbers, schemas=self._schemas.plan,
             time_rule=TimeRule(rule.field, unit, rule.max_age, rule.max_ahead),
             bucket=settings.bucket, bucket_columns=self._bucket_columns,
             table=settings.table.location, dead_letters=settings.dead_letters,

@@ -17,6 +17,7 @@ from writer.rooms.plan import Rejected, WriterSchema
 from writer.rooms.report import Source
 
 OUTCOMES = ("read", "rows", "dead_letters", "quarantined", "tombstones")
+GAP_CAUSES = ("retention",)
 DECODERS = ("native", "fastavro", "rejected")
 State = Literal["starting", "running", "draining", "failed", "stopped"]
 Seen = State | Literal["not started", "unknown", "unreadable"]  # without a driver that tells
@@ -61,6 +62,13 @@ class Totals:
     dead_letter_bytes: int = 0
     spilled_bytes: int = 0
     offsets_without_records: int = 0
+    gaps: Counter[str] = field(default_factory=Counter)  # by cause
+    gap_offsets: Counter[str] = field(default_factory=Counter)
+
+    def add_gap(self, facts: Mapping[str, Any]) -> None:
+        """Add what the entry of a gap says about itself."""
+        self.gaps[facts["cause"]] += 1
+        self.gap_offsets[facts["cause"]] += sum(r["end"] - r["start"] for r in facts["ranges"])
 
     def add(self, facts: Mapping[str, Any]) -> None:
         """Add what a commit says about itself."""
@@ -126,6 +134,10 @@ class View:
     buckets: int
     mirror_failures: int
     logs: Logs
+    gaps: tuple[int, int] = (0, 0)  # that the table has ever had recorded, and the offsets they hold
+    gap_last: Mapping[str, Any] | None = None  # what its entry says; None: none among the entries that were looked at
+    restarts: int = 0  # inside this process
+    log_moved: str = ""  # why the logs are not those that this start began with
 
 
 class Progress:
@@ -160,6 +172,10 @@ class Progress:
         self._buckets: set[BucketKey] = set()
         self._mirror_failures = 0
         self._logs = Logs()
+        self._gaps = (0, 0)
+        self._gap_last: Mapping[str, Any] | None = None
+        self._restarts = 0
+        self._log_moved = ""
         self._listeners: list[Callable[[], None]] = []
         self._batch: Batch | None = None
         self._began = 0.0  # of the batch, as the measuring clock has it
@@ -176,19 +192,28 @@ class Progress:
         limits: Mapping[str, Any],
         buckets: Iterable[BucketKey],
         recent: Iterable[Mapping[str, Any]],
+        gaps: tuple[int, int] = (0, 0),
+        gap: Mapping[str, Any] | None = None,
     ) -> None:
-        """The start commit is made. `recent` are the facts of earlier commits, newest first."""
+        """The start commit is made. `recent` are the facts of earlier commits, newest first; `gap` those of this start.
+
+        `gaps` are all that the table has: their number, and the offsets they hold.
+        """
         earlier = list(recent)
         with self._lock:
             self._epoch, self._run = epoch, run
             self._frontier, self._limits, self._buckets = dict(frontier), dict(limits), set(buckets)
+            self._gaps, self._log_moved = gaps, ""
+            if gap is not None:
+                self._gap_last = gap
+                self._totals.add_gap(gap)
             self._committed_at = next((assembled(facts) for facts in earlier), None)
             self._event_time_newest = max((t for f in earlier if (t := event_time_newest(f))), default=None)
 
     def running(self) -> None:
         """The query has started."""
         with self._lock:
-            self._state = "running"
+            self._state, self._error = "running", ""
             self._idle_since = self._seconds()
 
     def draining(self) -> None:
@@ -196,6 +221,18 @@ class Progress:
         with self._lock:
             if self._state in ("starting", "running"):
                 self._state = "draining"
+
+    def restarting(self, why: str) -> None:
+        """It ended, and is about to be started again in this process."""
+        with self._lock:
+            self._state, self._error, self._batch = "starting", why, None
+            self._idle_since = None
+            self._restarts += 1
+
+    def moved(self, why: str) -> None:
+        """Kafka said that the logs are not those that this start began with."""
+        with self._lock:
+            self._log_moved = why
 
     def stopped(self) -> None:
         """It ended as it was asked to."""
@@ -294,7 +331,8 @@ class Progress:
                 phases=dict(self._phase_totals), durations=tuple(self._durations),
                 duration_sum_seconds=self._duration_sum, duration_last_seconds=self._duration_last,
                 schemas=self._schemas, buckets=len(self._buckets), mirror_failures=self._mirror_failures,
-                logs=self._logs,
+                logs=self._logs, gaps=self._gaps, gap_last=self._gap_last, restarts=self._restarts,
+                log_moved=self._log_moved,
             )  # fmt: skip
 
     def _leave(self) -> None:

@@ -4,6 +4,8 @@ KAFKA_OPTIONS = {
     # Spark asks the broker for both ends of the log at each poll. At Kafka's 500 records a poll that is most of the
     # time a fetch takes; what one poll can hold is bounded by max.partition.fetch.bytes all the same.
     "kafka.max.poll.records": "5000",
+    # Records of a transaction that was aborted never become rows; those of an open one wait for its end.
+    "kafka.isolation.level": "read_committed",
 }
 # Blocks come and go by the megabyte. One heap for Arrow and the decoder, which keeps what is freed for the next block,
 # spares the kernel handing out cleared pages over and over: an eighth of a task's processor time. glibc's names.

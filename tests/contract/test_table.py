@@ -20,7 +20,7 @@ from writer.errors import ConfigError, Fenced
 from writer.rooms.columnar import Destination, StagedFile
 from writer.rooms.statistics import delta_statistics
 from writer.stores.location import delta_options, store_at
-from writer.tables.base import Batch, CommitFailed, ForeignChange, Part, Range
+from writer.tables.base import Adoption, Batch, CommitFailed, ForeignChange, Gap, Part, Range
 from writer.tables.delta import DeltaLake
 
 P0, P1 = Part("clicks", 1, 0), Part("clicks", 1, 1)
@@ -155,6 +155,113 @@ def test_a_later_start_fences_the_earlier_one(table: DeltaLake, stage: Callable[
         with pytest.raises(Fenced, match="started again"):
             table.commit(snapshot, batch(old, 0, 10, stage(10)))
     assert rows(table) == 0
+
+
+def gap(epoch: int, *ranges: Range) -> Gap:
+    return Gap(uuid4().hex, epoch, ranges, "retention", {"run": 1, "at": "2026-11-20T05:00:00+00:00"})
+
+
+def test_a_gap_moves_the_frontier_without_files_and_keeps_its_ticket(
+    table: DeltaLake, stage: Callable[[int], StagedFile]
+) -> None:
+    epoch = begun(table)
+    table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    lost = gap(epoch, Range(P0, 10, 25), Range(P1, 0, 3))
+    version = table.record_gap(table.snapshot(), lost)
+    snapshot = table.snapshot()
+    assert (snapshot.version, snapshot.frontier(P0), snapshot.frontier(P1), rows(table)) == (version, 25, 3, 10)
+    assert (snapshot.epoch, snapshot.gaps) == (epoch, (1, 18))
+    entry = table.history(1)[0]
+    assert (entry.kind, entry.version) == ("gap", version)
+    assert entry.facts == {
+        "kind": "gap", "id": lost.id, "cause": "retention", "run": 1, "at": "2026-11-20T05:00:00+00:00",
+        "ranges": [
+            {"topic": "clicks", "incarnation": 1, "partition": 0, "start": 10, "end": 25},
+            {"topic": "clicks", "incarnation": 1, "partition": 1, "start": 0, "end": 3},
+        ],
+    }  # fmt: skip
+    table.commit(table.snapshot(), batch(epoch, 25, 30, stage(5)))
+    table.record_gap(table.snapshot(), gap(epoch, Range(P1, 3, 4)))
+    assert table.snapshot().gaps == (2, 19)
+    assert len(table.commits_since(-1)) == 4
+
+
+def test_a_gap_that_does_not_begin_at_the_frontier_is_fenced(table: DeltaLake) -> None:
+    epoch = begun(table, p0=10)
+    for start in (4, 11):
+        with pytest.raises(Fenced, match=f"offset 10 of clicks/0 is committed, this batch starts at {start}"):
+            table.record_gap(table.snapshot(), gap(epoch, Range(P0, start, 25)))
+    assert (table.snapshot().frontier(P0), table.snapshot().gaps) == (10, (0, 0))
+
+
+def test_a_later_start_fences_a_gap(table: DeltaLake) -> None:
+    old = begun(table)
+    stale = table.snapshot()
+    table.begin({}, {"clicks": ["uuid-1"]})
+    for snapshot in (stale, table.snapshot()):
+        with pytest.raises(Fenced, match="started again"):
+            table.record_gap(snapshot, gap(old, Range(P0, 0, 10)))
+    assert table.snapshot().frontier(P0) == 0
+
+
+def test_a_gap_whose_answer_was_lost_is_found_in_the_log(table: DeltaLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    epoch = begun(table)
+    write = table._write
+
+    def silent(*args: object) -> None:
+        write(*args)  # type: ignore[arg-type]
+        raise OSError("the line went dead")
+
+    monkeypatch.setattr(table, "_write", silent)
+    version = table.record_gap(table.snapshot(), gap(epoch, Range(P0, 0, 10)))
+    assert (table.snapshot().version, table.snapshot().frontier(P0)) == (version, 10)
+    assert table.snapshot().gaps == (1, 10)
+
+
+def test_a_start_with_new_incarnations_is_one_entry(table: DeltaLake) -> None:
+    """A process that dies can leave no frontier of an incarnation that the table does not name."""
+    begun(table)
+    before = table.snapshot().version
+    table.begin({Part("clicks", 2, 0): 0}, {"clicks": ["uuid-1", "uuid-2"]})
+    snapshot = table.snapshot()
+    assert snapshot.version == before + 1
+    assert (snapshot.incarnations(), snapshot.frontier(Part("clicks", 2, 0))) == ({"clicks": ["uuid-1", "uuid-2"]}, 0)
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_an_adoption_renames_incarnations_and_fences_who_ran(
+    table: DeltaLake, stage: Callable[[int], StagedFile], checkpointed: bool
+) -> None:
+    epoch = begun(table)
+    table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    if checkpointed:
+        DeltaTable(table._location).create_checkpoint()
+        table = DeltaLake(table._location, "events")
+    other = Part("source.clicks", 1, 0)
+    before = table.snapshot()
+    ids = {"clicks": ["uuid-9"], "source.clicks": ["uuid-8"]}
+    version = table.adopt(before, Adoption(ids, {other: 10}, {"at": "2026-11-20T05:00:00+00:00"}))
+    snapshot = table.snapshot()
+    assert (snapshot.version, snapshot.epoch, snapshot.incarnations()) == (version, epoch + 1, ids)
+    assert (snapshot.frontier(P0), snapshot.frontier(other), rows(table)) == (10, 10, 10)
+    assert table.history(1)[0].facts == {"kind": "adopt", "at": "2026-11-20T05:00:00+00:00"}
+    with pytest.raises(Fenced):
+        table.commit(before, batch(epoch, 10, 20, stage(10)))
+    again = DeltaTable(table._location)
+    assert again.metadata().name == "headrace/events"
+    assert again.metadata().partition_columns == ["hour"]
+    assert (again.protocol().min_reader_version, again.protocol().min_writer_version) == (1, 2)
+
+
+def test_an_adoption_is_of_what_was_looked_at_or_not_at_all(
+    table: DeltaLake, stage: Callable[[int], StagedFile]
+) -> None:
+    epoch = begun(table)
+    looked = table.snapshot()
+    table.commit(looked, batch(epoch, 0, 10, stage(10)))
+    with pytest.raises(CommitFailed, match="nothing was adopted"):
+        table.adopt(looked, Adoption({"clicks": ["uuid-9"]}, {}))
+    assert table.snapshot().incarnations() == {"clicks": ["uuid-1"]}
 
 
 def test_of_two_commits_on_one_snapshot_the_second_is_fenced(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from writer.errors import HeadraceError
 from writer.kafka import BrokerUnreachable
+from writer.kafka import Topic as KafkaTopic
 from writer.lag import Lag, Watch, arrival_rate, date, lags, undated, waiting_since
 from writer.progress import Logs, Progress, Sample
 
@@ -193,7 +194,10 @@ class Cluster:
 
     def __init__(self) -> None:
         self.ends, self.down, self.refuses = {A: 10}, False, False
-        self.looks, self.groups = 0, []
+        self.looks, self.groups, self.id = 0, [], "uuid-1"
+
+    def topics(self, names):
+        return {name: KafkaTopic(name, self.id, 1) for name in names}
 
     def sources(self, topics):
         assert list(topics) == ["clicks"]
@@ -240,7 +244,7 @@ def commit(progress: Progress, end: int) -> None:
 
 
 def watching(cluster, progress, **settings) -> Watch:
-    watch = Watch(cluster, ["clicks"], progress, interval=timedelta(seconds=0.01), **settings)
+    watch = Watch(cluster, {"clicks": "uuid-1"}, progress, interval=timedelta(seconds=0.01), **settings)
     watch.start()
     return watch
 
@@ -272,9 +276,29 @@ def test_a_silent_broker_makes_the_facts_old_and_is_said_once(progress, caplog):
     assert progress.view().state == "starting", "the pipeline has not noticed"
 
 
+def test_a_topic_that_was_created_again_is_noticed_while_nothing_is_read(progress):
+    cluster = Cluster()
+    watch = watching(cluster, progress)
+    until(lambda: cluster.looks > 3)
+    assert progress.view().log_moved == ""
+    cluster.id = "uuid-2"
+    until(lambda: progress.view().log_moved)
+    watch.close()
+    assert progress.view().log_moved == "topic 'clicks' was deleted and created again (id uuid-2, it was uuid-1)"
+
+
+def test_a_log_that_ends_before_the_frontier_is_noticed(progress):
+    cluster = Cluster()
+    cluster.ends = {A: 3}
+    watch = watching(cluster, progress)
+    until(lambda: progress.view().log_moved)
+    watch.close()
+    assert progress.view().log_moved == "clicks/0 ends at offset 3, before the table's 4"
+
+
 def test_the_frontier_is_mirrored_after_each_commit_and_at_the_end(progress):
     cluster = Cluster()
-    watch = Watch(cluster, ["clicks"], progress, interval=timedelta(hours=1), mirror="shown")
+    watch = Watch(cluster, {"clicks": "uuid-1"}, progress, interval=timedelta(hours=1), mirror="shown")
     watch.start()
     until(lambda: cluster.groups == [("shown", {A: 4})])
     commit(progress, 8)

@@ -1,4 +1,4 @@
-"""`headrace explain`: why a batch was committed when it was, and what it cost.
+"""`headrace explain`: why a batch was committed when it was, and what it cost; what a gap holds.
 
 From the commit's own facts in the table's log: no driver need run, now or ever again.
 """
@@ -15,9 +15,10 @@ from rich.text import Text
 from writer.config import Config
 from writer.errors import HeadraceError
 from writer.progress import OUTCOMES, Totals
+from writer.surface.facts import ticket
 from writer.surface.lines import emit_whole
 from writer.surface.screen import show
-from writer.surface.words import instant, iso, plural, reason
+from writer.surface.words import instant, iso, lost, plural, reason
 from writer.tables.base import Entry
 from writer.tables.delta import DeltaLake
 from writer.units import show_size
@@ -66,10 +67,10 @@ def explain(
 
 def choose(entries: Sequence[Entry], *, batch: int | None, version: int | None) -> Explained | None:
     """Pick a commit of the log (newest first): by version, by the newest batch of that number, or the last."""
-    batches = [entry for entry in entries if entry.kind == "batch"]
-    for i, entry in enumerate(batches):
-        if (version is None or entry.version == version) and (batch is None or entry.facts["batch"] == batch):
-            after = (batches[i - 1].facts.get("former") or {}) if i else {}
+    commits = [entry for entry in entries if entry.kind in ("batch", "gap")]
+    for i, entry in enumerate(commits):
+        if (version is None or entry.version == version) and (batch is None or entry.facts.get("batch") == batch):
+            after = (commits[i - 1].facts.get("former") or {}) if i else {}
             later = after.get("phases", {}) if after.get("version") == entry.version else {}
             return Explained(entry, {**entry.facts.get("phases", {}), **later})
     return None
@@ -78,6 +79,9 @@ def choose(entries: Sequence[Entry], *, batch: int | None, version: int | None) 
 def told(one: Explained) -> dict[str, Any]:
     """Describe the commit as JSON values."""
     facts = one.entry.facts
+    if one.entry.kind == "gap":
+        about = {**ticket(facts), "why": lost(facts["cause"])}
+        return {"version": one.entry.version, "kind": "gap", **about}
     sums = Totals()
     sums.add(facts)
     kept = (
@@ -87,6 +91,7 @@ def told(one: Explained) -> dict[str, Any]:
     )  # fmt: skip
     return {
         "version": one.entry.version,
+        "kind": "batch",
         "at": iso(one.entry.at),
         "why": reason(facts),
         **{name: facts.get(name) for name in kept},
@@ -130,11 +135,28 @@ def _missing(name: str, place: str, entries: Sequence[Entry], batch: int | None,
 
 def _page(name: str, one: Explained) -> list[RenderableType]:
     facts, at = one.entry.facts, one.entry.at
+    if one.entry.kind == "gap":
+        return _gap_page(name, one.entry)
     head = Text.assemble((name, "bold"), f"  batch {facts['batch']} of run {facts['run']}")
     head.append(f", committed as version {one.entry.version} at {instant(at)}", style="dim")
     why = Text(f"Its batch ended because {reason(facts)}.")
     tables: list[RenderableType] = [_records(facts), _rooms(facts), *([_phases(one.phases)] if one.phases else [])]
     return [head, why, "", *(part for table in tables for part in (table, "")), _files(facts)]
+
+
+def _gap_page(name: str, entry: Entry) -> list[RenderableType]:
+    facts = entry.facts
+    head = Text.assemble(
+        (name, "bold"), "  gap", (f", recorded as version {entry.version} at {instant(entry.at)}", "dim")
+    )
+    why = Text(f"{plural(ticket(facts)['offsets'], 'offset')} gave no record because {lost(facts['cause'])}.")
+    table = _table("partition", "incarnation", "from", "to", "offsets")
+    for r in facts["ranges"]:
+        table.add_row(
+            f"{r['topic']}/{r['partition']}", str(r["incarnation"]), f"{r['start']:,}", f"{r['end']:,}",
+            f"{r['end'] - r['start']:,}",
+        )  # fmt: skip
+    return [head, why, "", table, "", Text(f"ticket {facts['id']}", style="dim")]
 
 
 def _table(*columns: str) -> Table:

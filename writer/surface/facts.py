@@ -45,7 +45,21 @@ def _described(view: View, now: datetime, source: Source) -> dict[str, Any]:
         else _rounded((now - view.event_time_newest).total_seconds()),
         "schemas": dict(view.schemas),
         "mirror_failures": view.mirror_failures,
+        "gaps": {
+            "count": view.gaps[0],
+            "offsets": view.gaps[1],
+            "last": None if view.gap_last is None else ticket(view.gap_last),
+        },
+        "restarts": view.restarts,
     }
+
+
+def ticket(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe a gap as JSON values: what its entry of the log says, and how many offsets that are."""
+    return {
+        "id": facts["id"], "at": iso(facts["at"]), "cause": facts["cause"], "run": facts["run"],
+        "offsets": sum(r["end"] - r["start"] for r in facts["ranges"]), "ranges": facts["ranges"],
+    }  # fmt: skip
 
 
 def commit_rate(commits: Sequence[Commit], now: datetime, delay_max: timedelta) -> float | None:

@@ -9,6 +9,7 @@ from deltalake.exceptions import DeltaError
 
 from writer.config import Config
 from writer.errors import HeadraceError
+from writer.frontier import number
 from writer.kafka import Cluster
 from writer.lag import RATE_WINDOW, listen, settle
 from writer.progress import COMMITS_KEPT, Commit, Logs, Sample, Seen, Totals, View, event_time_newest
@@ -59,8 +60,9 @@ def heard(
     frontier = {}
     for topic in known.values():
         ids = numbers.get(topic.name, [])
-        for partition in range(topic.partitions) if topic.id in ids[-1:] else ():
-            at = snapshot.frontier(Part(topic.name, len(ids), partition)) if snapshot else None
+        for partition in range(topic.partitions) if topic.id in ids else ():
+            part = Part(topic.name, number(ids, topic.id), partition)
+            at = snapshot.frontier(part) if snapshot else None
             if at is not None:
                 frontier[topic.name, partition] = at
     sample, starts = listen(cluster, topics, now)
@@ -82,7 +84,10 @@ def _filled(blank: View, snapshot: DeltaSnapshot, entries: list[Entry]) -> View:
     start = next((i for i, entry in enumerate(entries) if entry.kind == "start"), len(entries))
     totals = Totals()
     for entry in entries[:start]:
-        totals.add(entry.facts)
+        if entry.kind == "batch":
+            totals.add(entry.facts)
+        elif entry.kind == "gap":
+            totals.add_gap(entry.facts)
     newest = batches[0] if batches else None
     return replace(
         blank, epoch=snapshot.epoch, totals=totals,
@@ -91,4 +96,5 @@ def _filled(blank: View, snapshot: DeltaSnapshot, entries: list[Entry]) -> View:
         commits=tuple(Commit(entry.version, entry.at, entry.facts) for entry in batches[:COMMITS_KEPT]),
         committed_at=newest.at if newest else None,
         event_time_newest=max((t for e in batches if (t := event_time_newest(e.facts))), default=None),
+        gaps=snapshot.gaps, gap_last=next((entry.facts for entry in entries if entry.kind == "gap"), None),
     )  # fmt: skip

@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from writer.lag import Lag, lags
-from writer.progress import DECODERS, DURATION_BOUNDS, OUTCOMES, Progress, View
+from writer.progress import DECODERS, DURATION_BOUNDS, GAP_CAUSES, OUTCOMES, Progress, View
 
 _PARTITION = ("pipeline", "topic", "partition")
 Value = tuple[tuple[str, ...], float]  # values of the labels after the pipeline, and the number
@@ -204,6 +204,39 @@ CATALOGUE: tuple[Metric, ...] = (
         "counter",
         "Committed offsets that gave no record: transaction markers, or what compaction took. Else an alarm.",
         _plain(lambda r: r.view.totals.offsets_without_records),
+    ),
+    Metric(
+        "headrace_gaps_total",
+        "counter",
+        "Gaps recorded by this driver, by cause: retention. Each is one entry of the table's log, with its ranges.",
+        _named(lambda r: r.view.totals.gaps, GAP_CAUSES),
+        ("pipeline", "cause"),
+    ),
+    Metric(
+        "headrace_gap_offsets_total",
+        "counter",
+        "Offsets of those gaps: records that Kafka no longer held when they were to be read.",
+        _named(lambda r: r.view.totals.gap_offsets, GAP_CAUSES),
+        ("pipeline", "cause"),
+    ),
+    Metric(
+        "headrace_gaps_open",
+        "gauge",
+        "Gaps that the table has, of all its drivers. Alert when it rises: a counter that a new driver begins at 1 "
+        "does not.",
+        _plain(lambda r: r.view.gaps[0]),
+    ),
+    Metric(
+        "headrace_gap_offsets_open",
+        "gauge",
+        "Offsets of the gaps that the table has.",
+        _plain(lambda r: r.view.gaps[1]),
+    ),
+    Metric(
+        "headrace_restarts_total",
+        "counter",
+        "Times that this driver started the pipeline again because a log of Kafka's changed under it.",
+        _plain(lambda r: r.view.restarts),
     ),
     Metric(
         "headrace_dlq_rows_total",

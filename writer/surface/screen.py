@@ -7,7 +7,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from writer.surface.words import instant, plural, span
+from writer.surface.words import instant, plural, ranges, span
 from writer.units import show_size
 
 _STYLES = {
@@ -18,6 +18,7 @@ _DECODED = {"native": "natively", "fastavro": "by fastavro"}
 _DLQ_SHARE_BAD = 0.01
 _HEADROOM_LOW_S, _HEADROOM_BAD_S = 24 * 3600, 6 * 3600
 _SOURCE_OLD_S = 60
+_GAP_RANGES = 2  # that the screen names
 _BECAUSE = {
     "size": "enough waited", "backlog": "the batch was full", "timeout": "the delay was over",
     "start": "it was the first of its start", "once": "--once takes what is there",
@@ -96,6 +97,10 @@ def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
         ("because", _because(pipeline["last_commit"])) if pipeline["last_commit"] else None,
         ("this start", _totals(pipeline["totals"])) if pipeline["epoch"] else None,
         ("holes", Text(f"{plural(holes, 'offset')} gave no record", style="yellow")) if holes else None,
+        ("gaps", _gaps(pipeline["gaps"])) if pipeline["gaps"]["count"] else None,
+        ("restarts", Text(f"{plural(pipeline['restarts'], 'time')} by this driver", style="yellow"))
+        if pipeline["restarts"]
+        else None,
         ("dead letters", _dead_letters(pipeline["totals"]["records"])) if pipeline["epoch"] else None,
         ("buckets", _buckets(pipeline)) if pipeline["epoch"] else None,
         ("schemas", _schemas(pipeline["schemas"])) if pipeline["schemas"] else None,
@@ -168,6 +173,13 @@ def _totals(totals: Mapping[str, Any]) -> Text:
         f"{plural(records['rows'], 'row')} in {plural(sum(totals['commits'].values()), 'commit')}, "
         f"{plural(totals['files'], 'file')}, {show_size(totals['bytes'])}"
     )
+
+
+def _gaps(gaps: Mapping[str, Any]) -> Text:
+    text = Text(f"{plural(gaps['count'], 'gap')} with {plural(gaps['offsets'], 'lost offset')}", style="bold red")
+    if (last := gaps["last"]) is not None:
+        text.append(f"; the last at {instant(last['at'])}, {ranges(last['ranges'], _GAP_RANGES)} ({last['cause']})")
+    return text
 
 
 def _dead_letters(records: Mapping[str, int]) -> Text:

@@ -1,6 +1,6 @@
 """Numbers as a person reads them, and why a batch ended as a sentence."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -67,6 +67,24 @@ def reason(facts: Mapping[str, Any]) -> str:
         case "replay":
             return f"an earlier start had planned it and ended before its commit: {plural(offsets, 'offset')}"
     return f"its commit says {why!r}, which this version of headrace does not know"
+
+
+def lost(cause: str) -> str:
+    """Say why records of a gap will not come."""
+    match cause:
+        case "retention":
+            return "the log began later than the table ended: retention, or a deletion of records, was faster"
+    return f"its entry says {cause!r}, which this version of headrace does not know"
+
+
+def ranges(found: Sequence[Mapping[str, Any]], most: int) -> str:
+    """Name ranges of offsets: clicks/0 [5, 9) of incarnation 2 where it is not the first; `most` of them."""
+    shown = [
+        f"{r['topic']}/{r['partition']} [{r['start']:,}, {r['end']:,})"
+        + (f" of incarnation {r['incarnation']}" if r["incarnation"] > 1 else "")
+        for r in found[:most]
+    ]
+    return ", ".join(shown) + (f" and {len(found) - most} more" if len(found) > most else "")
 
 
 def _enough(limits: Mapping[str, Any]) -> str:

@@ -57,8 +57,33 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class Gap:
+    """Ranges that no record will come from: the frontier moves over them without files."""
+
+    id: str  # of the ticket; the same when the commit is tried again
+    epoch: int
+    ranges: Sequence[Range]
+    cause: str
+    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: run, at
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets it holds."""
+        return sum(r.end - r.start for r in self.ranges)
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """Topics that go on under other ids, names or offsets."""
+
+    incarnations: Mapping[str, Sequence[str]]  # of all topics, as they are from now on
+    starts: Mapping[Part, int]  # frontier of the parts that begin with it
+    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: what became of which topic, at
+
+
+@dataclass(frozen=True)
 class Committed:
-    """A commit of ours, as found in the table's history."""
+    """A batch or a gap of ours, as found in the table's history."""
 
     version: int
     id: str
@@ -72,7 +97,7 @@ class Entry:
 
     version: int
     at: datetime
-    kind: Literal["start", "batch"]
+    kind: Literal["start", "batch", "gap", "adopt"]
     facts: Mapping[str, Any]
 
 
@@ -90,6 +115,10 @@ class Snapshot(Protocol):
     @property
     def settled(self) -> int:
         """Version up to which side files are known to be applied; -1 when nothing is known."""
+
+    @property
+    def gaps(self) -> tuple[int, int]:
+        """How many gaps were recorded, and how many offsets they hold."""
 
     def frontier(self, part: Part) -> int | None:
         """Return the first offset of this part that is not committed; None when the table has never seen it."""
@@ -129,6 +158,19 @@ class Table(Protocol):
         """Add the files and move the frontier, atomically. Returns the version that holds the batch.
 
         Raises Fenced when another run owns the pipeline, ForeignChange, CommitFailed.
+        """
+
+    def record_gap(self, snapshot: Snapshot, gap: Gap) -> int:
+        """Move the frontier over lost ranges, atomically, and keep the ticket. Returns the version that holds it.
+
+        Each range begins at the frontier. Raises as `commit` does.
+        """
+
+    def adopt(self, snapshot: Snapshot, adoption: Adoption) -> int:
+        """Rename incarnations and set the frontier of new parts on exactly this snapshot; raise the epoch.
+
+        Whoever held an older epoch is fenced from then on. Returns the version. Raises CommitFailed when something was
+        committed since the snapshot.
         """
 
     def grow(self, columns: Sequence[pa.Field], epoch: int) -> None:

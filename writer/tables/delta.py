@@ -21,12 +21,11 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from writer import faults
 from writer.errors import ConfigError, Fenced
 from writer.rooms.columnar import BucketKey, StagedFile
-from writer.rooms.report import file_from_json, file_to_json
 from writer.stores.base import NotExclusive, S3Settings
 from writer.stores.location import delta_options
-from writer.tables.base import Batch, CommitFailed, Committed, Entry, Part, Snapshot
+from writer.tables.base import Adoption, Batch, CommitFailed, Committed, Entry, Gap, Part, Range, Snapshot
 from writer.tables.columns import Unfit, grown
-from writer.tables.entry import changed, check_foreign, check_writable, ours, said
+from writer.tables.entry import batch_said, changed, check_foreign, check_writable, gap_said, landed, ours, said
 from writer.tables.log import Action, Log, State
 
 _INCARNATIONS = "headrace.incarnations"
@@ -68,6 +67,12 @@ class DeltaSnapshot:
     def applied(self) -> int:
         """For a side table: newest main version whose files it has; -1 when none."""
         return self.state.transactions.get(f"{self._pipeline}/main", -1)
+
+    @property
+    def gaps(self) -> tuple[int, int]:
+        """How many gaps were recorded, and how many offsets they hold."""
+        known = self.state.transactions
+        return known.get(f"{self._pipeline}/gaps", 0), known.get(f"{self._pipeline}/gap_offsets", 0)
 
     def columns(self) -> pa.Schema:
         """Columns with their Arrow types."""
@@ -146,46 +151,78 @@ class DeltaLake:
 
     def begin(self, starts: Mapping[Part, int], incarnations: Mapping[str, Sequence[str]]) -> int:
         """Take the pipeline over with the next epoch."""
-        wanted = {topic: list(ids) for topic, ids in incarnations.items()}
 
         def start(snapshot: DeltaSnapshot) -> int:
             new = {part: offset for part, offset in starts.items() if snapshot.frontier(part) is None}
-            values = {app_id(self._pipeline, part): offset for part, offset in new.items()}
-            self._write(snapshot, [], {**values, f"{self._pipeline}/epoch": snapshot.epoch + 1}, {"kind": "start"})
-            self._table_id = snapshot.state.metadata["id"]
+            self._take_over(snapshot, new, incarnations, {"kind": "start"})
             return snapshot.epoch + 1
 
-        def remember(snapshot: DeltaSnapshot) -> None:
-            if snapshot.incarnations() != wanted:
-                properties = {_INCARNATIONS: json.dumps(wanted)}
-                self._opened().alter.set_table_properties(properties, raise_if_not_exists=False)
+        return self._retried(start)
 
-        # The offsets first: a start that dies in between finds the topics new once more, and numbers them the same.
-        epoch = self._retried(start)
-        self._retried(remember)
-        return epoch
+    def adopt(self, snapshot: Snapshot, adoption: Adoption) -> int:
+        """Rename incarnations and set the frontier of new parts on exactly this snapshot; raise the epoch."""
+        assert isinstance(snapshot, DeltaSnapshot)
+        assert all(snapshot.frontier(part) is None for part in adoption.starts), "an adoption moves no frontier"
+        try:
+            self._take_over(snapshot, adoption.starts, adoption.incarnations, {"kind": "adopt", **adoption.facts})
+        except LostRace as error:
+            raise CommitFailed(
+                f"the table at {self._location} was written to meanwhile (version {snapshot.version + 1}); nothing was "
+                "adopted. Stop the pipeline's driver, then look again."
+            ) from error
+        except OSError as error:
+            raise CommitFailed(f"cannot write to the table at {self._location}: {_one_line(error)}") from error
+        return snapshot.version + 1
+
+    def _take_over(
+        self,
+        snapshot: DeltaSnapshot,
+        starts: Mapping[Part, int],
+        incarnations: Mapping[str, Sequence[str]],
+        about: Mapping[str, Any],
+    ) -> None:
+        wanted = {topic: list(ids) for topic, ids in incarnations.items()}
+        values = {app_id(self._pipeline, part): offset for part, offset in starts.items()}
+        properties = {} if snapshot.incarnations() == wanted else {_INCARNATIONS: json.dumps(wanted)}
+        self._write(snapshot, [], {**values, f"{self._pipeline}/epoch": snapshot.epoch + 1}, about, properties)
+        self._table_id = snapshot.state.metadata["id"]
 
     def commit(self, snapshot: Snapshot, batch: Batch) -> int:
-        """Add the files and move the frontier, atomically.
+        """Add the files and move the frontier, atomically."""
+        values = {f"{self._pipeline}/settled": batch.settled}
+        return self._land(snapshot, batch.epoch, batch.ranges, batch.files, values, batch_said(batch))
 
-        The entry is written right after the version that was checked, or not at all: whatever another writer puts in
-        between is seen, and checked again.
+    def record_gap(self, snapshot: Snapshot, gap: Gap) -> int:
+        """Move the frontier over lost ranges, atomically, and keep the ticket."""
+        count, offsets = snapshot.gaps  # no other gap comes in between: its range would begin at our frontier
+        values = {f"{self._pipeline}/gaps": count + 1, f"{self._pipeline}/gap_offsets": offsets + gap.offsets}
+        return self._land(snapshot, gap.epoch, gap.ranges, [], values, gap_said(gap))
+
+    def _land(
+        self,
+        snapshot: Snapshot,
+        epoch: int,
+        ranges: Sequence[Range],
+        files: Sequence[StagedFile],
+        values: Mapping[str, int],
+        about: Mapping[str, Any],
+    ) -> int:
+        """Write an entry that moves the frontier over ranges, right after the version that was checked, or not at all.
+
+        Whatever another writer puts in between is seen, and checked again.
         """
         assert isinstance(snapshot, DeltaSnapshot)
         deadline = time.monotonic() + self._patience.total_seconds()
         problem: Exception
         pause = 0.1
-        values = {app_id(self._pipeline, r.part): r.end for r in batch.ranges} | {
-            f"{self._pipeline}/epoch": batch.epoch, f"{self._pipeline}/settled": batch.settled,
-        }  # fmt: skip
-        side = {place: [file_to_json(file) for file in files] for place, files in batch.side_files.items()}
-        about = {"kind": "batch", "id": batch.id, "side_files": side, **batch.facts}
+        moved = {app_id(self._pipeline, r.part): r.end for r in ranges}
+        values = {**moved, f"{self._pipeline}/epoch": epoch, **values}
         base = snapshot.version
         while True:
-            self._check(snapshot, batch)
+            self._check(snapshot, epoch, ranges)
             try:
                 faults.point("before_commit")
-                self._write(snapshot, batch.files, values, about)
+                self._write(snapshot, files, values, about)
                 faults.point("after_commit")
             except LostRace as error:
                 problem, pause = error, 0
@@ -196,7 +233,7 @@ class DeltaLake:
             # Whatever was answered, the log decides: an entry with our id is our commit.
             with suppress(CommitFailed):
                 newer = self.snapshot()
-                found = next((c for c in self._ours(base) if c.id == batch.id), None)
+                found = next((c for c in self._ours(base) if c.id == about["id"]), None)
                 if found is not None:
                     return found.version
                 snapshot = newer  # not before it was looked at: our own commit would pass for another writer's
@@ -222,10 +259,10 @@ class DeltaLake:
                 "started. Start it again."
             )
 
-    def _check(self, snapshot: DeltaSnapshot, batch: Batch) -> None:
-        """Raise Fenced unless the snapshot is still the batch's, with its frontier where the ranges begin."""
-        self.check_owner(snapshot, batch.epoch)
-        for r in batch.ranges:
+    def _check(self, snapshot: DeltaSnapshot, epoch: int, ranges: Sequence[Range]) -> None:
+        """Raise Fenced unless the snapshot is still the epoch's, with its frontier where the ranges begin."""
+        self.check_owner(snapshot, epoch)
+        for r in ranges:
             at = snapshot.frontier(r.part)
             if at is not None and at != r.start:
                 raise Fenced(
@@ -270,7 +307,7 @@ class DeltaLake:
         found = []
         for version, actions in self._entries(-1 if count is None else newest - count):
             info, about = said(actions)
-            if about.get("kind") in ("start", "batch"):
+            if about.get("kind") in ("start", "batch", "gap", "adopt"):
                 at = datetime.fromtimestamp(info["timestamp"] / 1000, UTC)
                 found.append(Entry(version, at, about["kind"], about))
         return found[::-1]
@@ -328,9 +365,8 @@ class DeltaLake:
         found = []
         for version, actions in self._entries(since):
             info, about = said(actions)
-            if about.get("kind") == "batch":
-                side = {place: [file_from_json(f) for f in files] for place, files in about["side_files"].items()}
-                found.append(Committed(version, about["id"], about, side))
+            if (one := landed(version, about)) is not None:
+                found.append(one)
             elif not about:
                 check_foreign(info, version, self._location)
         return found
@@ -343,13 +379,18 @@ class DeltaLake:
             raise CommitFailed(f"cannot read the table at {self._location}: {_one_line(error)}") from error
 
     def _write(
-        self, snapshot: DeltaSnapshot, files: Sequence[StagedFile], values: Mapping[str, int], about: Mapping[str, Any]
+        self,
+        snapshot: DeltaSnapshot,
+        files: Sequence[StagedFile],
+        values: Mapping[str, int],
+        about: Mapping[str, Any],
+        properties: Mapping[str, str] | None = None,
     ) -> None:
         """Append an entry right after the snapshot.
 
         Raises LostRace when there is one, ForeignChange, ConfigError where none can be exclusive, OSError.
         """
-        self._put(snapshot, ours(snapshot.state, files, values, about))
+        self._put(snapshot, ours(snapshot.state, files, values, about, properties))
 
     def _put(self, snapshot: DeltaSnapshot, actions: Sequence[Action]) -> None:
         check_writable(snapshot.state, self._location)

@@ -7,7 +7,8 @@ from typing import Any
 from urllib.parse import quote
 
 from writer.rooms.columnar import StagedFile
-from writer.tables.base import ForeignChange
+from writer.rooms.report import file_from_json, file_to_json
+from writer.tables.base import Batch, Committed, ForeignChange, Gap
 from writer.tables.log import Action, State
 
 _READER, _WRITER = 1, 2  # versions of the protocol
@@ -20,9 +21,13 @@ _HARMLESS = {
 
 
 def ours(
-    state: State, files: Iterable[StagedFile], values: Mapping[str, int], about: Mapping[str, Any]
+    state: State,
+    files: Iterable[StagedFile],
+    values: Mapping[str, int],
+    about: Mapping[str, Any],
+    properties: Mapping[str, str] | None = None,
 ) -> list[Action]:
-    """Return the actions of an entry that adds files and moves `txn` values, and says `about` of itself."""
+    """Return the actions of an entry: files it adds, `txn` values and properties it sets, what it says of itself."""
     columns, now = state.metadata["partitionColumns"], int(time.time() * 1000)
     said = {
         "timestamp": now, "operation": "WRITE",
@@ -30,7 +35,34 @@ def ours(
         "isBlindAppend": True, "engineInfo": "headrace", "headrace": json.dumps(about),
     }  # fmt: skip
     moves = [{"txn": {"appId": name, "version": at, "lastUpdated": now}} for name, at in values.items()]
-    return [{"commitInfo": said}, *moves, *(_add(columns, file, now) for file in files)]
+    configured = [{"metaData": _configured(state.metadata, properties)}] if properties else []
+    return [{"commitInfo": said}, *configured, *moves, *(_add(columns, file, now) for file in files)]
+
+
+def batch_said(batch: Batch) -> dict[str, Any]:
+    """Return what the entry of a batch says of itself."""
+    side = {place: [file_to_json(file) for file in files] for place, files in batch.side_files.items()}
+    return {"kind": "batch", "id": batch.id, "side_files": side, **batch.facts}
+
+
+def gap_said(gap: Gap) -> dict[str, Any]:
+    """Return what the entry of a gap says of itself: its ticket."""
+    ranges = [
+        {
+            "topic": r.part.topic, "incarnation": r.part.incarnation, "partition": r.part.partition,
+            "start": r.start, "end": r.end,
+        }
+        for r in gap.ranges
+    ]  # fmt: skip
+    return {"kind": "gap", "id": gap.id, "cause": gap.cause, **gap.facts, "ranges": ranges}
+
+
+def landed(version: int, about: Mapping[str, Any]) -> Committed | None:
+    """Return what moved the frontier in an entry that says this of itself; None when it did not."""
+    if about.get("kind") not in ("batch", "gap"):
+        return None
+    side = {place: [file_from_json(f) for f in files] for place, files in about.get("side_files", {}).items()}
+    return Committed(version, about["id"], about, side)
 
 
 def changed(metadata: Action, schema: str, changes: Mapping[str, str], epoch: int | None) -> list[Action]:
@@ -75,6 +107,13 @@ def check_writable(state: State, location: str) -> None:
             f"another client set {_FORGETTING} on the table at {location}: the next checkpoint forgets offsets that "
             "did not move for that long, and they would be read again. Unset it, then start again."
         )
+
+
+def _configured(metadata: Action, properties: Mapping[str, str]) -> Action:
+    """Return the metadata with further properties. What a checkpoint said of it carries nulls and pairs for maps."""
+    kept = {key: value for key, value in metadata.items() if value is not None}
+    provider = {"provider": metadata["format"]["provider"], "options": dict(metadata["format"].get("options") or {})}
+    return {**kept, "format": provider, "configuration": {**(metadata.get("configuration") or {}), **properties}}
 
 
 def _add(columns: Sequence[str], file: StagedFile, now: int) -> Action:

@@ -1,0 +1,59 @@
+"""When a pipeline is started again inside the process, and how its end is told from any other."""
+
+import pytest
+
+from writer.again import RESTARTS_MAX, WINDOW_S, Again, GiveUp, causes, decide, tells_of_loss
+
+
+def test_pauses_grow_and_then_it_is_given_up():
+    at, earlier, pauses = 0.0, [], []
+    while isinstance(found := decide(earlier, at), Again):
+        earlier.append(at)
+        pauses.append(found.pause_s)
+        at += found.pause_s
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0]
+    assert len(pauses) == RESTARTS_MAX
+    assert found == GiveUp("it was started again 6 times within 10 minutes")
+
+
+def test_what_is_long_ago_is_forgiven():
+    assert decide([0.0] * RESTARTS_MAX, WINDOW_S - 1) == GiveUp("it was started again 6 times within 10 minutes")
+    assert decide([0.0] * RESTARTS_MAX, WINDOW_S) == Again(1.0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] Some data may have been lost because they are not available",
+        "IllegalStateException: Partition clicks-0's offset was changed from 30 to 10, some data may have been missed",
+        "Caused by: org.apache.kafka.clients.consumer.OffsetOutOfRangeException: Fetch position",
+        "org.apache.kafka.common.errors.UnknownTopicOrPartitionException: This server does not host this",
+    ],
+)
+def test_what_spark_and_kafka_say_of_lost_offsets_is_known(text):
+    assert tells_of_loss(text)
+
+
+@pytest.mark.parametrize("text", ["java.io.IOException: No space left on device", "AssertionError: records", ""])
+def test_other_failures_are_none(text):
+    assert not tells_of_loss(text)
+
+
+def test_the_cause_is_found_below_what_spark_wraps_around_it():
+    class Captured(Exception):
+        """As Spark's: the cause is in an attribute of its own."""
+
+        def __init__(self, text, cause=None):
+            super().__init__(text)
+            self._cause = cause
+
+    inner = Captured("KAFKA_DATA_LOSS")
+    inner.__context__ = RuntimeError("while reading")
+    outer = Captured("the query ended", Captured("job aborted", inner))
+    assert causes(outer).splitlines() == [
+        "Captured: the query ended", "Captured: job aborted", "Captured: KAFKA_DATA_LOSS",
+        "RuntimeError: while reading",
+    ]  # fmt: skip
+    inner.__context__ = outer  # a ring ends
+    assert causes(outer).count("the query ended") == 1
+    assert causes(None) == ""

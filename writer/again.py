@@ -1,0 +1,63 @@
+"""When a pipeline that failed is started again inside the process: a log changed under it, and that not too often.
+
+Pure. What a start then finds, a gap or a new incarnation, `writer/frontier.py` decides.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+RESTARTS_MAX = 6  # within the window: a minute of pauses, enough for a topic to be deleted and created again
+WINDOW_S = 600.0
+_PAUSE_FIRST_S, _PAUSE_MAX_S = 1.0, 30.0
+# What Spark 4.0 and Kafka's clients say, anywhere in the chain of causes, when offsets that a query counts on are gone.
+_SIGNS = (
+    "KAFKA_DATA_LOSS",
+    "data may have been lost",
+    "data may have been missed",
+    "OffsetOutOfRangeException",
+    "UnknownTopicOrPartitionException",
+    "UnknownTopicIdException",
+    "InconsistentTopicIdException",
+    "KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED",
+    "MISMATCHED_TOPIC_PARTITIONS_BETWEEN_END_OFFSET_AND_PREFETCHED",
+    "LOST_TOPIC_PARTITIONS_IN_END_OFFSET_WITH_TRIGGER_AVAILABLENOW",
+    "END_OFFSET_HAS_GREATER_OFFSET_FOR_TOPIC_PARTITION_THAN",
+)
+
+
+@dataclass(frozen=True)
+class Again:
+    """Start once more after a pause."""
+
+    pause_s: float
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """Let the error end the pipeline."""
+
+    reason: str
+
+
+def decide(earlier_s: Sequence[float], now_s: float) -> Again | GiveUp:
+    """Choose whether a pipeline whose log changed is started again, by the times of its earlier restarts."""
+    recent = [at for at in earlier_s if now_s - at < WINDOW_S]
+    if len(recent) >= RESTARTS_MAX:
+        return GiveUp(f"it was started again {len(recent)} times within {WINDOW_S / 60:.0f} minutes")
+    return Again(min(_PAUSE_FIRST_S * 2 ** len(recent), _PAUSE_MAX_S))
+
+
+def tells_of_loss(text: str) -> bool:
+    """Tell whether an error, its causes included, says that Kafka lacks offsets that were counted on."""
+    return any(sign in text for sign in _SIGNS)
+
+
+def causes(error: BaseException | None) -> str:
+    """Write out an error and all its causes. Spark keeps them in an attribute of its own, with traces of the JVM."""
+    texts: list[str] = []
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        texts.append(f"{type(error).__name__}: {error}")
+        error = getattr(error, "_cause", None) or error.__cause__ or error.__context__
+    return "\n".join(texts)

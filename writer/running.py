@@ -1,0 +1,134 @@
+"""A pipeline with its query, watched until it ends, and started again when a log of Kafka's changed under it."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from typing import Any
+
+from writer import again, log
+from writer.errors import Draining, Fenced, HeadraceError, LogMoved, TopicMissing
+from writer.kafka import BrokerUnreachable
+from writer.pipeline import PipelineRun
+from writer.progress import Progress
+
+_LOOK_S = 0.2  # between two looks at the queries
+
+
+class Running:
+    """One pipeline of a driver, over all its starts in this process."""
+
+    def __init__(self, progress: Progress, begin: Callable[["Running", bool], None]) -> None:
+        """`begin` makes the next start (its flag: leave Spark's checkpoint aside) and sets `pipeline` and `query`."""
+        self.progress, self._begin = progress, begin
+        self.pipeline: PipelineRun | None = None
+        self.query: Any = None
+        self.error: BaseException | None = None
+        self.shown = ExitStack()  # what lets others see this start
+        self._restarts_s: list[float] = []
+        self._due_s: float | None = None  # when the next start is to be made
+        self._moved: LogMoved | None = None  # why the query was told to end
+
+    def begin(self, *, new_run: bool = False) -> None:
+        """Start. What fails is kept as the error: it is this pipeline's alone."""
+        self.pipeline, self.query, self.error, self._moved, self._due_s = None, None, None, None, None
+        try:
+            self._begin(self, new_run)
+            self.progress.running()
+        except Exception as error:  # noqa: BLE001 - one pipeline fails alone; its error decides the exit code
+            self.error = error
+
+    def look(self, *, stopping: bool) -> bool:
+        """Attend to it. True once it has ended for good."""
+        if self.query is not None and self.query.isActive:
+            moved = self.progress.view().log_moved
+            if (stopping or moved) and self.pipeline is not None and self.pipeline.drain():
+                self._moved = LogMoved(moved) if moved and not stopping else None
+                self.query.stop()
+            return False
+        if self._due_s is None:
+            assert self.pipeline is not None, "a query has a pipeline"
+            self.error = self._moved or self.pipeline.error or self.query.exception()
+        elif stopping:
+            self.error = None  # nothing is under way; what is left is the next start's
+        elif time.monotonic() < self._due_s:
+            return False
+        else:
+            self.begin()
+            if self.error is None:
+                return False
+        return self._ended(stopping=stopping)
+
+    def fail(self) -> None:
+        """Say what it ended with."""
+        self._judge()
+        self.shown.close()
+        self.progress.failed(words(self.error))
+        code = self.error.exit_code if isinstance(self.error, HeadraceError) else 1
+        log.warning("pipeline_failed", pipeline=self.progress.pipeline, exit_code=code, error=words(self.error))
+        if not isinstance(self.error, HeadraceError):
+            log.detail(self.error)
+
+    def _ended(self, *, stopping: bool) -> bool:
+        if self.error is None or isinstance(self.error, Draining):
+            self.error = None
+            self.shown.close()
+            self.progress.stopped()
+            log.event("pipeline_stopped", pipeline=self.progress.pipeline)
+            return True
+        self._judge()
+        if not stopping and (why := self._log_changed()) and self._planned(why):
+            return False
+        self.fail()
+        return True
+
+    def _judge(self) -> None:
+        """Two writers on one checkpoint make each other fail in many ways; the one that was replaced is just fenced."""
+        if self.pipeline is not None and not isinstance(self.error, Fenced) and not self.pipeline.owns_table():
+            name = self.progress.pipeline
+            self.error = Fenced(
+                f"pipeline {name!r} was started again: another writer runs. Stop one of them. ({words(self.error)})"
+            )
+
+    def _log_changed(self) -> str:
+        """Say why another start may go on where this one failed; empty when it would fail in the same way."""
+        if isinstance(self.error, LogMoved | TopicMissing):
+            return words(self.error)
+        if isinstance(self.error, BrokerUnreachable) and self._restarts_s:
+            return words(self.error)
+        if isinstance(self.error, HeadraceError) or self.pipeline is None:
+            return ""
+        if why := self.pipeline.log_moved():
+            return why
+        return words(self.error) if again.tells_of_loss(again.causes(self.error)) else ""
+
+    def _planned(self, why: str) -> bool:
+        """Plan the next start; False when there were too many."""
+        name, now_s = self.progress.pipeline, time.monotonic()
+        match again.decide(self._restarts_s, now_s):
+            case again.GiveUp(reason):
+                log.warning("restart_given_up", pipeline=name, reason=reason)
+                return False
+            case again.Again(pause_s):
+                self._restarts_s.append(now_s)
+                self._due_s = now_s + pause_s
+        self.shown.close()
+        self.progress.restarting(why)
+        log.warning("pipeline_restarting", pipeline=name, pause_seconds=pause_s, because=why)
+        return True
+
+
+def watch(running: Iterable[Running], stop: threading.Event) -> None:
+    """Wait until all have ended, noting each end as it comes; drain when asked to stop."""
+    waiting = list(running)
+    while waiting:
+        if stop.wait(_LOOK_S):
+            time.sleep(_LOOK_S)  # once it is set, waiting for it does not wait
+        waiting = [r for r in waiting if not r.look(stopping=stop.is_set())]
+
+
+def words(error: BaseException | None) -> str:
+    """Return a sentence of ours whole, of any other error its kind and first line."""
+    if isinstance(error, HeadraceError):
+        return str(error)
+    return f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}"

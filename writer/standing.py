@@ -1,0 +1,112 @@
+"""How a start finds its topics: which lives they live, where each part reads on, what Kafka has lost meanwhile."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, assert_never
+
+from writer import log
+from writer.config import Pipeline
+from writer.errors import LogChanged
+from writer.frontier import Begin, Gap, Held, Refuse, decide, incarnations, number, reborn, without_id
+from writer.kafka import Cluster, Topic
+from writer.rooms.report import Source
+from writer.tables.base import Part, Range, Snapshot
+
+_LOOKS = 3  # at a log that seems too short: right after a leader has changed it may (KAFKA-7703)
+_LOOK_AGAIN_S = 2.0
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a start reads on."""
+
+    topic_ids: Mapping[str, str]  # topic → id that it has now
+    incarnations: Mapping[str, Sequence[str]]  # those that are new to the table included
+    parts: Mapping[Source, Part]
+    fresh: Mapping[Part, int] = field(default_factory=dict)  # parts that the table does not know, and where they begin
+    offsets: Mapping[Source, int] = field(default_factory=dict)
+    lost: Sequence[Range] = ()  # between the frontier and these offsets
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """Topic → number of its incarnation."""
+        return {topic: number(self.incarnations[topic], found) for topic, found in self.topic_ids.items()}
+
+
+def find(
+    settings: Pipeline, cluster: Cluster, topics: Mapping[str, Topic], snapshot: Snapshot, wait: Callable[[float], Any]
+) -> Standing:
+    """Hold the table's frontier against Kafka. `wait` waits some seconds.
+
+    Raises LogChanged when the configuration or the log says to stop, BrokerUnreachable.
+    """
+    known, now = snapshot.incarnations(), {topic.name: topic.id for topic in topics.values()}
+    if settings.on_new_incarnation == "stop":
+        _stop_at_reborn(known, now)
+    for topic in without_id(now):
+        log.warning("topic_without_id", topic=topic, reason="its brokers are older than Kafka 2.8")
+    ids = incarnations(known, now)
+    parts = {
+        (t.name, p): Part(t.name, number(ids[t.name], t.id), p) for t in topics.values() for p in range(t.partitions)
+    }
+    frontier = {source: snapshot.frontier(part) for source, part in parts.items()}
+    fresh = _initial(settings, cluster, [s for s, at in frontier.items() if at is None], snapshot)
+    at = {part: fresh[s] if (known_at := frontier[s]) is None else known_at for s, part in parts.items()}
+    for look in range(1, _LOOKS + 1):
+        decision = decide(at, _held(cluster, parts), settings.on_data_loss)
+        if not isinstance(decision, Refuse) or look == _LOOKS:
+            break
+        wait(_LOOK_AGAIN_S)
+    match decision:
+        case Begin(offsets):
+            lost: Sequence[Range] = ()
+        case Gap(lost, offsets):
+            pass
+        case Refuse(reason):
+            raise LogChanged(reason)
+        case _:
+            assert_never(decision)
+    begin = {source: offsets[part] for source, part in parts.items()}
+    return Standing(now, ids, parts, {parts[s]: o for s, o in fresh.items()}, begin, lost)
+
+
+def _stop_at_reborn(known: Mapping[str, Sequence[str]], now: Mapping[str, str]) -> None:
+    for topic, (before, found) in reborn(known, now).items():
+        raise LogChanged(
+            f"topic {topic!r} was deleted and created again (id {found}, the table knows {before}). "
+            "Set on_new_incarnation: start to read it from its beginning. If it is a copy of the same records in "
+            "another cluster, `headrace topic adopt` goes on where the table ends."
+        )
+
+
+def _initial(settings: Pipeline, cluster: Cluster, sources: list[Source], snapshot: Snapshot) -> dict[Source, int]:
+    """Offsets where parts begin that the table has never seen.
+
+    A further partition or incarnation of a topic that the table knows begins at 0: what Kafka does not hold of it any
+    more was lost. Another topic begins where the configuration says; with its first record, once the pipeline is
+    running.
+    """
+    known = snapshot.incarnations()
+    begun = [source for source in sources if known.get(source[0])]
+    new = [source for source in sources if not known.get(source[0])]
+    if not new:
+        return dict.fromkeys(begun, 0)
+    position: Any = "earliest" if snapshot.epoch else settings.start
+    match position:
+        case "latest":
+            found = cluster.readable(new)
+        case {"timestamp": when}:
+            readable = cluster.readable(new)
+            found = {source: min(offset, readable[source]) for source, offset in cluster.at(when, new).items()}
+        case {"offsets": wanted}:
+            given = {(t, p): o for t, ps in wanted.items() for p, o in ps.items()}
+            rest = cluster.earliest([s for s in new if s not in given])
+            found = {source: given.get(source, rest.get(source, 0)) for source in new}
+        case _:
+            found = cluster.earliest(new)
+    return {**dict.fromkeys(begun, 0), **found}
+
+
+def _held(cluster: Cluster, parts: Mapping[Source, Part]) -> dict[Part, Held]:
+    earliest, ends = cluster.earliest(parts), cluster.latest(parts)
+    return {part: Held(earliest[source], ends[source]) for source, part in parts.items()}
