@@ -60,7 +60,14 @@ def _given(parameter: Any) -> str:
 
 def _exit_codes() -> list[str]:
     lines = ["## Exit codes", "", "| code | meaning |", "| --- | --- |", "| 0 | done |"]
-    kinds = (errors.HeadraceError, errors.ConfigError, errors.CheckpointUnusable, errors.Fenced, errors.LimitReached)
+    kinds = (
+        errors.HeadraceError,
+        errors.ConfigError,
+        errors.LogChanged,
+        errors.CheckpointUnusable,
+        errors.Fenced,
+        errors.LimitReached,
+    )
     lines += [f"| {kind.exit_code} | {(kind.__doc__ or '').splitlines()[0]} |" for kind in kinds]
     return [*lines, ""]
 
@@ -112,7 +119,7 @@ def _environment() -> list[str]:
         "| `HEADRACE_CACHE` | where fetched Java parts are kept (default: `~/.cache/headrace`) |",
         "| `HEADRACE_JARS` | directory with Spark's Kafka jars; nothing is fetched |",
         "| `HEADRACE_IVY_SETTINGS` | an Ivy settings file, to fetch from a mirror |",
-        "| `HEADRACE_FAULT` | for tests: `point:n` kills the process the n-th time it passes a point |",
+        "| `HEADRACE_FAULT` | for tests: `point:n` kills the process the n-th time it passes a point; `:file` holds it |",
         "| `HEADRACE_TEST_SERVERS` | `containers`: the test suite takes its servers from a container daemon |",
     ]  # fmt: skip
 

@@ -60,20 +60,29 @@ def offsets(table: Path) -> dict[Source, list[int]]:
 
 
 def check(lake: Path, pipeline: str, ends: Mapping[Source, int] | None = None) -> dict[Source, int]:
-    """Assert that every offset below the frontier is in the table or the dead letters exactly once, and none above.
+    """Assert that every offset below the frontier is in the table, the dead letters or a gap exactly once, none above.
 
     With `ends`: that the frontier has reached them. Returns the frontier.
     """
     good, bad = offsets(lake), offsets(lake.with_name(lake.name + "_dead_letters"))
-    frontier = _frontier(lake, pipeline)
+    frontier, lost = _frontier(lake, pipeline), gaps(lake)
     for source, end in frontier.items():
-        found = sorted([*good.get(source, []), *bad.get(source, [])])
+        found = sorted([*good.get(source, []), *bad.get(source, []), *lost.get(source, [])])
         assert found == list(range(end)), f"{source}: frontier {end}; {_difference(found, end)}"
     for source in {*good, *bad}:
         assert source in frontier, f"{source} has rows and no frontier"
     if ends is not None:
         assert frontier == dict(ends)
     return frontier
+
+
+def gaps(table: Path) -> dict[Source, list[int]]:
+    """Offsets that are recorded as lost, by source."""
+    found: dict[Source, list[int]] = {}
+    for commit in replay(table).commits:
+        for r in commit["ranges"] if commit["kind"] == "gap" else []:  # type: ignore[attr-defined]
+            found.setdefault((r["topic"], r["partition"]), []).extend(range(r["start"], r["end"]))
+    return found
 
 
 def check_rows(lake: Path, pipeline: str) -> None:

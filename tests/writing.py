@@ -1,6 +1,7 @@
 """Running the real writer as a user does: `headrace run`, in a process of its own."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,7 +13,8 @@ from typing import Any
 
 import psutil
 import yaml
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests import oracle
 from writer.embedded.events import produce
@@ -76,6 +78,27 @@ class Site:
             return {s: consumer.get_watermark_offsets(TopicPartition(*s), timeout=10)[1] for s in sources}
         finally:
             consumer.close()
+
+    def forget(self, topic: str, before: Mapping[int, int]) -> None:
+        """Let Kafka delete the records of partitions before an offset, as retention does."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        wanted = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
+        for future in admin.delete_records(wanted).values():
+            future.result(timeout=30)
+
+    def again(self, topic: str, partitions: int = 1) -> None:
+        """Delete a topic and create it again under its name."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin.delete_topics([topic])[topic].result(timeout=30)
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(timeout=30)
+            except KafkaException:  # the deletion is still under way
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+            else:
+                return
 
     def start(self, *flags: str, env: Mapping[str, str] | None = None) -> "Writer":
         """Start the writer."""
@@ -143,6 +166,12 @@ class Writer:
             assert self.process.poll() is None, f"the writer ended with {self.process.returncode}:\n{self.said()}"
             assert time.monotonic() < deadline, f"not within {seconds} s:\n{self.said()}"
             time.sleep(0.05)
+
+    def stop(self) -> str:
+        """Ask it to stop as a supervisor does, and expect that it does well. Returns what it said."""
+        self.process.send_signal(signal.SIGTERM)
+        assert self.wait(60) == 0, self.said()
+        return self.said()
 
     def commits(self) -> int:
         return self.said().count("batch_committed")

@@ -11,6 +11,7 @@ import typer
 
 from writer.errors import HeadraceError
 from writer.surface.schema_verbs import schema
+from writer.topic import topic
 
 app = typer.Typer(
     name="headrace",
@@ -238,6 +239,7 @@ def plan(
 
 
 app.add_typer(schema)
+app.add_typer(topic, name="topic")
 
 
 def compose() -> typer.Typer:

@@ -108,6 +108,15 @@ class Cluster:
         answers = self._admin.describe_configs(resources, request_timeout=self._seconds)
         return {r.name: str(self._result(future)["cleanup.policy"].value) for r, future in answers.items()}
 
+    def committed(self, group: str, sources: Iterable[Source]) -> dict[Source, int]:
+        """Offsets that a consumer group has committed, where it has. Raises BrokerUnreachable."""
+        request = [ConsumerGroupTopicPartitions(group, [TopicPartition(*source) for source in sources])]
+        if not request[0].topic_partitions:
+            return {}
+        (answer,) = self._admin.list_consumer_group_offsets(request, request_timeout=self._seconds).values()
+        found = self._result(answer).topic_partitions
+        return {(tp.topic, tp.partition): int(tp.offset) for tp in found if tp.offset >= 0 and not tp.error}
+
     def mirror(self, group: str, frontier: Mapping[Source, int]) -> None:
         """Write the offsets to a consumer group, for tools that show its lag. Raises HeadraceError."""
         offsets = [TopicPartition(topic, partition, offset) for (topic, partition), offset in frontier.items()]

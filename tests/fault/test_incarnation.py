@@ -2,30 +2,29 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests import oracle
 from tests.writing import Site
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]
+BY_INCARNATION = ("_incarnation, count(*), count(DISTINCT _offset)", "GROUP BY ALL ORDER BY 1")
 
 
-def _again(site: Site, name: str) -> None:
-    admin = AdminClient({"bootstrap.servers": site.bootstrap})
-    admin.delete_topics([name])[name].result(timeout=30)
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            admin.create_topics([NewTopic(name, 1, 1)])[name].result(timeout=30)
-        except KafkaException:  # the deletion is still under way
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-        else:
-            return
+@pytest.fixture
+def watchful(site: Site) -> Site:
+    """A site whose drivers ask Kafka every half second, and commit every two."""
+    site.overrides["kafka"] = {
+        "bootstrap_servers": site.bootstrap, "request_timeout": "10 s", "lag_interval": "500 ms",
+    }  # fmt: skip
+    return site
+
+
+def lake_of(site: Site, name: str, **settings: object) -> Path:
+    return site.pipeline("events", [name], commit={"max_delay": "2 s"}, **settings)
 
 
 def test_a_topic_created_again_is_read_from_its_beginning_under_a_new_incarnation(site: Site, topic: MakeTopic) -> None:
@@ -33,11 +32,11 @@ def test_a_topic_created_again_is_read_from_its_beginning_under_a_new_incarnatio
     lake = site.pipeline("events", [name])
     site.fill(name, 300)
     site.once()
-    _again(site, name)
+    site.again(name)
     site.fill(name, 500, seed=8)  # more than before: by offsets alone, nothing would look wrong
     said = site.once()
     assert "was deleted and created again" in said
-    counts = oracle.rows(lake, "_incarnation, count(*), count(DISTINCT _offset)", "GROUP BY ALL ORDER BY 1")
+    counts = oracle.rows(lake, *BY_INCARNATION)
     assert counts == [(1, 300, 300), (2, 500, 500)]
     site.fill(name, 50, seed=9)
     assert "run_began" not in site.once()
@@ -49,5 +48,74 @@ def test_on_new_incarnation_stop_stops_with_the_mend(site: Site, topic: MakeTopi
     site.pipeline("events", [name], on_new_incarnation="stop")
     site.fill(name, 10)
     site.once()
-    _again(site, name)
+    site.again(name)
     assert "Set on_new_incarnation: start" in site.once(code=2)
+
+
+@pytest.mark.parametrize("again", [100, 700])  # fewer records than before, and more
+def test_a_topic_created_again_while_it_is_read_goes_on_in_the_same_process(
+    watchful: Site, topic: MakeTopic, again: int
+) -> None:
+    name = topic(1)
+    lake = lake_of(watchful, name)
+    watchful.fill(name, 300)
+    writer = watchful.start()
+    writer.until(lambda: writer.commits() == 1)
+    watchful.again(name)
+    watchful.fill(name, again, seed=8)
+    writer.until(lambda: oracle.rows(lake, *BY_INCARNATION)[1:] == [(2, again, again)], seconds=90)
+    said = writer.stop()
+    assert "pipeline_restarting" in said
+    assert oracle.rows(lake, *BY_INCARNATION) == [(1, 300, 300), (2, again, again)]
+    assert said.count("pipeline_started") <= 4
+
+
+def test_a_topic_created_again_between_planning_and_reading_gives_no_wrong_row(
+    watchful: Site, topic: MakeTopic
+) -> None:
+    name, flag = topic(1), watchful.root / "held"
+    lake = lake_of(watchful, name)
+    watchful.fill(name, 300)
+    writer = watchful.start(env={"HEADRACE_FAULT": f"before_stage:2:{flag}"})
+    writer.until(lambda: writer.commits() == 1)
+    watchful.fill(name, 300, seed=8)
+    writer.until(flag.exists)  # planned [300, 600), looked at the ids, and read nothing yet
+    watchful.again(name)
+    watchful.fill(name, 900, seed=9)
+    flag.unlink()
+    writer.until(lambda: oracle.rows(lake, *BY_INCARNATION)[1:] == [(2, 900, 900)], seconds=90)
+    said = writer.stop()
+    assert "pipeline_restarting" in said
+    assert oracle.rows(lake, *BY_INCARNATION) == [(1, 300, 300), (2, 900, 900)]
+    assert oracle.replay(lake).frontier[f"events/{name}@1/0"] == 300
+
+
+def test_one_created_again_while_it_is_read_stops_where_it_shall(watchful: Site, topic: MakeTopic) -> None:
+    name = topic(1)
+    lake = lake_of(watchful, name, on_new_incarnation="stop")
+    watchful.fill(name, 300)
+    writer = watchful.start()
+    writer.until(lambda: writer.commits() == 1)
+    watchful.again(name)
+    watchful.fill(name, 100, seed=8)
+    assert writer.wait(90) == 2
+    assert "Set on_new_incarnation: start" in writer.said()
+    assert oracle.rows(lake, *BY_INCARNATION) == [(1, 300, 300)]
+
+
+def test_a_topic_that_stays_away_ends_the_process_with_a_sentence(watchful: Site, topic: MakeTopic) -> None:
+    from confluent_kafka.admin import AdminClient
+
+    name = topic(1)
+    lake_of(watchful, name)
+    watchful.fill(name, 300)
+    writer = watchful.start()
+    writer.until(lambda: writer.commits() == 1)
+    admin = AdminClient({"bootstrap.servers": watchful.bootstrap})
+    began = time.monotonic()
+    admin.delete_topics([name])[name].result(timeout=30)
+    assert writer.wait(200) == 2
+    said = writer.said()
+    assert f"topic '{name}' does not exist" in said
+    assert "restart_given_up" in said
+    assert time.monotonic() - began > 30, "a topic that is created again within half a minute is waited for"

@@ -31,8 +31,9 @@ NODE_ID = 1
 class Broker:
     """A single node, broker and controller in one, whose data live in `directory`; auto-creates no topic unless told.
 
-    A directory that holds data is opened again as the same cluster. `overrides` are lines of server.properties that win
-    over the ones written here. `launch` belongs on a thread that outlives the broker (see Process).
+    One that `joins` another, which runs already, is a further broker of its cluster, and no controller. A directory
+    that holds data is opened again as the same cluster. `overrides` are lines of server.properties that win over the
+    ones written here. `launch` belongs on a thread that outlives the broker (see Process).
     """
 
     def __init__(
@@ -41,21 +42,24 @@ class Broker:
         *,
         port: int | None = None,
         auto_create: bool = False,
+        joins: "Broker | None" = None,
         overrides: Mapping[str, str] | None = None,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._directory = directory.absolute()
         free = free_ports(2)
         self.port = port or free[0]
-        self._controller_port = free[1]
+        self.controller_port = free[1]
+        self._joins = joins
         self._settings = {
-            **_settings(self._directory, self.port, self._controller_port),
+            **_settings(self._directory, self.port, self.controller_port),
+            **({} if joins is None else _joining(self.port, joins.controller_port)),
             "auto.create.topics.enable": str(auto_create).lower(),
             **(overrides or {}),
         }
         self._say = say
         self._process: Process | None = None
-        self._cluster_id = ""
+        self.cluster_id = ""
 
     @property
     def bootstrap(self) -> str:
@@ -88,7 +92,7 @@ class Broker:
             f"{jars}/*",
         ]
         self._format([*command, "kafka.tools.StorageTool"], properties)
-        self._cluster_id = _cluster_id(self._directory)
+        self.cluster_id = _cluster_id(self._directory)
         self._process = Process(
             "kafka",
             [*command, "kafka.Kafka", properties],
@@ -134,7 +138,8 @@ class Broker:
     def _format(self, tool: list[str], properties: Path) -> None:
         if (self._directory / "data" / "meta.properties").exists():
             return
-        cluster_id = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
+        cluster_id = self._joins and self._joins.cluster_id
+        cluster_id = cluster_id or base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
         out = subprocess.run(  # noqa: S603
             [*tool, "format", f"--cluster-id={cluster_id}", "--config", str(properties)],
             capture_output=True,
@@ -154,7 +159,7 @@ class Broker:
             found = admin.list_topics(timeout=2)
         except KafkaException:
             return False
-        if found.cluster_id != self._cluster_id:
+        if found.cluster_id != self.cluster_id:
             raise ServerFailed(
                 f"{self.bootstrap} is answered by another cluster ({found.cluster_id}). Take another port."
             )
@@ -181,6 +186,17 @@ def _settings(directory: Path, port: int, controller_port: int) -> dict[str, str
         "share.coordinator.state.topic.min.isr": "1",
         "group.initial.rebalance.delay.ms": "0",
         "log.cleaner.dedupe.buffer.size": str(8 * 2**20),  # of the heap; 128 MiB by default
+    }
+
+
+def _joining(port: int, controller_port: int) -> dict[str, str]:
+    """What is other for a second broker of the cluster with that controller."""
+    return {
+        "process.roles": "broker",
+        "node.id": str(NODE_ID + 1),
+        "controller.quorum.voters": f"{NODE_ID}@{LOOPBACK}:{controller_port}",
+        "listeners": f"PLAINTEXT://{LOOPBACK}:{port}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
     }
 
 

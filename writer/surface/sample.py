@@ -147,7 +147,7 @@ def _consumer(kafka: Kafka, start: Mapping[Source, int]) -> Iterator[Any]:
             "enable.auto.offset.store": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",  # retention may take the first records between the question and the read
-            "isolation.level": "read_uncommitted",  # as Spark's source reads
+            "isolation.level": "read_committed",  # as Spark's source reads
             "queued.min.messages": _AT_ONCE,  # a look needs no deep read-ahead
         }
     )

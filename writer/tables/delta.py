@@ -58,6 +58,16 @@ class DeltaSnapshot:
         """Return the first offset of this part that is not committed."""
         return self.state.transactions.get(app_id(self._pipeline, part))
 
+    def parts(self) -> dict[Part, int]:
+        """Every part that the table has a frontier of."""
+        found = {}
+        for name, at in self.state.transactions.items():
+            owner, *rest = name.split("/")
+            if owner == self._pipeline and len(rest) == 2:  # noqa: PLR2004 - as app_id writes it
+                topic, _, incarnation = rest[0].rpartition("@")
+                found[Part(topic, int(incarnation), int(rest[1]))] = at
+        return found
+
     @property
     def settled(self) -> int:
         """Version up to which side files are known to be applied; -1 when nothing is known."""

@@ -1,0 +1,155 @@
+"""Kafka loses offsets before they were read: exactly those are recorded, and everything else is in the table."""
+
+import json
+import signal
+from collections.abc import Callable
+from uuid import uuid4
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
+from typer.testing import CliRunner
+
+from tests import oracle
+from tests.writing import Site
+from writer.cli import app
+from writer.tables.base import Gap, Part, Range
+from writer.tables.delta import DeltaLake
+
+pytestmark = pytest.mark.slow
+MakeTopic = Callable[..., str]
+
+
+def headrace(*words: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "100"})
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_what_retention_took_is_one_entry_and_the_rest_is_in_the_table(site: Site, topic: MakeTopic) -> None:
+    name = topic(2)
+    lake = site.pipeline("events", [name])
+    site.fill(name, 1_000, broken=3)
+    site.once()
+    was = site.ends(name)
+    site.fill(name, 1_000, seed=8, broken=3)
+    site.forget(name, {0: was[name, 0] + 120, 1: was[name, 1]})
+    said = site.once()
+    oracle.check(lake, "events", site.ends(name))
+    assert oracle.gaps(lake) == {(name, 0): list(range(was[name, 0], was[name, 0] + 120))}
+    assert f"topic={name} incarnation=1 partition=0 start={was[name, 0]} end={was[name, 0] + 120} offsets=120" in said
+    assert "gap_recorded" not in site.once()
+    found = json.loads(headrace("status", site.config, "--json"))["pipelines"]["events"]["gaps"]
+    assert (found["count"], found["offsets"], found["last"]["cause"]) == (1, 120, "retention")
+    assert "1 gap with 120 lost offsets" in headrace("status", site.config)
+    version = next(n for n, c in enumerate(oracle.replay(lake).commits) if c["kind"] == "gap") + 1
+    assert "120 offsets gave no record because the log began later" in headrace(
+        "explain", site.config, "--version", version
+    )
+
+
+def test_a_start_killed_around_its_gap_records_it_once(site: Site, topic: MakeTopic) -> None:
+    name = topic(1)
+    lake = site.pipeline("events", [name])
+    site.fill(name, 100)
+    site.once()
+    site.fill(name, 100, seed=8)
+    site.forget(name, {0: 150})
+    for point in ("before_commit:1", "after_commit:1"):
+        site.once(env={"HEADRACE_FAULT": point}, code=-signal.SIGKILL)
+    site.once()
+    assert oracle.gaps(lake) == {(name, 0): list(range(100, 150))}
+    oracle.check(lake, "events", site.ends(name))
+
+
+def test_on_data_loss_stop_stops_with_the_mend_and_leaves_the_table(site: Site, topic: MakeTopic) -> None:
+    name = topic(1)
+    lake = site.pipeline("events", [name], on_data_loss="stop")
+    site.fill(name, 100)
+    site.once()
+    before = oracle.replay(lake)
+    site.fill(name, 100, seed=8)
+    site.forget(name, {0: 150})
+    assert "Set on_data_loss: record" in site.once(code=2)
+    assert oracle.replay(lake) == before
+
+
+def test_offsets_lost_while_it_runs_are_recorded_by_the_same_process(site: Site, topic: MakeTopic) -> None:
+    name = topic(2)
+    lake = site.pipeline("events", [name], commit={"max_delay": "1 h", "min_records": 1_500})
+    site.fill(name, 200)
+    writer = site.start()
+    writer.until(lambda: writer.commits() == 1)
+    was = site.ends(name)
+    site.fill(name, 1_000, seed=8)  # they wait for more
+    site.forget(name, {0: was[name, 0] + 250})
+    site.fill(name, 1_000, seed=9)
+    writer.until(lambda: "gap_recorded" in writer.said(), seconds=90)
+    writer.until(lambda: writer.commits() == 2, seconds=60)
+    said = writer.stop()
+    assert "pipeline_restarting" in said
+    assert oracle.gaps(lake) == {(name, 0): list(range(was[name, 0], was[name, 0] + 250))}
+    oracle.check(lake, "events", site.ends(name))
+
+
+def test_offsets_lost_under_the_tasks_are_recorded_by_the_same_process(site: Site, topic: MakeTopic) -> None:
+    name, flag = topic(1), site.root / "held"
+    lake = site.pipeline("events", [name], commit={"max_delay": "2 s"})
+    site.fill(name, 200)
+    writer = site.start(env={"HEADRACE_FAULT": f"before_stage:2:{flag}"})
+    writer.until(lambda: writer.commits() == 1)
+    site.fill(name, 1_000, seed=8)
+    writer.until(flag.exists)  # the batch is planned, and nothing of it is read
+    site.forget(name, {0: 600})
+    flag.unlink()
+    writer.until(lambda: "gap_recorded" in writer.said(), seconds=90)
+    writer.until(lambda: sum(oracle.check(lake, "events").values()) == 1_200, seconds=60)
+    writer.stop()
+    assert oracle.gaps(lake) == {(name, 0): list(range(200, 600))}
+
+
+def test_partitions_added_while_it_runs_are_read_from_their_first_record(site: Site, topic: MakeTopic) -> None:
+    name = topic(2)
+    lake = site.pipeline("events", [name], commit={"max_delay": "2 s"})
+    site.fill(name, 500)
+    writer = site.start()
+    writer.until(lambda: writer.commits() == 1)
+    AdminClient({"bootstrap.servers": site.bootstrap}).create_partitions([NewPartitions(name, 5)])[name].result(30)
+    writer.until(lambda: site.fill(name, 200, seed=8) and len(oracle.check(lake, "events")) == 5, seconds=90)
+    said = writer.stop()
+    assert "pipeline_restarting" not in said
+    assert "run_began" not in site.once(), "the checkpoint knows them too"
+    oracle.check(lake, "events", site.ends(name))
+
+
+def test_what_an_added_partition_lost_before_it_was_seen_is_a_gap(site: Site, topic: MakeTopic) -> None:
+    name = topic(1)
+    lake = site.pipeline("events", [name])
+    site.fill(name, 100)
+    site.once()
+    AdminClient({"bootstrap.servers": site.bootstrap}).create_partitions([NewPartitions(name, 2)])[name].result(30)
+    while site.ends(name).get((name, 1), 0) < 20:
+        site.fill(name, 100, seed=8)
+    site.forget(name, {1: 7})
+    site.once()
+    assert oracle.gaps(lake) == {(name, 1): list(range(7))}
+    oracle.check(lake, "events", site.ends(name))
+
+
+def test_a_log_shorter_than_the_table_is_refused_and_adopted_by_hand(site: Site, topic: MakeTopic) -> None:
+    """A table that is ahead of its log, as after an unclean election: no way to cut a log back from outside."""
+    name = topic(1)
+    lake = site.pipeline("events", [name])
+    site.fill(name, 300)
+    site.once()
+    table = DeltaLake(str(lake), "events")
+    ahead = Gap(uuid4().hex, table.snapshot().epoch, [Range(Part(name, 1, 0), 300, 340)], "test", {"run": 1})
+    table.record_gap(table.snapshot(), ahead)
+    said = site.once(code=2)
+    assert f"{name}/0 ends at 300, the table at 340" in said
+    assert "headrace topic adopt" in said
+    headrace("topic", "adopt", site.config, "--offsets", f"{name}:0=300", "--yes")
+    site.fill(name, 50, seed=8)
+    site.once()
+    assert oracle.rows(lake, "_incarnation, count(*), min(_offset)", "GROUP BY ALL ORDER BY 1") == [
+        (1, 300, 0), (2, 50, 300),
+    ]  # fmt: skip

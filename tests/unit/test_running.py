@@ -1,0 +1,164 @@
+"""A pipeline over its starts in one process: what ends it, what starts it again, and that it ends for good."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from writer import running
+from writer.errors import ConfigError, Draining, Fenced, LogChanged, LogMoved, TopicMissing
+from writer.kafka import BrokerUnreachable
+from writer.progress import Progress
+from writer.running import Running, watch
+
+
+class Query:
+    def __init__(self, error: BaseException | None) -> None:
+        self.isActive, self._error = False, error
+
+    def exception(self) -> BaseException | None:
+        return self._error
+
+
+class Pipeline:
+    """A pipeline whose end a test decides."""
+
+    def __init__(self, *, error: BaseException | None = None, moved: str = "", owner: bool = True) -> None:
+        self.error, self._moved, self._owner = error, moved, owner
+
+    def owns_table(self) -> bool:
+        return self._owner
+
+    def log_moved(self) -> str:
+        return self._moved
+
+
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Running]:
+    """Make a pipeline whose starts end as listed: with an error, in the query (Pipeline or Query), or well (None)."""
+    clock = [0.0]
+    monkeypatch.setattr(running.time, "monotonic", lambda: clock[0])
+
+    def made(*ends: object) -> Running:
+        left = list(ends)
+
+        def begin(r: Running, _: bool) -> None:
+            end = left.pop(0) if left else AssertionError("one start too many")
+            clock[0] += 5.0
+            if isinstance(end, BaseException):
+                raise end
+            r.pipeline = end if isinstance(end, Pipeline) else Pipeline()  # type: ignore[assignment]
+            r.query = end if isinstance(end, Query) else Query(None)
+
+        r = Running(Progress("clicks"), begin)
+        r.begin()
+        return r
+
+    return made
+
+
+def ended(r: Running) -> BaseException | None:
+    for _ in range(100):
+        if r.look(stopping=False):
+            return r.error
+        r._due_s = 0.0 if r._due_s is not None else None
+    raise AssertionError("it does not end")
+
+
+def test_what_ended_well_is_over(starts: Callable[..., Running]) -> None:
+    r = starts(None)
+    assert ended(r) is None
+    assert r.progress.view().state == "stopped"
+
+
+def test_a_log_that_moved_starts_it_again_and_is_forgotten(starts: Callable[..., Running]) -> None:
+    r = starts(Pipeline(error=LogMoved("created again")), None)
+    assert not r.look(stopping=False)
+    view = r.progress.view()
+    assert (view.state, view.error, view.restarts) == ("starting", "created again", 1)
+    assert ended(r) is None
+    assert (r.progress.view().state, r.progress.view().restarts) == ("stopped", 1)
+
+
+def test_spark_saying_so_starts_it_again(starts: Callable[..., Running]) -> None:
+    lost = RuntimeError("the query ended")
+    lost.__cause__ = RuntimeError("[KAFKA_DATA_LOSS] Some data may have been lost")
+    assert ended(starts(Query(lost), None)) is None
+
+
+def test_kafka_saying_so_starts_it_again_whatever_spark_said(starts: Callable[..., Running]) -> None:
+    odd = RuntimeError("java.util.NoSuchElementException: key not found: clicks-0")
+    assert ended(starts(Pipeline(error=odd, moved="clicks/0 begins at offset 9, beyond the table's 4"), None)) is None
+    assert ended(starts(Pipeline(error=odd), None)) is odd
+
+
+def test_a_topic_on_its_way_and_a_broker_after_it_are_waited_for(starts: Callable[..., Running]) -> None:
+    gone, silent = TopicMissing("topic 'clicks' does not exist"), BrokerUnreachable("no broker answers")
+    assert ended(starts(Pipeline(error=gone), gone, silent, gone, None)) is None
+
+
+def test_it_is_no_crash_loop(starts: Callable[..., Running]) -> None:
+    moved = LogMoved("created again")
+    r = starts(*[Pipeline(error=moved)] * 20)
+    assert ended(r) is moved
+    assert r.progress.view().restarts == 6
+    assert r.progress.view().state == "failed"
+
+
+@pytest.mark.parametrize(
+    "error", [ConfigError("no such field"), LogChanged("set on_data_loss: record"), BrokerUnreachable("silence")]
+)
+def test_other_errors_end_it(starts: Callable[..., Running], error: Exception) -> None:
+    assert ended(starts(Pipeline(error=error))) is error
+
+
+def test_a_start_that_refuses_after_a_restart_ends_it(starts: Callable[..., Running]) -> None:
+    refused = LogChanged("set on_new_incarnation: start")
+    assert ended(starts(Pipeline(error=LogMoved("created again")), refused)) is refused
+
+
+def test_one_that_was_replaced_is_not_started_again(starts: Callable[..., Running]) -> None:
+    assert isinstance(ended(starts(Pipeline(error=LogMoved("created again"), owner=False))), Fenced)
+
+
+def test_a_stop_between_two_starts_is_heeded(starts: Callable[..., Running]) -> None:
+    r = starts(Pipeline(error=LogMoved("created again")))
+    assert not r.look(stopping=False)
+    assert r.look(stopping=True)
+    assert (r.error, r.progress.view().state) == (None, "stopped")
+
+
+def test_a_drain_is_no_failure(starts: Callable[..., Running]) -> None:
+    assert ended(starts(Pipeline(error=Draining("asked to stop")))) is None
+
+
+def test_a_query_of_a_log_that_moved_is_told_to_end(starts: Callable[..., Running]) -> None:
+    r = starts(None, None)
+
+    class Idle(Query):
+        isActive = True  # noqa: N815 - Spark's name
+
+        def __init__(self) -> None:
+            self._error = None
+
+        def stop(self) -> None:
+            self.isActive = False
+
+    class Obedient(Pipeline):
+        def drain(self) -> bool:
+            return True
+
+    r.query, r.pipeline = Idle(), Obedient()  # type: ignore[assignment]
+    assert not r.look(stopping=False)
+    assert r.query.isActive
+    r.progress.moved("clicks/0 ends at offset 3, before the table's 4")
+    assert not r.look(stopping=False)
+    assert not r.query.isActive
+    assert not r.look(stopping=False)
+    assert r.progress.view().error == "clicks/0 ends at offset 3, before the table's 4"
+
+
+def test_all_are_waited_for(starts: Callable[..., Running]) -> None:
+    both = [starts(None), starts(None)]
+    watch(both, threading.Event())
+    assert {r.progress.view().state for r in both} == {"stopped"}

@@ -1,0 +1,132 @@
+"""How a start finds its topics: against a real table, and a Kafka whose logs a test decides."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from writer import standing
+from writer.config import Pipeline
+from writer.errors import LogChanged
+from writer.kafka import Topic
+from writer.tables.base import Part, Range
+from writer.tables.delta import DeltaLake
+
+
+class Cluster:
+    """One topic; per partition what the log holds, and where the oldest open transaction begins."""
+
+    def __init__(self, *held: tuple[int, int], id_: str = "a", stable: int | None = None) -> None:
+        self.held, self.id, self.stable = list(held), id_, stable
+        self.waited = 0
+
+    def topics(self) -> dict[str, Topic]:
+        return {"clicks": Topic("clicks", self.id, len(self.held))}
+
+    def earliest(self, sources):
+        return {s: self.held[s[1]][0] for s in sources}
+
+    def latest(self, sources):
+        return {s: self.held[s[1]][1] for s in sources}
+
+    def readable(self, sources):
+        return {s: end if self.stable is None else self.stable for s, end in self.latest(sources).items()}
+
+    def at(self, _when, sources):
+        return {s: self.held[s[1]][1] - 2 for s in sources}
+
+    def grows(self, _seconds: float) -> None:
+        """A leader that was behind catches up while it is waited for."""
+        self.waited += 1
+        self.held = [(first, end + 10) for first, end in self.held]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> DeltaLake:
+    made = DeltaLake(str(tmp_path / "lake"), "events")
+    made.create(pa.schema([("id", pa.int64()), ("hour", pa.string())]), ["hour"])
+    return made
+
+
+def settings(**more: Any) -> Pipeline:
+    return Pipeline.model_validate(
+        {"topics": ["clicks"], "table": {"location": "/lake"}, "event_time": {"field": "t"}, **more}
+    )
+
+
+def find(table: DeltaLake, cluster: Cluster, wait=lambda _: None, **more: Any) -> standing.Standing:
+    return standing.find(settings(**more), cluster, cluster.topics(), table.snapshot(), wait)  # type: ignore[arg-type]
+
+
+def known(table: DeltaLake, ids: list[str], frontier: Mapping[Part, int]) -> None:
+    table.begin(frontier, {"clicks": ids})
+
+
+def test_a_first_start_begins_where_the_configuration_says(table: DeltaLake) -> None:
+    cluster = Cluster((3, 9), (0, 5))
+    assert find(table, cluster).offsets == {("clicks", 0): 3, ("clicks", 1): 0}
+    assert find(table, cluster, start="latest").offsets == {("clicks", 0): 9, ("clicks", 1): 5}
+    found = find(table, cluster, start={"offsets": {"clicks": {0: 4}}})
+    assert found.offsets == {("clicks", 0): 4, ("clicks", 1): 0}
+    assert found.lost == ()
+
+
+def test_no_start_skips_a_transaction_that_is_open(table: DeltaLake) -> None:
+    cluster = Cluster((0, 9), stable=6)
+    assert find(table, cluster, start="latest").offsets == {("clicks", 0): 6}
+    assert find(table, cluster, start={"timestamp": "2026-11-20T05:00:00Z"}).offsets == {("clicks", 0): 6}
+
+
+def test_a_first_position_that_the_log_has_no_longer_is_a_gap(table: DeltaLake) -> None:
+    found = find(table, Cluster((3, 9)), start={"offsets": {"clicks": {0: 1}}})
+    assert found.lost == [Range(Part("clicks", 1, 0), 1, 3)]
+    assert (found.fresh, found.offsets) == ({Part("clicks", 1, 0): 1}, {("clicks", 0): 3})
+
+
+def test_what_retention_took_is_lost_exactly_up_to_the_log(table: DeltaLake) -> None:
+    known(table, ["a"], {Part("clicks", 1, 0): 4, Part("clicks", 1, 1): 4})
+    found = find(table, Cluster((7, 9), (4, 9)))
+    assert found.lost == [Range(Part("clicks", 1, 0), 4, 7)]
+    assert found.offsets == {("clicks", 0): 7, ("clicks", 1): 4}
+    with pytest.raises(LogChanged, match=r"no longer holds 3 offsets .*\[4, 7\) of clicks/0. Set on_data_loss: record"):
+        find(table, Cluster((7, 9), (4, 9)), on_data_loss="stop")
+
+
+def test_a_further_partition_begins_at_its_first_record_and_misses_none_in_silence(table: DeltaLake) -> None:
+    known(table, ["a"], {Part("clicks", 1, 0): 4})
+    found = find(table, Cluster((0, 9), (0, 5), (2, 5)), start="latest")
+    assert found.offsets == {("clicks", 0): 4, ("clicks", 1): 0, ("clicks", 2): 2}
+    assert found.lost == [Range(Part("clicks", 1, 2), 0, 2)]
+
+
+def test_a_topic_created_again_is_another_incarnation_from_its_first_record(table: DeltaLake) -> None:
+    known(table, ["a"], {Part("clicks", 1, 0): 4})
+    found = find(table, Cluster((1, 9), id_="b"))
+    assert found.incarnations == {"clicks": ["a", "b"]}
+    assert found.numbers == {"clicks": 2}
+    assert (found.fresh, found.lost) == ({Part("clicks", 2, 0): 0}, [Range(Part("clicks", 2, 0), 0, 1)])
+    with pytest.raises(LogChanged, match=r"id b, the table knows a\).*on_new_incarnation: start.*topic adopt"):
+        find(table, Cluster((1, 9), id_="b"), on_new_incarnation="stop")
+
+
+def test_an_incarnation_that_comes_back_is_read_on(table: DeltaLake) -> None:
+    """As when the configuration points at the former cluster once more."""
+    known(table, ["a", "b"], {Part("clicks", 1, 0): 4, Part("clicks", 2, 0): 2})
+    found = find(table, Cluster((0, 9)), on_new_incarnation="stop")
+    assert (found.numbers, found.offsets, found.fresh) == ({"clicks": 1}, {("clicks", 0): 4}, {})
+
+
+def test_a_log_that_was_cut_back_is_refused_and_one_that_only_seemed_so_is_not(table: DeltaLake) -> None:
+    known(table, ["a"], {Part("clicks", 1, 0): 20})
+    with pytest.raises(LogChanged, match=r"clicks/0 ends at 9, the table at 20.*headrace topic adopt"):
+        find(table, Cluster((0, 9)))
+    late = Cluster((0, 9))
+    assert find(table, late, late.grows).offsets == {("clicks", 0): 20}
+    assert late.waited == 2
+
+
+def test_brokers_without_topic_ids_are_said(table: DeltaLake, caplog: pytest.LogCaptureFixture) -> None:
+    find(table, Cluster((0, 9), id_="AAAAAAAAAAAAAAAAAAAAAA"))
+    assert "topic_without_id topic=clicks" in caplog.text

@@ -1,0 +1,181 @@
+"""Carries an adoption out: asks table and Kafka for the facts, shows what would become of the topics, writes it."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from rich.console import Console
+
+from writer.adopt import Asked, Line, Move, Plan, moves, plan, told
+from writer.config import Config, Pipeline
+from writer.errors import ConfigError, HeadraceError
+from writer.frontier import Held
+from writer.kafka import Cluster, Topic
+from writer.rooms.report import Source
+from writer.surface import lines, sample
+from writer.surface.http import announced, asked
+from writer.surface.words import plural
+from writer.tables.base import Adoption, Part
+from writer.tables.delta import DeltaLake, DeltaSnapshot
+
+_COMPARED_ROWS = 50  # of a partition, the last that the table has
+_COMPARED_PARTITIONS = 16  # of a topic, spread over all
+
+
+def adopt(
+    config: Config, name: str, wanted: Asked, group: str | None, *, write: bool, as_json: bool, now: datetime
+) -> int:
+    """Show the adoption of a pipeline's topics, and write it if told to. Raises HeadraceError when it cannot be."""
+    settings = config.pipelines[name]
+    table = DeltaLake(settings.table.location, name)
+    if not table.exists():
+        raise ConfigError(
+            f"pipeline {name!r} has no table at {settings.table.location}; there is nothing to go on with."
+        )
+    snapshot, cluster = table.snapshot(), sample.asked(config.kafka)
+    known, topics = snapshot.incarnations(), cluster.topics(settings.topics)
+    if group is not None:
+        wanted = Asked(wanted.renamed, {**_committed(cluster, group, topics, known), **wanted.offsets})
+    found = moves(known, topics, wanted)
+    ready = plan(found, known, *_facts(config, settings, cluster, snapshot, found, topics), wanted)
+    version = None
+    if write and found:
+        _nobody_runs(config, name)
+        version = table.adopt(
+            snapshot, Adoption(ready.incarnations, ready.starts, {"at": now.isoformat(), **told(ready)})
+        )
+    if as_json:
+        lines.emit_whole({"pipeline": name, "version": version, **told(ready), "partitions": _partitions(ready)})
+    else:
+        _show(lines.console(), name, ready, version)
+    return 0
+
+
+def _facts(
+    config: Config,
+    settings: Pipeline,
+    cluster: Cluster,
+    snapshot: DeltaSnapshot,
+    found: Sequence[Move],
+    topics: Mapping[str, Topic],
+) -> tuple[dict[Part, int], dict[Source, Held], dict[Source, bool]]:
+    """Ask table and Kafka: frontier of all parts, what each log holds, whether records at the same offsets agree."""
+    sources = [(move.topic, p) for move in found for p in range(topics[move.topic].partitions)]
+    earliest, ends = cluster.earliest(sources), cluster.latest(sources)
+    held = {source: Held(earliest[source], ends[source]) for source in sources}
+    frontier = snapshot.parts()
+    same: dict[Source, bool] = {}
+    for move in found:
+        if move.offsets == "kept":
+            ends_of = {p: at for p, at in frontier.items() if (p.topic, p.incarnation) == (move.old, move.old_number)}
+            for part in sorted(ends_of)[:: max(1, len(ends_of) // _COMPARED_PARTITIONS)]:
+                source = (move.topic, part.partition)
+                agree = _agree(config, settings, part, ends_of[part], source, held.get(source))
+                if agree is not None:
+                    same[source] = agree
+    return frontier, held, same
+
+
+def _agree(config: Config, settings: Pipeline, part: Part, end: int, source: Source, held: Held | None) -> bool | None:
+    """Compare the timestamps of the table's last rows of a part with the records at the same offsets.
+
+    None when there are none to compare: no rows so near the end, or Kafka does not hold them.
+    """
+    first = max(end - _COMPARED_ROWS, held.earliest if held else end)
+    if held is None or not first < end <= held.end:
+        return None
+    rows = _rows(settings.table.location, part, first, end)
+    batch = sample.read(config.kafka, {source: sample.Span(first, end)})
+    there = dict(zip(batch.column("offset").to_pylist(), batch.column("timestamp").to_pylist(), strict=True))
+    if not rows.keys() & there.keys():
+        return None
+    return all(there.get(offset) == at for offset, at in rows.items())
+
+
+def _rows(location: str, part: Part, first: int, end: int) -> dict[int, datetime]:
+    column = pc.field
+    wanted = (
+        (column("_topic") == part.topic) & (column("_incarnation") == part.incarnation)
+        & (column("_partition") == part.partition) & (column("_offset") >= first) & (column("_offset") < end)
+    )  # fmt: skip
+    try:
+        dataset = DeltaTable(location).to_pyarrow_dataset()
+        if "_offset" not in dataset.schema.names:
+            return {}
+        found = dataset.to_table(columns=["_offset", "_kafka_time"], filter=wanted)
+    except (DeltaError, OSError) as error:
+        raise HeadraceError(f"cannot read the table at {location}: {' '.join(str(error).split())}") from error
+    return dict(zip(found.column("_offset").to_pylist(), found.column("_kafka_time").to_pylist(), strict=True))
+
+
+def _committed(
+    cluster: Cluster, group: str, topics: Mapping[str, Topic], known: Mapping[str, Sequence[str]]
+) -> dict[Source, int]:
+    """Offsets of a consumer group, of the topics whose id the table does not know."""
+    moved = [t for t in topics.values() if t.id not in known.get(t.name, ())]
+    return cluster.committed(group, [(t.name, p) for t in moved for p in range(t.partitions)])
+
+
+def _nobody_runs(config: Config, name: str) -> None:
+    driver = announced(config.checkpoints, name)
+    if driver is not None and asked(driver, name) is not None:
+        raise HeadraceError(
+            f"a driver of pipeline {name!r} runs (process {driver.pid}, {driver.url}). Stop it, then adopt: it may "
+            "commit once more."
+        )
+
+
+def _partitions(plan: Plan) -> list[dict[str, Any]]:
+    return [
+        {
+            "topic": line.now.topic, "incarnation": line.now.incarnation, "partition": line.now.partition,
+            "table_end": line.table_end, "log_start": line.held.earliest, "log_end": line.held.end,
+            "start": line.start, "same_records": line.same,
+        }
+        for line in plan.lines
+    ]  # fmt: skip
+
+
+def _show(out: Console, name: str, plan: Plan, version: int | None) -> None:
+    if not plan.moves:
+        lines.sentence(out, f"{name}: nothing to adopt; the table knows the ids of all topics that it has read.")
+        return
+    for move in plan.moves:
+        of = [line for line in plan.lines if line.now.topic == move.topic]
+        compared = [line for line in of if line.same is not None]
+        how = "at the offsets that were given, as rows of a further incarnation"
+        if move.offsets == "kept":
+            proof = f"{plural(len(compared), 'partition')} compared: the same records" if compared else "none compared"
+            how = f"where the table ends ({proof})"
+        lines.sentence(
+            out,
+            f"{name}: {move.topic} (id {move.id}) goes on for {move.old} (incarnation {move.old_number}, id "
+            f"{move.old_id}) as incarnation {move.number}, {how}.",
+        )
+    columns = [lines.Column("partition", width_min=20), *(
+        lines.Column(title, right=True) for title in ("table ends at", "log begins at", "log ends at", "reads on at")
+    ), lines.Column("")]  # fmt: skip
+    out.print()
+    lines.Sheet(out, columns).add([
+        [
+            f"{line.now.topic}/{line.now.partition}", "-" if line.table_end is None else f"{line.table_end:,}",
+            f"{line.held.earliest:,}", f"{line.held.end:,}", f"{line.start:,}", _remark(line),
+        ]
+        for line in plan.lines
+    ])  # fmt: skip
+    out.print()
+    lines.sentence(
+        out,
+        "Nothing was written. Stop the driver if one runs, then the same with --yes writes it."
+        if version is None
+        else f"Written as version {version} of the table. Start the pipeline: it reads on from there.",
+    )
+
+
+def _remark(line: Line) -> str:
+    if line.start < line.held.earliest:
+        return f"the next start records {line.held.earliest - line.start:,} as a gap"
+    return ""
