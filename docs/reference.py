@@ -119,7 +119,7 @@ def _environment() -> list[str]:
         "| `HEADRACE_CACHE` | where fetched Java parts are kept (default: `~/.cache/headrace`) |",
         "| `HEADRACE_JARS` | directory with Spark's Kafka jars; nothing is fetched |",
         "| `HEADRACE_IVY_SETTINGS` | an Ivy settings file, to fetch from a mirror |",
-        "| `HEADRACE_FAULT` | for tests: `point:n` kills the process the n-th time it passes; `point:n:file` holds it |",
+        "| `HEADRACE_FAULT` | for tests: `point:n` kills the process the n-th time it passes, `:n:file` holds it |",
         "| `HEADRACE_TEST_SERVERS` | `containers`: the test suite takes its servers from a container daemon |",
     ]  # fmt: skip
 

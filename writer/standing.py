@@ -41,8 +41,14 @@ def find(
     Raises LogChanged when the configuration or the log says to stop, BrokerUnreachable.
     """
     known, now = snapshot.incarnations(), {topic.name: topic.id for topic in topics.values()}
-    if settings.on_new_incarnation == "stop":
-        _stop_at_reborn(known, now)
+    for topic, (before, found) in reborn(known, now).items():
+        if settings.on_new_incarnation == "stop":
+            raise LogChanged(
+                f"topic {topic!r} was deleted and created again (id {found}, the table knows {before}). "
+                "Set on_new_incarnation: start to read it from its beginning. If it is a copy of the same records in "
+                "another cluster, `headrace topic adopt` goes on where the table ends."
+            )
+        log.warning("topic_created_again", topic=topic, id=found, before=before, incarnation=len(known[topic]) + 1)
     for topic in without_id(now):
         log.warning("topic_without_id", topic=topic, reason="its brokers are older than Kafka 2.8")
     ids = incarnations(known, now)
@@ -68,15 +74,6 @@ def find(
             assert_never(decision)
     begin = {source: offsets[part] for source, part in parts.items()}
     return Standing(now, ids, parts, {parts[s]: o for s, o in fresh.items()}, begin, lost)
-
-
-def _stop_at_reborn(known: Mapping[str, Sequence[str]], now: Mapping[str, str]) -> None:
-    for topic, (before, found) in reborn(known, now).items():
-        raise LogChanged(
-            f"topic {topic!r} was deleted and created again (id {found}, the table knows {before}). "
-            "Set on_new_incarnation: start to read it from its beginning. If it is a copy of the same records in "
-            "another cluster, `headrace topic adopt` goes on where the table ends."
-        )
 
 
 def _initial(settings: Pipeline, cluster: Cluster, sources: list[Source], snapshot: Snapshot) -> dict[Source, int]:
