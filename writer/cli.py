@@ -190,7 +190,9 @@ def explain(
     version: Annotated[int | None, typer.Option("--version", min=0, help="The commit of this table version.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
-    """Explain why a batch was committed when it was, and what it cost. Without options: the last. Reads the lake only.
+    """Explain why a batch was committed when it was and what it cost, or what a gap holds. Without options: the last.
+
+    Reads the lake only.
 
     Exit codes: 0 shown, 1 a pipeline has no such commit, 2 configuration.
     """

@@ -11,7 +11,7 @@ from rich.console import Console
 from tests.commits import ABSENT, LIMITS, Lake, account
 from writer.config import Config
 from writer.errors import HeadraceError
-from writer.surface.explain import choose, explain
+from writer.surface.explain import choose, explain, told
 from writer.surface.words import reason
 from writer.tables.base import Entry
 
@@ -110,6 +110,19 @@ LOG = [
 )
 def test_a_commit_is_chosen_by_version_by_its_newest_batch_or_the_last(batch, version, expected):
     assert choose(LOG, batch=batch, version=version).entry.version == expected
+
+
+def test_a_gap_is_explained_where_it_is_the_last_or_asked_for():
+    gap = entry(
+        10, "gap", id="ticket-1", cause="retention", run=2, at="2026-11-20T12:00:00+00:00",
+        ranges=[{"topic": "clicks", "incarnation": 2, "partition": 0, "start": 5, "end": 1_205}],
+    )  # fmt: skip
+    for version in (None, 10):
+        assert choose([gap, *LOG], batch=None, version=version).entry is gap
+    assert choose([gap, *LOG], batch=1, version=None).entry.version == 9
+    found = told(choose([gap, *LOG], batch=None, version=None))
+    assert (found["kind"], found["id"], found["offsets"], found["run"]) == ("gap", "ticket-1", 1_200, 2)
+    assert "retention" in found["why"]
 
 
 @pytest.mark.parametrize(("batch", "version"), [(7, None), (None, 8), (0, 6)])

@@ -88,6 +88,18 @@ def test_names_follow_the_rule():
     assert len({metric.name for metric in CATALOGUE}) == len(CATALOGUE)
 
 
+def test_gaps_are_counted_by_the_driver_and_over_the_table_s_life(board):
+    lost = {"ranges": [{"start": 5, "end": 25}, {"start": 0, "end": 2}], "cause": "retention"}
+    before = scraped(board)
+    assert (before["headrace_gaps_total", "retention"], before["headrace_gaps_open",]) == (0, 0)
+    board["clicks"].restarting("a topic was created again")
+    board["clicks"].started(epoch=3, run=2, frontier={A: 25}, limits={}, buckets=[], recent=[], gaps=(4, 90), gap=lost)
+    found = scraped(board)
+    assert (found["headrace_gaps_total", "retention"], found["headrace_gap_offsets_total", "retention"]) == (1, 22)
+    assert (found["headrace_gaps_open",], found["headrace_gap_offsets_open",]) == (4, 90)
+    assert found["headrace_restarts_total",] == 1
+
+
 def test_values_are_those_of_the_pipeline(board):
     found = scraped(board)
     assert {outcome: found["headrace_records_total", outcome] for outcome in ("rows", "dead_letters")} == {

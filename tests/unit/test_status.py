@@ -8,16 +8,17 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from tests.commits import LIMITS, Lake, account, facts
+from tests.commits import LIMITS, PARTS, Lake, account, facts
 from writer.config import Config
 from writer.kafka import BrokerUnreachable, Topic
 from writer.progress import Commit, Progress, Sample
 from writer.surface import lake
 from writer.surface.facts import commit_rate, document
 from writer.surface.http import Driver, announce, me, serving
-from writer.surface.screen import line, screen, show
+from writer.surface.screen import block, line, screen, show
 from writer.surface.status import exit_code, look, status
 from writer.surface.words import plural, span
+from writer.tables.base import Gap, Range
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 A, B = ("clicks", 0), ("clicks", 1)
@@ -108,6 +109,26 @@ def test_the_lake_tells_frontier_commits_and_sums_since_the_last_start(config, w
     assert [p["frontier"] for p in found["lag"]["partitions"]] == [350, 0]
     assert found["lag"]["offsets"] == 650 + 1_000
     assert found["watermark_delay_seconds"] == 3600
+
+
+def test_gaps_are_shown_for_the_life_of_the_table(config, written):
+    written.commit(0, 100)
+    assert "gaps" not in drawn(seen(config))
+    about = {"run": 1, "at": "2026-11-20T12:00:00+00:00"}
+    for start, end in ((100, 350), (350, 400)):
+        lost = Gap(f"ticket-{start}", written.epoch, [Range(PARTS[0], start, end)], "retention", about)
+        written.table.record_gap(written.table.snapshot(), lost)
+    written.begin()
+    found = seen(config)
+    assert (found["gaps"]["count"], found["gaps"]["offsets"], found["gaps"]["last"]["id"]) == (2, 300, "ticket-350")
+    assert found["totals"]["commits"] == {}, "of this start"
+    assert "2 gaps with 300 lost offsets; the last at 2026-11-20 12:00:00 UTC, clicks/0 [350, 400)" in drawn(found)
+
+
+def drawn(found):
+    out = Console(width=200, file=StringIO())
+    out.print(block("clicks", {**found, "driver": None}))
+    return out.file.getvalue()
 
 
 def test_the_lag_in_seconds_is_asked_of_kafka(config, written):
