@@ -65,7 +65,7 @@ def check(lake: Path, pipeline: str, ends: Mapping[Source, int] | None = None) -
     With `ends`: that the frontier has reached them. Returns the frontier.
     """
     good, bad = offsets(lake), offsets(lake.with_name(lake.name + "_dead_letters"))
-    frontier, lost = _frontier(lake, pipeline), gaps(lake)
+    frontier, lost = frontier_of(lake, pipeline), gaps(lake)
     for source, end in frontier.items():
         found = sorted([*good.get(source, []), *bad.get(source, []), *lost.get(source, [])])
         assert found == list(range(end)), f"{source}: frontier {end}; {_difference(found, end)}"
@@ -87,14 +87,15 @@ def gaps(table: Path) -> dict[Source, list[int]]:
 
 def check_rows(lake: Path, pipeline: str) -> None:
     """Assert what holds at every moment, also before a restart: no row twice, none above the frontier."""
-    frontier = _frontier(lake, pipeline)
+    frontier = frontier_of(lake, pipeline)
     for table in (lake, lake.with_name(lake.name + "_dead_letters")):
         for source, found in offsets(table).items():
             assert len(found) == len(set(found)), f"{table.name}: {source} has offsets twice"
             assert found[-1] < frontier[source], f"{table.name}: {source} has rows above its frontier"
 
 
-def _frontier(lake: Path, pipeline: str) -> dict[Source, int]:
+def frontier_of(lake: Path, pipeline: str) -> dict[Source, int]:
+    """First offset of each source that is not committed."""
     if not lake.exists():
         return {}
     found: dict[Source, int] = {}

@@ -114,7 +114,7 @@ class Site:
     def once(self, *flags: str, env: Mapping[str, str] | None = None, code: int = 0) -> str:
         """Run the writer to its end. Asserts the exit code; returns what it said."""
         writer = self.start("--once", *flags, env=env)
-        found = writer.wait(120)
+        found = writer.wait(240)
         said = writer.said()
         assert found == code, f"exit code {found}, expected {code}:\n{said}"
         return said
@@ -159,7 +159,7 @@ class Writer:
         for process in alive:
             process.kill()
 
-    def until(self, condition: Callable[[], bool], seconds: float = 60) -> None:
+    def until(self, condition: Callable[[], bool], seconds: float = 180) -> None:
         """Wait until something is so; fail with the writer's words when it is not, or when the writer ends."""
         deadline = time.monotonic() + seconds
         while not condition():
@@ -170,7 +170,7 @@ class Writer:
     def stop(self) -> str:
         """Ask it to stop as a supervisor does, and expect that it does well. Returns what it said."""
         self.process.send_signal(signal.SIGTERM)
-        assert self.wait(60) == 0, self.said()
+        assert self.wait(120) == 0, self.said()
         return self.said()
 
     def commits(self) -> int:
