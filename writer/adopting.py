@@ -10,6 +10,7 @@ from deltalake.exceptions import DeltaError
 from rich.console import Console
 
 from writer.adopt import Asked, Line, Move, Plan, moves, plan, told
+from writer.checkpoint import Checkpoints
 from writer.config import Config, Pipeline
 from writer.errors import ConfigError, HeadraceError
 from writer.frontier import Held
@@ -44,9 +45,9 @@ def adopt(
     version = None
     if write and found:
         _nobody_runs(config, name)
-        version = table.adopt(
-            snapshot, Adoption(ready.incarnations, ready.starts, {"at": now.isoformat(), **told(ready)})
-        )
+        closed = Checkpoints(config.checkpoints, name).newest() or 0
+        facts = {"at": now.isoformat(), **told(ready)}
+        version = table.adopt(snapshot, Adoption(ready.incarnations, ready.starts, closed, facts))
     if as_json:
         lines.emit_whole({"pipeline": name, "version": version, **told(ready), "partitions": _partitions(ready)})
     else:

@@ -95,8 +95,9 @@ class PipelineRun:
         if now.incarnations != snapshot.incarnations():
             changed = "a topic is new, or was deleted and created again"
             reason = changed if snapshot.epoch else "the pipeline's first start"
-        decision = self._decide(now.offsets, reason)
-        self.epoch = self._table.begin(now.fresh, now.incarnations)
+        decision = self._decide(now.offsets, reason, snapshot.closed)
+        closed = decision.run - 1 if isinstance(decision, NewRun) else 0
+        self.epoch = self._table.begin(now.fresh, now.incarnations, closed)
         self._settled = commit.redo(self._table, self._side, since=snapshot.settled)
         recent = self._table.recent(10)
         self._bytes_per_row = commit.bytes_per_row(recent) or _BYTES_PER_ROW_GUESS
@@ -296,9 +297,11 @@ class PipelineRun:
             )  # fmt: skip
         return gap
 
-    def _decide(self, offsets: Mapping[Source, int], reason: str) -> Resume | NewRun:
-        """Choose the checkpoint; `reason` asks for a new run. Raises CheckpointUnusable."""
+    def _decide(self, offsets: Mapping[Source, int], reason: str, closed: int) -> Resume | NewRun:
+        """Choose the checkpoint; `reason` asks for a new run, runs up to `closed` too. Raises CheckpointUnusable."""
         newest = self._checkpoints.newest()
+        if newest is not None and newest <= closed:
+            reason = reason or f"run {newest} was closed: an earlier start, or an adoption, went on from other offsets"
         if reason:
             return NewRun((newest or 0) + 1, reason)
         decision = decide(newest, None if newest is None else self._checkpoints.planned(newest), offsets)

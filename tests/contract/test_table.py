@@ -218,6 +218,12 @@ def test_a_gap_whose_answer_was_lost_is_found_in_the_log(table: DeltaLake, monke
     assert table.snapshot().gaps == (1, 10)
 
 
+def test_a_run_that_was_closed_stays_closed(table: DeltaLake) -> None:
+    for closed, expected in ((4, 4), (0, 4), (2, 4), (5, 5)):
+        table.begin({}, {"clicks": ["uuid-1"]}, closed)
+        assert table.snapshot().closed == expected
+
+
 def test_a_start_with_new_incarnations_is_one_entry(table: DeltaLake) -> None:
     """A process that dies can leave no frontier of an incarnation that the table does not name."""
     begun(table)
@@ -240,9 +246,10 @@ def test_an_adoption_renames_incarnations_and_fences_who_ran(
     other = Part("source.clicks", 1, 0)
     before = table.snapshot()
     ids = {"clicks": ["uuid-9"], "source.clicks": ["uuid-8"]}
-    version = table.adopt(before, Adoption(ids, {other: 10}, {"at": "2026-11-20T05:00:00+00:00"}))
+    version = table.adopt(before, Adoption(ids, {other: 10}, 3, {"at": "2026-11-20T05:00:00+00:00"}))
     snapshot = table.snapshot()
     assert (snapshot.version, snapshot.epoch, snapshot.incarnations()) == (version, epoch + 1, ids)
+    assert (before.closed, snapshot.closed) == (0, 3)
     assert (snapshot.frontier(P0), snapshot.frontier(other), rows(table)) == (10, 10, 10)
     assert table.history(1)[0].facts == {"kind": "adopt", "at": "2026-11-20T05:00:00+00:00"}
     with pytest.raises(Fenced):

@@ -62,7 +62,7 @@ def test_another_leader_changes_nothing(tmp_path: Path, pair: tuple[Broker, Brok
     both = f"{first.bootstrap},{second.bootstrap}"
     site = Site(tmp_path, both, registry_url)
     admin = AdminClient({"bootstrap.servers": both})
-    admin.create_topics([NewTopic("clicks", replica_assignment=[[2, 1], [2, 1]])])["clicks"].result(30)
+    admin.create_topics([NewTopic("clicks", 2, replica_assignment=[[2, 1], [2, 1]])])["clicks"].result(30)
     lake = site.pipeline("events", ["clicks"], commit={"max_delay": "2 s"})
     site.fill("clicks", 500)
     writer = site.start()

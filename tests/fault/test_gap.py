@@ -107,13 +107,18 @@ def test_offsets_lost_under_the_tasks_are_recorded_by_the_same_process(site: Sit
     assert oracle.gaps(lake) == {(name, 0): list(range(200, 600))}
 
 
+def _widen(site: Site, topic: str, partitions: int) -> None:
+    admin = AdminClient({"bootstrap.servers": site.bootstrap})  # its futures fail once it is collected
+    admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
+
+
 def test_partitions_added_while_it_runs_are_read_from_their_first_record(site: Site, topic: MakeTopic) -> None:
     name = topic(2)
     lake = site.pipeline("events", [name], commit={"max_delay": "2 s"})
     site.fill(name, 500)
     writer = site.start()
     writer.until(lambda: writer.commits() == 1)
-    AdminClient({"bootstrap.servers": site.bootstrap}).create_partitions([NewPartitions(name, 5)])[name].result(30)
+    _widen(site, name, 5)
     writer.until(lambda: site.fill(name, 200, seed=8) and len(oracle.frontier_of(lake, "events")) == 5)
     said = writer.stop()
     assert "pipeline_restarting" not in said
@@ -126,7 +131,7 @@ def test_what_an_added_partition_lost_before_it_was_seen_is_a_gap(site: Site, to
     lake = site.pipeline("events", [name])
     site.fill(name, 100)
     site.once()
-    AdminClient({"bootstrap.servers": site.bootstrap}).create_partitions([NewPartitions(name, 2)])[name].result(30)
+    _widen(site, name, 2)
     while site.ends(name).get((name, 1), 0) < 20:
         site.fill(name, 100, seed=8)
     site.forget(name, {1: 7})

@@ -78,6 +78,7 @@ class Adoption:
 
     incarnations: Mapping[str, Sequence[str]]  # of all topics, as they are from now on
     starts: Mapping[Part, int]  # frontier of the parts that begin with it
+    closed: int = 0  # runs up to this one read other offsets: they are not continued
     facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: what became of which topic, at
 
 
@@ -117,6 +118,10 @@ class Snapshot(Protocol):
         """Version up to which side files are known to be applied; -1 when nothing is known."""
 
     @property
+    def closed(self) -> int:
+        """Number of the run up to which none is continued."""
+
+    @property
     def gaps(self) -> tuple[int, int]:
         """How many gaps were recorded, and how many offsets they hold."""
 
@@ -143,10 +148,10 @@ class Table(Protocol):
     def snapshot(self) -> Snapshot:
         """Read the newest version."""
 
-    def begin(self, starts: Mapping[Part, int], incarnations: Mapping[str, Sequence[str]]) -> int:
+    def begin(self, starts: Mapping[Part, int], incarnations: Mapping[str, Sequence[str]], closed: int = 0) -> int:
         """Take the pipeline over: raise the epoch, and set the frontier of new parts, in one commit. Returns the epoch.
 
-        A part that has a frontier by then keeps it.
+        A part that has a frontier by then keeps it. Runs up to `closed` are not continued by any later start.
 
         Whoever held an older epoch is fenced from then on.
         """

@@ -79,6 +79,11 @@ class DeltaSnapshot:
         return self.state.transactions.get(f"{self._pipeline}/main", -1)
 
     @property
+    def closed(self) -> int:
+        """Number of the run up to which none is continued."""
+        return self.state.transactions.get(f"{self._pipeline}/closed", 0)
+
+    @property
     def gaps(self) -> tuple[int, int]:
         """How many gaps were recorded, and how many offsets they hold."""
         known = self.state.transactions
@@ -159,12 +164,12 @@ class DeltaLake:
         with self._reading:
             return self._log.state()
 
-    def begin(self, starts: Mapping[Part, int], incarnations: Mapping[str, Sequence[str]]) -> int:
+    def begin(self, starts: Mapping[Part, int], incarnations: Mapping[str, Sequence[str]], closed: int = 0) -> int:
         """Take the pipeline over with the next epoch."""
 
         def start(snapshot: DeltaSnapshot) -> int:
             new = {part: offset for part, offset in starts.items() if snapshot.frontier(part) is None}
-            self._take_over(snapshot, new, incarnations, {"kind": "start"})
+            self._take_over(snapshot, new, incarnations, closed, {"kind": "start"})
             return snapshot.epoch + 1
 
         return self._retried(start)
@@ -174,7 +179,8 @@ class DeltaLake:
         assert isinstance(snapshot, DeltaSnapshot)
         assert all(snapshot.frontier(part) is None for part in adoption.starts), "an adoption moves no frontier"
         try:
-            self._take_over(snapshot, adoption.starts, adoption.incarnations, {"kind": "adopt", **adoption.facts})
+            about = {"kind": "adopt", **adoption.facts}
+            self._take_over(snapshot, adoption.starts, adoption.incarnations, adoption.closed, about)
         except LostRace as error:
             raise CommitFailed(
                 f"the table at {self._location} was written to meanwhile (version {snapshot.version + 1}); nothing was "
@@ -189,10 +195,12 @@ class DeltaLake:
         snapshot: DeltaSnapshot,
         starts: Mapping[Part, int],
         incarnations: Mapping[str, Sequence[str]],
+        closed: int,
         about: Mapping[str, Any],
     ) -> None:
         wanted = {topic: list(ids) for topic, ids in incarnations.items()}
         values = {app_id(self._pipeline, part): offset for part, offset in starts.items()}
+        values |= {f"{self._pipeline}/closed": max(closed, snapshot.closed)} if closed else {}
         properties = {} if snapshot.incarnations() == wanted else {_INCARNATIONS: json.dumps(wanted)}
         self._write(snapshot, [], {**values, f"{self._pipeline}/epoch": snapshot.epoch + 1}, about, properties)
         self._table_id = snapshot.state.metadata["id"]
