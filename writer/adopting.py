@@ -16,6 +16,8 @@ from writer.errors import ConfigError, HeadraceError
 from writer.frontier import Held
 from writer.kafka import Cluster, Topic
 from writer.rooms.report import Source
+from writer.stores.base import S3Settings
+from writer.stores.location import delta_options
 from writer.surface import lines, sample
 from writer.surface.http import announced, asked
 from writer.surface.words import plural
@@ -31,7 +33,7 @@ def adopt(
 ) -> int:
     """Show the adoption of a pipeline's topics, and write it if told to. Raises HeadraceError when it cannot be."""
     settings = config.pipelines[name]
-    table = DeltaLake(settings.table.location, name)
+    table = DeltaLake(settings.table.location, name, s3=config.s3.settings)
     if not table.exists():
         raise ConfigError(
             f"pipeline {name!r} has no table at {settings.table.location}; there is nothing to go on with."
@@ -45,7 +47,7 @@ def adopt(
     version = None
     if write and found:
         _nobody_runs(config, name)
-        closed = Checkpoints(config.checkpoints, name).newest() or 0
+        closed = Checkpoints(config.checkpoints, name, config.s3.settings).newest() or 0
         facts = {"at": now.isoformat(), **told(ready)}
         version = table.adopt(snapshot, Adoption(ready.incarnations, ready.starts, closed, facts))
     if as_json:
@@ -88,7 +90,7 @@ def _agree(config: Config, settings: Pipeline, part: Part, end: int, source: Sou
     first = max(end - _COMPARED_ROWS, held.earliest if held else end)
     if held is None or not first < end <= held.end:
         return None
-    rows = _rows(settings.table.location, part, first, end)
+    rows = _rows(settings.table.location, config.s3.settings, part, first, end)
     batch = sample.read(config.kafka, {source: sample.Span(first, end)})
     there = dict(zip(batch.column("offset").to_pylist(), batch.column("timestamp").to_pylist(), strict=True))
     if not rows.keys() & there.keys():
@@ -96,14 +98,14 @@ def _agree(config: Config, settings: Pipeline, part: Part, end: int, source: Sou
     return all(there.get(offset) == at for offset, at in rows.items())
 
 
-def _rows(location: str, part: Part, first: int, end: int) -> dict[int, datetime]:
+def _rows(location: str, s3: S3Settings, part: Part, first: int, end: int) -> dict[int, datetime]:
     column = pc.field
     wanted = (
         (column("_topic") == part.topic) & (column("_incarnation") == part.incarnation)
         & (column("_partition") == part.partition) & (column("_offset") >= first) & (column("_offset") < end)
     )  # fmt: skip
     try:
-        dataset = DeltaTable(location).to_pyarrow_dataset()
+        dataset = DeltaTable(location, storage_options=delta_options(location, s3)).to_pyarrow_dataset()
         if "_offset" not in dataset.schema.names:
             return {}
         found = dataset.to_table(columns=["_offset", "_kafka_time"], filter=wanted)
@@ -121,7 +123,7 @@ def _committed(
 
 
 def _nobody_runs(config: Config, name: str) -> None:
-    driver = announced(config.checkpoints, name)
+    driver = announced(config.checkpoints, name, config.s3.settings)
     if driver is not None and asked(driver, name) is not None:
         raise HeadraceError(
             f"a driver of pipeline {name!r} runs (process {driver.pid}, {driver.url}). Stop it, then adopt: it may "

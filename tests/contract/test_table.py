@@ -241,7 +241,7 @@ def test_an_adoption_renames_incarnations_and_fences_who_ran(
     epoch = begun(table)
     table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
     if checkpointed:
-        DeltaTable(table._location).create_checkpoint()
+        opened(table._location).create_checkpoint()
         table = DeltaLake(table._location, "events")
     other = Part("source.clicks", 1, 0)
     before = table.snapshot()
@@ -254,7 +254,7 @@ def test_an_adoption_renames_incarnations_and_fences_who_ran(
     assert table.history(1)[0].facts == {"kind": "adopt", "at": "2026-11-20T05:00:00+00:00"}
     with pytest.raises(Fenced):
         table.commit(before, batch(epoch, 10, 20, stage(10)))
-    again = DeltaTable(table._location)
+    again = opened(table._location)
     assert again.metadata().name == "headrace/events"
     assert again.metadata().partition_columns == ["hour"]
     assert (again.protocol().min_reader_version, again.protocol().min_writer_version) == (1, 2)
