@@ -138,13 +138,16 @@ def decimal_digits(schema: Schema) -> tuple[int, int] | None:
 def framed(record: Record, *, header_bytes: int, nonce_bytes: int) -> tuple[str, str, str]:
     """Schema that reads `header + value + nonce` as one record. Returns (JSON text, header field, nonce field).
 
+    Without header bytes the header field is left out.
+
     Logical types other than decimal are taken off, so the decoder hands over the plain numbers and text. The two names
     are lengthened until no field of the record has them.
     """
     taken = {field["name"] for field in record.fields}
     head, tail = _free("_hdr", taken), _free("_end", taken)
+    before = {"name": head, "type": {"type": "fixed", "name": "headrace_frame.Head", "size": header_bytes}}
     fields = [
-        {"name": head, "type": {"type": "fixed", "name": "headrace_frame.Head", "size": header_bytes}},
+        *([before] if header_bytes else []),
         *({"name": f["name"], "type": _plain(f["type"])} for f in record.fields),
         {"name": tail, "type": {"type": "fixed", "name": "headrace_frame.Tail", "size": nonce_bytes}},
     ]

@@ -13,6 +13,7 @@ from writer.rooms.columnar import Destination, StagedFile, let_go, parquet_write
 from writer.rooms.plan import PROVENANCE
 from writer.rooms.report import Source
 from writer.rooms.statistics import delta_statistics
+from writer.rooms.wire import HEADERS, stored
 
 DEAD_LETTERS = pa.schema(
     [
@@ -22,6 +23,7 @@ DEAD_LETTERS = pa.schema(
         pa.field("schema_id", pa.int64()),
         pa.field("outcome", pa.string()),  # dead_letter: not decodable; quarantined: its time is not believable
         pa.field("error", pa.string()),
+        pa.field("headers", HEADERS),  # where the wire format needs them: an id may stand there
     ]
 )
 _DEAD_FLUSH_BYTES = 16 * 2**20
@@ -50,8 +52,9 @@ class DeadLetterFile:
         columns = [
             records.column("topic"), incarnation_column(records, self._incarnations), records.column("partition"),
             records.column("offset"), records.column("timestamp").cast(avro.TIMESTAMP), records.column("key"),
-            records.column("value"), pa.repeat(pa.scalar(schema_id, pa.int64()), size),
+            records.column("value"), pa.repeat(pa.scalar(stored(schema_id), pa.int64()), size),
             pa.repeat(letter, size), pa.array([reason(i) for i in range(size)], pa.string()),
+            _headers(records),
         ]  # fmt: skip
         table = pa.table(columns, schema=DEAD_LETTERS)
         self._waiting.append(table)
@@ -95,3 +98,9 @@ def incarnation_column(records: pa.Table, incarnations: Mapping[str, int]) -> pa
     """Return the incarnation of each record's topic."""
     at = pc.index_in(records.column("topic"), value_set=pa.array(list(incarnations), pa.string())).combine_chunks()
     return pa.array(list(incarnations.values()), pa.int32()).take(at)
+
+
+def _headers(records: pa.Table) -> pa.Array:
+    if "headers" not in records.column_names:
+        return pa.nulls(records.num_rows, HEADERS)
+    return records.column("headers").cast(HEADERS)

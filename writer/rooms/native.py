@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from writer.rooms import avro
 from writer.rooms.normalise import Normalised, any_bad, normalise
-from writer.rooms.wire import HEADER_BYTES
+from writer.rooms.wire import CONFLUENT
 
 NONCE_BYTES = 8
 _SYNC = b"headrace-sync-16"
@@ -44,11 +44,12 @@ class NativeDecoder:
     record: avro.Record
     deadline: Callable[[int], float] = lambda size: 10 + size / 1e6  # processor seconds; 1 MB/s is 1/300 of usual
     scratch: str | None = None  # directory for the scratch file's name; Spark's own is cleared with the application
+    header_bytes: int = CONFLUENT.header_bytes  # before each value
     _hung: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        self._schema, self._head, self._tail = avro.framed(
-            self.record, header_bytes=HEADER_BYTES, nonce_bytes=NONCE_BYTES
+        self._schema, _, self._tail = avro.framed(
+            self.record, header_bytes=self.header_bytes, nonce_bytes=NONCE_BYTES
         )
         self._file = _Scratch(self.scratch)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="avro")

@@ -11,7 +11,7 @@ from fastavro import schemaless_reader
 
 from writer.rooms import avro
 from writer.rooms.normalise import DATE_RANGE_DAYS, NOT_A_TIME, TIMESTAMP_RANGE_US, decimal_value, too_many_digits
-from writer.rooms.wire import HEADER_BYTES
+from writer.rooms.wire import CONFLUENT
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,9 @@ class Decoded:
 class SingleDecoder:
     """fastavro, one record at a time: for what the native decoder refuses, and to name the culprit."""
 
-    def __init__(self, record: avro.Record) -> None:
-        self._record = record
+    def __init__(self, record: avro.Record, *, header_bytes: int = CONFLUENT.header_bytes) -> None:
+        """Read values of this schema that stand `header_bytes` into what they come in."""
+        self._record, self._header_bytes = record, header_bytes
         self._schema = avro.plain_schema(record)
         self._types = pa.schema(list(avro.table_fields(record).items()))
         self._by_name = {f["name"]: f["type"] for f in record.fields if f["name"] in self._types.names}
@@ -62,7 +63,7 @@ class SingleDecoder:
 
     def _read(self, value: bytes) -> dict[str, Any]:
         source = BytesIO(value)
-        source.seek(HEADER_BYTES)
+        source.seek(self._header_bytes)
         fields = schemaless_reader(source, self._schema, None, return_record_name=True)
         left = len(value) - source.tell()
         if left:

@@ -5,7 +5,6 @@ same way when it is retried (now, frontier, schema plan) comes with the plan, fr
 """
 
 import os
-import struct
 import threading
 import time
 from collections import defaultdict
@@ -31,7 +30,7 @@ from writer.rooms.plan import Rejected, SchemaPlan, WriterSchema
 from writer.rooms.report import Counts, Report, Source
 from writer.rooms.singly import SingleDecoder
 from writer.rooms.stage import Stage
-from writer.rooms.wire import HEADER_BYTES
+from writer.rooms.wire import CONFLUENT, Wire, refusals, split
 from writer.stores.base import S3Settings
 from writer.stores.location import store_at
 
@@ -57,6 +56,7 @@ class TaskPlan:
     topic: str | None = None  # the only one, whose name no batch carries
     entropy_bits: int = 0
     s3: S3Settings | None = None
+    wire: Wire = CONFLUENT
 
 
 def run(batches: Iterator[pa.RecordBatch], plan: TaskPlan) -> Iterator[pa.RecordBatch]:
@@ -103,7 +103,10 @@ class Task:
         return any(native is not None and native.hung for native, _ in self._decoders.values())
 
     def take(self, batch: pa.RecordBatch) -> None:
-        """Carry one Arrow batch (topic, partition, offset, timestamp, key, value) through the rooms to the stage."""
+        """Carry one Arrow batch through the rooms to the stage.
+
+        It has topic, partition, offset, timestamp, key, value, and headers where the wire format needs them.
+        """
         with self._clock("skip"):
             arrived = pa.Table.from_batches([batch])
             if self._plan.topic is not None:
@@ -112,10 +115,10 @@ class Task:
             size = pc.sum(pc.binary_length(records.column("value"))).as_py() or 0
             self._report.value_bytes += size
             self._report.record_bytes_max = max(self._report.record_bytes_max, size / max(records.num_rows, 1))
-        for schema_id, group in split(records):
+        for schema_id, group in split(records, self._plan.wire):
             known = None if schema_id is None else self._plan.schemas.schemas.get(schema_id)
             if schema_id is None:
-                self._dead.add(group, None, lambda _: "no Confluent header (magic byte 0 and a 4-byte schema id)")
+                self._dead.add(group, None, refusals(group, self._plan.wire).__getitem__)
             elif known is None:
                 self._report.unknown_schemas.add(schema_id)
             elif isinstance(known, Rejected):
@@ -170,8 +173,9 @@ class Task:
     def _decoder(self, schema_id: int, known: WriterSchema) -> tuple[NativeDecoder | None, SingleDecoder]:
         if schema_id not in self._decoders:
             record = avro.parse(known.text)
-            native = NativeDecoder(record, scratch=self._scratch) if known.native else None
-            self._decoders[schema_id] = (native, SingleDecoder(record))
+            before = self._plan.wire.header_bytes
+            native = NativeDecoder(record, scratch=self._scratch, header_bytes=before) if known.native else None
+            self._decoders[schema_id] = (native, SingleDecoder(record, header_bytes=before))
         return self._decoders[schema_id]
 
     @contextmanager
@@ -204,23 +208,6 @@ def skip(records: pa.Table, frontier: Mapping[Source, int], counts: defaultdict[
     return pa.concat_tables(kept) if kept else records.slice(0, 0)
 
 
-def split(records: pa.Table) -> Iterator[tuple[int | None, pa.Table]]:
-    """Split records by schema id, read from the Confluent header; None where there is none."""
-    if records.num_rows == 0:
-        return
-    values = records.column("value")
-    first = values[0].as_py()[:HEADER_BYTES]
-    if pc.all(pc.starts_with(values, pattern=first)).as_py() and len(first) == HEADER_BYTES:  # nearly always
-        yield _schema_id(first), records
-        return
-    headers = contiguous(pc.binary_slice(values, 0, HEADER_BYTES)).dictionary_encode()
-    groups: defaultdict[int | None, list[int]] = defaultdict(list)
-    for code, head in enumerate(headers.dictionary.to_pylist()):  # one turn a distinct header
-        groups[_schema_id(head)].append(code)
-    for schema_id, codes in groups.items():
-        yield schema_id, records.filter(pc.is_in(headers.indices, value_set=pa.array(codes, headers.indices.type)))
-
-
 def _runs(records: pa.Table) -> Iterator[tuple[Source, pa.Table]]:
     """Cut a batch where the topic or the partition changes. Spark reads one partition after the other."""
     topics = pc.run_end_encode(contiguous(records.column("topic")).dictionary_encode().indices)
@@ -231,12 +218,6 @@ def _runs(records: pa.Table) -> Iterator[tuple[Source, pa.Table]]:
         piece = records.slice(start, end - start)
         yield (piece.column("topic")[0].as_py(), piece.column("partition")[0].as_py()), piece
         start = end
-
-
-def _schema_id(head: bytes) -> int | None:
-    if len(head) == HEADER_BYTES and head[0] == 0:
-        return int(struct.unpack(">I", head[1:])[0])
-    return None
 
 
 def _with_provenance(rows: pa.Table, records: pa.Table, plan: TaskPlan) -> pa.Table:
