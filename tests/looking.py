@@ -13,7 +13,8 @@ from fastavro import parse_schema, schemaless_writer
 
 from writer.config import Config
 from writer.registry import SchemaNotFound
-from writer.surface.sample import RECORDS
+from writer.rooms.wire import HEADERS
+from writer.sample import RECORDS
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 TIME = {"type": "long", "logicalType": "timestamp-millis"}
@@ -70,8 +71,12 @@ def event(number: int, *, at: datetime | None = None, schema_id: int = 1) -> byt
     return value(schema_id, EVENT, {"id": number, "at": when, "note": None if number % 3 else f"note {number}"})
 
 
-def records(values: Sequence[bytes | None], *, partitions: int = 1, came: datetime = NOW) -> pa.RecordBatch:
+def records(
+    values: Sequence[bytes | None], *, partitions: int = 1, came: datetime = NOW,
+    headers: Mapping[str, bytes] | None = None,
+) -> pa.RecordBatch:  # fmt: skip
     """The values as a task gets them, dealt out to the partitions one after the other."""
+    beside = [{"key": key, "value": value} for key, value in (headers or {}).items()]
     rows = sorted((at % partitions, at // partitions, value) for at, value in enumerate(values))
     return pa.record_batch(
         [
@@ -79,6 +84,7 @@ def records(values: Sequence[bytes | None], *, partitions: int = 1, came: dateti
             pa.array([row[1] for row in rows], pa.int64()), pa.array([came] * len(rows), pa.timestamp("us", "UTC")),
             pa.array([f"k{row[1]}".encode() for row in rows], pa.binary()),
             pa.array([row[2] for row in rows], pa.binary()),
+            pa.array([beside or None] * len(rows), HEADERS),
         ],
         schema=RECORDS,
     )  # fmt: skip

@@ -122,6 +122,8 @@ def _query(spark: Any, config: Config, pipeline: PipelineRun, start: Start, *, o
         "maxOffsetsPerTrigger": str(settings.commit.max_records),
         "minPartitions": str(spark.sparkContext.defaultParallelism),
     }
+    if pipeline.needs_headers():
+        options["includeHeaders"] = "true"
     if not once:  # without a minimum, maxTriggerDelay does nothing; with one, `--once` would leave the tail unread
         options["minOffsetsPerTrigger"] = str(pipeline.min_offsets())
         options["maxTriggerDelay"] = f"{int(settings.commit.max_delay.total_seconds() * 1000)}ms"

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 import bucketers
 from bucketers.extract import event_time
-from writer import commit, faults, frontier, log, standing
+from writer import commit, faults, frontier, log, probe, standing
 from writer.checkpoint import Checkpoints, NewRun, Offsets, Refuse, Resume, decide
 from writer.config import Config, layout
 from writer.errors import CheckpointUnusable, ConfigError, Draining, Fenced, LogMoved, TopicMissing
@@ -25,6 +25,8 @@ from writer.rooms import task
 from writer.rooms.assign import TimeRule
 from writer.rooms.deadletters import DEAD_LETTERS
 from writer.rooms.report import Report, Source
+from writer.rooms.wire import CONFLUENT, Wire
+from writer.sample import Span
 from writer.schemas import Schemas
 from writer.stores.location import store_at
 from writer.stores.probe import probe
@@ -51,7 +53,7 @@ class PipelineRun:
     def __init__(
         self, name: str, config: Config, *, schemas: SchemaSource, cluster: Cluster, progress: Progress | None = None
     ) -> None:
-        self.name, self.config = name, config.pipelines[name]
+        self.name, self.config, self._kafka = name, config.pipelines[name], config.kafka
         self.progress = progress or Progress(name)
         self.cluster = cluster
         self._s3 = config.s3.settings
@@ -66,8 +68,10 @@ class PipelineRun:
         self._schemas = Schemas(
             name, schemas, self.config.topics, bucket_columns=self._bucket_columns,
             widen=self.config.schemas.widen == "in_place", grace=self.config.schemas.unknown_grace,
-            stopping=self._draining,
+            stopping=self._draining, wire=self.config.wire.fixed or CONFLUENT,
         )  # fmt: skip
+        self._wire = self.config.wire.fixed or CONFLUENT
+        self._wire_found = self.config.wire.fixed is not None
         self._busy = threading.Lock()
         self._unit: str | None = None
         self._record_bytes: float | None = None  # mean of the last batch
@@ -88,6 +92,7 @@ class PipelineRun:
             probe(store_at(place, self._s3), exclusive=True)
         self._table.create(columns, self._bucket_columns, layout(self.config.bucket))
         self._side(self.config.dead_letters).create(DEAD_LETTERS, [])
+        self._side(self.config.dead_letters).add_columns(list(DEAD_LETTERS))  # of a table that an older writer made
         snapshot = self._table.snapshot()
         self._schemas.follow(snapshot.columns())
         now = self._standing = standing.find(self.config, self.cluster, topics, snapshot, self._draining.wait)
@@ -95,11 +100,14 @@ class PipelineRun:
         if now.incarnations != snapshot.incarnations():
             changed = "a topic is new, or was deleted and created again"
             reason = changed if snapshot.epoch else "the pipeline's first start"
+        recent = self._table.recent(10)
+        self._pin_wire(next((facts["wire"] for facts in recent if facts.get("wire")), None))
+        ends = {} if self._wire_found else self.cluster.latest(now.offsets)
+        self._find_wire({source: Span(min(now.offsets[source], end), end) for source, end in ends.items()})
         decision = self._decide(now.offsets, reason, snapshot.closed)
         closed = decision.run - 1 if isinstance(decision, NewRun) else 0
         self.epoch = self._table.begin(now.fresh, now.incarnations, closed)
         self._settled = commit.redo(self._table, self._side, since=snapshot.settled)
-        recent = self._table.recent(10)
         self._bytes_per_row = commit.bytes_per_row(recent) or _BYTES_PER_ROW_GUESS
         self._pin_unit(next((facts["time_unit"] for facts in recent if facts["time_unit"]), ""))
         self._table.grow(list(self._schemas.columns()), self.epoch)
@@ -192,6 +200,7 @@ class PipelineRun:
             log.event("batch_skipped", pipeline=self.name, batch=batch_id, reason="the table has all of it")
             self.progress.skipped()
             return
+        self._find_wire({(r.part.topic, r.part.partition): Span(r.start, r.end) for r in committing})
         expected = sum(r.end - r.start for r in committing)
         self.progress.entered("tasks", offsets=expected)
         faults.point("before_stage")
@@ -202,6 +211,7 @@ class PipelineRun:
         facts = {
             "run": self._run_id, "batch": batch_id, "started": now.isoformat(), **why, "tasks": report.tasks,
             "phases": phases, "former": self._former, "assembled": datetime.now(UTC).isoformat(),
+            "wire": self._wire.facts() if self._wire_found else None,
         }  # fmt: skip
         planned = commit.batch(
             report, committing, epoch=self.epoch, settled=self._settled, dead_letters=self.config.dead_letters,
@@ -258,7 +268,8 @@ class PipelineRun:
         for setting, value in limits.items():
             frame.sparkSession.conf.set(setting, value)  # the query's own session
         topic = [] if self._only_topic else ["topic"]
-        records = frame.select(*topic, "partition", "offset", "timestamp", "key", "value").coalesce(tasks)
+        beside = [] if self._wire.header is None else ["headers"]
+        records = frame.select(*topic, "partition", "offset", "timestamp", "key", "value", *beside).coalesce(tasks)
         while True:
             plan = self._task_plan(starts, now)
             rows = records.mapInArrow(partial(task.run, plan=plan), "report string").collect()
@@ -329,6 +340,32 @@ class PipelineRun:
             self._unit = found
             log.event("event_time_unit_found", pipeline=self.name, field=self.config.event_time.field, unit=found)
 
+    def _pin_wire(self, found: Mapping[str, Any] | None) -> None:
+        """Keep the wire format that earlier batches were read by; `auto` does not decide otherwise later."""
+        if found is None or self._wire_found:
+            return
+        self._wire, self._wire_found = Wire(**found), True
+        self._schemas.read_by(self._wire)
+
+    def _find_wire(self, waiting: Mapping[Source, Span]) -> None:
+        """Look for the wire format among the records that wait, until one shows it. Raises UnclearWire."""
+        if self._wire_found or not any(span.start < span.end for span in waiting.values()):
+            return
+        try:
+            verdict = probe.judge(probe.looked_at(self._kafka, waiting), self._schemas.knows)
+        except probe.UnclearWire as error:
+            raise probe.UnclearWire(f"pipelines.{self.name}.wire: {error}") from error
+        if verdict.wire != self._wire:
+            self._schemas.read_by(verdict.wire)
+        self._wire, self._wire_found = verdict.wire, verdict.sure
+        tell = log.event if verdict.sure else log.warning
+        event = "wire_format_found" if verdict.sure else "wire_format_assumed"
+        tell(event, pipeline=self.name, wire=verdict.wire.format, records=verdict.said)
+
+    def needs_headers(self) -> bool:
+        """Tell whether Spark must hand over Kafka's headers: a schema id stands in one, or may."""
+        return self._wire.header is not None or not self._wire_found
+
     def _part(self, topic: str, partition: int) -> Part:
         return Part(topic, self._standing.numbers[topic], partition)
 
@@ -337,7 +374,7 @@ class PipelineRun:
         rule = settings.event_time
         unit = self._unit or rule.unit
         return task.TaskPlan(
-            now=now, frontier=starts, incarnations=self._standing.numbers, schemas=self._schemas.plan,
+            now=now, wire=self._wire, frontier=starts, incarnations=self._standing.numbers, schemas=self._schemas.plan,
             time_rule=TimeRule(rule.field, unit, rule.max_age, rule.max_ahead),
             bucket=settings.bucket, bucket_columns=self._bucket_columns,
             table=settings.table.location, dead_letters=settings.dead_letters,

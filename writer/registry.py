@@ -1,18 +1,27 @@
-"""Where schemas come from: a Confluent-compatible registry, or files. Asked by the driver only."""
+"""Where schemas come from: a registry, by Confluent's API or Apicurio's own, or files. Asked by the driver only."""
 
+import base64
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+from urllib.error import HTTPError
+from urllib.parse import quote, unquote, urlsplit
+from urllib.request import Request, urlopen
 
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from writer.config import Registry
 from writer.errors import ConfigError, HeadraceError
+from writer.rooms.avro import UnsupportedSchema, fingerprint
+from writer.rooms.wire import Ids, is_guid, shown
 
 _NOT_FOUND = 404
+_ANSWER_WITHIN_S = 10
+_PAGE = 500  # versions of a schema in one answer
 _USER = re.compile(r"(?<=://)\S*@")  # to the last @: one may stand in a password, as may a slash
 
 
@@ -37,18 +46,21 @@ class SchemaSource(Protocol):
 class ConfluentRegistry:
     """The Confluent API, as Confluent, Apicurio, Karapace and Redpanda serve it. Subjects are `<topic>-value`."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, url: str, core_url: str | None = None) -> None:
+        """Ask at `url`. `core_url`: where an Apicurio registry serves its own API, if `url` does not say."""
+        self._url, self._core_url = url, core_url
         self._client = SchemaRegistryClient({"url": url, "timeout": 10, "max.retries": 1})
 
     def schema(self, schema_id: int) -> str:
         """Return a schema's JSON text by id, named references put in its place."""
         try:
+            if is_guid(schema_id):
+                return self._flattened(self._client.get_schema_by_guid(shown(schema_id)))
             return self._flattened(self._client.get_schema(schema_id))
         except SchemaRegistryError as error:
             if error.http_status_code == _NOT_FOUND:
                 where = without_user(self._url)
-                raise SchemaNotFound(f"schema id {schema_id} is not in the registry at {where}") from error
+                raise SchemaNotFound(f"schema id {shown(schema_id)} is not in the registry at {where}") from error
             raise self._unreachable(error) from error
         except Exception as error:
             raise self._unreachable(error) from error
@@ -66,6 +78,19 @@ class ConfluentRegistry:
         except Exception as error:
             raise self._unreachable(error) from error
 
+    @property
+    def core_url(self) -> str:
+        """Where an Apicurio registry serves its own API. Raises ConfigError when that is not known."""
+        if self._core_url is not None:
+            return self._core_url
+        address, found, _ = self._url.partition("/apis/ccompat/")
+        if not found:
+            raise ConfigError(
+                f"the records carry ids of an Apicurio registry, and registry.url ({without_user(self._url)}) does not "
+                "say where it serves its own API. Set registry.core_url, such as http://registry:8080/apis/registry/v3."
+            )
+        return f"{address}/apis/registry/v3"
+
     def _flattened(self, schema: object) -> str:
         text = str(schema.schema_str)  # type: ignore[attr-defined]
         references = schema.references or []  # type: ignore[attr-defined]
@@ -79,6 +104,68 @@ class ConfluentRegistry:
             without_user(
                 f"the schema registry at {self._url} does not answer ({error}). Check registry.url and that it is up."
             )
+        )
+
+
+class ApicurioRegistry:
+    """Apicurio's own API, version 3, for ids that its serializers write.
+
+    Artifacts are `<topic>-value` of the default group: what Confluent's API calls the subject.
+    """
+
+    def __init__(self, core_url: str, ids: Ids) -> None:
+        """Ask at `core_url`, such as http://registry:8080/apis/registry/v3, by `global` or `content` ids."""
+        address = urlsplit(core_url.rstrip("/"))
+        self._url = address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
+        self._login = {}
+        if address.username is not None:
+            login = f"{unquote(address.username)}:{unquote(address.password or '')}"
+            self._login = {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
+        self._ids = ids
+
+    def schema(self, schema_id: int) -> str:
+        """Return a schema's JSON text by id, references put in its place."""
+        global_id: int | None = schema_id
+        if self._ids == "content":
+            versions = json.loads(self._asked(f"search/versions?contentId={schema_id}&limit=1") or "{}")
+            global_id = next((version["globalId"] for version in versions.get("versions", [])), None)
+        text = None if global_id is None else self._asked(f"ids/globalIds/{global_id}?references=DEREFERENCE")
+        if text is None:
+            raise SchemaNotFound(f"{self._ids} id {schema_id} is not in the registry at {self._url}")
+        return text
+
+    def known(self, topic: str) -> dict[int, str]:
+        """Every version of the topic's value schema, oldest first; empty when there is no such artifact."""
+        found: dict[int, str] = {}
+        path = f"groups/default/artifacts/{quote(f'{topic}-value', safe='')}/versions"
+        page: list[dict[str, Any]] = []
+        at = 0
+        while at == 0 or page:
+            answer = self._asked(f"{path}?order=asc&orderby=globalId&limit={_PAGE}&offset={at}")
+            page = [] if answer is None else json.loads(answer)["versions"]
+            for version in page:
+                text = self._asked(f"ids/globalIds/{version['globalId']}?references=DEREFERENCE")
+                found |= {} if text is None else {int(version[f"{self._ids}Id"]): text}
+            at += _PAGE
+        return found
+
+    def _asked(self, path: str) -> str | None:
+        """Return the answer; None when there is no such thing."""
+        try:
+            with urlopen(Request(f"{self._url}/{path}", headers=self._login), timeout=_ANSWER_WITHIN_S) as answer:  # noqa: S310 - the configured URL
+                return str(answer.read().decode())
+        except HTTPError as error:
+            error.close()
+            if error.code == _NOT_FOUND:
+                return None
+            raise self._unreachable(error) from error
+        except OSError as error:
+            raise self._unreachable(error) from error
+
+    def _unreachable(self, error: Exception) -> RegistryUnreachable:
+        return RegistryUnreachable(
+            f"the schema registry at {self._url} does not answer ({error}). Check registry.url, registry.core_url and "
+            "that it is up."
         )
 
 
@@ -102,9 +189,50 @@ class SchemaFiles:
         return dict(self._texts)
 
 
+class ByFingerprint:
+    """Schemas by their CRC-64-AVRO fingerprint, which no registry is asked by: the topics' own, and the files."""
+
+    def __init__(self, schemas: SchemaSource) -> None:
+        self._schemas = schemas
+        self._topics: list[str] = []
+        self._texts: dict[int, str] = {}
+
+    def schema(self, schema_id: int) -> str:
+        """Return the schema with this fingerprint among those of the topics that were asked for."""
+        for topic in self._topics if schema_id not in self._texts else ():
+            self.known(topic)
+        if schema_id not in self._texts:
+            raise SchemaNotFound(f"no schema of {', '.join(self._topics)} has the fingerprint {schema_id}")
+        return self._texts[schema_id]
+
+    def known(self, topic: str) -> dict[int, str]:
+        """Every schema of the topic that can be read, oldest first."""
+        if topic not in self._topics:
+            self._topics.append(topic)
+        found: dict[int, str] = {}
+        for text in self._schemas.known(topic).values():
+            with suppress(UnsupportedSchema):
+                found[fingerprint(text)] = text
+        self._texts |= found
+        return found
+
+
 def source(config: Registry) -> SchemaSource:
     """Open the configured source of schemas."""
-    return ConfluentRegistry(config.url) if config.url is not None else SchemaFiles(config.files)
+    return ConfluentRegistry(config.url, config.core_url) if config.url is not None else SchemaFiles(config.files)
+
+
+def by(schemas: SchemaSource, ids: Ids) -> SchemaSource:
+    """Return the same schemas by other ids. Raises ConfigError when it is not known where they are to be had."""
+    match schemas, ids:
+        case _, "confluent":
+            return schemas
+        case _, "fingerprint":
+            return ByFingerprint(schemas)
+        case ConfluentRegistry(), _:
+            return ApicurioRegistry(schemas.core_url, ids)
+        case _:
+            return schemas  # files: their numbers are whatever ids the records carry
 
 
 def without_user(text: str) -> str:

@@ -8,9 +8,10 @@ from datetime import timedelta
 import pyarrow as pa
 
 from writer import log
-from writer.errors import Draining
-from writer.registry import RegistryUnreachable, SchemaNotFound, SchemaSource
+from writer.errors import ConfigError, Draining
+from writer.registry import RegistryUnreachable, SchemaNotFound, SchemaSource, by
 from writer.rooms.plan import PROVENANCE, Rejected, SchemaPlan
+from writer.rooms.wire import CONFLUENT, Wire, shown
 
 _PAUSE_MAX_S = 30  # between two questions to a registry that does not answer
 
@@ -20,12 +21,32 @@ def reserved(bucket_columns: Iterable[str]) -> frozenset[str]:
     return frozenset(name.lower() for name in (*PROVENANCE.names, *bucket_columns))
 
 
-def registered(source: SchemaSource, topics: Iterable[str], plan: SchemaPlan) -> SchemaPlan:
-    """Extend the plan by every schema that is registered for the topics, oldest first. Raises RegistryUnreachable."""
+def registered(source: SchemaSource, topics: Iterable[str], plan: SchemaPlan, wire: Wire = CONFLUENT) -> SchemaPlan:
+    """Extend the plan by every schema that is registered for the topics, oldest first. Raises RegistryUnreachable.
+
+    Where one schema is that of all values, by that one alone. Raises ConfigError when it does not exist.
+    """
+    if wire.schema_id is not None:
+        try:
+            return plan.extend(wire.schema_id, source.schema(wire.schema_id))
+        except SchemaNotFound as error:
+            raise ConfigError(f"wire.schema_id: {error}. Register the schema, or name another.") from error
     for topic in topics:
         for schema_id, text in source.known(topic).items():
             plan = plan.extend(schema_id, text)
     return plan
+
+
+def knows(source: SchemaSource, topics: Iterable[str], wire: Wire, schema_id: int) -> bool:
+    """Tell whether a schema can be had by this id of a wire format. Raises RegistryUnreachable."""
+    try:
+        schemas = by(source, wire.ids)
+        if wire.ids == "fingerprint":  # no registry is asked by it
+            return any(schema_id in schemas.known(topic) for topic in topics)
+        schemas.schema(schema_id)
+    except (SchemaNotFound, ConfigError):
+        return False
+    return True
 
 
 class Schemas:
@@ -41,18 +62,20 @@ class Schemas:
         widen: bool,
         grace: timedelta,
         stopping: threading.Event,
+        wire: Wire = CONFLUENT,
     ) -> None:
         """Let columns get wider types if `widen`.
 
         Wait at most `grace` for an unknown id, and no longer when `stopping` is set.
         """
-        self._pipeline, self._source, self._topics = pipeline, source, topics
+        self._pipeline, self._named, self._topics = pipeline, source, topics
+        self._wire, self._source = wire, by(source, wire.ids)
         self._reserved, self._grace, self._stopping = reserved(bucket_columns), grace, stopping
         self.plan = SchemaPlan(pa.schema([]), self._reserved, widen=widen)
 
     def begin(self) -> None:
         """Admit every schema that is registered. Raises RegistryUnreachable."""
-        self.plan = registered(self._source, self._topics, self.plan)
+        self.plan = registered(self._source, self._topics, self.plan, self._wire)
         for schema_id in self.plan.schemas:
             self._tell(schema_id)
 
@@ -61,7 +84,25 @@ class Schemas:
         columns = [f for f in table if f.name.lower() not in self._reserved]
         if columns:
             plan = SchemaPlan(pa.schema(columns), self._reserved, widen=self.plan.widen)
-            self.plan = registered(self._source, self._topics, plan)
+            self.plan = registered(self._source, self._topics, plan, self._wire)
+
+    def read_by(self, wire: Wire) -> None:
+        """Take the schema ids of the records for those of this format from now on. Raises as `begin` does."""
+        self._wire, self._source = wire, by(self._named, wire.ids)
+        plan = SchemaPlan(self.plan.columns, self._reserved, widen=self.plan.widen)
+        self.plan = registered(self._source, self._topics, plan, wire)
+
+    def knows(self, wire: Wire, schema_id: int) -> bool:
+        """Tell whether a schema can be had, holding the batch while the registry is down. Raises Draining."""
+        pause = 1.0
+        while not self._stopping.is_set():
+            try:
+                return knows(self._named, self._topics, wire, schema_id)
+            except RegistryUnreachable as error:
+                log.warning("registry_unreachable", pipeline=self._pipeline, holding="batch", error=str(error))
+            self._stopping.wait(pause)
+            pause = min(pause * 2, _PAUSE_MAX_S)
+        raise Draining(f"pipeline {self._pipeline!r} was asked to stop while it waited for the registry")
 
     def columns(self) -> pa.Schema:
         """Columns that the table needs, provenance included, bucket columns not."""
@@ -72,7 +113,7 @@ class Schemas:
         for schema_id in sorted(ids):
             text = self._fetched(schema_id)
             if text is None:
-                self.plan = self.plan.reject(schema_id, f"schema id {schema_id} is unknown to the registry")
+                self.plan = self.plan.reject(schema_id, f"schema id {shown(schema_id)} is unknown to the registry")
             else:
                 self.plan = self.plan.extend(schema_id, text)
             self._tell(schema_id)

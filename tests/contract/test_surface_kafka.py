@@ -17,13 +17,13 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from typer.testing import CliRunner
 
 from tests.writing import NOW
+from writer import sample
 from writer.cli import app
 from writer.config import Kafka
 from writer.embedded.events import SCHEMAS, encoder, generate
 from writer.errors import HeadraceError
 from writer.kafka import Cluster
-from writer.surface import sample
-from writer.surface.sample import RECORDS, Span
+from writer.sample import RECORDS, Span
 
 pytestmark = pytest.mark.slow
 

@@ -12,9 +12,10 @@ from rich.console import Console
 from rich.text import Text
 
 from tests.looking import EVENT, NOW, WIDER, Schemas, config, event, records, value
+from writer import sample
 from writer.config import layout
 from writer.errors import ConfigError
-from writer.surface import lines, preview, sample, staged, walk
+from writer.surface import lines, preview, staged, walk
 from writer.surface.lines import Column, Sheet
 from writer.tables.delta import DeltaLake
 

@@ -17,7 +17,8 @@ from itertools import count
 from typing import Any
 
 import pyarrow as pa
-from fastavro.schema import parse_schema
+from fastavro.schema import fingerprint as canonical_fingerprint
+from fastavro.schema import parse_schema, to_parsing_canonical_form
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 DECIMAL_DIGITS_MAX = 38  # decimal128, and what every engine reads
@@ -74,6 +75,18 @@ def parse(text: str) -> Record:
     if not table_fields(record):
         raise UnsupportedSchema("none of its fields holds a value; a table has no column for it")
     return record
+
+
+def fingerprint(text: str) -> int:
+    """Return a schema's CRC-64-AVRO, signed as Java gives it. Raises UnsupportedSchema when it is none.
+
+    Avro 1.12, "Schema Fingerprints": of the parsing canonical form.
+    """
+    try:
+        canonical = to_parsing_canonical_form(json.loads(text, object_hook=_without_bad_decimal))
+        return int.from_bytes(bytes.fromhex(canonical_fingerprint(canonical, "CRC-64-AVRO")), "little", signed=True)
+    except Exception as error:
+        raise UnsupportedSchema(f"not an Avro schema: {type(error).__name__}: {error}") from error
 
 
 def table_fields(record: Record) -> dict[str, pa.DataType]:

@@ -48,9 +48,7 @@ class NativeDecoder:
     _hung: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        self._schema, _, self._tail = avro.framed(
-            self.record, header_bytes=self.header_bytes, nonce_bytes=NONCE_BYTES
-        )
+        self._schema, _, self._tail = avro.framed(self.record, header_bytes=self.header_bytes, nonce_bytes=NONCE_BYTES)
         self._file = _Scratch(self.scratch)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="avro")
         self._context: tuple[int, Any] | None = None

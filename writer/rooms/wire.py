@@ -20,13 +20,14 @@ from bucketers.arrays import contiguous
 Format = Literal["confluent", "apicurio", "header", "single_object", "bare"]
 Ids = Literal["confluent", "global", "content", "fingerprint"]
 
-HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))  # as Spark hands them over
+# Kafka's headers as Spark hands them over.
+HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 ID_HEADERS: Mapping[str, Ids] = {
     "__value_schema_id": "confluent", "apicurio.value.globalId": "global", "apicurio.value.contentId": "content",
 }  # fmt: skip
-_WIDTHS: Mapping[Format, int] = {"confluent": 5, "apicurio": 9, "single_object": 10}
+HEADER_BYTES: Mapping[Format, int] = {"confluent": 5, "apicurio": 9, "header": 0, "single_object": 10, "bare": 0}
 _SINGLE_OBJECT = b"\xc3\x01"
-_GUID_MIN = 2**32  # an id from here on is a GUID, as a number; the others have 4 bytes
+_IDS_END = 2**32  # a registry counts its ids up from 1; none comes near
 _GUID_BYTES = 17
 _INT64_MAX = 2**63 - 1
 
@@ -49,7 +50,7 @@ class Wire:
     @property
     def header_bytes(self) -> int:
         """Bytes that stand before each Avro value."""
-        return _WIDTHS.get(self.format, 0)
+        return HEADER_BYTES[self.format]
 
     @property
     def words(self) -> str:
@@ -84,7 +85,7 @@ class Wire:
             return None
         if self.ids != "confluent":
             return struct.pack(">q", schema_id)
-        return b"\1" + UUID(int=schema_id).bytes if schema_id >= _GUID_MIN else struct.pack(">bI", 0, schema_id)
+        return b"\1" + UUID(int=schema_id).bytes if is_guid(schema_id) else struct.pack(">bI", 0, schema_id)
 
     def read(self, mark: bytes | None) -> int | None:
         """Return the schema id in the bytes before a value, or of the Kafka header; None where they hold none."""
@@ -103,14 +104,20 @@ class Wire:
                 return _long(mark)
         return None
 
+    def found(self, value: bytes, headers: Mapping[str, bytes]) -> int | None:
+        """Return the schema id of one record; None where it has not this format."""
+        return self.read(value[: self.header_bytes] if self.header is None else headers.get(self.header))
+
     def facts(self) -> dict[str, Any]:
         """Write the format as JSON values, without what is not set. `Wire(**facts)` reads it."""
         return {key: value for key, value in asdict(self).items() if value is not None}
 
 
 CONFLUENT = Wire("confluent")
-_BY_VALUE = (Wire("single_object", "fingerprint"), CONFLUENT, Wire("apicurio", "global"))
-_BY_HEADER = tuple(Wire("header", ids, name) for name, ids in ID_HEADERS.items())
+_SEEN = (
+    *(Wire("header", ids, name) for name, ids in ID_HEADERS.items()),
+    Wire("single_object", "fingerprint"), CONFLUENT, Wire("apicurio", "global"),
+)  # fmt: skip
 
 
 def header(schema_id: int) -> bytes:
@@ -118,14 +125,19 @@ def header(schema_id: int) -> bytes:
     return CONFLUENT.head(schema_id)
 
 
+def is_guid(schema_id: int) -> bool:
+    """Tell a GUID, which is a number of up to 128 bits, from other ids."""
+    return schema_id > _INT64_MAX
+
+
 def shown(schema_id: int) -> str:
     """Write a schema id for a person: a GUID as such, all others as numbers."""
-    return str(UUID(int=schema_id)) if schema_id > _INT64_MAX else str(schema_id)
+    return str(UUID(int=schema_id)) if is_guid(schema_id) else str(schema_id)
 
 
 def stored(schema_id: int | None) -> int | None:
     """Return a schema id as 64 bits hold it; a GUID, which they do not, is None."""
-    return None if schema_id is None or schema_id > _INT64_MAX else schema_id
+    return None if schema_id is None or is_guid(schema_id) else schema_id
 
 
 def split(records: pa.Table, wire: Wire) -> Iterator[tuple[int | None, pa.Table]]:
@@ -171,12 +183,8 @@ def kafka_header(headers: pa.ListArray, name: str) -> pa.BinaryArray:
 
 def recognised(value: bytes, headers: Mapping[str, bytes]) -> tuple[Wire, int] | None:
     """Return the format that one record has, and its schema id; None when it has none that can be seen."""
-    for wire in _BY_HEADER:
-        found = wire.read(headers.get(str(wire.header)))
-        if found is not None:
-            return wire, found
-    for wire in _BY_VALUE:
-        found = wire.read(value[: wire.header_bytes])
+    for wire in _SEEN:
+        found = wire.found(value, headers)
         if found is not None:
             return wire, found
     return None
@@ -203,9 +211,9 @@ def _refusal(wire: Wire, other: tuple[Wire, int] | None) -> str:
 
 
 def _confluent(mark: bytes) -> int | None:
-    return struct.unpack(">I", mark[1:])[0] or None if len(mark) == _WIDTHS["confluent"] and mark[0] == 0 else None
+    return struct.unpack(">I", mark[1:])[0] or None if len(mark) == HEADER_BYTES["confluent"] and mark[0] == 0 else None
 
 
 def _long(mark: bytes) -> int | None:
     found = int(struct.unpack(">q", mark)[0])
-    return found if 0 < found < _GUID_MIN else None
+    return found if 0 < found < _IDS_END else None

@@ -10,16 +10,18 @@ import pyarrow.compute as pc
 
 from bucketers.arrays import column
 from bucketers.extract import event_time
+from writer import sample
 from writer.config import Config, Pipeline
 from writer.errors import ConfigError, HeadraceError
 from writer.kafka import Cluster
+from writer.probe import UnclearWire
 from writer.registry import RegistryUnreachable, SchemaSource
 from writer.rooms.plan import Rejected, SchemaPlan, WriterSchema
-from writer.surface import sample
+from writer.rooms.wire import Wire
 from writer.surface.finding import Finding, doubtful, failure, good, skipped, wrong
 from writer.surface.lines import short_type, visible
 from writer.surface.places import scratch
-from writer.surface.walk import NO_HEADER, Group, Walk, opened, without_tombstones
+from writer.surface.walk import Group, Walk, opened, without_tombstones
 from writer.surface.words import plural
 from writer.tables.base import CommitFailed
 from writer.units import show_duration
@@ -162,9 +164,16 @@ def sampled(walk: Walk, batch: pa.RecordBatch, now: datetime) -> Iterator[Findin
         yield from (skipped(check, "there is no sample") for check in SAMPLED[1:])
         return
     registered = set(walk.plan.schemas)
+    try:
+        wire = walk.settled(batch)
+    except UnclearWire as error:
+        one = _guess(values.column("value")[0].as_py())
+        yield failure("wire", UnclearWire(f"{error} One value is {one}"))
+        yield from (skipped(check, "the wire format is not known") for check in SAMPLED[1:])
+        return
     groups = list(walk.decoded(batch))
     headed = [group for group in groups if group.schema_id is not None]
-    yield _wire(groups, batch.num_rows - values.num_rows)
+    yield _wire(groups, wire, batch.num_rows - values.num_rows)
     rows = sum(group.kept.num_rows for group in headed)
     if not headed:
         yield from (skipped(check, "no value has a header") for check in SAMPLED[1:])
@@ -182,16 +191,16 @@ def sampled(walk: Walk, batch: pa.RecordBatch, now: datetime) -> Iterator[Findin
     yield scratch(walk.config.pipelines[walk.name], sum(group.rows.nbytes for group in headed) / rows)
 
 
-def _wire(groups: list[Group], tombstones: int) -> Finding:
+def _wire(groups: list[Group], wire: Wire, tombstones: int) -> Finding:
     values = sum(group.records.num_rows for group in groups)
     empty = f"; {plural(tombstones, 'tombstone')} besides" if tombstones else ""
     bare = next((group for group in groups if group.schema_id is None), None)
     if bare is None:
-        return good("wire", f"{values:,} of {values:,} values have a Confluent header{empty}")
+        return good("wire", f"{values:,} of {values:,} values have a {wire.words}{empty}")
     first = bare.records.column("value")[0].as_py()
-    said = f"{bare.records.num_rows:,} of {values:,} values have {NO_HEADER.reason}; one is {_guess(first)}{empty}"
+    said = f"{bare.records.num_rows:,} of {values:,} values have no {wire.words}; one is {_guess(first)}{empty}"
     if bare.records.num_rows == values:
-        return wrong("wire", said, "headrace reads Avro behind a Confluent header; use a producer that writes it.")
+        return wrong("wire", said, "Set `wire` to the format that the producers write (docs/TYPES.md).")
     return doubtful("wire", said, "They become dead letters. `headrace preview --at raw` shows them.")
 
 

@@ -5,9 +5,10 @@ from datetime import datetime
 from rich.console import Console
 from rich.text import Text
 
+from writer import sample
 from writer.config import Config
 from writer.registry import source
-from writer.surface import lines, sample
+from writer.surface import lines
 from writer.surface.preview import chosen
 from writer.surface.sizing import UTILISATION, Line, Rates, Sizing, document, rates, size
 from writer.surface.traffic import measured

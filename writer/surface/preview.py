@@ -11,14 +11,14 @@ from rich.console import Console
 from rich.text import Text
 
 import bucketers
+from writer import sample
 from writer.config import Config, did_you_mean
 from writer.errors import ConfigError
 from writer.kafka import Source
 from writer.registry import source
 from writer.rooms.plan import Rejected
-from writer.rooms.task import split
-from writer.rooms.wire import HEADER_BYTES
-from writer.surface import lines, sample
+from writer.rooms.wire import HEADER_BYTES, Wire, each, recognised, shown
+from writer.surface import lines
 from writer.surface.lines import Column, Sheet, cell, emit, instant, short_type
 from writer.surface.staged import show_staged
 from writer.surface.walk import Group, Walk, opened, plain
@@ -93,7 +93,7 @@ class Look:
         walk = None if self._at == "raw" else opened(self._name, self._config, source(self._config.registry))
         for batch in batches:
             if walk is None:
-                self._records(raw(batch))
+                self._records(raw(batch, self._config.pipelines[self._name].wire.fixed))
             elif self._at == "staged":
                 show_staged(walk, batch, self._now, self._out, as_json=self._json)
             elif self._at == "decoded":
@@ -122,19 +122,22 @@ class Look:
         self._sheet.add(rows)
 
 
-def raw(batch: pa.RecordBatch) -> list[Record]:
-    """Describe records as Kafka holds them."""
+def raw(batch: pa.RecordBatch, wire: Wire | None = None) -> list[Record]:
+    """Describe records as Kafka holds them. `wire`: the format that they are to have; None: the one that each has."""
     table = pa.Table.from_batches([batch])
-    ids = {
-        at: schema_id
-        for schema_id, group in split(table.filter(table.column("value").is_valid()))
-        for at in _places(group)
-    }
-    values = table.column("value").to_pylist()
-    return [
-        {**about, "schema_id": ids.get(place), "bytes": len(value or b""), "value_hex": value}
-        for (place, about), value in zip(_about(table), values, strict=True)
-    ]
+    found = []
+    for (_, about), (value, headers) in zip(_about(table), each(table), strict=True):
+        seen = _seen(value, headers, wire) if value is not None else None
+        name, schema_id = (None, None) if seen is None else (seen[0].format, seen[1])
+        found.append({**about, "wire": name, "schema_id": schema_id, "bytes": len(value or b""), "value_hex": value})
+    return found
+
+
+def _seen(value: bytes, headers: Mapping[str, bytes], wire: Wire | None) -> tuple[Wire, int] | None:
+    if wire is None:
+        return recognised(value, headers)
+    schema_id = wire.found(value, headers)
+    return None if schema_id is None else (wire, schema_id)
 
 
 def decoded(walk: Walk, batch: pa.RecordBatch) -> list[Record]:
@@ -219,10 +222,10 @@ def _raw_line(record: Record, *, narrow: bool) -> list[str | Text]:
     key = Text("null", "dim") if record["key"] is None else Text(record["key"])
     if value is None:
         return [*place, key, "", Text("-", "dim"), Text("tombstone", "dim")]
-    body = value[HEADER_BYTES:] if schema is not None else value
+    body = value[0 if schema is None else HEADER_BYTES[record["wire"]] :]
     head = Text(body[:_HEX_BYTES].hex(" ") + " ", "dim") if schema is not None and not narrow else Text()
     head.append(lines.visible(body[:_HEAD_BYTES]) + ("…" if len(body) > _HEAD_BYTES else ""))
-    return [*place, key, Text("none", "red") if schema is None else str(schema), show_size(len(value)), head]
+    return [*place, key, Text("none", "red") if schema is None else shown(schema), show_size(len(value)), head]
 
 
 def _assigned_line(record: Record) -> list[str | Text]:
@@ -252,7 +255,7 @@ def _summary(records: list[Record], walk: Walk) -> str:
         said.append("behind: how long after the event the broker had it")
     else:
         used = sorted({record["schema_id"] for record in records if record["schema_id"] is not None})
-        said += [f"schema {schema_id}: {_way(walk, schema_id)}" for schema_id in used]
+        said += [f"schema {shown(schema_id)}: {_way(walk, schema_id)}" for schema_id in used]
     return "; ".join(said)
 
 
@@ -300,7 +303,8 @@ def _others(out: Console, records: list[Record]) -> None:
     for record in records:
         letter = record["outcome"] != "tombstone"
         why = record["reason"] if letter else "it is a tombstone: it has no value"
-        schema = str(record["schema_id"] or "none") if letter else ""
+        schema = "none" if record["schema_id"] is None else shown(record["schema_id"])
+        schema = schema if letter else ""
         rows.append([_partition(record), f"{record['offset']:,}", schema, Text(why, _TROUBLE[record["outcome"]])])
     Sheet(out, columns).add(rows)
 

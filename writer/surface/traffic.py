@@ -8,11 +8,11 @@ from itertools import pairwise
 from typing import Any
 
 import bucketers
+from writer import sample
 from writer.config import Config
 from writer.errors import HeadraceError
 from writer.kafka import Cluster
 from writer.rooms.columnar import BucketKey
-from writer.surface import sample
 from writer.surface.sizing import Traffic
 from writer.surface.staged import Staged, staged
 from writer.surface.walk import Walk
@@ -89,7 +89,8 @@ def measured(
         bucket_shares=[count / found.rows for _, count in rows.most_common()],
         buckets_per_day=buckets_per_day(config.pipelines[walk.name].bucket, list(rows)),
     )  # fmt: skip
-    said = f"the newest {sampled} of {', '.join(topics)}, {min(times):%Y-%m-%d %H:%M:%S} to {max(times):%H:%M:%S} UTC"
+    which = f"the newest {sampled} of {', '.join(topics)} ({walk.settled(batch).format})"
+    said = f"{which}, {min(times):%Y-%m-%d %H:%M:%S} to {max(times):%H:%M:%S} UTC"
     return traffic, said + _left_out(found, values)
 
 

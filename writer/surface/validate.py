@@ -13,10 +13,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from writer import sample
 from writer.config import Config, load
 from writer.errors import ConfigError, HeadraceError
 from writer.registry import SchemaSource, source, without_user
-from writer.surface import checks, lines, places, sample
+from writer.surface import checks, lines, places
 from writer.surface.finding import MARKS, PLAIN_MARKS, Finding, Status, failure, good, skipped
 from writer.surface.http import announced, asked
 from writer.surface.preview import chosen

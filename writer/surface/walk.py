@@ -12,7 +12,8 @@ import pyarrow as pa
 import bucketers
 from writer.config import Config, layout
 from writer.errors import ConfigError
-from writer.registry import SchemaNotFound, SchemaSource
+from writer.probe import judge
+from writer.registry import SchemaNotFound, SchemaSource, by
 from writer.rooms import avro, task
 from writer.rooms.assign import TimeRule, assign
 from writer.rooms.conform import conform
@@ -21,10 +22,9 @@ from writer.rooms.native import NativeDecoder
 from writer.rooms.plan import Rejected, SchemaPlan, WriterSchema
 from writer.rooms.report import Counts, Report, Source
 from writer.rooms.singly import SingleDecoder
-from writer.schemas import registered, reserved
+from writer.rooms.wire import CONFLUENT, Wire, refusals, shown, split
+from writer.schemas import knows, registered, reserved
 from writer.tables.delta import DeltaLake
-
-NO_HEADER = Rejected("no Confluent header (magic byte 0 and a 4-byte schema id)")
 
 
 @dataclass(frozen=True)
@@ -59,19 +59,21 @@ class Walk:
     schemas: SchemaSource
     plan: SchemaPlan
     unit: str  # of the event time; as configured, or as the table's commits have found it
+    wire: Wire | None = None  # likewise; None until records show it
     _decoders: dict[int, tuple[NativeDecoder | None, SingleDecoder]] = field(default_factory=dict)
 
     def decoded(self, records: pa.RecordBatch) -> Iterator[Group]:
         """Skip tombstones, split by schema, decode and conform. Raises RegistryUnreachable."""
-        groups = list(task.split(without_tombstones(records)))
+        wire = self.settled(records)
+        groups = list(split(without_tombstones(records), wire))
         self.learn(schema_id for schema_id, _ in groups if schema_id is not None)
         for schema_id, group in groups:
-            known = NO_HEADER if schema_id is None else self.plan.schemas[schema_id]
+            known = None if schema_id is None else self.plan.schemas[schema_id]
             if schema_id is not None and isinstance(known, WriterSchema):
                 yield self._rows(schema_id, group, known)
                 continue
-            assert isinstance(known, Rejected)
-            letters = [Letter(position, "dead_letter", known.reason) for position in range(group.num_rows)]
+            reasons = [known.reason] * group.num_rows if isinstance(known, Rejected) else refusals(group, wire)
+            letters = [Letter(position, "dead_letter", reason) for position, reason in enumerate(reasons)]
             yield Group(schema_id, group, group.slice(0, 0), self.plan.columns.empty_table(), letters)
 
     def assigned(self, records: pa.RecordBatch, now: datetime) -> Iterator[Group]:
@@ -103,10 +105,11 @@ class Walk:
     def staged(self, records: pa.RecordBatch, now: datetime, into: Path) -> Report:
         """Carry the records through a whole task, into files below `into`. Raises ConfigError, RegistryUnreachable."""
         pipeline = self.config.pipelines[self.name]
-        groups = task.split(without_tombstones(records))
+        wire = self.settled(records)
+        groups = split(without_tombstones(records), wire)
         self.learn(schema_id for schema_id, _ in groups if schema_id is not None)
         plan = task.TaskPlan(
-            now=now, frontier={}, incarnations=dict.fromkeys(pipeline.topics, 1), schemas=self.plan,
+            now=now, wire=wire, frontier={}, incarnations=dict.fromkeys(pipeline.topics, 1), schemas=self.plan,
             time_rule=self.time_rule, bucket=pipeline.bucket,
             bucket_columns=bucketers.build(pipeline.bucket).columns,
             table=str(into / "table"), dead_letters=str(into / "dead_letters"), prefix="sample",
@@ -127,18 +130,36 @@ class Walk:
         rule = self.config.pipelines[self.name].event_time
         return TimeRule(rule.field, self.unit, rule.max_age, rule.max_ahead)
 
+    def settled(self, records: pa.RecordBatch) -> Wire:
+        """Return the wire format; the first records show it where neither file nor table says. Raises UnclearWire."""
+        if self.wire is None:
+            topics = self.config.pipelines[self.name].topics
+            found = judge(
+                pa.Table.from_batches([records]),
+                lambda wire, schema_id: knows(self.schemas, topics, wire, schema_id),
+            )
+            self.wire = found.wire
+            if found.wire != CONFLUENT:
+                source = by(self.schemas, found.wire.ids)
+                plan = SchemaPlan(self.plan.columns, self.plan.reserved, widen=self.plan.widen)
+                self.plan = registered(source, topics, plan, found.wire)
+        return self.wire
+
     def learn(self, ids: Iterable[int]) -> None:
         """Extend the plan by schemas that it lacks, in the order of their ids. Raises RegistryUnreachable."""
+        source = by(self.schemas, (self.wire or CONFLUENT).ids)
         for schema_id in sorted(set(ids) - self.plan.schemas.keys()):
             try:
-                self.plan = self.plan.extend(schema_id, self.schemas.schema(schema_id))
+                self.plan = self.plan.extend(schema_id, source.schema(schema_id))
             except SchemaNotFound:
-                self.plan = self.plan.reject(schema_id, f"schema id {schema_id} is unknown to the registry")
+                self.plan = self.plan.reject(schema_id, f"schema id {shown(schema_id)} is unknown to the registry")
 
     def _rows(self, schema_id: int, group: pa.Table, known: WriterSchema) -> Group:
         if schema_id not in self._decoders:
             record = avro.parse(known.text)
-            self._decoders[schema_id] = (NativeDecoder(record) if known.native else None, SingleDecoder(record))
+            before = (self.wire or CONFLUENT).header_bytes
+            native = NativeDecoder(record, header_bytes=before) if known.native else None
+            self._decoders[schema_id] = (native, SingleDecoder(record, header_bytes=before))
         decoded = decode(pa.concat_arrays(group.column("value").chunks), *self._decoders[schema_id])
         letters = [Letter(at, "dead_letter", why) for at, why in decoded.failures.items()]
         rows = conform(decoded.rows, known, self.plan)
@@ -155,14 +176,19 @@ def opened(name: str, config: Config, schemas: SchemaSource, *, with_table: bool
     buckets = bucketers.build(pipeline.bucket).columns
     kept, unit = reserved(buckets), str(pipeline.event_time.unit)
     table = DeltaLake(pipeline.table.location, name, s3=config.s3.settings)
-    have = pa.schema([])
+    have, wire = pa.schema([]), pipeline.wire.fixed
     if with_table and table.exists():
         table.check_identity(buckets, layout(pipeline.bucket))
         have = pa.schema([f for f in table.snapshot().columns() if f.name.lower() not in kept])
-        found = next((facts["time_unit"] for facts in table.recent(10) if facts["time_unit"]), "auto")
+        recent = table.recent(10)
+        found = next((facts["time_unit"] for facts in recent if facts["time_unit"]), "auto")
+        wire = wire or next((Wire(**facts["wire"]) for facts in recent if facts.get("wire")), None)
         unit = found if unit == "auto" else unit
-    plan = SchemaPlan(have, kept, widen=pipeline.schemas.widen == "in_place")
-    return Walk(name, config, schemas, registered(schemas, pipeline.topics, plan), unit)
+    source = schemas if wire is None else by(schemas, wire.ids)
+    plan = registered(
+        source, pipeline.topics, SchemaPlan(have, kept, widen=pipeline.schemas.widen == "in_place"), wire or CONFLUENT
+    )
+    return Walk(name, config, schemas, plan, unit, wire)
 
 
 def without_tombstones(records: pa.RecordBatch) -> pa.Table:

@@ -13,9 +13,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from writer.config import Kafka
 from writer.errors import ConfigError, HeadraceError
 from writer.kafka import BrokerUnreachable, Cluster, Source, client
+from writer.rooms.wire import HEADERS
 from writer.units import show_size
 
-# What Spark hands to a task, in the types that it has there.
+# What Spark hands to a task, in the types that it has there; the headers only where the wire format needs them.
 RECORDS = pa.schema(
     [
         pa.field("topic", pa.string()),
@@ -24,6 +25,7 @@ RECORDS = pa.schema(
         pa.field("timestamp", pa.timestamp("us", "UTC")),
         pa.field("key", pa.binary()),
         pa.field("value", pa.binary()),
+        pa.field("headers", HEADERS),
     ]
 )
 Position = Literal["earliest", "latest"] | datetime
@@ -176,11 +178,15 @@ def _batch(messages: list[Message]) -> pa.RecordBatch:
     times = [milliseconds * 1000 if kind else None for kind, milliseconds in (m.timestamp() for m in messages)]
     columns = [
         [m.topic() for m in messages], [m.partition() for m in messages], [m.offset() for m in messages],
-        times, [m.key() for m in messages], [m.value() for m in messages],
+        times, [m.key() for m in messages], [m.value() for m in messages], [_headers(m) for m in messages],
     ]  # fmt: skip
     return pa.record_batch(
         [pa.array(values, field.type) for values, field in zip(columns, RECORDS, strict=True)], schema=RECORDS
     )
+
+
+def _headers(message: Message) -> list[dict[str, Any]] | None:
+    return [{"key": key, "value": value} for key, value in message.headers() or []] or None
 
 
 def _deadline(kafka: Kafka) -> float:

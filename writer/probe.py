@@ -1,0 +1,85 @@
+"""Which wire format a topic's records have: found in a sample of them, and refused where it would be a guess."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from writer import sample
+from writer.config import Kafka
+from writer.errors import ConfigError
+from writer.kafka import Source
+from writer.rooms.wire import CONFLUENT, Wire, each, recognised
+from writer.sample import Span
+
+RECORDS_MAX = 100  # of a sample: half of them the oldest, half the newest
+_ENOUGH = 20  # fewer values that nobody recognises may be somebody's first tries; so many are a topic
+_MOST = 0.9  # of the values whose schema is known; the others are strays
+_IDS_ASKED = 8  # for each format: what is no id is another one in each value
+Knows = Callable[[Wire, int], bool]
+
+
+class UnclearWire(ConfigError):
+    """The records do not say which wire format they have; the configuration must."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The format that a sample shows. `sure`: the schema that its records name is known, so no later look is needed."""
+
+    wire: Wire
+    sure: bool
+    said: str
+
+
+def looked_at(kafka: Kafka, held: Mapping[Source, Span]) -> pa.Table:
+    """Read the oldest and the newest records of these spans. Raises as `sample.read` does."""
+    shares = sample.spread({source: span.end - span.start for source, span in held.items()}, RECORDS_MAX)
+    oldest = {source: Span(held[source].start, held[source].start + share // 2) for source, share in shares.items()}
+    newest = {source: Span(held[source].end - share + share // 2, held[source].end) for source, share in shares.items()}
+    return pa.Table.from_batches([sample.read(kafka, oldest), sample.read(kafka, newest)])
+
+
+def judge(records: pa.Table, knows: Knows) -> Verdict:
+    """Find the wire format of records (schema `sample.RECORDS`). Raises UnclearWire. Pure but for `knows`.
+
+    A record speaks for the one format that it can be seen to have, and counts when `knows` its schema id. Where no
+    record counts, the only format that most values show is taken, but not for good; and where there are too few values
+    to tell, it is Confluent's, until there are more.
+    """
+    values = records.filter(pc.is_valid(records.column("value")))
+    seen = [found for value, headers in each(values) if (found := recognised(value, headers)) is not None]
+    asked = {
+        pair: knows(*pair)
+        for wire in {wire for wire, _ in seen}
+        for pair, _ in Counter(pair for pair in seen if pair[0] == wire).most_common(_IDS_ASKED)
+    }
+    shown = Counter(wire for wire, _ in seen)
+    known = Counter(pair[0] for pair in seen if asked.get(pair))
+    said = _said(values.num_rows, shown)
+    if known:
+        ((wire, most), *_) = known.most_common(1)
+        if most < _MOST * known.total():
+            raise UnclearWire(
+                f"{said}. One pipeline reads one format: set `wire` to the one that is meant, and the others become "
+                "dead letters; or give them pipelines of their own."
+            )
+        return Verdict(wire, True, said)
+    if len(shown) == 1 and 2 * shown.total() >= values.num_rows:
+        return Verdict(next(iter(shown)), False, f"{said}, with schema ids that the registry does not know")
+    if values.num_rows >= _ENOUGH:
+        raise UnclearWire(
+            f"{said}, and no schema that they name is known. If they are Avro without any header, set `wire` to "
+            "{format: bare, schema_id: …}; to take all that is not Confluent's for dead letters, set `wire: confluent`."
+        )
+    return Verdict(CONFLUENT, False, said)
+
+
+def _said(values: int, shown: Counter[Wire]) -> str:
+    if not values:
+        return "there are no values to look at"
+    if not shown:
+        return f"none of {values:,} values has a wire format that can be seen"
+    return ", ".join(f"{count:,} of {values:,} values have a {wire.words}" for wire, count in shown.most_common())
