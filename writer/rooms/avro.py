@@ -32,6 +32,8 @@ _PRIMITIVES: Mapping[str, pa.DataType] = {
     "string": pa.string(),
 }
 UUID_BYTES = 16
+_PARTS_MAX = 20_000  # a few records that name each other can unfold to more than a machine holds
+_DEPTH_MAX = 64
 _UNITS = {"millis": "ms", "micros": "us", "nanos": "ns"}
 Schema = Any  # Avro schemas are JSON: str | list | dict
 
@@ -70,7 +72,7 @@ def parse(text: str) -> Record:
     if not isinstance(root, dict) or root.get("type") != "record":
         raise UnsupportedSchema(f"the root is {_name(root)}, not a record; wrap it in a record with one field")
     record = Record(text, root, named)
-    _refuse_recursion(record, root, ())
+    _refuse_recursion(record, root, (), count())
     _refuse_nonsense(record, root)
     if not table_fields(record):
         raise UnsupportedSchema("none of its fields holds a value; a table has no column for it")
@@ -299,42 +301,46 @@ def _tagged(schema: Schema, numbers: Iterator[int]) -> Schema:
     return {**schema, **children}
 
 
-def _refuse_recursion(record: Record, schema: Schema, path: tuple[str, ...]) -> None:
+def _refuse_recursion(record: Record, schema: Schema, path: tuple[str, ...], parts: Iterator[int]) -> None:
+    """Refuse what has no end, or one too far away. `path`: records around this part, nothing for other types."""
     schema = record.resolve(schema)
+    name = schema["name"] if _name(schema) == "record" else ""
+    if name and name in path:
+        raise UnsupportedSchema(f"record {name} contains itself; a table has no type for that")
+    if next(parts) >= _PARTS_MAX:
+        raise UnsupportedSchema(f"it unfolds to more than {_PARTS_MAX:,} parts; split it")
+    if len(path) > _DEPTH_MAX:
+        raise UnsupportedSchema(f"it is more than {_DEPTH_MAX} levels deep; flatten it")
+    for child in _children(schema):
+        _refuse_recursion(record, child, (*path, name), parts)
+
+
+def _children(schema: Schema) -> list[Schema]:
     if isinstance(schema, list):
-        for branch in schema:
-            _refuse_recursion(record, branch, path)
-    elif _name(schema) == "record":
-        if schema["name"] in path:
-            raise UnsupportedSchema(f"record {schema['name']} contains itself; a table has no type for that")
-        for field in schema["fields"]:
-            _refuse_recursion(record, field["type"], (*path, schema["name"]))
-    elif _name(schema) in ("array", "map"):
-        _refuse_recursion(record, schema["items" if schema["type"] == "array" else "values"], path)
+        return schema
+    match _name(schema):
+        case "record":
+            return [field["type"] for field in schema["fields"]]
+        case "array":
+            return [schema["items"]]
+        case "map":
+            return [schema["values"]]
+    return []
 
 
 def _refuse_nonsense(record: Record, schema: Schema) -> None:
     """Refuse what no value can have, and arrays of nothing: ten bytes claim 2^62 items, and a reader counts them."""
     schema = record.resolve(schema)
-    children: list[Schema] = []
     match schema if isinstance(schema, list) else _name(schema):
         case []:
             raise UnsupportedSchema("it has a union without branches; name its types")
-        case list() as children:
-            pass
         case "enum" if not schema["symbols"]:
             raise UnsupportedSchema(f"enum {schema['name']} has no symbols; give it one")
         case "fixed" if schema["size"] < 0:
             raise UnsupportedSchema(f"fixed {schema['name']} has the size {schema['size']}; make it positive")
-        case "record":
-            children = [field["type"] for field in schema["fields"]]
-        case "map":
-            children = [schema["values"]]
-        case "array":
-            if _takes_no_bytes(record, schema["items"]):
-                raise UnsupportedSchema("it has an array whose items take no bytes; give them a field with a value")
-            children = [schema["items"]]
-    for child in children:
+        case "array" if _takes_no_bytes(record, schema["items"]):
+            raise UnsupportedSchema("it has an array whose items take no bytes; give them a field with a value")
+    for child in _children(schema):
         _refuse_nonsense(record, child)
 
 

@@ -59,13 +59,13 @@ class Wire:
             case "confluent":
                 return "Confluent header (magic byte 0 and a 4-byte schema id)"
             case "apicurio":
-                return f"Apicurio header (magic byte 0 and an 8-byte {self.ids} id)"
+                return f"header of Apicurio (magic byte 0 and an 8-byte {self.ids} id)"
             case "single_object":
                 return "single-object header (C3 01 and an 8-byte fingerprint)"
             case "header":
                 return f"Kafka header {self.header} with a schema id"
             case "bare":
-                return "value of its own"
+                return f"schema that the configuration gives them (id {self.schema_id})"
 
     def head(self, schema_id: int) -> bytes:
         """Return what stands before each value of this schema."""

@@ -1,0 +1,250 @@
+"""Wire formats: what each looks like, how a batch is split by it, and what a sample shows."""
+
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import looking
+from writer.config import Wire as Section
+from writer.probe import UnclearWire, judge
+from writer.registry import SchemaFiles, SchemaNotFound, by
+from writer.rooms import avro
+from writer.rooms.deadletters import DEAD_LETTERS
+from writer.rooms.wire import CONFLUENT, HEADERS, ID_HEADERS, Wire, kafka_header, recognised, refusals, split
+from writer.sample import RECORDS
+
+GUID = UUID("89791762-2336-4186-9674-299b90a802e2")
+APICURIO, SINGLE, BARE = Wire("apicurio", "global"), Wire("single_object", "fingerprint"), Wire("bare", schema_id=9)
+BY_NAME = {name: Wire("header", ids, name) for name, ids in ID_HEADERS.items()}
+CONFLUENT_HEADER, GLOBAL, CONTENT = BY_NAME.values()
+EVERY = [CONFLUENT, APICURIO, SINGLE, *BY_NAME.values()]
+
+
+def table(rows: list[tuple[bytes | None, Mapping[str, bytes]]]) -> pa.Table:
+    size = len(rows)
+    columns = [
+        pa.array(["t"] * size), pa.array([0] * size, pa.int32()), pa.array(range(size)),
+        pa.nulls(size, RECORDS.field("timestamp").type), pa.nulls(size, pa.binary()),
+        pa.array([value for value, _ in rows], pa.binary()),
+        pa.array([[{"key": k, "value": v} for k, v in beside.items()] or None for _, beside in rows], HEADERS),
+    ]  # fmt: skip
+    return pa.table(columns, schema=RECORDS)
+
+
+def record(wire: Wire, schema_id: int, body: bytes = b"\6abc") -> tuple[bytes, dict[str, bytes]]:
+    beside = wire.beside(schema_id)
+    return wire.head(schema_id) + body, {} if beside is None else {str(wire.header): beside}
+
+
+def groups(rows: list[tuple[bytes | None, Mapping[str, bytes]]], wire: Wire) -> dict[int | None, list[int]]:
+    found: dict[int | None, list[int]] = {}
+    for schema_id, group in split(table(rows), wire):
+        assert schema_id not in found, "one group an id"
+        found[schema_id] = group.column("offset").to_pylist()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("wire", "schema_id", "before", "beside"),
+    [
+        (CONFLUENT, 258, b"\0\0\0\1\2", None),
+        (APICURIO, 258, b"\0\0\0\0\0\0\0\1\2", None),
+        (SINGLE, 0x63DD24E7CC258F8A, bytes.fromhex("c3018a8f25cce724dd63"), None),
+        (SINGLE, -1, b"\xc3\x01" + b"\xff" * 8, None),
+        (CONFLUENT_HEADER, 258, b"", b"\0\0\0\1\2"),
+        (CONFLUENT_HEADER, GUID.int, b"", b"\1" + GUID.bytes),
+        (GLOBAL, 258, b"", b"\0\0\0\0\0\0\1\2"),
+        (CONTENT, 258, b"", b"\0\0\0\0\0\0\1\2"),
+    ],
+)
+def test_a_format_writes_and_reads_its_ids(wire, schema_id, before, beside):
+    assert (wire.head(schema_id), wire.beside(schema_id)) == (before, beside)
+    assert wire.header_bytes == len(before)
+    value, headers = record(wire, schema_id)
+    assert wire.found(value, headers) == schema_id
+    assert recognised(value, headers) == (wire, schema_id)
+    assert Wire(**wire.facts()) == wire
+
+
+def test_the_fingerprint_is_the_one_that_avro_s_specification_gives():
+    assert avro.fingerprint('"null"') == 7195948357588979594
+    assert avro.fingerprint('{"type": "int", "doc": "is no part of it"}') == avro.fingerprint('"int"')
+
+
+@pytest.mark.parametrize(
+    ("wire", "value", "beside"),
+    [
+        (CONFLUENT, b"", {}), (CONFLUENT, b"\0\0\0\1", {}), (CONFLUENT, b"\1\0\0\0\1", {}),
+        (CONFLUENT, b"\0" * 12, {}),  # no registry has an id 0
+        (APICURIO, b"\0" * 8, {}), (APICURIO, b"\0" * 9, {}), (APICURIO, b"\0\0\0\0\1\0\0\0\1rest", {}),
+        (SINGLE, b"\xc3\x01\0\0\0\0\0\0\0", {}), (SINGLE, b"\xc3\x02" + b"\0" * 8, {}),
+        (GLOBAL, b"x", {}), (GLOBAL, b"x", {str(GLOBAL.header): b"\0\0\0\1"}),
+        (GLOBAL, b"x", {"Other": b"\0" * 7 + b"\1"}),
+        (GLOBAL, b"x", {str(GLOBAL.header): struct.pack(">q", -5)}),
+        (CONFLUENT_HEADER, b"x", {str(CONFLUENT_HEADER.header): b"\1" + b"\0" * 15}),
+    ],
+)  # fmt: skip
+def test_what_has_not_the_format_has_no_id(wire, value, beside):
+    assert wire.found(value, beside) is None
+    assert groups([(value, beside)], wire) == {None: [0]}
+
+
+@given(st.data())
+def test_a_mixed_batch_is_split_as_each_record_says(data):
+    wire = data.draw(st.sampled_from(EVERY))
+    some = data.draw(st.lists(st.sampled_from([1, 2, 77, 2**31]), min_size=1, max_size=3, unique=True))
+    mine = st.sampled_from(some).map(lambda schema_id: record(wire, schema_id))
+    others = st.sampled_from(EVERY).map(lambda other: record(other, 5))
+    rows = data.draw(st.lists(mine | others | st.binary(max_size=12).map(lambda value: (value, {})), max_size=40))
+    expected: dict[int | None, list[int]] = {}
+    for at, row in enumerate(rows):
+        expected.setdefault(wire.found(*row), []).append(at)
+    assert groups(rows, wire) == expected
+
+
+@given(
+    st.lists(
+        st.none() | st.lists(st.tuples(st.sampled_from("abc"), st.none() | st.binary(max_size=3)), max_size=4),
+        max_size=12,
+    ),
+    st.integers(0, 5),
+)
+def test_of_several_kafka_headers_of_one_name_the_last_counts(headers, start):
+    column = pa.array(
+        [None if some is None else [{"key": k, "value": v} for k, v in some] for some in headers], HEADERS
+    )
+    expected = [dict(some or []).get("b") for some in headers]
+    assert kafka_header(column.slice(start), "b").to_pylist() == expected[start:]
+
+
+def test_all_values_of_a_bare_topic_have_its_schema():
+    assert groups([(b"", {}), (b"\0\0\0\0\1", {}), (b"x", {})], BARE) == {9: [0, 1, 2]}
+
+
+def test_no_record_has_two_formats():
+    for wire in EVERY:
+        value, beside = record(wire, 5)
+        assert [other for other in EVERY if other.found(value, beside) is not None] == [wire]
+
+
+def test_a_refusal_names_the_format_and_the_mend():
+    rows = [record(APICURIO, 3), record(SINGLE, 3), (b"{}", {})]
+    why = "no Confluent header (magic byte 0 and a 4-byte schema id)"
+    apicurio = "a header of Apicurio (magic byte 0 and an 8-byte global id)"
+    single = "a single-object header (C3 01 and an 8-byte fingerprint)"
+    assert refusals(table(rows), CONFLUENT) == [
+        f"{why}, but it has {apicurio}: a topic of such records needs `wire: apicurio`",
+        f"{why}, but it has {single}: a topic of such records needs `wire: single_object`",
+        why,
+    ]
+    assert refusals(table([record(CONFLUENT, 3)]), GLOBAL)[0].startswith("no Kafka header apicurio.value.globalId")
+
+
+# --- the probe --------------------------------------------------------------------------------------------------
+
+
+def knows(*known: int) -> Any:
+    return lambda _, schema_id: schema_id in known
+
+
+@pytest.mark.parametrize("wire", EVERY, ids=lambda wire: wire.header or wire.format)
+def test_a_topic_of_one_format_shows_it(wire):
+    found = judge(table([record(wire, 1)] * 30 + [(None, {}), (b"{}", {})]), knows(1))
+    assert (found.wire, found.sure) == (wire, True)
+    assert found.said == f"30 of 31 values have a {wire.words}"
+
+
+def test_strays_do_not_decide():
+    rows = [record(CONFLUENT, 1)] * 19 + [record(APICURIO, 1)] + [record(SINGLE, 50)] * 30
+    found = judge(table(rows), knows(1))
+    assert (found.wire, found.sure) == (CONFLUENT, True)
+
+
+def test_two_formats_in_one_topic_are_for_a_person_to_choose():
+    rows = [record(CONFLUENT, 1)] * 12 + [record(APICURIO, 1)] * 8
+    with pytest.raises(UnclearWire, match=r"12 of 20 values have a Confluent.*8 of 20.*set `wire`"):
+        judge(table(rows), knows(1))
+
+
+def test_a_format_whose_schemas_are_unknown_is_taken_but_not_for_good():
+    found = judge(table([record(SINGLE, 4)] * 30), knows())
+    assert (found.wire, found.sure) == (SINGLE, False)
+
+
+@pytest.mark.parametrize("count", [20, 100])
+def test_a_topic_that_shows_no_format_is_refused(count):
+    with pytest.raises(UnclearWire, match=f"none of {count} values .* bare"):
+        judge(table([(b'{"id": 1}', {})] * count), knows(1))
+
+
+def test_bare_values_that_happen_to_begin_with_zero_are_no_confluent_topic():
+    rows = [(b"\0" + struct.pack(">I", at + 7), {}) for at in range(10)] + [(b"\2abc", {})] * 30
+    asked: list[int] = []
+    with pytest.raises(UnclearWire):
+        judge(table(rows), lambda _, schema_id: bool(asked.append(schema_id)))
+    assert len(asked) == 8, "a registry is not asked for every number that a value begins with"
+
+
+@pytest.mark.parametrize("rows", [[], [(None, {})] * 50, [(b"{}", {})] * 19])
+def test_too_few_values_to_tell_are_read_as_confluent_until_there_are_more(rows):
+    found = judge(table(rows), knows())
+    assert (found.wire, found.sure) == (CONFLUENT, False)
+
+
+# --- configuration, schemas, dead letters -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "wire"),
+    [
+        ("auto", None), ({}, None), ("confluent", CONFLUENT), ("apicurio", APICURIO), ("single_object", SINGLE),
+        ({"format": "apicurio", "ids": "content"}, Wire("apicurio", "content")),
+        ({"format": "header", "header": "apicurio.value.contentId"}, CONTENT),
+        ({"format": "header", "header": "schema", "ids": "confluent"}, Wire("header", "confluent", "schema")),
+        ({"format": "bare", "schema_id": 9}, BARE),
+    ],
+)  # fmt: skip
+def test_the_file_says_the_format(given, wire):
+    assert Section.model_validate(given).fixed == wire
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("avro", "Input should be 'auto'"), ("bare", "needs 'schema_id'"), ("header", "needs 'header'"),
+        ({"format": "confluent", "header": "a"}, "has no 'header'"),
+        ({"format": "header", "header": "schema"}, "set 'ids'"),
+        ({"format": "single_object", "ids": "global"}, "no choice of 'ids'"),
+        ({"format": "apicurio", "ids": "confluent"}, "global or content"),
+        ({"form": "bare"}, "did you mean 'format'"),
+    ],
+)  # fmt: skip
+def test_a_format_without_what_it_needs_is_refused(given, said):
+    with pytest.raises(ValueError, match=said):
+        Section.model_validate(given)
+
+
+def test_files_serve_any_ids_and_fingerprints(tmp_path):
+    path = Path(tmp_path) / "event.avsc"
+    path.write_text(text := '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}')
+    broken = Path(tmp_path) / "broken.avsc"
+    broken.write_text("{")
+    files = SchemaFiles({7: path, 8: broken})
+    assert by(files, "global").schema(7) == text
+    schemas = by(files, "fingerprint")
+    assert schemas.known("clicks") == {avro.fingerprint(text): text}
+    assert schemas.schema(avro.fingerprint(text)) == text
+    with pytest.raises(SchemaNotFound, match="no schema of clicks has the fingerprint 5"):
+        schemas.schema(5)
+
+
+def test_dead_letters_hold_the_headers_that_name_a_schema():
+    assert DEAD_LETTERS.field("headers").type == HEADERS
+    assert looking.records([b"x"], headers={"a": b"1"}).column("headers").to_pylist() == [[{"key": "a", "value": b"1"}]]
