@@ -16,8 +16,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 import bucketers
 from writer.errors import ConfigError
-from writer.stores.base import S3_PATIENCE, S3Settings
 from writer.rooms import wire
+from writer.stores.base import S3_PATIENCE, S3Settings
 from writer.units import Duration, Size, duration, show_duration
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")

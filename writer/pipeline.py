@@ -14,7 +14,7 @@ import pyarrow as pa
 
 import bucketers
 from bucketers.extract import event_time
-from writer import commit, faults, frontier, log, probe, standing
+from writer import commit, faults, frontier, log, recognise, standing
 from writer.checkpoint import Checkpoints, NewRun, Offsets, Refuse, Resume, decide
 from writer.config import Config, layout
 from writer.errors import CheckpointUnusable, ConfigError, Draining, Fenced, LogMoved, TopicMissing
@@ -92,7 +92,7 @@ class PipelineRun:
             probe(store_at(place, self._s3), exclusive=True)
         self._table.create(columns, self._bucket_columns, layout(self.config.bucket))
         self._side(self.config.dead_letters).create(DEAD_LETTERS, [])
-        self._side(self.config.dead_letters).add_columns(list(DEAD_LETTERS))  # of a table that an older writer made
+        self._side(self.config.dead_letters).grow(list(DEAD_LETTERS))  # of a table that an older writer made
         snapshot = self._table.snapshot()
         self._schemas.follow(snapshot.columns())
         now = self._standing = standing.find(self.config, self.cluster, topics, snapshot, self._draining.wait)
@@ -352,9 +352,9 @@ class PipelineRun:
         if self._wire_found or not any(span.start < span.end for span in waiting.values()):
             return
         try:
-            verdict = probe.judge(probe.looked_at(self._kafka, waiting), self._schemas.knows)
-        except probe.UnclearWire as error:
-            raise probe.UnclearWire(f"pipelines.{self.name}.wire: {error}") from error
+            verdict = recognise.judge(recognise.looked_at(self._kafka, waiting), self._schemas.knows)
+        except recognise.UnclearWire as error:
+            raise recognise.UnclearWire(f"pipelines.{self.name}.wire: {error}") from error
         if verdict.wire != self._wire:
             self._schemas.read_by(verdict.wire)
         self._wire, self._wire_found = verdict.wire, verdict.sure

@@ -23,9 +23,9 @@ from writer.rooms.decode import decode, is_native
 from writer.rooms.native import NativeDecoder
 from writer.rooms.normalise import NOT_A_TIME
 from writer.rooms.singly import SingleDecoder
-from writer.rooms.wire import HEADER_BYTES, header
+from writer.rooms.wire import CONFLUENT, header
 
-HEAD = header(7)
+HEAD, HEADER_BYTES = header(7), CONFLUENT.header_bytes
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

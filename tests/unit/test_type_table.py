@@ -4,6 +4,7 @@ import json
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +23,10 @@ POINT = {"type": "record", "name": "Point", "fields": [{"name": "x", "type": "in
 
 def logical(kind: str, base: str, /, **more: Any) -> dict[str, Any]:
     return {"type": base, "logicalType": kind, **more}
+
+
+def record_of(kind: Any) -> dict[str, Any]:
+    return {"type": "record", "name": "Only", "fields": [{"name": "only", "type": kind}]}
 
 
 def column(kind: Any, written: Any) -> pa.Array | None:
@@ -112,3 +117,127 @@ def test_an_avro_type_has_its_arrow_type_and_keeps_its_value(kind, written, arro
 )
 def test_what_holds_nothing_has_no_column(kind):
     assert column(kind, {} if isinstance(kind, dict) else None) is None
+
+
+# --- the page ---------------------------------------------------------------------------------------------------
+
+TYPES = Path(__file__).parents[2] / "docs" / "TYPES.md"
+OTHER = {"type": "record", "name": "Other", "fields": [{"name": "y", "type": "string"}]}
+FIXED, ENUM = {"type": "fixed", "name": "F", "size": 4}, {"type": "enum", "name": "E", "symbols": ["A", "B"]}
+
+
+def decimals(*precisions: int) -> list[Any]:
+    return [logical("decimal", "bytes", precision=precision, scale=1) for precision in precisions]
+
+
+# First cell of a row → what its columns are, and types that it speaks of. The decoder is the page's own.
+PAGE: dict[str, tuple[list[Any], list[str]]] = {
+    "boolean, int, long, float, double": (
+        ["boolean", "int", "long", "float", "double"], ["bool", "int32", "int64", "float", "double"],
+    ),
+    "bytes, string": (["bytes", "string"], ["binary", "string"]),
+    "fixed": ([FIXED], ["binary"]),
+    "enum": ([ENUM], ["string"]),
+    "uuid on fixed(16)": ([{**FIXED, "size": 16, "logicalType": "uuid"}], ["string"]),
+    "uuid on string": ([logical("uuid", "string")], ["string"]),
+    "date": ([logical("date", "int")], ["date32[day]"]),
+    "timestamp-millis, -micros": (
+        [logical(f"timestamp-{unit}", "long") for unit in ("millis", "micros")], ["timestamp[us, tz=UTC]"] * 2,
+    ),
+    "timestamp-nanos": ([logical("timestamp-nanos", "long")], ["timestamp[us, tz=UTC]"]),
+    "local-timestamp-millis, -micros, -nanos": (
+        [logical(f"local-timestamp-{unit}", "long") for unit in ("millis", "micros", "nanos")],
+        ["timestamp[us, tz=UTC]"] * 3,
+    ),
+    "time-millis": ([logical("time-millis", "int")], ["int32"]),
+    "time-micros": ([logical("time-micros", "long")], ["int64"]),
+    "duration": ([{**FIXED, "size": 12, "logicalType": "duration"}], ["binary"]),
+    "decimal, precision up to 38": (decimals(1, 38), ["decimal128(1, 1)", "decimal128(38, 1)"]),
+    "decimal, precision 39 to 76": (decimals(39, 76), ["string"] * 2),
+    "decimal, precision 77 and more": (decimals(77, 100), ["string"] * 2),
+    "array of T": ([{"type": "array", "items": "int"}], ["list<element: int32>"]),
+    "map of T": ([{"type": "map", "values": "long"}], ["map<string, int64>"]),
+    "record": ([record_of("int")], ["struct<only: int32>"]),
+    "[null, T], [T, null], [T]": ([["null", "int"], ["int", "null"], ["int"]], ["int32"] * 3),
+    "[int, long], also with null": (
+        [["int", "long"], ["long", "int"], ["null", "int", "long"], ["int", "null", "long"]], ["int64"] * 4,
+    ),
+    "[float, double], also with null": (
+        [["float", "double"], ["double", "float"], ["double", "float", "null"]], ["double"] * 3,
+    ),
+    "other unions of primitives, one array, one map": (
+        [["null", "int", "string"], ["boolean", {"type": "array", "items": "int"}, {"type": "map", "values": "int"}]],
+        [
+            "struct<member0: int32, member1: string>",
+            "struct<member0: bool, member1: list<element: int32>, member2: map<string, int32>>",
+        ],
+    ),
+    "unions with a record, or with a named type or decimal that the native decoder confuses with another branch": (
+        [[POINT, OTHER], ["string", ENUM], ["bytes", FIXED]],
+        [
+            "struct<member0: struct<x: int32>, member1: struct<y: string>>", "struct<member0: string, member1: string>",
+            "struct<member0: binary, member1: binary>",
+        ],
+    ),
+    "null, record without fields, record of nulls": (
+        ["null", {"type": "record", "name": "E", "fields": []}, record_of("null")], ["none", "none", "none"],
+    ),
+}  # fmt: skip
+
+
+def page() -> dict[str, str]:
+    """First cell and decoder of each row of the page's table of types."""
+    section = TYPES.read_text(encoding="utf-8").split("## Avro to table")[1].split("\n\n- ")[0]
+    cells = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")]
+    return {row[0]: row[2] for row in cells[2:]}
+
+
+def test_a_null_in_a_nested_record_makes_it_fastavro_s():
+    fields = [{"name": "id", "type": "long"}, {"name": "a", "type": POINT}]
+    assert not is_native(avro.parse(json.dumps({"type": "record", "name": "R", "fields": fields})))
+
+
+def test_each_row_of_the_page_is_tried_here():
+    assert list(page()) == list(PAGE)
+
+
+@pytest.mark.parametrize("row", PAGE)
+def test_a_row_of_the_page_says_what_becomes_of_its_types(row):
+    decoder = page()[row]
+    kinds, columns = PAGE[row]
+    for kind, shown in zip(kinds, columns, strict=True):
+        fields = [{"name": "id", "type": "long"}, {"name": "a", "type": kind}]
+        record = avro.parse(json.dumps({"type": "record", "name": "R", "fields": fields}))
+        assert str(avro.table_fields(record).get("a", "none")) == shown
+        expected = decoder == "native" or decoder.startswith("as ") or kind == "null"
+        assert is_native(record) == expected, f"{kind} is decoded {'natively' if not expected else 'by fastavro'}"
+
+
+@pytest.mark.parametrize("precision", [1, 2, 3])
+@pytest.mark.parametrize("base", ["bytes", "fixed"])
+def test_a_decimal_of_few_digits_is_native_too(precision, base):
+    money = logical(
+        "decimal", base, precision=precision, scale=1, **({"name": "M", "size": 4} if base == "fixed" else {})
+    )
+    fields = [{"name": "id", "type": "long"}, {"name": "a", "type": money}]
+    assert is_native(avro.parse(json.dumps({"type": "record", "name": "R", "fields": fields})))
+
+
+def test_a_nullable_list_of_nullable_enums_is_native():
+    kind = ["null", {"type": "array", "items": ["null", ENUM]}]
+    fields = [{"name": "id", "type": "long"}, {"name": "a", "type": kind}]
+    assert is_native(avro.parse(json.dumps({"type": "record", "name": "R", "fields": fields})))
+
+
+def test_a_schema_that_unfolds_without_measure_is_refused_at_once():
+    kind: Any = {"type": "record", "name": "R0", "fields": [{"name": "x", "type": "int"}]}
+    for level in range(1, 40):
+        fields = [{"name": "l", "type": kind}, {"name": "r", "type": f"R{level - 1}"}]
+        kind = {"type": "record", "name": f"R{level}", "fields": fields}
+    with pytest.raises(avro.UnsupportedSchema, match="unfolds to more than 20,000 parts"):
+        avro.parse(json.dumps(kind))
+    deep: Any = "int"
+    for _ in range(70):
+        deep = {"type": "array", "items": deep}
+    with pytest.raises(avro.UnsupportedSchema, match="more than 64 levels deep"):
+        avro.parse(json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": deep}]}))

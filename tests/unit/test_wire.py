@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests import looking
 from writer.config import Wire as Section
-from writer.probe import UnclearWire, judge
+from writer.recognise import UnclearWire, judge
 from writer.registry import SchemaFiles, SchemaNotFound, by
 from writer.rooms import avro
 from writer.rooms.deadletters import DEAD_LETTERS

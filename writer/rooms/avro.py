@@ -360,8 +360,9 @@ def _sample(record: Record, schema: Schema, n: int) -> Any:
         several = sum(_name(record.resolve(each)) != "null" for each in schema) > 1
         return (branch["name"], value) if several and _name(branch) == "record" else value
     digits = decimal_digits(schema)
-    if digits is not None and _name(schema) == "bytes":
-        return (n % 2**7 - 2**6).to_bytes(1, "big", signed=True)
+    if digits is not None:
+        number = n % 2**7 % 10 ** digits[0] * (-1 if n % 2 else 1)
+        return number.to_bytes(schema.get("size", 1), "big", signed=True)
     match _name(schema):
         case "null":
             return None
@@ -376,9 +377,7 @@ def _sample(record: Record, schema: Schema, n: int) -> Any:
         case "string":
             return f"é{n}" * (n % 4)
         case "fixed":
-            negative = digits is not None and n % 2 == 1
-            tail = bytes([n % 100 + (128 if negative else 0)]) if schema["size"] else b""
-            return (b"\xff" if negative else b"\0") * (schema["size"] - len(tail)) + tail
+            return bytes([n % 100] * schema["size"])
         case "enum":
             return schema["symbols"][n % len(schema["symbols"])]
         case "array":

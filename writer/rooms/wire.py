@@ -25,7 +25,7 @@ HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa
 ID_HEADERS: Mapping[str, Ids] = {
     "__value_schema_id": "confluent", "apicurio.value.globalId": "global", "apicurio.value.contentId": "content",
 }  # fmt: skip
-HEADER_BYTES: Mapping[Format, int] = {"confluent": 5, "apicurio": 9, "header": 0, "single_object": 10, "bare": 0}
+WIDTHS: Mapping[Format, int] = {"confluent": 5, "apicurio": 9, "header": 0, "single_object": 10, "bare": 0}
 _SINGLE_OBJECT = b"\xc3\x01"
 _IDS_END = 2**32  # a registry counts its ids up from 1; none comes near
 _GUID_BYTES = 17
@@ -50,7 +50,7 @@ class Wire:
     @property
     def header_bytes(self) -> int:
         """Bytes that stand before each Avro value."""
-        return HEADER_BYTES[self.format]
+        return WIDTHS[self.format]
 
     @property
     def words(self) -> str:
@@ -211,7 +211,7 @@ def _refusal(wire: Wire, other: tuple[Wire, int] | None) -> str:
 
 
 def _confluent(mark: bytes) -> int | None:
-    return struct.unpack(">I", mark[1:])[0] or None if len(mark) == HEADER_BYTES["confluent"] and mark[0] == 0 else None
+    return struct.unpack(">I", mark[1:])[0] or None if len(mark) == WIDTHS["confluent"] and mark[0] == 0 else None
 
 
 def _long(mark: bytes) -> int | None:

@@ -14,7 +14,7 @@ from writer import sample
 from writer.config import Config, Pipeline
 from writer.errors import ConfigError, HeadraceError
 from writer.kafka import Cluster
-from writer.probe import UnclearWire
+from writer.recognise import UnclearWire
 from writer.registry import RegistryUnreachable, SchemaSource
 from writer.rooms.plan import Rejected, SchemaPlan, WriterSchema
 from writer.rooms.wire import Wire

@@ -17,7 +17,7 @@ from writer.errors import ConfigError
 from writer.kafka import Source
 from writer.registry import source
 from writer.rooms.plan import Rejected
-from writer.rooms.wire import HEADER_BYTES, Wire, each, recognised, shown
+from writer.rooms.wire import WIDTHS, Wire, each, recognised, shown
 from writer.surface import lines
 from writer.surface.lines import Column, Sheet, cell, emit, instant, short_type
 from writer.surface.staged import show_staged
@@ -222,7 +222,7 @@ def _raw_line(record: Record, *, narrow: bool) -> list[str | Text]:
     key = Text("null", "dim") if record["key"] is None else Text(record["key"])
     if value is None:
         return [*place, key, "", Text("-", "dim"), Text("tombstone", "dim")]
-    body = value[0 if schema is None else HEADER_BYTES[record["wire"]] :]
+    body = value[0 if schema is None else WIDTHS[record["wire"]] :]
     head = Text(body[:_HEX_BYTES].hex(" ") + " ", "dim") if schema is not None and not narrow else Text()
     head.append(lines.visible(body[:_HEAD_BYTES]) + ("…" if len(body) > _HEAD_BYTES else ""))
     return [*place, key, Text("none", "red") if schema is None else shown(schema), show_size(len(value)), head]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import bucketers
 from writer.config import Config, layout
 from writer.errors import ConfigError
-from writer.probe import judge
+from writer.recognise import judge
 from writer.registry import SchemaNotFound, SchemaSource, by
 from writer.rooms import avro, task
 from writer.rooms.assign import TimeRule, assign
