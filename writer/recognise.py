@@ -25,6 +25,10 @@ class UnclearWire(ConfigError):
     """The records do not say which wire format they have; the configuration must."""
 
 
+class MixedWire(UnclearWire):
+    """The records have two formats."""
+
+
 @dataclass(frozen=True)
 class Verdict:
     """The format that a sample shows. `sure`: the schema that its records name is known, so no later look is needed."""
@@ -62,7 +66,7 @@ def judge(records: pa.Table, knows: Knows) -> Verdict:
     if known:
         ((wire, most), *_) = known.most_common(1)
         if most < _MOST * known.total():
-            raise UnclearWire(
+            raise MixedWire(
                 f"{said}. One pipeline reads one format: set `wire` to the one that is meant, and the others become "
                 "dead letters; or give them pipelines of their own."
             )

@@ -74,7 +74,7 @@ def test_a_sample_is_what_was_written_in_the_shape_of_a_task(bootstrap, topic, k
     came = [datetime.fromtimestamp(at / 1000, UTC) for *_, at in expected]
     assert columns == [
         [name] * 300, [row[0] for row in expected], [row[1] for row in expected], came,
-        [row[2] for row in expected], [row[3] for row in expected],
+        [row[2] for row in expected], [row[3] for row in expected], [None] * 300,
     ]  # fmt: skip
 
 

@@ -15,7 +15,9 @@ from tests.looking import EVENT, NOW, TIME, WIDER, Schemas, config, event, recor
 from writer import artifacts
 from writer.config import Http, Registry, layout
 from writer.registry import RegistryUnreachable, source, without_user
+from writer.rooms import avro
 from writer.rooms.plan import SchemaPlan
+from writer.rooms.wire import Wire
 from writer.stores.local import LocalStore
 from writer.stores.probe import ProbeFailed, probe
 from writer.surface import checks, http, places, walk
@@ -355,3 +357,28 @@ def test_findings_of_one_reason_share_a_line_and_stay_apart_in_json(capsys):
         machine.add(finding, "clicks")
     machine.end()
     assert json.loads(capsys.readouterr().out) == [replace(f, pipeline="clicks").document() for f in several]
+
+
+def test_a_topic_that_shows_no_wire_format_is_wrong_with_the_mend(tmp_path):
+    seen = found(records([b'{"id": 1}'] * 30), tmp_path)
+    assert seen["wire"].status == "failed"
+    assert seen["wire"].message.startswith("none of 30 values has a wire format that can be seen")
+    assert seen["wire"].message.endswith('one is JSON: {"id": 1}')
+    assert "{format: bare, schema_id: …}" in seen["wire"].mend
+    assert seen["decode"].message == "not checked: the wire format is not known"
+
+
+def test_values_of_two_wire_formats_are_wrong_and_nothing_is_guessed(tmp_path):
+    eight = [Wire("apicurio", "global").head(1) + event(number)[5:] for number in range(10)]
+    seen = found(records([*eight, *(event(number) for number in range(10))]), tmp_path)
+    assert seen["wire"].status == "failed"
+    assert "10 of 20 values have a Confluent header" in seen["wire"].message
+    assert "10 of 20 values have a header of Apicurio" in seen["wire"].message
+    assert seen["wire"].mend.startswith("One pipeline reads one format")
+
+
+def test_values_by_fingerprint_are_decoded_by_the_registered_schemas(tmp_path):
+    head = Wire("single_object", "fingerprint").head(avro.fingerprint(json.dumps(EVENT)))
+    seen = found(records([head + event(number)[5:] for number in range(30)]), tmp_path)
+    assert seen["wire"].message == "30 of 30 values have a single-object header (C3 01 and an 8-byte fingerprint)"
+    assert (seen["decode"].status, seen["decode"].message) == ("ok", "30 of 30 values with a header become rows")

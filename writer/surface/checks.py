@@ -14,7 +14,7 @@ from writer import sample
 from writer.config import Config, Pipeline
 from writer.errors import ConfigError, HeadraceError
 from writer.kafka import Cluster
-from writer.recognise import UnclearWire
+from writer.recognise import MixedWire, UnclearWire
 from writer.registry import RegistryUnreachable, SchemaSource
 from writer.rooms.plan import Rejected, SchemaPlan, WriterSchema
 from writer.rooms.wire import Wire
@@ -163,14 +163,15 @@ def sampled(walk: Walk, batch: pa.RecordBatch, now: datetime) -> Iterator[Findin
         yield skipped("wire", "the topics hold no records with a value")
         yield from (skipped(check, "there is no sample") for check in SAMPLED[1:])
         return
-    registered = set(walk.plan.schemas)
     try:
         wire = walk.settled(batch)
     except UnclearWire as error:
-        one = _guess(values.column("value")[0].as_py())
-        yield failure("wire", UnclearWire(f"{error} One value is {one}"))
+        said, _, mend = str(error).partition(". ")
+        one = "" if isinstance(error, MixedWire) else f"; one is {_guess(values.column('value')[0].as_py())}"
+        yield wrong("wire", said + one, mend)
         yield from (skipped(check, "the wire format is not known") for check in SAMPLED[1:])
         return
+    registered = set(walk.plan.schemas)
     groups = list(walk.decoded(batch))
     headed = [group for group in groups if group.schema_id is not None]
     yield _wire(groups, wire, batch.num_rows - values.num_rows)

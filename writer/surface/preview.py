@@ -1,7 +1,7 @@
 """Records of a topic as any room of the writer sees them, on a terminal or as JSON. Nothing is committed or changed."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Literal
@@ -15,6 +15,7 @@ from writer import sample
 from writer.config import Config, did_you_mean
 from writer.errors import ConfigError
 from writer.kafka import Source
+from writer.recognise import RECORDS_MAX
 from writer.registry import source
 from writer.rooms.plan import Rejected
 from writer.rooms.wire import WIDTHS, Wire, each, recognised, shown
@@ -46,7 +47,10 @@ def preview(
     cluster = sample.asked(config.kafka)
     spans = sample.spans(cluster, topics, records, sample.position(start))
     out = lines.console()
-    look = Look(name, config, at, out, now, as_json=as_json, whole=not follow)
+    look = Look(
+        name, config, at, out, now, as_json=as_json, whole=not follow,
+        more=lambda: sample.read(config.kafka, sample.spans(cluster, topics, RECORDS_MAX)),
+    )  # fmt: skip
     if follow:
         with suppress(KeyboardInterrupt):
             look.show(sample.follow(config.kafka, {source: span.start for source, span in spans.items()}))
@@ -80,9 +84,22 @@ class Look:
     """One room of one pipeline, shown batch by batch."""
 
     def __init__(
-        self, name: str, config: Config, at: Room, out: Console, now: datetime, *, as_json: bool, whole: bool
+        self,
+        name: str,
+        config: Config,
+        at: Room,
+        out: Console,
+        now: datetime,
+        *,
+        as_json: bool,
+        whole: bool,
+        more: Callable[[], pa.RecordBatch] | None = None,
     ) -> None:
-        """Show on `out`, or as JSON; `whole` means that one batch comes and may be summed up."""
+        """Show on `out`, or as JSON; `whole` means that one batch comes and may be summed up.
+
+        `more` are records to find the wire format by, where the shown ones are too few.
+        """
+        self._more = more
         self._name, self._config, self._at = name, config, at
         self._out, self._now = out, now
         self._json, self._whole = as_json, whole
@@ -91,6 +108,8 @@ class Look:
     def show(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Show each batch as it comes."""
         walk = None if self._at == "raw" else opened(self._name, self._config, source(self._config.registry))
+        if walk is not None and walk.wire is None and self._more is not None:
+            walk.settled(self._more())
         for batch in batches:
             if walk is None:
                 self._records(raw(batch, self._config.pipelines[self._name].wire.fixed))
