@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import looking
@@ -96,6 +96,7 @@ def test_what_has_not_the_format_has_no_id(wire, value, beside):
     assert groups([(value, beside)], wire) == {None: [0]}
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_a_mixed_batch_is_split_as_each_record_says(data):
     wire = data.draw(st.sampled_from(EVERY))
@@ -109,6 +110,7 @@ def test_a_mixed_batch_is_split_as_each_record_says(data):
     assert groups(rows, wire) == expected
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.none() | st.lists(st.tuples(st.sampled_from("abc"), st.none() | st.binary(max_size=3)), max_size=4),
