@@ -9,6 +9,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from rich.console import Console
 
+from writer import sample
 from writer.adopt import Asked, Line, Move, Plan, moves, plan, told
 from writer.checkpoint import Checkpoints
 from writer.config import Config, Pipeline
@@ -18,7 +19,7 @@ from writer.kafka import Cluster, Topic
 from writer.rooms.report import Source
 from writer.stores.base import S3Settings
 from writer.stores.location import delta_options
-from writer.surface import lines, sample
+from writer.surface import lines
 from writer.surface.http import announced, asked
 from writer.surface.words import plural
 from writer.tables.base import Adoption, Part
