@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 def pytest_configure() -> None:
     # Started in the background of a script, all of this ignores SIGINT, and so would the commands that tests interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # How long an example takes says more of the machine than of the code; what hangs ends by pytest's timeout.
+    hypothesis.settings.register_profile("headrace", deadline=None)
+    hypothesis.settings.load_profile("headrace")
 
 
 class HasBootstrap(Protocol):
