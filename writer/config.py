@@ -276,6 +276,17 @@ class Schemas(Strict):
     )
 
 
+class Limits(Strict):
+    """What stops the pipeline with exit code 5, so that a person looks."""
+
+    poison_share: float = Field(
+        0.5, ge=0, le=1, description="most of a batch's records that may be dead letters or quarantined; 1: any"
+    )
+    poison_records_min: int = Field(
+        1000, ge=1, description="as long as fewer records of a batch are, their share does not matter"
+    )
+
+
 def _instant(when: Any) -> datetime:
     try:
         instant = when if isinstance(when, datetime) else datetime.fromisoformat(str(when))
@@ -322,6 +333,7 @@ class Pipeline(Strict):
     roll: Roll = Roll.model_validate({})
     memory: Memory = Memory.model_validate({})
     schemas: Schemas = Schemas.model_validate({})
+    limits: Limits = Limits.model_validate({})
     mirror_offsets: str | None = Field(
         None, min_length=1, description="consumer group that is told the frontier, for tools that show a group's lag"
     )

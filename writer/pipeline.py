@@ -19,6 +19,10 @@ from writer.checkpoint import Checkpoints, NewRun, Offsets, Refuse, Resume, deci
 from writer.config import Config, layout
 from writer.errors import CheckpointUnusable, ConfigError, Draining, Fenced, LogMoved, TopicMissing
 from writer.kafka import BrokerUnreachable, Cluster
+from writer.ledger.ask import next_records
+from writer.ledger.holes import check as check_holes
+from writer.ledger.holes import questions
+from writer.ledger.poison import check as check_poison
 from writer.progress import Progress, holes
 from writer.registry import SchemaSource
 from writer.rooms import task
@@ -33,7 +37,7 @@ from writer.stores.probe import probe
 from writer.tables.base import Batch, CommitFailed, Gap, Part, Range
 from writer.tables.delta import DeltaLake
 from writer.tables.entry import gap_said
-from writer.transfer import arrow_limits
+from writer.transfer import arrow_limits, handed_over
 
 _BYTES_PER_ROW_GUESS = 60  # of Parquet, until a commit has shown it
 
@@ -207,6 +211,7 @@ class PipelineRun:
         report = self._run_tasks(frame, {(r.part.topic, r.part.partition): r.start for r in committing}, now, expected)
         faults.point("after_stage")
         self._same_topics()
+        self._check_account(report, committing)
         phases = _rounded(self.progress.entered("commit"))
         facts = {
             "run": self._run_id, "batch": batch_id, "started": now.isoformat(), **why, "tasks": report.tasks,
@@ -242,7 +247,7 @@ class PipelineRun:
             **commit.totals([facts]), files=len(planned.files), bytes=facts["bytes"], seconds=round(seconds, 1),
         )  # fmt: skip
         if missing := holes(facts):
-            log.warning("offsets_without_records", pipeline=self.name, version=version, offsets=missing)
+            log.event("offsets_without_records", pipeline=self.name, version=version, offsets=missing)
 
     def _why(self, start: Offsets, end: Offsets, batch_id: int) -> dict[str, Any]:
         """Say why Spark ended the batch here, and what it was told. Kafka's silence leaves `waiting` unknown."""
@@ -272,9 +277,11 @@ class PipelineRun:
         records = frame.select(*topic, "partition", "offset", "timestamp", "key", "value", *beside).coalesce(tasks)
         while True:
             plan = self._task_plan(starts, now)
-            rows = records.mapInArrow(partial(task.run, plan=plan), "report string").collect()
+            carried = records.mapInArrow(partial(task.run, plan=plan), "report string")
+            rows = carried.collect()
             report = commit.merged(Report.from_json(row.report) for row in rows)
             if not report.unknown_schemas:
+                commit.check_handed_over(report, handed_over(carried))
                 read = sum(counts.read for counts in report.counts.values())
                 self._record_bytes = report.value_bytes / read if read else self._record_bytes
                 self._record_bytes_max = max(self._record_bytes_max, report.record_bytes_max)
@@ -282,6 +289,17 @@ class PipelineRun:
             self._schemas.learn(report.unknown_schemas)
             self.progress.admitted(self._schemas.plan.schemas)
             self._table.grow(list(self._schemas.columns()), self.epoch)  # before any file has them
+
+    def _check_account(self, report: Report, committing: Sequence[Range]) -> None:
+        """Raise RecordsMissed when the broker holds records that were not read, LimitReached for too much poison."""
+        asked = questions(commit.unread(report, committing))
+        kafka = self._kafka
+        check_holes(next_records(kafka.bootstrap_servers, kafka.request_timeout, asked))
+        limits = self.config.limits
+        check_poison(
+            self.name, report.counts, report.poison,
+            share_max=limits.poison_share, records_min=limits.poison_records_min,
+        )  # fmt: skip
 
     def _check_event_time(self) -> None:
         """Raise ConfigError when the event-time field is no time by the schemas that are known so far."""

@@ -1,5 +1,7 @@
 """How records cross from Kafka through Spark's JVM to a task, and what memory they find there: at little cost."""
 
+from typing import Any
+
 KAFKA_OPTIONS = {
     # Spark asks the broker for both ends of the log at each poll. At Kafka's 500 records a poll that is most of the
     # time a fetch takes; what one poll can hold is bounded by max.partition.fetch.bytes all the same.
@@ -38,3 +40,15 @@ def arrow_limits(records_max: int, record_bytes: float | None, record_bytes_max:
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(records),
         "spark.sql.execution.arrow.maxBytesPerBatch": str(size),
     }
+
+
+def handed_over(frame: Any) -> int:
+    """Return how many records Spark's scan gave to the tasks of a frame that was collected, by Spark's own count.
+
+    From the metric of the executed plan's leaf. Spark adds up the tasks that succeeded, each partition once, however
+    often it was tried.
+    """
+    plan = frame._jdf.queryExecution().executedPlan()  # noqa: SLF001 - PySpark shows no metrics
+    leaves = plan.collectLeaves()
+    assert leaves.size() == 1, f"one scan feeds the tasks, but the plan has {leaves.size()}: {plan}"
+    return int(leaves.apply(0).metrics().apply("numOutputRows").value())

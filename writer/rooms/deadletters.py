@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from writer.rooms import avro
 from writer.rooms.columnar import Destination, StagedFile, let_go, parquet_writer
 from writer.rooms.plan import PROVENANCE
-from writer.rooms.report import Source
+from writer.rooms.report import Poison, Source
 from writer.rooms.statistics import delta_statistics
 from writer.rooms.wire import HEADERS, stored
 
@@ -27,6 +27,7 @@ DEAD_LETTERS = pa.schema(
     ]
 )
 _DEAD_FLUSH_BYTES = 16 * 2**20
+_POISON_KINDS_MAX = 20  # of a task; random bytes look like as many schema ids
 
 
 class DeadLetterFile:
@@ -40,6 +41,7 @@ class DeadLetterFile:
         self._sink: Any = None
         self._writer: Any = None
         self.counts: Counter[tuple[Source, str]] = Counter()  # filled when the rows are written
+        self._alike: dict[tuple[str, int | None], tuple[int, str]] = {}  # how many, and the first one's reason
 
     def add(
         self, records: pa.Table, schema_id: int | None, reason: Callable[[int], str], outcome: str = "dead_letters"
@@ -57,6 +59,8 @@ class DeadLetterFile:
             _headers(records),
         ]  # fmt: skip
         table = pa.table(columns, schema=DEAD_LETTERS)
+        known, first = self._alike.get((letter, schema_id), (0, reason(0)))
+        self._alike[letter, schema_id] = (known + size, first)
         self._waiting.append(table)
         self._bytes += table.nbytes
         if self._bytes > _DEAD_FLUSH_BYTES:
@@ -72,6 +76,11 @@ class DeadLetterFile:
         self._sink.close()
         now = self._now
         return [StagedFile(self._path, (), metadata.num_rows, size, delta_statistics(metadata), now, now, {})]
+
+    def poison(self) -> list[Poison]:
+        """What came here, most first, as far as it may tell somebody what is wrong."""
+        most = sorted(self._alike.items(), key=lambda item: -item[1][0])[:_POISON_KINDS_MAX]
+        return [Poison(outcome, schema_id, records, why) for (outcome, schema_id), (records, why) in most]
 
     def abandon(self) -> None:
         """Remove the file."""

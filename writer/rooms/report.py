@@ -1,6 +1,7 @@
 """What a task tells the driver: one row of JSON with its files and what became of each record."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -8,7 +9,9 @@ from typing import Any
 from writer.rooms.columnar import StagedFile
 
 Source = tuple[str, int]  # topic, partition
-_OUTCOMES = ("read", "rows", "tombstones", "dead_letters", "quarantined")
+Span = tuple[int, int]  # offsets [start, end), one record at each
+EXITS = ("rows", "tombstones", "dead_letters", "quarantined")  # what a record that was read may become
+SPANS_MAX = 2048  # of a partition in one task that are remembered; more only where a log is full of holes
 
 
 @dataclass
@@ -23,20 +26,57 @@ class Counts:
     quarantined: int = 0
     offset_min: int | None = None
     offset_max: int | None = None
+    spans: list[Span] = field(default_factory=list, compare=False)  # where the records read stand
+    spans_whole: bool = field(default=True, compare=False)  # False: there are more than SPANS_MAX
 
     def plus(self, other: "Counts") -> "Counts":
         """Add the counts of another task for the same partition."""
-        added = {name: getattr(self, name) + getattr(other, name) for name in ("skipped", *_OUTCOMES)}
+        added = {name: getattr(self, name) + getattr(other, name) for name in ("read", "skipped", *EXITS)}
         offsets = [o for c in (self, other) for o in (c.offset_min, c.offset_max) if o is not None]
-        return Counts(**added, offset_min=min(offsets, default=None), offset_max=max(offsets, default=None))
+        return Counts(
+            **added, offset_min=min(offsets, default=None), offset_max=max(offsets, default=None),
+            spans=joined([*self.spans, *other.spans]), spans_whole=self.spans_whole and other.spans_whole,
+        )  # fmt: skip
+
+    def stood(self, found: Iterable[Span]) -> None:
+        """Note where records that were read stand, as they come."""
+        for start, end in found:
+            if self.spans and self.spans[-1][1] == start:
+                self.spans[-1] = (self.spans[-1][0], end)
+            elif len(self.spans) < SPANS_MAX:
+                self.spans.append((start, end))
+            else:
+                self.spans_whole = False
+                return
 
     def outcomes(self) -> dict[str, int]:
         """Read and its outcomes, as the commit carries them."""
-        return {name: getattr(self, name) for name in _OUTCOMES}
+        return {name: getattr(self, name) for name in ("read", *EXITS)}
 
     def balanced(self) -> bool:
         """Every record read has one outcome."""
         return self.read == self.rows + self.tombstones + self.dead_letters + self.quarantined
+
+
+def joined(spans: Iterable[Span]) -> list[Span]:
+    """Put spans in order, and those that touch or overlap into one."""
+    out: list[Span] = []
+    for start, end in sorted(spans):
+        if out and start <= out[-1][1]:
+            out[-1] = (out[-1][0], max(end, out[-1][1]))
+        else:
+            out.append((start, end))
+    return out
+
+
+@dataclass(frozen=True)
+class Poison:
+    """Records that could not become rows, by what they share: how many, and the first one's reason."""
+
+    outcome: str
+    schema_id: int | None
+    records: int
+    reason: str
 
 
 @dataclass
@@ -52,6 +92,7 @@ class Report:
     record_bytes_max: float = 0.0  # mean value of the heaviest Arrow batch
     spilled_bytes: int = 0
     time_unit: str = ""
+    poison: list[Poison] = field(default_factory=list)
     tasks: int = 0  # whose reports were added up; the driver counts
 
     def to_json(self) -> str:
@@ -67,6 +108,7 @@ class Report:
                 "record_bytes_max": self.record_bytes_max,
                 "spilled_bytes": self.spilled_bytes,
                 "time_unit": self.time_unit,
+                "poison": [vars(one) for one in self.poison],
             }
         )
 
@@ -77,14 +119,19 @@ class Report:
         return cls(
             files=[file_from_json(file) for file in raw["files"]],
             dead_letter_files=[file_from_json(file) for file in raw["dead_letter_files"]],
-            counts={(topic, partition): Counts(**counts) for topic, partition, counts in raw["counts"]},
+            counts={(topic, partition): _counts(counts) for topic, partition, counts in raw["counts"]},
             unknown_schemas=set(raw["unknown_schemas"]),
             seconds=raw["seconds"],
             value_bytes=raw["value_bytes"],
             record_bytes_max=raw["record_bytes_max"],
             spilled_bytes=raw["spilled_bytes"],
             time_unit=raw["time_unit"],
+            poison=[Poison(**one) for one in raw["poison"]],
         )
+
+
+def _counts(raw: dict[str, Any]) -> Counts:
+    return Counts(**{**raw, "spans": [(start, end) for start, end in raw["spans"]]})
 
 
 def file_to_json(file: StagedFile) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from writer.rooms.deadletters import DeadLetterFile, incarnation_column
 from writer.rooms.decode import decode
 from writer.rooms.native import NativeDecoder
 from writer.rooms.plan import Rejected, SchemaPlan, WriterSchema
-from writer.rooms.report import Counts, Report, Source
+from writer.rooms.report import SPANS_MAX, Counts, Report, Source, Span
 from writer.rooms.singly import SingleDecoder
 from writer.rooms.stage import Stage
 from writer.rooms.wire import CONFLUENT, Wire, refusals, split
@@ -140,6 +140,7 @@ class Task:
                 self._counts[source].rows += rows
         for (source, outcome), rows in self._dead.counts.items():
             setattr(self._counts[source], outcome, getattr(self._counts[source], outcome) + rows)
+        report.poison = self._dead.poison()
         for source, counts in self._counts.items():
             assert counts.balanced(), f"records of {source} are unaccounted for: {counts}"
         report.counts, report.spilled_bytes = dict(self._counts), self._stage.spilled_bytes
@@ -202,10 +203,21 @@ def skip(records: pa.Table, frontier: Mapping[Source, int], counts: defaultdict[
         count.offset_min = first if count.offset_min is None else min(count.offset_min, first)
         count.offset_max = last if count.offset_max is None else max(count.offset_max, last)
         count.read += new.num_rows
+        if count.spans_whole:
+            count.stood([(first, last + 1)] if last - first + 1 == new.num_rows else _spans(new.column("offset")))
         tombstones = new.column("value").null_count
         count.tombstones += tombstones
         kept.append(new.filter(pc.is_valid(new.column("value"))) if tombstones else new)
     return pa.concat_tables(kept) if kept else records.slice(0, 0)
+
+
+def _spans(offsets: pa.ChunkedArray) -> list[Span]:
+    """Cut offsets, in any order, where the next is not the one after: the first pieces (cold: holes are rare)."""
+    ordered = contiguous(offsets).sort()
+    steps = pc.subtract(ordered.slice(1), ordered.slice(0, len(ordered) - 1))
+    after = pc.indices_nonzero(pc.not_equal(steps, 1)).slice(0, SPANS_MAX + 1).to_pylist()
+    starts, ends = [0, *(at + 1 for at in after)], [*(at + 1 for at in after), len(ordered)]
+    return [(ordered[a].as_py(), ordered[b - 1].as_py() + 1) for a, b in zip(starts, ends, strict=True)]
 
 
 def _runs(records: pa.Table) -> Iterator[tuple[Source, pa.Table]]:

@@ -1,0 +1,49 @@
+"""When too many records cannot become rows."""
+
+import pytest
+
+from tests.looking import config
+from writer.errors import LimitReached
+from writer.ledger import poison
+from writer.rooms.report import Counts, Poison
+
+SOURCE = ("clicks", 0)
+
+
+def judged(bad: int, good: int, *, tombstones: int = 0, share_max: float = 0.5, records_min: int = 10) -> None:
+    counts = {SOURCE: Counts(read=bad + good + tombstones, rows=good, dead_letters=bad, tombstones=tombstones)}
+    reasons = [Poison("dead_letter", None, bad - 1, "no header"), Poison("dead_letter", 7, 1, "schema id 7 is odd")]
+    poison.check("clicks", counts, reasons, share_max=share_max, records_min=records_min)
+
+
+@pytest.mark.parametrize(
+    ("bad", "good", "limits"),
+    [
+        (0, 0, {}), (9, 0, {}), (10, 10, {}), (10, 11, {}), (1000, 0, {"share_max": 1.0}),
+        (100, 0, {"records_min": 101}),
+    ],
+)  # fmt: skip
+def test_what_is_within_the_limit_passes(bad, good, limits):
+    judged(bad, good, **limits)
+
+
+@pytest.mark.parametrize(("bad", "good", "tombstones"), [(10, 9, 0), (11, 10, 1000), (10, 0, 0)])
+def test_what_is_beyond_stops_with_the_share_the_reasons_and_a_mend(bad, good, tombstones):
+    with pytest.raises(LimitReached) as stopped:
+        judged(bad, good, tombstones=tombstones)
+    said = str(stopped.value)
+    assert f"{bad:,} of {bad + good:,} records of a batch" in said
+    assert "pipelines.clicks.limits.poison_share allows (50%)" in said
+    assert f"{bad - 1} such as: no header; 1 such as: schema id 7 is odd" in said
+    assert stopped.value.exit_code == 5
+
+
+def test_quarantined_records_count_as_well():
+    with pytest.raises(LimitReached):
+        poison.check("p", {SOURCE: Counts(read=4, rows=1, quarantined=3)}, [], share_max=0.5, records_min=3)
+
+
+def test_a_limit_of_zero_tolerates_nothing(tmp_path):
+    limits = config(tmp_path, limits={"poison_share": 0, "poison_records_min": 1}).pipelines["clicks"].limits
+    with pytest.raises(LimitReached):
+        judged(1, 10**6, share_max=limits.poison_share, records_min=limits.poison_records_min)

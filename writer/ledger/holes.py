@@ -1,0 +1,90 @@
+"""Offsets that gave no record: which they are, and whether that is so because the log holds none there.
+
+Transactions leave control records, compaction and aborted transactions leave nothing. A consumer cannot tell these
+apart, but it need not: what counts is whether the broker holds a record that the batch did not read. So the broker is
+asked, by another client than Spark's. Pure.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from writer.errors import HeadraceError
+from writer.rooms.report import Counts, Source, Span, joined
+from writer.tables.base import Range
+
+ASKED_MAX = 32  # holes of a batch that the broker is asked about; a fetch each
+SHOWN_MAX = 20  # spans that a commit names
+NONE_HELD = "the log holds no record there"
+TOO_MANY = "more than can be looked up, as compaction and short transactions leave them"
+
+
+class RecordsMissed(HeadraceError):
+    """The broker holds records that a batch did not read."""
+
+
+@dataclass(frozen=True)
+class Holes:
+    """Offsets of one range that gave no record. `whole`: the spans are all there are."""
+
+    source: Source
+    offsets: int
+    spans: tuple[Span, ...]
+    whole: bool
+
+    def told(self) -> dict[str, object]:
+        """What the commit says of them."""
+        if not self.whole:
+            return {"offsets": self.offsets, "because": TOO_MANY, "spans": []}
+        return {"offsets": self.offsets, "because": NONE_HELD, "spans": [list(s) for s in self.spans[:SHOWN_MAX]]}
+
+
+def holes(r: Range, counts: Counts) -> Holes | None:
+    """Find the offsets of a range that gave no record; None when each gave one.
+
+    More records than offsets raise AssertionError, as do spans that do not bear the counts out.
+    """
+    missing = r.end - r.start - counts.read
+    source = (r.part.topic, r.part.partition)
+    assert missing >= 0, f"{source}: {counts.read} records were read from {r.end - r.start} offsets"
+    if missing == 0:
+        return None
+    spans = tuple(gaps(counts.spans, r.start, r.end))
+    if counts.spans_whole:
+        found = sum(end - start for start, end in spans)
+        assert found == missing, f"{source}: {missing} offsets gave no record, but {found} were not seen"
+    return Holes(source, missing, spans, counts.spans_whole)
+
+
+def gaps(spans: Iterable[Span], start: int, end: int) -> list[Span]:
+    """What of [start, end) the spans leave out."""
+    out, at = [], start
+    for first, last in joined(spans):
+        if first > at:
+            out.append((at, min(first, end)))
+        at = max(at, last)
+    if at < end:
+        out.append((at, end))
+    return [(a, b) for a, b in out if a < b]
+
+
+def questions(found: Iterable[Holes]) -> list[tuple[Source, Span]]:
+    """Choose the holes that the broker is asked about: all when they are few, else some, spread evenly.
+
+    A partition whose spans are not all known is left out: what looks like a hole may have been read by another task.
+    """
+    each = [(h.source, span) for h in found if h.whole for span in h.spans]
+    if len(each) <= ASKED_MAX:
+        return each
+    return [each[at * len(each) // ASKED_MAX] for at in range(ASKED_MAX)]
+
+
+def check(answers: Mapping[tuple[Source, Span], int | None]) -> None:
+    """Raise RecordsMissed when the broker's first record at or after a hole's start lies in the hole."""
+    missed = [(source, span, at) for (source, span), at in answers.items() if at is not None and at < span[1]]
+    if missed:
+        (topic, partition), (start, end), at = missed[0]
+        raise RecordsMissed(
+            f"the broker holds a record at offset {at} of {topic}/{partition}, but the batch read none of [{start}, "
+            f"{end}){f' and of {len(missed) - 1} other ranges' if len(missed) > 1 else ''}. Nothing was committed; the "
+            "next start reads them again."
+        )
