@@ -10,6 +10,7 @@ from uuid import uuid4
 from writer import config
 from writer.checkpoint import Offsets
 from writer.errors import CheckpointUnusable
+from writer.ledger.holes import Holes, holes
 from writer.rooms.report import Counts, Report
 from writer.tables.base import Batch, Part, Range, SideTable, Table
 
@@ -82,6 +83,7 @@ def merged(reports: Iterable[Report]) -> Report:
         total.record_bytes_max = max(total.record_bytes_max, report.record_bytes_max)
         total.spilled_bytes += report.spilled_bytes
         total.time_unit = report.time_unit or total.time_unit
+        total.poison += report.poison
         for source, counts in report.counts.items():
             total.counts[source] = total.counts[source].plus(counts) if source in total.counts else counts
     return total
@@ -109,6 +111,18 @@ def ranges(
     return found
 
 
+def check_handed_over(report: Report, handed_over: int) -> None:
+    """Assert that the tasks counted at entry what Spark says that it handed to them."""
+    entered = sum(counts.read + counts.skipped for counts in report.counts.values())
+    assert entered == handed_over, f"Spark handed {handed_over} records to the tasks, they counted {entered}"
+
+
+def unread(report: Report, committing: Iterable[Range]) -> list[Holes]:
+    """Find the offsets of the ranges that gave no record."""
+    found = (holes(r, report.counts.get((r.part.topic, r.part.partition), Counts())) for r in committing)
+    return [one for one in found if one is not None]
+
+
 def batch(
     report: Report, committing: list[Range], *, epoch: int, settled: int, dead_letters: str, facts: Mapping[str, Any]
 ) -> Batch:
@@ -120,11 +134,13 @@ def batch(
         r = by_source[source]
         assert r.start <= counts.offset_min, f"{source}: offset {counts.offset_min} lies before {r}"
         assert counts.offset_max < r.end, f"{source}: offset {counts.offset_max} lies beyond {r}"
+    without = {one.source: {"holes": one.told()} for one in unread(report, committing)}
     accounts = [
         {
             "topic": r.part.topic, "incarnation": r.part.incarnation, "partition": r.part.partition,
             "start": r.start, "end": r.end,
             **report.counts.get((r.part.topic, r.part.partition), Counts()).outcomes(),
+            **without.get((r.part.topic, r.part.partition), {}),
         }
         for r in committing
     ]  # fmt: skip
@@ -158,8 +174,9 @@ def redo(table: Table, side: Callable[[str], SideTable], since: int) -> int:
     version = table.snapshot().version
     for committed in table.commits_since(since):
         version = max(version, committed.version)
-        for location, files in committed.side_files.items():
-            side(location).apply_side(committed.version, files)
+        for location in {**committed.side_files, **committed.withdrawn}:
+            files, withdrawn = committed.side_files.get(location, ()), committed.withdrawn.get(location, {})
+            side(location).apply_side(committed.version, files, withdrawn)
     return version
 
 

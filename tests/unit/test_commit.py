@@ -275,22 +275,23 @@ class Main:
         return self
 
     def commits_since(self, version: int) -> list[Committed]:
-        listed = {5: {"/dead": [staged(1)]}, 7: {}, 10: {"/dead": [staged(2)], "/late": [staged(3)]}}
-        return [Committed(v, str(v), {}, files) for v, files in listed.items() if v > version]
+        listed = {5: {"/dead": [staged(1)]}, 7: {}, 10: {"/dead": [staged(2)], "/late": [staged(3)]}, 11: {}}
+        gone = {11: {"/dead": {Part("clicks", 1, 0): [(3, 4)]}}}
+        return [Committed(v, str(v), {}, files, gone.get(v, {})) for v, files in listed.items() if v > version]
 
 
 def test_redo_applies_what_newer_commits_list_each_to_its_table():
-    applied: list[tuple[str, int, int]] = []
+    applied: list[tuple[str, int, int, int]] = []
 
     class Side:
         def __init__(self, location: str) -> None:
             self.location = location
 
-        def apply_side(self, version, files) -> None:
-            applied.append((self.location, version, files[0].rows))
+        def apply_side(self, version, files, withdrawn) -> None:
+            applied.append((self.location, version, sum(file.rows for file in files), len(withdrawn)))
 
-    assert redo(Main(), Side, 4) == 10
-    assert applied == [("/dead", 5, 1), ("/dead", 10, 2), ("/late", 10, 3)]
+    assert redo(Main(), Side, 4) == 11
+    assert applied == [("/dead", 5, 1, 0), ("/dead", 10, 2, 0), ("/late", 10, 3, 0), ("/dead", 11, 0, 1)]
     applied.clear()
-    assert redo(Main(), Side, 10) == 9
+    assert redo(Main(), Side, 11) == 9
     assert applied == []

@@ -12,7 +12,7 @@ from writer.demo.panel import View
 from writer.demo.screen import Screen
 from writer.rooms.report import Source
 from writer.tables.base import Part
-from writer.tables.delta import app_id
+from writer.tables.snapshot import app_id
 
 _WINDOW_S = 6.0  # of the rates: several commits, so that the lake's is no sawtooth
 _EVERY = timedelta(milliseconds=125)  # a panel that is drawn more often is not seen better

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from writer.errors import HeadraceError
 from writer.rooms.columnar import BucketKey, StagedFile
+from writer.rooms.report import Span
 
 
 class ForeignChange(HeadraceError):
@@ -19,6 +20,10 @@ class ForeignChange(HeadraceError):
 
 class CommitFailed(HeadraceError):
     """The storage gave no answer, or refused, for as long as we tried."""
+
+
+class Overtaken(HeadraceError):
+    """Another replay was committed since the letters were read."""
 
 
 @dataclass(frozen=True, order=True)
@@ -90,6 +95,19 @@ class Committed:
     id: str
     facts: Mapping[str, Any]
     side_files: Mapping[str, Sequence[StagedFile]]
+    withdrawn: Mapping[str, Mapping[Part, Sequence[Span]]] = field(default_factory=dict)  # letters that became rows
+
+
+@dataclass(frozen=True)
+class Replay:
+    """One atomic commit of dead letters that became rows, or got another reason. It moves no frontier."""
+
+    id: str  # unique; the same when the commit is tried again
+    generation: int  # number of replays that the letters were read after
+    files: Sequence[StagedFile]
+    side_files: Mapping[str, Sequence[StagedFile]]  # letters that failed again, with the reason of today
+    withdrawn: Mapping[str, Mapping[Part, Sequence[Span]]]  # table location → offsets whose letters go
+    facts: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -125,6 +143,10 @@ class Snapshot(Protocol):
     def gaps(self) -> tuple[int, int]:
         """How many gaps were recorded, and how many offsets they hold."""
 
+    @property
+    def replays(self) -> int:
+        """Number of replays of dead letters that the table has had."""
+
     def frontier(self, part: Part) -> int | None:
         """Return the first offset of this part that is not committed; None when the table has never seen it."""
 
@@ -138,8 +160,13 @@ class Snapshot(Protocol):
 class SideTable(Protocol):
     """A table that rides along: a main commit lists its files, redo applies them."""
 
-    def apply_side(self, version: int, files: Sequence[StagedFile]) -> None:
-        """Add the files that main commit `version` listed for this table, once; a second time does nothing."""
+    def apply_side(
+        self, version: int, files: Sequence[StagedFile], withdrawn: Mapping[Part, Sequence[Span]] | None = None
+    ) -> None:
+        """Add the files that main commit `version` listed for this table, once; a second time does nothing.
+
+        In the same commit, the rows of `withdrawn` offsets go.
+        """
 
 
 class Table(Protocol):
@@ -176,6 +203,13 @@ class Table(Protocol):
 
         Whoever held an older epoch is fenced from then on. Returns the version. Raises CommitFailed when something was
         committed since the snapshot.
+        """
+
+    def replay(self, snapshot: Snapshot, replay: Replay) -> int:
+        """Add the rows of dead letters, and say which letters go. Returns the version that holds the replay.
+
+        It needs no epoch and raises none: whoever writes the table goes on. Raises Overtaken when the letters may have
+        been replayed meanwhile, ForeignChange, CommitFailed.
         """
 
     def grow(self, columns: Sequence[pa.Field], epoch: int) -> None:

@@ -20,15 +20,43 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from writer import faults
 from writer.errors import ConfigError, Fenced
+from writer.ledger.book import Book
+from writer.ledger.chapter import LedgerUnreadable
+from writer.ledger.deep import DataFile
 from writer.rooms.columnar import BucketKey, StagedFile
+from writer.rooms.report import Span
 from writer.stores.base import NotExclusive, S3Settings
-from writer.stores.location import delta_options
-from writer.tables.base import Adoption, Batch, CommitFailed, Committed, Entry, Gap, Part, Range, Snapshot
+from writer.stores.location import delta_options, store_at
+from writer.tables.base import (
+    Adoption,
+    Batch,
+    CommitFailed,
+    Committed,
+    Entry,
+    Gap,
+    Overtaken,
+    Part,
+    Range,
+    Replay,
+    Snapshot,
+)
 from writer.tables.columns import Unfit, grown
-from writer.tables.entry import batch_said, changed, check_foreign, check_writable, gap_said, landed, ours, said
+from writer.tables.entry import (
+    batch_said,
+    changed,
+    check_foreign,
+    check_writable,
+    gap_said,
+    landed,
+    ours,
+    replay_said,
+    said,
+)
+from writer.tables.files import listed
 from writer.tables.log import Action, Log, State
+from writer.tables.snapshot import INCARNATIONS, DeltaSnapshot, app_id
+from writer.tables.withdraw import without
 
-_INCARNATIONS = "headrace.incarnations"
 _OWNER = "headrace/"  # with the pipeline's name: the table's name
 _DRAFT_AGE_MAX = timedelta(days=1)  # of an entry that was begun; writing one takes milliseconds
 _T = TypeVar("_T")
@@ -36,66 +64,6 @@ _T = TypeVar("_T")
 
 class LostRace(Exception):
     """Another entry stands where ours was to stand."""
-
-
-class DeltaSnapshot:
-    """One version of a Delta table, its files left aside."""
-
-    def __init__(self, state: State, pipeline: str) -> None:
-        self.state, self._pipeline = state, pipeline
-
-    @property
-    def version(self) -> int:
-        """Version of the table."""
-        return self.state.version
-
-    @property
-    def epoch(self) -> int:
-        """Number of starts that this pipeline has had."""
-        return self.state.transactions.get(f"{self._pipeline}/epoch", 0)
-
-    def frontier(self, part: Part) -> int | None:
-        """Return the first offset of this part that is not committed."""
-        return self.state.transactions.get(app_id(self._pipeline, part))
-
-    def parts(self) -> dict[Part, int]:
-        """Every part that the table has a frontier of."""
-        found = {}
-        for name, at in self.state.transactions.items():
-            owner, *rest = name.split("/")
-            if owner == self._pipeline and len(rest) == 2:  # noqa: PLR2004 - as app_id writes it
-                topic, _, incarnation = rest[0].rpartition("@")
-                found[Part(topic, int(incarnation), int(rest[1]))] = at
-        return found
-
-    @property
-    def settled(self) -> int:
-        """Version up to which side files are known to be applied; -1 when nothing is known."""
-        return self.state.transactions.get(f"{self._pipeline}/settled", -1)
-
-    @property
-    def applied(self) -> int:
-        """For a side table: newest main version whose files it has; -1 when none."""
-        return self.state.transactions.get(f"{self._pipeline}/main", -1)
-
-    @property
-    def closed(self) -> int:
-        """Number of the run up to which none is continued."""
-        return self.state.transactions.get(f"{self._pipeline}/closed", 0)
-
-    @property
-    def gaps(self) -> tuple[int, int]:
-        """How many gaps were recorded, and how many offsets they hold."""
-        known = self.state.transactions
-        return known.get(f"{self._pipeline}/gaps", 0), known.get(f"{self._pipeline}/gap_offsets", 0)
-
-    def columns(self) -> pa.Schema:
-        """Columns with their Arrow types."""
-        return pa.schema(pa.schema(Schema.from_json(self.state.metadata["schemaString"]).to_arrow()))
-
-    def incarnations(self) -> dict[str, list[str]]:
-        """Topic → ids of its incarnations, in order."""
-        return dict(json.loads(self.state.configuration.get(_INCARNATIONS, "{}")))
 
 
 class DeltaLake:
@@ -108,6 +76,7 @@ class DeltaLake:
         """Open or make the handle; `patience` is how long a commit is tried before CommitFailed."""
         self._location, self._pipeline, self._patience = location, pipeline, patience
         self._interval = checkpoint_interval
+        self.store = store_at(location, s3)
         self._log, self._options = Log(location, s3), delta_options(location, s3)
         self._reading = threading.Lock()  # a supervisor asks who owns the table while a batch is on its way
         self._table_id: str | None = None  # of the table that was taken over
@@ -201,7 +170,7 @@ class DeltaLake:
         wanted = {topic: list(ids) for topic, ids in incarnations.items()}
         values = {app_id(self._pipeline, part): offset for part, offset in starts.items()}
         values |= {f"{self._pipeline}/closed": max(closed, snapshot.closed)} if closed else {}
-        properties = {} if snapshot.incarnations() == wanted else {_INCARNATIONS: json.dumps(wanted)}
+        properties = {} if snapshot.incarnations() == wanted else {INCARNATIONS: json.dumps(wanted)}
         self._write(snapshot, [], {**values, f"{self._pipeline}/epoch": snapshot.epoch + 1}, about, properties)
         self._table_id = snapshot.state.metadata["id"]
 
@@ -216,6 +185,18 @@ class DeltaLake:
         values = {f"{self._pipeline}/gaps": count + 1, f"{self._pipeline}/gap_offsets": offsets + gap.offsets}
         return self._land(snapshot, gap.epoch, gap.ranges, [], values, gap_said(gap))
 
+    def replay(self, snapshot: Snapshot, replay: Replay) -> int:
+        """Add the rows of dead letters, and say which letters go."""
+
+        def check(newest: DeltaSnapshot) -> None:
+            if newest.replays != replay.generation:
+                raise Overtaken(
+                    f"another replay of pipeline {self._pipeline!r} was committed meanwhile; its letters are read again"
+                )
+
+        values = {f"{self._pipeline}/replay": replay.generation + 1}
+        return self._append(snapshot, replay.files, values, replay_said(replay), check)
+
     def _land(
         self,
         snapshot: Snapshot,
@@ -225,7 +206,20 @@ class DeltaLake:
         values: Mapping[str, int],
         about: Mapping[str, Any],
     ) -> int:
-        """Write an entry that moves the frontier over ranges, right after the version that was checked, or not at all.
+        """Write an entry that moves the frontier over ranges, for as long as they begin there and the epoch is ours."""
+        moved = {app_id(self._pipeline, r.part): r.end for r in ranges}
+        values = {**moved, f"{self._pipeline}/epoch": epoch, **values}
+        return self._append(snapshot, files, values, about, lambda newest: self._check(newest, epoch, ranges))
+
+    def _append(
+        self,
+        snapshot: Snapshot,
+        files: Sequence[StagedFile],
+        values: Mapping[str, int],
+        about: Mapping[str, Any],
+        check: Callable[[DeltaSnapshot], None],
+    ) -> int:
+        """Write an entry right after a version that `check` does not refuse, or not at all. Returns where it stands.
 
         Whatever another writer puts in between is seen, and checked again.
         """
@@ -233,11 +227,9 @@ class DeltaLake:
         deadline = time.monotonic() + self._patience.total_seconds()
         problem: Exception
         pause = 0.1
-        moved = {app_id(self._pipeline, r.part): r.end for r in ranges}
-        values = {**moved, f"{self._pipeline}/epoch": epoch, **values}
         base = snapshot.version
         while True:
-            self._check(snapshot, epoch, ranges)
+            check(snapshot)
             try:
                 faults.point("before_commit")
                 self._write(snapshot, files, values, about)
@@ -323,7 +315,7 @@ class DeltaLake:
         """Entries of this pipeline among the table's last `count`, newest first. None: all that the log still has."""
         newest = self.snapshot().version
         found = []
-        for version, actions in self._entries(-1 if count is None else newest - count):
+        for version, actions in self.entries(-1 if count is None else newest - count):
             info, about = said(actions)
             if about.get("kind") in ("start", "batch", "gap", "adopt"):
                 at = datetime.fromtimestamp(info["timestamp"] / 1000, UTC)
@@ -339,29 +331,48 @@ class DeltaLake:
         columns = table.metadata().partition_columns
         return [tuple(found[column] for column in columns) for found in table.partitions()]
 
+    def files(self, version: int) -> list[DataFile]:
+        """Files of a version. Looks at every file of the table."""
+        try:
+            return listed(DeltaTable(self._location, version=version, storage_options=self._options))
+        except (DeltaError, OSError) as error:
+            raise CommitFailed(f"cannot read the table at {self._location}: {_one_line(error)}") from error
+
     def tidy(self) -> None:
-        """Write the log's checkpoint and remove what has outlived its retention, once in so many entries."""
+        """Write the log's checkpoint and remove what has outlived its retention, once in so many entries.
+
+        Before anything is removed, the ledger has its account.
+        """
         try:
             state, noted = self._state(), self._log.checkpointed()
             version = state.version
             if version - max(noted if noted <= version else -1, self._tidied) < self._interval:
                 return
             self._tidied = version
+            book = Book(self.store, state.metadata["id"], self._pipeline)
+            book.write((n, actions) for n, actions in self.entries(book.last()) if n <= version)
             table = self._opened()
             table.create_checkpoint()
             if state.configuration.get("delta.enableExpiredLogCleanup") != "false":
                 table.cleanup_metadata()
             self._log.sweep(before=time.time() - _DRAFT_AGE_MAX.total_seconds())
-        except (DeltaError, OSError) as error:
+        except (DeltaError, OSError, LedgerUnreadable) as error:
             raise CommitFailed(f"cannot tidy the table at {self._location}: {_one_line(error)}") from error
 
-    def apply_side(self, version: int, files: Sequence[StagedFile]) -> None:
-        """Add the files that main commit `version` listed for this table, once; a second time does nothing."""
+    def apply_side(
+        self, version: int, files: Sequence[StagedFile], withdrawn: Mapping[Part, Sequence[Span]] | None = None
+    ) -> None:
+        """Add the files that main commit `version` listed for this table, once; a second time does nothing.
+
+        In the same commit, the rows of `withdrawn` offsets go.
+        """
 
         def apply(snapshot: DeltaSnapshot) -> None:
             if snapshot.applied < version:
                 about = {"kind": "side", "main_version": version}
-                self._write(snapshot, files, {f"{self._pipeline}/main": version}, about)
+                files_now = self.files(snapshot.version) if withdrawn else []
+                with without(self.store, files_now, withdrawn or {}) as (gone, rest):
+                    self._write(snapshot, [*files, *rest], {f"{self._pipeline}/main": version}, about, gone=gone)
 
         self._retried(apply)
 
@@ -381,7 +392,7 @@ class DeltaLake:
 
     def _ours(self, since: int) -> list[Committed]:
         found = []
-        for version, actions in self._entries(since):
+        for version, actions in self.entries(since):
             info, about = said(actions)
             if (one := landed(version, about)) is not None:
                 found.append(one)
@@ -389,7 +400,8 @@ class DeltaLake:
                 check_foreign(info, version, self._location)
         return found
 
-    def _entries(self, since: int) -> list[tuple[int, list[Action]]]:
+    def entries(self, since: int) -> list[tuple[int, list[Action]]]:
+        """Entries after version `since` that the log still has, whoever wrote them, oldest first."""
         try:
             with self._reading:
                 return list(self._log.since(since))
@@ -403,12 +415,13 @@ class DeltaLake:
         values: Mapping[str, int],
         about: Mapping[str, Any],
         properties: Mapping[str, str] | None = None,
+        gone: Sequence[Action] = (),
     ) -> None:
         """Append an entry right after the snapshot.
 
         Raises LostRace when there is one, ForeignChange, ConfigError where none can be exclusive, OSError.
         """
-        self._put(snapshot, ours(snapshot.state, files, values, about, properties))
+        self._put(snapshot, ours(snapshot.state, files, values, about, properties, gone))
 
     def _put(self, snapshot: DeltaSnapshot, actions: Sequence[Action]) -> None:
         check_writable(snapshot.state, self._location)
@@ -437,11 +450,6 @@ class DeltaLake:
     def _opened(self) -> DeltaTable:
         """Open the table through delta-rs, which reads an entry for each of its files."""
         return DeltaTable(self._location, storage_options=self._options)
-
-
-def app_id(pipeline: str, part: Part) -> str:
-    """Name of a part's `txn` in the table."""
-    return f"{pipeline}/{part.topic}@{part.incarnation}/{part.partition}"
 
 
 def _one_line(error: Exception) -> str:

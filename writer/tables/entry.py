@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from writer.rooms.columnar import StagedFile
 from writer.rooms.report import file_from_json, file_to_json
-from writer.tables.base import Batch, Committed, ForeignChange, Gap
+from writer.tables.base import Batch, Committed, ForeignChange, Gap, Part, Replay
 from writer.tables.log import Action, State
 
 _READER, _WRITER = 1, 2  # versions of the protocol
@@ -26,23 +26,26 @@ def ours(
     values: Mapping[str, int],
     about: Mapping[str, Any],
     properties: Mapping[str, str] | None = None,
+    gone: Sequence[Action] = (),
 ) -> list[Action]:
-    """Return the actions of an entry: files it adds, `txn` values and properties it sets, what it says of itself."""
+    """Return the actions of an entry: files it adds, `txn` values and properties it sets, what it says of itself.
+
+    `gone`: its actions that remove files.
+    """
     columns, now = state.metadata["partitionColumns"], int(time.time() * 1000)
     said = {
         "timestamp": now, "operation": "WRITE",
         "operationParameters": {"mode": "Append", "partitionBy": json.dumps(columns)},
-        "isBlindAppend": True, "engineInfo": "headrace", "headrace": json.dumps(about),
+        "isBlindAppend": not gone, "engineInfo": "headrace", "headrace": json.dumps(about),
     }  # fmt: skip
     moves = [{"txn": {"appId": name, "version": at, "lastUpdated": now}} for name, at in values.items()]
     configured = [{"metaData": _configured(state.metadata, properties)}] if properties else []
-    return [{"commitInfo": said}, *configured, *moves, *(_add(columns, file, now) for file in files)]
+    return [{"commitInfo": said}, *configured, *moves, *gone, *(_add(columns, file, now) for file in files)]
 
 
 def batch_said(batch: Batch) -> dict[str, Any]:
     """Return what the entry of a batch says of itself."""
-    side = {place: [file_to_json(file) for file in files] for place, files in batch.side_files.items()}
-    return {"kind": "batch", "id": batch.id, "side_files": side, **batch.facts}
+    return {"kind": "batch", "id": batch.id, "side_files": _side(batch.side_files), **batch.facts}
 
 
 def gap_said(gap: Gap) -> dict[str, Any]:
@@ -57,12 +60,30 @@ def gap_said(gap: Gap) -> dict[str, Any]:
     return {"kind": "gap", "id": gap.id, "cause": gap.cause, **gap.facts, "ranges": ranges}
 
 
+def replay_said(replay: Replay) -> dict[str, Any]:
+    """Return what the entry of a replay says of itself: which letters failed again, and which go."""
+    withdrawn = {
+        place: [[part.topic, part.incarnation, part.partition, spans] for part, spans in parts.items()]
+        for place, parts in replay.withdrawn.items()
+    }
+    side = _side(replay.side_files)
+    return {"kind": "replay", "id": replay.id, "side_files": side, "withdrawn": withdrawn, **replay.facts}
+
+
 def landed(version: int, about: Mapping[str, Any]) -> Committed | None:
-    """Return what moved the frontier in an entry that says this of itself; None when it did not."""
-    if about.get("kind") not in ("batch", "gap"):
+    """Return the batch, gap or replay that an entry is which says this of itself; None when it is none."""
+    if about.get("kind") not in ("batch", "gap", "replay"):
         return None
     side = {place: [file_from_json(f) for f in files] for place, files in about.get("side_files", {}).items()}
-    return Committed(version, about["id"], about, side)
+    withdrawn = {
+        place: {Part(*part): [(start, end) for start, end in spans] for *part, spans in parts}
+        for place, parts in about.get("withdrawn", {}).items()
+    }
+    return Committed(version, about["id"], about, side, withdrawn)
+
+
+def _side(side_files: Mapping[str, Sequence[StagedFile]]) -> dict[str, list[Any]]:
+    return {place: [file_to_json(file) for file in files] for place, files in side_files.items()}
 
 
 def changed(metadata: Action, schema: str, changes: Mapping[str, str], epoch: int | None) -> list[Action]:
@@ -83,9 +104,14 @@ def said(actions: Sequence[Action]) -> tuple[Mapping[str, Any], Mapping[str, Any
     return found, json.loads(found.get("headrace", "{}"))
 
 
+def harmless(info: Mapping[str, Any]) -> bool:
+    """Tell whether what another client did leaves offsets true: rows stay, or some are taken away."""
+    return info.get("operation") in _HARMLESS
+
+
 def check_foreign(info: Mapping[str, Any], version: int, location: str) -> None:
     """Raise ForeignChange when what another client did moves rows and not offsets."""
-    if info.get("operation") not in _HARMLESS:
+    if not harmless(info):
         raise ForeignChange(
             f"another client ran {info.get('operation', 'something that it did not name')} on the table at {location} "
             f"(version {version}). That does not move the offsets with the rows, so going on could lose or double "

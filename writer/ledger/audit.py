@@ -1,0 +1,195 @@
+"""Proves from the lake alone that every offset is accounted for: log and ledger, and on request every file."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from writer.config import Config
+from writer.errors import HeadraceError
+from writer.ledger.book import Book
+from writer.ledger.chapter import Chapter, Removal, chapters
+from writer.ledger.deep import DataFile, Found, Shelf, count
+from writer.ledger.statement import Line, Problem, Statement, state
+from writer.rooms.report import Span
+from writer.stores.base import Store
+from writer.tables.base import Part
+from writer.tables.delta import DeltaLake
+from writer.tables.entry import landed, said
+from writer.tables.snapshot import DeltaSnapshot
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Dead letters that the main table's log lists, and redo has not applied yet."""
+
+    files: Sequence[DataFile]
+    without: Mapping[Part, Sequence[Span]]  # letters that replays made rows
+    withdrawn: int
+    commits: int
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What was found. `found` is empty unless files were read."""
+
+    statement: Statement
+    found: Mapping[Part, Found]
+    problems: tuple[Problem, ...]
+    waiting: int  # commits whose dead letters wait for redo
+    rows_removed: int  # by other clients, as they said
+    letters_removed: int
+
+    @property
+    def adds_up(self) -> bool:
+        """Nothing is wrong."""
+        return not self.problems
+
+
+def audit(config: Config, pipeline: str, *, since: int | datetime | None, deep: bool) -> Audit:
+    """Draw the account up and hold it against what the tables hold.
+
+    `since`: a version, or an instant, from which on commits are looked at; in the ledger it reaches back to the
+    beginning of a page. Raises CommitFailed, LedgerUnreadable, HeadraceError when there is no table.
+    """
+    settings, s3 = config.pipelines[pipeline], config.s3.settings
+    location, dead_letters = settings.table.location, settings.dead_letters
+    side, main = DeltaLake(dead_letters, pipeline, s3=s3), DeltaLake(location, pipeline, s3=s3)
+    if not main.exists():
+        raise HeadraceError(f"pipeline {pipeline!r} has no table at {location} yet. `headrace run` makes it.")
+    # The letters first: what they are by now, the main table's log says by then.
+    letters, aside_history = told(side, pipeline) if side.exists() else (None, [])
+    snapshot, history = told(main, pipeline)
+    chosen, floor = _chosen(history, since)
+    statement = state(chosen, snapshot.parts(), snapshot.version, floor)
+    applied = max(letters.applied if letters else -1, snapshot.settled)
+    waiting = _waiting(main, applied, snapshot.version, dead_letters)
+    ours = main.files(snapshot.version)
+    aside = [] if letters is None else side.files(letters.version)
+    taken = [removal for one in aside_history for removal in one.removals]
+    problems = [*statement.problems, *_unsaid(statement.removals, location), *_unsaid(taken, dead_letters)]
+    problems += [Problem(f"{text} in {dead_letters}") for one in aside_history for text in one.strange]
+    rows_removed, letters_removed = _rows(statement.removals), _rows(taken)
+    if floor < 0:
+        expected = statement.total("dead_letters") + statement.total("quarantined") - letters_removed
+        problems += _totals("rows", ours, statement.total("rows") - rows_removed, 0)
+        problems += _totals("dead letters", [*aside, *waiting.files], expected, waiting.withdrawn)
+    found: dict[Part, Found] = {}
+    if deep:
+        found = _counted(main.store, side.store, ours, aside, waiting, statement, below_is_known=floor >= 0)
+        known = {line.part: line for line in statement.lines}
+        problems += _compared(known, found, rows_removed, letters_removed, exact=floor < 0)
+    return Audit(statement, found, tuple(problems), waiting.commits, rows_removed, letters_removed)
+
+
+def told(table: DeltaLake, pipeline: str) -> tuple[DeltaSnapshot, list[Chapter]]:
+    """Return a snapshot of a table, and what ledger and log say of it up to there, oldest first."""
+    pages = Book(table.store, table.snapshot().state.metadata["id"], pipeline).pages()
+    snapshot = table.snapshot()  # at or after the newest page
+    after = pages[-1].last if pages else -1
+    entries = ((version, actions) for version, actions in table.entries(after) if version <= snapshot.version)
+    return snapshot, [*pages, *chapters(entries, pipeline)]
+
+
+def _chosen(history: Sequence[Chapter], since: int | datetime | None) -> tuple[list[Chapter], int]:
+    """Return the chapters from there on, and the version before the first of them: -1 for all."""
+    match since:
+        case None:
+            return list(history), -1
+        case int():
+            kept = [one for one in history if one.last >= since]
+        case _:
+            kept = [one for one in history if one.ended is None or one.ended >= since]
+    floor = kept[0].first - 1 if kept else history[-1].last
+    return kept, floor
+
+
+def _waiting(main: DeltaLake, since: int, version: int, dead_letters: str) -> Waiting:
+    entries = ((n, said(actions)[1]) for n, actions in main.entries(since) if n <= version)
+    pending = [one for n, about in entries if (one := landed(n, about)) and (one.side_files or one.withdrawn)]
+    files = [f for one in pending for f in one.side_files.get(dead_letters, ())]
+    without: dict[Part, list[Span]] = {}
+    for one in pending:
+        for part, spans in one.withdrawn.get(dead_letters, {}).items():
+            without.setdefault(part, []).extend(spans)
+    withdrawn = sum(end - start for spans in without.values() for start, end in spans)
+    return Waiting([DataFile(file.path, file.rows) for file in files], without, withdrawn, len(pending))
+
+
+def _rows(removals: Sequence[Removal]) -> int:
+    return sum(removal.rows or 0 for removal in removals)
+
+
+def _unsaid(removals: Sequence[Removal], location: str) -> list[Problem]:
+    return [
+        Problem(
+            f"{r.operation} of another client (version {r.version} of {location}) does not say how many rows it took"
+        )
+        for r in removals
+        if r.rows is None
+    ]
+
+
+def _totals(noun: str, files: Sequence[DataFile], expected: int, withdrawn: int) -> list[Problem]:
+    """Compare the rows that the tables' logs count in their files. Files of other clients may say nothing."""
+    if any(file.rows is None for file in files):
+        return []
+    there = sum(file.rows or 0 for file in files) - withdrawn
+    return [] if there == expected else [Problem(f"the files hold {there:,} {noun}, the account has {expected:,}")]
+
+
+def _counted(
+    main: Store, side: Store, ours: Sequence[DataFile], letters: Sequence[DataFile], waiting: Waiting,
+    statement: Statement, *, below_is_known: bool,
+) -> dict[Part, Found]:  # fmt: skip
+    ranges = {line.part: (line.start, line.end) for line in statement.lines}
+    gaps = {line.part: line.gaps for line in statement.lines if line.gaps}
+    shelves = [
+        Shelf(main, ours),
+        Shelf(side, letters, letters=True, without=waiting.without),
+        Shelf(side, waiting.files, letters=True),
+    ]
+    try:
+        return count(shelves, ranges, gaps, below_is_known=below_is_known)
+    except FileNotFoundError as error:
+        raise HeadraceError(
+            f"a file that the table names is gone: {error}. Restore it; without it the rows that it held are lost."
+        ) from error
+
+
+def _compared(
+    lines: Mapping[Part, Line], found: Mapping[Part, Found], rows_removed: int, letters_removed: int, *, exact: bool
+) -> list[Problem]:
+    """Hold what was counted in the files against the account, part by part; removed rows are known only in sum."""
+    problems: list[Problem] = []
+    short: list[Problem] = []
+    rows_short = letters_short = 0
+    for part, there in found.items():
+        line = lines.get(part)
+        if there.astray:
+            problems.append(
+                Problem("offsets that no commit accounts for have rows or letters", part, tuple(there.astray))
+            )
+        if line is None:
+            continue
+        if there.twice:
+            problems.append(Problem("offsets are there more than once", part, tuple(there.twice)))
+        rows, letters = line.outcomes["rows"] - there.rows, line.letters - sum(there.letters.values())
+        rows_short, letters_short = rows_short + rows, letters_short + letters
+        if rows > 0 or letters > 0:
+            short.append(Problem(_missing(line, there, rows, letters), part, tuple(there.nowhere)))
+        elif (rows < 0 or letters < 0) and not there.twice:
+            what = f"there are {-rows:,} rows and {-letters:,} dead letters more than the account has"
+            problems.append(Problem(what, part))
+    explained = rows_short == rows_removed and letters_short == letters_removed
+    if not exact:
+        explained = rows_short <= rows_removed and letters_short <= letters_removed
+    return problems if explained and not problems else [*problems, *short]
+
+
+def _missing(line: Line, there: Found, rows: int, letters: int) -> str:
+    parts = [
+        f"{count:,} {noun} are not there" for noun, count in (("rows", rows), ("dead letters", letters)) if count > 0
+    ]
+    unheld = line.holes + line.outcomes["tombstones"]
+    among = f", among them {unheld:,} that were tombstones or held no record" if unheld else ""
+    return f"{' and '.join(parts)}; {there.nowhere_offsets:,} offsets are in neither table{among}"

@@ -1,0 +1,239 @@
+"""What a stretch of the table's history says of every offset, in a form that adds up. Pure.
+
+A chapter is read from entries of the log, or from the ledger that outlives them; chapters that follow each other are
+bound into one. Offsets are kept as the entries have them: what does not chain stays apart, so that it can be named.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from writer.errors import HeadraceError
+from writer.rooms.report import EXITS
+from writer.tables.base import Part
+from writer.tables.entry import harmless, said
+from writer.tables.log import Action
+
+FORMAT = 1
+_PART = re.compile(r"^(?P<topic>[^/]+)@(?P<incarnation>\d+)/(?P<partition>\d+)$")
+
+
+class LedgerUnreadable(HeadraceError):
+    """A page of the ledger is not what this version of headrace writes."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Offsets [start, end) of one part that commits carried one after the other, and what became of them."""
+
+    part: Part
+    start: int
+    end: int
+    first: int  # versions of the table that hold it
+    last: int
+    outcomes: Mapping[str, int] = field(default_factory=dict)  # read, and EXITS
+    holes: int = 0  # offsets without a record, as the log held none there
+    unexplained: int = 0  # offsets without a record, and nobody looked why
+    gap: bool = False  # skipped on purpose: a recorded gap
+
+    @property
+    def sound(self) -> bool:
+        """Each offset gave a record, a hole, or lies in a gap; each record has one outcome."""
+        read = self.outcomes.get("read", 0)
+        without = self.end - self.start if self.gap else self.holes + self.unexplained
+        return self.end - self.start == read + without and read == sum(self.outcomes.get(name, 0) for name in EXITS)
+
+
+@dataclass(frozen=True)
+class Removal:
+    """Rows that another client took out of the table; None: it did not say how many."""
+
+    version: int
+    operation: str
+    rows: int | None
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """Entries [first, last] of a table's log, both included, as an account of offsets."""
+
+    first: int
+    last: int
+    began: datetime | None = None
+    ended: datetime | None = None
+    starts: int = 0
+    begins: Mapping[Part, int] = field(default_factory=dict)  # where parts begin that were new here
+    stretches: tuple[Stretch, ...] = ()
+    moves: Mapping[Part, Mapping[str, int]] = field(default_factory=dict)  # what replays changed of the outcomes
+    removals: tuple[Removal, ...] = ()
+    strange: tuple[str, ...] = ()  # what the account does not survive, each as a phrase
+
+
+def chapters(entries: Iterable[tuple[int, Sequence[Action]]], pipeline: str) -> Iterator[Chapter]:
+    """Read entries, oldest first: a chapter of each."""
+    for version, actions in entries:
+        try:
+            yield _of(version, actions, pipeline)
+        except (KeyError, TypeError, ValueError) as error:
+            yield Chapter(version, version, strange=(f"version {version} says nothing that can be read: {error!r}",))
+
+
+def runs(each: Iterable[Chapter]) -> list[Chapter]:
+    """Bind the chapters that follow each other. Where versions are missing between them, a new one begins."""
+    found: list[list[Chapter]] = []
+    for one in each:
+        if found and found[-1][-1].last + 1 == one.first:
+            found[-1].append(one)
+        else:
+            found.append([one])
+    return [bound(group) for group in found]
+
+
+def bound(chapters: Sequence[Chapter]) -> Chapter:
+    """Put chapters together that follow each other."""
+    begins: dict[Part, int] = {}
+    moves: dict[Part, dict[str, int]] = {}
+    for one in chapters:
+        begins |= {part: at for part, at in one.begins.items() if part not in begins}
+        for part, changed in one.moves.items():
+            mine = moves.setdefault(part, {})
+            for name, count in changed.items():
+                mine[name] = mine.get(name, 0) + count
+    return Chapter(
+        first=chapters[0].first, last=chapters[-1].last,
+        began=next((c.began for c in chapters if c.began), None),
+        ended=next((c.ended for c in reversed(chapters) if c.ended), None),
+        starts=sum(c.starts for c in chapters), begins=begins,
+        stretches=_joined(s for c in chapters for s in c.stretches),
+        moves=moves, removals=tuple(r for c in chapters for r in c.removals),
+        strange=tuple(text for c in chapters for text in c.strange),
+    )  # fmt: skip
+
+
+def _joined(stretches: Iterable[Stretch]) -> tuple[Stretch, ...]:
+    """Join what touches and is sound, part by part; the rest stays as it is."""
+    done: list[Stretch] = []
+    newest: dict[Part, int] = {}  # where in `done` a part's last stretch is
+    for one in stretches:
+        at = newest.get(one.part)
+        before = None if at is None else done[at]
+        if before and before.end == one.start and before.gap == one.gap and before.sound and one.sound:
+            names = before.outcomes.keys() | one.outcomes.keys()
+            assert at is not None
+            done[at] = replace(
+                before, end=one.end, last=one.last, holes=before.holes + one.holes,
+                unexplained=before.unexplained + one.unexplained,
+                outcomes={name: before.outcomes.get(name, 0) + one.outcomes.get(name, 0) for name in sorted(names)},
+            )  # fmt: skip
+        else:
+            newest[one.part] = len(done)
+            done.append(one)
+    return tuple(done)
+
+
+def _of(version: int, actions: Sequence[Action], pipeline: str) -> Chapter:
+    info, about = said(actions)
+    at = datetime.fromtimestamp(info["timestamp"] / 1000, UTC) if "timestamp" in info else None
+    one = Chapter(version, version, at, at)
+    match about.get("kind"):
+        case "start" | "adopt":
+            starts = int(about["kind"] == "start")
+            return replace(one, starts=starts, begins=dict(_moved(actions, pipeline)))
+        case "side":  # letters: their main commit has the account
+            return one
+        case "batch":
+            return replace(one, stretches=tuple(_carried(account, version) for account in about.get("ranges", ())))
+        case "gap":
+            skipped = (Stretch(part_of(r), r["start"], r["end"], version, version, gap=True) for r in about["ranges"])
+            return replace(one, stretches=tuple(skipped))
+        case "replay":
+            return replace(one, moves={part_of(m): {k: m[k] for k in EXITS if m.get(k)} for m in about["moves"]})
+        case None:
+            return replace(one, **_foreign(version, info, actions))
+        case kind if any("add" in action or "remove" in action for action in actions) or [*_moved(actions, pipeline)]:
+            return replace(one, strange=(f"version {version} is of the kind {kind!r}, which a newer headrace writes",))
+        case _:
+            return one  # such as new columns: neither rows nor offsets
+
+
+def part_of(raw: Mapping[str, Any]) -> Part:
+    """Return the part that an account in an entry speaks of."""
+    return Part(raw["topic"], raw["incarnation"], raw["partition"])
+
+
+def _moved(actions: Sequence[Action], pipeline: str) -> Iterable[tuple[Part, int]]:
+    """Yield the frontiers that an entry sets."""
+    for action in actions:
+        txn = action.get("txn") or {}
+        owner, _, name = txn.get("appId", "").partition("/")
+        found = _PART.match(name)
+        if owner == pipeline and found:
+            yield Part(found["topic"], int(found["incarnation"]), int(found["partition"])), txn["version"]
+
+
+def _carried(account: Mapping[str, Any], version: int) -> Stretch:
+    outcomes = {name: account.get(name, 0) for name in ("read", *EXITS)}
+    missing = account["end"] - account["start"] - outcomes["read"]
+    explained = account.get("holes", {}).get("offsets", 0)
+    return Stretch(
+        part_of(account), account["start"], account["end"], version, version, outcomes,
+        holes=explained, unexplained=0 if explained else max(0, missing),
+    )  # fmt: skip
+
+
+def _foreign(version: int, info: Mapping[str, Any], actions: Sequence[Action]) -> dict[str, Any]:
+    operation = str(info.get("operation", "something that it did not name"))
+    if not harmless(info):
+        return {"strange": (f"another client ran {operation} (version {version}): rows moved, offsets did not",)}
+    if operation != "DELETE" or not any("remove" in action for action in actions):
+        return {}
+    metrics = info.get("operationMetrics", {})
+    told = next((metrics[name] for name in ("numDeletedRows", "num_deleted_rows") if name in metrics), None)
+    return {"removals": (Removal(version, operation, None if told is None else int(told)),)}
+
+
+def to_json(one: Chapter, pipeline: str, table_id: str) -> dict[str, Any]:
+    """Write a chapter as JSON values: a page of the ledger."""
+    return {
+        "format": FORMAT, "pipeline": pipeline, "table": table_id, "first": one.first, "last": one.last,
+        "began": one.began and one.began.isoformat(), "ended": one.ended and one.ended.isoformat(),
+        "starts": one.starts,
+        "begins": [{**vars(part), "offset": at} for part, at in one.begins.items()],
+        "stretches": [{**vars(s), **vars(s.part), "part": None} for s in one.stretches],
+        "moves": [{**vars(part), **changed} for part, changed in one.moves.items()],
+        "removals": [vars(removal) for removal in one.removals],
+        "strange": list(one.strange),
+    }  # fmt: skip
+
+
+def from_json(raw: Mapping[str, Any], where: str) -> Chapter:
+    """Read what `to_json` wrote. Raises LedgerUnreadable."""
+    if raw.get("format") != FORMAT:
+        raise LedgerUnreadable(
+            f"{where} has the format {raw.get('format')!r}, this headrace knows {FORMAT}. Use the one that wrote it."
+        )
+    try:
+        return Chapter(
+            raw["first"], raw["last"], _time(raw["began"]), _time(raw["ended"]), raw["starts"],
+            {part_of(begin): begin["offset"] for begin in raw["begins"]},
+            tuple(
+                Stretch(
+                    part_of(s), s["start"], s["end"], s["first"], s["last"], s["outcomes"], s["holes"],
+                    s["unexplained"], s["gap"],
+                )
+                for s in raw["stretches"]
+            ),
+            {part_of(move): {k: move[k] for k in EXITS if move.get(k)} for move in raw["moves"]},
+            tuple(Removal(r["version"], r["operation"], r["rows"]) for r in raw["removals"]),
+            tuple(raw["strange"]),
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError) as error:
+        raise LedgerUnreadable(
+            f"{where} is not a page of the ledger: {type(error).__name__} {error}. Restore it from a backup."
+        ) from error
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)

@@ -1,0 +1,196 @@
+"""Counts offsets in data files: which are there, which more than once. Memory is bounded, whatever the table's size.
+
+An offset is a byte in an array. Parts are counted in passes, each over the files that may hold its offsets.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from writer.rooms.report import Span, joined
+from writer.stores.base import Store
+from writer.tables.base import Part
+
+OFFSETS_AT_ONCE = 256 * 2**20  # bytes, one for each offset
+_ROWS_AT_ONCE = 500_000
+_MARKS_AT_ONCE = 4 * 2**20  # positions take eight bytes each
+_PLACE = ["_topic", "_incarnation", "_partition", "_offset"]
+SPANS_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file of a table. Bounds are of `_offset`; None: the table's log does not tell."""
+
+    path: str  # relative to the table
+    rows: int | None
+    offset_min: int | None = None
+    offset_max: int | None = None
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """Files of one table, and how to read them. `kind` tells rows from letters; `without` leaves offsets out."""
+
+    store: Store  # of the table
+    files: Sequence[DataFile]
+    letters: bool = False
+    without: Mapping[Part, Sequence[Span]] = field(default_factory=dict)
+
+
+@dataclass
+class Found:
+    """What files hold of one part."""
+
+    rows: int = 0
+    letters: dict[str, int] = field(default_factory=dict)  # by outcome
+    distinct: int = 0
+    twice: list[Span] = field(default_factory=list)
+    nowhere: list[Span] = field(default_factory=list)  # within the part's range, gaps left out
+    nowhere_offsets: int = 0
+    astray: list[Span] = field(default_factory=list)  # outside the part's range
+
+
+@dataclass(frozen=True)
+class _Window:
+    part: Part
+    start: int
+    end: int
+
+
+def count(
+    shelves: Sequence[Shelf],
+    ranges: Mapping[Part, Span],
+    gaps: Mapping[Part, Sequence[Span]],
+    *,
+    below_is_known: bool,
+    at_once: int = OFFSETS_AT_ONCE,
+) -> dict[Part, Found]:
+    """Count what the files hold of each part's range. `below_is_known`: rows below a range are not astray.
+
+    Raises OSError for a file that is gone.
+    """
+    found = {part: Found() for part in ranges}
+    looked: set[tuple[int, str]] = set()
+    for number, windows in enumerate(_passes(ranges, at_once)):
+        seen = {window: np.zeros(window.end - window.start, np.uint8) for window in windows}
+        by_part: dict[Part, list[_Window]] = {}
+        for window in windows:
+            by_part.setdefault(window.part, []).append(window)
+        for at, shelf in enumerate(shelves):
+            for file in shelf.files:
+                if not _reaches(file, windows) and (number or _reaches(file, _all(ranges))):
+                    continue
+                first = (at, file.path) not in looked
+                looked.add((at, file.path))
+                for part, outcome, offsets in _pieces(shelf, file):
+                    if first:
+                        _stray(found, part, offsets, ranges, below_is_known=below_is_known)
+                    for window in by_part.get(part, ()):
+                        _mark(found[part], seen[window], window, offsets, outcome)
+        for window, marks in seen.items():
+            _tell(found[window.part], window, marks, gaps.get(window.part, ()))
+    return found
+
+
+def inside(offsets: np.ndarray, among: Sequence[Span]) -> np.ndarray:
+    """Tell of each offset whether it lies in one of the spans."""
+    starts, ends = (np.array(bounds, np.int64) for bounds in zip(*joined(among), strict=True))
+    at = np.searchsorted(starts, offsets, side="right") - 1
+    return np.asarray((at >= 0) & (offsets < ends[at]))
+
+
+def spans(positions: np.ndarray, start: int) -> list[Span]:
+    """Cut rising positions into runs, as offsets from `start` on; the first few."""
+    if not len(positions):
+        return []
+    cuts = np.flatnonzero(np.diff(positions) != 1)[:SPANS_SHOWN]
+    firsts, lasts = [0, *(cuts + 1)], [*cuts, len(positions) - 1]
+    runs = [(int(positions[a]) + start, int(positions[b]) + start + 1) for a, b in zip(firsts, lasts, strict=True)]
+    return runs[:SPANS_SHOWN]
+
+
+def _passes(ranges: Mapping[Part, Span], at_once: int) -> Iterator[list[_Window]]:
+    """Cut parts into windows, and put as many into a pass as memory holds. There is always a first pass."""
+    held: list[_Window] = []
+    room = at_once
+    for part, (start, end) in sorted(ranges.items()):
+        at = start
+        while at < end:
+            if not room:
+                yield held
+                held, room = [], at_once
+            until = min(end, at + room)
+            held.append(_Window(part, at, until))
+            room -= until - at
+            at = until
+    yield held
+
+
+def _all(ranges: Mapping[Part, Span]) -> list[_Window]:
+    return [_Window(part, start, end) for part, (start, end) in ranges.items() if start < end]
+
+
+def _reaches(file: DataFile, windows: Iterable[_Window]) -> bool:
+    if file.offset_min is None or file.offset_max is None:
+        return True
+    return any(file.offset_min < window.end and file.offset_max >= window.start for window in windows)
+
+
+def _pieces(shelf: Shelf, file: DataFile) -> Iterator[tuple[Part, str | None, np.ndarray]]:
+    """Yield the offsets of a file by part, and by outcome for letters, a batch at a time."""
+    columns = [*_PLACE, "outcome"] if shelf.letters else _PLACE
+    keys = [name for name in columns if name != "_offset"]
+    filesystem, root = shelf.store.files()
+    with filesystem.open_input_file(f"{root}/{file.path}") as source:
+        for batch in pq.ParquetFile(source).iter_batches(_ROWS_AT_ONCE, columns=columns):
+            listed = pa.table(batch).group_by(keys, use_threads=False).aggregate([("_offset", "list")])
+            for i in range(listed.num_rows):  # one turn a part
+                part = Part(*(listed.column(name)[i].as_py() for name in _PLACE[:3]))
+                offsets = listed.column("_offset_list")[i].values.to_numpy(zero_copy_only=False)
+                if part in shelf.without:
+                    offsets = offsets[~inside(offsets, shelf.without[part])]
+                yield part, listed.column("outcome")[i].as_py() if shelf.letters else None, offsets
+
+
+def _mark(found: Found, marks: np.ndarray, window: _Window, offsets: np.ndarray, outcome: str | None) -> None:
+    inside = offsets[(offsets >= window.start) & (offsets < window.end)] - window.start
+    if outcome is None:
+        found.rows += len(inside)
+    else:
+        found.letters[outcome] = found.letters.get(outcome, 0) + len(inside)
+    places, times = np.unique(inside, return_counts=True)
+    marks[places] = np.minimum(marks[places].astype(np.int64) + times, 255).astype(np.uint8)
+
+
+def _stray(
+    found: dict[Part, Found], part: Part, offsets: np.ndarray, ranges: Mapping[Part, Span], *, below_is_known: bool
+) -> None:
+    start, end = ranges.get(part, (0, 0))
+    outside = offsets[offsets >= end] if below_is_known else offsets[(offsets >= end) | (offsets < start)]
+    if len(outside) and not (below_is_known and part not in ranges):
+        known = found.setdefault(part, Found())
+        known.astray = joined([*known.astray, *spans(np.unique(outside), 0)])[:SPANS_SHOWN]
+
+
+def _tell(found: Found, window: _Window, marks: np.ndarray, gaps: Sequence[Span]) -> None:
+    found.distinct += int(np.count_nonzero(marks))
+    found.twice = _more(found.twice, marks, window.start, lambda some: some > 1)
+    for start, end in gaps:  # holds nothing, and misses nothing
+        marks[max(start - window.start, 0) : max(end - window.start, 0)] = 1
+    found.nowhere_offsets += len(marks) - int(np.count_nonzero(marks))
+    found.nowhere = _more(found.nowhere, marks, window.start, lambda some: some == 0)
+
+
+def _more(known: list[Span], marks: np.ndarray, start: int, wanted: Callable[[np.ndarray], np.ndarray]) -> list[Span]:
+    """Add the runs of wanted marks, a piece at a time: as many as are shown, though the last may go on."""
+    for at in range(0, len(marks), _MARKS_AT_ONCE):
+        if len(known) >= SPANS_SHOWN:
+            return known[:SPANS_SHOWN]
+        positions = np.flatnonzero(wanted(marks[at : at + _MARKS_AT_ONCE]))
+        known = joined([*known, *spans(positions, start + at)])
+    return known[:SPANS_SHOWN]

@@ -1,0 +1,114 @@
+"""Dead letters as a person chooses and sees them: which, what they share, what is in them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import reduce
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from writer.ledger.deep import DataFile, inside
+from writer.rooms.deadletters import DEAD_LETTERS
+from writer.rooms.report import Span
+from writer.stores.base import Store
+from writer.tables.base import Part
+
+_ROWS_AT_ONCE = 1_000
+_PLACE = ("_topic", "_incarnation", "_partition")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which letters are meant; what is None does not matter."""
+
+    outcome: str | None = None  # dead_letter, quarantined
+    reason: str | None = None  # part of it, case ignored
+    topic: str | None = None
+    partition: int | None = None
+    offsets: Span | None = None
+    schema_id: int | None = None
+    since: datetime | None = None  # by the broker's time
+    until: datetime | None = None
+
+    def reaches(self, file: DataFile) -> bool:
+        """Tell whether a file may hold such letters."""
+        if self.offsets is None or file.offset_min is None or file.offset_max is None:
+            return True
+        return self.offsets[0] <= file.offset_max and self.offsets[1] > file.offset_min
+
+    def of(self, letters: pa.RecordBatch) -> pa.RecordBatch:
+        """Return those that are meant."""
+        equal = {
+            "outcome": self.outcome, "_topic": self.topic, "_partition": self.partition, "schema_id": self.schema_id,
+        }  # fmt: skip
+        kept = [pc.equal(letters.column(name), value) for name, value in equal.items() if value is not None]
+        if self.reason is not None:
+            kept.append(pc.match_substring(letters.column("error"), self.reason, ignore_case=True))
+        if self.offsets is not None:
+            at = letters.column("_offset")
+            kept.append(pc.and_(pc.greater_equal(at, self.offsets[0]), pc.less(at, self.offsets[1])))
+        times = letters.column("_kafka_time")
+        if self.since is not None:
+            kept.append(pc.greater_equal(times, pa.scalar(self.since, times.type)))
+        if self.until is not None:
+            kept.append(pc.less(times, pa.scalar(self.until, times.type)))
+        return letters.filter(reduce(pc.and_, kept)) if kept else letters
+
+
+def read(
+    store: Store,
+    files: Sequence[DataFile],
+    selection: Selection,
+    *,
+    without: Mapping[Part, Sequence[Span]] | None = None,
+    columns: Sequence[str] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the chosen letters, a small batch at a time; `without`: offsets that are left out."""
+    filesystem, root = store.files()
+    for file in files:
+        if not selection.reaches(file):
+            continue
+        with filesystem.open_input_file(f"{root}/{file.path}") as source:
+            opened = pq.ParquetFile(source)
+            there = [name for name in columns or DEAD_LETTERS.names if name in opened.schema_arrow.names]
+            for batch in opened.iter_batches(_ROWS_AT_ONCE, columns=there):
+                found = selection.of(_shaped(batch, columns or DEAD_LETTERS.names))
+                for part, spans in (without or {}).items():
+                    found = found.filter(pa.array(~among(found, part, spans)))
+                if found.num_rows:
+                    yield found
+
+
+def _shaped(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+    """Give letters the table's types, whoever wrote their file; null where it lacks a column."""
+    columns = [
+        batch.column(name).cast(DEAD_LETTERS.field(name).type)
+        if name in batch.schema.names
+        else pa.nulls(batch.num_rows, DEAD_LETTERS.field(name).type)
+        for name in names
+    ]
+    return pa.record_batch(columns, names=list(names))
+
+
+def places(letters: pa.Table | pa.RecordBatch) -> dict[Part, list[Span]]:
+    """Return where letters stand, as spans by part."""
+    found: dict[Part, list[Span]] = {}
+    listed = pa.table(letters.select([*_PLACE, "_offset"])).group_by(list(_PLACE), use_threads=False)
+    for row in listed.aggregate([("_offset", "list")]).to_pylist():  # one turn a part
+        offsets = np.sort(np.array(row["_offset_list"], np.int64))
+        cuts = np.flatnonzero(np.diff(offsets) != 1)
+        firsts, lasts = offsets[[0, *(cuts + 1)]], offsets[[*cuts, len(offsets) - 1]]
+        part = Part(*(row[name] for name in _PLACE))
+        found[part] = [(int(a), int(b) + 1) for a, b in zip(firsts, lasts, strict=True)]
+    return found
+
+
+def among(letters: pa.RecordBatch, part: Part, spans: Sequence[Span]) -> np.ndarray:
+    """Tell of each letter whether it stands at one of these offsets."""
+    place = zip(_PLACE, (part.topic, part.incarnation, part.partition), strict=True)
+    here = [pc.equal(letters.column(name), value).to_numpy(zero_copy_only=False) for name, value in place]
+    inner = inside(letters.column("_offset").to_numpy(zero_copy_only=False), spans)
+    return np.asarray(np.logical_and.reduce([*here, inner]))

@@ -1,0 +1,242 @@
+"""Carries dead letters through the rooms once more, with the code and schemas of today, exactly once.
+
+A replay is one commit of the main table: the rows, and the offsets whose letters go. Redo takes the letters out of
+their table, as it adds those of any commit. So it may die anywhere, be run again, and run beside the writer: it moves
+no frontier and raises no epoch. Two replays cannot both commit on the same letters, as each counts the replays up.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache, partial
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+import bucketers
+from writer import commit
+from writer.config import Config
+from writer.errors import ConfigError, HeadraceError
+from writer.ledger.letters import Selection, places, read
+from writer.registry import SchemaSource
+from writer.rooms import task
+from writer.rooms.columnar import StagedFile
+from writer.rooms.deadletters import DEAD_LETTERS
+from writer.rooms.plan import PROVENANCE
+from writer.rooms.report import Report, Span, joined
+from writer.surface.walk import Walk, opened
+from writer.tables.base import Overtaken, Part, Replay
+from writer.tables.delta import DeltaLake
+
+LETTERS_AT_ONCE = 50_000  # of one commit, which names their offsets
+BYTES_AT_ONCE = 64 * 2**20
+_TRIES = 10  # of a commit that other replays overtake
+_ENTRIES_LOOKED_AT = 1_000  # for the unit of the event time
+
+
+@dataclass
+class Replayed:
+    """What became of the chosen letters."""
+
+    chosen: int = 0
+    rows: int = 0
+    failed: dict[tuple[str, int | None, str], int] = field(default_factory=dict)  # outcome, schema id, reason → letters
+    versions: list[int] = field(default_factory=list)  # of the main table
+
+
+@dataclass(frozen=True)
+class _Round:
+    """Some letters after the rooms: files of rows, files of letters that failed again, and those letters."""
+
+    report: Report
+    failed: pa.Table
+
+
+class Replaying:
+    """A replay of one pipeline's letters."""
+
+    def __init__(self, name: str, config: Config, schemas: SchemaSource) -> None:
+        """Open the tables. Raises HeadraceError when there are none."""
+        self._settings = config.pipelines[name]
+        self._name, self._config, self._source = name, config, schemas
+        self._s3 = config.s3.settings
+        self._main = DeltaLake(self._settings.table.location, name, s3=self._s3)
+        self._side = cache(partial(DeltaLake, pipeline=name, s3=self._s3))
+        self._letters = self._side(self._settings.dead_letters)
+        self._redone = -1  # version up to which this process has seen to it that letters are where they should be
+        if not (self._main.exists() and self._letters.exists()):
+            raise HeadraceError(f"pipeline {name!r} has no tables yet. `headrace run` makes them.")
+
+    def run(self, selection: Selection, now: datetime) -> Replayed:
+        """Replay the chosen letters, commit by commit. Raises what a commit raises; what was committed stays so."""
+        done = Replayed()
+        tried: dict[Part, list[Span]] = {}
+        walk = self._walk()
+        tries = 0
+        while True:
+            generation = self._settled()
+            letters = self._some(selection, tried)
+            if letters.num_rows == 0:
+                return done
+            try:
+                self._replay(walk, letters, generation, now, done)
+                tries = 0
+            except Overtaken:
+                tries += 1
+                if tries == _TRIES:
+                    raise
+                continue
+            for part, spans in places(letters).items():
+                tried[part] = joined([*tried.get(part, []), *spans])
+
+    def _walk(self) -> Walk:
+        walk = opened(self._name, self._config, self._source)
+        if walk.unit == "auto":  # what few entries may not tell, more do
+            facts = self._main.recent(_ENTRIES_LOOKED_AT)
+            walk.unit = next((about["time_unit"] for about in facts if about.get("time_unit")), "auto")
+        return walk
+
+    def _settled(self) -> int:
+        """Let redo catch up. Returns the number of replays that the dead-letter table then has seen."""
+        snapshot = self._main.snapshot()
+        self._redone = commit.redo(self._main, self._side, since=max(self._redone, snapshot.settled))
+        return snapshot.replays
+
+    def _some(self, selection: Selection, tried: Mapping[Part, Sequence[Span]]) -> pa.Table:
+        """Read the next of the chosen letters that were not tried yet: as many as one commit carries."""
+        files = self._letters.files(self._letters.snapshot().version)
+        held: list[pa.RecordBatch] = []
+        rows = size = 0
+        for batch in read(self._letters.store, files, selection, without=tried):
+            held.append(batch)
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+            if rows >= LETTERS_AT_ONCE or size >= BYTES_AT_ONCE:
+                break
+        return pa.Table.from_batches(held) if held else DEAD_LETTERS.empty_table()
+
+    def _replay(self, walk: Walk, letters: pa.Table, generation: int, now: datetime, done: Replayed) -> None:
+        rounds = []
+        try:
+            for incarnation in pc.unique(letters.column("_incarnation")).to_pylist():
+                mine = letters.filter(pc.equal(letters.column("_incarnation"), incarnation))
+                rounds.append(self._carried(walk, mine, incarnation, now))
+            failed = pa.concat_tables([one.failed for one in rounds])
+            rows = sum(file.rows for one in rounds for file in one.report.files)
+            if rows or _differ(letters, failed):
+                done.versions.append(self._commit(walk, letters, failed, rounds, generation, now))
+                self._redone = commit.redo(self._main, self._side, since=self._redone)
+            else:
+                self._discard(rounds)
+        except Overtaken:
+            self._discard(rounds)
+            raise
+        done.chosen += letters.num_rows
+        done.rows += rows
+        for one in failed.group_by(["outcome", "schema_id", "error"]).aggregate([([], "count_all")]).to_pylist():
+            kind = (one["outcome"], one["schema_id"], one["error"])
+            done.failed[kind] = done.failed.get(kind, 0) + one["count_all"]
+
+    def _carried(self, walk: Walk, letters: pa.Table, incarnation: int, now: datetime) -> _Round:
+        """Carry the letters of one incarnation through the rooms, into files."""
+        names = {"_topic": "topic", "_partition": "partition", "_offset": "offset", "_kafka_time": "timestamp"}
+        records = letters.select([*names, "key", "value"]).rename_columns([*names.values(), "key", "value"])
+        topics = pc.unique(records.column("topic")).to_pylist()
+        while True:
+            carried = task.Task(self._plan(walk, dict.fromkeys(topics, incarnation), now))
+            try:
+                for batch in records.to_batches(self._settings.memory.batch_records):
+                    carried.take(batch)
+                report = carried.finish()
+            except ValueError as error:
+                carried.abandon()
+                raise ConfigError(f"pipelines.{self._name}.event_time: {error}") from error
+            except BaseException:
+                carried.abandon()
+                raise
+            if not report.unknown_schemas:
+                return _Round(report, self._read(report.dead_letter_files))
+            walk.learn(report.unknown_schemas)
+
+    def _plan(self, walk: Walk, incarnations: Mapping[str, int], now: datetime) -> task.TaskPlan:
+        settings = self._settings
+        return task.TaskPlan(
+            now=now, frontier={}, incarnations=incarnations, schemas=walk.plan, time_rule=walk.time_rule,
+            bucket=settings.bucket, bucket_columns=bucketers.build(settings.bucket).columns,
+            table=settings.table.location, dead_letters=settings.dead_letters, prefix="replay",
+            budget=settings.memory.buffer, target_file_size=settings.roll.target_file_size,
+            entropy_bits=settings.table.entropy_bits, s3=self._s3,
+        )  # fmt: skip
+
+    def _commit(
+        self, walk: Walk, letters: pa.Table, failed: pa.Table, rounds: Sequence[_Round], generation: int, now: datetime
+    ) -> int:
+        self._main.grow([*walk.plan.columns, *PROVENANCE])  # before any file has them
+        files = [file for one in rounds for file in one.report.files]
+        again = [file for one in rounds for file in one.report.dead_letter_files]
+        facts = {
+            "started": now.isoformat(), "moves": _moves(letters, failed, files, rounds), "letters": letters.num_rows,
+            "rows": sum(file.rows for file in files), "bytes": sum(file.bytes for file in files), "files": len(files),
+        }  # fmt: skip
+        place = self._settings.dead_letters
+        planned = Replay(
+            uuid4().hex, generation, files, {place: again} if again else {}, {place: places(letters)}, facts
+        )
+        return self._main.replay(self._main.snapshot(), planned)
+
+    def _read(self, files: Sequence[StagedFile]) -> pa.Table:
+        """Read letters that failed again: without their bytes."""
+        filesystem, root = self._letters.store.files()
+        columns = [*PROVENANCE.names[:4], "schema_id", "outcome", "error"]
+        schema = pa.schema([DEAD_LETTERS.field(name) for name in columns])
+        found = [pq.read_table(f"{root}/{f.path}", columns=columns, filesystem=filesystem).cast(schema) for f in files]
+        return pa.concat_tables([schema.empty_table(), *found])
+
+    def _discard(self, rounds: Sequence[_Round]) -> None:
+        """Remove what was staged and will not be committed; what stays is an orphan."""
+        for table, files in (
+            (self._main, [f for one in rounds for f in one.report.files]),
+            (self._letters, [f for one in rounds for f in one.report.dead_letter_files]),
+        ):
+            for file in files:
+                table.store.delete(file.path)
+
+
+def _moves(
+    letters: pa.Table, failed: pa.Table, files: Sequence[StagedFile], rounds: Sequence[_Round]
+) -> list[dict[str, Any]]:
+    """Say what the replay changes of each part's outcomes: in sum nothing, counted from what was read and written."""
+    found: dict[Part, dict[str, int]] = {}
+    for table, sign in ((letters, -1), (failed, 1)):
+        for part, outcome, count in _outcomes(table):
+            mine = found.setdefault(part, {"rows": 0, "dead_letters": 0, "quarantined": 0})
+            mine["quarantined" if outcome == "quarantined" else "dead_letters"] += sign * count
+    for mine in found.values():
+        mine["rows"] = -sum(mine.values())
+    assert sum(mine["rows"] for mine in found.values()) == sum(file.rows for file in files), f"{found}, {rounds}"
+    return [{**vars(part), **mine} for part, mine in found.items()]
+
+
+def _outcomes(table: pa.Table) -> Iterator[tuple[Part, str, int]]:
+    keys = ["_topic", "_incarnation", "_partition", "outcome"]
+    for row in table.group_by(keys, use_threads=False).aggregate([([], "count_all")]).to_pylist():
+        yield Part(row["_topic"], row["_incarnation"], row["_partition"]), row["outcome"], row["count_all"]
+
+
+def _differ(before: pa.Table, after: pa.Table) -> bool:
+    """Tell whether letters that all failed again did so for other reasons. That the believed window moved is none."""
+    return _reasons(before) != _reasons(after)
+
+
+def _reasons(letters: pa.Table) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+    names = [*PROVENANCE.names[:4], "schema_id", "outcome", "error"]
+    return {
+        tuple(row[name] for name in names[:4]): (
+            row["schema_id"],
+            row["outcome"],
+            row["error"].partition(", outside [")[0],
+        )
+        for row in letters.select(names).to_pylist()  # cold: letters only
+    }

@@ -1,0 +1,138 @@
+"""Whether an account adds up: every offset of every part once, every record with one outcome. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from writer.ledger.chapter import Chapter, Removal, Stretch
+from writer.rooms.report import EXITS, Span, joined
+from writer.tables.base import Part
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that does not add up, and at which offsets of which part, as far as that is known."""
+
+    what: str
+    part: Part | None = None
+    spans: tuple[Span, ...] = ()
+
+
+@dataclass(frozen=True)
+class Line:
+    """What became of the offsets [start, end) of one part. `outcomes` are as they are now, replays included."""
+
+    part: Part
+    start: int
+    end: int
+    outcomes: Mapping[str, int]
+    holes: int = 0
+    gap: int = 0
+    gaps: tuple[Span, ...] = ()
+    replayed: int = 0  # rows that were dead letters once
+
+    @property
+    def letters(self) -> int:
+        """Records that should stand in the dead-letter table."""
+        return self.outcomes["dead_letters"] + self.outcomes["quarantined"]
+
+
+@dataclass(frozen=True)
+class Statement:
+    """The account of a table over some of its versions."""
+
+    first: int
+    last: int
+    lines: tuple[Line, ...]
+    removals: tuple[Removal, ...]
+    problems: tuple[Problem, ...] = field(default=())
+
+    def total(self, name: str) -> int:
+        """Add an outcome up over all parts."""
+        return sum(line.outcomes[name] for line in self.lines)
+
+
+def state(chapters: Sequence[Chapter], frontier: Mapping[Part, int], version: int, since: int) -> Statement:
+    """Draw the account up from chapters that hold the versions after `since` (-1: all), up to `version`.
+
+    `frontier`: of every part that the table knows at that version.
+    """
+    problems = list(_missing_versions(chapters, version, since))
+    problems += [Problem(text) for one in chapters for text in one.strange]
+    parts: dict[Part, list[Stretch]] = {}
+    begins: dict[Part, int] = {}
+    moves: dict[Part, dict[str, int]] = {}
+    for one in chapters:
+        begins |= {part: at for part, at in one.begins.items() if part not in begins}
+        for stretch in one.stretches:
+            parts.setdefault(stretch.part, []).append(stretch)
+        for part, changed in one.moves.items():
+            mine = moves.setdefault(part, {})
+            mine.update({name: mine.get(name, 0) + count for name, count in changed.items()})
+    lines = []
+    for part in sorted({*parts, *begins, *(frontier if since < 0 else ())}):
+        line, wrong = _line(part, begins.get(part), parts.get(part, []), frontier.get(part), whole=since < 0)
+        moved = moves.pop(part, {})
+        if sum(moved.values()):
+            wrong = [*wrong, Problem(f"replays changed its outcomes by {moved}, which is not nothing in sum", part)]
+        outcomes = {name: count + moved.get(name, 0) for name, count in line.outcomes.items()}
+        lines.append(replace(line, outcomes=outcomes, replayed=moved.get("rows", 0)))
+        problems += wrong
+    if since < 0:
+        problems += [
+            Problem(f"a replay speaks of a part that no start began: {moved}", p) for p, moved in moves.items()
+        ]
+    removals = tuple(removal for one in chapters for removal in one.removals)
+    return Statement(since + 1, version, tuple(lines), removals, tuple(problems))
+
+
+def _missing_versions(chapters: Sequence[Chapter], version: int, since: int) -> Iterable[Problem]:
+    at = since + 1
+    for one in chapters:
+        if one.first > at:
+            yield Problem(f"versions {at} to {one.first - 1} are neither in the log nor in the ledger")
+        at = max(at, one.last + 1)
+    if at <= version:
+        yield Problem(f"versions {at} to {version} are neither in the log nor in the ledger")
+
+
+def _line(
+    part: Part, begin: int | None, stretches: Sequence[Stretch], frontier: int | None, *, whole: bool
+) -> tuple[Line, list[Problem]]:
+    """Chain a part's stretches from where it begins to its frontier."""
+    problems: list[Problem] = []
+    if begin is None and whole:
+        problems.append(Problem("no start says where it begins", part))
+    start = begin if begin is not None else stretches[0].start if stretches else frontier or 0
+    at = start
+    for one in stretches:
+        if one.start > at:
+            problems.append(
+                Problem(f"no commit up to version {one.last} holds these offsets", part, ((at, one.start),))
+            )
+        elif one.start < at:
+            overlap = (one.start, min(at, one.end))
+            problems.append(Problem(f"version {one.first} commits offsets that are committed", part, (overlap,)))
+        problems += _unsound(one)
+        at = max(at, one.end)
+    if frontier is None:
+        problems.append(Problem("the table has no frontier of it", part))
+    elif frontier != at:
+        lower, upper = sorted((at, frontier))
+        what = f"the frontier is {frontier}, the commits end at {at}"
+        problems.append(Problem(what, part, ((lower, upper),)))
+    outcomes = {name: sum(s.outcomes.get(name, 0) for s in stretches) for name in ("read", *EXITS)}
+    gaps = tuple(joined((s.start, s.end) for s in stretches if s.gap and s.start < s.end))
+    return Line(
+        part, start, at, outcomes, sum(s.holes for s in stretches), sum(end - first for first, end in gaps), gaps
+    ), problems
+
+
+def _unsound(one: Stretch) -> list[Problem]:
+    if one.unexplained:
+        what = f"{one.unexplained} offsets gave no record in version {one.first}, and nobody looked why"
+        return [Problem(what, one.part, ((one.start, one.end),))]
+    if not one.sound:
+        told = ", ".join(f"{count} {name}" for name, count in one.outcomes.items())
+        what = f"version {one.first} holds {one.end - one.start} offsets, but says {told}, {one.holes} holes"
+        return [Problem(what, one.part, ((one.start, one.end),))]
+    return []

@@ -1,0 +1,81 @@
+"""One version of a Delta table as a commit sees it: columns, offsets and epochs, its files left aside."""
+
+import json
+
+import pyarrow as pa
+from deltalake import Schema
+
+from writer.tables.base import Part
+from writer.tables.log import State
+
+INCARNATIONS = "headrace.incarnations"  # a property of the table
+
+
+class DeltaSnapshot:
+    """One version of a Delta table, its files left aside."""
+
+    def __init__(self, state: State, pipeline: str) -> None:
+        self.state, self._pipeline = state, pipeline
+
+    @property
+    def version(self) -> int:
+        """Version of the table."""
+        return self.state.version
+
+    @property
+    def epoch(self) -> int:
+        """Number of starts that this pipeline has had."""
+        return self.state.transactions.get(f"{self._pipeline}/epoch", 0)
+
+    def frontier(self, part: Part) -> int | None:
+        """Return the first offset of this part that is not committed."""
+        return self.state.transactions.get(app_id(self._pipeline, part))
+
+    def parts(self) -> dict[Part, int]:
+        """Every part that the table has a frontier of."""
+        found = {}
+        for name, at in self.state.transactions.items():
+            owner, *rest = name.split("/")
+            if owner == self._pipeline and len(rest) == 2:  # noqa: PLR2004 - as app_id writes it
+                topic, _, incarnation = rest[0].rpartition("@")
+                found[Part(topic, int(incarnation), int(rest[1]))] = at
+        return found
+
+    @property
+    def settled(self) -> int:
+        """Version up to which side files are known to be applied; -1 when nothing is known."""
+        return self.state.transactions.get(f"{self._pipeline}/settled", -1)
+
+    @property
+    def replays(self) -> int:
+        """Number of replays of dead letters that the table has had."""
+        return self.state.transactions.get(f"{self._pipeline}/replay", 0)
+
+    @property
+    def applied(self) -> int:
+        """For a side table: newest main version whose files it has; -1 when none."""
+        return self.state.transactions.get(f"{self._pipeline}/main", -1)
+
+    @property
+    def closed(self) -> int:
+        """Number of the run up to which none is continued."""
+        return self.state.transactions.get(f"{self._pipeline}/closed", 0)
+
+    @property
+    def gaps(self) -> tuple[int, int]:
+        """How many gaps were recorded, and how many offsets they hold."""
+        known = self.state.transactions
+        return known.get(f"{self._pipeline}/gaps", 0), known.get(f"{self._pipeline}/gap_offsets", 0)
+
+    def columns(self) -> pa.Schema:
+        """Columns with their Arrow types."""
+        return pa.schema(pa.schema(Schema.from_json(self.state.metadata["schemaString"]).to_arrow()))
+
+    def incarnations(self) -> dict[str, list[str]]:
+        """Topic → ids of its incarnations, in order."""
+        return dict(json.loads(self.state.configuration.get(INCARNATIONS, "{}")))
+
+
+def app_id(pipeline: str, part: Part) -> str:
+    """Name of a part's `txn` in the table."""
+    return f"{pipeline}/{part.topic}@{part.incarnation}/{part.partition}"
