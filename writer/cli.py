@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from writer.errors import HeadraceError
+from writer.surface.ledger_cli import join as join_ledger
 from writer.surface.schema_verbs import schema
 from writer.topic import topic
 
@@ -242,6 +243,7 @@ def plan(
 
 app.add_typer(schema)
 app.add_typer(topic, name="topic")
+join_ledger(app)
 
 
 def compose() -> typer.Typer:

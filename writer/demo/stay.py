@@ -60,7 +60,10 @@ def looks(ground: Ground) -> list[list[str]]:
     config = str(ground.config)
     installed = Path(sys.executable).with_name("headrace")  # a virtual environment need not be on the PATH
     command = ["headrace"] if shutil.which("headrace") or not installed.exists() else [str(installed)]
-    verbs = (["status", config, "--watch"], ["preview", config, "--at", "assigned"], ["explain", config])
+    verbs = (
+        ["status", config, "--watch"], ["preview", config, "--at", "assigned"], ["explain", config],
+        ["audit", config, "--deep"],
+    )  # fmt: skip
     return [[*command, *verb] for verb in verbs]
 
 

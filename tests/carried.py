@@ -1,0 +1,102 @@
+"""A pipeline's batches carried by its own rooms and committed to its own table, without Spark and without Kafka."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import bucketers
+from tests.looking import EVENT, NOW, Schemas, config
+from writer import commit
+from writer.config import layout
+from writer.rooms import task
+from writer.rooms.deadletters import DEAD_LETTERS
+from writer.rooms.plan import PROVENANCE
+from writer.rooms.report import Report
+from writer.surface.sample import RECORDS
+from writer.surface.walk import opened
+from writer.tables.base import Batch, Part
+from writer.tables.delta import DeltaLake
+
+
+class Died(Exception):
+    """The driver is gone, at this moment."""
+
+
+def log(values: Mapping[int, bytes | None], partition: int = 0, *, came: datetime = NOW) -> pa.RecordBatch:
+    """Records of one partition, by offset, as a task gets them."""
+    rows = sorted(values.items())
+    return pa.record_batch(
+        [
+            pa.array(["clicks"] * len(rows), pa.string()), pa.array([partition] * len(rows), pa.int32()),
+            pa.array([at for at, _ in rows], pa.int64()), pa.array([came] * len(rows), pa.timestamp("us", "UTC")),
+            pa.array([f"k{at}".encode() for at, _ in rows], pa.binary()),
+            pa.array([value for _, value in rows], pa.binary()),
+        ],
+        schema=RECORDS,
+    )  # fmt: skip
+
+
+class Driver:
+    """One start of pipeline `clicks`. `die` names the moment at which a batch ends with Died."""
+
+    def __init__(self, root: Path, *, schemas: Schemas | None = None, interval: int = 50, **settings: Any) -> None:
+        self.config = config(root, **settings)
+        self.settings = self.config.pipelines["clicks"]
+        self.schemas = schemas or Schemas({1: EVENT}, [1])
+        self.lake, self.letters = self.settings.table.location, self.settings.dead_letters
+        self.table = DeltaLake(self.lake, "clicks", checkpoint_interval=interval)
+        self.side = cache(partial(DeltaLake, pipeline="clicks"))
+        self.columns = bucketers.build(self.settings.bucket).columns
+        self._walk = opened("clicks", self.config, self.schemas)
+        columns = [*self._walk.plan.columns, *PROVENANCE, *(pa.field(name, pa.string()) for name in self.columns)]
+        self.table.create(pa.schema(columns), self.columns, layout(self.settings.bucket))
+        self.side(self.letters).create(DEAD_LETTERS, [])
+
+    def start(self, parts: int = 1, at: int = 0) -> None:
+        self.epoch = self.table.begin({Part("clicks", 1, p): at for p in range(parts)}, {"clicks": ["uuid-1"]})
+        self._settled = commit.redo(self.table, self.side, since=self.table.snapshot().settled)
+
+    def carry(
+        self, records: Sequence[pa.RecordBatch], ends: Mapping[int, int], *, now: datetime = NOW, die: str = ""
+    ) -> int | None:
+        """Commit all up to these ends of the partitions. Returns the version; None when the table had it."""
+        snapshot = self.table.snapshot()
+        self._settled = commit.redo(self.table, self.side, since=self._settled)
+        parts = {("clicks", p): Part("clicks", 1, p) for p in ends}
+        frontier = {part: snapshot.frontier(part) for part in parts.values()}
+        start = dict.fromkeys(parts, 0)
+        committing = commit.ranges(start, {("clicks", p): end for p, end in ends.items()}, frontier, parts)
+        if not committing:
+            return None
+        report = self._tasks(records, {source: frontier[part] or 0 for source, part in parts.items()}, now)
+        if die == "after_stage":
+            raise Died
+        planned: Batch = commit.batch(
+            report, committing, epoch=self.epoch, settled=self._settled, dead_letters=self.letters,
+            facts={"run": 1, "batch": 0, "started": now.isoformat()},
+        )  # fmt: skip
+        version = self.table.commit(snapshot, planned)
+        if die == "after_commit":
+            raise Died
+        self._settled = commit.redo(self.table, self.side, since=self._settled)
+        self.table.tidy()
+        return version
+
+    def _tasks(self, records: Sequence[pa.RecordBatch], frontier: Mapping[Any, int], now: datetime) -> Report:
+        walk = self._walk
+        while True:
+            plan = task.TaskPlan(
+                now=now, frontier=frontier, incarnations={"clicks": 1}, schemas=walk.plan, time_rule=walk.time_rule,
+                bucket=self.settings.bucket, bucket_columns=self.columns, table=self.lake, dead_letters=self.letters,
+                prefix="000001", budget=2**20, target_file_size=2**20,
+            )  # fmt: skip
+            (out,) = task.run(iter(records), plan)
+            report = commit.merged([Report.from_json(out["report"][0].as_py())])
+            if not report.unknown_schemas:
+                return report
+            walk.learn(report.unknown_schemas)
+            self.table.grow([*walk.plan.columns, *PROVENANCE])

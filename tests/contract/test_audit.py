@@ -1,0 +1,298 @@
+"""The audit proves an account from the lake alone, and finds what is wrong with it."""
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from typer.testing import CliRunner
+
+from tests.carried import Died, Driver, log
+from tests.looking import NOW, event
+from writer.cli import compose
+from writer.ledger.audit import Audit, audit
+from writer.ledger.book import FOLDER
+from writer.ledger.letters import Selection
+from writer.ledger.replay import Replaying
+from writer.tables.base import Part
+
+OLD = NOW - timedelta(days=400)
+P0 = Part("clicks", 1, 0)
+
+
+def mixed(start: int, end: int) -> dict[int, bytes | None]:
+    """Of ten records one is a tombstone, one is cut, one is too old."""
+    kinds = {3: None, 5: b"\0\0\0\0\1cut", 7: None}
+    return {
+        at: kinds[at % 10] if at % 10 in (3, 5) else event(at, at=OLD if at % 10 == 7 else None)
+        for at in range(start, end)
+    }
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Driver:
+    made = Driver(tmp_path)
+    made.start(2)
+    return made
+
+
+def audited(driver: Driver, since=None, *, deep: bool = True) -> Audit:
+    return audit(driver.config, "clicks", since=since, deep=deep)
+
+
+def said(found: Audit) -> str:
+    return "; ".join(f"{p.what} {p.part} {p.spans}" for p in found.problems)
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_what_was_carried_adds_up(driver, deep):
+    driver.carry([log(mixed(0, 40)), log(mixed(0, 10), 1)], {0: 40, 1: 10})
+    driver.carry([log(mixed(0, 60))], {0: 60, 1: 10})
+    found = audited(driver, deep=deep)
+    assert found.adds_up, said(found)
+    one, two = found.statement.lines
+    assert one.outcomes == {"read": 60, "rows": 42, "tombstones": 6, "dead_letters": 6, "quarantined": 6}
+    assert two.outcomes == {"read": 10, "rows": 7, "tombstones": 1, "dead_letters": 1, "quarantined": 1}
+    if deep:
+        there = found.found[one.part]
+        assert (there.rows, there.letters, there.distinct, there.nowhere_offsets) == (
+            42, {"dead_letter": 6, "quarantined": 6}, 54, 6,
+        )  # fmt: skip
+
+
+def test_a_table_without_commits_adds_up(driver):
+    assert audited(driver).adds_up
+
+
+def test_holes_that_the_log_has_are_no_loss(driver):
+    driver.carry([log({at: event(at) for at in (0, 1, 4, 9)})], {0: 12})
+    found = audited(driver)
+    assert found.adds_up, said(found)
+    assert found.statement.lines[0].holes == 8
+
+
+def edit(driver: Driver, version: int, change) -> None:
+    """Change what an entry of ours says of itself."""
+    path = Path(driver.lake, "_delta_log", f"{version:020}.json")
+    actions = [json.loads(line) for line in path.read_text().splitlines()]
+    about = json.loads(actions[0]["commitInfo"]["headrace"])
+    change(about, actions)
+    actions[0]["commitInfo"]["headrace"] = json.dumps(about)
+    path.write_text("".join(json.dumps(action) + "\n" for action in actions))
+
+
+def test_a_range_that_no_commit_holds_is_named(driver):
+    driver.carry([log(mixed(0, 20))], {0: 20})
+    last = driver.carry([log(mixed(0, 40))], {0: 40})
+    edit(driver, last, lambda about, _: about["ranges"][0].update(start=24))
+    found = audited(driver, deep=False)
+    assert "no commit up to version" in said(found)
+    assert ((20, 24),) in [p.spans for p in found.problems]
+
+
+def test_a_range_that_two_commits_hold_is_named(driver):
+    driver.carry([log(mixed(0, 20))], {0: 20})
+    last = driver.carry([log(mixed(0, 40))], {0: 40})
+    edit(driver, last, lambda about, _: about["ranges"][0].update(start=15, read=25))
+    found = audited(driver, deep=False)
+    assert ((15, 20),) in [p.spans for p in found.problems if "that are committed" in p.what]
+
+
+def test_a_record_without_an_outcome_is_found(driver):
+    last = driver.carry([log(mixed(0, 20))], {0: 20})
+    edit(driver, last, lambda about, _: about["ranges"][0].update(rows=13))
+    found = audited(driver, deep=False)
+    assert "version 2 holds 20 offsets, but says" in said(found).replace(f"version {last}", "version 2")
+    assert "the files hold 14 rows, the account has 13" in said(found)
+
+
+def test_holes_that_nobody_looked_into_are_an_alarm(driver):
+    last = driver.carry([log({at: event(at) for at in (0, 3)})], {0: 4})
+    edit(driver, last, lambda about, _: about["ranges"][0].pop("holes"))
+    assert "2 offsets gave no record" in said(audited(driver, deep=False))
+
+
+def test_a_moved_frontier_is_found(driver):
+    last = driver.carry([log(mixed(0, 20))], {0: 20})
+
+    def move(_about, actions):
+        next(a for a in actions if a.get("txn", {}).get("appId") == "clicks/clicks@1/0")["txn"]["version"] = 25
+
+    edit(driver, last, move)
+    found = audited(driver, deep=False)
+    assert "the frontier is 25, the commits end at 20" in said(found)
+
+
+def rewritten(driver: Driver, change) -> None:
+    """Put other rows in the place of a file's, under the same name."""
+    path = Path(driver.lake, unquote(DeltaTable(driver.lake).get_add_actions(flatten=True)["path"][0].as_py()))
+    pq.write_table(change(pq.ParquetFile(path).read()), path)
+
+
+def test_deep_a_row_that_is_gone_is_named(driver):
+    driver.carry([log({at: event(0) for at in range(20)})], {0: 20})
+    rewritten(driver, lambda rows: rows.slice(2))
+    assert audited(driver, deep=False).adds_up, "the log alone cannot see it"
+    found = audited(driver)
+    assert said(found) == f"2 rows are not there; 2 offsets are in neither table {P0} ((0, 2),)"
+
+
+def test_deep_a_row_that_is_there_twice_is_named(driver):
+    driver.carry([log({at: event(0) for at in range(20)})], {0: 20})
+    rewritten(driver, lambda rows: pa.concat_tables([rows.slice(1), rows.slice(7, 1)]))
+    found = audited(driver)
+    assert "offsets are there more than once" in said(found)
+    assert ((7, 8),) in [p.spans for p in found.problems]
+
+
+def test_deep_rows_beyond_the_frontier_are_named(driver):
+    driver.carry([log({at: event(0) for at in range(20)})], {0: 20})
+    rewritten(driver, lambda rows: rows.set_column(
+        rows.schema.get_field_index("_offset"), "_offset", pc.add(rows["_offset"], 5)
+    ))  # fmt: skip
+    found = audited(driver)
+    assert ((20, 25),) in [p.spans for p in found.problems if "no commit accounts for" in p.what]
+
+
+def test_a_file_that_is_gone_is_a_sentence(driver):
+    driver.carry([log(mixed(0, 20))], {0: 20})
+    for path in Path(driver.lake).rglob("*.parquet"):
+        path.unlink()
+    result = CliRunner().invoke(compose(), ["audit", str(config_file(driver)), "--deep"])
+    assert "a file that the table names is gone" in str(result.exception)
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_rows_that_another_client_deletes_have_a_term_of_their_own(driver, deep):
+    driver.carry([log(mixed(0, 40)), log(mixed(0, 10), 1)], {0: 40, 1: 10})
+    DeltaTable(driver.lake).delete("_offset < 8")
+    DeltaTable(driver.letters).delete("_offset = 5 and _partition = 0")
+    found = audited(driver, deep=deep)
+    assert found.adds_up, said(found)
+    assert (found.rows_removed, found.letters_removed) == (10, 1)
+
+
+def test_a_restore_is_what_an_account_does_not_survive(driver):
+    first = driver.carry([log(mixed(0, 20))], {0: 20})
+    driver.carry([log(mixed(0, 40))], {0: 40})
+    DeltaTable(driver.lake).restore(first)
+    found = audited(driver, deep=False)
+    assert "another client ran RESTORE" in said(found)
+
+
+def test_letters_that_another_client_adds_are_no_letters_of_ours(driver):
+    driver.carry([log(mixed(0, 20))], {0: 20})
+    letters = DeltaTable(driver.letters)
+    write_deltalake(letters, letters.to_pyarrow_table().slice(0, 1), mode="append")
+    found = audited(driver)
+    assert f"another client ran WRITE (version 2): rows moved, offsets did not in {driver.letters}" in said(found)
+    assert "offsets are there more than once" in said(found)
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_letters_that_wait_for_redo_are_counted(driver, deep):
+    driver.carry([log(mixed(0, 20))], {0: 20})
+    with pytest.raises(Died):
+        driver.carry([log(mixed(0, 40))], {0: 40}, die="after_commit")
+    found = audited(driver, deep=deep)
+    assert (found.adds_up, found.waiting) == (True, 1), said(found)
+    driver.start()
+    found = audited(driver, deep=deep)
+    assert (found.adds_up, found.waiting) == (True, 0), said(found)
+
+
+def config_file(driver: Driver) -> Path:
+    path = Path(driver.lake).parent / "headrace.yaml"
+    path.write_text(json.dumps(driver.config.model_dump(mode="json", exclude_defaults=True) | {
+        "pipelines": {"clicks": {
+            "topics": ["clicks"], "table": {"location": driver.lake}, "event_time": {"field": "at", "max_age": "30 d"},
+        }},
+    }))  # fmt: skip
+    return path
+
+
+def test_the_ledger_outlives_the_log(tmp_path):
+    driver = Driver(tmp_path, interval=4)
+    driver.start()
+    for end in range(10, 130, 10):
+        driver.carry([log(mixed(0, end))], {0: end})
+    before = audited(driver)
+    assert before.adds_up, said(before)
+    log_files = sorted(Path(driver.lake, "_delta_log").glob("*.json"))
+    newest = DeltaTable(driver.lake).version()
+    checkpointed = int(json.loads(Path(driver.lake, "_delta_log", "_last_checkpoint").read_text())["version"])
+    for path in log_files:
+        if int(path.stem) < checkpointed:
+            path.unlink()
+    fresh = Driver(tmp_path, interval=4)
+    after = audited(fresh)
+    assert after.statement == before.statement
+    assert after.adds_up, said(after)
+    pages = sorted(Path(driver.lake, FOLDER).rglob("*.json"))
+    assert len(pages) >= 3
+    pages[1].unlink()
+    torn = audited(fresh)
+    assert "are neither in the log nor in the ledger" in said(torn)
+    assert newest == after.statement.last
+
+
+def test_on_s3_ledger_audit_and_replay_are_the_same(tmp_path, on_s3):
+    place = f"{on_s3.bucket()}/lake/clicks"
+    driver = Driver(tmp_path, interval=3, table={"location": place})
+    driver.start()
+    for end in range(10, 60, 10):
+        driver.carry([log(mixed(0, end))], {0: end})
+    pages = [key for key in on_s3.keys(place) if key.startswith(FOLDER)]
+    assert pages
+    found = audited(driver)
+    assert found.adds_up, said(found)
+    done = Replaying("clicks", driver.config, driver.schemas).run(Selection(outcome="quarantined"), OLD)
+    assert (done.chosen, done.rows) == (5, 5)
+    found = audited(driver)
+    assert found.adds_up, said(found)
+    assert (found.statement.total("rows"), found.statement.total("quarantined")) == (40, 0)
+
+
+def test_vacuum_leaves_the_ledger_and_readers_do_not_see_it(tmp_path):
+    driver = Driver(tmp_path, interval=2)
+    driver.start()
+    for end in range(10, 60, 10):
+        driver.carry([log(mixed(0, end))], {0: end})
+    pages = sorted(Path(driver.lake, FOLDER).rglob("*.json"))
+    assert pages
+    table = DeltaTable(driver.lake)
+    for full in (False, True):
+        table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=full)
+    assert sorted(Path(driver.lake, FOLDER).rglob("*.json")) == pages
+    assert audited(driver).adds_up
+
+
+def test_since_looks_at_what_came_after(driver):
+    driver.carry([log(mixed(0, 20))], {0: 20})
+    broken = driver.carry([log(mixed(0, 40))], {0: 40})
+    later = driver.carry([log(mixed(0, 60))], {0: 60})
+    edit(driver, broken, lambda about, _: about["ranges"][0].update(rows=0))
+    assert not audited(driver).adds_up
+    found = audited(driver, since=later)
+    assert found.adds_up, said(found)
+    assert [(line.start, line.end) for line in found.statement.lines] == [(40, 60)]
+    assert found.found[P0].distinct == 18
+
+
+def test_the_verb_exits_1_and_names_the_ranges(driver, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    last = driver.carry([log(mixed(0, 40))], {0: 40})
+    good = CliRunner().invoke(compose(), ["audit", str(config_file(driver)), "--deep"])
+    assert good.exit_code == 0, good.output
+    assert "40 read = 28 rows + 4 tombstones + 4 dead letters + 4 quarantined. It adds up." in good.output
+    edit(driver, last, lambda about, _: about["ranges"][0].update(start=2, read=38))
+    bad = CliRunner().invoke(compose(), ["audit", str(config_file(driver)), "--json"])
+    assert bad.exit_code == 1
+    told = json.loads(bad.output)["pipelines"]["clicks"]
+    assert told["adds_up"] is False
+    assert [0, 2] in [span for problem in told["problems"] for span in problem["ranges"]]

@@ -1,0 +1,314 @@
+"""Dead letters go through the rooms once more: exactly once, whatever dies, whoever else writes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from typer.testing import CliRunner
+
+from tests import oracle
+from tests.carried import Died, Driver, log
+from tests.looking import EVENT, NOW, WIDER, Schemas, config, event, value
+from writer.cli import compose
+from writer.errors import HeadraceError
+from writer.ledger.audit import audit
+from writer.ledger.letters import Selection
+from writer.ledger.replay import Replayed, Replaying
+from writer.registry import RegistryUnreachable
+from writer.tables.base import Overtaken, Replay
+
+ALL = Selection()
+FUTURE = NOW + timedelta(days=3)
+
+
+def wider(number: int) -> bytes:
+    return value(2, WIDER, {"id": number, "at": NOW, "note": None, "extra": number})
+
+
+def mixed(start: int, end: int) -> dict[int, bytes | None]:
+    """Of ten records one has a schema that is not known yet, one is from the future, one is cut for good."""
+    made: dict[int, bytes | None] = {at: event(at) for at in range(start, end)}
+    for at in range(start, end):
+        if at % 10 == 2:
+            made[at] = wider(at)
+        elif at % 10 == 4:
+            made[at] = event(at, at=FUTURE)
+        elif at % 10 == 6:
+            made[at] = b"\0\0\0\0\1cut"
+    return made
+
+
+KNOWING = Schemas({1: EVENT, 2: WIDER}, [1])
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Driver:
+    made = Driver(tmp_path)
+    made.start(2)
+    made.carry([log(mixed(0, 50)), log(mixed(0, 20), 1)], {0: 50, 1: 20})
+    return made
+
+
+def replayed(driver: Driver, selection: Selection = ALL, *, now=NOW, schemas: Schemas = KNOWING) -> Replayed:
+    return Replaying("clicks", driver.config, schemas).run(selection, now)
+
+
+def check(driver: Driver, rows: int, letters: int) -> None:
+    """Assert by the oracle and by the audit that each offset is there once."""
+    lake, aside = Path(driver.lake), Path(driver.letters)
+    assert (len(oracle.rows(lake, "_offset")), len(oracle.rows(aside, "_offset"))) == (rows, letters)
+    oracle.check(lake, "clicks")
+    found = audit(driver.config, "clicks", since=None, deep=True)
+    assert found.adds_up, found.problems
+
+
+def test_what_can_be_a_row_becomes_one_and_the_rest_stays(driver):
+    check(driver, 49, 21)
+    found = replayed(driver)
+    assert (found.chosen, found.rows) == (21, 7)
+    assert sum(found.failed.values()) == 14
+    check(driver, 56, 14)
+    assert oracle.rows(Path(driver.lake), "count(extra), max(extra)") == [(7, 42)]
+    key = oracle.rows(Path(driver.letters), "key", "WHERE _offset = 46 and _partition = 0")
+    assert key == [(b"k46",)]
+
+
+def test_a_second_time_changes_nothing(driver):
+    replayed(driver)
+    before = oracle.replay(Path(driver.lake)).version, oracle.replay(Path(driver.letters)).version
+    again = replayed(driver)
+    assert (again.chosen, again.rows, again.versions) == (14, 0, [])
+    assert (oracle.replay(Path(driver.lake)).version, oracle.replay(Path(driver.letters)).version) == before
+    staged = {path.relative_to(driver.lake).as_posix() for path in Path(driver.lake).rglob("*.parquet")}
+    assert staged == set(oracle.replay(Path(driver.lake)).files), "what was not committed is taken away"
+
+
+def test_the_times_of_today_decide(driver):
+    found = replayed(driver, Selection(outcome="quarantined"), now=FUTURE)
+    assert (found.chosen, found.rows, found.failed) == (7, 7, {})
+    check(driver, 56, 14)
+
+
+@pytest.mark.parametrize(
+    ("selection", "chosen"),
+    [
+        (Selection(outcome="dead_letter"), 14), (Selection(schema_id=2), 7), (Selection(partition=1), 6),
+        (Selection(offsets=(12, 25)), 8), (Selection(reason="UNKNOWN to"), 7), (Selection(topic="other"), 0),
+        (Selection(since=NOW), 21), (Selection(until=NOW), 0), (Selection(since=NOW, schema_id=1, partition=0), 10),
+    ],
+)  # fmt: skip
+def test_letters_are_chosen(driver, selection, chosen):
+    assert replayed(driver, selection).chosen == chosen
+    oracle.check(Path(driver.lake), "clicks")
+
+
+def test_a_new_reason_takes_the_place_of_the_old_one(driver):
+    narrow = Schemas({1: EVENT, 2: {**EVENT, "fields": [{"name": "id", "type": "string"}]}}, [1])
+    found = replayed(driver, Selection(schema_id=2), schemas=narrow)
+    assert (found.rows, len(found.versions)) == (0, 1)
+    errors = oracle.rows(Path(driver.letters), "DISTINCT error", "WHERE schema_id = 2")
+    assert errors == [("schema id 2: field 'id' is string, but column 'id' holds int64",)]
+    check(driver, 49, 21)
+
+
+def test_a_registry_that_does_not_answer_changes_nothing(driver):
+    class Silent(Schemas):
+        def schema(self, schema_id: int) -> str:  # noqa: ARG002
+            raise RegistryUnreachable("silent")
+
+    with pytest.raises(RegistryUnreachable):
+        replayed(driver, schemas=Silent({1: EVENT}, []))
+    check(driver, 49, 21)
+
+
+def test_it_works_in_commits_of_bounded_size(driver, monkeypatch):
+    monkeypatch.setattr("writer.ledger.replay.LETTERS_AT_ONCE", 5)
+    monkeypatch.setattr("writer.ledger.letters._ROWS_AT_ONCE", 3)
+    found = replayed(driver)
+    assert (found.chosen, found.rows) == (21, 7)
+    assert len(found.versions) >= 3
+    check(driver, 56, 14)
+
+
+def test_the_writer_goes_on_beside_it(driver):
+    snapshot = driver.table.snapshot()
+    replayed(driver)
+    assert driver.table.snapshot().epoch == snapshot.epoch
+    driver.carry([log(mixed(0, 80)), log(mixed(0, 20), 1)], {0: 80, 1: 20})
+    check(driver, 56 + 21, 14 + 9)
+
+
+def test_a_replay_and_a_start_do_not_mind_each_other(driver):
+    driver.start(2)
+    replayed(driver)
+    driver.start(2)
+    check(driver, 56, 14)
+
+
+def test_of_two_replays_on_the_same_letters_one_is_overtaken(driver):
+    snapshot = driver.table.snapshot()
+    replayed(driver)
+    late = Replay("late", snapshot.replays, [], {}, {}, {"moves": []})
+    with pytest.raises(Overtaken):
+        driver.table.replay(snapshot, late)
+
+
+def test_replays_at_once_carry_each_letter_once(driver):
+    driver.carry([log(mixed(0, 400))], {0: 400})
+    errors: list[BaseException] = []
+
+    def one() -> None:
+        try:
+            replayed(driver)
+        except BaseException as error:  # noqa: BLE001 - told to the test
+            errors.append(error)
+
+    threads = [threading.Thread(target=one) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for end in range(420, 500, 20):
+        driver.carry([log(mixed(0, end))], {0: end})
+    for thread in threads:
+        thread.join()
+    assert not errors
+    replayed(driver)
+    check(driver, 400, 100)
+
+
+def test_redo_by_the_writer_is_redo(driver):
+    """The replay dies between its commit and its redo; the writer's next batch takes the letters out."""
+    doing = Replaying("clicks", driver.config, KNOWING)
+    doing._side = lambda _: Undone()
+    with pytest.raises(Died):
+        doing.run(ALL, NOW)
+    found = audit(driver.config, "clicks", since=None, deep=True)
+    assert (found.adds_up, found.waiting) == (True, 1), found.problems
+    assert len(oracle.rows(Path(driver.letters), "_offset")) == 21
+    driver.carry([log(mixed(0, 60)), log(mixed(0, 20), 1)], {0: 60, 1: 20})
+    check(driver, 56 + 7, 14 + 3)
+
+
+class Undone:
+    """A dead-letter table that its process does not live to write to."""
+
+    def apply_side(self, version, files, withdrawn):  # noqa: ARG002
+        if withdrawn:
+            raise Died
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from tests.carried import Driver
+from tests.contract.test_replay import ALL, KNOWING, NOW
+from writer.ledger.replay import Replaying
+Replaying("clicks", Driver(Path(sys.argv[1])).config, KNOWING).run(ALL, NOW)
+"""
+
+
+@pytest.mark.parametrize("point", ["before_commit:1", "after_commit:1"])
+def test_killed_at_either_side_of_its_commit_it_loses_and_doubles_nothing(driver, tmp_path, point):
+    root = Path(__file__).parents[2]
+    env = {**os.environ, "HEADRACE_FAULT": point, "PYTHONPATH": f"{root}:{os.environ.get('PYTHONPATH', '')}"}
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path)], env=env, cwd=root, capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    found = audit(driver.config, "clicks", since=None, deep=True)
+    assert (found.adds_up, found.waiting) == (True, int(point.startswith("after"))), found.problems
+    replayed(driver)
+    check(driver, 56, 14)
+
+
+def test_a_batch_tried_again_is_classified_anew_and_stands_once(tmp_path):
+    """It dies with its files staged; meanwhile the schema is registered, and the future has come nearer."""
+    driver = Driver(tmp_path)
+    driver.start()
+    with pytest.raises(Died):
+        driver.carry([log(mixed(0, 50))], {0: 50}, die="after_stage")
+    again = Driver(tmp_path, schemas=KNOWING)
+    again.start()
+    again.carry([log(mixed(0, 50))], {0: 50}, now=FUTURE)
+    check(again, 45, 5)
+
+
+def test_a_batch_that_was_committed_keeps_its_classification(tmp_path):
+    """It dies before redo; the next start would judge otherwise, but the commit has decided. Replay judges anew."""
+    driver = Driver(tmp_path)
+    driver.start()
+    with pytest.raises(Died):
+        driver.carry([log(mixed(0, 50))], {0: 50}, die="after_commit")
+    again = Driver(tmp_path, schemas=KNOWING)
+    again.start()
+    assert again.carry([log(mixed(0, 50))], {0: 50}, now=FUTURE) is None
+    check(again, 35, 15)
+    replayed(again, now=FUTURE)
+    check(again, 45, 5)
+
+
+def test_a_letter_table_that_another_client_compacted_is_replayed_as_well(driver):
+    driver.carry([log(mixed(0, 90))], {0: 90})
+    DeltaTable(driver.letters).optimize.compact()
+    replayed(driver)
+    check(driver, 49 + 7 + 28 + 4, 14 + 8)
+
+
+def test_without_tables_it_is_a_sentence(tmp_path):
+    with pytest.raises(HeadraceError, match="has no tables yet"):
+        Replaying("clicks", config(tmp_path), KNOWING)
+
+
+def config_file(driver: Driver, tmp_path: Path) -> str:
+    for number, schema in ((1, EVENT), (2, WIDER)):
+        (tmp_path / f"{number}.avsc").write_text(json.dumps(schema))
+    path = tmp_path / "headrace.yaml"
+    path.write_text(json.dumps({
+        "kafka": {"bootstrap_servers": "127.0.0.1:1"}, "checkpoints": str(tmp_path / "checkpoints"),
+        "registry": {"files": {n: str(tmp_path / f"{n}.avsc") for n in (1, 2)}},
+        "pipelines": {"clicks": {
+            "topics": ["clicks"], "table": {"location": driver.lake},
+            "event_time": {"field": "at", "max_age": "30000 d"},
+        }},
+    }))  # fmt: skip
+    return str(path)
+
+
+def say(*words: str) -> str:
+    done = CliRunner().invoke(compose(), ["dlq", *words])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_the_verbs_list_show_and_replay(driver, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    file = config_file(driver, tmp_path)
+    listed = json.loads(say("list", file, "--json"))
+    assert sorted((k["outcome"], k["schema_id"], k["letters"]) for k in listed) == [
+        ("dead_letter", 1, 7), ("dead_letter", 2, 7), ("quarantined", 1, 7)
+    ]  # fmt: skip
+    assert "clicks: 21 letters of 3 kinds" in say("list", file)
+    hidden = say("show", file, "--schema-id", "2", "-n", "2")
+    assert "clicks/0 offset 2" in hidden
+    assert "key k2" in hidden
+    assert "decoded" not in hidden
+    assert "0000 " not in hidden
+    shown = say("show", file, "--schema-id", "2", "-n", "1", "--values")
+    assert "0000  00 00 00 00 02" in shown
+    assert "'extra': 2" in shown
+    told = [
+        json.loads(line) for line in say("show", file, "--outcome", "quarantined", "--json", "--values").splitlines()
+    ]
+    assert len(told) == 7
+    assert told[0]["decoded"]["id"] == 4
+    done = json.loads(say("replay", file, "--schema-id", "2", "--json"))
+    assert (done["chosen"], done["rows"], len(done["versions"])) == (7, 7, 1)
+    assert "of 0 letters 0 became rows" in say("replay", file, "--reason", "nothing says this")
+    check(driver, 56, 14)

@@ -1,0 +1,174 @@
+"""Chapters of a history add up however they are cut, and files are counted as a plain loop counts them."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from writer.ledger.chapter import LedgerUnreadable, bound, chapters, from_json, runs, to_json
+from writer.ledger.deep import DataFile, Shelf, count
+from writer.ledger.statement import state
+from writer.stores.local import LocalStore
+from writer.tables.base import Part
+
+AT = int(datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp() * 1000)
+PARTS = [Part("a.b", 1, 0), Part("a.b", 2, 0), Part("c@x", 1, 7)]
+
+
+def entry(about, txn=()):
+    moved = [
+        {"txn": {"appId": f"p/{part.topic}@{part.incarnation}/{part.partition}", "version": at}} for part, at in txn
+    ]
+    return [{"commitInfo": {"timestamp": AT, "operation": "WRITE", "headrace": json.dumps(about)}}, *moved]
+
+
+@st.composite
+def histories(draw):
+    """Entries that add up, and the frontier after them."""
+    begins = {part: draw(st.integers(0, 5)) for part in PARTS}
+    entries, frontier = [entry({"kind": "start"}, begins.items())], dict(begins)
+    letters = Counter()
+    for _ in range(draw(st.integers(0, 8))):
+        kind = draw(st.sampled_from(["batch", "batch", "gap", "replay", "start", "foreign"]))
+        part = draw(st.sampled_from(PARTS))
+        place = {"topic": part.topic, "incarnation": part.incarnation, "partition": part.partition}
+        start = frontier[part]
+        if kind == "batch":
+            sizes = [draw(st.integers(0, 4)) for _ in range(5)]
+            rows, tombstones, dead, quarantined, holes = sizes
+            about = {**place, "start": start, "end": start + sum(sizes), "read": sum(sizes) - holes, "rows": rows,
+                     "tombstones": tombstones, "dead_letters": dead, "quarantined": quarantined}  # fmt: skip
+            about |= {"holes": {"offsets": holes, "spans": []}} if holes else {}
+            letters[part] += dead
+            frontier[part] += sum(sizes)
+            entries.append(entry({"kind": "batch", "ranges": [about]}, [(part, frontier[part])]))
+        elif kind == "gap":
+            frontier[part] += draw(st.integers(0, 3))
+            entries.append(entry({"kind": "gap", "ranges": [{**place, "start": start, "end": frontier[part]}]}))
+        elif kind == "replay":
+            moved = draw(st.integers(0, letters[part]))
+            letters[part] -= moved
+            entries.append(entry({"kind": "replay", "moves": [{**place, "rows": moved, "dead_letters": -moved}]}))
+        elif kind == "start":
+            entries.append(entry({"kind": "start"}))
+        else:
+            entries.append([{"commitInfo": {"timestamp": AT, "operation": "OPTIMIZE"}}])
+    return list(enumerate(entries)), frontier
+
+
+def stated(found, frontier, last):
+    return state(found, frontier, last, -1)
+
+
+@given(histories(), st.data())
+def test_a_history_adds_up_however_it_is_cut_into_pages(history, data):
+    entries, frontier = history
+    last = len(entries) - 1
+    each = list(chapters(entries, "p"))
+    whole = stated(each, frontier, last)
+    assert whole.problems == ()
+    cuts = sorted({0, len(each), *data.draw(st.sets(st.integers(0, len(each)), max_size=4))})
+    pages = [bound(each[a:b]) for a, b in pairwise(cuts)]
+    again = [from_json(json.loads(json.dumps(to_json(page, "p", "id"))), "page") for page in pages]
+    assert again == pages
+    assert stated(again, frontier, last) == whole
+    assert runs(each) == [bound(each)]
+
+
+@given(histories(), st.data())
+def test_a_version_that_is_missing_never_adds_up(history, data):
+    entries, frontier = history
+    gone = data.draw(st.integers(0, len(entries) - 1))
+    left = list(chapters([one for one in entries if one[0] != gone], "p"))
+    assert stated(left, frontier, len(entries) - 1).problems
+
+
+@given(histories(), st.data())
+def test_an_entry_that_lies_about_a_count_is_found(history, data):
+    entries, frontier = history
+    each = list(chapters(entries, "p"))
+    batches = [i for i, one in enumerate(each) if one.stretches and not one.stretches[0].gap]
+    if not batches:
+        return
+    at = data.draw(st.sampled_from(batches))
+    (stretch,) = each[at].stretches
+    name = data.draw(st.sampled_from(["read", "rows", "tombstones", "dead_letters", "quarantined"]))
+    lie = {**stretch.outcomes, name: stretch.outcomes[name] + data.draw(st.sampled_from([1, 3]))}
+    each[at] = replace(each[at], stretches=(replace(stretch, outcomes=lie),))
+    found = stated([bound(each)], frontier, len(entries) - 1)
+    assert (stretch.start, stretch.end) in [span for problem in found.problems for span in problem.spans]
+
+
+def test_a_page_of_another_format_is_refused():
+    (one,) = chapters([(0, entry({"kind": "start"}))], "p")
+    page = to_json(one, "p", "id")
+    with pytest.raises(LedgerUnreadable, match="has the format 2, this headrace knows 1"):
+        from_json({**page, "format": 2}, "page 0")
+    del page["begins"]
+    with pytest.raises(LedgerUnreadable, match="is not a page of the ledger"):
+        from_json(page, "page 0")
+
+
+def test_an_entry_of_a_kind_that_a_newer_version_writes_is_strange():
+    (one,) = chapters([(4, entry({"kind": "columns"}))], "p")
+    assert one.strange == (), "it moves neither rows nor offsets"
+    (one,) = chapters([(4, entry({"kind": "later"}, [(PARTS[0], 7)]))], "p")
+    assert one.strange == ("version 4 is of the kind 'later', which a newer headrace writes",)
+
+
+OFFSETS = st.lists(st.tuples(st.sampled_from(PARTS[:2]), st.integers(0, 36)), max_size=30)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
+@given(files=st.lists(OFFSETS, max_size=3), letters=OFFSETS, ends=st.tuples(st.integers(0, 38), st.integers(0, 38)),
+       start=st.integers(0, 10), at_once=st.sampled_from([7, 20, 1000]), statistics=st.booleans())  # fmt: skip
+def test_files_are_counted_as_a_plain_loop_counts_them(tmp_path, files, letters, ends, start, at_once, statistics):
+    shelves = [
+        shelf(tmp_path, "rows", files, statistics=statistics),
+        shelf(tmp_path, "letters", [letters], statistics=True),
+    ]
+    ranges = {part: (min(start, end), end) for part, end in zip(PARTS, ends, strict=False)}
+    found = count(shelves, ranges, {}, below_is_known=False, at_once=at_once)
+    rows = Counter(one for file in files for one in file)
+    all_of_them = rows + Counter(letters)
+    for part, (first, end) in ranges.items():
+        inside = list(range(first, end))
+        there = found[part]
+        assert there.rows == sum(rows[part, at] for at in inside)
+        assert sum(there.letters.values()) == sum((p, at) in [(part, o) for o in inside] for p, at in letters)
+        assert there.distinct == sum(all_of_them[part, at] > 0 for at in inside)
+        assert flat(there.nowhere) == {at for at in inside if all_of_them[part, at] == 0}
+        assert flat(there.twice) == {at for at in inside if all_of_them[part, at] > 1}
+        assert flat(there.astray) == {at for p, at in all_of_them if p == part and not first <= at < end}
+
+
+def flat(spans):
+    return {at for start, end in spans for at in range(start, end)}
+
+
+def shelf(root: Path, name: str, files, *, statistics: bool) -> Shelf:
+    folder = root / name
+    folder.mkdir(exist_ok=True)
+    made = []
+    for number, offsets in enumerate(files):
+        columns = {
+            "_topic": pa.array([part.topic for part, _ in offsets], pa.string()),
+            "_incarnation": pa.array([part.incarnation for part, _ in offsets], pa.int32()),
+            "_partition": pa.array([part.partition for part, _ in offsets], pa.int32()),
+            "_offset": pa.array([at for _, at in offsets], pa.int64()),
+            "outcome": pa.array(["dead_letter"] * len(offsets), pa.string()),
+        }
+        pq.write_table(pa.table(columns), folder / f"{number}.parquet")
+        bounds = (
+            (min(at for _, at in offsets), max(at for _, at in offsets)) if offsets and statistics else (None, None)
+        )
+        made.append(DataFile(f"{number}.parquet", len(offsets), *bounds))
+    return Shelf(LocalStore(str(folder)), made, letters=name == "letters")

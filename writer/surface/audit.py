@@ -1,0 +1,181 @@
+"""`headrace audit`: whether every offset is accounted for, from the lake alone."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from writer.config import Config
+from writer.errors import ConfigError, HeadraceError
+from writer.ledger.audit import Audit, audit
+from writer.ledger.statement import Line, Problem
+from writer.rooms.report import EXITS, Span
+from writer.surface.lines import emit_whole
+from writer.surface.screen import show
+from writer.surface.words import plural
+from writer.tables.base import Part
+
+_WORDS = {"rows": "rows", "tombstones": "tombstones", "dead_letters": "dead letters", "quarantined": "quarantined"}
+_SPANS_SHOWN = 5  # of a problem, for a person
+
+
+def run(config: Config, names: Sequence[str], *, since: str | None, deep: bool, as_json: bool, console: Console) -> int:
+    """Audit the pipelines and show what was found. Returns 0 when all adds up, else 1.
+
+    Raises HeadraceError when a pipeline has no table or it cannot be read, after the others.
+    """
+    start = _since(since)
+    found, missing = dict[str, Audit](), list[HeadraceError]()
+    for name in names:
+        try:
+            found[name] = audit(config, name, since=start, deep=deep)
+        except HeadraceError as error:
+            missing.append(error)
+    if as_json and found:
+        emit_whole({"pipelines": {name: told(one, deep=deep) for name, one in found.items()}})
+    else:
+        for i, (name, one) in enumerate(found.items()):
+            show(Group(*([""] if i else []), *_page(name, one, deep=deep)), console)
+    if missing:
+        raise HeadraceError("\nheadrace: ".join(map(str, missing)))
+    return 0 if all(one.adds_up for one in found.values()) else 1
+
+
+def told(one: Audit, *, deep: bool) -> dict[str, Any]:
+    """Describe an audit as JSON values."""
+    statement = one.statement
+    return {
+        "adds_up": one.adds_up,
+        "versions": [statement.first, statement.last],
+        "records": {name: statement.total(name) for name in ("read", *EXITS)},
+        "replayed": sum(line.replayed for line in statement.lines),
+        "offsets_without_records": sum(line.holes for line in statement.lines),
+        "offsets_in_gaps": sum(line.gap for line in statement.lines),
+        "rows_removed": one.rows_removed,
+        "letters_removed": one.letters_removed,
+        "commits_waiting_for_redo": one.waiting,
+        "parts": [_part(line, one, deep=deep) for line in statement.lines],
+        "problems": [
+            {"what": p.what, **(vars(p.part) if p.part else {}), "ranges": [list(span) for span in p.spans]}
+            for p in one.problems
+        ],
+    }
+
+
+def _part(line: Line, one: Audit, *, deep: bool) -> dict[str, Any]:
+    about = {
+        **vars(line.part), "start": line.start, "end": line.end, **line.outcomes, "replayed": line.replayed,
+        "offsets_without_records": line.holes, "offsets_in_gaps": line.gap,
+    }  # fmt: skip
+    if deep:
+        there = one.found[line.part]
+        about["found"] = {
+            "rows": there.rows, **there.letters, "distinct_offsets": there.distinct,
+            "offsets_in_neither_table": there.nowhere_offsets,
+        }  # fmt: skip
+    return about
+
+
+def _since(text: str | None) -> int | datetime | None:
+    """Read a version or an instant."""
+    if text is None:
+        return None
+    if text.isdigit():
+        return int(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"--since {text!r} is neither a version nor a time; write 120 or 2026-11-20T05:00Z"
+        ) from error
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _page(name: str, one: Audit, *, deep: bool) -> list[RenderableType]:
+    statement = one.statement
+    head = Text.assemble((name, "bold"), (f"  versions {statement.first} to {statement.last}", "dim"))
+    if deep:
+        head.append(", every file read", style="dim")
+    notes = [
+        f"{plural(one.waiting, 'commit')} of dead letters wait for redo, which the writer's next batch or start does; "
+        "they are counted"
+        if one.waiting
+        else "",
+        f"{plural(one.rows_removed, 'row')} were removed by other clients" if one.rows_removed else "",
+        f"{plural(one.letters_removed, 'dead letter')} were removed by other clients" if one.letters_removed else "",
+    ]
+    return [head, "", _table(one, deep=deep), "", *filter(None, notes), _verdict(one)]
+
+
+def _table(one: Audit, *, deep: bool) -> Table:
+    """A line for each part; columns in which nothing stands are left out."""
+    columns = _columns(one, deep=deep)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table.add_column("partition", overflow="fold", min_width=12)
+    for title in columns:
+        table.add_column(title, justify="right", overflow="fold", min_width=4)
+    bad = {problem.part for problem in one.problems}
+    lines = one.statement.lines
+    for i, line in enumerate(lines):
+        style = "red" if line.part in bad else ""
+        table.add_row(
+            name_of(line.part), *(f"{cells[i]:,}" for cells in columns.values()), style=style,
+            end_section=i == len(lines) - 1,
+        )  # fmt: skip
+    sums = ("" if title in ("from", "to") else f"{sum(cells):,}" for title, cells in columns.items())
+    table.add_row("all", *sums, style="bold")
+    return table
+
+
+def _columns(one: Audit, *, deep: bool) -> Mapping[str, list[int]]:
+    lines = one.statement.lines
+    found = {
+        "from": [line.start for line in lines],
+        "to": [line.end for line in lines],
+        "read": [line.outcomes["read"] for line in lines],
+        **{_WORDS[name]: [line.outcomes[name] for line in lines] for name in EXITS},
+        "holes": [line.holes for line in lines],
+        "gaps": [line.gap for line in lines],
+        "replayed": [line.replayed for line in lines],
+    }
+    if deep:
+        there = [one.found[line.part] for line in lines]
+        found["in files"] = [f.rows + sum(f.letters.values()) for f in there]
+        if one.rows_removed or one.letters_removed:
+            kept = [line.outcomes["rows"] + line.letters for line in lines]
+            found["removed"] = [should - is_ for should, is_ in zip(kept, found["in files"], strict=True)]
+    always = ("to", "read", "rows", "in files")
+    return {title: cells for title, cells in found.items() if title in always or any(cells)}
+
+
+def _verdict(one: Audit) -> Text:
+    statement = one.statement
+    sums = {_WORDS[name]: statement.total(name) for name in EXITS}
+    terms = " + ".join(f"{n:,} {word if n != 1 else word.removesuffix('s')}" for word, n in sums.items() if n)
+    text = Text(f"{statement.total('read'):,} read = {terms or 'nothing'}. ")
+    if one.adds_up:
+        return text.append("It adds up.", style="bold green")
+    text.append("It does not add up:", style="bold red")
+    for problem in one.problems:
+        text.append(f"\n  {_sentence(problem)}", style="red")
+    return text
+
+
+def _sentence(problem: Problem) -> str:
+    where = f"{name_of(problem.part)}: " if problem.part else ""
+    shown = ", ".join(map(_span, problem.spans[:_SPANS_SHOWN]))
+    more = ", …" if len(problem.spans) > _SPANS_SHOWN else ""
+    return f"{where}{problem.what}{f': {shown}{more}' if shown else ''}"
+
+
+def _span(span: Span) -> str:
+    return f"[{span[0]}, {span[1]})"
+
+
+def name_of(part: Part) -> str:
+    """Name a part; its incarnation where it is not the first."""
+    return f"{part.topic}{f'@{part.incarnation}' if part.incarnation != 1 else ''}/{part.partition}"
