@@ -19,7 +19,7 @@ from writer.ledger.audit import Audit, audit
 from writer.ledger.book import FOLDER
 from writer.ledger.letters import Selection
 from writer.ledger.replay import Replaying
-from writer.tables.base import Part
+from writer.tables.base import Adoption, Gap, Part, Range
 
 OLD = NOW - timedelta(days=400)
 P0 = Part("clicks", 1, 0)
@@ -204,6 +204,23 @@ def test_letters_that_wait_for_redo_are_counted(driver, deep):
     driver.start()
     found = audited(driver, deep=deep)
     assert (found.adds_up, found.waiting) == (True, 0), said(found)
+
+
+def test_a_recorded_gap_and_an_adopted_topic_keep_the_chain(driver):
+    driver.carry([log(mixed(0, 20))], {0: 20})
+    driver.table.record_gap(driver.table.snapshot(), Gap("g-1", driver.epoch, [Range(P0, 20, 35)], "retention"))
+    moved = Adoption(
+        {"clicks": ["uuid-1"], "taps": ["uuid-2"]}, {Part("taps", 1, 0): 100}, facts={"at": NOW.isoformat()}
+    )
+    driver.table.adopt(driver.table.snapshot(), moved)
+    driver.start(2)
+    driver.carry([log(mixed(35, 50))], {0: 50})
+    found = audited(driver)
+    assert found.adds_up, said(found)
+    assert [(line.part.topic, line.start, line.end, line.gap) for line in found.statement.lines] == [
+        ("clicks", 0, 50, 15), ("clicks", 0, 0, 0), ("taps", 100, 100, 0),
+    ]  # fmt: skip
+    assert found.found[P0].nowhere_offsets == 4, "the tombstones"
 
 
 def config_file(driver: Driver) -> Path:
