@@ -16,7 +16,8 @@ from writer.rooms import task
 from writer.rooms.deadletters import DEAD_LETTERS
 from writer.rooms.plan import PROVENANCE
 from writer.rooms.report import Report
-from writer.surface.sample import RECORDS
+from writer.rooms.wire import HEADERS
+from writer.sample import RECORDS
 from writer.surface.walk import opened
 from writer.tables.base import Batch, Part
 from writer.tables.delta import DeltaLake
@@ -34,7 +35,7 @@ def log(values: Mapping[int, bytes | None], partition: int = 0, *, came: datetim
             pa.array(["clicks"] * len(rows), pa.string()), pa.array([partition] * len(rows), pa.int32()),
             pa.array([at for at, _ in rows], pa.int64()), pa.array([came] * len(rows), pa.timestamp("us", "UTC")),
             pa.array([f"k{at}".encode() for at, _ in rows], pa.binary()),
-            pa.array([value for _, value in rows], pa.binary()),
+            pa.array([value for _, value in rows], pa.binary()), pa.nulls(len(rows), HEADERS),
         ],
         schema=RECORDS,
     )  # fmt: skip

@@ -220,7 +220,7 @@ def test_a_recorded_gap_and_an_adopted_topic_keep_the_chain(driver):
     assert [(line.part.topic, line.start, line.end, line.gap) for line in found.statement.lines] == [
         ("clicks", 0, 50, 15), ("clicks", 0, 0, 0), ("taps", 100, 100, 0),
     ]  # fmt: skip
-    assert found.found[P0].nowhere_offsets == 4, "the tombstones"
+    assert found.found[P0].nowhere_offsets == 3, "the tombstones"
 
 
 def config_file(driver: Driver) -> Path:

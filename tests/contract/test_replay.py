@@ -152,6 +152,12 @@ def test_a_replay_and_a_start_do_not_mind_each_other(driver):
     check(driver, 56, 14)
 
 
+def test_what_batches_found_is_not_hidden_by_starts_and_replays(driver):
+    for _ in range(12):
+        driver.start(2)
+    assert [facts["time_unit"] for facts in driver.table.recent(10)] == ["logical"]
+
+
 def test_of_two_replays_on_the_same_letters_one_is_overtaken(driver):
     snapshot = driver.table.snapshot()
     replayed(driver)

@@ -82,6 +82,13 @@ def read(
                     yield found
 
 
+def as_read(letters: pa.Table) -> pa.Table:
+    """Return letters as the records that a task got."""
+    names = {"_topic": "topic", "_partition": "partition", "_offset": "offset", "_kafka_time": "timestamp"}
+    kept = ["key", "value", "headers"]
+    return letters.select([*names, *kept]).rename_columns([*names.values(), *kept])
+
+
 def _shaped(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
     """Give letters the table's types, whoever wrote their file; null where it lacks a column."""
     columns = [

@@ -20,13 +20,14 @@ import bucketers
 from writer import commit
 from writer.config import Config
 from writer.errors import ConfigError, HeadraceError
-from writer.ledger.letters import Selection, places, read
+from writer.ledger.letters import Selection, as_read, places, read
 from writer.registry import SchemaSource
 from writer.rooms import task
 from writer.rooms.columnar import StagedFile
 from writer.rooms.deadletters import DEAD_LETTERS
 from writer.rooms.plan import PROVENANCE
 from writer.rooms.report import Report, Span, joined
+from writer.rooms.wire import CONFLUENT
 from writer.surface.walk import Walk, opened
 from writer.tables.base import Overtaken, Part, Replay
 from writer.tables.delta import DeltaLake
@@ -34,7 +35,6 @@ from writer.tables.delta import DeltaLake
 LETTERS_AT_ONCE = 50_000  # of one commit, which names their offsets
 BYTES_AT_ONCE = 64 * 2**20
 _TRIES = 10  # of a commit that other replays overtake
-_ENTRIES_LOOKED_AT = 1_000  # for the unit of the event time
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Replaying:
         """Replay the chosen letters, commit by commit. Raises what a commit raises; what was committed stays so."""
         done = Replayed()
         tried: dict[Part, list[Span]] = {}
-        walk = self._walk()
+        walk = opened(self._name, self._config, self._source)
         tries = 0
         while True:
             generation = self._settled()
@@ -91,13 +91,6 @@ class Replaying:
                 continue
             for part, spans in places(letters).items():
                 tried[part] = joined([*tried.get(part, []), *spans])
-
-    def _walk(self) -> Walk:
-        walk = opened(self._name, self._config, self._source)
-        if walk.unit == "auto":  # what few entries may not tell, more do
-            facts = self._main.recent(_ENTRIES_LOOKED_AT)
-            walk.unit = next((about["time_unit"] for about in facts if about.get("time_unit")), "auto")
-        return walk
 
     def _settled(self) -> int:
         """Let redo catch up. Returns the number of replays that the dead-letter table then has seen."""
@@ -141,8 +134,7 @@ class Replaying:
 
     def _carried(self, walk: Walk, letters: pa.Table, incarnation: int, now: datetime) -> _Round:
         """Carry the letters of one incarnation through the rooms, into files."""
-        names = {"_topic": "topic", "_partition": "partition", "_offset": "offset", "_kafka_time": "timestamp"}
-        records = letters.select([*names, "key", "value"]).rename_columns([*names.values(), "key", "value"])
+        records = as_read(letters)
         topics = pc.unique(records.column("topic")).to_pylist()
         while True:
             carried = task.Task(self._plan(walk, dict.fromkeys(topics, incarnation), now))
@@ -163,7 +155,8 @@ class Replaying:
     def _plan(self, walk: Walk, incarnations: Mapping[str, int], now: datetime) -> task.TaskPlan:
         settings = self._settings
         return task.TaskPlan(
-            now=now, frontier={}, incarnations=incarnations, schemas=walk.plan, time_rule=walk.time_rule,
+            now=now, wire=walk.wire or CONFLUENT, frontier={}, incarnations=incarnations, schemas=walk.plan,
+            time_rule=walk.time_rule,
             bucket=settings.bucket, bucket_columns=bucketers.build(settings.bucket).columns,
             table=settings.table.location, dead_letters=settings.dead_letters, prefix="replay",
             budget=settings.memory.buffer, target_file_size=settings.roll.target_file_size,

@@ -12,9 +12,10 @@ from rich.text import Text
 
 from writer.config import Config
 from writer.errors import HeadraceError
-from writer.ledger.letters import Selection, read
+from writer.ledger.letters import Selection, as_read, read
 from writer.ledger.replay import Replayed, Replaying
 from writer.registry import RegistryUnreachable, SchemaSource
+from writer.rooms.wire import CONFLUENT
 from writer.surface import lines
 from writer.surface.lines import Column, Sheet, emit, emit_whole, hanging, instant, visible
 from writer.surface.walk import Walk, opened, plain
@@ -89,7 +90,7 @@ def shown(
     decoded = _decoded(name, config, source, rows, out) if values and rows.num_rows else {}
     for row in rows.to_pylist():
         place = (row["_topic"], row["_partition"], row["_offset"])
-        about = {name.lstrip("_"): value for name, value in row.items() if name != "value"}
+        about = {name.lstrip("_"): value for name, value in row.items() if name not in ("value", "headers")}
         if as_json:
             extra = {"value": row["value"], "decoded": decoded.get(place)} if values else {}
             emit(plain({**about, **extra}))
@@ -161,7 +162,7 @@ def _first(name: str, config: Config, selection: Selection, limit: int, *, value
     columns = ["_topic", "_partition", "_offset", "_kafka_time", "_incarnation", "key", "schema_id", "outcome", "error"]
     held: list[pa.RecordBatch] = []
     left = limit
-    for batch in _letters(name, config, selection, [*columns, *(["value"] if values else [])]):
+    for batch in _letters(name, config, selection, [*columns, *(["value", "headers"] if values else [])]):
         held.append(batch.slice(0, left))
         left -= held[-1].num_rows
         if left == 0:
@@ -173,10 +174,10 @@ def _decoded(
     name: str, config: Config, source: SchemaSource, rows: pa.Table, out: Console
 ) -> Mapping[tuple[str, int, int], dict[str, Any]]:
     """Decode what can be: quarantined records, and those whose schema is known by now."""
-    names = {"_topic": "topic", "_partition": "partition", "_offset": "offset", "_kafka_time": "timestamp"}
-    records = rows.select([*names, "key", "value"]).rename_columns([*names.values(), "key", "value"])
+    records = as_read(rows)
     try:
         walk: Walk = opened(name, config, source)
+        walk.wire = walk.wire or CONFLUENT  # letters show what a format is not
         found = [g for batch in records.combine_chunks().to_batches() for g in walk.decoded(batch)]
     except RegistryUnreachable as error:
         lines.sentence(out, f"not decoded: {error}", "yellow")

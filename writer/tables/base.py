@@ -216,7 +216,7 @@ class Table(Protocol):
         """Add nullable columns, and widen those that are narrower, in one entry. Raises Fenced, CommitFailed."""
 
     def recent(self, count: int) -> Sequence[Mapping[str, Any]]:
-        """Facts of this pipeline's commits among the table's last `count`, newest first."""
+        """Facts of this pipeline's commits among the table's last `count`, newest first; of older ones if none is."""
 
     def history(self, count: int | None = None) -> Sequence[Entry]:
         """Entries of this pipeline among the table's last `count`, newest first. None: all that there are."""

@@ -308,8 +308,12 @@ class DeltaLake:
         return self._ours(version)
 
     def recent(self, count: int) -> list[Mapping[str, Any]]:
-        """Facts of this pipeline's commits among the table's last `count`, newest first."""
-        return [entry.facts for entry in self.history(count) if entry.kind == "batch"]
+        """Facts of this pipeline's commits among the table's last `count`, newest first; of older ones if none is."""
+        for reach in (count, 20 * count, None):  # starts and replays may have followed the last of them
+            found = [entry.facts for entry in self.history(reach) if entry.kind == "batch"]
+            if found:
+                return found[:count]
+        return []
 
     def history(self, count: int | None = None) -> list[Entry]:
         """Entries of this pipeline among the table's last `count`, newest first. None: all that the log still has."""
