@@ -134,6 +134,29 @@ BENCH_BUNDLES = {
         ),
     )
 }
+# Hadoop's S3 file system for Spark's checkpoints; fetched only where they lie in a bucket. Its own pom asks for all of
+# Amazon's SDK in one jar of 550 MB; these are the parts that it uses, 10 MB. Not transitive: pyspark carries the rest.
+_SDK = (
+    "annotations apache-client arns auth aws-core aws-query-protocol aws-xml-protocol checksums checksums-spi crt-core "
+    "endpoints-spi http-auth http-auth-aws http-auth-aws-eventstream http-auth-spi http-client-spi identity-spi "
+    "json-utils metrics-spi netty-nio-client profiles protocol-core regions retries retries-spi s3 "
+    "s3-transfer-manager sdk-core sts third-party-jackson-core utils"
+)
+S3_BUNDLES = {
+    "spark-s3a": Bundle(
+        "spark-s3a",
+        "3.4.1",
+        (
+            Module("org.apache.hadoop", "hadoop-aws", "3.4.1"),  # the version of Hadoop in pyspark
+            Module("org.apache.spark", "spark-hadoop-cloud_2.13", "4.0.2"),
+            Module("org.reactivestreams", "reactive-streams", "1.0.4"),
+            Module("software.amazon.eventstream", "eventstream", "1.0.1"),
+            *(Module("software.amazon.awssdk", name, "2.29.52") for name in _SDK.split()),
+        ),
+        files=35,
+        megabytes=10,
+    )
+}
 
 
 def fetch(name: str, *, say: Callable[[str], None]) -> Path:
@@ -142,7 +165,7 @@ def fetch(name: str, *, say: Callable[[str], None]) -> Path:
     Safe to call from several processes at once and to kill at any moment: a bundle appears by one rename.
     `say` gets a sentence before anything slow. Raises ArtifactError, JavaMissing.
     """
-    bundle = (BUNDLES | BENCH_BUNDLES)[name]
+    bundle = (BUNDLES | BENCH_BUNDLES | S3_BUNDLES)[name]
     home = cache_dir()
     done = home / f"{bundle.name}-{bundle.version}"
     if done.is_dir():
@@ -163,16 +186,22 @@ def fetch(name: str, *, say: Callable[[str], None]) -> Path:
     return done
 
 
-def spark_jars(*, say: Callable[[str], None] = lambda _: None) -> list[Path]:
-    """Return the jars of Spark's Kafka source: those of $HEADRACE_JARS if set, else the bundle's.
+def spark_jars(*, say: Callable[[str], None] = lambda _: None, s3: bool = False) -> list[Path]:
+    """Return the jars of Spark's Kafka source, and of its S3 file system: those of $HEADRACE_JARS if set, else ours.
 
     Raises ArtifactError, JavaMissing.
     """
+    bundles = ("spark-kafka", "spark-s3a") if s3 else ("spark-kafka",)
     given = os.environ.get("HEADRACE_JARS")
-    directory = Path(given) if given else fetch("spark-kafka", say=say)
-    jars = sorted(directory.glob("*.jar"))
+    directories = [Path(given)] if given else [fetch(name, say=say) for name in bundles]
+    jars = [jar for directory in directories for jar in sorted(directory.glob("*.jar"))]
     if not jars:
-        raise ArtifactError(f"{directory} holds no jar. Unset HEADRACE_JARS, or point it at Spark's Kafka jars.")
+        raise ArtifactError(f"{given} holds no jar. Unset HEADRACE_JARS, or point it at Spark's Kafka jars.")
+    if s3 and given and not any(jar.name.startswith("hadoop-aws-") for jar in jars):
+        raise ArtifactError(
+            f"{given} holds no hadoop-aws jar, and the checkpoints lie on S3. Add it with the parts of Amazon's SDK, "
+            "unset HEADRACE_JARS, or choose a path for the checkpoints."
+        )
     return jars
 
 

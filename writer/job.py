@@ -20,7 +20,8 @@ from writer.pipeline import PipelineRun, Start
 from writer.progress import Progress
 from writer.registry import source
 from writer.running import Running, watch
-from writer.stores.location import for_spark
+from writer.stores.base import S3Settings
+from writer.stores.location import for_spark, on_s3
 from writer.surface import http
 from writer.transfer import KAFKA_OPTIONS, WORKER_ENVIRONMENT
 
@@ -58,7 +59,10 @@ def session(config: Config, pipelines: int = 1) -> Any:
 
     settings = {
         "spark.jars": ",".join(
-            str(jar) for jar in artifacts.spark_jars(say=lambda line: log.event("fetching", what=line))
+            str(jar)
+            for jar in artifacts.spark_jars(
+                say=lambda line: log.event("fetching", what=line), s3=on_s3(config.checkpoints)
+            )
         ),
         "spark.scheduler.mode": "FAIR",
         "spark.sql.session.timeZone": "UTC",
@@ -71,6 +75,8 @@ def session(config: Config, pipelines: int = 1) -> Any:
         _JAVA_OPTIONS: f'-Dlog4j2.configurationFile="{Path(__file__).parent / "log4j2.properties"}"',
         "spark.driver.memory": "1g",
     }
+    if on_s3(config.checkpoints):
+        settings |= s3a(config.s3.settings)
     if config.spark.master.startswith("local"):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     builder = SparkSession.builder.appName("headrace").master(config.spark.master)
@@ -79,6 +85,24 @@ def session(config: Config, pipelines: int = 1) -> Any:
         builder = builder.config(key, ours + value)
     log.event("spark_starting", master=config.spark.master, pipelines=pipelines)
     return builder.getOrCreate()
+
+
+def s3a(s3: S3Settings) -> dict[str, str]:
+    """Return what Spark is told to keep checkpoints in S3. An object appears there whole: nothing is renamed."""
+    told = {
+        "endpoint": s3.endpoint,
+        "endpoint.region": s3.region,
+        "path.style.access": str(bool(s3.path_style)).lower(),
+    }
+    return {
+        "spark.sql.streaming.checkpointFileManagerClass": (
+            "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
+        ),
+        "spark.hadoop.fs.s3a.aws.credentials.provider": (
+            "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"  # the standard chain, as elsewhere
+        ),
+        **{f"spark.hadoop.fs.s3a.{name}": value for name, value in told.items() if value},
+    }
 
 
 def exit_code(errors: list[BaseException | None]) -> int:

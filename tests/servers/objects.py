@@ -46,6 +46,14 @@ class ObjectServer:
         pages = self.client().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
         return [found["Key"].removeprefix(prefix) for page in pages for found in page.get("Contents", [])]
 
+    def download(self, location: str, into: Path) -> None:
+        """Copy what lies below a location into a directory, for judges that read files."""
+        bucket, _, prefix = location.removeprefix("s3://").partition("/")
+        for key in self.keys(location):
+            target = into / key
+            target.parent.mkdir(parents=True, exist_ok=True)
+            self.client().download_file(bucket, f"{prefix}/{key}", str(target))
+
 
 @contextmanager
 def moto(directory: Path) -> Iterator[ObjectServer]:

@@ -38,7 +38,7 @@ def machine(config: Config, drivers: list[str], *, offline: bool = False) -> Ite
     else:
         yield _checkpoints(config)
     yield _java()
-    yield _jars()
+    yield _jars(s3=on_s3(config.checkpoints))
     yield _http(config.http, drivers)
 
 
@@ -64,21 +64,25 @@ def _java() -> Finding:
         return failure("java", error)
 
 
-def _jars() -> Finding:
-    """Tell where Spark's Kafka jars are, without fetching them."""
+def _jars(*, s3: bool = False) -> Finding:
+    """Tell where Spark's Kafka jars are, without fetching them; those of its S3 file system too, if it needs them."""
     given = os.environ.get("HEADRACE_JARS")
-    bundle = artifacts.BUNDLES["spark-kafka"]
-    directory = Path(given) if given else artifacts.cache_dir() / f"{bundle.name}-{bundle.version}"
-    jars = list(directory.glob("*.jar"))
-    if jars:
-        return good("jars", f"{plural(len(jars), 'jar')} of Spark's Kafka source in {directory}")
-    if given:
-        return wrong("jars", f"{given} holds no jar", "Unset HEADRACE_JARS, or point it at Spark's Kafka jars.")
-    return doubtful(
-        "jars",
-        f"Spark's Kafka jars are not in {directory.parent}: the first start fetches {bundle.megabytes} MB",
-        "Without a way to the network, set HEADRACE_JARS to a directory that holds them.",
-    )
+    home = artifacts.cache_dir()
+    bundles = [artifacts.BUNDLES["spark-kafka"], *(artifacts.S3_BUNDLES.values() if s3 else ())]
+    missing = [] if given else [b for b in bundles if not any((home / f"{b.name}-{b.version}").glob("*.jar"))]
+    what = "Spark's Kafka source and S3 file system" if s3 else "Spark's Kafka source"
+    if missing:
+        size = sum(bundle.megabytes for bundle in missing)
+        return doubtful(
+            "jars",
+            f"jars of {what} are not in {home}: the first start fetches {size} MB",
+            "Without a way to the network, set HEADRACE_JARS to a directory that holds them.",
+        )
+    try:
+        jars = artifacts.spark_jars(s3=s3)
+    except artifacts.ArtifactError as error:
+        return failure("jars", error)
+    return good("jars", f"{plural(len(jars), 'jar')} of {what} in {given or home}")
 
 
 def _http(http: Http, drivers: list[str]) -> Finding:

@@ -1,0 +1,83 @@
+"""The real writer with tables and checkpoints in a bucket."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import duckdb
+import pytest
+from deltalake import DeltaTable
+
+from tests import oracle
+from tests.servers.objects import SECRET, ObjectServer
+from tests.writing import Site
+from writer.stores.base import S3Settings
+from writer.stores.location import delta_options
+
+pytestmark = pytest.mark.slow
+
+
+def said(site: Site, *words: str) -> str:
+    """What a verb of the command says, with all that it writes to standard error."""
+    found = subprocess.run(
+        [sys.executable, "-m", "writer.cli", words[0], str(site.config), *words[1:]],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stdout + found.stderr
+    return found.stdout
+
+
+def test_a_table_in_a_bucket_survives_a_kill_and_is_seen_by_all_verbs(
+    site: Site, topic: Callable[..., str], s3: ObjectServer, tmp_path: Path
+) -> None:
+    bucket, name = s3.bucket(), topic(2, prefix="clicks")
+    site.overrides = {"checkpoints": f"{bucket}/checkpoints", "s3": {"endpoint": s3.url}}
+    site.pipeline("clicks", [name], table={"location": f"{bucket}/lake/clicks", "entropy_bits": 3})
+    site.fill(name, 3_000, broken=20)
+    checked = json.loads(said(site, "validate", "--json"))
+    assert {f["status"] for f in checked} <= {"ok", "warning", "not_checked"}, checked
+    assert any("commits are exclusive there" in f["message"] for f in checked if f["check"] == "table")
+
+    logs = site.once(env={"HEADRACE_FAULT": "before_redo:1"}, code=-9)
+    logs += site.once()
+    logs += site.once()
+
+    lake = tmp_path / "copy" / "clicks"
+    s3.download(f"{bucket}/lake/clicks", lake)
+    s3.download(f"{bucket}/lake/clicks_dead_letters", lake.with_name("clicks_dead_letters"))
+    oracle.check(lake, "clicks", site.ends(name))
+    assert logs.count('"batch_committed"') + logs.count("batch_committed") >= 0
+    paths = list(oracle.replay(lake).files)
+    assert {len(path.split("/")[0]) for path in paths} == {3}
+    assert all(set(path.split("/")[0]) <= {"0", "1"} and path.split("/")[1].startswith("hour=") for path in paths)
+
+    location = f"{bucket}/lake/clicks"
+    theirs = DeltaTable(location, storage_options=delta_options(location, S3Settings(s3.url)))
+    assert theirs.count() == oracle.rows(lake, "count(*)")[0][0]
+    hours = duckdb.execute(
+        "SELECT count(DISTINCT hour) FROM read_parquet($1, hive_partitioning = true)",
+        [[str(lake / path) for path in paths]],
+    ).fetchone()
+    assert hours == (len({bucket["hour"] for bucket in theirs.partitions()}),)
+
+    status = json.loads(said(site, "status", "--json"))["pipelines"]["clicks"]
+    assert (status["state"], status["source"]) == ("unknown", "lake")
+    explained = said(site, "explain", "--json")
+    assert json.loads(explained)["pipeline"] == "clicks"
+    previewed = said(site, "preview", "--at", "staged", "--json")
+    assert "hour=" in previewed
+    for text in (logs, json.dumps(checked), json.dumps(status), explained, previewed):
+        assert SECRET not in text
+    assert not [key for key in s3.keys(bucket) if "probe" in key or key.endswith(("/", ".tmp"))]
+
+
+def test_a_start_in_a_bucket_that_is_not_there_ends_with_a_sentence(
+    site: Site, topic: Callable[..., str], s3: ObjectServer
+) -> None:
+    site.overrides = {"s3": {"endpoint": s3.url}}
+    site.pipeline("clicks", [topic()], table={"location": "s3://no-such-bucket/clicks"})
+    text = site.once(code=2)
+    assert "404 NoSuchBucket" in text
+    assert "Make the bucket, or correct the location." in text
