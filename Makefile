@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SHELL := bash
 
-.PHONY: demo demo-picture test check slow guard setup reference lock clean
+.PHONY: demo demo-picture test check slow test-engines guard setup reference lock clean
 
 demo: $(READY)
 	$(BIN)/headrace demo
@@ -24,7 +24,13 @@ check: $(READY)
 
 # Real broker, registry, Spark and table: contract and crash tests.
 slow: $(READY)
-	$(BIN)/pytest -q -m slow
+	$(BIN)/pytest -q -m "slow and not engines"
+
+# The suites of stores and tables on MinIO, and a store that must be refused. Needs Go and Node.js; builds MinIO once.
+test-engines: $(READY)
+	bash tests/engines/fetch.sh
+	HEADRACE_TEST_S3=minio $(BIN)/pytest -q -k s3 tests/contract/test_store.py tests/contract/test_table.py tests/contract/test_faulty_s3.py tests/spark/test_s3.py
+	$(BIN)/pytest -q -m engines
 
 # Two minutes: fails when the writer lost more than 15 % of its speed (bench/README.md).
 guard: $(READY)

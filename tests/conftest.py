@@ -1,4 +1,8 @@
-"""Fixtures that start real servers. HEADRACE_TEST_SERVERS=containers takes them from a container daemon instead."""
+"""Fixtures that start real servers.
+
+HEADRACE_TEST_SERVERS=containers takes broker and registry from a container daemon instead; HEADRACE_TEST_S3=minio takes
+MinIO for moto, as `make test-engines` does.
+"""
 
 import os
 import signal
@@ -147,9 +151,11 @@ def site(tmp_path: Path, bootstrap: str, registry_url: str) -> "Site":
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ObjectServer"]:
     """A server that speaks S3, and credentials for it in the environment."""
-    from tests.servers.objects import CREDENTIALS, moto
+    from tests.servers.objects import CREDENTIALS, minio, moto
 
-    with pytest.MonkeyPatch.context() as patch, moto(tmp_path_factory.mktemp("s3")) as server:
+    kinds = {"moto": moto, "minio": minio}
+    kind = kinds[os.environ.get("HEADRACE_TEST_S3", "moto")]
+    with pytest.MonkeyPatch.context() as patch, kind(tmp_path_factory.mktemp("s3")) as server:
         for name, value in CREDENTIALS.items():
             patch.setenv(name, value)
         yield server

@@ -1,6 +1,8 @@
 """Servers that speak S3, each a process of its own on a free port."""
 
+import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -11,9 +13,13 @@ from pathlib import Path
 from uuid import uuid4
 
 import boto3
+import pytest
 from botocore.config import Config
 
+from writer.artifacts import cache_dir
+
 KEY, SECRET = "headrace-test", "a-secret-that-no-log-may-hold"
+_URL = r"http://127\.0\.0\.1:\d+"
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1",
     "AWS_EC2_METADATA_DISABLED": "true",
@@ -25,6 +31,8 @@ class ObjectServer:
     """A server that speaks S3."""
 
     url: str
+    key: str = KEY
+    secret: str = SECRET
 
     def bucket(self) -> str:
         """Make a bucket of its own. Returns its location."""
@@ -35,7 +43,7 @@ class ObjectServer:
     def client(self) -> object:
         style = Config(s3={"addressing_style": "path"}, request_checksum_calculation="when_required")
         return boto3.client(
-            "s3", endpoint_url=self.url, aws_access_key_id=KEY, aws_secret_access_key=SECRET, config=style,
+            "s3", endpoint_url=self.url, aws_access_key_id=self.key, aws_secret_access_key=self.secret, config=style,
             region_name="us-east-1",
         )  # fmt: skip
 
@@ -63,6 +71,42 @@ def moto(directory: Path) -> Iterator[ObjectServer]:
         [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"], log, r"http://127\.0\.0\.1:\d+"
     ) as url:
         yield ObjectServer(url)
+
+
+@contextmanager
+def minio(directory: Path) -> Iterator[ObjectServer]:
+    """Run MinIO, which checks signatures and keeps its objects on disk. `make test-engines` builds it."""
+    binary = fetched("minio-v0.0.0-20260212201848-7aac2a2c5b7c", "minio")
+    command = [str(binary), "server", "--address", f"127.0.0.1:{free_port()}", str(directory / "minio")]
+    env = {**os.environ, "MINIO_ROOT_USER": KEY, "MINIO_ROOT_PASSWORD": SECRET, "MINIO_BROWSER": "off"}
+    with started(command, directory / "minio.log", _URL, env) as url:
+        yield ObjectServer(url)
+
+
+@contextmanager
+def s3rver(directory: Path) -> Iterator[ObjectServer]:
+    """Run s3rver, which ignores If-None-Match: no table may lie on it."""
+    program = fetched("s3rver-3.7.1", "node_modules/s3rver/bin/s3rver.js")
+    port = free_port()
+    command = ["node", str(program), "-a", "127.0.0.1", "-p", str(port), "-d", str(directory / "s3rver")]
+    (directory / "s3rver").mkdir()
+    with started(command, directory / "s3rver.log", str(port)):
+        yield ObjectServer(f"http://127.0.0.1:{port}", "S3RVER", "S3RVER")
+
+
+def fetched(bundle: str, name: str) -> Path:
+    """Return a program that `make test-engines` has fetched. Fails where it has not."""
+    program = cache_dir() / bundle / name
+    if not program.exists():
+        pytest.fail(f"{program} is not there: `make test-engines` fetches it.", pytrace=False)
+    return program
+
+
+def free_port() -> int:
+    """Find a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 @contextmanager
