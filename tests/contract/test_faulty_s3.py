@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -216,12 +215,3 @@ def test_files_are_written_whole_through_a_storage_that_fails(patient: Store, fa
     assert pq.read_table(f"{root}/{path}", filesystem=filesystem, partitioning=None).equals(rows)
     to.remove()
     assert list(patient.list()) == []
-
-
-def test_settings_of_a_file_win_over_the_environment() -> None:
-    environment = {"AWS_ENDPOINT_URL": "http://b", "AWS_ENDPOINT_URL_S3": "http://a", "AWS_DEFAULT_REGION": "eu-west-1"}
-    assert S3Settings().resolved({}) == S3Settings(path_style=False)
-    assert S3Settings().resolved(environment) == S3Settings("http://a", "eu-west-1", path_style=True)
-    given = S3Settings("http://c", "us-west-2", path_style=False)
-    assert given.resolved(environment) == given
-    assert replace(given, endpoint=None).resolved({"AWS_ENDPOINT_URL": "http://b"}).endpoint == "http://b"

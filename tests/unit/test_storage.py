@@ -1,0 +1,99 @@
+"""What a location and the settings of S3 become for each of those who use them."""
+
+import re
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from writer import artifacts
+from writer.config import S3
+from writer.job import s3a
+from writer.rooms.columnar import Destination
+from writer.stores.base import S3Settings, StoreError
+from writer.stores.local import LocalStore
+from writer.stores.location import delta_options, for_spark, store_at
+
+
+@pytest.fixture(autouse=True)
+def _bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_settings_of_a_file_win_over_the_environment() -> None:
+    environment = {"AWS_ENDPOINT_URL": "http://b", "AWS_ENDPOINT_URL_S3": "http://a", "AWS_DEFAULT_REGION": "eu-west-1"}
+    assert S3Settings().resolved({}) == S3Settings(path_style=False)
+    assert S3Settings().resolved(environment) == S3Settings("http://a", "eu-west-1", path_style=True)
+    given = S3Settings("http://c", "us-west-2", path_style=False)
+    assert given.resolved(environment) == given
+
+
+def test_the_section_of_the_file_is_completed_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_REGION", "eu-west-3")
+    section = S3.model_validate({"endpoint": "https://minio:9000/", "patience": "5 s"})
+    assert section.settings == S3Settings("https://minio:9000", "eu-west-3", True, timedelta(seconds=5))
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["minio:9000", "http://", "http://key:secret@minio", "http://minio/path", "s3://x"]
+)
+def test_an_endpoint_that_is_none_is_refused(endpoint: str) -> None:
+    with pytest.raises(ValueError, match="is no URL of a host; write it as http://minio:9000, without user and path"):
+        S3.model_validate({"endpoint": endpoint})
+
+
+def test_delta_is_told_to_put_its_own_entries_only_where_none_is() -> None:
+    assert delta_options("/lake/clicks") is None
+    told = delta_options("s3://lake/clicks", S3Settings("http://minio:9000", "eu-west-1"))
+    assert told is not None
+    assert told["aws_conditional_put"] == "etag"
+    assert (told["AWS_ENDPOINT_URL"], told["AWS_ALLOW_HTTP"]) == ("http://minio:9000", "true")
+    assert (told["AWS_REGION"], told["AWS_VIRTUAL_HOSTED_STYLE_REQUEST"]) == ("eu-west-1", "false")
+    aws = delta_options("s3://lake/clicks", S3Settings(region="eu-west-1"))
+    assert aws is not None
+    assert not {"AWS_ENDPOINT_URL", "AWS_ALLOW_HTTP"} & aws.keys()
+    assert not any("KEY" in name or "SECRET" in name for name in {*told, *aws})
+
+
+def test_spark_is_told_where_and_how_but_no_credentials() -> None:
+    assert for_spark("s3://lake/checkpoints/clicks") == "s3a://lake/checkpoints/clicks"
+    assert for_spark("/lake/s3://x") == "/lake/s3://x"
+    told = s3a(S3Settings("http://minio:9000", None, path_style=True))
+    assert told["spark.hadoop.fs.s3a.endpoint"] == "http://minio:9000"
+    assert told["spark.hadoop.fs.s3a.path.style.access"] == "true"
+    assert "spark.hadoop.fs.s3a.endpoint.region" not in told
+    assert not any("key" in name or "secret" in name for name in told)
+
+
+def test_jars_of_our_own_must_hold_the_s3_file_system_when_it_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_JARS", str(tmp_path))
+    (tmp_path / "kafka.jar").write_text("")
+    assert [jar.name for jar in artifacts.spark_jars()] == ["kafka.jar"]
+    with pytest.raises(artifacts.ArtifactError, match="holds no hadoop-aws jar, and the checkpoints lie on S3"):
+        artifacts.spark_jars(s3=True)
+    (tmp_path / "hadoop-aws-3.4.1.jar").write_text("")
+    assert len(artifacts.spark_jars(s3=True)) == 2
+
+
+def test_entropy_stands_in_front_of_a_path_and_spreads_files(tmp_path: Path) -> None:
+    to = Destination(LocalStore(str(tmp_path)), ("hour",), "000001", 1, entropy_bits=3)
+    for _ in range(200):
+        path, sink = to.open(("2026-11-20T05",))
+        sink.close()
+        assert re.fullmatch(r"[01]{3}/hour=2026-11-20T05/000001-[0-9a-f]{32}\.parquet", path)
+        assert (tmp_path / path).exists()
+    assert len({path.split("/")[0] for path in to.opened}) == 8
+    to.remove()
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_store_says_what_it_could_not_do_where_and_why(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError) as failed:
+        store_at(f"{tmp_path}/file").put("a", b"")
+    found = failed.value
+    assert (found.operation, found.path) == ("write", f"{tmp_path}/file/a")
+    assert str(found) == f"cannot write {tmp_path}/file/a: {found.answer}. {found.mend}"
