@@ -30,7 +30,7 @@ def said(site: Site, *words: str) -> str:
     return found.stdout
 
 
-def test_a_table_in_a_bucket_survives_a_kill_and_is_seen_by_all_verbs(
+def test_a_table_in_a_bucket_survives_a_kill_and_a_bad_network_and_is_seen_by_all_verbs(
     site: Site, topic: Callable[..., str], s3: ObjectServer, tmp_path: Path
 ) -> None:
     bucket, name = s3.bucket(), topic(2, prefix="clicks")
@@ -42,7 +42,13 @@ def test_a_table_in_a_bucket_survives_a_kill_and_is_seen_by_all_verbs(
     assert any("commits are exclusive there" in f["message"] for f in checked if f["check"] == "table")
 
     logs = site.once(env={"HEADRACE_FAULT": "before_redo:1"}, code=-9)
-    logs += site.once()
+    site.fill(name, 2_000, seed=8)
+    with proxy(s3.url, tmp_path) as faults:
+        site.overrides["s3"] = {"endpoint": faults.url}
+        faults.seeded(7, 0.05)
+        logs += site.once()
+        assert sum(faults.done.values()) > 5
+    site.overrides["s3"] = {"endpoint": s3.url}
     logs += site.once()
     assert logs.count("run_began") == 1  # the others resumed what the bucket holds
 

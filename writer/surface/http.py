@@ -179,16 +179,27 @@ def announce(checkpoints: str, pipeline: str, driver: Driver, s3: S3Settings | N
 
 def retract(checkpoints: str, pipeline: str, driver: Driver, s3: S3Settings | None = None) -> None:
     """Remove the file, unless another driver has written its own by now."""
-    if announced(checkpoints, pipeline, s3) == driver:
-        store_at(f"{checkpoints}/{pipeline}", s3).delete(_DRIVER)
+    with suppress(OSError):  # a file that stays is one that nobody answers for, as after a kill
+        if announcement(checkpoints, pipeline, s3) == driver:
+            store_at(f"{checkpoints}/{pipeline}", s3).delete(_DRIVER)
 
 
 def announced(checkpoints: str, pipeline: str, s3: S3Settings | None = None) -> Driver | None:
-    """Read where the driver is found; None when none says so. It may be gone: nobody removes a file after a kill."""
+    """Read where the driver is found; None when none says so, or nothing can be read there."""
+    with suppress(OSError):
+        return announcement(checkpoints, pipeline, s3)
+    return None
+
+
+def announcement(checkpoints: str, pipeline: str, s3: S3Settings | None = None) -> Driver | None:
+    """Read where the driver is found; None when none says so. It may be gone: nobody removes a file after a kill.
+
+    Raises StoreError.
+    """
+    found = store_at(f"{checkpoints}/{pipeline}", s3).read(_DRIVER)
     try:
-        found = store_at(f"{checkpoints}/{pipeline}", s3).read(_DRIVER)
         return None if found is None else Driver(**json.loads(found.content))
-    except (OSError, ValueError, TypeError):
+    except (ValueError, TypeError):
         return None
 
 

@@ -11,11 +11,11 @@ import bucketers
 from writer import artifacts
 from writer.config import Config, Http, Pipeline, layout
 from writer.errors import HeadraceError
-from writer.stores.base import S3Settings
+from writer.stores.base import S3Settings, StoreError
 from writer.stores.location import on_s3, store_at
 from writer.stores.probe import probe
 from writer.surface.finding import Finding, doubtful, failure, good, skipped, wrong
-from writer.surface.http import announced, asked
+from writer.surface.http import announcement, asked
 from writer.surface.words import instant, plural
 from writer.tables.delta import DeltaLake
 from writer.units import show_size
@@ -110,7 +110,10 @@ def running(config: Config, name: str, *, offline: bool) -> Finding:
     """Look for a driver that runs this pipeline already."""
     if offline and on_s3(config.checkpoints):
         return skipped("driver", "--offline")
-    driver = announced(config.checkpoints, name, config.s3.settings)
+    try:
+        driver = announcement(config.checkpoints, name, config.s3.settings)
+    except StoreError as error:
+        return failure("driver", error)
     if driver is None:
         return good("driver", "none runs")
     if offline:
