@@ -17,13 +17,13 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 import bucketers
 from writer.errors import ConfigError
 from writer.rooms import wire
+from writer.stores import location
 from writer.stores.base import S3_PATIENCE, S3Settings
 from writer.units import Duration, Size, duration, show_duration
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 _POSITIONS = "must be earliest, latest, {timestamp: 2026-11-20T05:00:00Z} or {offsets: {topic: {0: 17}}}"
 _NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,62}$")
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 
 class Strict(BaseModel):
@@ -135,26 +135,7 @@ def _bucketer(spec: Any) -> dict[str, Any]:
     return ready
 
 
-def _place(location: str) -> str:
-    scheme, separator, rest = location.partition("://")
-    if scheme in ("s3a", "s3n") and separator:
-        raise ValueError(f"{location}: write it as s3://{rest}; headrace tells Spark the rest")
-    if separator and scheme not in ("file", "s3"):
-        raise ValueError(f"{location}: only paths and s3:// are supported yet, not {scheme}://")
-    if not separator and not location.startswith("/"):
-        raise ValueError(f"{location!r} is relative; write the absolute path, such as /lake/clicks")
-    bucket, _, key = rest.rstrip("/").partition("/")
-    if scheme == "s3" and not (_BUCKET.fullmatch(bucket) and key and "//" not in key):
-        raise ValueError(f"{location} names no bucket and folder; write it as s3://bucket/folder")
-    odd = sorted(set(location) & set("[]{}%?*#"))
-    if odd:
-        raise ValueError(
-            f"{location} has {' '.join(odd)} in it, which readers take for a pattern or an escape; rename it"
-        )
-    return location.removeprefix("file://").rstrip("/")
-
-
-Place = Annotated[str, AfterValidator(_place)]
+Place = Annotated[str, AfterValidator(location.checked)]
 
 
 def layout(spec: dict[str, Any]) -> str:

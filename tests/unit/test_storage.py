@@ -12,7 +12,7 @@ from writer.job import s3a
 from writer.rooms.columnar import Destination
 from writer.stores.base import S3Settings, StoreError
 from writer.stores.local import LocalStore
-from writer.stores.location import delta_options, for_spark, store_at
+from writer.stores.location import checked, delta_options, for_spark, store_at
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +41,12 @@ def test_the_section_of_the_file_is_completed_by_the_environment(monkeypatch: py
 def test_an_endpoint_that_is_none_is_refused(endpoint: str) -> None:
     with pytest.raises(ValueError, match="is no URL of a host; write it as http://minio:9000, without user and path"):
         S3.model_validate({"endpoint": endpoint})
+
+
+def test_credentials_in_a_location_are_refused_and_not_shown() -> None:
+    with pytest.raises(ValueError, match=r"s3://\*\*\*@lake/clicks names no bucket") as refused:
+        checked("s3://key:sesame@lake/clicks")
+    assert "sesame" not in str(refused.value)
 
 
 def test_delta_is_told_to_put_its_own_entries_only_where_none_is() -> None:

@@ -1,9 +1,33 @@
 """From a location to the store that holds it. The one place that reads schemes."""
 
+import re
+
 from writer.stores.base import S3Settings, Store
 from writer.stores.local import LocalStore
 
 _S3 = "s3://"
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+
+
+def checked(location: str) -> str:
+    """Return a location as it was written in a file, in its one form. Raises ValueError with the mend."""
+    scheme, separator, rest = location.partition("://")
+    if scheme in ("s3a", "s3n") and separator:
+        raise ValueError(f"{location}: write it as s3://{rest}; headrace tells Spark the rest")
+    if separator and scheme not in ("file", "s3"):
+        raise ValueError(f"{location}: only paths and s3:// are supported yet, not {scheme}://")
+    if not separator and not location.startswith("/"):
+        raise ValueError(f"{location!r} is relative; write the absolute path, such as /lake/clicks")
+    bucket, _, key = rest.rstrip("/").partition("/")
+    if scheme == "s3" and not (_BUCKET.fullmatch(bucket) and key and "//" not in key):
+        shown = re.sub(r"//[^/]*@", "//***@", location)  # credentials do not belong there, nor into a message
+        raise ValueError(f"{shown} names no bucket and folder; write it as s3://bucket/folder")
+    odd = sorted(set(location) & set("[]{}%?*#"))
+    if odd:
+        raise ValueError(
+            f"{location} has {' '.join(odd)} in it, which readers take for a pattern or an escape; rename it"
+        )
+    return location.removeprefix("file://").rstrip("/")
 
 
 def on_s3(location: str) -> bool:
