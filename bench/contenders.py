@@ -13,7 +13,7 @@ from pyarrow import parquet
 from bench.figures import Written
 from bench.job import BUCKET, CORES, Job
 from writer.errors import ConfigError
-from writer.tables.delta import DeltaLake
+from writer.tables.ledger import DeltaLake
 from writer.transfer import WORKER_ENVIRONMENT
 
 PIPELINE = "bench"

@@ -26,7 +26,7 @@ from bench.job import Job
 from bench.race import Contending
 from writer.demo.ground import Brood
 from writer.embedded import Stack
-from writer.tables.delta import DeltaLake
+from writer.tables.ledger import DeltaLake
 
 RECORDS = 1000  # in a commit, about one a second: Spark looks for new offsets that often
 WINDOW = 100  # commits that are compared: the first and the last so many

@@ -20,7 +20,7 @@ from writer.rooms.wire import HEADERS
 from writer.sample import RECORDS
 from writer.surface.walk import opened
 from writer.tables.base import Batch, Part
-from writer.tables.delta import DeltaLake
+from writer.tables.ledger import DeltaLake
 
 
 class Died(Exception):

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from writer.rooms.columnar import StagedFile
 from writer.tables.base import Batch, Part, Range
-from writer.tables.delta import DeltaLake
+from writer.tables.ledger import DeltaLake
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 PARTS = [Part("clicks", 1, 0), Part("clicks", 1, 1)]

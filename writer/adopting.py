@@ -23,7 +23,7 @@ from writer.surface import lines
 from writer.surface.http import announced, asked
 from writer.surface.words import plural
 from writer.tables.base import Adoption, Part
-from writer.tables.delta import DeltaLake
+from writer.tables.ledger import DeltaLake
 from writer.tables.snapshot import DeltaSnapshot
 
 _COMPARED_ROWS = 50  # of a partition, the last that the table has

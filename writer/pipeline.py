@@ -35,8 +35,8 @@ from writer.schemas import Schemas
 from writer.stores.location import store_at
 from writer.stores.probe import probe
 from writer.tables.base import Batch, CommitFailed, Gap, Part, Range
-from writer.tables.delta import DeltaLake
 from writer.tables.entry import gap_said
+from writer.tables.ledger import DeltaLake
 from writer.transfer import arrow_limits, handed_over
 
 _BYTES_PER_ROW_GUESS = 60  # of Parquet, until a commit has shown it

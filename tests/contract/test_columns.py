@@ -17,7 +17,7 @@ from writer.errors import Fenced
 from writer.rooms.columnar import StagedFile, parquet_writer
 from writer.rooms.statistics import delta_statistics
 from writer.tables.base import Batch, CommitFailed, Part, Range
-from writer.tables.delta import DeltaLake
+from writer.tables.ledger import DeltaLake
 
 P0 = Part("clicks", 1, 0)
 

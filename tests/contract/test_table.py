@@ -21,7 +21,7 @@ from writer.rooms.columnar import Destination, StagedFile
 from writer.rooms.statistics import delta_statistics
 from writer.stores.location import delta_options, store_at
 from writer.tables.base import Adoption, Batch, CommitFailed, ForeignChange, Gap, Part, Range
-from writer.tables.delta import DeltaLake
+from writer.tables.ledger import DeltaLake
 
 P0, P1 = Part("clicks", 1, 0), Part("clicks", 1, 1)
 COLUMNS = pa.schema([("id", pa.int64()), ("hour", pa.string())])
@@ -31,7 +31,7 @@ from datetime import UTC, datetime
 from uuid import uuid4
 from tests.contract.test_table import written
 from writer.tables.base import Batch, Part, Range
-from writer.tables.delta import DeltaLake
+from writer.tables.ledger import DeltaLake
 
 location, partition, epoch = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 table, part, now = DeltaLake(location, "events"), Part("clicks", 1, partition), datetime.now(UTC)

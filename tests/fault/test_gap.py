@@ -13,7 +13,7 @@ from tests import oracle
 from tests.writing import Site
 from writer.cli import app
 from writer.tables.base import Gap, Part, Range
-from writer.tables.delta import DeltaLake
+from writer.tables.ledger import DeltaLake
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]

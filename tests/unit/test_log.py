@@ -27,7 +27,7 @@ from writer.errors import ConfigError, Fenced
 from writer.rooms.statistics import delta_statistics
 from writer.stores.base import NotExclusive
 from writer.tables.base import CommitFailed, ForeignChange
-from writer.tables.delta import DeltaLake
+from writer.tables.ledger import DeltaLake
 from writer.tables.log import Log, LogUnreadable, State
 
 COLUMNS = pa.schema([("id", pa.int64()), ("text", pa.string()), ("hour", pa.string())])

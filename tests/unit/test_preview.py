@@ -17,7 +17,7 @@ from writer.config import layout
 from writer.errors import ConfigError
 from writer.surface import lines, preview, staged, walk
 from writer.surface.lines import Column, Sheet
-from writer.tables.delta import DeltaLake
+from writer.tables.ledger import DeltaLake
 
 UNKNOWN = 77
 MIXED = [

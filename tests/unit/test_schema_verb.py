@@ -14,7 +14,7 @@ from tests.looking import TIME
 from writer.cli import compose
 from writer.config import layout, load
 from writer.errors import HeadraceError
-from writer.tables.delta import DeltaLake
+from writer.tables.ledger import DeltaLake
 
 POINT = {"type": "record", "name": "P", "fields": [{"name": "x", "type": "int"}]}
 FIRST = {

@@ -12,7 +12,7 @@ from writer.config import Pipeline
 from writer.errors import LogChanged
 from writer.kafka import Topic
 from writer.tables.base import Part, Range
-from writer.tables.delta import DeltaLake
+from writer.tables.ledger import DeltaLake
 
 
 class Cluster:

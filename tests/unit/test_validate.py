@@ -23,7 +23,7 @@ from writer.stores.probe import ProbeFailed, probe
 from writer.surface import checks, http, places, walk
 from writer.surface.finding import failure
 from writer.surface.validate import Findings, validate
-from writer.tables.delta import DeltaLake
+from writer.tables.ledger import DeltaLake
 
 PAIR = {
     "type": "record", "name": "Pair",

@@ -13,7 +13,7 @@ from writer.ledger.statement import Line, Problem, Statement, state
 from writer.rooms.report import Span
 from writer.stores.base import Store
 from writer.tables.base import Part
-from writer.tables.delta import DeltaLake
+from writer.tables.ledger import DeltaLake
 from writer.tables.entry import landed, said
 from writer.tables.snapshot import DeltaSnapshot
 

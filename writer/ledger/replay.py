@@ -30,7 +30,7 @@ from writer.rooms.report import Report, Span, joined
 from writer.rooms.wire import CONFLUENT
 from writer.surface.walk import Walk, opened
 from writer.tables.base import Overtaken, Part, Replay
-from writer.tables.delta import DeltaLake
+from writer.tables.ledger import DeltaLake
 
 LETTERS_AT_ONCE = 50_000  # of one commit, which names their offsets
 BYTES_AT_ONCE = 64 * 2**20

@@ -20,7 +20,7 @@ from writer.surface import lines
 from writer.surface.lines import Column, Sheet, emit, emit_whole, hanging, instant, visible
 from writer.surface.walk import Walk, opened, plain
 from writer.surface.words import iso, plural
-from writer.tables.delta import DeltaLake
+from writer.tables.ledger import DeltaLake
 
 _NUMBERS = re.compile(r"\d[\d.,:TZ-]*")
 _DUMP = 16  # bytes of a line

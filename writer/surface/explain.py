@@ -20,7 +20,7 @@ from writer.surface.lines import emit_whole
 from writer.surface.screen import show
 from writer.surface.words import instant, iso, lost, plural, reason
 from writer.tables.base import Entry
-from writer.tables.delta import DeltaLake
+from writer.tables.ledger import DeltaLake
 from writer.units import show_size
 
 _ROOMS = ("skip", "split", "decode", "conform", "assign", "stage", "columnar")  # in the order of the line

@@ -15,7 +15,7 @@ from writer.lag import RATE_WINDOW, listen, settle
 from writer.progress import COMMITS_KEPT, Commit, Logs, Sample, Seen, Totals, View, event_time_newest
 from writer.rooms.report import Source
 from writer.tables.base import CommitFailed, Entry, Part
-from writer.tables.delta import DeltaLake
+from writer.tables.ledger import DeltaLake
 from writer.tables.snapshot import DeltaSnapshot
 
 _ENTRIES_LOOKED_AT = 500  # of the table's log, for the totals since the last start

@@ -17,7 +17,7 @@ from writer.stores.probe import probe
 from writer.surface.finding import Finding, doubtful, failure, good, skipped, wrong
 from writer.surface.http import announcement, asked
 from writer.surface.words import instant, plural
-from writer.tables.delta import DeltaLake
+from writer.tables.ledger import DeltaLake
 from writer.units import show_size
 
 _FREE_SHARE_MIN = 0.05  # of a disk; below it somebody should know

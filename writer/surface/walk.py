@@ -24,7 +24,7 @@ from writer.rooms.report import Counts, Report, Source
 from writer.rooms.singly import SingleDecoder
 from writer.rooms.wire import CONFLUENT, Wire, refusals, shown, split
 from writer.schemas import knows, registered, reserved
-from writer.tables.delta import DeltaLake
+from writer.tables.ledger import DeltaLake
 
 
 @dataclass(frozen=True)
