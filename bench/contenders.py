@@ -13,7 +13,7 @@ from pyarrow import parquet
 from bench.figures import Written
 from bench.job import BUCKET, CORES, Job
 from writer.errors import ConfigError
-from writer.tables.ledger import DeltaLake
+from writer.tables.formats import delta_table
 from writer.transfer import WORKER_ENVIRONMENT
 
 PIPELINE = "bench"
@@ -85,7 +85,7 @@ def configuration(job: Job) -> str:
 
 def rooms_of(job: Job) -> list[Mapping[str, float]]:
     """Return the processor seconds that headrace spent in each room, commit by commit."""
-    return [committed.facts["seconds"] for committed in DeltaLake(str(job.table), PIPELINE).commits_since(-1)]
+    return [committed.facts["seconds"] for committed in delta_table(str(job.table), PIPELINE).commits_since(-1)]
 
 
 def _headrace(job: Job) -> list[str]:

@@ -26,7 +26,7 @@ from bench.job import Job
 from bench.race import Contending
 from writer.demo.ground import Brood
 from writer.embedded import Stack
-from writer.tables.ledger import DeltaLake
+from writer.tables.formats import delta_table
 
 RECORDS = 1000  # in a commit, about one a second: Spark looks for new offsets that often
 WINDOW = 100  # commits that are compared: the first and the last so many
@@ -111,7 +111,7 @@ def soak(commits: int, directory: Path, say: Callable[[str], None]) -> Soaked:
         finally:
             process.stop(grace=timedelta(seconds=30))
             brood.end(grace=timedelta(seconds=30))
-    table = DeltaLake(str(job.table), PIPELINE)
+    table = delta_table(str(job.table), PIPELINE)
     facts = [committed.facts for committed in table.commits_since(-1)]
     looks = [about["phases"]["look"] for about in facts[:-1]]  # what the last one cost, nobody could write down
     spent = [sum(about["former"]["phases"].values()) for about in facts[1:]]

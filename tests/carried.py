@@ -20,7 +20,8 @@ from writer.rooms.wire import HEADERS
 from writer.sample import RECORDS
 from writer.surface.walk import opened
 from writer.tables.base import Batch, Part
-from writer.tables.ledger import DeltaLake
+from writer.tables.formats import delta_table
+from writer.tables.ledger import LedgerTable
 
 
 class Died(Exception):
@@ -49,8 +50,8 @@ class Driver:
         self.settings = self.config.pipelines["clicks"]
         self.schemas = schemas or Schemas({1: EVENT}, [1])
         self.lake, self.letters = self.settings.table.location, self.settings.dead_letters
-        self.table = DeltaLake(self.lake, "clicks", checkpoint_interval=interval)
-        self.side = cache(partial(DeltaLake, pipeline="clicks"))
+        self.table = delta_table(self.lake, "clicks", checkpoint_interval=interval)
+        self.side = cache(partial(LedgerTable, pipeline="clicks"))
         self.columns = bucketers.build(self.settings.bucket).columns
         self._walk = opened("clicks", self.config, self.schemas)
         columns = [*self._walk.plan.columns, *PROVENANCE, *(pa.field(name, pa.string()) for name in self.columns)]

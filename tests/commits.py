@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from writer.rooms.columnar import StagedFile
 from writer.tables.base import Batch, Part, Range
-from writer.tables.ledger import DeltaLake
+from writer.tables.formats import delta_table
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 PARTS = [Part("clicks", 1, 0), Part("clicks", 1, 1)]
@@ -39,7 +39,7 @@ class Lake:
     """A table, written as the writer does."""
 
     def __init__(self, location: str) -> None:
-        self.table = DeltaLake(location, "clicks")
+        self.table = delta_table(location, "clicks")
         self.table.create(pa.schema([("id", pa.int64()), ("hour", pa.string())]), ["hour"])
         self.epoch = 0
 

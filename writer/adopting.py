@@ -23,8 +23,8 @@ from writer.surface import lines
 from writer.surface.http import announced, asked
 from writer.surface.words import plural
 from writer.tables.base import Adoption, Part
-from writer.tables.ledger import DeltaLake
-from writer.tables.snapshot import DeltaSnapshot
+from writer.tables.formats import delta_table
+from writer.tables.snapshot import PipelineSnapshot
 
 _COMPARED_ROWS = 50  # of a partition, the last that the table has
 _COMPARED_PARTITIONS = 16  # of a topic, spread over all
@@ -35,7 +35,7 @@ def adopt(
 ) -> int:
     """Show the adoption of a pipeline's topics, and write it if told to. Raises HeadraceError when it cannot be."""
     settings = config.pipelines[name]
-    table = DeltaLake(settings.table.location, name, s3=config.s3.settings)
+    table = delta_table(settings.table.location, name, s3=config.s3.settings)
     if not table.exists():
         raise ConfigError(
             f"pipeline {name!r} has no table at {settings.table.location}; there is nothing to go on with."
@@ -63,7 +63,7 @@ def _facts(
     config: Config,
     settings: Pipeline,
     cluster: Cluster,
-    snapshot: DeltaSnapshot,
+    snapshot: PipelineSnapshot,
     found: Sequence[Move],
     topics: Mapping[str, Topic],
 ) -> tuple[dict[Part, int], dict[Source, Held], dict[Source, bool]]:

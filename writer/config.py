@@ -24,6 +24,8 @@ from writer.units import Duration, Size, duration, show_duration
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 _POSITIONS = "must be earliest, latest, {timestamp: 2026-11-20T05:00:00Z} or {offsets: {topic: {0: 17}}}"
 _NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,62}$")
+_HIVE_COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_COPIED_MAX = 4 * 2**30  # S3 copies up to 5 GiB at once; a file may exceed its target by a row group
 
 
 class Strict(BaseModel):
@@ -153,11 +155,13 @@ class Table(Strict):
     """The table of a pipeline. A table belongs to exactly one pipeline."""
 
     location: Place = Field(description="absolute path of the table's directory, or s3://bucket/folder")
-    format: Literal["delta"] = Field("delta", description="table format")
+    format: Literal["delta", "parquet"] = Field(
+        "delta", description="delta: Delta Lake; parquet: plain files in Hive's folders (docs/TABLES.md)"
+    )
     dead_letters: Place | None = Field(
         None, description="location of the dead-letter table; default: location + '_dead_letters'"
     )
-    checkpoint_interval: int = Field(50, ge=1, description="commits between two checkpoints of Delta's log")
+    checkpoint_interval: int = Field(50, ge=1, description="commits between two checkpoints of the table's log")
     entropy_bits: int = Field(
         0, ge=0, le=16,
         description="binary digits, drawn for each file, of a folder in front of its path: where S3 throttles a prefix",
@@ -330,6 +334,25 @@ class Pipeline(Strict):
             case {"offsets": dict() as topics, **rest} if not rest:
                 return {"offsets": {str(topic): _offsets(partitions) for topic, partitions in topics.items()}}
         raise ValueError(_POSITIONS)
+
+    @model_validator(mode="after")
+    def _readable_as_hive(self) -> "Pipeline":
+        if self.table.format == "parquet":
+            if self.table.entropy_bits:
+                raise ValueError(
+                    "table.entropy_bits would hide the buckets from readers of Hive's folders; leave it out"
+                )
+            if self.roll.target_file_size > _COPIED_MAX:
+                raise ValueError(
+                    "with table.format: parquet, roll.target_file_size is at most 4 GiB: S3 copies no more"
+                )
+            for column in bucketers.build(self.bucket).columns:
+                if not _HIVE_COLUMN.fullmatch(column):
+                    raise ValueError(
+                        f"bucket column {column!r} cannot name folders that readers look into; begin it with a letter, "
+                        "and use letters, digits and _ (bucket.column)"
+                    )
+        return self
 
     @property
     def dead_letters(self) -> str:

@@ -36,7 +36,7 @@ from writer.stores.location import store_at
 from writer.stores.probe import probe
 from writer.tables.base import Batch, CommitFailed, Gap, Part, Range
 from writer.tables.entry import gap_said
-from writer.tables.ledger import DeltaLake
+from writer.tables.formats import main_table, side_table
 from writer.transfer import arrow_limits, handed_over
 
 _BYTES_PER_ROW_GUESS = 60  # of Parquet, until a commit has shown it
@@ -61,10 +61,8 @@ class PipelineRun:
         self.progress = progress or Progress(name)
         self.cluster = cluster
         self._s3 = config.s3.settings
-        self._table = DeltaLake(
-            self.config.table.location, name, checkpoint_interval=self.config.table.checkpoint_interval, s3=self._s3
-        )
-        self._side = cache(partial(DeltaLake, pipeline=name, s3=self._s3))  # location → table, which follows its log
+        self._table = main_table(name, config)
+        self._side = cache(partial(side_table, name, config))  # location → table, which follows its log
         self._checkpoints = Checkpoints(config.checkpoints, name, self._s3)
         self._bucket_columns = bucketers.build(self.config.bucket).columns
         self._only_topic = self.config.topics[0] if len(self.config.topics) == 1 else None
@@ -397,8 +395,8 @@ class PipelineRun:
             bucket=settings.bucket, bucket_columns=self._bucket_columns,
             table=settings.table.location, dead_letters=settings.dead_letters,
             prefix=f"{self.epoch:06d}", budget=settings.memory.buffer, target_file_size=settings.roll.target_file_size,
-            topic=self._only_topic,
-            entropy_bits=settings.table.entropy_bits, s3=self._s3,
+            topic=self._only_topic, entropy_bits=settings.table.entropy_bits,
+            hidden=self._table.hidden, s3=self._s3,
         )  # fmt: skip
 
 

@@ -21,7 +21,8 @@ from writer.rooms.columnar import Destination, StagedFile
 from writer.rooms.statistics import delta_statistics
 from writer.stores.location import delta_options, store_at
 from writer.tables.base import Adoption, Batch, CommitFailed, ForeignChange, Gap, Part, Range
-from writer.tables.ledger import DeltaLake
+from writer.tables.formats import delta_table
+from writer.tables.ledger import LedgerTable
 
 P0, P1 = Part("clicks", 1, 0), Part("clicks", 1, 1)
 COLUMNS = pa.schema([("id", pa.int64()), ("hour", pa.string())])
@@ -31,10 +32,11 @@ from datetime import UTC, datetime
 from uuid import uuid4
 from tests.contract.test_table import written
 from writer.tables.base import Batch, Part, Range
-from writer.tables.ledger import DeltaLake
+from writer.tables.formats import delta_table
+from writer.tables.ledger import LedgerTable
 
 location, partition, epoch = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-table, part, now = DeltaLake(location, "events"), Part("clicks", 1, partition), datetime.now(UTC)
+table, part, now = delta_table(location, "events"), Part("clicks", 1, partition), datetime.now(UTC)
 print("ready", flush=True)
 sys.stdin.readline()
 for n in range(25):
@@ -55,8 +57,8 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def table(location: str) -> DeltaLake:
-    made = DeltaLake(location, "events", patience=timedelta(seconds=3))
+def table(location: str) -> LedgerTable:
+    made = delta_table(location, "events", patience=timedelta(seconds=3))
     made.create(COLUMNS, ["hour"])
     return made
 
@@ -83,7 +85,7 @@ def opened(location: str) -> DeltaTable:
     return DeltaTable(location, storage_options=delta_options(location))
 
 
-def begun(table: DeltaLake, **starts: int) -> int:
+def begun(table: LedgerTable, **starts: int) -> int:
     parts = {P0: starts.get("p0", 0), P1: starts.get("p1", 0)}
     return table.begin(parts, {"clicks": ["uuid-1"]})
 
@@ -92,11 +94,11 @@ def batch(epoch: int, start: int, end: int, *files: StagedFile, part: Part = P0)
     return Batch(uuid4().hex, epoch, [Range(part, start, end)], files, facts={"ranges": [], "rows": end - start})
 
 
-def rows(table: DeltaLake) -> int:
+def rows(table: LedgerTable) -> int:
     return int(opened(table._location).count())
 
 
-def test_a_start_sets_the_frontier_and_raises_the_epoch(table: DeltaLake) -> None:
+def test_a_start_sets_the_frontier_and_raises_the_epoch(table: LedgerTable) -> None:
     assert table.snapshot().frontier(P0) is None
     assert begun(table, p0=17) == 1
     snapshot = table.snapshot()
@@ -107,7 +109,7 @@ def test_a_start_sets_the_frontier_and_raises_the_epoch(table: DeltaLake) -> Non
 
 
 def test_a_start_does_not_move_a_frontier_that_was_set_meanwhile(
-    table: DeltaLake, stage: Callable[[int], StagedFile]
+    table: LedgerTable, stage: Callable[[int], StagedFile]
 ) -> None:
     """Two starts see a new part; the first commits before the second begins."""
     epoch = begun(table)
@@ -117,7 +119,7 @@ def test_a_start_does_not_move_a_frontier_that_was_set_meanwhile(
 
 
 def test_a_restore_before_an_unanswered_commit_is_still_found_by_the_next_start(
-    table: DeltaLake, stage: Callable[[int], StagedFile]
+    table: LedgerTable, stage: Callable[[int], StagedFile]
 ) -> None:
     epoch = begun(table)
     looked = table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
@@ -128,7 +130,7 @@ def test_a_restore_before_an_unanswered_commit_is_still_found_by_the_next_start(
         table.commits_since(table.snapshot().settled)
 
 
-def test_a_commit_moves_files_and_frontier_together(table: DeltaLake, stage: Callable[[int], StagedFile]) -> None:
+def test_a_commit_moves_files_and_frontier_together(table: LedgerTable, stage: Callable[[int], StagedFile]) -> None:
     epoch = begun(table)
     version = table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
     snapshot = table.snapshot()
@@ -138,7 +140,7 @@ def test_a_commit_moves_files_and_frontier_together(table: DeltaLake, stage: Cal
 
 
 def test_a_commit_that_does_not_start_at_the_frontier_is_fenced(
-    table: DeltaLake, stage: Callable[[int], StagedFile]
+    table: LedgerTable, stage: Callable[[int], StagedFile]
 ) -> None:
     epoch = begun(table)
     table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
@@ -147,7 +149,7 @@ def test_a_commit_that_does_not_start_at_the_frontier_is_fenced(
     assert rows(table) == 10
 
 
-def test_a_later_start_fences_the_earlier_one(table: DeltaLake, stage: Callable[[int], StagedFile]) -> None:
+def test_a_later_start_fences_the_earlier_one(table: LedgerTable, stage: Callable[[int], StagedFile]) -> None:
     old = begun(table)
     stale = table.snapshot()
     table.begin({}, {"clicks": ["uuid-1"]})
@@ -162,7 +164,7 @@ def gap(epoch: int, *ranges: Range) -> Gap:
 
 
 def test_a_gap_moves_the_frontier_without_files_and_keeps_its_ticket(
-    table: DeltaLake, stage: Callable[[int], StagedFile]
+    table: LedgerTable, stage: Callable[[int], StagedFile]
 ) -> None:
     epoch = begun(table)
     table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
@@ -186,7 +188,7 @@ def test_a_gap_moves_the_frontier_without_files_and_keeps_its_ticket(
     assert len(table.commits_since(-1)) == 4
 
 
-def test_a_gap_that_does_not_begin_at_the_frontier_is_fenced(table: DeltaLake) -> None:
+def test_a_gap_that_does_not_begin_at_the_frontier_is_fenced(table: LedgerTable) -> None:
     epoch = begun(table, p0=10)
     for start in (4, 11):
         with pytest.raises(Fenced, match=f"offset 10 of clicks/0 is committed, this batch starts at {start}"):
@@ -194,7 +196,7 @@ def test_a_gap_that_does_not_begin_at_the_frontier_is_fenced(table: DeltaLake) -
     assert (table.snapshot().frontier(P0), table.snapshot().gaps) == (10, (0, 0))
 
 
-def test_a_later_start_fences_a_gap(table: DeltaLake) -> None:
+def test_a_later_start_fences_a_gap(table: LedgerTable) -> None:
     old = begun(table)
     stale = table.snapshot()
     table.begin({}, {"clicks": ["uuid-1"]})
@@ -204,7 +206,7 @@ def test_a_later_start_fences_a_gap(table: DeltaLake) -> None:
     assert table.snapshot().frontier(P0) == 0
 
 
-def test_a_gap_whose_answer_was_lost_is_found_in_the_log(table: DeltaLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gap_whose_answer_was_lost_is_found_in_the_log(table: LedgerTable, monkeypatch: pytest.MonkeyPatch) -> None:
     epoch = begun(table)
     write = table._write
 
@@ -218,13 +220,13 @@ def test_a_gap_whose_answer_was_lost_is_found_in_the_log(table: DeltaLake, monke
     assert table.snapshot().gaps == (1, 10)
 
 
-def test_a_run_that_was_closed_stays_closed(table: DeltaLake) -> None:
+def test_a_run_that_was_closed_stays_closed(table: LedgerTable) -> None:
     for closed, expected in ((4, 4), (0, 4), (2, 4), (5, 5)):
         table.begin({}, {"clicks": ["uuid-1"]}, closed)
         assert table.snapshot().closed == expected
 
 
-def test_a_start_with_new_incarnations_is_one_entry(table: DeltaLake) -> None:
+def test_a_start_with_new_incarnations_is_one_entry(table: LedgerTable) -> None:
     """A process that dies can leave no frontier of an incarnation that the table does not name."""
     begun(table)
     before = table.snapshot().version
@@ -236,13 +238,13 @@ def test_a_start_with_new_incarnations_is_one_entry(table: DeltaLake) -> None:
 
 @pytest.mark.parametrize("checkpointed", [False, True])
 def test_an_adoption_renames_incarnations_and_fences_who_ran(
-    table: DeltaLake, stage: Callable[[int], StagedFile], checkpointed: bool
+    table: LedgerTable, stage: Callable[[int], StagedFile], checkpointed: bool
 ) -> None:
     epoch = begun(table)
     table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
     if checkpointed:
         opened(table._location).create_checkpoint()
-        table = DeltaLake(table._location, "events")
+        table = delta_table(table._location, "events")
     other = Part("source.clicks", 1, 0)
     before = table.snapshot()
     ids = {"clicks": ["uuid-9"], "source.clicks": ["uuid-8"]}
@@ -261,7 +263,7 @@ def test_an_adoption_renames_incarnations_and_fences_who_ran(
 
 
 def test_an_adoption_is_of_what_was_looked_at_or_not_at_all(
-    table: DeltaLake, stage: Callable[[int], StagedFile]
+    table: LedgerTable, stage: Callable[[int], StagedFile]
 ) -> None:
     epoch = begun(table)
     looked = table.snapshot()
@@ -272,7 +274,7 @@ def test_an_adoption_is_of_what_was_looked_at_or_not_at_all(
 
 
 def test_of_two_commits_on_one_snapshot_the_second_is_fenced(
-    table: DeltaLake, stage: Callable[[int], StagedFile]
+    table: LedgerTable, stage: Callable[[int], StagedFile]
 ) -> None:
     epoch = begun(table)
     one, other = table.snapshot(), table.snapshot()
@@ -283,7 +285,7 @@ def test_of_two_commits_on_one_snapshot_the_second_is_fenced(
 
 
 def test_an_answer_lost_in_flight_is_found_in_the_log(
-    table: DeltaLake, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch
+    table: LedgerTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     epoch = begun(table)
     write = table._write
@@ -298,7 +300,7 @@ def test_an_answer_lost_in_flight_is_found_in_the_log(
 
 
 def test_a_storage_that_fails_twice_and_recovers_holds_one_commit(
-    table: DeltaLake, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch
+    table: LedgerTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     epoch = begun(table)
     write, failures = table._write, iter(["503", "503"])
@@ -314,7 +316,7 @@ def test_a_storage_that_fails_twice_and_recovers_holds_one_commit(
 
 
 def test_a_storage_that_keeps_failing_is_a_clear_failure(
-    table: DeltaLake, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch
+    table: LedgerTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     epoch = begun(table)
 
@@ -328,7 +330,7 @@ def test_a_storage_that_keeps_failing_is_a_clear_failure(
 
 
 def test_columns_added_between_snapshot_and_commit_do_not_stop_it(
-    table: DeltaLake, stage: Callable[[int], StagedFile]
+    table: LedgerTable, stage: Callable[[int], StagedFile]
 ) -> None:
     epoch = begun(table)
     snapshot = table.snapshot()
@@ -338,7 +340,7 @@ def test_columns_added_between_snapshot_and_commit_do_not_stop_it(
     assert "theirs" in table.snapshot().columns().names
 
 
-def test_a_restore_by_another_client_is_told(table: DeltaLake, stage: Callable[[int], StagedFile]) -> None:
+def test_a_restore_by_another_client_is_told(table: LedgerTable, stage: Callable[[int], StagedFile]) -> None:
     epoch = begun(table)
     first = table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
     table.commit(table.snapshot(), batch(epoch, 10, 20, stage(10)))
@@ -347,7 +349,7 @@ def test_a_restore_by_another_client_is_told(table: DeltaLake, stage: Callable[[
         table.commits_since(first)
 
 
-def test_columns_are_added_once(table: DeltaLake) -> None:
+def test_columns_are_added_once(table: LedgerTable) -> None:
     epoch = begun(table)
     new = [pa.field("price", pa.float64()), pa.field("ID", pa.int64())]
     table.grow(new, epoch)
@@ -357,19 +359,19 @@ def test_columns_are_added_once(table: DeltaLake) -> None:
     assert table.snapshot().columns().names == ["id", "hour", "price"]
 
 
-def test_a_table_belongs_to_one_pipeline_and_one_bucketing(table: DeltaLake) -> None:
+def test_a_table_belongs_to_one_pipeline_and_one_bucketing(table: LedgerTable) -> None:
     with pytest.raises(ConfigError, match="belongs to pipeline 'events'"):
-        DeltaLake(table._location, "other").create(COLUMNS, ["hour"])
+        delta_table(table._location, "other").create(COLUMNS, ["hour"])
     with pytest.raises(ConfigError, match="is bucketed by hour, the configuration says day"):
-        DeltaLake(table._location, "events").create(COLUMNS, ["day"])
+        delta_table(table._location, "events").create(COLUMNS, ["day"])
     with pytest.raises(ConfigError, match="the configuration says 1 h in Berlin"):
-        DeltaLake(table._location, "events").create(COLUMNS, ["hour"], "1 h in Berlin")
+        delta_table(table._location, "events").create(COLUMNS, ["hour"], "1 h in Berlin")
 
 
 def test_side_files_are_applied_once(location: str, stage: Callable[[int], StagedFile]) -> None:
     file = stage(5)
     bare = StagedFile(file.path, (), 5, file.bytes, file.statistics, file.event_time_min, file.event_time_max, {})
-    letters = DeltaLake(location, "events")
+    letters = delta_table(location, "events")
     columns = pa.schema([("id", pa.int64())])
     letters.create(columns, [])
     assert letters.snapshot().applied == -1
@@ -379,7 +381,7 @@ def test_side_files_are_applied_once(location: str, stage: Callable[[int], Stage
 
 
 def test_the_log_is_checkpointed_at_the_set_interval(location: str, stage: Callable[[int], StagedFile]) -> None:
-    made = DeltaLake(location, "events", checkpoint_interval=5)
+    made = delta_table(location, "events", checkpoint_interval=5)
     made.create(COLUMNS, ["hour"])
     epoch = begun(made)
     for n in range(8):
@@ -389,7 +391,7 @@ def test_the_log_is_checkpointed_at_the_set_interval(location: str, stage: Calla
     assert (rows(made), made.snapshot().frontier(P0), made.snapshot().epoch) == (80, 80, 1)
 
 
-def test_the_protocol_stays_where_every_engine_reads(table: DeltaLake) -> None:
+def test_the_protocol_stays_where_every_engine_reads(table: LedgerTable) -> None:
     protocol = opened(table._location).protocol()
     assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)
 
@@ -405,7 +407,7 @@ def test_of_four_processes_that_race_on_s3_every_commit_lands_once(on_s3: Object
 
 def race(location: str) -> None:
     """Commit from four processes at once. Another client changes the table meanwhile, and the racers tidy it."""
-    made = DeltaLake(location, "events", checkpoint_interval=20)
+    made = delta_table(location, "events", checkpoint_interval=20)
     made.create(COLUMNS, ["hour"])
     parts = [Part("clicks", 1, partition) for partition in range(4)]
     epoch = made.begin(dict.fromkeys(parts, 0), {"clicks": ["uuid-1"]})
@@ -445,7 +447,7 @@ def race(location: str) -> None:
     assert [last.frontier(part) for part in parts] == [25] * 4
     theirs = opened(location)
     assert (theirs.version(), theirs.count()) == (last.version, 100)
-    fresh = DeltaLake(location, "events").snapshot()  # from a checkpoint
+    fresh = delta_table(location, "events").snapshot()  # from a checkpoint
     assert [fresh.frontier(part) for part in parts] == [25] * 4
     assert not [name for name in store_at(location).list("_delta_log") if name.startswith(".")]
 
@@ -461,12 +463,12 @@ def test_a_commit_costs_the_same_in_a_table_of_20_000_files(tmp_path: Path) -> N
 
     tables = []
     for name, files in (("empty", 0), ("large", 20_000)):
-        made = DeltaLake(str(tmp_path / name), "events")
+        made = delta_table(str(tmp_path / name), "events")
         made.create(COLUMNS, ["hour"])
         epoch = made.begin({P0: 0}, {"clicks": ["uuid-1"]})
         made.commit(made.snapshot(), batch(epoch, 0, 1, *named(files)))
         opened(made._location).create_checkpoint()
-        tables.append((DeltaLake(str(tmp_path / name), "events"), epoch))  # as the next start opens it
+        tables.append((delta_table(str(tmp_path / name), "events"), epoch))  # as the next start opens it
         tables[-1][0].snapshot()
 
     def seconds() -> list[float]:

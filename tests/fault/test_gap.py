@@ -13,7 +13,7 @@ from tests import oracle
 from tests.writing import Site
 from writer.cli import app
 from writer.tables.base import Gap, Part, Range
-from writer.tables.ledger import DeltaLake
+from writer.tables.formats import delta_table
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]
@@ -146,7 +146,7 @@ def test_a_log_shorter_than_the_table_is_refused_and_adopted_by_hand(site: Site,
     lake = site.pipeline("events", [name])
     site.fill(name, 300)
     site.once()
-    table = DeltaLake(str(lake), "events")
+    table = delta_table(str(lake), "events")
     ahead = Gap(uuid4().hex, table.snapshot().epoch, [Range(Part(name, 1, 0), 300, 340)], "test", {"run": 1})
     table.record_gap(table.snapshot(), ahead)
     said = site.once(code=2)

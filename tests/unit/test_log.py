@@ -26,8 +26,9 @@ from tests.commits import PARTS, Lake
 from writer.errors import ConfigError, Fenced
 from writer.rooms.statistics import delta_statistics
 from writer.stores.base import NotExclusive
+from writer.stores.location import store_at
 from writer.tables.base import CommitFailed, ForeignChange
-from writer.tables.ledger import DeltaLake
+from writer.tables.formats import delta_table
 from writer.tables.log import Log, LogUnreadable, State
 
 COLUMNS = pa.schema([("id", pa.int64()), ("text", pa.string()), ("hour", pa.string())])
@@ -35,12 +36,16 @@ LINES = "one\u2028two\u2029three\x85four\x0bfive"  # all of them end a line for 
 SAID = {"commitInfo": {"timestamp": 1, "operation": "WRITE", "operationParameters": {}}}
 
 
+def log_at(location: Path) -> Log:
+    return Log(store_at(f"{location}/_delta_log"))
+
+
 def create(location: Path, **properties: str) -> Log:
     DeltaTable.create(
         str(location), schema=Schema.from_arrow(COLUMNS), partition_by=["hour"], name="lake",
         configuration=properties,
     )  # fmt: skip
-    return Log(str(location))
+    return log_at(location)
 
 
 def moved(name: str, version: int) -> dict[str, Any]:
@@ -89,7 +94,7 @@ def checkpointed(location: Path) -> Path:
 def agree(log: Log, location: Path, names: set[str]) -> None:
     theirs = DeltaTable(str(location))
     described, protocol = theirs.metadata(), theirs.protocol()
-    for state in (log.state(), Log(str(location)).state()):
+    for state in (log.state(), log_at(location).state()):
         assert state.version == theirs.version()
         assert dict(state.transactions) == {
             name: at for name in names if (at := theirs.transaction_version(name)) is not None
@@ -204,7 +209,7 @@ def test_thousands_of_offsets_are_read_from_entry_and_checkpoint_alike(tmp_path:
     log = create(tmp_path)
     state = grown(log, *(moved(f"events/clicks@1/{n}", n) for n in range(2_000)))
     checkpointed(tmp_path)
-    assert state.transactions == Log(str(tmp_path)).state().transactions
+    assert state.transactions == log_at(tmp_path).state().transactions
     assert len(state.transactions) == 2_000
 
 
@@ -233,8 +238,8 @@ def test_a_torn_entry_is_told_by_its_path_and_nothing_is_written_after_it(tmp_pa
     before = log.state()
     torn = tmp_path / "_delta_log" / f"{1:020}.json"
     torn.write_bytes(content)
-    for follower in (log, Log(str(tmp_path))):
-        with pytest.raises(LogUnreadable, match=f"{torn} is not an entry of a Delta log"):
+    for follower in (log, log_at(tmp_path)):
+        with pytest.raises(LogUnreadable, match=f"{torn} is not an entry of a table's log"):
             follower.state()
     with pytest.raises(LogUnreadable):
         log.append(before, [SAID])
@@ -249,7 +254,7 @@ def test_a_wrong_last_checkpoint_costs_nothing(tmp_path: Path, content: str) -> 
     checkpointed(tmp_path)
     state = grown(log, moved("b", 2))
     (tmp_path / "_delta_log" / "_last_checkpoint").write_text(content)
-    assert facts(log.state()) == facts(Log(str(tmp_path)).state()) == facts(state)
+    assert facts(log.state()) == facts(log_at(tmp_path).state()) == facts(state)
     assert grown(log, moved("c", 3)).version == state.version + 1
 
 
@@ -261,7 +266,7 @@ def test_a_torn_checkpoint_is_passed_over_while_the_entries_are_there(tmp_path: 
     state = grown(log, moved("b", 2))
     newest = checkpointed(tmp_path)
     newest.write_bytes(newest.read_bytes()[:keep])
-    assert facts(Log(str(tmp_path)).state()) == facts(state)
+    assert facts(log_at(tmp_path).state()) == facts(state)
 
 
 def test_a_torn_checkpoint_whose_entries_are_gone_is_refused(tmp_path: Path) -> None:
@@ -275,7 +280,7 @@ def test_a_torn_checkpoint_whose_entries_are_gone_is_refused(tmp_path: Path) -> 
     for version in range(3):
         (tmp_path / "_delta_log" / f"{version:020}.json").unlink()
     with pytest.raises(LogUnreadable, match=r"goes to version 3, but there is neither an entry 1 nor a sound check"):
-        Log(str(tmp_path)).state()
+        log_at(tmp_path).state()
 
 
 def test_an_entry_that_is_missing_in_between_is_told(tmp_path: Path) -> None:
@@ -284,7 +289,7 @@ def test_an_entry_that_is_missing_in_between_is_told(tmp_path: Path) -> None:
         grown(log, moved("a", n))
     (tmp_path / "_delta_log" / f"{2:020}.json").unlink()
     with pytest.raises(LogUnreadable, match="goes to version 4, but there is neither an entry 2"):
-        Log(str(tmp_path)).state()
+        log_at(tmp_path).state()
 
 
 def parted(checkpoint: Path, total: int, *, leave_out: int = 0) -> None:
@@ -303,13 +308,13 @@ def test_a_checkpoint_in_parts_is_read_and_an_incomplete_one_is_not(tmp_path: Pa
         state = grown(log, moved(f"a{n}", n), added(tmp_path))
     whole = checkpointed(tmp_path)
     parted(whole, 3, leave_out=2)
-    assert facts(Log(str(tmp_path)).state()) == facts(state)  # beside the whole one
+    assert facts(log_at(tmp_path).state()) == facts(state)  # beside the whole one
     whole.unlink()
-    assert facts(Log(str(tmp_path)).state()) == facts(state)  # from the entries
+    assert facts(log_at(tmp_path).state()) == facts(state)  # from the entries
     for entry in logged(tmp_path, "*.json")[:-1]:
         entry.unlink()
     with pytest.raises(LogUnreadable):
-        Log(str(tmp_path)).state()
+        log_at(tmp_path).state()
 
 
 def test_a_checkpoint_in_parts_serves_when_the_entries_are_gone(tmp_path: Path) -> None:
@@ -322,11 +327,11 @@ def test_a_checkpoint_in_parts_serves_when_the_entries_are_gone(tmp_path: Path) 
     whole.unlink()
     for entry in logged(tmp_path, "*.json"):
         entry.unlink()
-    assert facts(Log(str(tmp_path)).state()) == facts(state)
+    assert facts(log_at(tmp_path).state()) == facts(state)
 
 
 def test_a_clean_up_below_a_follower_is_seen(tmp_path: Path) -> None:
-    log, other = create(tmp_path), Log(str(tmp_path))
+    log, other = create(tmp_path), log_at(tmp_path)
     grown(log, moved("a", 1))
     for n in range(3):
         grown(other, moved("b", n))
@@ -340,7 +345,7 @@ def test_a_clean_up_below_a_follower_is_seen(tmp_path: Path) -> None:
 
 def test_nothing_is_put_into_a_hole_that_a_clean_up_left(tmp_path: Path) -> None:
     """Below the newest checkpoint an entry is free to be written, and nobody would ever read it."""
-    log, other = create(tmp_path), Log(str(tmp_path))
+    log, other = create(tmp_path), log_at(tmp_path)
     stale = log.state()
     for n in range(3):
         grown(other, moved("b", n))
@@ -367,17 +372,17 @@ def test_another_table_in_the_same_place_is_seen(tmp_path: Path) -> None:
 def test_no_table_is_no_table(tmp_path: Path) -> None:
     for location in (tmp_path / "none", tmp_path):
         with pytest.raises(FileNotFoundError):
-            Log(str(location)).state()
+            log_at(location).state()
     (tmp_path / "_delta_log").mkdir()
-    with pytest.raises(FileNotFoundError, match="there is no table at"):
-        Log(str(tmp_path)).state()
+    with pytest.raises(FileNotFoundError, match="there is no log of a table at"):
+        log_at(tmp_path).state()
 
 
 # ---- what is written
 
 
 def test_an_entry_is_put_where_nothing_is(tmp_path: Path) -> None:
-    log, other = create(tmp_path), Log(str(tmp_path))
+    log, other = create(tmp_path), log_at(tmp_path)
     at = log.state()
     assert other.append(other.state(), [SAID, moved("theirs", 1)])
     assert not log.append(at, [SAID, moved("ours", 1)])
@@ -437,7 +442,7 @@ def test_without_hard_links_a_start_says_so(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(os, "link", failing(os.link, at="before", code=errno.EPERM, once=False))
     with pytest.raises(ConfigError, match=r"no hard link could be made there. Choose a location on a file system that"):
         lake.begin()
-    log = Log(str(tmp_path))
+    log = log_at(tmp_path)
     with pytest.raises(NotExclusive):
         log.append(log.state(), [SAID])
 
@@ -449,7 +454,7 @@ def test_a_draft_that_a_dead_writer_left_harms_nobody_and_is_swept(tmp_path: Pat
         draft.write_text('{"txn":')
     state = grown(log, moved("a", 1))
     checkpointed(tmp_path)
-    assert DeltaTable(str(tmp_path)).version() == Log(str(tmp_path)).state().version == state.version
+    assert DeltaTable(str(tmp_path)).version() == log_at(tmp_path).state().version == state.version
     os.utime(left[0], (1_000, 1_000))
     log.sweep(before=2_000)
     assert [draft.exists() for draft in left] == [False, True]
@@ -467,7 +472,7 @@ def test_threads_racing_for_one_place_leave_one_entry_in_it(tmp_path: Path) -> N
     won: list[int] = []
 
     def write(who: int) -> None:
-        log = Log(str(tmp_path))
+        log = log_at(tmp_path)
         for _ in range(10):
             state = log.state()
             begin.wait()
@@ -543,7 +548,7 @@ def test_a_commit_that_loses_every_race_until_its_patience_ends_says_so(
 ) -> None:
     lake = Lake(str(tmp_path))
     lake.begin()
-    lake.table = DeltaLake(str(tmp_path), "clicks", patience=timedelta(0))
+    lake.table = delta_table(str(tmp_path), "clicks", patience=timedelta(0))
     write = lake.table._write
 
     def late(snapshot: Any, *args: Any) -> None:

@@ -17,7 +17,7 @@ from writer.config import layout
 from writer.errors import ConfigError
 from writer.surface import lines, preview, staged, walk
 from writer.surface.lines import Column, Sheet
-from writer.tables.ledger import DeltaLake
+from writer.tables.formats import delta_table
 
 UNKNOWN = 77
 MIXED = [
@@ -102,7 +102,7 @@ def test_an_existing_table_decides_the_columns_and_must_be_ours(tmp_path):
     settings = config(tmp_path)
     pipeline = settings.pipelines["clicks"]
     columns = pa.schema([("id", pa.int64()), ("old", pa.string()), ("hour", pa.string())])
-    DeltaLake(pipeline.table.location, "clicks").create(columns, ["hour"], layout(pipeline.bucket))
+    delta_table(pipeline.table.location, "clicks").create(columns, ["hour"], layout(pipeline.bucket))
     assert walk.opened("clicks", settings, Schemas({1: EVENT}, [1])).plan.columns.names == ["id", "old", "at", "note"]
     other = config(tmp_path, bucket={"type": "event_time", "width": "1 d"})
     with pytest.raises(ConfigError, match="keep 'bucket' as it was"):

@@ -14,7 +14,7 @@ from tests.looking import TIME
 from writer.cli import compose
 from writer.config import layout, load
 from writer.errors import HeadraceError
-from writer.tables.ledger import DeltaLake
+from writer.tables.formats import delta_table
 
 POINT = {"type": "record", "name": "P", "fields": [{"name": "x", "type": "int"}]}
 FIRST = {
@@ -98,7 +98,7 @@ def test_a_registered_schema_is_looked_at_as_the_next_one(site):
 def test_the_columns_of_the_table_decide_what_fits(site):
     config = load(site / "headrace.yaml").pipelines["clicks"]
     columns = bucketers.build(config.bucket).columns
-    table = DeltaLake(str(site / "lake"), "clicks")
+    table = delta_table(str(site / "lake"), "clicks")
     named = pa.schema([(name, pa.string()) for name in ("n", *columns)])
     table.create(named, columns, layout(config.bucket))
     code, said = asked(site, "--id", "1")

@@ -23,7 +23,7 @@ from writer.stores.probe import ProbeFailed, probe
 from writer.surface import checks, http, places, walk
 from writer.surface.finding import failure
 from writer.surface.validate import Findings, validate
-from writer.tables.ledger import DeltaLake
+from writer.tables.formats import delta_table
 
 PAIR = {
     "type": "record", "name": "Pair",
@@ -198,7 +198,7 @@ def test_a_table_of_another_pipeline_or_another_bucketing_is_wrong(tmp_path):
     settings = config(tmp_path)
     pipeline = settings.pipelines["clicks"]
     columns = pa.schema([("id", pa.int64()), ("hour", pa.string())])
-    DeltaLake(pipeline.table.location, "clicks").create(columns, ["hour"], layout(pipeline.bucket))
+    delta_table(pipeline.table.location, "clicks").create(columns, ["hour"], layout(pipeline.bucket))
     before = tree(tmp_path)
     table, *_ = places.tables("clicks", pipeline)
     assert (table.status, "is the table of clicks, at version 0" in table.message) == ("ok", True)

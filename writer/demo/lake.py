@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from writer.stores.location import store_at
 from writer.tables.log import Action, Log
 
 
@@ -38,7 +39,7 @@ class DeltaLog:
     """A table's log as far as it has been read. Without a table, it is empty."""
 
     def __init__(self, location: Path) -> None:
-        self._log = Log(str(location))
+        self._log = Log(store_at(f"{location}/_delta_log"))
         self.version = -1
         self.files: dict[str, File] = {}
         self.transactions: dict[str, int] = {}  # `txn` id → version

@@ -13,9 +13,10 @@ from writer.ledger.statement import Line, Problem, Statement, state
 from writer.rooms.report import Span
 from writer.stores.base import Store
 from writer.tables.base import Part
-from writer.tables.ledger import DeltaLake
 from writer.tables.entry import landed, said
-from writer.tables.snapshot import DeltaSnapshot
+from writer.tables.formats import main_table, side_table
+from writer.tables.ledger import LedgerTable
+from writer.tables.snapshot import PipelineSnapshot
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,9 @@ def audit(config: Config, pipeline: str, *, since: int | datetime | None, deep: 
     `since`: a version, or an instant, from which on commits are looked at; in the ledger it reaches back to the
     beginning of a page. Raises CommitFailed, LedgerUnreadable, HeadraceError when there is no table.
     """
-    settings, s3 = config.pipelines[pipeline], config.s3.settings
+    settings = config.pipelines[pipeline]
     location, dead_letters = settings.table.location, settings.dead_letters
-    side, main = DeltaLake(dead_letters, pipeline, s3=s3), DeltaLake(location, pipeline, s3=s3)
+    side, main = side_table(pipeline, config, dead_letters), main_table(pipeline, config)
     if not main.exists():
         raise HeadraceError(f"pipeline {pipeline!r} has no table at {location} yet. `headrace run` makes it.")
     # The letters first: what they are by now, the main table's log says by then.
@@ -81,7 +82,7 @@ def audit(config: Config, pipeline: str, *, since: int | datetime | None, deep: 
     return Audit(statement, found, tuple(problems), waiting.commits, rows_removed, letters_removed)
 
 
-def told(table: DeltaLake, pipeline: str) -> tuple[DeltaSnapshot, list[Chapter]]:
+def told(table: LedgerTable, pipeline: str) -> tuple[PipelineSnapshot, list[Chapter]]:
     """Return a snapshot of a table, and what ledger and log say of it up to there, oldest first."""
     pages = Book(table.store, table.snapshot().state.metadata["id"], pipeline).pages()
     snapshot = table.snapshot()  # at or after the newest page
@@ -103,7 +104,7 @@ def _chosen(history: Sequence[Chapter], since: int | datetime | None) -> tuple[l
     return kept, floor
 
 
-def _waiting(main: DeltaLake, since: int, version: int, dead_letters: str) -> Waiting:
+def _waiting(main: LedgerTable, since: int, version: int, dead_letters: str) -> Waiting:
     entries = ((n, said(actions)[1]) for n, actions in main.entries(since) if n <= version)
     pending = [one for n, about in entries if (one := landed(n, about)) and (one.side_files or one.withdrawn)]
     files = [f for one in pending for f in one.side_files.get(dead_letters, ())]

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from writer.rooms.columnar import open_file
 from writer.rooms.report import Span, joined
 from writer.stores.base import Store
 from writer.tables.base import Part
@@ -145,8 +146,7 @@ def _pieces(shelf: Shelf, file: DataFile) -> Iterator[tuple[Part, str | None, np
     """Yield the offsets of a file by part, and by outcome for letters, a batch at a time."""
     columns = [*_PLACE, "outcome"] if shelf.letters else _PLACE
     keys = [name for name in columns if name != "_offset"]
-    filesystem, root = shelf.store.files()
-    with filesystem.open_input_file(f"{root}/{file.path}") as source:
+    with open_file(shelf.store, file.path) as source:
         for batch in pq.ParquetFile(source).iter_batches(_ROWS_AT_ONCE, columns=columns):
             listed = pa.table(batch).group_by(keys, use_threads=False).aggregate([("_offset", "list")])
             for i in range(listed.num_rows):  # one turn a part

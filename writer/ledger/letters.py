@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from writer.ledger.deep import DataFile, inside
+from writer.rooms.columnar import open_file
 from writer.rooms.deadletters import DEAD_LETTERS
 from writer.rooms.report import Span
 from writer.stores.base import Store
@@ -67,11 +68,10 @@ def read(
     columns: Sequence[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the chosen letters, a small batch at a time; `without`: offsets that are left out."""
-    filesystem, root = store.files()
     for file in files:
         if not selection.reaches(file):
             continue
-        with filesystem.open_input_file(f"{root}/{file.path}") as source:
+        with open_file(store, file.path) as source:
             opened = pq.ParquetFile(source)
             there = [name for name in columns or DEAD_LETTERS.names if name in opened.schema_arrow.names]
             for batch in opened.iter_batches(_ROWS_AT_ONCE, columns=there):

@@ -23,14 +23,14 @@ from writer.errors import ConfigError, HeadraceError
 from writer.ledger.letters import Selection, as_read, places, read
 from writer.registry import SchemaSource
 from writer.rooms import task
-from writer.rooms.columnar import StagedFile
+from writer.rooms.columnar import StagedFile, open_file, staged_name
 from writer.rooms.deadletters import DEAD_LETTERS
 from writer.rooms.plan import PROVENANCE
 from writer.rooms.report import Report, Span, joined
 from writer.rooms.wire import CONFLUENT
 from writer.surface.walk import Walk, opened
 from writer.tables.base import Overtaken, Part, Replay
-from writer.tables.ledger import DeltaLake
+from writer.tables.formats import main_table, side_table
 
 LETTERS_AT_ONCE = 50_000  # of one commit, which names their offsets
 BYTES_AT_ONCE = 64 * 2**20
@@ -63,8 +63,8 @@ class Replaying:
         self._settings = config.pipelines[name]
         self._name, self._config, self._source = name, config, schemas
         self._s3 = config.s3.settings
-        self._main = DeltaLake(self._settings.table.location, name, s3=self._s3)
-        self._side = cache(partial(DeltaLake, pipeline=name, s3=self._s3))
+        self._main = main_table(name, config)
+        self._side = cache(partial(side_table, name, config))
         self._letters = self._side(self._settings.dead_letters)
         self._redone = -1  # version up to which this process has seen to it that letters are where they should be
         if not (self._main.exists() and self._letters.exists()):
@@ -160,7 +160,7 @@ class Replaying:
             bucket=settings.bucket, bucket_columns=bucketers.build(settings.bucket).columns,
             table=settings.table.location, dead_letters=settings.dead_letters, prefix="replay",
             budget=settings.memory.buffer, target_file_size=settings.roll.target_file_size,
-            entropy_bits=settings.table.entropy_bits, s3=self._s3,
+            entropy_bits=settings.table.entropy_bits, hidden=self._main.hidden, s3=self._s3,
         )  # fmt: skip
 
     def _commit(
@@ -181,10 +181,10 @@ class Replaying:
 
     def _read(self, files: Sequence[StagedFile]) -> pa.Table:
         """Read letters that failed again: without their bytes."""
-        filesystem, root = self._letters.store.files()
         columns = [*PROVENANCE.names[:4], "schema_id", "outcome", "error"]
         schema = pa.schema([DEAD_LETTERS.field(name) for name in columns])
-        found = [pq.read_table(f"{root}/{f.path}", columns=columns, filesystem=filesystem).cast(schema) for f in files]
+        opened = (open_file(self._letters.store, file.path) for file in files)
+        found = [pq.read_table(source, columns=columns).cast(schema) for source in opened]
         return pa.concat_tables([schema.empty_table(), *found])
 
     def _discard(self, rounds: Sequence[_Round]) -> None:
@@ -194,7 +194,7 @@ class Replaying:
             (self._letters, [f for one in rounds for f in one.report.dead_letter_files]),
         ):
             for file in files:
-                table.store.delete(file.path)
+                table.store.delete(staged_name(file.path) if table.hidden else file.path)
 
 
 def _moves(

@@ -8,7 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property, lru_cache
+from hashlib import sha256
 from typing import Any
+from urllib.parse import quote, unquote
 from uuid import uuid4
 
 import pyarrow as pa
@@ -22,6 +24,8 @@ from writer.stores.base import Store
 GROUP_ROWS_MAX = 1_000_000
 GROUP_BYTES_MAX = 128 * 2**20  # of Arrow data
 _SHRINK_GUESS = 1.0  # Arrow bytes per Parquet byte, until the first row group has shown it: what random bytes have
+_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+_FOLDER_BYTES_MAX = 255
 _DELTA_ENCODED = {"_offset", "_kafka_time"}
 _SAMPLE_ROWS = 4096  # in which a column with about 40,000 values and more, evenly spread, repeats itself in 1 of 20
 _DISTINCT_SHARE = 0.95
@@ -32,7 +36,7 @@ BucketKey = tuple[str | None, ...]
 class StagedFile:
     """A complete Parquet file that no commit names yet. The event times are the bucket's in this task."""
 
-    path: str  # relative to the table
+    path: str  # relative to the table, once it is committed
     bucket: BucketKey
     rows: int
     bytes: int
@@ -51,19 +55,22 @@ class Destination:
     prefix: str
     target_file_size: int  # bytes
     entropy_bits: int = 0  # of the folder in front of a file's path
+    hidden: bool = False  # write files where readers do not look; their paths say where they will be seen
     opened: list[str] = field(default_factory=list)
 
     def open(self, key: BucketKey) -> tuple[str, Any]:
         """Open a new file in the bucket's directory. Returns its path under the root, and the stream."""
         filesystem, root = self._files
+        folder = hive_folder if self.hidden else _folder
         name = uuid4()
         entropy = [f"{name.int:0128b}"[: self.entropy_bits]] if self.entropy_bits else []
-        folders = [*entropy, *(f"{column}={_safe(value)}" for column, value in zip(self.columns, key, strict=True))]
+        folders = [*entropy, *(folder(column, value) for column, value in zip(self.columns, key, strict=True))]
         path = "/".join([*folders, f"{self.prefix}-{name.hex}.parquet"])
+        at = staged_name(path) if self.hidden else path
         if isinstance(filesystem, fs.LocalFileSystem):  # elsewhere a directory would be an empty object of its own
-            filesystem.create_dir("/".join([root, *folders]), recursive=True)
-        self.opened.append(path)
-        return path, filesystem.open_output_stream(f"{root}/{path}")
+            filesystem.create_dir(f"{root}/{at}".rpartition("/")[0], recursive=True)
+        self.opened.append(at)
+        return path, filesystem.open_output_stream(f"{root}/{at}")
 
     def remove(self) -> None:
         """Remove every file opened here, as far as the storage lets it; what stays is an orphan."""
@@ -199,8 +206,48 @@ def _by_source(rows: pa.Table) -> dict[tuple[str, int], int]:
     return dict(zip(zip(counted["_topic"], counted["_partition"], strict=True), counted["count_all"], strict=True))
 
 
-def _safe(value: str | None) -> str:
-    """A directory name for a bucket's value. The value itself stands in the table's log, so this may lose detail."""
+def _folder(column: str, value: str | None) -> str:
+    """Name a bucket's directory. The value itself stands in the table's log, so this may lose detail."""
     if value is None:
-        return "__HIVE_DEFAULT_PARTITION__"
-    return "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in value)[:80] or "_"
+        return f"{column}={_HIVE_NULL}"
+    safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in value)[:80] or "_"
+    return f"{column}={safe}"
+
+
+def staged_name(path: str) -> str:
+    """Where a file waits for its commit: below a name that Hive's readers pass over, and no *.parquet for the rest."""
+    return f"_headrace/staged/{path.rpartition('/')[2]}.staged"
+
+
+def open_file(store: Store, path: str) -> Any:
+    """Open a file of a table to read it, where it lies: in its place, or still staged. Raises OSError."""
+    filesystem, root = store.files()
+    for at in (path, staged_name(path)):
+        with suppress(FileNotFoundError):
+            return filesystem.open_input_file(f"{root}/{at}")
+    return filesystem.open_input_file(f"{root}/{path}")  # moved between the two looks, or gone
+
+
+def hive_folder(column: str, value: str | None) -> str:
+    """Name a bucket's directory as Hive does: readers take the value from it.
+
+    A value whose name would be longer than file systems allow is cut, with a digest that keeps it apart from others.
+    """
+    if not value:  # Hive has no empty text
+        return f"{column}={_HIVE_NULL}"
+    escaped = [quote(c, safe="") if c.isascii() else c for c in value]
+    if value == _HIVE_NULL:
+        escaped[0] = "%5F"
+    name = f"{column}={''.join(escaped)}"
+    if len(name.encode()) > _FOLDER_BYTES_MAX:
+        digest = "~" + sha256(value.encode()).hexdigest()[:16]
+        while len(f"{column}={''.join(escaped)}{digest}".encode()) > _FOLDER_BYTES_MAX:
+            escaped.pop()
+        name = f"{column}={''.join(escaped)}{digest}"
+    return name
+
+
+def hive_value(folder: str) -> str | None:
+    """Return the bucket's value that a directory's name says."""
+    value = folder.rstrip("/").partition("=")[2]
+    return None if value == _HIVE_NULL else unquote(value)

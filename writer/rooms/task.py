@@ -55,6 +55,7 @@ class TaskPlan:
     target_file_size: int
     topic: str | None = None  # the only one, whose name no batch carries
     entropy_bits: int = 0
+    hidden: bool = False  # files wait for their commit where readers do not look
     s3: S3Settings | None = None
     wire: Wire = CONFLUENT
 
@@ -88,11 +89,14 @@ class Task:
         self._report = Report()
         self._bucketer = bucketers.build(plan.bucket)
         destination = Destination(
-            store_at(plan.table, plan.s3), plan.bucket_columns, plan.prefix, plan.target_file_size, plan.entropy_bits
-        )
+            store_at(plan.table, plan.s3), plan.bucket_columns, plan.prefix, plan.target_file_size, plan.entropy_bits,
+            plan.hidden,
+        )  # fmt: skip
         self._scratch = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
         self._stage = Stage(destination, budget=plan.budget, scratch=self._scratch)
-        letters = Destination(store_at(plan.dead_letters, plan.s3), (), plan.prefix, plan.target_file_size)
+        letters = Destination(
+            store_at(plan.dead_letters, plan.s3), (), plan.prefix, plan.target_file_size, hidden=plan.hidden
+        )
         self._dead = DeadLetterFile(letters, plan.incarnations, plan.now)
         self._decoders: dict[int, tuple[NativeDecoder | None, SingleDecoder]] = {}
         self._counts: defaultdict[Source, Counts] = defaultdict(Counts)

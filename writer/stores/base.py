@@ -100,6 +100,12 @@ class Store(Protocol):
     def copy(self, source: str, target: str) -> None:
         """Put a copy of one object under another name, without carrying it through this process where that can be."""
 
+    def move(self, source: str, target: str) -> bool:
+        """Put an object under another name. At every moment it stands, whole, under one of the two at least.
+
+        False when there is none under the first name. Broken off, it can be done again.
+        """
+
     def delete(self, name: str) -> None:
         """Remove the object, if it is there."""
 

@@ -79,6 +79,16 @@ class LocalStore:
                 os.fsync(file.fileno())
             os.replace(draft, path)  # noqa: PTH105
 
+    def move(self, source: str, target: str) -> bool:
+        """Rename a file."""
+        path = self._path(target)
+        with _told("write", path):
+            os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
+        with _told("move", self._path(source)), suppress(FileNotFoundError):
+            os.replace(self._path(source), path)  # noqa: PTH105
+            return True
+        return False
+
     def delete(self, name: str) -> None:
         """Remove a file, if it is there."""
         path = self._path(name)

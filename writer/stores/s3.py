@@ -138,6 +138,16 @@ class S3Store:
         where = {"Bucket": self._bucket, "Key": self._prefix + target}
         self._tried("copy", target, lambda: self._s3.copy_object(CopySource=origin, **where))
 
+    def move(self, source: str, target: str) -> bool:
+        """Let S3 copy the object, then delete the first."""
+        origin = {"Bucket": self._bucket, "Key": self._prefix + source}
+        where = {"Bucket": self._bucket, "Key": self._prefix + target}
+        copy = partial(self._s3.copy_object, CopySource=origin, **where)
+        if self._tried("copy", target, lambda: self._or_none(copy)) is None:
+            return False
+        self.delete(source)
+        return True
+
     def delete(self, name: str) -> None:
         """Delete the object, if it is there."""
         self._tried("delete", name, lambda: self._s3.delete_object(Bucket=self._bucket, Key=self._prefix + name))

@@ -20,7 +20,7 @@ from writer.surface import lines
 from writer.surface.lines import Column, Sheet, emit, emit_whole, hanging, instant, visible
 from writer.surface.walk import Walk, opened, plain
 from writer.surface.words import iso, plural
-from writer.tables.ledger import DeltaLake
+from writer.tables.formats import side_table
 
 _NUMBERS = re.compile(r"\d[\d.,:TZ-]*")
 _DUMP = 16  # bytes of a line
@@ -152,7 +152,7 @@ def _letters(
     name: str, config: Config, selection: Selection, columns: list[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
     place = config.pipelines[name].dead_letters
-    table = DeltaLake(place, name, s3=config.s3.settings)
+    table = side_table(name, config, place)
     if not table.exists():
         raise HeadraceError(f"pipeline {name!r} has no dead-letter table at {place} yet. `headrace run` makes it.")
     return read(table.store, table.files(table.snapshot().version), selection, columns=columns)

@@ -20,7 +20,7 @@ from writer.surface.lines import emit_whole
 from writer.surface.screen import show
 from writer.surface.words import instant, iso, lost, plural, reason
 from writer.tables.base import Entry
-from writer.tables.ledger import DeltaLake
+from writer.tables.formats import main_table
 from writer.units import show_size
 
 _ROOMS = ("skip", "split", "decode", "conform", "assign", "stage", "columnar")  # in the order of the line
@@ -105,7 +105,7 @@ def told(one: Explained) -> dict[str, Any]:
 
 def _found(config: Config, name: str, batch: int | None, version: int | None) -> Explained:
     place = config.pipelines[name].table.location
-    table = DeltaLake(place, name, s3=config.s3.settings)
+    table = main_table(name, config)
     if not table.exists():
         raise HeadraceError(f"pipeline {name!r} has no table at {place} yet. `headrace run` makes it.")
     entries: list[Entry] = []

@@ -5,8 +5,6 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from deltalake.exceptions import DeltaError
-
 from writer.config import Config
 from writer.errors import HeadraceError
 from writer.frontier import number
@@ -14,9 +12,8 @@ from writer.kafka import Cluster
 from writer.lag import RATE_WINDOW, listen, settle
 from writer.progress import COMMITS_KEPT, Commit, Logs, Sample, Seen, Totals, View, event_time_newest
 from writer.rooms.report import Source
-from writer.tables.base import CommitFailed, Entry, Part
-from writer.tables.ledger import DeltaLake
-from writer.tables.snapshot import DeltaSnapshot
+from writer.tables.base import CommitFailed, Entry, Part, Snapshot
+from writer.tables.formats import main_table
 
 _ENTRIES_LOOKED_AT = 500  # of the table's log, for the totals since the last start
 
@@ -26,14 +23,14 @@ def view(name: str, config: Config, cluster: Cluster, now: datetime) -> View:
     settings = config.pipelines[name]
     state: Seen = "not started"
     trouble: list[str] = []
-    table = DeltaLake(settings.table.location, name, s3=config.s3.settings)
+    table = main_table(name, config)
     snapshot, entries, buckets, frontier, logs = None, list[Entry](), 0, dict[Source, int](), Logs()
     try:
         if table.exists():
             snapshot, buckets = table.snapshot(), len(table.buckets())
         if snapshot is not None and snapshot.epoch > 0:
             state, entries = "unknown", table.history(_ENTRIES_LOOKED_AT)
-    except (CommitFailed, DeltaError, OSError, ValueError) as error:
+    except (CommitFailed, OSError, ValueError) as error:
         state = "unreadable"
         trouble.append(" ".join(str(error).split()))
     try:
@@ -50,7 +47,7 @@ def view(name: str, config: Config, cluster: Cluster, now: datetime) -> View:
 
 
 def heard(
-    cluster: Cluster, topics: list[str], snapshot: DeltaSnapshot | None, now: datetime
+    cluster: Cluster, topics: list[str], snapshot: Snapshot | None, now: datetime
 ) -> tuple[dict[Source, int], Logs]:
     """Ask Kafka for all that a driver would know after some minutes, and the table for the frontier.
 
@@ -79,7 +76,7 @@ def _retention(cluster: Cluster, topics: list[str]) -> Mapping[str, timedelta | 
     return {}
 
 
-def _filled(blank: View, snapshot: DeltaSnapshot, entries: list[Entry]) -> View:
+def _filled(blank: View, snapshot: Snapshot, entries: list[Entry]) -> View:
     """Add what the table's log says: its last commits, and the sums since the last start."""
     batches = [entry for entry in entries if entry.kind == "batch"]
     start = next((i for i, entry in enumerate(entries) if entry.kind == "start"), len(entries))

@@ -17,7 +17,8 @@ from writer.stores.probe import probe
 from writer.surface.finding import Finding, doubtful, failure, good, skipped, wrong
 from writer.surface.http import announcement, asked
 from writer.surface.words import instant, plural
-from writer.tables.ledger import DeltaLake
+from writer.tables.formats import OPENED
+from writer.tables.ledger import LedgerTable
 from writer.units import show_size
 
 _FREE_SHARE_MIN = 0.05  # of a disk; below it somebody should know
@@ -135,23 +136,26 @@ def tables(name: str, pipeline: Pipeline, s3: S3Settings | None = None, *, offli
         ("dead_letters", pipeline.dead_letters, (), ""),
     ):
         away = offline and on_s3(location)
-        yield skipped(check, "--offline") if away else _table(check, name, location, by, words, s3)
+        table = OPENED[pipeline.table.format](location, name, s3=s3)
+        yield skipped(check, "--offline") if away else _table(check, name, location, table, (by, words), s3)
     if not on_s3(pipeline.table.location):
         yield _disk(pipeline)
 
 
 def _table(
-    check: str, name: str, location: str, columns: tuple[str, ...], words: str, s3: S3Settings | None = None
-) -> Finding:
+    check: str, name: str, location: str, table: LedgerTable, bucketing: tuple[tuple[str, ...], str],
+    s3: S3Settings | None,
+) -> Finding:  # fmt: skip
     if not on_s3(location) and not (place := standing(location)).is_dir():
         return wrong(check, f"{place} is a file, so {location} cannot be a table", "Choose another location.")
     try:
         can = _probed(location, s3, exclusive=True)
-        table = DeltaLake(location, name, s3=s3)
         exists = table.exists()
         if exists:
-            table.check_identity(columns, words)
-            _probed(f"{location}/_delta_log", s3, exclusive=True)
+            table.check_identity(*bucketing)
+            _probed(table.log_location, s3, exclusive=True)
+        else:
+            table.check_place()
     except HeadraceError as error:
         return failure(check, error)
     sure = "commits are exclusive there"

@@ -24,7 +24,7 @@ from writer.rooms.report import Counts, Report, Source
 from writer.rooms.singly import SingleDecoder
 from writer.rooms.wire import CONFLUENT, Wire, refusals, shown, split
 from writer.schemas import knows, registered, reserved
-from writer.tables.ledger import DeltaLake
+from writer.tables.formats import main_table
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def opened(name: str, config: Config, schemas: SchemaSource, *, with_table: bool
     pipeline = config.pipelines[name]
     buckets = bucketers.build(pipeline.bucket).columns
     kept, unit = reserved(buckets), str(pipeline.event_time.unit)
-    table = DeltaLake(pipeline.table.location, name, s3=config.s3.settings)
+    table = main_table(name, config)
     have, wire = pa.schema([]), pipeline.wire.fixed
     if with_table and table.exists():
         table.check_identity(buckets, layout(pipeline.bucket))

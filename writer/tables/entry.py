@@ -1,10 +1,14 @@
-"""What an entry of ours says in a Delta log, how it is told from another client's, and which tables take none."""
+"""What an entry of ours says in a table's log, how it is told from another client's, and which tables take none."""
 
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
+from uuid import uuid4
+
+import pyarrow as pa
+from deltalake import Schema
 
 from writer.rooms.columnar import StagedFile
 from writer.rooms.report import file_from_json, file_to_json
@@ -18,6 +22,19 @@ _HARMLESS = {
     "OPTIMIZE", "VACUUM START", "VACUUM END", "ADD COLUMN", "ADD COLUMNS", "SET TBLPROPERTIES", "DELETE",
     "ADD CONSTRAINT", "UPDATE FIELD METADATA", "UPDATE TABLE METADATA", "CREATE TABLE", "REORG",
 }  # fmt: skip
+
+
+def created(name: str, layout: str, columns: pa.Schema, bucket_columns: Sequence[str]) -> list[Action]:
+    """Return the first entry of a table."""
+    now = int(time.time() * 1000)
+    said = {"timestamp": now, "operation": "CREATE TABLE", "operationParameters": {}, "engineInfo": "headrace"}
+    about = {
+        "id": str(uuid4()), "name": name, "description": layout, "format": {"provider": "parquet", "options": {}},
+        "schemaString": Schema.from_arrow(columns).to_json(), "partitionColumns": list(bucket_columns),
+        "configuration": {}, "createdTime": now,
+    }  # fmt: skip
+    protocol = {"minReaderVersion": _READER, "minWriterVersion": _WRITER}
+    return [{"commitInfo": said}, {"protocol": protocol}, {"metaData": about}]
 
 
 def ours(
@@ -86,16 +103,21 @@ def _side(side_files: Mapping[str, Sequence[StagedFile]]) -> dict[str, list[Any]
     return {place: [file_to_json(file) for file in files] for place, files in side_files.items()}
 
 
-def changed(metadata: Action, schema: str, changes: Mapping[str, str], epoch: int | None) -> list[Action]:
+def changed(known: Action, schema: str, changes: Mapping[str, str], epoch: int | None) -> list[Action]:
     """Return the actions of an entry that gives the table other columns; `changes`: place → how."""
     said = {
         "timestamp": int(time.time() * 1000), "operation": "CHANGE COLUMN", "operationParameters": {},
         "isBlindAppend": False, "engineInfo": "headrace",
         "headrace": json.dumps({"kind": "columns", "epoch": epoch, "changes": changes}, ensure_ascii=False),
     }  # fmt: skip
-    layout = metadata["format"]
+    return [{"commitInfo": said}, metadata(known, schemaString=schema)]
+
+
+def metadata(known: Action, **changes: Any) -> Action:
+    """Return the action that changes what a table says of itself."""
+    layout = known["format"]
     plain = {**layout, "options": dict(layout.get("options") or {})}  # a checkpoint has a list of pairs here
-    return [{"commitInfo": said}, {"metaData": {**metadata, "format": plain, "schemaString": schema}}]
+    return {"metaData": {**known, "format": plain, **changes}}
 
 
 def said(actions: Sequence[Action]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:

@@ -1,4 +1,4 @@
-"""Delta Lake: files, ranges and counts in one entry of the table's log.
+"""A table whose log is its ledger: files, ranges and counts in one entry, whatever the format of the table.
 
 Progress is kept as Delta's `txn` actions, one for each part (`<pipeline>/<topic>@<incarnation>/<partition>` → end
 offset) and one for the epoch (`<pipeline>/epoch`). An entry is put right after the version that was checked, or not at
@@ -15,8 +15,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from deltalake import DeltaTable, Schema
-from deltalake.exceptions import CommitFailedError, DeltaError
 
 from writer import faults
 from writer.errors import ConfigError, Fenced
@@ -25,8 +23,7 @@ from writer.ledger.chapter import LedgerUnreadable
 from writer.ledger.deep import DataFile
 from writer.rooms.columnar import BucketKey, StagedFile
 from writer.rooms.report import Span
-from writer.stores.base import NotExclusive, S3Settings
-from writer.stores.location import delta_options, store_at
+from writer.stores.base import NotExclusive
 from writer.tables.base import (
     Adoption,
     Batch,
@@ -52,13 +49,14 @@ from writer.tables.entry import (
     replay_said,
     said,
 )
-from writer.tables.files import listed
-from writer.tables.log import Action, Log, State
-from writer.tables.snapshot import INCARNATIONS, DeltaSnapshot, app_id
+from writer.tables.format import Format
+from writer.tables.log import Action, State
+from writer.tables.snapshot import INCARNATIONS, PipelineSnapshot, app_id
 from writer.tables.withdraw import without
 
 _OWNER = "headrace/"  # with the pipeline's name: the table's name
-_DRAFT_AGE_MAX = timedelta(days=1)  # of an entry that was begun; writing one takes milliseconds
+PATIENCE = timedelta(minutes=2)
+CHECKPOINT_INTERVAL = 50  # versions
 _T = TypeVar("_T")
 
 
@@ -66,31 +64,42 @@ class LostRace(Exception):
     """Another entry stands where ours was to stand."""
 
 
-class DeltaLake:
-    """A Delta table that belongs to one pipeline."""
+class LedgerTable:
+    """A table that belongs to one pipeline, in one of the formats."""
 
     def __init__(
-        self, location: str, pipeline: str, *, patience: timedelta = timedelta(minutes=2),
-        checkpoint_interval: int = 50, s3: S3Settings | None = None,
+        self, form: Format, pipeline: str, *, patience: timedelta = PATIENCE,
+        checkpoint_interval: int = CHECKPOINT_INTERVAL,
     ) -> None:  # fmt: skip
-        """Open or make the handle; `patience` is how long a commit is tried before CommitFailed."""
-        self._location, self._pipeline, self._patience = location, pipeline, patience
-        self._interval = checkpoint_interval
-        self.store = store_at(location, s3)
-        self._log, self._options = Log(location, s3), delta_options(location, s3)
+        """Make the handle; `patience` is how long a commit is tried before CommitFailed."""
+        self._format, self._log, self._location = form, form.log, form.location
+        self._pipeline, self._patience, self._interval = pipeline, patience, checkpoint_interval
+        self.store = form.store
         self._reading = threading.Lock()  # a supervisor asks who owns the table while a batch is on its way
         self._table_id: str | None = None  # of the table that was taken over
         self._tidied = -1  # version at which it was last tried
 
+    @property
+    def hidden(self) -> bool:
+        """Files are to be staged where readers do not look."""
+        return self._format.hidden
+
+    @property
+    def log_location(self) -> str:
+        """Where the entries of the table's log lie."""
+        return self._log.location
+
     def create(self, columns: pa.Schema, bucket_columns: Sequence[str], layout: str = "") -> None:
         """Create the table if there is none. `layout` says in words how rows map to buckets.
 
-        Raises ConfigError when the table is another pipeline's, or is bucketed in another way.
+        Raises ConfigError when the table is another pipeline's, or is bucketed in another way, and when something
+        else lies at its location.
         """
         try:
             if not self._log.exists():
-                self._create(columns, bucket_columns, layout)
-        except (DeltaError, OSError) as error:
+                self.check_place()
+                self._format.create(_OWNER + self._pipeline, layout, columns, bucket_columns)
+        except OSError as error:
             raise ConfigError(f"cannot open or create a table at {self._location}: {_one_line(error)}") from error
         self.check_identity(bucket_columns, layout)
 
@@ -100,6 +109,12 @@ class DeltaLake:
             return self._log.exists()
         except OSError as error:
             raise CommitFailed(f"cannot read the table at {self._location}: {_one_line(error)}") from error
+
+    def check_place(self) -> None:
+        """Raise ConfigError when what lies at the location keeps a table from being made there; OSError."""
+        found = self._format.obstacle()
+        if found and not self._log.exists():
+            raise ConfigError(f"{self._location} holds {found}. Choose a new location, or correct table.format.")
 
     def check_identity(self, bucket_columns: Sequence[str], layout: str = "") -> None:
         """Raise ConfigError when the table is another pipeline's, or is bucketed in another way."""
@@ -122,10 +137,10 @@ class DeltaLake:
                 "location"
             )
 
-    def snapshot(self) -> DeltaSnapshot:
+    def snapshot(self) -> PipelineSnapshot:
         """Read the newest version."""
         try:
-            return DeltaSnapshot(self._state(), self._pipeline)
+            return PipelineSnapshot(self._state(), self._pipeline)
         except OSError as error:
             raise CommitFailed(f"cannot read the table at {self._location}: {_one_line(error)}") from error
 
@@ -136,7 +151,7 @@ class DeltaLake:
     def begin(self, starts: Mapping[Part, int], incarnations: Mapping[str, Sequence[str]], closed: int = 0) -> int:
         """Take the pipeline over with the next epoch."""
 
-        def start(snapshot: DeltaSnapshot) -> int:
+        def start(snapshot: PipelineSnapshot) -> int:
             new = {part: offset for part, offset in starts.items() if snapshot.frontier(part) is None}
             self._take_over(snapshot, new, incarnations, closed, {"kind": "start"})
             return snapshot.epoch + 1
@@ -145,7 +160,7 @@ class DeltaLake:
 
     def adopt(self, snapshot: Snapshot, adoption: Adoption) -> int:
         """Rename incarnations and set the frontier of new parts on exactly this snapshot; raise the epoch."""
-        assert isinstance(snapshot, DeltaSnapshot)
+        assert isinstance(snapshot, PipelineSnapshot)
         assert all(snapshot.frontier(part) is None for part in adoption.starts), "an adoption moves no frontier"
         try:
             about = {"kind": "adopt", **adoption.facts}
@@ -161,7 +176,7 @@ class DeltaLake:
 
     def _take_over(
         self,
-        snapshot: DeltaSnapshot,
+        snapshot: PipelineSnapshot,
         starts: Mapping[Part, int],
         incarnations: Mapping[str, Sequence[str]],
         closed: int,
@@ -175,12 +190,13 @@ class DeltaLake:
         self._table_id = snapshot.state.metadata["id"]
 
     def commit(self, snapshot: Snapshot, batch: Batch) -> int:
-        """Add the files and move the frontier, atomically."""
+        """Add the files and move the frontier, atomically; then readers see the files."""
         values = {f"{self._pipeline}/settled": batch.settled}
         return self._land(snapshot, batch.epoch, batch.ranges, batch.files, values, batch_said(batch))
 
     def record_gap(self, snapshot: Snapshot, gap: Gap) -> int:
         """Move the frontier over lost ranges, atomically, and keep the ticket."""
+        assert isinstance(snapshot, PipelineSnapshot)
         count, offsets = snapshot.gaps  # no other gap comes in between: its range would begin at our frontier
         values = {f"{self._pipeline}/gaps": count + 1, f"{self._pipeline}/gap_offsets": offsets + gap.offsets}
         return self._land(snapshot, gap.epoch, gap.ranges, [], values, gap_said(gap))
@@ -188,7 +204,7 @@ class DeltaLake:
     def replay(self, snapshot: Snapshot, replay: Replay) -> int:
         """Add the rows of dead letters, and say which letters go."""
 
-        def check(newest: DeltaSnapshot) -> None:
+        def check(newest: PipelineSnapshot) -> None:
             if newest.replays != replay.generation:
                 raise Overtaken(
                     f"another replay of pipeline {self._pipeline!r} was committed meanwhile; its letters are read again"
@@ -217,13 +233,32 @@ class DeltaLake:
         files: Sequence[StagedFile],
         values: Mapping[str, int],
         about: Mapping[str, Any],
-        check: Callable[[DeltaSnapshot], None],
+        check: Callable[[PipelineSnapshot], None],
     ) -> int:
-        """Write an entry right after a version that `check` does not refuse, or not at all. Returns where it stands.
+        """Write an entry, and let readers see its files. Returns where it stands."""
+        assert isinstance(snapshot, PipelineSnapshot)
+        version = self._appended(snapshot, files, values, about, check)
+        try:
+            self._format.publish((snapshot.state.metadata["id"], version))
+        except OSError as error:
+            raise CommitFailed(
+                f"version {version} of the table at {self._location} is committed, but its files are not all in their "
+                f"place: {_one_line(error)}. Nothing is lost: the next start puts them there."
+            ) from error
+        return version
+
+    def _appended(
+        self,
+        snapshot: PipelineSnapshot,
+        files: Sequence[StagedFile],
+        values: Mapping[str, int],
+        about: Mapping[str, Any],
+        check: Callable[[PipelineSnapshot], None],
+    ) -> int:
+        """Write an entry right after a version that `check` does not refuse, or not at all.
 
         Whatever another writer puts in between is seen, and checked again.
         """
-        assert isinstance(snapshot, DeltaSnapshot)
         deadline = time.monotonic() + self._patience.total_seconds()
         problem: Exception
         pause = 0.1
@@ -257,7 +292,7 @@ class DeltaLake:
 
     def check_owner(self, snapshot: Snapshot, epoch: int) -> None:
         """Raise Fenced when the pipeline was started again since `epoch`, or another table stands in its place."""
-        assert isinstance(snapshot, DeltaSnapshot)
+        assert isinstance(snapshot, PipelineSnapshot)
         if snapshot.epoch != epoch:
             raise Fenced(
                 f"pipeline {self._pipeline!r} was started again (start {snapshot.epoch}, this is start {epoch}): "
@@ -269,7 +304,7 @@ class DeltaLake:
                 "started. Start it again."
             )
 
-    def _check(self, snapshot: DeltaSnapshot, epoch: int, ranges: Sequence[Range]) -> None:
+    def _check(self, snapshot: PipelineSnapshot, epoch: int, ranges: Sequence[Range]) -> None:
         """Raise Fenced unless the snapshot is still the epoch's, with its frontier where the ranges begin."""
         self.check_owner(snapshot, epoch)
         for r in ranges:
@@ -288,18 +323,18 @@ class DeltaLake:
         Raises Fenced, CommitFailed when another client gave a column a type that ours does not fit.
         """
 
-        def grow(snapshot: DeltaSnapshot) -> None:
+        def grow(snapshot: PipelineSnapshot) -> None:
             if epoch is not None:
                 self.check_owner(snapshot, epoch)
-            metadata = snapshot.state.metadata
+            known = snapshot.state.metadata
             try:
-                schema, changes = grown(metadata["schemaString"], columns)
+                schema, changes = grown(known["schemaString"], columns)
             except Unfit as error:
                 raise CommitFailed(
                     f"the table at {self._location}: {error}. Start again: the next start looks."
                 ) from error
             if changes:
-                self._put(snapshot, changed(metadata, schema, changes, epoch))
+                self._put(snapshot, changed(known, schema, changes, epoch))
 
         self._retried(grow)
 
@@ -329,17 +364,15 @@ class DeltaLake:
     def buckets(self) -> list[BucketKey]:
         """Buckets that have files. Looks at every file of the table."""
         try:
-            table = self._opened()
-        except (DeltaError, OSError) as error:
+            return self._format.buckets(self._state())
+        except OSError as error:
             raise CommitFailed(f"cannot read the table at {self._location}: {_one_line(error)}") from error
-        columns = table.metadata().partition_columns
-        return [tuple(found[column] for column in columns) for found in table.partitions()]
 
     def files(self, version: int) -> list[DataFile]:
         """Files of a version. Looks at every file of the table."""
         try:
-            return listed(DeltaTable(self._location, version=version, storage_options=self._options))
-        except (DeltaError, OSError) as error:
+            return self._format.files(version)
+        except OSError as error:
             raise CommitFailed(f"cannot read the table at {self._location}: {_one_line(error)}") from error
 
     def tidy(self) -> None:
@@ -355,12 +388,8 @@ class DeltaLake:
             self._tidied = version
             book = Book(self.store, state.metadata["id"], self._pipeline)
             book.write((n, actions) for n, actions in self.entries(book.last()) if n <= version)
-            table = self._opened()
-            table.create_checkpoint()
-            if state.configuration.get("delta.enableExpiredLogCleanup") != "false":
-                table.cleanup_metadata()
-            self._log.sweep(before=time.time() - _DRAFT_AGE_MAX.total_seconds())
-        except (DeltaError, OSError, LedgerUnreadable) as error:
+            self._format.tidy(state)
+        except (OSError, LedgerUnreadable) as error:
             raise CommitFailed(f"cannot tidy the table at {self._location}: {_one_line(error)}") from error
 
     def apply_side(
@@ -371,24 +400,29 @@ class DeltaLake:
         In the same commit, the rows of `withdrawn` offsets go.
         """
 
-        def apply(snapshot: DeltaSnapshot) -> None:
+        def apply(snapshot: PipelineSnapshot) -> None:
+            table, at = snapshot.state.place
             if snapshot.applied < version:
                 about = {"kind": "side", "main_version": version}
+                self._format.publish((table, at))  # what is left of a file is read where it lies
                 files_now = self.files(snapshot.version) if withdrawn else []
-                with without(self.store, files_now, withdrawn or {}) as (gone, rest):
+                staged = without(self.store, files_now, withdrawn or {}, hidden=self._format.hidden)
+                with staged as (gone, rest):
                     self._write(snapshot, [*files, *rest], {f"{self._pipeline}/main": version}, about, gone=gone)
+                at += 1
+            self._format.publish((table, at))
 
         self._retried(apply)
 
-    def _retried(self, action: Callable[[DeltaSnapshot], _T]) -> _T:
+    def _retried(self, action: Callable[[PipelineSnapshot], _T]) -> _T:
         """Run an action that may lose a race, on a newer snapshot each time."""
         for tries in range(10):
             try:
                 return action(self.snapshot())
-            except (CommitFailedError, LostRace) as error:
+            except LostRace as error:
                 problem = error
                 time.sleep(random.uniform(0, min(0.02 * 2**tries, 1)))  # noqa: S311 - jitter
-            except (DeltaError, OSError) as error:
+            except OSError as error:
                 raise CommitFailed(f"cannot write to the table at {self._location}: {_one_line(error)}") from error
         raise CommitFailed(
             f"the table at {self._location} changes too fast to write to; ten tries lost the race: {_one_line(problem)}"
@@ -414,21 +448,22 @@ class DeltaLake:
 
     def _write(
         self,
-        snapshot: DeltaSnapshot,
+        snapshot: PipelineSnapshot,
         files: Sequence[StagedFile],
         values: Mapping[str, int],
         about: Mapping[str, Any],
         properties: Mapping[str, str] | None = None,
         gone: Sequence[Action] = (),
     ) -> None:
-        """Append an entry right after the snapshot.
+        self._put(snapshot, ours(snapshot.state, files, values, about, properties, gone))
+
+    def _put(self, snapshot: PipelineSnapshot, actions: Sequence[Action]) -> None:
+        """Append an entry right after the snapshot, once the files of the snapshot are where readers see them.
 
         Raises LostRace when there is one, ForeignChange, ConfigError where none can be exclusive, OSError.
         """
-        self._put(snapshot, ours(snapshot.state, files, values, about, properties, gone))
-
-    def _put(self, snapshot: DeltaSnapshot, actions: Sequence[Action]) -> None:
         check_writable(snapshot.state, self._location)
+        self._format.publish(snapshot.state.place)  # so only the newest entry's files may be out of place
         try:
             with self._reading:
                 written = self._log.append(snapshot.state, actions)
@@ -436,24 +471,6 @@ class DeltaLake:
             raise ConfigError(f"cannot commit to the table at {self._location}: {_one_line(error)}") from error
         if not written:
             raise LostRace(f"another entry follows version {snapshot.version}")
-
-    def _create(self, columns: pa.Schema, bucket_columns: Sequence[str], layout: str) -> None:
-        # Owner and layout stand in the first entry, not in a property set later: of two starts that create the table
-        # at once, the second may write its entry over what the first has set meanwhile.
-        DeltaTable.create(
-            self._location,
-            schema=Schema.from_arrow(columns),
-            partition_by=list(bucket_columns),
-            mode="ignore",
-            name=_OWNER + self._pipeline,
-            description=layout,
-            configuration={"delta.checkpointInterval": str(self._interval)},
-            storage_options=self._options,
-        )
-
-    def _opened(self) -> DeltaTable:
-        """Open the table through delta-rs, which reads an entry for each of its files."""
-        return DeltaTable(self._location, storage_options=self._options)
 
 
 def _one_line(error: Exception) -> str:

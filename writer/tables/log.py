@@ -1,8 +1,8 @@
-"""The log of a Delta table, by its protocol (reader 1, writer 2): followed at its end, and appended to where it ends.
+"""The log of a table, by Delta's protocol (reader 1, writer 2): followed at its end, and appended to where it ends.
 
 A table opened through delta-rs carries an entry for each of its files, and so does each commit: time and memory grow
 with the table. Offsets, owner and columns are all that a commit must know, and they stand in the last checkpoint and
-in the few entries after it. Creating tables, changing columns and writing checkpoints is left to delta-rs.
+in the few entries after it. Creating a Delta table and writing its checkpoints is left to delta-rs.
 (docs/adr/0009-appending-to-the-log.md)
 """
 
@@ -14,13 +14,13 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from writer.stores.base import Mark, S3Settings
-from writer.stores.location import store_at
+from writer.stores.base import Mark, Store
 
 Action = Mapping[str, Any]  # one line of an entry: its kind → what it says
-_CHECKPOINT = re.compile(r"^(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet$")
+_CHECKPOINT = re.compile(r"^(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.(?:parquet|json)$")
 _ENTRY = re.compile(r"^(\d{20})\.json$")
 _KEPT = ("metaData", "protocol")
+_NOTE = "_last_checkpoint"
 
 
 class LogUnreadable(OSError):
@@ -59,17 +59,21 @@ class State:
 
 
 class Log:
-    """The log below a table's location. Not for several threads."""
+    """The log in a folder of its own. Not for several threads."""
 
-    def __init__(self, location: str, s3: S3Settings | None = None) -> None:
-        self._location = location
-        self._store = store_at(f"{location}/_delta_log", s3)
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self._state: State | None = None
         self._mark: Mark | None = None  # of the entry at the state's version, as it was read
 
     def exists(self) -> bool:
         """Tell whether there is an entry or a checkpoint."""
         return any(_ENTRY.match(name) or _CHECKPOINT.match(name) for name in self._store.list())
+
+    @property
+    def location(self) -> str:
+        """Where the entries lie."""
+        return self._store.location
 
     def state(self) -> State:
         """Return the newest state. Raises FileNotFoundError when there is no table, LogUnreadable."""
@@ -85,7 +89,7 @@ class Log:
 
     def checkpointed(self) -> int:
         """Version of the newest checkpoint, as its last writer noted; -1 when nothing, or nonsense, is noted."""
-        noted = self._store.read("_last_checkpoint")
+        noted = self._store.read(_NOTE)
         try:
             return -1 if noted is None else int(json.loads(noted.content)["version"])
         except (ValueError, KeyError, TypeError):
@@ -104,16 +108,33 @@ class Log:
             if actions is not None:
                 yield number, actions
 
+    def create(self, actions: Sequence[Action]) -> bool:
+        """Write the first entry. False when there is one. Raises NotExclusive, OSError as `append` does."""
+        return self._store.put_if_absent(_name(0), _lines(actions))
+
     def append(self, after: State, actions: Sequence[Action]) -> bool:
         """Write the entry that follows `after`, complete or not at all. False when the table is not there any more.
 
         Raises NotExclusive, and OSError when the storage fails; whether the entry was written is then unknown.
         """
-        lines = [json.dumps(action, separators=(",", ":"), ensure_ascii=False) + "\n" for action in actions]
         # Looked at last: below a checkpoint, a place that a clean-up made free takes an entry that nobody reads.
         return self._store.put_if_absent(
-            _name(after.version + 1), "".join(lines).encode(), still=lambda: self.state().place == after.place
+            _name(after.version + 1), _lines(actions), still=lambda: self.state().place == after.place
         )
+
+    def checkpoint(self, state: State) -> None:
+        """Write the state down, so that a reader need not follow the entries up to it. All entries stay.
+
+        Of the checkpoints before it the newest stays, for who is about to read it.
+        """
+        noted = self.checkpointed()
+        moved = [{"txn": {"appId": name, "version": at}} for name, at in state.transactions.items()]
+        actions = [{"protocol": state.protocol}, {"metaData": state.metadata}, *moved]
+        self._store.put(f"{state.version:020}.checkpoint.json", _lines(actions))
+        self._store.put(_NOTE, json.dumps({"version": state.version}).encode())
+        for name in list(self._store.list()):
+            if (found := _CHECKPOINT.match(name)) and int(found[1]) < noted:
+                self._store.delete(name)
 
     def sweep(self, before: float) -> None:
         """Remove drafts of writers that died; `before`: when they were last touched, in seconds since 1970."""
@@ -133,7 +154,7 @@ class Log:
             if found := found or _ENTRY.match(name):
                 newest = max(newest, int(found[1]))
         if newest < 0:
-            raise FileNotFoundError(f"there is no table at {self._location}")
+            raise FileNotFoundError(f"there is no log of a table at {self._store.location}")
         state, problem = State(-1), ""
         for (version, parts), names in sorted(checkpoints.items(), reverse=True):
             if len(names) < parts:
@@ -163,20 +184,29 @@ class Log:
         return state
 
     def _read(self, version: int) -> tuple[list[Action], Mark] | None:
-        found = self._store.read(_name(version))
+        return self._parsed(_name(version), "an entry")
+
+    def _parsed(self, name: str, what: str) -> tuple[list[Action], Mark] | None:
+        found = self._store.read(name)
         if found is None:
             return None
-        path = f"{self._store.location}/{_name(version)}"
+        path = f"{self._store.location}/{name}"
         try:
             actions = [json.loads(line) for line in found.content.split(b"\n") if line.strip()]
         except ValueError as error:
-            raise LogUnreadable(f"{path} is not an entry of a Delta log: {error}") from error
+            raise LogUnreadable(f"{path} is not {what} of a table's log: {error}") from error
         if not all(isinstance(action, dict) for action in actions):
-            raise LogUnreadable(f"{path} is not an entry of a Delta log: a line of it is no action")
+            raise LogUnreadable(f"{path} is not {what} of a table's log: a line of it is no action")
         return actions, found.mark
 
     def _checkpointed(self, name: str) -> Iterator[Action]:
         """Yield the actions of a checkpoint that say something of the table as a whole."""
+        if name.endswith(".json"):
+            read = self._parsed(name, "a checkpoint")
+            if read is None:
+                raise LogUnreadable(f"{self._store.location}/{name} is gone")
+            yield from read[0]
+            return
         filesystem, root = self._store.files()
         columns = ["txn", *_KEPT]
         try:
@@ -187,8 +217,13 @@ class Log:
                     yield {column: {**said, **maps}}
         except (ValueError, KeyError) as error:  # pyarrow's errors are ValueErrors
             path = f"{self._store.location}/{name}"
-            raise LogUnreadable(f"{path} is not a checkpoint of a Delta log: {error}") from error
+            raise LogUnreadable(f"{path} is not a checkpoint of a table's log: {error}") from error
 
 
 def _name(version: int) -> str:
     return f"{version:020}.json"
+
+
+def _lines(actions: Sequence[Action]) -> bytes:
+    lines = [json.dumps(action, separators=(",", ":"), ensure_ascii=False) + "\n" for action in actions]
+    return "".join(lines).encode()

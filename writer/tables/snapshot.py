@@ -1,4 +1,4 @@
-"""One version of a Delta table as a commit sees it: columns, offsets and epochs, its files left aside."""
+"""One version of a table as a commit sees it: columns, offsets and epochs, its files left aside."""
 
 import json
 
@@ -11,8 +11,8 @@ from writer.tables.log import State
 INCARNATIONS = "headrace.incarnations"  # a property of the table
 
 
-class DeltaSnapshot:
-    """One version of a Delta table, its files left aside."""
+class PipelineSnapshot:
+    """One version of a table, its files left aside."""
 
     def __init__(self, state: State, pipeline: str) -> None:
         self.state, self._pipeline = state, pipeline

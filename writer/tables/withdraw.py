@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from writer.ledger.deep import DataFile
 from writer.ledger.letters import among
-from writer.rooms.columnar import Destination, StagedFile, let_go, parquet_writer
+from writer.rooms.columnar import Destination, StagedFile, let_go, open_file, parquet_writer
 from writer.rooms.report import Span
 from writer.rooms.statistics import delta_statistics
 from writer.stores.base import Store
@@ -24,15 +24,16 @@ _PREFIX = "replay"
 
 @contextmanager
 def without(
-    store: Store, files: Sequence[DataFile], offsets: Mapping[Part, Sequence[Span]]
+    store: Store, files: Sequence[DataFile], offsets: Mapping[Part, Sequence[Span]], *, hidden: bool = False
 ) -> Iterator[tuple[list[Action], list[StagedFile]]]:
     """Stage what is left of the files that hold rows at these offsets. Gives their remove actions, and what is staged.
 
     The table has no bucket columns. If the block is left by an exception, what was staged is removed.
+    `hidden`: stage where readers do not look.
     """
     gone: list[Action] = []
     rest: list[StagedFile] = []
-    to = Destination(store, (), _PREFIX, 0)
+    to = Destination(store, (), _PREFIX, 0, hidden=hidden)
     now = datetime.now(UTC)
     try:
         for file in files:
@@ -57,8 +58,7 @@ def _left(
     to: Destination, path: str, offsets: Mapping[Part, Sequence[Span]], now: datetime
 ) -> tuple[bool, StagedFile | None]:
     """Write the rows of a file that stay, if some go. Returns whether some do, and the new file, if rows stay."""
-    filesystem, root = to.store.files()
-    with filesystem.open_input_file(f"{root}/{path}") as source:
+    with open_file(to.store, path) as source:
         file = pq.ParquetFile(source)
         going = sum(int(_going(batch, offsets).sum()) for batch in _batches(file, ["_offset"]))
         if going in (0, file.metadata.num_rows):

@@ -1,0 +1,88 @@
+"""Delta Lake: what delta-rs does for a table. Making it, the log's checkpoints, and the list of its files."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pyarrow as pa
+from deltalake import DeltaTable, Schema
+from deltalake.exceptions import DeltaError
+
+from writer.ledger.deep import DataFile
+from writer.rooms.columnar import BucketKey
+from writer.stores.base import S3Settings
+from writer.stores.location import delta_options, store_at
+from writer.tables.files import listed
+from writer.tables.log import Log, State
+
+_DRAFT_AGE_MAX = timedelta(days=1)  # of an entry that was begun; writing one takes milliseconds
+
+
+class Delta:
+    """A Delta table: readers see a file from the entry on that adds it."""
+
+    hidden = False
+
+    def __init__(self, location: str, checkpoint_interval: int, s3: S3Settings | None = None) -> None:
+        """Take the location; other clients that write to the table are told the interval, in versions."""
+        self._interval = checkpoint_interval
+        self.location, self.store = location, store_at(location, s3)
+        self.log, self._options = Log(store_at(f"{location}/_delta_log", s3)), delta_options(location, s3)
+
+    def obstacle(self) -> str:
+        """Name the table of another format that lies there."""
+        return "a table in Parquet format" if any(self.store.list("_headrace/log")) else ""
+
+    def create(self, name: str, layout: str, columns: pa.Schema, bucket_columns: Sequence[str]) -> None:
+        """Make the table, unless there is one."""
+        # Owner and layout stand in the first entry, not in a property set later: of two starts that create the table
+        # at once, the second may write its entry over what the first has set meanwhile.
+        with _as_os_error():
+            DeltaTable.create(
+                self.location,
+                schema=Schema.from_arrow(columns),
+                partition_by=list(bucket_columns),
+                mode="ignore",
+                name=name,
+                description=layout,
+                configuration={"delta.checkpointInterval": str(self._interval)},
+                storage_options=self._options,
+            )
+
+    def publish(self, place: tuple[str, int]) -> None:
+        """Do nothing: the entry is what readers go by."""
+
+    def buckets(self, _: State) -> list[BucketKey]:
+        """Buckets that have files. Looks at every file of the table."""
+        with _as_os_error():
+            table = self._opened()
+            columns = table.metadata().partition_columns
+            return [tuple(found[column] for column in columns) for found in table.partitions()]
+
+    def files(self, version: int) -> list[DataFile]:
+        """Files that a version of the table names, read through delta-rs."""
+        with _as_os_error():
+            return listed(DeltaTable(self.location, version=version, storage_options=self._options))
+
+    def tidy(self, state: State) -> None:
+        """Write the log's checkpoint, and remove what has outlived its retention."""
+        with _as_os_error():
+            table = self._opened()
+            table.create_checkpoint()
+            if state.configuration.get("delta.enableExpiredLogCleanup") != "false":
+                table.cleanup_metadata()
+        self.log.sweep(before=time.time() - _DRAFT_AGE_MAX.total_seconds())
+
+    def _opened(self) -> DeltaTable:
+        """Open the table through delta-rs, which reads an entry for each of its files."""
+        return DeltaTable(self.location, storage_options=self._options)
+
+
+@contextmanager
+def _as_os_error() -> Iterator[None]:
+    """Raise what delta-rs raises as what every store raises."""
+    try:
+        yield
+    except DeltaError as error:
+        raise OSError(str(error)) from error

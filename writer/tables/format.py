@@ -1,0 +1,54 @@
+"""What differs between table formats: one small protocol, an adapter for each."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+from writer.ledger.deep import DataFile
+from writer.rooms.columnar import BucketKey
+from writer.stores.base import Store
+from writer.tables.log import Log, State
+
+
+class Format(Protocol):
+    """What one table format does in its own way. All operations raise OSError where the storage fails."""
+
+    @property
+    def location(self) -> str:
+        """Where the table lies."""
+
+    @property
+    def store(self) -> Store:
+        """Store of what lies below the location."""
+
+    @property
+    def hidden(self) -> bool:
+        """Files wait for their commit where readers do not look."""
+
+    @property
+    def log(self) -> Log:
+        """The log of the table."""
+
+    def obstacle(self) -> str:
+        """Name what lies at the location and keeps a table of this format from being made there; empty: nothing."""
+
+    def create(self, name: str, layout: str, columns: pa.Schema, bucket_columns: Sequence[str]) -> None:
+        """Make the table, unless another start makes it at the same time."""
+
+    def publish(self, place: tuple[str, int]) -> None:
+        """Let readers see the files that an entry adds, and no longer those that it removes. Safe to run again.
+
+        `place`: id and version of the table.
+
+        The files of all entries before it are published. Raises ForeignChange when one of the files is gone.
+        """
+
+    def buckets(self, state: State) -> list[BucketKey]:
+        """Buckets that have files."""
+
+    def files(self, version: int) -> list[DataFile]:
+        """Files that a version of the table names."""
+
+    def tidy(self, state: State) -> None:
+        """Write the log's checkpoint at this state, and remove what nobody needs any more."""

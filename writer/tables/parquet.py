@@ -1,0 +1,122 @@
+"""Parquet files in Hive's folders, and beside them, out of readers' sight, the ledger that says which of them count.
+
+The ledger is a log like Delta's, below `_headrace/log`. A task writes a file below `_headrace/staged`; an entry adds
+it; then it is moved to its place, where readers see it, whole. No entry follows before all files of the newest one are
+in their place: whoever writes next, this process or the next start, first ends what a crash broke off. So every file
+that a reader sees is committed, and every committed file is seen, but for those of the newest entry, for a moment.
+(docs/adr/0010-parquet-tables.md)
+"""
+
+import json
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from writer import faults
+from writer.ledger.deep import DataFile
+from writer.rooms.columnar import BucketKey, hive_value, staged_name
+from writer.stores.base import Store
+from writer.stores.location import on_s3
+from writer.tables.base import ForeignChange
+from writer.tables.entry import created
+from writer.tables.log import Log, State
+
+LOG = "_headrace/log"
+_PUBLISHED = "_headrace/published.json"  # id and version of the newest entry whose files were all seen in their place
+_FILES = ("remove", "add")
+_MOVES_AT_ONCE = 16  # S3 copies some hundred MB a second for each request
+_DRAFT_AGE_MAX = timedelta(days=1)
+
+
+class Parquet:
+    """A table of Parquet files: readers see a file from the moment on that it is in its place."""
+
+    hidden = True
+
+    def __init__(self, store: Store, log: Store) -> None:
+        """Take the store of the table, and the one of its log."""
+        self.location, self.log = store.location, Log(log)
+        self.store = store
+        self._published: tuple[str, int] | None = None  # where this process knows that nothing is left to do
+
+    def obstacle(self) -> str:
+        """Name what readers would take for rows of the table, or a table of another format."""
+        found = sorted(name for name in self.store.list() if name == "_delta_log/" or not name.startswith(("_", ".")))
+        if "_delta_log/" in found:
+            return "a Delta table"
+        return f"{found[0]}, which readers would take for a part of the table" if found else ""
+
+    def create(self, name: str, layout: str, columns: pa.Schema, bucket_columns: Sequence[str]) -> None:
+        """Write the first entry, unless there is one."""
+        self.log.create(created(name, layout, columns, bucket_columns))
+
+    def publish(self, place: tuple[str, int]) -> None:
+        """Move the files of an entry to their place. Raises ForeignChange when one is in neither place."""
+        if place == self._published or self._noted(place):
+            return
+        actions = self.log.entry(place[1]) or ()
+        gone, paths = ([unquote(action[kind]["path"]) for action in actions if kind in action] for kind in _FILES)
+        for path in gone:  # first: a row that is out of sight for a moment harms less than one that is there twice
+            self.store.delete(path)
+        if gone or paths:
+            with ThreadPoolExecutor(_MOVES_AT_ONCE if on_s3(self.location) else 1) as threads:
+                list(threads.map(lambda path: self._place(path, place[1]), paths))
+            faults.point("after_publish")
+            self.store.put(_PUBLISHED, json.dumps(dict(zip(("table", "version"), place, strict=True))).encode())
+        self._published = place
+
+    def buckets(self, state: State) -> list[BucketKey]:
+        """Buckets that have files, read from the folders."""
+        folders: list[tuple[str, BucketKey]] = [("", ())]
+        for _ in state.metadata["partitionColumns"]:
+            folders = [
+                (at + name, (*key, hive_value(name)))
+                for at, key in folders
+                for name in self.store.list(at)
+                if name.endswith("/") and not name.startswith(("_", "."))
+            ]
+        # A folder of S3 is there by its files alone; to ask each would be a request each.
+        return [key for at, key in folders if on_s3(self.location) or any(self.store.list(at))]
+
+    def files(self, version: int) -> list[DataFile]:
+        """Files that a version names: all that its log has added and not removed. Reads every entry."""
+        found: dict[str, DataFile] = {}
+        for number, actions in self.log.since(-1):
+            for action in actions if number <= version else ():
+                match action:
+                    case {"remove": {"path": path}}:
+                        found.pop(unquote(path), None)
+                    case {"add": {"path": path, "size": size, "stats": stats}}:
+                        said = json.loads(stats)
+                        low, high = (said.get(bound, {}).get("_offset") for bound in ("minValues", "maxValues"))
+                        found[unquote(path)] = DataFile(unquote(path), said.get("numRecords"), low, high, size)
+        return list(found.values())
+
+    def tidy(self, state: State) -> None:
+        """Write the log's checkpoint. Entries stay: they are the table's only history."""
+        self.log.checkpoint(state)
+        self.log.sweep(before=time.time() - _DRAFT_AGE_MAX.total_seconds())
+
+    def _place(self, path: str, version: int) -> None:
+        faults.point("publish")
+        if self.store.move(staged_name(path), path) or self.store.mark(path) is not None:
+            return
+        if self.log.entry(version + 1) is None:  # else another writer saw to it, and the file may be gone by right
+            raise ForeignChange(
+                f"{self.location}/{path} is committed, but it is neither there nor staged: somebody removed it. "
+                "Bring it back, or its rows are lost; then start again."
+            )
+
+    def _noted(self, place: tuple[str, int]) -> bool:
+        """Tell whether the files were seen in their place; who removes one after that knows what they do."""
+        found = self.store.read(_PUBLISHED)
+        try:
+            noted: dict[str, Any] = {} if found is None else json.loads(found.content)
+            return bool(noted.get("table") == place[0] and noted["version"] >= place[1])
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return False  # nonsense: to look again costs little
