@@ -15,14 +15,16 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Field
 
+from tests import hive
 from tests.servers.objects import ObjectServer
 from writer.errors import ConfigError, Fenced
 from writer.rooms.columnar import Destination, StagedFile
 from writer.rooms.statistics import delta_statistics
 from writer.stores.location import delta_options, store_at
 from writer.tables.base import Adoption, Batch, CommitFailed, ForeignChange, Gap, Part, Range
-from writer.tables.formats import delta_table
+from writer.tables.formats import OPENED, delta_table
 from writer.tables.ledger import LedgerTable
+from writer.tables.parquet import Parquet
 
 P0, P1 = Part("clicks", 1, 0), Part("clicks", 1, 1)
 COLUMNS = pa.schema([("id", pa.int64()), ("hour", pa.string())])
@@ -32,15 +34,14 @@ from datetime import UTC, datetime
 from uuid import uuid4
 from tests.contract.test_table import written
 from writer.tables.base import Batch, Part, Range
-from writer.tables.formats import delta_table
-from writer.tables.ledger import LedgerTable
+from writer.tables.formats import OPENED
 
-location, partition, epoch = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-table, part, now = delta_table(location, "events"), Part("clicks", 1, partition), datetime.now(UTC)
+location, partition, epoch, form = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+table, part, now = OPENED[form](location, "events"), Part("clicks", 1, partition), datetime.now(UTC)
 print("ready", flush=True)
 sys.stdin.readline()
 for n in range(25):
-    file = written(location, "x", 1)
+    file = written(location, "x", 1, form)
     version = table.commit(table.snapshot(), Batch(uuid4().hex, epoch, [Range(part, n, n + 1)], [file]))
     print(version, flush=True)
     table.tidy()
@@ -56,22 +57,44 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"{server.bucket()}/lake ü +=&"
 
 
-@pytest.fixture
-def table(location: str) -> LedgerTable:
-    made = delta_table(location, "events", patience=timedelta(seconds=3))
-    made.create(COLUMNS, ["hour"])
-    return made
+@pytest.fixture(params=["delta", "parquet"])
+def form(request: pytest.FixtureRequest) -> str:
+    """Format of a table."""
+    return str(request.param)
 
 
 @pytest.fixture
-def stage(location: str) -> Callable[[int], StagedFile]:
-    return lambda rows: written(location, "2026-11-20T05", rows)
+def table(location: str, form: str) -> LedgerTable:
+    return made(location, form)
 
 
-def written(location: str, hour: str, rows: int) -> StagedFile:
+@pytest.fixture
+def stage(location: str, form: str) -> Callable[[int], StagedFile]:
+    return lambda rows: written(location, "2026-11-20T05", rows, form)
+
+
+@pytest.fixture
+def delta(location: str) -> LedgerTable:
+    """A table that other clients write to as well."""
+    return made(location, "delta")
+
+
+@pytest.fixture
+def add(location: str) -> Callable[[int], StagedFile]:
+    """Stage a file for that one."""
+    return lambda rows: written(location, "2026-11-20T05", rows, "delta")
+
+
+def made(location: str, form: str) -> LedgerTable:
+    table = OPENED[form](location, "events", patience=timedelta(seconds=3))
+    table.create(COLUMNS, ["hour"])
+    return table
+
+
+def written(location: str, hour: str, rows: int, form: str) -> StagedFile:
     """Write a file as a task does."""
     now = datetime(2026, 11, 20, 5, tzinfo=UTC)
-    to = Destination(store_at(location), ("hour",), "test", 2**20)
+    to = Destination(store_at(location), ("hour",), "test", 2**20, hidden=form == "parquet")
     path, sink = to.open((hour,))
     with pq.ParquetWriter(sink, pa.schema([("id", pa.int64())])) as out:
         out.write_table(pa.table({"id": list(range(rows))}))
@@ -95,7 +118,9 @@ def batch(epoch: int, start: int, end: int, *files: StagedFile, part: Part = P0)
 
 
 def rows(table: LedgerTable) -> int:
-    return int(opened(table._location).count())
+    """Count what a reader sees."""
+    parquet = isinstance(table._format, Parquet)
+    return int(hive.seen(table._location).num_rows if parquet else opened(table._location).count())
 
 
 def test_a_start_sets_the_frontier_and_raises_the_epoch(table: LedgerTable) -> None:
@@ -119,15 +144,15 @@ def test_a_start_does_not_move_a_frontier_that_was_set_meanwhile(
 
 
 def test_a_restore_before_an_unanswered_commit_is_still_found_by_the_next_start(
-    table: LedgerTable, stage: Callable[[int], StagedFile]
+    delta: LedgerTable, add: Callable[[int], StagedFile]
 ) -> None:
-    epoch = begun(table)
-    looked = table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
-    opened(table._location).restore(looked - 1)
-    last = Batch(uuid4().hex, epoch, [Range(P0, 10, 20)], [stage(10)], facts={"ranges": []}, settled=looked)
-    table.commit(table.snapshot(), last)
+    epoch = begun(delta)
+    looked = delta.commit(delta.snapshot(), batch(epoch, 0, 10, add(10)))
+    opened(delta._location).restore(looked - 1)
+    last = Batch(uuid4().hex, epoch, [Range(P0, 10, 20)], [add(10)], facts={"ranges": []}, settled=looked)
+    delta.commit(delta.snapshot(), last)
     with pytest.raises(ForeignChange):
-        table.commits_since(table.snapshot().settled)
+        delta.commits_since(delta.snapshot().settled)
 
 
 def test_a_commit_moves_files_and_frontier_together(table: LedgerTable, stage: Callable[[int], StagedFile]) -> None:
@@ -330,23 +355,23 @@ def test_a_storage_that_keeps_failing_is_a_clear_failure(
 
 
 def test_columns_added_between_snapshot_and_commit_do_not_stop_it(
-    table: LedgerTable, stage: Callable[[int], StagedFile]
+    delta: LedgerTable, add: Callable[[int], StagedFile]
 ) -> None:
-    epoch = begun(table)
-    snapshot = table.snapshot()
-    opened(table._location).alter.add_columns([Field("theirs", "string")])
-    table.commit(snapshot, batch(epoch, 0, 10, stage(10)))
-    assert rows(table) == 10
-    assert "theirs" in table.snapshot().columns().names
+    epoch = begun(delta)
+    snapshot = delta.snapshot()
+    opened(delta._location).alter.add_columns([Field("theirs", "string")])
+    delta.commit(snapshot, batch(epoch, 0, 10, add(10)))
+    assert rows(delta) == 10
+    assert "theirs" in delta.snapshot().columns().names
 
 
-def test_a_restore_by_another_client_is_told(table: LedgerTable, stage: Callable[[int], StagedFile]) -> None:
-    epoch = begun(table)
-    first = table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
-    table.commit(table.snapshot(), batch(epoch, 10, 20, stage(10)))
-    opened(table._location).restore(first)
+def test_a_restore_by_another_client_is_told(delta: LedgerTable, add: Callable[[int], StagedFile]) -> None:
+    epoch = begun(delta)
+    first = delta.commit(delta.snapshot(), batch(epoch, 0, 10, add(10)))
+    delta.commit(delta.snapshot(), batch(epoch, 10, 20, add(10)))
+    opened(delta._location).restore(first)
     with pytest.raises(ForeignChange, match="another client ran RESTORE"):
-        table.commits_since(first)
+        delta.commits_since(first)
 
 
 def test_columns_are_added_once(table: LedgerTable) -> None:
@@ -359,19 +384,45 @@ def test_columns_are_added_once(table: LedgerTable) -> None:
     assert table.snapshot().columns().names == ["id", "hour", "price"]
 
 
-def test_a_table_belongs_to_one_pipeline_and_one_bucketing(table: LedgerTable) -> None:
+def test_a_table_belongs_to_one_pipeline_and_one_bucketing(table: LedgerTable, form: str) -> None:
+    again = OPENED[form]
     with pytest.raises(ConfigError, match="belongs to pipeline 'events'"):
-        delta_table(table._location, "other").create(COLUMNS, ["hour"])
+        again(table._location, "other").create(COLUMNS, ["hour"])
     with pytest.raises(ConfigError, match="is bucketed by hour, the configuration says day"):
-        delta_table(table._location, "events").create(COLUMNS, ["day"])
+        again(table._location, "events").create(COLUMNS, ["day"])
     with pytest.raises(ConfigError, match="the configuration says 1 h in Berlin"):
-        delta_table(table._location, "events").create(COLUMNS, ["hour"], "1 h in Berlin")
+        again(table._location, "events").create(COLUMNS, ["hour"], "1 h in Berlin")
 
 
-def test_side_files_are_applied_once(location: str, stage: Callable[[int], StagedFile]) -> None:
+def test_a_table_of_one_format_is_not_opened_as_another(table: LedgerTable, form: str) -> None:
+    other, name = {"delta": ("parquet", "a Delta table"), "parquet": ("delta", "a table in Parquet format")}[form]
+    with pytest.raises(ConfigError, match=f"holds {name}. Choose a new location, or correct table.format"):
+        OPENED[other](table._location, "events").create(COLUMNS, ["hour"])
+
+
+def test_a_table_is_opened_by_the_next_start_as_it_was_made(table: LedgerTable, form: str) -> None:
+    again = OPENED[form](table._location, "events")
+    assert again.exists()
+    again.create(COLUMNS, ["hour"])
+    assert again.snapshot().version == table.snapshot().version == 0
+    assert again.snapshot().columns().equals(COLUMNS)
+
+
+def test_history_and_buckets_say_what_was_committed(
+    table: LedgerTable, location: str, form: str, stage: Callable[[int], StagedFile]
+) -> None:
+    epoch = begun(table)
+    files = [stage(3), written(location, "2026-11-20T06", 4, form)]
+    version = table.commit(table.snapshot(), batch(epoch, 0, 7, *files))
+    assert sorted(table.buckets()) == [("2026-11-20T05",), ("2026-11-20T06",)]
+    assert [(entry.version, entry.kind) for entry in table.history()] == [(version, "batch"), (version - 1, "start")]
+    assert [facts["rows"] for facts in table.recent(5)] == [7]
+
+
+def test_side_files_are_applied_once(location: str, form: str, stage: Callable[[int], StagedFile]) -> None:
     file = stage(5)
     bare = StagedFile(file.path, (), 5, file.bytes, file.statistics, file.event_time_min, file.event_time_max, {})
-    letters = delta_table(location, "events")
+    letters = OPENED[form](location, "events")
     columns = pa.schema([("id", pa.int64())])
     letters.create(columns, [])
     assert letters.snapshot().applied == -1
@@ -380,41 +431,45 @@ def test_side_files_are_applied_once(location: str, stage: Callable[[int], Stage
     assert (letters.snapshot().applied, rows(letters)) == (7, 5)
 
 
-def test_the_log_is_checkpointed_at_the_set_interval(location: str, stage: Callable[[int], StagedFile]) -> None:
-    made = delta_table(location, "events", checkpoint_interval=5)
-    made.create(COLUMNS, ["hour"])
-    epoch = begun(made)
+def test_the_log_is_checkpointed_at_the_set_interval(
+    location: str, form: str, stage: Callable[[int], StagedFile]
+) -> None:
+    table = OPENED[form](location, "events", checkpoint_interval=5)
+    table.create(COLUMNS, ["hour"])
+    epoch = begun(table)
     for n in range(8):
-        made.commit(made.snapshot(), batch(epoch, n * 10, n * 10 + 10, stage(10)))
-        made.tidy()
-    assert [name for name in store_at(location).list("_delta_log") if name.endswith(".checkpoint.parquet")]
-    assert (rows(made), made.snapshot().frontier(P0), made.snapshot().epoch) == (80, 80, 1)
+        table.commit(table.snapshot(), batch(epoch, n * 10, n * 10 + 10, stage(10)))
+        table.tidy()
+    assert [name for name in store_at(table.log_location).list() if ".checkpoint." in name]
+    assert (rows(table), table.snapshot().frontier(P0), table.snapshot().epoch) == (80, 80, 1)
+    fresh = OPENED[form](location, "events").snapshot()
+    assert (fresh.frontier(P0), fresh.epoch, fresh.version) == (80, 1, table.snapshot().version)
 
 
-def test_the_protocol_stays_where_every_engine_reads(table: LedgerTable) -> None:
-    protocol = opened(table._location).protocol()
+def test_the_protocol_stays_where_every_engine_reads(delta: LedgerTable) -> None:
+    protocol = opened(delta._location).protocol()
     assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)
 
 
-def test_of_four_processes_that_race_every_commit_lands_once(tmp_path: Path) -> None:
-    race(str(tmp_path / "lake"))
+def test_of_four_processes_that_race_every_commit_lands_once(tmp_path: Path, form: str) -> None:
+    race(str(tmp_path / "lake"), form)
 
 
 @pytest.mark.slow
-def test_of_four_processes_that_race_on_s3_every_commit_lands_once(on_s3: ObjectServer) -> None:
-    race(f"{on_s3.bucket()}/lake")
+def test_of_four_processes_that_race_on_s3_every_commit_lands_once(on_s3: ObjectServer, form: str) -> None:
+    race(f"{on_s3.bucket()}/lake", form)
 
 
-def race(location: str) -> None:
-    """Commit from four processes at once. Another client changes the table meanwhile, and the racers tidy it."""
-    made = delta_table(location, "events", checkpoint_interval=20)
+def race(location: str, form: str) -> None:
+    """Commit from four processes at once, which tidy it. Another client changes a Delta table meanwhile."""
+    made = OPENED[form](location, "events", checkpoint_interval=20)
     made.create(COLUMNS, ["hour"])
     parts = [Part("clicks", 1, partition) for partition in range(4)]
     epoch = made.begin(dict.fromkeys(parts, 0), {"clicks": ["uuid-1"]})
     begun = made.snapshot().version
     racers = [
         subprocess.Popen(
-            [sys.executable, "-c", RACER, location, str(part.partition), str(epoch)],
+            [sys.executable, "-c", RACER, location, str(part.partition), str(epoch), form],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
         for part in parts
@@ -428,7 +483,7 @@ def race(location: str) -> None:
             racer.stdin.write("go\n")
             racer.stdin.flush()
         foreign = 0
-        while racers[0].poll() is None and foreign < 10:
+        while form == "delta" and racers[0].poll() is None and foreign < 10:
             opened(location).alter.set_table_properties({"note": str(foreign)}, raise_if_not_exists=False)
             foreign += 1
             time.sleep(0.02)
@@ -445,11 +500,12 @@ def race(location: str) -> None:
     last = made.snapshot()
     assert last.version == begun + 100 + foreign  # dense: no version without an entry of somebody's
     assert [last.frontier(part) for part in parts] == [25] * 4
-    theirs = opened(location)
-    assert (theirs.version(), theirs.count()) == (last.version, 100)
-    fresh = delta_table(location, "events").snapshot()  # from a checkpoint
+    assert rows(made) == 100
+    if form == "delta":
+        assert opened(location).version() == last.version
+    fresh = OPENED[form](location, "events").snapshot()  # from a checkpoint
     assert [fresh.frontier(part) for part in parts] == [25] * 4
-    assert not [name for name in store_at(location).list("_delta_log") if name.startswith(".")]
+    assert not [name for name in store_at(made.log_location).list() if name.startswith(".")]
 
 
 def test_a_commit_costs_the_same_in_a_table_of_20_000_files(tmp_path: Path) -> None:
