@@ -236,8 +236,6 @@ def hive_folder(column: str, value: str | None) -> str:
     if not value:  # Hive has no empty text
         return f"{column}={_HIVE_NULL}"
     escaped = [quote(c, safe="") if c.isascii() else c for c in value]
-    if value == _HIVE_NULL:
-        escaped[0] = "%5F"
     name = f"{column}={''.join(escaped)}"
     if len(name.encode()) > _FOLDER_BYTES_MAX:
         digest = "~" + sha256(value.encode()).hexdigest()[:16]

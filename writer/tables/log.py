@@ -129,7 +129,7 @@ class Log:
         """
         noted = self.checkpointed()
         moved = [{"txn": {"appId": name, "version": at}} for name, at in state.transactions.items()]
-        actions = [{"protocol": state.protocol}, {"metaData": state.metadata}, *moved]
+        actions: list[Action] = [{"protocol": state.protocol}, {"metaData": state.metadata}, *moved]
         self._store.put(f"{state.version:020}.checkpoint.json", _lines(actions))
         self._store.put(_NOTE, json.dumps({"version": state.version}).encode())
         for name in list(self._store.list()):
