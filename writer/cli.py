@@ -69,6 +69,7 @@ def demo(
         Path | None, typer.Option("--keep", help="Put lake, logs and configuration here and keep them.")
     ] = None,
     events: Annotated[int, typer.Option("--events", min=1000, help="How many events to produce.")] = 200_000,
+    form: Annotated[Literal["delta", "parquet"], typer.Option("--format", help="Format of the table.")] = "delta",
     hold: Annotated[
         bool | None,
         typer.Option(
@@ -89,7 +90,7 @@ def demo(
     """
     from writer.demo.show import show
 
-    raise typer.Exit(show(events, keep, hold=hold))
+    raise typer.Exit(show(events, keep, form=form, hold=hold))
 
 
 @app.command()

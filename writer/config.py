@@ -28,6 +28,9 @@ _HIVE_COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _COPIED_MAX = 4 * 2**30  # S3 copies up to 5 GiB at once; a file may exceed its target by a row group
 
 
+TableFormat = Literal["delta", "parquet"]
+
+
 class Strict(BaseModel):
     """A section that refuses keys it does not know, and says which one was probably meant."""
 
@@ -155,7 +158,7 @@ class Table(Strict):
     """The table of a pipeline. A table belongs to exactly one pipeline."""
 
     location: Place = Field(description="absolute path of the table's directory, or s3://bucket/folder")
-    format: Literal["delta", "parquet"] = Field(
+    format: TableFormat = Field(
         "delta", description="delta: Delta Lake; parquet: plain files in Hive's folders (docs/TABLES.md)"
     )
     dead_letters: Place | None = Field(

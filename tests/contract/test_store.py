@@ -152,6 +152,18 @@ def test_a_copy_stands_for_itself(store: Store) -> None:
     assert content(store, "b/c") == b"one"
 
 
+def test_what_is_moved_stands_under_its_new_name_alone(store: Store) -> None:
+    store.put("staged/a", b"one")
+    store.put("b/c", b"old")
+    assert store.move("staged/a", "b/c")
+    assert (content(store, "b/c"), store.read("staged/a")) == (b"one", None)
+    assert not store.move("staged/a", "b/c")
+    assert not store.move("staged/a", f"new/{ODD}")
+    assert (content(store, "b/c"), store.read(f"new/{ODD}")) == (b"one", None)
+    assert store.move("b/c", f"new/{ODD}")
+    assert (content(store, f"new/{ODD}"), store.read("b/c")) == (b"one", None)
+
+
 def test_large_files_lie_below_the_same_location(store: Store) -> None:
     filesystem, root = store.files()
     rows = pa.table({"id": list(range(1_000))})

@@ -19,7 +19,7 @@ from writer.demo import account, panel
 from writer.demo.gauge import Lag, Rate
 from writer.demo.given import Given
 from writer.demo.ground import Interruption, Stopped
-from writer.demo.lake import DeltaLog
+from writer.demo.lake import TableLog
 from writer.demo.panel import View
 from writer.demo.screen import Screen
 from writer.demo.stay import question
@@ -74,7 +74,7 @@ def commit(place, hours, *, facts=None, **txn):
 
 def test_the_log_is_followed_as_it_grows(tmp_path):
     place = tmp_path / "lake" / "a table"
-    log = DeltaLog(place)
+    log = TableLog(place)
     assert not log.follow()
     assert (log.version, log.files, log.commits) == (-1, {}, [])
     commit(place, ["h1", "h2"], facts={"kind": "start"}, epoch=1)

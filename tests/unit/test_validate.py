@@ -184,7 +184,7 @@ def test_a_place_that_takes_no_files_is_named(tmp_path):
     with pytest.raises(ProbeFailed, match=r"/proc cannot be used: cannot write /proc/\.headrace-probe-"):
         probe(LocalStore("/proc"), exclusive=True)
     (tmp_path / "file").write_text("")
-    assert "is a file" in places._table("table", "clicks", f"{tmp_path}/file/t", (), "").message
+    assert "is a file" in places._table("table", "clicks", delta_table(f"{tmp_path}/file/t", "clicks"), (), "").message
 
 
 def test_places_that_do_not_exist_yet_are_fine_and_stay_so(tmp_path):

@@ -182,9 +182,9 @@ def _titled(title: str) -> Table:
 
 
 def _files(location: Path) -> list[Path]:
-    """Files of the table's newest version; none if there is no table."""
+    """Files of a table: those that a Delta table's newest version names, or else those in its folders."""
     if not DeltaTable.is_deltatable(str(location)):
-        return []
+        return sorted(location.rglob("*.parquet"))
     return [location / unquote(path) for path in pa.table(DeltaTable(location).get_add_actions())["path"].to_pylist()]
 
 

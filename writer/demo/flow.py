@@ -144,7 +144,7 @@ def configuration(events: int, stack: Stack, ground: Ground) -> str:
             "pipelines": {
                 PIPELINE: {
                     "topics": list(TOPICS),
-                    "table": {"location": str(ground.lake)},
+                    "table": {"location": str(ground.lake), "format": ground.format},
                     "event_time": {"field": "event_time"},
                     "bucket": {"type": "event_time", "width": "1 h"},
                     "commit": {

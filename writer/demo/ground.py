@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from writer.config import TableFormat
 from writer.embedded import ServerFailed, Stack
 from writer.embedded.process import Process
 from writer.errors import ConfigError
@@ -129,8 +130,9 @@ class Writer(Process):
 class Ground:
     """Where the demo lives. Nothing happens before `make`; `clear` may be called at any time, in any state."""
 
-    def __init__(self, keep: Path | None) -> None:
-        """Raise ConfigError if `keep` holds something already."""
+    def __init__(self, keep: Path | None, form: TableFormat = "delta") -> None:
+        """Take the format of the table. Raise ConfigError if `keep` holds something already."""
+        self.format = form
         name = f"headrace-demo-{secrets.token_hex(4)}"  # known before it exists, so that it can always be removed
         self.directory = (keep or Path(tempfile.gettempdir()) / name).absolute()
         self.config = self.directory / "headrace.yaml"

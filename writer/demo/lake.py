@@ -1,4 +1,4 @@
-"""What the demo's lake holds at a moment: its Delta log, followed entry by entry, its files with it."""
+"""What the demo's lake holds at a moment: a table's log, followed entry by entry, its files with it."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from writer.stores.location import store_at
+from writer.tables import delta, parquet
 from writer.tables.log import Action, Log
 
 
@@ -35,11 +36,11 @@ class Commit:
         return sum(part.get(outcome, 0) for part in self.facts["ranges"])
 
 
-class DeltaLog:
-    """A table's log as far as it has been read. Without a table, it is empty."""
+class TableLog:
+    """The log of a table of either format, as far as it has been read. Without a table, it is empty."""
 
     def __init__(self, location: Path) -> None:
-        self._log = Log(store_at(f"{location}/_delta_log"))
+        self._logs = [Log(store_at(f"{location}/{folder}")) for folder in (delta.LOG, parquet.LOG)]
         self.version = -1
         self.files: dict[str, File] = {}
         self.transactions: dict[str, int] = {}  # `txn` id → version
@@ -49,7 +50,7 @@ class DeltaLog:
     def follow(self) -> bool:
         """Read the entries that are new. Returns whether there were any."""
         before = self.version
-        while (actions := self._log.entry(self.version + 1)) is not None:
+        while (actions := self._entry(self.version + 1)) is not None:
             self._read(actions)
             self.version += 1
         return self.version > before
@@ -63,6 +64,9 @@ class DeltaLog:
     def buckets(self) -> frozenset[str]:
         """Buckets that have a file."""
         return frozenset(file.bucket for file in self.files.values() if file.bucket is not None)
+
+    def _entry(self, version: int) -> Sequence[Action] | None:
+        return next((found for log in self._logs if (found := log.entry(version)) is not None), None)
 
     def _read(self, actions: Sequence[Action]) -> None:
         added: dict[str, File] = {}

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from writer import artifacts
 from writer.artifacts import JavaMissing
+from writer.config import TableFormat
 from writer.demo import account
 from writer.demo.account import Account
 from writer.demo.flow import PIPELINE, TOPICS, Flow, configuration, create_topics
@@ -24,10 +25,18 @@ from writer.embedded import ServerFailed, Stack
 from writer.embedded.registry import JAVA_MIN
 from writer.errors import ConfigError
 
+_FORMATS = {"delta": "Delta", "parquet": "Parquet files"}
 DRAINED_WITHIN = timedelta(seconds=60)  # seen: 2 s
 
 
-def show(events: int, keep: Path | None, *, hold: bool | None = None, screen: Screen | None = None) -> int:
+def show(
+    events: int,
+    keep: Path | None,
+    *,
+    form: TableFormat = "delta",
+    hold: bool | None = None,
+    screen: Screen | None = None,
+) -> int:
     """Play the demo with `events` messages. Returns 0 when every one is accounted for, 1 if not, 128 + n on signal n.
 
     With `hold`, everything stays up after the account until a signal comes; by default it does when `keep` is given and
@@ -39,7 +48,7 @@ def show(events: int, keep: Path | None, *, hold: bool | None = None, screen: Sc
     screen = screen or Screen(Console(highlight=False))
     if hold is None:
         hold = keep is not None and screen.moves and sys.stdin.isatty()
-    ground = Ground(keep)
+    ground = Ground(keep, form)
     interruption = Interruption()
     adds_up: bool | None = None
     try:
@@ -133,7 +142,7 @@ def _say_what_runs_where(events: int, stack: Stack, ground: Ground, screen: Scre
         ("broker", f"Kafka {version['kafka']} at {stack.broker.bootstrap}, topics {topics}"),
         ("registry", f"Apicurio {version['registry']} at {stack.registry.url}"),
         ("writer", f"headrace run {ground.config}"),
-        ("lake", f"Delta in hourly buckets, {ground.lake}"),
+        ("lake", f"{_FORMATS[ground.format]} in hourly buckets, {ground.lake}"),
     ):
         screen.say(Text.assemble((f"  {name:<10}", "bold"), place))
     screen.say()

@@ -16,6 +16,7 @@ from writer.demo.screen import Screen
 from writer.demo.watch import Watch
 from writer.embedded import Stack
 from writer.kafka import Cluster
+from writer.tables import parquet
 
 _ANSWER = timedelta(seconds=10)
 _FOREVER = timedelta(days=365)
@@ -69,13 +70,17 @@ def looks(ground: Ground) -> list[list[str]]:
 
 def question(lake: Path) -> Text:
     """Return a command that asks DuckDB."""
-    query = "SELECT hour, _topic, count(*) AS rows FROM events GROUP BY ALL ORDER BY ALL"
-    code = [
-        "",
-        "import duckdb, deltalake",
-        f"events = deltalake.DeltaTable({json.dumps(str(lake))}).to_pyarrow_dataset()",
-        f'duckdb.sql("{query}").show()',
-    ]
+    query = "SELECT hour, _topic, count(*) AS rows FROM {} GROUP BY ALL ORDER BY ALL"
+    if (lake / parquet.LOG).is_dir():
+        files = f"read_parquet('{lake}/*/*.parquet', union_by_name=true, hive_types_autocast=false)"
+        code = ["", "import duckdb", f"duckdb.sql({json.dumps(query.format(files))}).show()"]
+    else:
+        code = [
+            "",
+            "import duckdb, deltalake",
+            f"events = deltalake.DeltaTable({json.dumps(str(lake))}).to_pyarrow_dataset()",
+            f'duckdb.sql("{query.format("events")}").show()',
+        ]
     return _headed("ask DuckDB", [sys.executable, "-c", "\n".join(code)])
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from writer.demo.gauge import Lag, Rate
-from writer.demo.lake import Commit, DeltaLog
+from writer.demo.lake import Commit, TableLog
 from writer.demo.panel import View
 from writer.demo.screen import Screen
 from writer.rooms.report import Source
@@ -22,7 +22,7 @@ class Watch:
     """Follows the logs of both tables, and shows on the screen how far they are."""
 
     def __init__(self, lake: Path, dead_letters: Path, pipeline: str, screen: Screen, *, title: str) -> None:
-        self._table, self._letters = DeltaLog(lake), DeltaLog(dead_letters)
+        self._table, self._letters = TableLog(lake), TableLog(dead_letters)
         self._pipeline, self._screen = pipeline, screen
         self._in, self._out, self._lag = Rate(_WINDOW_S), Rate(_WINDOW_S), Lag()
         self._looked = float("-inf")

@@ -137,22 +137,22 @@ def tables(name: str, pipeline: Pipeline, s3: S3Settings | None = None, *, offli
     ):
         away = offline and on_s3(location)
         table = OPENED[pipeline.table.format](location, name, s3=s3)
-        yield skipped(check, "--offline") if away else _table(check, name, location, table, (by, words), s3)
+        yield skipped(check, "--offline") if away else _table(check, name, table, by, words, s3)
     if not on_s3(pipeline.table.location):
         yield _disk(pipeline)
 
 
 def _table(
-    check: str, name: str, location: str, table: LedgerTable, bucketing: tuple[tuple[str, ...], str],
-    s3: S3Settings | None,
-) -> Finding:  # fmt: skip
+    check: str, name: str, table: LedgerTable, columns: tuple[str, ...], words: str, s3: S3Settings | None = None
+) -> Finding:
+    location = table.location
     if not on_s3(location) and not (place := standing(location)).is_dir():
         return wrong(check, f"{place} is a file, so {location} cannot be a table", "Choose another location.")
     try:
         can = _probed(location, s3, exclusive=True)
         exists = table.exists()
         if exists:
-            table.check_identity(*bucketing)
+            table.check_identity(columns, words)
             _probed(table.log_location, s3, exclusive=True)
         else:
             table.check_place()

@@ -16,6 +16,7 @@ from writer.stores.location import delta_options, store_at
 from writer.tables.files import listed
 from writer.tables.log import Log, State
 
+LOG = "_delta_log"
 _DRAFT_AGE_MAX = timedelta(days=1)  # of an entry that was begun; writing one takes milliseconds
 
 
@@ -28,7 +29,7 @@ class Delta:
         """Take the location; other clients that write to the table are told the interval, in versions."""
         self._interval = checkpoint_interval
         self.location, self.store = location, store_at(location, s3)
-        self.log, self._options = Log(store_at(f"{location}/_delta_log", s3)), delta_options(location, s3)
+        self.log, self._options = Log(store_at(f"{location}/{LOG}", s3)), delta_options(location, s3)
 
     def obstacle(self) -> str:
         """Name the table of another format that lies there."""

@@ -85,6 +85,11 @@ class LedgerTable:
         return self._format.hidden
 
     @property
+    def location(self) -> str:
+        """Where the table lies."""
+        return self._location
+
+    @property
     def log_location(self) -> str:
         """Where the entries of the table's log lie."""
         return self._log.location
