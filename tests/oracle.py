@@ -1,5 +1,6 @@
 """What a reader finds in the lake, worked out without headrace and without delta-rs: the log replayed by hand, DuckDB
-over the files. The judge of every crash test.
+over the files: those that a Delta log names, and all that lie in the folders of a Parquet table. The judge of every
+crash test.
 """
 
 import json
@@ -28,7 +29,7 @@ def replay(table: Path) -> Log:
     files: dict[str, dict[str, str | None]] = {}
     frontier: dict[str, int] = {}
     commits: list[dict[str, object]] = []
-    entries = sorted((table / "_delta_log").glob("*.json"))
+    entries = sorted((_parquet(table) or table / "_delta_log").glob("[0-9]*[0-9].json"))
     assert [int(e.stem) for e in entries] == list(range(len(entries))), "a version is missing in the log"
     for entry in entries:
         for line in entry.read_text().splitlines():
@@ -46,11 +47,22 @@ def replay(table: Path) -> Log:
 
 
 def rows(table: Path, what: str, tail: str = "") -> list[tuple[object, ...]]:
-    """Ask DuckDB over the files that the log names: `SELECT what FROM files tail`."""
-    files = [str(table / path) for path in replay(table).files] if table.exists() else []
+    """Ask DuckDB over the files that readers see: `SELECT what FROM files tail`."""
+    files = _files(table)
     if not files:
         return []
     return duckdb.execute(f"SELECT {what} FROM read_parquet($1, union_by_name=true) {tail}", [files]).fetchall()
+
+
+def _parquet(table: Path) -> Path | None:
+    log = table / "_headrace" / "log"
+    return log if log.is_dir() else None
+
+
+def _files(table: Path) -> list[str]:
+    if _parquet(table):
+        return [str(file) for file in table.rglob("*.parquet")]
+    return [str(table / path) for path in replay(table).files] if table.exists() else []
 
 
 def offsets(table: Path) -> dict[Source, list[int]]:
@@ -115,5 +127,5 @@ def _difference(found: Iterable[int], end: int) -> str:
 
 def describe(table: Path) -> list[tuple[object, ...]]:
     """Columns of the table, as DuckDB sees them over all its files."""
-    files = [str(table / path) for path in replay(table).files]
+    files = _files(table)
     return duckdb.execute("DESCRIBE SELECT * FROM read_parquet($1, union_by_name=true)", [files]).fetchall()

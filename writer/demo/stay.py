@@ -72,7 +72,8 @@ def question(lake: Path) -> Text:
     """Return a command that asks DuckDB."""
     query = "SELECT hour, _topic, count(*) AS rows FROM {} GROUP BY ALL ORDER BY ALL"
     if (lake / parquet.LOG).is_dir():
-        files = f"read_parquet('{lake}/*/*.parquet', union_by_name=true, hive_types_autocast=false)"
+        quoted = str(lake).replace("'", "''")
+        files = f"read_parquet('{quoted}/*/*.parquet', union_by_name=true, hive_types_autocast=false)"
         code = ["", "import duckdb", f"duckdb.sql({json.dumps(query.format(files))}).show()"]
     else:
         code = [

@@ -1,0 +1,48 @@
+"""A Parquet table under kill -9 at every moment of commit and publication: whoever reads its folders sees it exact."""
+
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from tests import hive, oracle
+from tests.writing import Site
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+MakeTopic = Callable[..., str]
+POINTS = ("before_commit:1", "after_commit:2", "publish:1", "publish:2", "after_publish:1", "before_redo:1")
+
+
+def test_a_parquet_table_is_exact_for_readers_of_its_folders_whenever_its_writer_is_killed(
+    site: Site, topic: MakeTopic
+) -> None:
+    name = topic(2)
+    lake = site.pipeline("events", [name], commit={"max_records": 1_000})
+    site.pipelines["events"]["table"]["format"] = "parquet"
+    for round_, point in enumerate(POINTS):
+        site.fill(name, 2_000, seed=round_, broken=3)
+        site.once(env={"HEADRACE_FAULT": point}, code=-signal.SIGKILL)
+        oracle.check_rows(lake, "events")
+    site.once()
+    ends = site.ends(name)
+    oracle.check(lake, "events", ends)
+    ((rows, distinct, buckets),) = hive.asked(
+        str(lake), "count(*), count(DISTINCT (_topic, _incarnation, _partition, _offset)), count(DISTINCT hour)"
+    )
+    letters = hive.asked(f"{lake}_dead_letters", "count(*)")[0][0]
+    assert rows == distinct
+    assert rows + letters == sum(ends.values())  # type: ignore[operator]
+    assert hive.seen(str(lake)).num_rows == rows
+    assert _by_spark(str(lake)) == (rows, buckets)
+
+
+def _by_spark(location: str) -> tuple[int, int]:
+    """Count rows and buckets as Spark does, told nothing but where to look."""
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", value=False).getOrCreate()
+    try:
+        found = spark.read.parquet(location)
+        return found.count(), found.select("hour").distinct().count()
+    finally:
+        spark.stop()
