@@ -6,9 +6,10 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from writer.rooms.columnar import StagedFile
+from writer.rooms.columnar import StagedFile, staged_name
+from writer.stores.location import store_at
 from writer.tables.base import Batch, Part, Range
-from writer.tables.formats import delta_table
+from writer.tables.formats import OPENED
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 PARTS = [Part("clicks", 1, 0), Part("clicks", 1, 1)]
@@ -38,8 +39,8 @@ def facts(start: int, end: int, **changes):
 class Lake:
     """A table, written as the writer does."""
 
-    def __init__(self, location: str) -> None:
-        self.table = delta_table(location, "clicks")
+    def __init__(self, location: str, form: str = "delta") -> None:
+        self.table = OPENED[form](location, "clicks")
         self.table.create(pa.schema([("id", pa.int64()), ("hour", pa.string())]), ["hour"])
         self.epoch = 0
 
@@ -50,6 +51,7 @@ class Lake:
         file = StagedFile(
             f"hour={hour}/{uuid4().hex}.parquet", (hour,), end - start, 50, "{}", NOON, NOON, {("clicks", 0): 1}
         )
+        store_at(self.table.location).put(staged_name(file.path), b"")
         about = {name: value for name, value in facts(start, end, **changes).items() if value is not ABSENT}
         planned = Batch(uuid4().hex, self.epoch, [Range(PARTS[0], start, end)], [file], facts=about)
         return self.table.commit(self.table.snapshot(), planned)

@@ -10,6 +10,7 @@ import yaml
 from writer.config import Config, layout, load
 from writer.errors import ConfigError
 
+PARQUET = {"location": "/lake", "format": "parquet"}
 SECRET = "hunter2-not-to-be-shown"
 
 
@@ -108,6 +109,12 @@ def test_a_fault_outside_the_pipelines_is_named_with_its_place_and_mend(file, se
         ({"table": {"location": "s3://k:s@lake/c"}}, ["table.location:", "write it as s3://bucket/folder"]),
         ({"table": {"location": "/lake", "entropy_bits": 17}}, ["table.entropy_bits:", "less than or equal to 16"]),
         ({"table": {"location": "/lake", "format": "iceberg"}}, ["pipelines.clicks.table.format:", "'delta'"]),
+        ({"table": {**PARQUET, "entropy_bits": 8}}, ["pipelines.clicks:", "table.entropy_bits would hide the buckets"]),
+        ({"table": PARQUET, "roll": {"target_file_size": "5 GiB"}}, ["clicks:", "target_file_size is at most 4 GiB"]),
+        (
+            {"table": PARQUET, "bucket": {"type": "event_time", "width": "1 h", "column": "_h"}},
+            ["clicks:", "bucket column '_h' cannot name folders", "begin it with a letter"],
+        ),
         ({"table": {"location": "/lake", "checkpoint_interval": 0}}, ["table.checkpoint_interval:", "greater than"]),
         ({"commit": {"max_records": 0}}, ["pipelines.clicks.commit.max_records:", "greater than"]),
         ({"roll": {"target_file_size": 0}}, ["pipelines.clicks.roll.target_file_size:", "'128 MiB'"]),

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
 from rich.console import Console
@@ -24,6 +25,10 @@ from writer.demo.panel import View
 from writer.demo.screen import Screen
 from writer.demo.stay import question
 from writer.embedded import events
+from writer.rooms.columnar import Destination, StagedFile
+from writer.stores.location import store_at
+from writer.tables.base import Batch, Part, Range
+from writer.tables.formats import parquet_table
 
 SINCE = datetime(2026, 11, 20, 5, tzinfo=UTC)
 CLICKS, INSTALLS = ("clicks", 0), ("installs", 0)
@@ -299,6 +304,56 @@ def test_the_question_for_duckdb_is_a_command_that_answers(tmp_path, capfd):
     said = capfd.readouterr().out
     assert "2026-11-20T05" in said
     assert "installs" in said
+
+
+def in_folders(place):
+    """Write a Parquet table with two files, as the writer does, and one that no commit names."""
+    table = parquet_table(str(place), "clicks")
+    table.create(pa.schema([("_topic", pa.string()), ("hour", pa.string())]), ["hour"])
+    epoch = table.begin({Part("clicks", 1, 0): 0}, {"clicks": ["uuid-1"]})
+    files = []
+    for hour, offsets in (("2026-11-20T05", [0, 1]), ("2026-11-20T06", [2]), ("2026-11-20T07", [3])):
+        to = Destination(store_at(str(place)), ("hour",), "test", 2**20, hidden=True)
+        path, sink = to.open((hour,))
+        count = len(offsets)
+        found = {
+            "_topic": ["clicks"] * count, "_incarnation": [1] * count, "_partition": [0] * count, "_offset": offsets,
+            "event_time": [SINCE.replace(hour=int(hour[-2:]))] * count,
+        }  # fmt: skip
+        pq.write_table(pa.table(found), sink)
+        size = sink.tell()
+        sink.close()
+        files.append(StagedFile(path, (hour,), count, size, "{}", SINCE, SINCE, {}))
+    facts = {"ranges": [{"rows": 3}]}
+    table.commit(table.snapshot(), Batch("a", epoch, [Range(Part("clicks", 1, 0), 0, 3)], files[:2], facts=facts))
+    return files
+
+
+def test_a_parquet_table_is_accounted_for_by_its_folders(tmp_path):
+    place = tmp_path / "lake"
+    first, second, _ = in_folders(place)
+    given = Given(SINCE, Counter({CLICKS: 3}))
+    found = account.of(place, tmp_path / "none", given.ends, since=SINCE)
+    assert (found.damage(), found.rows) == ([], 3)
+    assert [(b.name, b.rows, b.bytes) for b in found.buckets] == [
+        ("2026-11-20T05", 2, first.bytes), ("2026-11-20T06", 1, second.bytes)
+    ]  # fmt: skip
+    log = TableLog(place)
+    assert log.follow()
+    assert (log.version, log.buckets, len(log.commits)) == (2, {"2026-11-20T05", "2026-11-20T06"}, 1)
+    assert log.bytes == first.bytes + second.bytes
+
+
+def test_the_question_for_a_parquet_table_answers_too(tmp_path, capfd):
+    import shlex
+    import subprocess
+
+    lake = tmp_path / "it's a lake"
+    in_folders(lake)
+    subprocess.run(shlex.split(question(lake).plain.split("\n", 1)[1].strip()), check=True, timeout=60)
+    said = capfd.readouterr().out
+    assert "2026-11-20T06" in said
+    assert "2026-11-20T07" not in said
 
 
 # The picture

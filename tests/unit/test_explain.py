@@ -18,9 +18,13 @@ from writer.tables.base import Entry
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
-@pytest.fixture
-def config(tmp_path):
-    clicks = {"topics": ["clicks"], "table": {"location": str(tmp_path / "lake")}, "event_time": {"field": "at"}}
+@pytest.fixture(params=["delta", "parquet"])
+def config(tmp_path, request):
+    clicks = {
+        "topics": ["clicks"],
+        "table": {"location": str(tmp_path / "lake"), "format": request.param},
+        "event_time": {"field": "at"},
+    }
     return Config.model_validate(
         {
             "kafka": {"bootstrap_servers": "127.0.0.1:1"},
@@ -33,7 +37,7 @@ def config(tmp_path):
 
 @pytest.fixture
 def written(config):
-    made = Lake(config.pipelines["clicks"].table.location)
+    made = Lake(config.pipelines["clicks"].table.location, config.pipelines["clicks"].table.format)
     made.begin()
     return made
 
@@ -200,7 +204,7 @@ def test_an_old_commit_is_found_however_long_the_log(config, written):
 def test_without_a_table_or_a_commit_it_says_what_to_do(config):
     with pytest.raises(HeadraceError, match=r"no table at .* yet\. `headrace run` makes it"):
         page(config)
-    Lake(config.pipelines["clicks"].table.location).begin()
+    Lake(config.pipelines["clicks"].table.location, config.pipelines["clicks"].table.format).begin()
     with pytest.raises(HeadraceError, match="no commit with records yet"):
         page(config)
 

@@ -4,6 +4,7 @@ import json
 import re
 from datetime import UTC, datetime, timedelta
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -60,10 +61,11 @@ class Cluster:
         return (offset, noon - (self.ends - offset) * 1000) if offset < self.ends else (-1, -1)
 
 
-@pytest.fixture
-def config(tmp_path):
+@pytest.fixture(params=["delta", "parquet"])
+def config(tmp_path, request):
     clicks = {
-        "topics": ["clicks"], "table": {"location": str(tmp_path / "lake")}, "event_time": {"field": "at"},
+        "topics": ["clicks"], "table": {"location": str(tmp_path / "lake"), "format": request.param},
+        "event_time": {"field": "at"},
     }  # fmt: skip
     return Config.model_validate(
         {
@@ -77,7 +79,7 @@ def config(tmp_path):
 
 @pytest.fixture
 def written(config):
-    made = Lake(config.pipelines["clicks"].table.location)
+    made = Lake(config.pipelines["clicks"].table.location, config.pipelines["clicks"].table.format)
     made.begin()
     return made
 
@@ -159,7 +161,7 @@ def test_a_topic_that_was_created_again_has_no_frontier(config, written):
 
 def test_a_table_that_cannot_be_read_is_said_and_is_exit_1(config, written, tmp_path):
     written.commit(0, 100)
-    for entry in (tmp_path / "lake" / "_delta_log").glob("*.json"):
+    for entry in Path(written.table.log_location).glob("*.json"):
         entry.write_text("not a log")
     found = seen(config)
     assert found["state"] == "unreadable"

@@ -23,7 +23,7 @@ from writer.stores.probe import ProbeFailed, probe
 from writer.surface import checks, http, places, walk
 from writer.surface.finding import failure
 from writer.surface.validate import Findings, validate
-from writer.tables.formats import delta_table
+from writer.tables.formats import delta_table, parquet_table
 
 PAIR = {
     "type": "record", "name": "Pair",
@@ -217,6 +217,26 @@ def test_files_where_a_table_should_be_are_a_warning(tmp_path):
     (place / "notes.txt").write_text("")
     table, *_ = places.tables("clicks", pipeline)
     assert (table.status, "holds files, but no table" in table.message) == ("warning", True)
+
+
+def test_a_table_of_another_format_is_wrong(tmp_path):
+    pipeline = config(tmp_path).pipelines["clicks"]
+    parquet_table(pipeline.table.location, "clicks").create(pa.schema([("hour", pa.string())]), ["hour"])
+    before = tree(tmp_path)
+    table, *_ = places.tables("clicks", pipeline)
+    assert (table.status, "holds a table in Parquet format" in table.message) == ("failed", True)
+    assert table.mend == "Choose a new location, or correct table.format."
+    assert tree(tmp_path) == before
+
+
+def test_a_parquet_table_is_looked_at_where_its_log_lies(tmp_path):
+    pipeline = config(tmp_path, table={"location": str(tmp_path / "lake"), "format": "parquet"}).pipelines["clicks"]
+    columns = pa.schema([("hour", pa.string())])
+    parquet_table(pipeline.table.location, "clicks").create(columns, ["hour"], layout(pipeline.bucket))
+    table, *_ = places.tables("clicks", pipeline)
+    assert (table.status, "is the table of clicks, at version 0" in table.message) == ("ok", True)
+    stranger, *_ = places.tables("other", pipeline)
+    assert stranger.status == "failed"
 
 
 def test_a_port_that_is_taken_is_wrong_unless_a_driver_of_ours_runs():
