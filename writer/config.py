@@ -25,7 +25,7 @@ _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 _POSITIONS = "must be earliest, latest, {timestamp: 2026-11-20T05:00:00Z} or {offsets: {topic: {0: 17}}}"
 _NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,62}$")
 _HIVE_COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-_COPIED_MAX = 4 * 2**30  # S3 copies up to 5 GiB at once; a file may exceed its target by a row group
+_COPIED_MAX = 2**30  # bytes that S3 copies before its client gives the request up
 
 
 TableFormat = Literal["delta", "parquet"]
@@ -347,7 +347,7 @@ class Pipeline(Strict):
                 )
             if self.roll.target_file_size > _COPIED_MAX:
                 raise ValueError(
-                    "with table.format: parquet, roll.target_file_size is at most 4 GiB: S3 copies no more"
+                    "with table.format: parquet, roll.target_file_size is at most 1 GiB: one copy publishes a file"
                 )
             for column in bucketers.build(self.bucket).columns:
                 if not _HIVE_COLUMN.fullmatch(column):

@@ -113,7 +113,7 @@ def carried(table: LedgerTable, location: str) -> None:
         files = [staged(location, *cut, hour) for hour, cut in cuts.items()]
         table.commit(table.snapshot(), batch(epoch, at, at + 5, *files))
         table.tidy()
-        table.add_columns([pa.field("price", pa.float64())])
+        table.grow([pa.field("price", pa.float64())], epoch)
         at += 5
 
 
@@ -157,7 +157,7 @@ def test_a_copy_whose_original_was_not_deleted_any_more_is_made_again(location: 
     epoch = table.begin({PART: 0}, IDS)
     files = [staged(location, 0, 3, "a"), staged(location, 3, 5, "b")]
     store = store_at(location)
-    table._append(table.snapshot(), _entry(table, batch(epoch, 0, 5, *files)))  # and then it died while it published
+    table._put(table.snapshot(), _entry(table, batch(epoch, 0, 5, *files)))  # and then it died while it published
     store.copy(staged_name(files[0].path), files[0].path)
     assert ids(location) == [0, 1, 2]
     parquet_table(location, "events").begin({}, IDS)
@@ -178,7 +178,7 @@ def test_a_writer_that_was_replaced_while_it_published_harms_nobody(location: st
     table = parquet_table(location, "events")
     table.create(COLUMNS, ["hour"])
     epoch = table.begin({PART: 0}, IDS)
-    table._append(table.snapshot(), _entry(table, batch(epoch, 0, 5, staged(location, 0, 5))))
+    table._put(table.snapshot(), _entry(table, batch(epoch, 0, 5, staged(location, 0, 5))))
     place = table.snapshot().state.place
     heir = parquet_table(location, "events")
     epoch = heir.begin({}, IDS)
@@ -192,7 +192,7 @@ def test_a_committed_file_that_is_gone_stops_the_start_with_a_sentence(location:
     table.create(COLUMNS, ["hour"])
     epoch = table.begin({PART: 0}, IDS)
     file = staged(location, 0, 5)
-    table._append(table.snapshot(), _entry(table, batch(epoch, 0, 5, file)))
+    table._put(table.snapshot(), _entry(table, batch(epoch, 0, 5, file)))
     store_at(location).delete(staged_name(file.path))
     with pytest.raises(ForeignChange, match=f"{file.path} is committed, but it is neither there nor staged"):
         parquet_table(location, "events").begin({}, IDS)
@@ -218,7 +218,7 @@ def test_a_note_of_what_is_published_that_is_nonsense_hides_nothing(tmp_path: Pa
     table = parquet_table(location, "events")
     table.create(COLUMNS, ["hour"])
     epoch = table.begin({PART: 0}, IDS)
-    table._append(table.snapshot(), _entry(table, batch(epoch, 0, 5, staged(location, 0, 5))))
+    table._put(table.snapshot(), _entry(table, batch(epoch, 0, 5, staged(location, 0, 5))))
     store_at(location).put("_headrace/published.json", noted)
     parquet_table(location, "events").begin({}, IDS)
     assert ids(location) == list(range(5))
@@ -274,7 +274,7 @@ def test_a_checkpoint_leads_to_the_same_state_and_leaves_every_entry(location: s
     table = parquet_table(location, "events", checkpoint_interval=3)
     table.create(COLUMNS, ["hour"])
     epoch = table.begin({PART: 7}, IDS)
-    table.add_columns([pa.field("größe", pa.float64())])
+    table.grow([pa.field("größe", pa.float64())], epoch)
     for at in range(7, 27, 2):
         table.commit(table.snapshot(), batch(epoch, at, at + 2, staged(location, at, at + 2)))
         table.tidy()

@@ -110,7 +110,7 @@ def test_a_fault_outside_the_pipelines_is_named_with_its_place_and_mend(file, se
         ({"table": {"location": "/lake", "entropy_bits": 17}}, ["table.entropy_bits:", "less than or equal to 16"]),
         ({"table": {"location": "/lake", "format": "iceberg"}}, ["pipelines.clicks.table.format:", "'delta'"]),
         ({"table": {**PARQUET, "entropy_bits": 8}}, ["pipelines.clicks:", "table.entropy_bits would hide the buckets"]),
-        ({"table": PARQUET, "roll": {"target_file_size": "5 GiB"}}, ["clicks:", "target_file_size is at most 4 GiB"]),
+        ({"table": PARQUET, "roll": {"target_file_size": "2 GiB"}}, ["clicks:", "target_file_size is at most 1 GiB"]),
         (
             {"table": PARQUET, "bucket": {"type": "event_time", "width": "1 h", "column": "_h"}},
             ["clicks:", "bucket column '_h' cannot name folders", "begin it with a letter"],

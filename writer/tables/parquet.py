@@ -4,7 +4,7 @@ The ledger is a log like Delta's, below `_headrace/log`. A task writes a file be
 it; then it is moved to its place, where readers see it, whole. No entry follows before all files of the newest one are
 in their place: whoever writes next, this process or the next start, first ends what a crash broke off. So every file
 that a reader sees is committed, and every committed file is seen, but for those of the newest entry, for a moment.
-(docs/adr/0010-parquet-tables.md)
+(docs/adr/0013-parquet-tables.md)
 """
 
 import json
