@@ -29,7 +29,7 @@ slow: $(READY)
 # The suites of stores and tables on MinIO, and a store that must be refused. Needs Go and Node.js; builds MinIO once.
 test-engines: $(READY)
 	bash tests/engines/fetch.sh
-	HEADRACE_TEST_S3=minio $(BIN)/pytest -q -k s3 tests/contract/test_store.py tests/contract/test_table.py tests/contract/test_faulty_s3.py tests/spark/test_s3.py
+	HEADRACE_TEST_S3=minio $(BIN)/pytest -q -k s3 tests/contract/test_store.py tests/contract/test_table.py tests/contract/test_parquet.py tests/contract/test_faulty_s3.py tests/spark/test_s3.py
 	$(BIN)/pytest -q -m engines
 
 # Two minutes: fails when the writer lost more than 15 % of its speed (bench/README.md).

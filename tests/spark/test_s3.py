@@ -80,6 +80,32 @@ def test_a_table_in_a_bucket_survives_a_kill_and_a_bad_network_and_is_seen_by_al
     assert not [key for key in s3.keys(f"{bucket}/lake") if "probe" in key or key.endswith(("/", ".tmp"))]
 
 
+def test_a_parquet_table_in_a_bucket_is_exact_after_a_kill_between_two_of_its_files(
+    site: Site, topic: Callable[..., str], s3: ObjectServer, tmp_path: Path
+) -> None:
+    bucket, name = s3.bucket(), topic(2, prefix="clicks")
+    site.overrides = {"s3": {"endpoint": s3.url}}
+    site.pipeline("clicks", [name], table={"location": f"{bucket}/lake/clicks", "format": "parquet"})
+    site.fill(name, 3_000, broken=20)
+    site.once(env={"HEADRACE_FAULT": "publish:2"}, code=-9)
+    begun = s3.keys(f"{bucket}/lake/clicks")
+    assert len([key for key in begun if key.endswith(".parquet")]) < len([key for key in begun if ".staged" in key])
+    site.fill(name, 2_000, seed=8)
+    site.once()
+    after = s3.keys(f"{bucket}/lake")
+    assert not [key for key in after if ".staged" in key]
+    lake = tmp_path / "copy" / "clicks"
+    s3.download(f"{bucket}/lake/clicks", lake)
+    s3.download(f"{bucket}/lake/clicks_dead_letters", lake.with_name("clicks_dead_letters"))
+    oracle.check(lake, "clicks", site.ends(name))
+    checked = json.loads(said(site, "validate", "--json"))
+    assert {f["status"] for f in checked} <= {"ok", "warning", "not_checked"}, checked
+    status = json.loads(said(site, "status", "--json"))["pipelines"]["clicks"]
+    assert (status["state"], status["error"]) == ("unknown", "")
+    assert status["buckets"] == len({key.split("/")[1] for key in after if key.startswith("clicks/hour=")})
+    assert json.loads(said(site, "explain", "--json"))["clicks"]["version"] == status["last_commit"]["version"]
+
+
 @pytest.mark.usefixtures("s3")  # for its credentials
 def test_a_start_on_a_store_that_ignores_put_if_absent_ends_before_there_is_a_table(
     site: Site, topic: Callable[..., str], tmp_path: Path
