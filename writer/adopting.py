@@ -5,25 +5,22 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow.compute as pc
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 from rich.console import Console
 
 from writer import sample
 from writer.adopt import Asked, Line, Move, Plan, moves, plan, told
 from writer.checkpoint import Checkpoints
-from writer.config import Config, Pipeline
+from writer.config import Config
 from writer.errors import ConfigError, HeadraceError
 from writer.frontier import Held
 from writer.kafka import Cluster, Topic
 from writer.rooms.report import Source
-from writer.stores.base import S3Settings
-from writer.stores.location import delta_options
 from writer.surface import lines
 from writer.surface.http import announced, asked
 from writer.surface.words import plural
 from writer.tables.base import Adoption, Part
-from writer.tables.formats import delta_table
+from writer.tables.formats import main_table
+from writer.tables.ledger import LedgerTable
 from writer.tables.snapshot import PipelineSnapshot
 
 _COMPARED_ROWS = 50  # of a partition, the last that the table has
@@ -35,7 +32,7 @@ def adopt(
 ) -> int:
     """Show the adoption of a pipeline's topics, and write it if told to. Raises HeadraceError when it cannot be."""
     settings = config.pipelines[name]
-    table = delta_table(settings.table.location, name, s3=config.s3.settings)
+    table = main_table(name, config)
     if not table.exists():
         raise ConfigError(
             f"pipeline {name!r} has no table at {settings.table.location}; there is nothing to go on with."
@@ -45,7 +42,7 @@ def adopt(
     if group is not None:
         wanted = Asked(wanted.renamed, {**_committed(cluster, group, topics, known), **wanted.offsets})
     found = moves(known, topics, wanted)
-    ready = plan(found, known, *_facts(config, settings, cluster, snapshot, found, topics), wanted)
+    ready = plan(found, known, *_facts(config, table, cluster, snapshot, found, topics), wanted)
     version = None
     if write and found:
         _nobody_runs(config, name)
@@ -61,7 +58,7 @@ def adopt(
 
 def _facts(
     config: Config,
-    settings: Pipeline,
+    table: LedgerTable,
     cluster: Cluster,
     snapshot: PipelineSnapshot,
     found: Sequence[Move],
@@ -78,13 +75,13 @@ def _facts(
             ends_of = {p: at for p, at in frontier.items() if (p.topic, p.incarnation) == (move.old, move.old_number)}
             for part in sorted(ends_of)[:: max(1, len(ends_of) // _COMPARED_PARTITIONS)]:
                 source = (move.topic, part.partition)
-                agree = _agree(config, settings, part, ends_of[part], source, held.get(source))
+                agree = _agree(config, table, part, ends_of[part], source, held.get(source))
                 if agree is not None:
                     same[source] = agree
     return frontier, held, same
 
 
-def _agree(config: Config, settings: Pipeline, part: Part, end: int, source: Source, held: Held | None) -> bool | None:
+def _agree(config: Config, table: LedgerTable, part: Part, end: int, source: Source, held: Held | None) -> bool | None:
     """Compare the timestamps of the table's last rows of a part with the records at the same offsets.
 
     None when there are none to compare: no rows so near the end, or Kafka does not hold them.
@@ -92,7 +89,7 @@ def _agree(config: Config, settings: Pipeline, part: Part, end: int, source: Sou
     first = max(end - _COMPARED_ROWS, held.earliest if held else end)
     if held is None or not first < end <= held.end:
         return None
-    rows = _rows(settings.table.location, config.s3.settings, part, first, end)
+    rows = _rows(table, part, first, end)
     batch = sample.read(config.kafka, {source: sample.Span(first, end)})
     there = dict(zip(batch.column("offset").to_pylist(), batch.column("timestamp").to_pylist(), strict=True))
     if not rows.keys() & there.keys():
@@ -100,19 +97,19 @@ def _agree(config: Config, settings: Pipeline, part: Part, end: int, source: Sou
     return all(there.get(offset) == at for offset, at in rows.items())
 
 
-def _rows(location: str, s3: S3Settings, part: Part, first: int, end: int) -> dict[int, datetime]:
+def _rows(table: LedgerTable, part: Part, first: int, end: int) -> dict[int, datetime]:
     column = pc.field
     wanted = (
         (column("_topic") == part.topic) & (column("_incarnation") == part.incarnation)
         & (column("_partition") == part.partition) & (column("_offset") >= first) & (column("_offset") < end)
     )  # fmt: skip
     try:
-        dataset = DeltaTable(location, storage_options=delta_options(location, s3)).to_pyarrow_dataset()
+        dataset = table.rows()
         if "_offset" not in dataset.schema.names:
             return {}
         found = dataset.to_table(columns=["_offset", "_kafka_time"], filter=wanted)
-    except (DeltaError, OSError) as error:
-        raise HeadraceError(f"cannot read the table at {location}: {' '.join(str(error).split())}") from error
+    except OSError as error:
+        raise HeadraceError(f"cannot read the table at {table.location}: {' '.join(str(error).split())}") from error
     return dict(zip(found.column("_offset").to_pylist(), found.column("_kafka_time").to_pylist(), strict=True))
 
 

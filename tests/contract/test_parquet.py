@@ -167,7 +167,7 @@ def test_a_copy_whose_original_was_not_deleted_any_more_is_made_again(location: 
 
 def _entry(table: LedgerTable, planned: Batch) -> Any:
     from writer.tables.entry import ours
-    from writer.tables.ledger import app_id
+    from writer.tables.snapshot import app_id
 
     values = {app_id("events", r.part): r.end for r in planned.ranges}
     about = {"kind": "batch", "id": planned.id, "side_files": {}, **planned.facts}

@@ -263,13 +263,13 @@ def test_a_start_with_new_incarnations_is_one_entry(table: LedgerTable) -> None:
 
 @pytest.mark.parametrize("checkpointed", [False, True])
 def test_an_adoption_renames_incarnations_and_fences_who_ran(
-    table: LedgerTable, stage: Callable[[int], StagedFile], checkpointed: bool
+    table: LedgerTable, form: str, stage: Callable[[int], StagedFile], checkpointed: bool
 ) -> None:
     epoch = begun(table)
     table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
     if checkpointed:
-        opened(table._location).create_checkpoint()
-        table = delta_table(table._location, "events")
+        OPENED[form](table._location, "events", checkpoint_interval=1).tidy()
+        table = OPENED[form](table._location, "events")
     other = Part("source.clicks", 1, 0)
     before = table.snapshot()
     ids = {"clicks": ["uuid-9"], "source.clicks": ["uuid-8"]}
@@ -281,10 +281,20 @@ def test_an_adoption_renames_incarnations_and_fences_who_ran(
     assert table.history(1)[0].facts == {"kind": "adopt", "at": "2026-11-20T05:00:00+00:00"}
     with pytest.raises(Fenced):
         table.commit(before, batch(epoch, 10, 20, stage(10)))
-    again = opened(table._location)
-    assert again.metadata().name == "headrace/events"
-    assert again.metadata().partition_columns == ["hour"]
-    assert (again.protocol().min_reader_version, again.protocol().min_writer_version) == (1, 2)
+    if form == "delta":
+        again = opened(table._location)
+        assert again.metadata().name == "headrace/events"
+        assert again.metadata().partition_columns == ["hour"]
+        assert (again.protocol().min_reader_version, again.protocol().min_writer_version) == (1, 2)
+
+
+def test_rows_are_what_any_reader_finds(table: LedgerTable, stage: Callable[[int], StagedFile]) -> None:
+    epoch = begun(table)
+    table.commit(table.snapshot(), batch(epoch, 0, 3, stage(3)))
+    table.grow([pa.field("price", pa.float64())], epoch)
+    found = table.rows().to_table()
+    assert found.schema.names == ["id", "hour", "price"]
+    assert found.to_pylist() == [{"id": n, "hour": "2026-11-20T05", "price": None} for n in range(3)]
 
 
 def test_an_adoption_is_of_what_was_looked_at_or_not_at_all(

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
+from pyarrow import dataset
 
 from writer.ledger.deep import DataFile
 from writer.rooms.columnar import BucketKey
@@ -65,6 +66,11 @@ class Delta:
         """Files that a version of the table names, read through delta-rs."""
         with _as_os_error():
             return listed(DeltaTable(self.location, version=version, storage_options=self._options))
+
+    def rows(self, _: State) -> dataset.Dataset:
+        """Return the rows, through delta-rs."""
+        with _as_os_error():
+            return self._opened().to_pyarrow_dataset()
 
     def tidy(self, state: State) -> None:
         """Write the log's checkpoint, and remove what has outlived its retention."""

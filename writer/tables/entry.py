@@ -56,7 +56,7 @@ def ours(
         "isBlindAppend": not gone, "engineInfo": "headrace", "headrace": json.dumps(about),
     }  # fmt: skip
     moves = [{"txn": {"appId": name, "version": at, "lastUpdated": now}} for name, at in values.items()]
-    configured = [{"metaData": _configured(state.metadata, properties)}] if properties else []
+    configured = [metadata(state.metadata, configuration={**state.configuration, **properties})] if properties else []
     return [{"commitInfo": said}, *configured, *moves, *gone, *(_add(columns, file, now) for file in files)]
 
 
@@ -114,10 +114,10 @@ def changed(known: Action, schema: str, changes: Mapping[str, str], epoch: int |
 
 
 def metadata(known: Action, **changes: Any) -> Action:
-    """Return the action that changes what a table says of itself."""
-    layout = known["format"]
-    plain = {**layout, "options": dict(layout.get("options") or {})}  # a checkpoint has a list of pairs here
-    return {"metaData": {**known, "format": plain, **changes}}
+    """Return the action that changes what a table says of itself. A checkpoint has nulls in it, and pairs for maps."""
+    kept = {key: value for key, value in known.items() if value is not None}
+    layout = {**known["format"], "options": dict(known["format"].get("options") or {})}
+    return {"metaData": {**kept, "format": layout, **changes}}
 
 
 def said(actions: Sequence[Action]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -155,13 +155,6 @@ def check_writable(state: State, location: str) -> None:
             f"another client set {_FORGETTING} on the table at {location}: the next checkpoint forgets offsets that "
             "did not move for that long, and they would be read again. Unset it, then start again."
         )
-
-
-def _configured(metadata: Action, properties: Mapping[str, str]) -> Action:
-    """Return the metadata with further properties. What a checkpoint said of it carries nulls and pairs for maps."""
-    kept = {key: value for key, value in metadata.items() if value is not None}
-    provider = {"provider": metadata["format"]["provider"], "options": dict(metadata["format"].get("options") or {})}
-    return {**kept, "format": provider, "configuration": {**(metadata.get("configuration") or {}), **properties}}
 
 
 def _add(columns: Sequence[str], file: StagedFile, now: int) -> Action:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import pyarrow as pa
+from pyarrow import dataset
 
 from writer.ledger.deep import DataFile
 from writer.rooms.columnar import BucketKey
@@ -46,6 +47,9 @@ class Format(Protocol):
 
     def buckets(self, state: State) -> list[BucketKey]:
         """Buckets that have files."""
+
+    def rows(self, state: State) -> dataset.Dataset:
+        """Return the rows, with the table's columns."""
 
     def files(self, version: int) -> list[DataFile]:
         """Files that a version of the table names."""

@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import pyarrow as pa
+from pyarrow import dataset
 
 from writer import faults
 from writer.errors import ConfigError, Fenced
@@ -377,6 +378,13 @@ class LedgerTable:
         """Files of a version. Looks at every file of the table."""
         try:
             return self._format.files(version)
+        except OSError as error:
+            raise CommitFailed(f"cannot read the table at {self._location}: {_one_line(error)}") from error
+
+    def rows(self) -> dataset.Dataset:
+        """Return the rows of the newest version, as any reader finds them."""
+        try:
+            return self._format.rows(self._state())
         except OSError as error:
             raise CommitFailed(f"cannot read the table at {self._location}: {_one_line(error)}") from error
 

@@ -12,7 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import Schema
 
 from writer.stores.base import Mark, Store
 
@@ -45,6 +47,10 @@ class State:
     def configuration(self) -> Mapping[str, str]:
         """Properties of the table."""
         return self.metadata.get("configuration") or {}
+
+    def columns(self) -> pa.Schema:
+        """Columns with their Arrow types."""
+        return pa.schema(pa.schema(Schema.from_json(self.metadata["schemaString"]).to_arrow()))
 
     def then(self, version: int, actions: Sequence[Action]) -> "State":
         """Return the state after one more entry."""

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
+from pyarrow import dataset
 
 from writer import faults
 from writer.ledger.deep import DataFile
@@ -96,6 +97,14 @@ class Parquet:
                         low, high = (said.get(bound, {}).get("_offset") for bound in ("minValues", "maxValues"))
                         found[unquote(path)] = DataFile(unquote(path), said.get("numRecords"), low, high, size)
         return list(found.values())
+
+    def rows(self, state: State) -> dataset.Dataset:
+        """Return the rows, read from the folders."""
+        filesystem, root = self.store.files()
+        columns = state.columns()
+        buckets = pa.schema([columns.field(name) for name in state.metadata["partitionColumns"]])
+        by = dataset.partitioning(buckets, flavor="hive")
+        return dataset.dataset(root, schema=columns, filesystem=filesystem, format="parquet", partitioning=by)
 
     def tidy(self, state: State) -> None:
         """Write the log's checkpoint. Entries stay: they are the table's only history."""

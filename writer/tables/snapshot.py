@@ -3,7 +3,6 @@
 import json
 
 import pyarrow as pa
-from deltalake import Schema
 
 from writer.tables.base import Part
 from writer.tables.log import State
@@ -69,7 +68,7 @@ class PipelineSnapshot:
 
     def columns(self) -> pa.Schema:
         """Columns with their Arrow types."""
-        return pa.schema(pa.schema(Schema.from_json(self.state.metadata["schemaString"]).to_arrow()))
+        return self.state.columns()
 
     def incarnations(self) -> dict[str, list[str]]:
         """Topic → ids of its incarnations, in order."""
