@@ -20,8 +20,7 @@ from writer.rooms.wire import HEADERS
 from writer.sample import RECORDS
 from writer.surface.walk import opened
 from writer.tables.base import Batch, Part
-from writer.tables.formats import delta_table
-from writer.tables.ledger import LedgerTable
+from writer.tables.formats import main_table, side_table
 
 
 class Died(Exception):
@@ -45,13 +44,17 @@ def log(values: Mapping[int, bytes | None], partition: int = 0, *, came: datetim
 class Driver:
     """One start of pipeline `clicks`. `die` names the moment at which a batch ends with Died."""
 
-    def __init__(self, root: Path, *, schemas: Schemas | None = None, interval: int = 50, **settings: Any) -> None:
-        self.config = config(root, **settings)
+    def __init__(
+        self, root: Path, form: str = "delta", *, schemas: Schemas | None = None, interval: int = 50, **settings: Any
+    ) -> None:
+        table = {"location": str(root / "lake" / "clicks"), **settings.pop("table", {})}
+        table |= {"format": form, "checkpoint_interval": interval}
+        self.config = config(root, table=table, **settings)
         self.settings = self.config.pipelines["clicks"]
         self.schemas = schemas or Schemas({1: EVENT}, [1])
         self.lake, self.letters = self.settings.table.location, self.settings.dead_letters
-        self.table = delta_table(self.lake, "clicks", checkpoint_interval=interval)
-        self.side = cache(partial(LedgerTable, pipeline="clicks"))
+        self.table = main_table("clicks", self.config)
+        self.side = cache(partial(side_table, "clicks", self.config))
         self.columns = bucketers.build(self.settings.bucket).columns
         self._walk = opened("clicks", self.config, self.schemas)
         columns = [*self._walk.plan.columns, *PROVENANCE, *(pa.field(name, pa.string()) for name in self.columns)]
@@ -94,7 +97,7 @@ class Driver:
             plan = task.TaskPlan(
                 now=now, frontier=frontier, incarnations={"clicks": 1}, schemas=walk.plan, time_rule=walk.time_rule,
                 bucket=self.settings.bucket, bucket_columns=self.columns, table=self.lake, dead_letters=self.letters,
-                prefix="000001", budget=2**20, target_file_size=2**20,
+                prefix="000001", budget=2**20, target_file_size=2**20, hidden=self.table.hidden,
             )  # fmt: skip
             (out,) = task.run(iter(records), plan)
             report = commit.merged([Report.from_json(out["report"][0].as_py())])

@@ -20,8 +20,8 @@ from writer.surface.http import announced, asked
 from writer.surface.words import plural
 from writer.tables.base import Adoption, Part
 from writer.tables.formats import main_table
-from writer.tables.ledger import LedgerTable
 from writer.tables.snapshot import PipelineSnapshot
+from writer.tables.table import PipelineTable
 
 _COMPARED_ROWS = 50  # of a partition, the last that the table has
 _COMPARED_PARTITIONS = 16  # of a topic, spread over all
@@ -58,7 +58,7 @@ def adopt(
 
 def _facts(
     config: Config,
-    table: LedgerTable,
+    table: PipelineTable,
     cluster: Cluster,
     snapshot: PipelineSnapshot,
     found: Sequence[Move],
@@ -81,7 +81,9 @@ def _facts(
     return frontier, held, same
 
 
-def _agree(config: Config, table: LedgerTable, part: Part, end: int, source: Source, held: Held | None) -> bool | None:
+def _agree(
+    config: Config, table: PipelineTable, part: Part, end: int, source: Source, held: Held | None
+) -> bool | None:
     """Compare the timestamps of the table's last rows of a part with the records at the same offsets.
 
     None when there are none to compare: no rows so near the end, or Kafka does not hold them.
@@ -97,7 +99,7 @@ def _agree(config: Config, table: LedgerTable, part: Part, end: int, source: Sou
     return all(there.get(offset) == at for offset, at in rows.items())
 
 
-def _rows(table: LedgerTable, part: Part, first: int, end: int) -> dict[int, datetime]:
+def _rows(table: PipelineTable, part: Part, first: int, end: int) -> dict[int, datetime]:
     column = pc.field
     wanted = (
         (column("_topic") == part.topic) & (column("_incarnation") == part.incarnation)

@@ -166,12 +166,16 @@ def batch(
 
 
 def redo(table: Table, side: Callable[[str], SideTable], since: int) -> int:
-    """Apply to the side tables what main commits after `since` list for them. Safe to run again, at any time.
+    """End what commits began: let readers see their files, and apply to the side tables what those after `since` list.
+
+    Safe to run again, at any time.
 
     `side` opens the table at a location. Returns the version up to which everything is applied. Raises ForeignChange
     when another client did what the ledger does not survive.
     """
-    version = table.snapshot().version
+    snapshot = table.snapshot()
+    table.publish(snapshot)
+    version = snapshot.version
     for committed in table.commits_since(since):
         version = max(version, committed.version)
         for location in {**committed.side_files, **committed.withdrawn}:

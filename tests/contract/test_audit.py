@@ -35,8 +35,14 @@ def mixed(start: int, end: int) -> dict[int, bytes | None]:
 
 
 @pytest.fixture
-def driver(tmp_path: Path) -> Driver:
-    made = Driver(tmp_path)
+def form() -> str:
+    """Format of the tables, where a test does not choose."""
+    return "delta"
+
+
+@pytest.fixture
+def driver(tmp_path: Path, form: str) -> Driver:
+    made = Driver(tmp_path, form)
     made.start(2)
     return made
 
@@ -49,6 +55,7 @@ def said(found: Audit) -> str:
     return "; ".join(f"{p.what} {p.part} {p.spans}" for p in found.problems)
 
 
+@pytest.mark.parametrize("form", ["delta", "parquet"])
 @pytest.mark.parametrize("deep", [False, True])
 def test_what_was_carried_adds_up(driver, deep):
     driver.carry([log(mixed(0, 40)), log(mixed(0, 10), 1)], {0: 40, 1: 10})

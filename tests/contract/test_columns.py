@@ -18,7 +18,7 @@ from writer.rooms.columnar import StagedFile, parquet_writer
 from writer.rooms.statistics import delta_statistics
 from writer.tables.base import Batch, CommitFailed, Part, Range
 from writer.tables.formats import delta_table
-from writer.tables.ledger import LedgerTable
+from writer.tables.table import PipelineTable
 
 P0 = Part("clicks", 1, 0)
 
@@ -64,14 +64,14 @@ def batch(epoch: int, start: int, file: StagedFile) -> Batch:
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> LedgerTable:
+def table(tmp_path: Path) -> PipelineTable:
     made = delta_table(str(tmp_path / "lake"), "events")
     made.create(pa.schema([("id", pa.int64()), ("hour", pa.string())]), ["hour"])
     return made
 
 
 @pytest.fixture
-def widened(tmp_path: Path) -> LedgerTable:
+def widened(tmp_path: Path) -> PipelineTable:
     """A table with a file from before its columns grew, and one from after, and a checkpoint of the log between."""
     made = delta_table(str(tmp_path / "lake"), "events", checkpoint_interval=1)
     made.create(pa.schema([*OLD_TYPES.items(), ("hour", pa.string())]), ["hour"])
@@ -96,7 +96,7 @@ def written(lake: Path, types: dict[str, pa.DataType], row: dict[str, object]) -
     return StagedFile(path, ("x",), 1, size, delta_statistics(metadata), now, now, {("clicks", 0): 1})
 
 
-def test_files_from_before_a_column_grew_read_as_what_it_is_now(widened: LedgerTable) -> None:
+def test_files_from_before_a_column_grew_read_as_what_it_is_now(widened: PipelineTable) -> None:
     columns = pa.schema([*NEW_TYPES.items(), ("hour", pa.string())])
     assert widened.snapshot().columns().equals(columns)
     theirs = DeltaTable(widened._location)
@@ -110,7 +110,7 @@ def test_files_from_before_a_column_grew_read_as_what_it_is_now(widened: LedgerT
     assert by_duckdb.to_pylist() == [OLD_ROW_READ, NEW_ROW]
 
 
-def test_statistics_of_older_files_hide_no_row_of_a_wider_column(widened: LedgerTable) -> None:
+def test_statistics_of_older_files_hide_no_row_of_a_wider_column(widened: PipelineTable) -> None:
     table = DeltaTable(widened._location)
     for where, rows in {
         "n = 7": 1,
@@ -124,7 +124,7 @@ def test_statistics_of_older_files_hide_no_row_of_a_wider_column(widened: Ledger
         assert pa.table(found).to_pylist() == [{"c": rows}], where
 
 
-def test_growing_is_one_entry_and_the_second_time_none(widened: LedgerTable) -> None:
+def test_growing_is_one_entry_and_the_second_time_none(widened: PipelineTable) -> None:
     version = widened.snapshot().version
     widened.grow([pa.field(name, kind) for name, kind in NEW_TYPES.items()], 1)
     assert widened.snapshot().version == version
@@ -138,13 +138,13 @@ def test_growing_is_one_entry_and_the_second_time_none(widened: LedgerTable) -> 
     }  # fmt: skip
 
 
-def _said(table: LedgerTable) -> list[str]:
+def _said(table: PipelineTable) -> list[str]:
     log = Path(table._location) / "_delta_log"
     lines = [json.loads(line) for entry in sorted(log.glob("*.json")) for line in entry.read_text().splitlines()]
     return [line["commitInfo"]["headrace"] for line in lines if "headrace" in line.get("commitInfo", {})]
 
 
-def test_an_older_start_grows_no_columns(table: LedgerTable) -> None:
+def test_an_older_start_grows_no_columns(table: PipelineTable) -> None:
     first = table.begin({P0: 0}, {})
     table.begin({P0: 0}, {})
     with pytest.raises(Fenced):
@@ -152,7 +152,7 @@ def test_an_older_start_grows_no_columns(table: LedgerTable) -> None:
     assert "price" not in table.snapshot().columns().names
 
 
-def test_a_column_that_another_client_made_otherwise_is_told(table: LedgerTable) -> None:
+def test_a_column_that_another_client_made_otherwise_is_told(table: PipelineTable) -> None:
     epoch = table.begin({P0: 0}, {})
     DeltaTable(table._location).alter.add_columns([Field("price", "string")])
     with pytest.raises(CommitFailed, match="column price is string by now, and not double"):
@@ -161,7 +161,7 @@ def test_a_column_that_another_client_made_otherwise_is_told(table: LedgerTable)
         table.grow([pa.field("id", pa.int32())], epoch)
 
 
-def test_what_others_say_of_a_column_stays_when_it_grows(table: LedgerTable) -> None:
+def test_what_others_say_of_a_column_stays_when_it_grows(table: PipelineTable) -> None:
     epoch = table.begin({P0: 0}, {})
     DeltaTable(table._location).alter.set_column_metadata("id", {"comment": "whose it is"})
     table.grow([pa.field("price", pa.float64())], epoch)

@@ -22,8 +22,8 @@ from writer.stores.base import Store
 from writer.stores.location import store_at
 from writer.tables.base import Batch, CommitFailed, ForeignChange, Part, Range
 from writer.tables.formats import parquet_table
-from writer.tables.ledger import LedgerTable
 from writer.tables.parquet import LOG, Parquet
+from writer.tables.table import PipelineTable
 
 PART = Part("clicks", 1, 0)
 IDS = {"clicks": ["uuid-1"]}
@@ -52,9 +52,9 @@ class Life:
     def store(self, location: str) -> Store:
         return Mortal(self, store_at(location))  # type: ignore[return-value]
 
-    def table(self, location: str) -> LedgerTable:
+    def table(self, location: str) -> PipelineTable:
         form = Parquet(self.store(location), self.store(f"{location}/{LOG}"))
-        return LedgerTable(form, "events", checkpoint_interval=2)
+        return PipelineTable(form, "events", checkpoint_interval=2)
 
 
 class Mortal:
@@ -103,7 +103,7 @@ def batch(epoch: int, start: int, end: int, *files: StagedFile) -> Batch:
     return Batch(uuid4().hex, epoch, [Range(PART, start, end)], files, facts={"ranges": []})
 
 
-def carried(table: LedgerTable, location: str) -> None:
+def carried(table: PipelineTable, location: str) -> None:
     """Live the life of a writer: a start, two batches over three buckets, a new column, the log's checkpoint."""
     table.create(COLUMNS, ["hour"])
     epoch = table.begin({PART: 0}, IDS)
@@ -165,7 +165,7 @@ def test_a_copy_whose_original_was_not_deleted_any_more_is_made_again(location: 
     assert list(store.list("_headrace/staged")) == []
 
 
-def _entry(table: LedgerTable, planned: Batch) -> Any:
+def _entry(table: PipelineTable, planned: Batch) -> Any:
     from writer.tables.entry import ours
     from writer.tables.snapshot import app_id
 

@@ -48,9 +48,15 @@ def mixed(start: int, end: int) -> dict[int, bytes | None]:
 KNOWING = Schemas({1: EVENT, 2: WIDER}, [1])
 
 
+@pytest.fixture(params=["delta", "parquet"])
+def form(request: pytest.FixtureRequest) -> str:
+    """Format of the tables."""
+    return str(request.param)
+
+
 @pytest.fixture
-def driver(tmp_path: Path) -> Driver:
-    made = Driver(tmp_path)
+def driver(tmp_path: Path, form: str) -> Driver:
+    made = Driver(tmp_path, form)
     made.start(2)
     made.carry([log(mixed(0, 50)), log(mixed(0, 20), 1)], {0: 50, 1: 20})
     return made
@@ -215,17 +221,17 @@ from pathlib import Path
 from tests.carried import Driver
 from tests.contract.test_replay import ALL, KNOWING, NOW
 from writer.ledger.replay import Replaying
-Replaying("clicks", Driver(Path(sys.argv[1])).config, KNOWING).run(ALL, NOW)
+Replaying("clicks", Driver(Path(sys.argv[1]), sys.argv[2]).config, KNOWING).run(ALL, NOW)
 """
 
 
 @pytest.mark.parametrize("point", ["before_commit:1", "after_commit:1"])
-def test_killed_at_either_side_of_its_commit_it_loses_and_doubles_nothing(driver, tmp_path, point):
+def test_killed_at_either_side_of_its_commit_it_loses_and_doubles_nothing(driver, form, tmp_path, point):
     root = Path(__file__).parents[2]
     env = {**os.environ, "HEADRACE_FAULT": point, "PYTHONPATH": f"{root}:{os.environ.get('PYTHONPATH', '')}"}
     done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path)], env=env, cwd=root, capture_output=True, text=True, timeout=60,
-        check=False,
+        [sys.executable, "-c", KILLED, str(tmp_path), form], env=env, cwd=root, capture_output=True, text=True,
+        timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == -signal.SIGKILL, done.stderr
     found = audit(driver.config, "clicks", since=None, deep=True)
@@ -260,6 +266,7 @@ def test_a_batch_that_was_committed_keeps_its_classification(tmp_path):
     check(again, 45, 5)
 
 
+@pytest.mark.parametrize("form", ["delta"])
 def test_a_letter_table_that_another_client_compacted_is_replayed_as_well(driver):
     driver.carry([log(mixed(0, 90))], {0: 90})
     DeltaTable(driver.letters).optimize.compact()
@@ -280,7 +287,7 @@ def config_file(driver: Driver, tmp_path: Path) -> str:
         "kafka": {"bootstrap_servers": "127.0.0.1:1"}, "checkpoints": str(tmp_path / "checkpoints"),
         "registry": {"files": {n: str(tmp_path / f"{n}.avsc") for n in (1, 2)}},
         "pipelines": {"clicks": {
-            "topics": ["clicks"], "table": {"location": driver.lake},
+            "topics": ["clicks"], "table": {"location": driver.lake, "format": driver.settings.table.format},
             "event_time": {"field": "at", "max_age": "30000 d"},
         }},
     }))  # fmt: skip

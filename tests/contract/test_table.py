@@ -23,8 +23,8 @@ from writer.rooms.statistics import delta_statistics
 from writer.stores.location import delta_options, store_at
 from writer.tables.base import Adoption, Batch, CommitFailed, ForeignChange, Gap, Part, Range
 from writer.tables.formats import OPENED, delta_table
-from writer.tables.ledger import LedgerTable
 from writer.tables.parquet import Parquet
+from writer.tables.table import PipelineTable
 
 P0, P1 = Part("clicks", 1, 0), Part("clicks", 1, 1)
 COLUMNS = pa.schema([("id", pa.int64()), ("hour", pa.string())])
@@ -64,7 +64,7 @@ def form(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def table(location: str, form: str) -> LedgerTable:
+def table(location: str, form: str) -> PipelineTable:
     return made(location, form)
 
 
@@ -74,7 +74,7 @@ def stage(location: str, form: str) -> Callable[[int], StagedFile]:
 
 
 @pytest.fixture
-def delta(location: str) -> LedgerTable:
+def delta(location: str) -> PipelineTable:
     """A table that other clients write to as well."""
     return made(location, "delta")
 
@@ -85,7 +85,7 @@ def add(location: str) -> Callable[[int], StagedFile]:
     return lambda rows: written(location, "2026-11-20T05", rows, "delta")
 
 
-def made(location: str, form: str) -> LedgerTable:
+def made(location: str, form: str) -> PipelineTable:
     table = OPENED[form](location, "events", patience=timedelta(seconds=3))
     table.create(COLUMNS, ["hour"])
     return table
@@ -108,7 +108,7 @@ def opened(location: str) -> DeltaTable:
     return DeltaTable(location, storage_options=delta_options(location))
 
 
-def begun(table: LedgerTable, **starts: int) -> int:
+def begun(table: PipelineTable, **starts: int) -> int:
     parts = {P0: starts.get("p0", 0), P1: starts.get("p1", 0)}
     return table.begin(parts, {"clicks": ["uuid-1"]})
 
@@ -117,13 +117,13 @@ def batch(epoch: int, start: int, end: int, *files: StagedFile, part: Part = P0)
     return Batch(uuid4().hex, epoch, [Range(part, start, end)], files, facts={"ranges": [], "rows": end - start})
 
 
-def rows(table: LedgerTable) -> int:
+def rows(table: PipelineTable) -> int:
     """Count what a reader sees."""
     parquet = isinstance(table._format, Parquet)
     return int(hive.seen(table._location).num_rows if parquet else opened(table._location).count())
 
 
-def test_a_start_sets_the_frontier_and_raises_the_epoch(table: LedgerTable) -> None:
+def test_a_start_sets_the_frontier_and_raises_the_epoch(table: PipelineTable) -> None:
     assert table.snapshot().frontier(P0) is None
     assert begun(table, p0=17) == 1
     snapshot = table.snapshot()
@@ -134,7 +134,7 @@ def test_a_start_sets_the_frontier_and_raises_the_epoch(table: LedgerTable) -> N
 
 
 def test_a_start_does_not_move_a_frontier_that_was_set_meanwhile(
-    table: LedgerTable, stage: Callable[[int], StagedFile]
+    table: PipelineTable, stage: Callable[[int], StagedFile]
 ) -> None:
     """Two starts see a new part; the first commits before the second begins."""
     epoch = begun(table)
@@ -144,7 +144,7 @@ def test_a_start_does_not_move_a_frontier_that_was_set_meanwhile(
 
 
 def test_a_restore_before_an_unanswered_commit_is_still_found_by_the_next_start(
-    delta: LedgerTable, add: Callable[[int], StagedFile]
+    delta: PipelineTable, add: Callable[[int], StagedFile]
 ) -> None:
     epoch = begun(delta)
     looked = delta.commit(delta.snapshot(), batch(epoch, 0, 10, add(10)))
@@ -155,7 +155,7 @@ def test_a_restore_before_an_unanswered_commit_is_still_found_by_the_next_start(
         delta.commits_since(delta.snapshot().settled)
 
 
-def test_a_commit_moves_files_and_frontier_together(table: LedgerTable, stage: Callable[[int], StagedFile]) -> None:
+def test_a_commit_moves_files_and_frontier_together(table: PipelineTable, stage: Callable[[int], StagedFile]) -> None:
     epoch = begun(table)
     version = table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
     snapshot = table.snapshot()
@@ -165,7 +165,7 @@ def test_a_commit_moves_files_and_frontier_together(table: LedgerTable, stage: C
 
 
 def test_a_commit_that_does_not_start_at_the_frontier_is_fenced(
-    table: LedgerTable, stage: Callable[[int], StagedFile]
+    table: PipelineTable, stage: Callable[[int], StagedFile]
 ) -> None:
     epoch = begun(table)
     table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
@@ -174,7 +174,7 @@ def test_a_commit_that_does_not_start_at_the_frontier_is_fenced(
     assert rows(table) == 10
 
 
-def test_a_later_start_fences_the_earlier_one(table: LedgerTable, stage: Callable[[int], StagedFile]) -> None:
+def test_a_later_start_fences_the_earlier_one(table: PipelineTable, stage: Callable[[int], StagedFile]) -> None:
     old = begun(table)
     stale = table.snapshot()
     table.begin({}, {"clicks": ["uuid-1"]})
@@ -189,7 +189,7 @@ def gap(epoch: int, *ranges: Range) -> Gap:
 
 
 def test_a_gap_moves_the_frontier_without_files_and_keeps_its_ticket(
-    table: LedgerTable, stage: Callable[[int], StagedFile]
+    table: PipelineTable, stage: Callable[[int], StagedFile]
 ) -> None:
     epoch = begun(table)
     table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
@@ -213,7 +213,7 @@ def test_a_gap_moves_the_frontier_without_files_and_keeps_its_ticket(
     assert len(table.commits_since(-1)) == 4
 
 
-def test_a_gap_that_does_not_begin_at_the_frontier_is_fenced(table: LedgerTable) -> None:
+def test_a_gap_that_does_not_begin_at_the_frontier_is_fenced(table: PipelineTable) -> None:
     epoch = begun(table, p0=10)
     for start in (4, 11):
         with pytest.raises(Fenced, match=f"offset 10 of clicks/0 is committed, this batch starts at {start}"):
@@ -221,7 +221,7 @@ def test_a_gap_that_does_not_begin_at_the_frontier_is_fenced(table: LedgerTable)
     assert (table.snapshot().frontier(P0), table.snapshot().gaps) == (10, (0, 0))
 
 
-def test_a_later_start_fences_a_gap(table: LedgerTable) -> None:
+def test_a_later_start_fences_a_gap(table: PipelineTable) -> None:
     old = begun(table)
     stale = table.snapshot()
     table.begin({}, {"clicks": ["uuid-1"]})
@@ -231,7 +231,7 @@ def test_a_later_start_fences_a_gap(table: LedgerTable) -> None:
     assert table.snapshot().frontier(P0) == 0
 
 
-def test_a_gap_whose_answer_was_lost_is_found_in_the_log(table: LedgerTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gap_whose_answer_was_lost_is_found_in_the_log(table: PipelineTable, monkeypatch: pytest.MonkeyPatch) -> None:
     epoch = begun(table)
     write = table._write
 
@@ -245,13 +245,13 @@ def test_a_gap_whose_answer_was_lost_is_found_in_the_log(table: LedgerTable, mon
     assert table.snapshot().gaps == (1, 10)
 
 
-def test_a_run_that_was_closed_stays_closed(table: LedgerTable) -> None:
+def test_a_run_that_was_closed_stays_closed(table: PipelineTable) -> None:
     for closed, expected in ((4, 4), (0, 4), (2, 4), (5, 5)):
         table.begin({}, {"clicks": ["uuid-1"]}, closed)
         assert table.snapshot().closed == expected
 
 
-def test_a_start_with_new_incarnations_is_one_entry(table: LedgerTable) -> None:
+def test_a_start_with_new_incarnations_is_one_entry(table: PipelineTable) -> None:
     """A process that dies can leave no frontier of an incarnation that the table does not name."""
     begun(table)
     before = table.snapshot().version
@@ -263,7 +263,7 @@ def test_a_start_with_new_incarnations_is_one_entry(table: LedgerTable) -> None:
 
 @pytest.mark.parametrize("checkpointed", [False, True])
 def test_an_adoption_renames_incarnations_and_fences_who_ran(
-    table: LedgerTable, form: str, stage: Callable[[int], StagedFile], checkpointed: bool
+    table: PipelineTable, form: str, stage: Callable[[int], StagedFile], checkpointed: bool
 ) -> None:
     epoch = begun(table)
     table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
@@ -288,7 +288,7 @@ def test_an_adoption_renames_incarnations_and_fences_who_ran(
         assert (again.protocol().min_reader_version, again.protocol().min_writer_version) == (1, 2)
 
 
-def test_rows_are_what_any_reader_finds(table: LedgerTable, stage: Callable[[int], StagedFile]) -> None:
+def test_rows_are_what_any_reader_finds(table: PipelineTable, stage: Callable[[int], StagedFile]) -> None:
     epoch = begun(table)
     table.commit(table.snapshot(), batch(epoch, 0, 3, stage(3)))
     table.grow([pa.field("price", pa.float64())], epoch)
@@ -298,7 +298,7 @@ def test_rows_are_what_any_reader_finds(table: LedgerTable, stage: Callable[[int
 
 
 def test_an_adoption_is_of_what_was_looked_at_or_not_at_all(
-    table: LedgerTable, stage: Callable[[int], StagedFile]
+    table: PipelineTable, stage: Callable[[int], StagedFile]
 ) -> None:
     epoch = begun(table)
     looked = table.snapshot()
@@ -309,7 +309,7 @@ def test_an_adoption_is_of_what_was_looked_at_or_not_at_all(
 
 
 def test_of_two_commits_on_one_snapshot_the_second_is_fenced(
-    table: LedgerTable, stage: Callable[[int], StagedFile]
+    table: PipelineTable, stage: Callable[[int], StagedFile]
 ) -> None:
     epoch = begun(table)
     one, other = table.snapshot(), table.snapshot()
@@ -320,7 +320,7 @@ def test_of_two_commits_on_one_snapshot_the_second_is_fenced(
 
 
 def test_an_answer_lost_in_flight_is_found_in_the_log(
-    table: LedgerTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch
+    table: PipelineTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     epoch = begun(table)
     write = table._write
@@ -335,7 +335,7 @@ def test_an_answer_lost_in_flight_is_found_in_the_log(
 
 
 def test_a_storage_that_fails_twice_and_recovers_holds_one_commit(
-    table: LedgerTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch
+    table: PipelineTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     epoch = begun(table)
     write, failures = table._write, iter(["503", "503"])
@@ -351,7 +351,7 @@ def test_a_storage_that_fails_twice_and_recovers_holds_one_commit(
 
 
 def test_a_storage_that_keeps_failing_is_a_clear_failure(
-    table: LedgerTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch
+    table: PipelineTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     epoch = begun(table)
 
@@ -365,7 +365,7 @@ def test_a_storage_that_keeps_failing_is_a_clear_failure(
 
 
 def test_columns_added_between_snapshot_and_commit_do_not_stop_it(
-    delta: LedgerTable, add: Callable[[int], StagedFile]
+    delta: PipelineTable, add: Callable[[int], StagedFile]
 ) -> None:
     epoch = begun(delta)
     snapshot = delta.snapshot()
@@ -375,7 +375,7 @@ def test_columns_added_between_snapshot_and_commit_do_not_stop_it(
     assert "theirs" in delta.snapshot().columns().names
 
 
-def test_a_restore_by_another_client_is_told(delta: LedgerTable, add: Callable[[int], StagedFile]) -> None:
+def test_a_restore_by_another_client_is_told(delta: PipelineTable, add: Callable[[int], StagedFile]) -> None:
     epoch = begun(delta)
     first = delta.commit(delta.snapshot(), batch(epoch, 0, 10, add(10)))
     delta.commit(delta.snapshot(), batch(epoch, 10, 20, add(10)))
@@ -384,7 +384,7 @@ def test_a_restore_by_another_client_is_told(delta: LedgerTable, add: Callable[[
         delta.commits_since(first)
 
 
-def test_columns_are_added_once(table: LedgerTable) -> None:
+def test_columns_are_added_once(table: PipelineTable) -> None:
     epoch = begun(table)
     new = [pa.field("price", pa.float64()), pa.field("ID", pa.int64())]
     table.grow(new, epoch)
@@ -394,7 +394,7 @@ def test_columns_are_added_once(table: LedgerTable) -> None:
     assert table.snapshot().columns().names == ["id", "hour", "price"]
 
 
-def test_a_table_belongs_to_one_pipeline_and_one_bucketing(table: LedgerTable, form: str) -> None:
+def test_a_table_belongs_to_one_pipeline_and_one_bucketing(table: PipelineTable, form: str) -> None:
     again = OPENED[form]
     with pytest.raises(ConfigError, match="belongs to pipeline 'events'"):
         again(table._location, "other").create(COLUMNS, ["hour"])
@@ -404,13 +404,13 @@ def test_a_table_belongs_to_one_pipeline_and_one_bucketing(table: LedgerTable, f
         again(table._location, "events").create(COLUMNS, ["hour"], "1 h in Berlin")
 
 
-def test_a_table_of_one_format_is_not_opened_as_another(table: LedgerTable, form: str) -> None:
+def test_a_table_of_one_format_is_not_opened_as_another(table: PipelineTable, form: str) -> None:
     other, name = {"delta": ("parquet", "a Delta table"), "parquet": ("delta", "a table in Parquet format")}[form]
     with pytest.raises(ConfigError, match=f"holds {name}. Choose a new location, or correct table.format"):
         OPENED[other](table._location, "events").create(COLUMNS, ["hour"])
 
 
-def test_a_table_is_opened_by_the_next_start_as_it_was_made(table: LedgerTable, form: str) -> None:
+def test_a_table_is_opened_by_the_next_start_as_it_was_made(table: PipelineTable, form: str) -> None:
     again = OPENED[form](table._location, "events")
     assert again.exists()
     again.create(COLUMNS, ["hour"])
@@ -419,7 +419,7 @@ def test_a_table_is_opened_by_the_next_start_as_it_was_made(table: LedgerTable, 
 
 
 def test_history_and_buckets_say_what_was_committed(
-    table: LedgerTable, location: str, form: str, stage: Callable[[int], StagedFile]
+    table: PipelineTable, location: str, form: str, stage: Callable[[int], StagedFile]
 ) -> None:
     epoch = begun(table)
     files = [stage(3), written(location, "2026-11-20T06", 4, form)]
@@ -456,7 +456,7 @@ def test_the_log_is_checkpointed_at_the_set_interval(
     assert (fresh.frontier(P0), fresh.epoch, fresh.version) == (80, 1, table.snapshot().version)
 
 
-def test_the_protocol_stays_where_every_engine_reads(delta: LedgerTable) -> None:
+def test_the_protocol_stays_where_every_engine_reads(delta: PipelineTable) -> None:
     protocol = opened(delta._location).protocol()
     assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)
 

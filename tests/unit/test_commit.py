@@ -274,6 +274,9 @@ class Main:
     def snapshot(self) -> "Main":
         return self
 
+    def publish(self, snapshot: "Main") -> None:
+        assert snapshot is self
+
     def commits_since(self, version: int) -> list[Committed]:
         listed = {5: {"/dead": [staged(1)]}, 7: {}, 10: {"/dead": [staged(2)], "/late": [staged(3)]}, 11: {}}
         gone = {11: {"/dead": {Part("clicks", 1, 0): [(3, 4)]}}}

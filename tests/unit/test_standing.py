@@ -13,7 +13,7 @@ from writer.errors import LogChanged
 from writer.kafka import Topic
 from writer.tables.base import Part, Range
 from writer.tables.formats import delta_table
-from writer.tables.ledger import LedgerTable
+from writer.tables.table import PipelineTable
 
 
 class Cluster:
@@ -45,7 +45,7 @@ class Cluster:
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> LedgerTable:
+def table(tmp_path: Path) -> PipelineTable:
     made = delta_table(str(tmp_path / "lake"), "events")
     made.create(pa.schema([("id", pa.int64()), ("hour", pa.string())]), ["hour"])
     return made
@@ -57,15 +57,15 @@ def settings(**more: Any) -> Pipeline:
     )
 
 
-def find(table: LedgerTable, cluster: Cluster, wait=lambda _: None, **more: Any) -> standing.Standing:
+def find(table: PipelineTable, cluster: Cluster, wait=lambda _: None, **more: Any) -> standing.Standing:
     return standing.find(settings(**more), cluster, cluster.topics(), table.snapshot(), wait)  # type: ignore[arg-type]
 
 
-def known(table: LedgerTable, ids: list[str], frontier: Mapping[Part, int]) -> None:
+def known(table: PipelineTable, ids: list[str], frontier: Mapping[Part, int]) -> None:
     table.begin(frontier, {"clicks": ids})
 
 
-def test_a_first_start_begins_where_the_configuration_says(table: LedgerTable) -> None:
+def test_a_first_start_begins_where_the_configuration_says(table: PipelineTable) -> None:
     cluster = Cluster((3, 9), (0, 5))
     assert find(table, cluster).offsets == {("clicks", 0): 3, ("clicks", 1): 0}
     assert find(table, cluster, start="latest").offsets == {("clicks", 0): 9, ("clicks", 1): 5}
@@ -74,19 +74,19 @@ def test_a_first_start_begins_where_the_configuration_says(table: LedgerTable) -
     assert found.lost == ()
 
 
-def test_no_start_skips_a_transaction_that_is_open(table: LedgerTable) -> None:
+def test_no_start_skips_a_transaction_that_is_open(table: PipelineTable) -> None:
     cluster = Cluster((0, 9), stable=6)
     assert find(table, cluster, start="latest").offsets == {("clicks", 0): 6}
     assert find(table, cluster, start={"timestamp": "2026-11-20T05:00:00Z"}).offsets == {("clicks", 0): 6}
 
 
-def test_a_first_position_that_the_log_has_no_longer_is_a_gap(table: LedgerTable) -> None:
+def test_a_first_position_that_the_log_has_no_longer_is_a_gap(table: PipelineTable) -> None:
     found = find(table, Cluster((3, 9)), start={"offsets": {"clicks": {0: 1}}})
     assert found.lost == [Range(Part("clicks", 1, 0), 1, 3)]
     assert (found.fresh, found.offsets) == ({Part("clicks", 1, 0): 1}, {("clicks", 0): 3})
 
 
-def test_what_retention_took_is_lost_exactly_up_to_the_log(table: LedgerTable) -> None:
+def test_what_retention_took_is_lost_exactly_up_to_the_log(table: PipelineTable) -> None:
     known(table, ["a"], {Part("clicks", 1, 0): 4, Part("clicks", 1, 1): 4})
     found = find(table, Cluster((7, 9), (4, 9)))
     assert found.lost == [Range(Part("clicks", 1, 0), 4, 7)]
@@ -95,14 +95,14 @@ def test_what_retention_took_is_lost_exactly_up_to_the_log(table: LedgerTable) -
         find(table, Cluster((7, 9), (4, 9)), on_data_loss="stop")
 
 
-def test_a_further_partition_begins_at_its_first_record_and_misses_none_in_silence(table: LedgerTable) -> None:
+def test_a_further_partition_begins_at_its_first_record_and_misses_none_in_silence(table: PipelineTable) -> None:
     known(table, ["a"], {Part("clicks", 1, 0): 4})
     found = find(table, Cluster((0, 9), (0, 5), (2, 5)), start="latest")
     assert found.offsets == {("clicks", 0): 4, ("clicks", 1): 0, ("clicks", 2): 2}
     assert found.lost == [Range(Part("clicks", 1, 2), 0, 2)]
 
 
-def test_a_topic_created_again_is_another_incarnation_from_its_first_record(table: LedgerTable) -> None:
+def test_a_topic_created_again_is_another_incarnation_from_its_first_record(table: PipelineTable) -> None:
     known(table, ["a"], {Part("clicks", 1, 0): 4})
     found = find(table, Cluster((1, 9), id_="b"))
     assert found.incarnations == {"clicks": ["a", "b"]}
@@ -112,14 +112,14 @@ def test_a_topic_created_again_is_another_incarnation_from_its_first_record(tabl
         find(table, Cluster((1, 9), id_="b"), on_new_incarnation="stop")
 
 
-def test_an_incarnation_that_comes_back_is_read_on(table: LedgerTable) -> None:
+def test_an_incarnation_that_comes_back_is_read_on(table: PipelineTable) -> None:
     """As when the configuration points at the former cluster once more."""
     known(table, ["a", "b"], {Part("clicks", 1, 0): 4, Part("clicks", 2, 0): 2})
     found = find(table, Cluster((0, 9)), on_new_incarnation="stop")
     assert (found.numbers, found.offsets, found.fresh) == ({"clicks": 1}, {("clicks", 0): 4}, {})
 
 
-def test_a_log_that_was_cut_back_is_refused_and_one_that_only_seemed_so_is_not(table: LedgerTable) -> None:
+def test_a_log_that_was_cut_back_is_refused_and_one_that_only_seemed_so_is_not(table: PipelineTable) -> None:
     known(table, ["a"], {Part("clicks", 1, 0): 20})
     with pytest.raises(LogChanged, match=r"clicks/0 ends at 9, the table at 20.*headrace topic adopt"):
         find(table, Cluster((0, 9)))
@@ -128,6 +128,6 @@ def test_a_log_that_was_cut_back_is_refused_and_one_that_only_seemed_so_is_not(t
     assert late.waited == 2
 
 
-def test_brokers_without_topic_ids_are_said(table: LedgerTable, caplog: pytest.LogCaptureFixture) -> None:
+def test_brokers_without_topic_ids_are_said(table: PipelineTable, caplog: pytest.LogCaptureFixture) -> None:
     find(table, Cluster((0, 9), id_="AAAAAAAAAAAAAAAAAAAAAA"))
     assert "topic_without_id topic=clicks" in caplog.text

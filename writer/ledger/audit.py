@@ -15,8 +15,8 @@ from writer.stores.base import Store
 from writer.tables.base import Part
 from writer.tables.entry import landed, said
 from writer.tables.formats import main_table, side_table
-from writer.tables.ledger import LedgerTable
 from writer.tables.snapshot import PipelineSnapshot
+from writer.tables.table import PipelineTable
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def audit(config: Config, pipeline: str, *, since: int | datetime | None, deep: 
     return Audit(statement, found, tuple(problems), waiting.commits, rows_removed, letters_removed)
 
 
-def told(table: LedgerTable, pipeline: str) -> tuple[PipelineSnapshot, list[Chapter]]:
+def told(table: PipelineTable, pipeline: str) -> tuple[PipelineSnapshot, list[Chapter]]:
     """Return a snapshot of a table, and what ledger and log say of it up to there, oldest first."""
     pages = Book(table.store, table.snapshot().state.metadata["id"], pipeline).pages()
     snapshot = table.snapshot()  # at or after the newest page
@@ -104,7 +104,7 @@ def _chosen(history: Sequence[Chapter], since: int | datetime | None) -> tuple[l
     return kept, floor
 
 
-def _waiting(main: LedgerTable, since: int, version: int, dead_letters: str) -> Waiting:
+def _waiting(main: PipelineTable, since: int, version: int, dead_letters: str) -> Waiting:
     entries = ((n, said(actions)[1]) for n, actions in main.entries(since) if n <= version)
     pending = [one for n, about in entries if (one := landed(n, about)) and (one.side_files or one.withdrawn)]
     files = [f for one in pending for f in one.side_files.get(dead_letters, ())]

@@ -78,10 +78,10 @@ class Replaying:
         tries = 0
         while True:
             generation = self._settled()
-            letters = self._some(selection, tried)
-            if letters.num_rows == 0:
-                return done
             try:
+                letters = self._some(selection, tried)
+                if letters.num_rows == 0:
+                    return done
                 self._replay(walk, letters, generation, now, done)
                 tries = 0
             except Overtaken:
@@ -100,14 +100,21 @@ class Replaying:
 
     def _some(self, selection: Selection, tried: Mapping[Part, Sequence[Span]]) -> pa.Table:
         """Read the next of the chosen letters that were not tried yet: as many as one commit carries."""
-        files = self._letters.files(self._letters.snapshot().version)
+        version = self._letters.snapshot().version
         held: list[pa.RecordBatch] = []
         rows = size = 0
-        for batch in read(self._letters.store, files, selection, without=tried):
-            held.append(batch)
-            rows, size = rows + batch.num_rows, size + batch.nbytes
-            if rows >= LETTERS_AT_ONCE or size >= BYTES_AT_ONCE:
-                break
+        try:
+            for batch in read(self._letters.store, self._letters.files(version), selection, without=tried):
+                held.append(batch)
+                rows, size = rows + batch.num_rows, size + batch.nbytes
+                if rows >= LETTERS_AT_ONCE or size >= BYTES_AT_ONCE:
+                    break
+        except FileNotFoundError as error:
+            if self._letters.snapshot().version == version:
+                raise
+            raise Overtaken(
+                f"another replay of pipeline {self._name!r} wrote letters anew while they were read"
+            ) from error
         return pa.Table.from_batches(held) if held else DEAD_LETTERS.empty_table()
 
     def _replay(self, walk: Walk, letters: pa.Table, generation: int, now: datetime, done: Replayed) -> None:

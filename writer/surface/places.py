@@ -18,7 +18,7 @@ from writer.surface.finding import Finding, doubtful, failure, good, skipped, wr
 from writer.surface.http import announcement, asked
 from writer.surface.words import instant, plural
 from writer.tables.formats import OPENED
-from writer.tables.ledger import LedgerTable
+from writer.tables.table import PipelineTable
 from writer.units import show_size
 
 _FREE_SHARE_MIN = 0.05  # of a disk; below it somebody should know
@@ -143,7 +143,7 @@ def tables(name: str, pipeline: Pipeline, s3: S3Settings | None = None, *, offli
 
 
 def _table(
-    check: str, name: str, table: LedgerTable, columns: tuple[str, ...], words: str, s3: S3Settings | None = None
+    check: str, name: str, table: PipelineTable, columns: tuple[str, ...], words: str, s3: S3Settings | None = None
 ) -> Finding:
     location = table.location
     if not on_s3(location) and not (place := standing(location)).is_dir():

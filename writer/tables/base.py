@@ -215,6 +215,9 @@ class Table(Protocol):
     def grow(self, columns: Sequence[pa.Field], epoch: int) -> None:
         """Add nullable columns, and widen those that are narrower, in one entry. Raises Fenced, CommitFailed."""
 
+    def publish(self, snapshot: Snapshot) -> None:
+        """Let readers see all files of this version; a second time does nothing. Raises CommitFailed, ForeignChange."""
+
     def recent(self, count: int) -> Sequence[Mapping[str, Any]]:
         """Facts of this pipeline's commits among the table's last `count`, newest first; of older ones if none is."""
 

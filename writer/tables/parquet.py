@@ -1,6 +1,6 @@
-"""Parquet files in Hive's folders, and beside them, out of readers' sight, the ledger that says which of them count.
+"""Parquet files in Hive's folders, and beside them, out of readers' sight, the log that says which of them count.
 
-The ledger is a log like Delta's, below `_headrace/log`. A task writes a file below `_headrace/staged`; an entry adds
+The log is like Delta's, below `_headrace/log`. A task writes a file below `_headrace/staged`; an entry adds
 it; then it is moved to its place, where readers see it, whole. No entry follows before all files of the newest one are
 in their place: whoever writes next, this process or the next start, first ends what a crash broke off. So every file
 that a reader sees is committed, and every committed file is seen, but for those of the newest entry, for a moment.

@@ -14,7 +14,7 @@ from writer.ledger.letters import among
 from writer.rooms.columnar import Destination, StagedFile, let_go, open_file, parquet_writer
 from writer.rooms.report import Span
 from writer.rooms.statistics import delta_statistics
-from writer.stores.base import Store
+from writer.stores.base import OutcomeUnknown, Store
 from writer.tables.base import Part
 from writer.tables.log import Action
 
@@ -42,6 +42,8 @@ def without(
                 gone.append(_remove(file, now))
                 rest += [left] if left else []
         yield gone, rest
+    except OutcomeUnknown:
+        raise  # an entry may name them by now, or may yet
     except BaseException:
         to.remove()
         raise

@@ -1,4 +1,4 @@
-"""A table whose log is its ledger: files, ranges and counts in one entry, whatever the format of the table.
+"""A pipeline's table: files, ranges and counts in one entry of its log, whatever the format.
 
 Progress is kept as Delta's `txn` actions, one for each part (`<pipeline>/<topic>@<incarnation>/<partition>` → end
 offset) and one for the epoch (`<pipeline>/epoch`). An entry is put right after the version that was checked, or not at
@@ -9,8 +9,8 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -65,7 +65,7 @@ class LostRace(Exception):
     """Another entry stands where ours was to stand."""
 
 
-class LedgerTable:
+class PipelineTable:
     """A table that belongs to one pipeline, in one of the formats."""
 
     def __init__(
@@ -244,14 +244,22 @@ class LedgerTable:
         """Write an entry, and let readers see its files. Returns where it stands."""
         assert isinstance(snapshot, PipelineSnapshot)
         version = self._appended(snapshot, files, values, about, check)
+        self._publish(snapshot.state.metadata["id"], version)
+        return version
+
+    def publish(self, snapshot: Snapshot) -> None:
+        """Let readers see all files of this version; a second time does nothing."""
+        assert isinstance(snapshot, PipelineSnapshot)
+        self._publish(*snapshot.state.place)
+
+    def _publish(self, table: str, version: int) -> None:
         try:
-            self._format.publish((snapshot.state.metadata["id"], version))
+            self._format.publish((table, version))
         except OSError as error:
             raise CommitFailed(
                 f"version {version} of the table at {self._location} is committed, but its files are not all in their "
                 f"place: {_one_line(error)}. Nothing is lost: the next start puts them there."
             ) from error
-        return version
 
     def _appended(
         self,
@@ -417,15 +425,29 @@ class LedgerTable:
             table, at = snapshot.state.place
             if snapshot.applied < version:
                 about = {"kind": "side", "main_version": version}
-                self._format.publish((table, at))  # what is left of a file is read where it lies
-                files_now = self.files(snapshot.version) if withdrawn else []
-                staged = without(self.store, files_now, withdrawn or {}, hidden=self._format.hidden)
-                with staged as (gone, rest):
+                with self._without(snapshot, withdrawn or {}) as (gone, rest):
                     self._write(snapshot, [*files, *rest], {f"{self._pipeline}/main": version}, about, gone=gone)
                 at += 1
             self._format.publish((table, at))
 
         self._retried(apply)
+
+    @contextmanager
+    def _without(
+        self, snapshot: PipelineSnapshot, withdrawn: Mapping[Part, Sequence[Span]]
+    ) -> Iterator[tuple[list[Action], list[StagedFile]]]:
+        """Stage what is left of the files that hold rows at these offsets. Raises LostRace, OSError."""
+        if not withdrawn:
+            yield [], []
+            return
+        self._format.publish(snapshot.state.place)  # what is left of a file is read in its place
+        try:
+            with without(self.store, self.files(snapshot.version), withdrawn, hidden=self.hidden) as found:
+                yield found
+        except FileNotFoundError as error:
+            if self.snapshot().version == snapshot.version:
+                raise
+            raise LostRace(f"files of version {snapshot.version} were written anew meanwhile") from error
 
     def _retried(self, action: Callable[[PipelineSnapshot], _T]) -> _T:
         """Run an action that may lose a race, on a newer snapshot each time."""
