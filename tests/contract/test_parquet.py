@@ -236,7 +236,7 @@ def test_a_storage_that_fails_while_files_are_published_is_a_clear_failure(
     def down(*_: object) -> bool:
         raise OSError("503 slow down")
 
-    monkeypatch.setattr(table._format._store, "move", down)  # type: ignore[attr-defined]
+    monkeypatch.setattr(table._format.store, "move", down)  # type: ignore[attr-defined]
     with pytest.raises(CommitFailed, match=r"version 2 .* is committed, but its files are not all in their place: 503"):
         table.commit(table.snapshot(), planned)
     monkeypatch.undo()
