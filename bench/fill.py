@@ -16,7 +16,7 @@ from bench.data import DataSet, dataset
 from writer.errors import HeadraceError
 
 PARTITIONS = 4
-_BLOCK = 20_000  # events encoded at once, and sent to one partition
+BLOCK = 20_000  # events encoded at once, and sent to one partition
 _IN_FLIGHT_MAX = 200_000
 _DELIVERED_WITHIN_S = 120
 
@@ -85,8 +85,8 @@ def _send(
         }
     )
     size = 0
-    for block, start in enumerate(range(0, events, _BLOCK)):
-        values = data.encode(start, min(_BLOCK, events - start), schema_id=schema_id)
+    for block, start in enumerate(range(0, events, BLOCK)):
+        values = data.encode(start, min(BLOCK, events - start), schema_id=schema_id)
         size += values.buffers()[2].size
         messages = [{"value": value} for value in values.to_pylist()]
         while len(producer) > _IN_FLIGHT_MAX:

@@ -10,6 +10,7 @@ from io import BytesIO
 from itertools import count
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -23,6 +24,7 @@ from writer.rooms.decode import decode, is_native
 from writer.rooms.native import NativeDecoder
 from writer.rooms.normalise import NOT_A_TIME
 from writer.rooms.singly import SingleDecoder
+from writer.rooms.suspects import suspects
 from writer.rooms.wire import CONFLUENT, header
 
 HEAD, HEADER_BYTES = header(7), CONFLUENT.header_bytes
@@ -332,6 +334,29 @@ def test_a_damaged_value_fails_alone_and_as_fastavro_says(schema, native, blocks
         f"{case.read_anyway} readable all the same, {case.strays} of them by a stray index"
     )
     assert case.damaged > case.tried
+
+
+@pytest.mark.parametrize("schema", [FLAT, NESTED, ENVELOPE], ids=lambda schema: schema["name"])
+def test_no_sound_value_is_suspected_and_every_cut_one_is(schema):
+    case, rng = Case(schema, schema is not ENVELOPE), random.Random(schema["name"])
+    head = len(HEAD)
+    assert not suspects(pa.array(case.sound, pa.binary()), case.record, head).any()
+    cuts = [value[: rng.randrange(len(value))] for value in case.sound]
+    assert suspects(pa.array(cuts, pa.binary()), case.record, head).all()
+    sliced = pa.array([*cuts[:7], *case.sound, *cuts[:9]], pa.binary()).slice(7, 400)
+    assert not suspects(sliced, case.record, head).any()
+
+
+@pytest.mark.parametrize("schema", [FLAT, NESTED], ids=lambda schema: schema["name"])
+def test_what_fastavro_refuses_among_many_is_suspected_nearly_always(schema):
+    """A hint that misses costs halving; of random damage it must name nearly all."""
+    case, rng = Case(schema, True), random.Random(schema["name"])
+    values = [HEAD + rng.choice(DAMAGES)(rng.choice(case.sound)[len(HEAD) :], rng) for _ in range(2_000)]
+    refused = {at for at, value in enumerate(values) if case.single(pa.array([value], pa.binary())).failures}
+    refused -= {at for at in refused if out_of_bounds(case.single(pa.array([values[at]], pa.binary())).failures[0])}
+    named = set(np.flatnonzero(suspects(pa.array(values, pa.binary()), case.record, len(HEAD))).tolist())
+    assert len(refused) > 1_000
+    assert len(refused - named) <= 0.01 * len(refused)
 
 
 # --- random schemas ---------------------------------------------------------------------------------------------

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from fastavro import parse_schema, schemaless_writer
 
 from writer.rooms import avro
 from writer.rooms import decode as room
-from writer.rooms.decode import SINGLY, decode, is_native
+from writer.rooms.decode import decode, is_native
 from writer.rooms.native import BlockRefused, DecoderHung, NativeDecoder
 from writer.rooms.normalise import NOT_A_TIME
 from writer.rooms.singly import SingleDecoder
@@ -149,18 +150,38 @@ def test_values_over_the_limit_one_by_one_are_decoded_singly(monkeypatch):
     assert watched.sizes == []
 
 
-def test_a_sound_block_is_decoded_at_once_and_a_bad_value_by_halving():
+def test_of_a_refused_block_what_looks_sound_is_decoded_at_once():
     values = block(SIMPLE, simple(128)).to_pylist()
     watched = Watched(NativeDecoder(SIMPLE))
     decode(pa.array(values), watched, SingleDecoder(SIMPLE))
     assert watched.sizes == [128]
-    values[100] += b"!"
+    damaged = {
+        3: (values[3][:-1], "the value ends before the record does"),
+        64: (values[64].replace(b"name", b"na\xffe"), "codec can't decode byte 0xff"),
+        100: (values[100] + b"!", "1 surplus bytes after the record"),
+    }
+    for at, (value, _) in damaged.items():
+        values[at] = value
     watched.sizes.clear()
     out = decode(pa.array(values), watched, SingleDecoder(SIMPLE))
-    assert watched.sizes == [128, 64, 64, 32, 32]  # the next halves are at most SINGLY
-    assert SINGLY == 16
+    assert watched.sizes == [128, 125]
+    assert list(out.failures) == list(damaged)
+    assert all(why in out.failures[at] for at, (_, why) in damaged.items())
+    assert out.taken.to_pylist() == [i for i in range(128) if i not in damaged]
+    assert out.rows.to_pylist() == [row for i, row in enumerate(simple(128)) if i not in damaged]
+
+
+@pytest.mark.parametrize("hint", [[], [0, 5, 127], list(range(128)), [99, 101], None], ids=str)
+def test_a_wrong_hint_costs_no_record(monkeypatch, hint):
+    """Nobody suspected, the sound suspected, all, the culprit not, and no hint: the same records fail alone."""
+    mask = None if hint is None else np.isin(np.arange(128), hint)
+    monkeypatch.setattr(room, "suspects", lambda *_: mask)
+    values = block(SIMPLE, simple(128)).to_pylist()
+    values[100] += b"!"
+    out = decode(pa.array(values), NativeDecoder(SIMPLE), SingleDecoder(SIMPLE))
     assert out.failures == {100: "1 surplus bytes after the record"}
     assert out.taken.to_pylist() == [i for i in range(128) if i != 100]
+    assert out.rows.to_pylist() == [row for i, row in enumerate(simple(128)) if i != 100]
 
 
 def test_a_slice_decodes_as_its_copy():

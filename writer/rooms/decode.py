@@ -3,6 +3,7 @@
 from io import BytesIO
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from fastavro import schemaless_writer
@@ -10,6 +11,7 @@ from fastavro import schemaless_writer
 from writer.rooms import avro
 from writer.rooms.native import BlockRefused, DecoderHung, NativeDecoder
 from writer.rooms.singly import Decoded, SingleDecoder
+from writer.rooms.suspects import suspects
 from writer.rooms.wire import header
 
 BLOCK_BYTES_MAX = 2**30  # Arrow's binary arrays end at 2 GiB; half of it leaves room for the nonces
@@ -27,10 +29,31 @@ def decode(values: pa.Array, native: BlockDecoder | None, singly: SingleDecoder)
     """Decode a block of values that carry the same header. Bad values fail alone; the rest keeps its order.
 
     `values`: binary array without nulls, every value with its header. `native` None: the schema is not native.
-    A block that is refused is halved until the culprits stand alone.
+    Of a block that is refused, the values that do not look like the schema are decoded one by one and the rest at once;
+    where that is refused too, it is halved until the culprits stand alone.
     """
     if native is None:
         return singly(values)
+    if len(values) <= SINGLY or values.nbytes > BLOCK_BYTES_MAX:
+        return _by_halves(values, native, singly)
+    done = _natively(values, native, singly)
+    if done is not None:
+        return done
+    suspected = suspects(values, singly.record, singly.header_bytes)
+    if suspected is None or not suspected.any():
+        middle = len(values) // 2
+        halves = [
+            (start, _by_halves(values.slice(start, size), native, singly))
+            for start, size in ((0, middle), (middle, len(values) - middle))
+        ]
+        return _joined(halves)
+    rest, some = (pa.array(np.flatnonzero(which)) for which in (~suspected, suspected))
+    parts = [(rest, _by_halves(values.take(rest), native, singly)), (some, singly(values.take(some)))]
+    return _woven(parts)
+
+
+def _by_halves(values: pa.Array, native: BlockDecoder, singly: SingleDecoder) -> Decoded:
+    """Decode the values in blocks as large as are accepted."""
     done: list[tuple[int, Decoded]] = []
     pending = [(0, len(values))]
     while pending:
@@ -96,3 +119,14 @@ def _joined(parts: list[tuple[int, Decoded]]) -> Decoded:
     rows = pa.concat_tables([part.rows for _, part in parts])
     taken = pa.concat_arrays([pc.add(part.taken, start) for start, part in parts])
     return Decoded(rows, taken, {start + at: why for start, part in parts for at, why in part.failures.items()})
+
+
+def _woven(parts: list[tuple[pa.Int64Array, Decoded]]) -> Decoded:
+    """Join what was decoded of values that do not stand in a row; each part comes with their positions."""
+    rows = pa.concat_tables([part.rows for _, part in parts])
+    taken = pa.concat_arrays([at.take(part.taken) for at, part in parts])
+    if len(parts[-1][1].taken):  # a suspect that is sound goes back to its place
+        order = pc.sort_indices(taken)
+        rows, taken = rows.take(order), taken.take(order)
+    failures = {at[position].as_py(): why for at, part in parts for position, why in part.failures.items()}
+    return Decoded(rows, taken, dict(sorted(failures.items())))

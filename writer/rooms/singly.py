@@ -31,7 +31,7 @@ class SingleDecoder:
 
     def __init__(self, record: avro.Record, *, header_bytes: int = CONFLUENT.header_bytes) -> None:
         """Read values of this schema that stand `header_bytes` into what they come in."""
-        self._record, self._header_bytes = record, header_bytes
+        self.record, self.header_bytes = record, header_bytes
         self._schema = avro.plain_schema(record)
         self._types = pa.schema(list(avro.table_fields(record).items()))
         self._by_name = {f["name"]: f["type"] for f in record.fields if f["name"] in self._types.names}
@@ -63,12 +63,12 @@ class SingleDecoder:
 
     def _read(self, value: bytes) -> dict[str, Any]:
         source = BytesIO(value)
-        source.seek(self._header_bytes)
+        source.seek(self.header_bytes)
         fields = schemaless_reader(source, self._schema, None, return_record_name=True)
         left = len(value) - source.tell()
         if left:
             raise ValueError(f"{left} surplus bytes after the record")
-        return {name: table_value(self._record, kind, fields[name]) for name, kind in self._by_name.items()}
+        return {name: table_value(self.record, kind, fields[name]) for name, kind in self._by_name.items()}
 
 
 def _reason(error: Exception) -> str:

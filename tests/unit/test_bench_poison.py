@@ -1,0 +1,32 @@
+"""The poisoned data set of the bench: always the same events, and each of them one that no decoder reads."""
+
+import numpy as np
+import pyarrow as pa
+
+from bench.data import dataset
+from bench.poison import SHARE, Poisoned, poisoned
+from writer.rooms import avro
+from writer.rooms.decode import decode
+from writer.rooms.native import NativeDecoder
+from writer.rooms.singly import SingleDecoder
+
+CLEAN = dataset("200B")
+DATA = Poisoned(CLEAN.name, CLEAN.about, CLEAN.fields)
+
+
+def test_the_same_events_are_damaged_wherever_one_begins():
+    mask = poisoned(0, 200_000)
+    assert np.array_equal(mask[70_000:90_000], poisoned(70_000, 20_000))
+    assert 0.8 * SHARE < mask.mean() < 1.2 * SHARE
+    assert np.unique(np.flatnonzero(mask) % 4).size == 4, "scattered"
+    assert DATA.encode(150, 400)[50:150].equals(DATA.encode(200, 100))
+
+
+def test_each_damaged_event_is_refused_and_no_other():
+    record = avro.parse(DATA.schema_text)
+    out = decode(DATA.encode(0, 60_000), NativeDecoder(record), SingleDecoder(record))
+    bad = poisoned(0, 60_000)
+    assert list(out.failures) == np.flatnonzero(bad).tolist()
+    assert out.taken.equals(pa.array(np.flatnonzero(~bad)))
+    kinds = {why.split(" ")[0] for why in out.failures.values()}
+    assert len(kinds) > 3, kinds
