@@ -11,6 +11,9 @@ from urllib.parse import unquote
 
 import duckdb
 
+from tests.fault.cells import Tally
+
+tally = Tally()  # of all verdicts in this process
 Source = tuple[str, int]  # topic, partition
 
 
@@ -80,6 +83,10 @@ def check(lake: Path, pipeline: str, ends: Mapping[Source, int] | None = None) -
     frontier, lost = frontier_of(lake, pipeline), gaps(lake)
     for source, end in frontier.items():
         found = sorted([*good.get(source, []), *bad.get(source, []), *lost.get(source, [])])
+        tally.checks += 1
+        tally.records += end
+        tally.lost += len(set(range(end)) - set(found))
+        tally.twice += len(found) - len(set(found) & set(range(end)))
         assert found == list(range(end)), f"{source}: frontier {end}; {_difference(found, end)}"
     for source in {*good, *bad}:
         assert source in frontier, f"{source} has rows and no frontier"
@@ -102,6 +109,8 @@ def check_rows(lake: Path, pipeline: str) -> None:
     frontier = frontier_of(lake, pipeline)
     for table in (lake, lake.with_name(lake.name + "_dead_letters")):
         for source, found in offsets(table).items():
+            tally.looks += 1
+            tally.seen_twice += len(found) - len(set(found) & set(range(frontier[source])))
             assert len(found) == len(set(found)), f"{table.name}: {source} has offsets twice"
             assert found[-1] < frontier[source], f"{table.name}: {source} has rows above its frontier"
 

@@ -1,0 +1,53 @@
+"""Keeps account of what the fault suite finds: each test that is marked `cell`, and those that count their own."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import oracle
+from tests.fault import cells
+
+FOUND = pytest.StashKey[list[cells.Cell]]()
+
+
+@pytest.fixture
+def record(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Put down a cell that the test has counted itself."""
+
+    def put(**said: object) -> None:
+        known = request.config.stash.setdefault(FOUND, [])
+        known.append(cells.Cell(test=_name(request.node), **said))  # type: ignore[arg-type]
+
+    return put
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
+    """Put down the verdicts of a marked test that passed."""
+    before = oracle.tally.copy()
+    outcome = yield
+    mark = pyfuncitem.get_closest_marker("cell")
+    if mark is not None:
+        found, (fault, moment) = oracle.tally.since(before), mark.args
+        assert found.checks, "a cell without a verdict of the oracle"
+        given = getattr(getattr(pyfuncitem, "callspec", None), "params", {})
+        pyfuncitem.config.stash.setdefault(FOUND, []).append(
+            cells.Cell(
+                fault, moment.format(**given), "Spark, Kafka", _name(pyfuncitem), 1, found.seen_twice, found.records,
+                found.lost, found.twice,
+            )
+        )  # fmt: skip
+    return outcome
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write what was found, where it is wanted."""
+    wanted, found = os.environ.get("HEADRACE_FAULTS"), session.config.stash.get(FOUND, [])
+    if wanted and found:
+        cells.merge(Path(wanted), found)
+
+
+def _name(item: pytest.Item) -> str:
+    return f"{item.path.name}::{getattr(item, 'originalname', item.name)}"

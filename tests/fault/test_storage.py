@@ -1,0 +1,105 @@
+"""Every single operation of the storage fails once: whatever it was, no record is lost and none is there twice."""
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests import oracle
+from tests.carried import Driver, log
+from tests.fault.cells import ended
+from tests.fault.storage import MODES, Killed, Storage
+from tests.looking import NOW, event
+from tests.servers.objects import ObjectServer
+from writer.errors import HeadraceError
+from writer.ledger.audit import audit
+
+PARTS, STEP, END, INTERVAL = 2, 12, 36, 4
+WHOLE = "HEADRACE_FAULTS_WHOLE" in os.environ  # else every so many operations, a different lot in each mode
+OPERATIONS = {
+    "read": "read of a log entry", "mark": "look at a log entry", "list": "listing", "put_if_absent": "commit",
+    "put": "put", "create": "opening a new data file", "complete": "completing a data file",
+    "open": "reading a log checkpoint", "delete": "removal", "sweep": "clean-up", "copy": "copy",
+}  # fmt: skip
+
+
+def values(start: int, end: int) -> dict[int, bytes | None]:
+    """Of ten records one is cut."""
+    return {at: b"\0\0\0\0\1cut" if at % 10 == 5 else event(at, at=NOW) for at in range(start, end)}
+
+
+def carry(root: Path, location: str) -> Driver:
+    """Start a writer and let it carry what the table does not have."""
+    driver = Driver(root, interval=INTERVAL, table={"location": location})
+    driver.start(PARTS)
+    for end in range(STEP, END + 1, STEP):
+        batches = [log(values(end - STEP, end), partition) for partition in range(PARTS)]
+        driver.carry(batches, dict.fromkeys(range(PARTS), end))
+    return driver
+
+
+def judge(driver: Driver, lake: Path) -> None:
+    """Judge twice: from the files, and as `headrace audit` does."""
+    oracle.check(lake, "clicks", {("clicks", partition): END for partition in range(PARTS)})
+    found = audit(driver.config, "clicks", since=None, deep=True)
+    assert found.adds_up, "; ".join(f"{p.what} {p.part} {p.spans}" for p in found.problems)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("on", ["local", "s3"])
+def test_whichever_operation_of_the_storage_fails_nothing_is_lost_or_twice(
+    tmp_path: Path, on: str, mode: str, request: pytest.FixtureRequest, record: Callable[..., None]
+) -> None:
+    server: ObjectServer | None = request.getfixturevalue("on_s3") if on == "s3" else None
+
+    def place(name: str) -> tuple[Path, str, Callable[[], Path]]:
+        root = tmp_path / name
+        local = root / "lake" / "clicks"
+        if server is None:
+            return root, str(local), lambda: local
+        bucket = server.bucket()
+        return root, f"{bucket}/clicks", lambda: server.fetched(bucket, root / "lake") / "clicks"
+
+    every = Storage()
+    with pytest.MonkeyPatch.context() as patch:
+        every.below(patch)
+        root, location, _ = place("every")
+        carry(root, location)
+    step = 1 if WHOLE else 7 if on == "local" else 29
+    ways: dict[str, Counter[str]] = {}
+    tallies: dict[str, oracle.Tally] = {}
+    for at in range(MODES.index(mode) % step, len(every.done), step):
+        name = every.done[at]
+        before = oracle.tally.copy()
+        way = failed_once(*place(str(at)), Storage(at, mode))
+        ways.setdefault(name, Counter())[way] += 1
+        tallies[name] = tallies.get(name, oracle.Tally()).plus(oracle.tally.since(before))
+    for name, tally in tallies.items():
+        record(
+            fault=f"storage: {mode}", moment=OPERATIONS[name], on=f"in-process, Delta, {on}",
+            times=ways[name].total(), seen_twice=tally.seen_twice, records=tally.records, lost=tally.lost,
+            twice=tally.twice, ended=ended(ways[name]),
+        )  # fmt: skip
+
+
+def failed_once(root: Path, location: str, fetched: Callable[[], Path], storage: Storage) -> str:
+    """Carry with one failure, read as a reader would, start again where it ended, and judge. Returns how it went."""
+    way = "went on"
+    with pytest.MonkeyPatch.context() as patch:
+        storage.below(patch)
+        try:
+            driver = carry(root, location)
+        except (Killed, HeadraceError, OSError) as error:
+            way = "killed" if isinstance(error, Killed) else "ended"
+    assert storage.at < len(storage.done), "the operation never came"
+    if way != "went on":
+        lake = fetched()
+        if (lake / "_delta_log").exists():
+            oracle.check_rows(lake, "clicks")
+        driver = carry(root, location)
+    judge(driver, fetched())
+    return way
