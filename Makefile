@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SHELL := bash
 
-.PHONY: demo demo-picture test check slow test-engines guard setup reference lock clean
+.PHONY: demo demo-picture test test-long check slow test-engines guard setup reference lock clean
 
 demo: $(READY)
 	$(BIN)/headrace demo
@@ -32,6 +32,12 @@ test-engines: $(READY)
 	HEADRACE_TEST_S3=minio $(BIN)/pytest -q -k s3 tests/contract/test_store.py tests/contract/test_table.py tests/contract/test_parquet.py tests/contract/test_faulty_s3.py tests/spark/test_s3.py
 	$(BIN)/pytest -q -m engines
 
+# The whole matrix of faults, about half an hour, recorded for docs/FAULTS.md; and what poison costs.
+test-long: $(READY)
+	HEADRACE_FAULTS_WHOLE=1 HEADRACE_FAULTS=tests/fault/outcomes.json $(BIN)/pytest -q tests/fault
+	PYTHONPATH=. $(BIN)/python docs/faults.py
+	$(BIN)/python -m bench.poison
+
 # Two minutes: fails when the writer lost more than 15 % of its speed (bench/README.md).
 guard: $(READY)
 	$(BIN)/python -m bench.guard
@@ -45,11 +51,12 @@ $(READY): requirements.lock pyproject.toml
 lock:
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header -q -o requirements.lock
 
-# docs/REFERENCE.md, docs/METRICS.md and docs/SIZING.md from the code.
+# docs/REFERENCE.md, docs/METRICS.md and docs/SIZING.md from the code, docs/FAULTS.md from recorded outcomes.
 reference: $(READY)
 	$(BIN)/python docs/reference.py
 	$(BIN)/python docs/metrics.py
 	$(BIN)/python docs/sizing.py
+	PYTHONPATH=. $(BIN)/python docs/faults.py
 
 # docs/images/demo.svg from a run of the demo.
 demo-picture: $(READY)

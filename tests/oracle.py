@@ -4,7 +4,7 @@ crash test.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
@@ -93,6 +93,19 @@ def check(lake: Path, pipeline: str, ends: Mapping[Source, int] | None = None) -
     if ends is not None:
         assert frontier == dict(ends)
     return frontier
+
+
+def check_exactly(table: Path, expected: Mapping[tuple[str, int, int], Sequence[int]]) -> None:
+    """Assert that the rows of each (topic, incarnation, partition) are those of these offsets, each once."""
+    raw = rows(table, "_topic, _incarnation, _partition, list_sort(list(_offset))", "GROUP BY ALL")
+    found = {(str(t), int(i), int(p)): list(o) for t, i, p, o in raw}  # type: ignore[arg-type,call-overload]
+    for part, wanted in expected.items():
+        have = found.get(part, [])
+        tally.checks += 1
+        tally.records += len(wanted)
+        tally.lost += len(set(wanted) - set(have))
+        tally.twice += len(have) - len(set(have) & set(wanted))
+    assert found == {part: list(wanted) for part, wanted in expected.items()}
 
 
 def gaps(table: Path) -> dict[Source, list[int]]:

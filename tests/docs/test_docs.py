@@ -1,5 +1,6 @@
 """The documentation is true: it is fresh, its links lead somewhere, its commands and keys exist."""
 
+import ast
 import importlib.util
 import re
 import tomllib
@@ -8,13 +9,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.fault import cells
 from writer.config import Config
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
-@pytest.mark.parametrize("page", ["reference", "metrics"])
+@pytest.mark.parametrize("page", ["reference", "metrics", "faults"])
 def test_a_generated_page_is_what_the_code_says(page: str) -> None:
     spec = importlib.util.spec_from_file_location(page, ROOT / "docs" / f"{page}.py")
     assert spec is not None
@@ -22,6 +24,19 @@ def test_a_generated_page_is_what_the_code_says(page: str) -> None:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert (ROOT / "docs" / f"{page.upper()}.md").read_text() == module.text(), "stale: run `make reference`"
+
+
+def test_the_page_of_faults_holds_every_cell_of_the_suite_and_no_other() -> None:
+    in_suite = set()
+    for path in (ROOT / "tests" / "fault").glob("test_*.py"):
+        for one in ast.walk(ast.parse(path.read_text())):
+            if isinstance(one, ast.FunctionDef) and one.name.startswith("test_"):
+                marked = any("pytest.mark.cell(" in ast.unparse(mark) for mark in one.decorator_list)
+                if marked or any(given.arg == "record" for given in one.args.args):
+                    in_suite.add(f"{path.name}::{one.name}")
+    found = cells.read(cells.COMMITTED)
+    assert in_suite == {cell.test for cell in found}, "stale: run `make test-long`"
+    assert all((cell.lost, cell.twice, cell.seen_twice) == (0, 0, 0) and cell.records for cell in found)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -65,7 +65,9 @@ class FailingStore:
         return self.real.location
 
     def _ask(self, operation: str, name: str, *more: Any) -> Any:
-        return self.storage.ask(operation, f"{self.location}/{name}", lambda: getattr(self.real, operation)(name, *more))
+        return self.storage.ask(
+            operation, f"{self.location}/{name}", lambda: getattr(self.real, operation)(name, *more)
+        )
 
     def read(self, name: str) -> Found | None:
         return self._ask("read", name)
@@ -114,13 +116,13 @@ class Files(fs.FileSystemHandler):
     def get_file_info_selector(self, selector: fs.FileSelector) -> Any:
         return self._real.get_file_info(selector)
 
-    def create_dir(self, path: str, recursive: bool) -> None:  # noqa: FBT001 - as pyarrow calls it
+    def create_dir(self, path: str, recursive: bool) -> None:
         self._real.create_dir(path, recursive=recursive)
 
     def delete_dir(self, path: str) -> None:
         self._real.delete_dir(path)
 
-    def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:  # noqa: FBT001, FBT002
+    def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:
         self._real.delete_dir_contents(path, missing_dir_ok=missing_dir_ok)
 
     def delete_root_dir_contents(self) -> None:

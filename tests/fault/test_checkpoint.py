@@ -24,6 +24,7 @@ def filled(site: Site, topic: MakeTopic) -> tuple[Site, str, Path, Path]:
     return site, name, lake, site.root / "checkpoints" / "events" / "000001"
 
 
+@pytest.mark.cell("Spark's checkpoint is deleted", "between two runs")
 def test_a_deleted_checkpoint_begins_a_new_run_from_the_frontier(filled: tuple[Site, str, Path, Path]) -> None:
     site, name, lake, checkpoint = filled
     shutil.rmtree(checkpoint.parent)
@@ -33,6 +34,7 @@ def test_a_deleted_checkpoint_begins_a_new_run_from_the_frontier(filled: tuple[S
     oracle.check(lake, "events", site.ends(name))
 
 
+@pytest.mark.cell("Spark's checkpoint is old", "by three batches")
 def test_a_checkpoint_of_three_batches_ago_is_replaced(filled: tuple[Site, str, Path, Path]) -> None:
     site, name, lake, checkpoint = filled
     old = site.root / "old"
@@ -47,6 +49,7 @@ def test_a_checkpoint_of_three_batches_ago_is_replaced(filled: tuple[Site, str, 
     oracle.check(lake, "events", site.ends(name))
 
 
+@pytest.mark.cell("Spark's checkpoint is wrong", "five offsets ahead of the table: refused")
 def test_an_offset_edited_by_five_is_refused_and_a_new_run_is_right(filled: tuple[Site, str, Path, Path]) -> None:
     site, name, lake, checkpoint = filled
     newest = max((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
@@ -65,6 +68,7 @@ def test_an_offset_edited_by_five_is_refused_and_a_new_run_is_right(filled: tupl
     oracle.check(lake, "events", site.ends(name))
 
 
+@pytest.mark.cell("Spark's checkpoint is wrong", "empty, of another version, garbage: refused")
 def test_an_offset_file_that_cannot_be_read_is_refused_and_a_new_run_is_right(
     filled: tuple[Site, str, Path, Path],
 ) -> None:

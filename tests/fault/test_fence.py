@@ -14,6 +14,7 @@ pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]
 
 
+@pytest.mark.cell("two writers at once", "each with its own checkpoint")
 def test_of_two_writers_the_older_exits_4_and_the_table_stays_exact(site: Site, topic: MakeTopic) -> None:
     name = topic(2)
     lake = site.pipeline("events", [name], commit={"max_delay": "1 s"})
@@ -31,6 +32,7 @@ def test_of_two_writers_the_older_exits_4_and_the_table_stays_exact(site: Site, 
     oracle.check(lake, "events", site.ends(name))
 
 
+@pytest.mark.cell("two writers at once", "on one checkpoint")
 def test_two_writers_on_one_checkpoint_leave_the_table_exact(site: Site, topic: MakeTopic) -> None:
     name = topic(2)
     lake = site.pipeline("events", [name], commit={"max_delay": "1 s"})
@@ -50,6 +52,7 @@ def test_two_writers_on_one_checkpoint_leave_the_table_exact(site: Site, topic: 
     oracle.check(lake, "events", site.ends(name))
 
 
+@pytest.mark.cell("another client writes to the table", "OPTIMIZE and new columns")
 def test_optimize_and_new_columns_by_another_client_do_not_stop_the_writer(site: Site, topic: MakeTopic) -> None:
     name = topic(2)
     lake = site.pipeline("events", [name], commit={"max_delay": "1 s"})

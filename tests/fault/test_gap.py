@@ -25,6 +25,7 @@ def headrace(*words: object, code: int = 0) -> str:
     return result.output
 
 
+@pytest.mark.cell("Kafka loses records", "before a start")
 def test_what_retention_took_is_one_entry_and_the_rest_is_in_the_table(site: Site, topic: MakeTopic) -> None:
     name = topic(2)
     lake = site.pipeline("events", [name])
@@ -47,6 +48,7 @@ def test_what_retention_took_is_one_entry_and_the_rest_is_in_the_table(site: Sit
     )
 
 
+@pytest.mark.cell("Kafka loses records", "before a start that is killed around its gap")
 def test_a_start_killed_around_its_gap_records_it_once(site: Site, topic: MakeTopic) -> None:
     name = topic(1)
     lake = site.pipeline("events", [name])
@@ -73,6 +75,7 @@ def test_on_data_loss_stop_stops_with_the_mend_and_leaves_the_table(site: Site, 
     assert oracle.replay(lake) == before
 
 
+@pytest.mark.cell("Kafka loses records", "while it runs")
 def test_offsets_lost_while_it_runs_are_recorded_by_the_same_process(site: Site, topic: MakeTopic) -> None:
     name = topic(2)
     lake = site.pipeline("events", [name], commit={"max_delay": "1 h", "min_records": 1_500})
@@ -112,6 +115,7 @@ def _widen(site: Site, topic: str, partitions: int) -> None:
     admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
 
 
+@pytest.mark.cell("partitions are added", "while it runs")
 def test_partitions_added_while_it_runs_are_read_from_their_first_record(site: Site, topic: MakeTopic) -> None:
     name = topic(2)
     lake = site.pipeline("events", [name], commit={"max_delay": "2 s"})
@@ -126,6 +130,7 @@ def test_partitions_added_while_it_runs_are_read_from_their_first_record(site: S
     oracle.check(lake, "events", site.ends(name))
 
 
+@pytest.mark.cell("partitions are added", "and lose records before they are seen")
 def test_what_an_added_partition_lost_before_it_was_seen_is_a_gap(site: Site, topic: MakeTopic) -> None:
     name = topic(1)
     lake = site.pipeline("events", [name])

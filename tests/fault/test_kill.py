@@ -17,6 +17,7 @@ MakeTopic = Callable[..., str]
 POINTS = ("before_stage", "after_stage", "before_commit", "after_commit", "before_redo", "after_batch")
 
 
+@pytest.mark.cell("kill -9 of the driver", "at six points, one after the other")
 def test_a_driver_killed_in_any_room_loses_and_doubles_nothing(site: Site, topic: MakeTopic) -> None:
     name = topic(2)
     lake = site.pipeline("events", [name], commit={"max_records": 1_000})
@@ -28,6 +29,7 @@ def test_a_driver_killed_in_any_room_loses_and_doubles_nothing(site: Site, topic
     oracle.check(lake, "events", site.ends(name))
 
 
+@pytest.mark.cell("kill -9 of the driver", "while Spark writes its checkpoint")
 def test_a_driver_killed_while_spark_writes_its_checkpoint_loses_nothing(site: Site, topic: MakeTopic) -> None:
     name = topic(2)
     lake = site.pipeline("events", [name], commit={"max_records": 400})
@@ -44,6 +46,7 @@ def test_a_driver_killed_while_spark_writes_its_checkpoint_loses_nothing(site: S
     oracle.check(lake, "events", site.ends(name))
 
 
+@pytest.mark.cell("kill -9 of a worker", "while it decodes")
 def test_a_killed_worker_is_replaced_and_its_task_tried_again(site: Site, topic: MakeTopic) -> None:
     name = topic(2)
     site.fill(name, 60_000, broken=20)

@@ -8,43 +8,18 @@ from pathlib import Path
 import pytest
 
 from tests import oracle
-from tests.carried import Driver, log
 from tests.fault.cells import ended
+from tests.fault.line import carry, judge
 from tests.fault.storage import MODES, Killed, Storage
-from tests.looking import NOW, event
 from tests.servers.objects import ObjectServer
 from writer.errors import HeadraceError
-from writer.ledger.audit import audit
 
-PARTS, STEP, END, INTERVAL = 2, 12, 36, 4
 WHOLE = "HEADRACE_FAULTS_WHOLE" in os.environ  # else every so many operations, a different lot in each mode
 OPERATIONS = {
     "read": "read of a log entry", "mark": "look at a log entry", "list": "listing", "put_if_absent": "commit",
     "put": "put", "create": "opening a new data file", "complete": "completing a data file",
     "open": "reading a log checkpoint", "delete": "removal", "sweep": "clean-up", "copy": "copy",
 }  # fmt: skip
-
-
-def values(start: int, end: int) -> dict[int, bytes | None]:
-    """Of ten records one is cut."""
-    return {at: b"\0\0\0\0\1cut" if at % 10 == 5 else event(at, at=NOW) for at in range(start, end)}
-
-
-def carry(root: Path, location: str) -> Driver:
-    """Start a writer and let it carry what the table does not have."""
-    driver = Driver(root, interval=INTERVAL, table={"location": location})
-    driver.start(PARTS)
-    for end in range(STEP, END + 1, STEP):
-        batches = [log(values(end - STEP, end), partition) for partition in range(PARTS)]
-        driver.carry(batches, dict.fromkeys(range(PARTS), end))
-    return driver
-
-
-def judge(driver: Driver, lake: Path) -> None:
-    """Judge twice: from the files, and as `headrace audit` does."""
-    oracle.check(lake, "clicks", {("clicks", partition): END for partition in range(PARTS)})
-    found = audit(driver.config, "clicks", since=None, deep=True)
-    assert found.adds_up, "; ".join(f"{p.what} {p.part} {p.spans}" for p in found.problems)
 
 
 @pytest.mark.slow
@@ -62,7 +37,12 @@ def test_whichever_operation_of_the_storage_fails_nothing_is_lost_or_twice(
         if server is None:
             return root, str(local), lambda: local
         bucket = server.bucket()
-        return root, f"{bucket}/clicks", lambda: server.fetched(bucket, root / "lake") / "clicks"
+
+        def fetched() -> Path:
+            server.download(f"{bucket}/lake", root / "lake")
+            return local
+
+        return root, f"{bucket}/lake/clicks", fetched
 
     every = Storage()
     with pytest.MonkeyPatch.context() as patch:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 import bucketers
 from bucketers.arrays import contiguous
+from writer import faults
 from writer.rooms import avro
 from writer.rooms.assign import TimeRule, assign
 from writer.rooms.columnar import Destination
@@ -65,6 +66,7 @@ def run(batches: Iterator[pa.RecordBatch], plan: TaskPlan) -> Iterator[pa.Record
     task = Task(plan)
     try:
         report = _report_of(task, batches)
+        faults.point("in_report")
         yield pa.RecordBatch.from_pydict({"report": [report.to_json()]}, schema=REPORT)
     finally:
         if task.hung:  # a thread spins in native code for ever: let this process go, Spark makes another
@@ -187,6 +189,7 @@ class Task:
     def _clock(self, room: str) -> Iterator[None]:
         start = time.process_time()
         yield
+        faults.point(f"in_{room}")
         seconds = self._report.seconds
         seconds[room] = seconds.get(room, 0) + time.process_time() - start
 

@@ -1,0 +1,57 @@
+"""A writer without Spark and Kafka that carries a fixed log to its end, and what must be true afterwards.
+
+By itself, to be killed: python -m tests.fault.line (carry | look | judge) ROOT LOCATION. `look` and `judge` print a
+tally of the oracle's verdicts.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+
+from tests import oracle
+from tests.carried import Driver, log
+from tests.looking import NOW, event
+from writer.ledger.audit import audit
+
+PARTS, STEP, END, INTERVAL = 2, 12, 36, 4
+
+
+def values(start: int, end: int) -> dict[int, bytes | None]:
+    """Of ten records one is cut."""
+    return {at: b"\0\0\0\0\1cut" if at % 10 == 5 else event(at, at=NOW) for at in range(start, end)}
+
+
+def carry(root: Path, location: str, clock: Sequence[datetime] = ()) -> Driver:
+    """Start a writer and let it carry what the table does not have. `clock`: what it shows at each batch."""
+    driver = Driver(root, interval=INTERVAL, table={"location": location})
+    driver.start(PARTS)
+    for batch, end in enumerate(range(STEP, END + 1, STEP)):
+        batches = [log(values(end - STEP, end), partition) for partition in range(PARTS)]
+        driver.carry(batches, dict.fromkeys(range(PARTS), end), now=clock[batch] if clock else NOW)
+    return driver
+
+
+def judge(driver: Driver, lake: Path) -> None:
+    """Judge twice: from the files, and as `headrace audit` does."""
+    oracle.check(lake, "clicks", {("clicks", partition): END for partition in range(PARTS)})
+    found = audit(driver.config, "clicks", since=None, deep=True)
+    assert found.adds_up, "; ".join(f"{p.what} {p.part} {p.spans}" for p in found.problems)
+
+
+def main(what: str, root: Path, location: str) -> None:
+    match what:
+        case "carry":
+            carry(root, location)
+        case "look":
+            if (Path(location) / "_delta_log").exists():
+                oracle.check_rows(Path(location), "clicks")
+        case "judge":
+            judge(carry(root, location), Path(location))
+    print(json.dumps(asdict(oracle.tally)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3])

@@ -1,0 +1,96 @@
+"""The process is killed in every room, finds its disk full, or its clock elsewhere: real processes, without Spark."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests import oracle
+from tests.fault.line import carry, judge
+from tests.looking import NOW
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+ROOT = Path(__file__).parents[2]
+ROOMS = ("skip", "decode", "conform", "assign", "stage", "columnar", "report")
+POINTS = (*(f"in_{room}" for room in ROOMS), "before_commit", "after_commit")
+WORDS = {"before_commit": "right before the commit", "after_commit": "right after the commit"}
+DISKS_KIB = (16, 32, 48, 64, 80, 96, 128, 160)
+
+
+def ran(script: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        script, shell=True, cwd=ROOT, env={**os.environ, **env}, capture_output=True, text=True, timeout=300,
+        check=False,
+    )  # fmt: skip
+
+
+def line(what: str, root: Path, lake: Path) -> str:
+    return f"{sys.executable} -m tests.fault.line {what} {root} {lake}"
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_process_killed_in_a_room_loses_and_doubles_nothing(
+    tmp_path: Path, point: str, record: Callable[..., None]
+) -> None:
+    lake, before, kills = tmp_path / "lake" / "clicks", oracle.tally.copy(), 0
+    for time in (1, 2, 3):
+        done = ran(f"exec {line('carry', tmp_path, lake)}", HEADRACE_FAULT=f"{point}:{time}")
+        assert done.returncode in (-signal.SIGKILL, 0), done.stderr
+        assert time > 1 or done.returncode, f"{point} was never passed"
+        kills += done.returncode == -signal.SIGKILL
+        if lake.exists():
+            oracle.check_rows(lake, "clicks")
+    judge(carry(tmp_path, str(lake)), lake)
+    found = oracle.tally.since(before)
+    record(
+        fault="kill -9 of a process", moment=WORDS.get(point, f"{point.replace('_', ' ')}"),
+        on="in-process, Delta, local", times=kills, seen_twice=found.seen_twice, records=found.records, lost=found.lost,
+        twice=found.twice, ended=f"killed {kills}",
+    )  # fmt: skip
+
+
+def test_whenever_the_disk_is_full_nothing_is_lost_or_twice(tmp_path: Path, record: Callable[..., None]) -> None:
+    """One disk for table, dead letters and log; made larger afterwards, as a person would do it."""
+    disk, failed, sums = tmp_path / "disk", 0, oracle.Tally()
+    disk.mkdir()
+    lake = disk / "lake" / "clicks"
+    for size in DISKS_KIB:
+        script = (
+            f"mount -t tmpfs -o size={size}k none {disk} || exit 99; {line('carry', tmp_path, lake)} >/dev/null; "
+            f"echo code $? >&2; {line('look', tmp_path, lake)} && mount -o remount,size=64m {disk} && "
+            f"{line('judge', tmp_path, lake)}"
+        )
+        done = ran(f"exec unshare --map-root-user --mount sh -c '{script}'")
+        assert done.returncode == 0, done.stdout + done.stderr
+        failed += "code 1" in done.stderr
+        assert "code 0" in done.stderr or "No space left on device" in done.stderr, done.stderr
+        for said in done.stdout.splitlines():
+            sums = sums.plus(oracle.Tally(**json.loads(said)))
+    assert failed >= 3, f"only {failed} disks were too small"
+    record(
+        fault="the disk is full", moment="at many fill levels, from the first entry to the last file",
+        on="in-process, Delta, local", times=failed, seen_twice=sums.seen_twice, records=sums.records, lost=sums.lost,
+        twice=sums.twice, ended=f"ended {failed}",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("days", [-400, 400])
+def test_a_clock_that_jumps_loses_and_doubles_nothing(tmp_path: Path, days: int, record: Callable[..., None]) -> None:
+    """What it makes of the event times is another question: by such a clock they are not believable."""
+    lake, before, there = tmp_path / "lake" / "clicks", oracle.tally.copy(), NOW + timedelta(days=days)
+    driver = carry(tmp_path, str(lake), clock=[NOW, there, NOW])
+    judge(driver, lake)
+    outcomes = dict(oracle.rows(Path(driver.letters), "outcome, count(*)", "GROUP BY ALL"))
+    assert outcomes["quarantined"] == 22, "those of the batch in between, but the broken ones"
+    found = oracle.tally.since(before)
+    record(
+        fault="the clock jumps", moment=f"by {days:+} days for one batch, and back", on="in-process, Delta, local",
+        times=1, seen_twice=found.seen_twice, records=found.records, lost=found.lost, twice=found.twice,
+        ended="went on 1",
+    )  # fmt: skip
