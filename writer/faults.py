@@ -2,7 +2,8 @@
 
 `HEADRACE_FAULT=after_commit:3` kills the process with SIGKILL the third time it passes the point `after_commit`;
 `HEADRACE_FAULT=before_stage:2:/path` makes it write `/path` the second time it passes, and wait until that is gone. The
-crash tests use it; the points are the moments between two durable effects.
+crash tests use it; the points are the moments between two durable effects, and in a task the end of each room's work
+on a piece (`in_decode`).
 """
 
 import os
