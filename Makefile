@@ -34,6 +34,7 @@ test-engines: $(READY)
 
 # The whole matrix of faults, about half an hour, recorded for docs/FAULTS.md; and what poison costs.
 test-long: $(READY)
+	rm -f tests/fault/outcomes.json
 	HEADRACE_FAULTS_WHOLE=1 HEADRACE_FAULTS=tests/fault/outcomes.json $(BIN)/pytest -q tests/fault
 	PYTHONPATH=. $(BIN)/python docs/faults.py
 	$(BIN)/python -m bench.poison

@@ -61,9 +61,12 @@ def read(path: Path) -> list[Cell]:
     return [Cell(**raw) for raw in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
 
 
-def merge(path: Path, found: list[Cell]) -> None:
-    """Put cells in the place of those of the same test, which may be other ones now."""
-    tests = {cell.test for cell in found}
-    kept = [*(cell for cell in read(path) if cell.test not in tests), *found]
-    kept.sort(key=lambda cell: (cell.test, cell.on, cell.fault, cell.moment))
+def merge(path: Path, found: Cell) -> None:
+    """Put a cell in the place of the one that said the same before."""
+    kept = [*(cell for cell in read(path) if _key(cell) != _key(found)), found]
+    kept.sort(key=_key)
     path.write_text(json.dumps([asdict(cell) for cell in kept], indent=1) + "\n", encoding="utf-8")
+
+
+def _key(cell: Cell) -> tuple[str, ...]:
+    return cell.test, cell.on, cell.fault, cell.moment

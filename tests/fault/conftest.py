@@ -9,18 +9,11 @@ import pytest
 from tests import oracle
 from tests.fault import cells
 
-FOUND = pytest.StashKey[list[cells.Cell]]()
-
 
 @pytest.fixture
 def record(request: pytest.FixtureRequest) -> Callable[..., None]:
     """Put down a cell that the test has counted itself."""
-
-    def put(**said: object) -> None:
-        known = request.config.stash.setdefault(FOUND, [])
-        known.append(cells.Cell(test=_name(request.node), **said))  # type: ignore[arg-type]
-
-    return put
+    return lambda **said: _put(cells.Cell(test=_name(request.node), **said))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -33,20 +26,19 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
         found, (fault, moment) = oracle.tally.since(before), mark.args
         assert found.checks, "a cell without a verdict of the oracle"
         given = getattr(getattr(pyfuncitem, "callspec", None), "params", {})
-        pyfuncitem.config.stash.setdefault(FOUND, []).append(
-            cells.Cell(
-                fault, moment.format(**given), "Spark, Kafka", _name(pyfuncitem), 1, found.seen_twice, found.records,
-                found.lost, found.twice,
-            )
+        cell = cells.Cell(
+            fault, moment.format(**given), "Spark, Kafka", _name(pyfuncitem), 1, found.seen_twice, found.records,
+            found.lost, found.twice,
         )  # fmt: skip
+        _put(cell)
     return outcome
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write what was found, where it is wanted."""
-    wanted, found = os.environ.get("HEADRACE_FAULTS"), session.config.stash.get(FOUND, [])
-    if wanted and found:
-        cells.merge(Path(wanted), found)
+def _put(cell: cells.Cell) -> None:
+    """Write it where it is wanted, at once: a run may be cut short."""
+    wanted = os.environ.get("HEADRACE_FAULTS")
+    if wanted:
+        cells.merge(Path(wanted), cell)
 
 
 def _name(item: pytest.Item) -> str:
