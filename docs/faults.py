@@ -7,10 +7,11 @@ from tests.fault.cells import COMMITTED, Cell, read
 
 _INTRODUCTION = """# Faults
 
-Written by `make reference` from what `make test-long` has recorded in `tests/fault/outcomes.json`; do not edit.
+Written by `make reference` from what the fault suite has recorded in `tests/fault/outcomes.json`; do not edit.
+`make test-long` records all of it anew.
 
 Each row is a fault at a moment. After it the table is read as any reader would (*seen twice*: offsets that are there
-twice, or above the frontier, before the restart); then the writer is started again where it ended; then every offset
+twice, or above the frontier, before the restart; a dash where no such look was counted); then the writer is started again where it ended; then every offset
 below the frontier is looked for in rows, dead letters and gaps by DuckDB over the files of a log that is replayed by
 hand, and in process also by `headrace audit --deep`. *Lost* and *twice* are counted, not assumed.
 
@@ -39,13 +40,13 @@ def _sum(found: list[Cell]) -> str:
     )
     return (
         f"**{len(found)} rows, {times:,} faults, {records:,} records: {lost} lost, {twice} twice, "
-        f"{sum(c.seen_twice for c in found)} seen twice.**"
+        f"{sum(c.seen_twice or 0 for c in found)} seen twice.**"
     )
 
 
 def _row(cell: Cell) -> str:
     return (
-        f"| {cell.moment} | {cell.on} | {cell.times} | {cell.ended} | {cell.seen_twice} | {cell.records:,} | "
+        f"| {cell.moment} | {cell.on} | {cell.times} | {cell.ended} | {'–' if cell.seen_twice is None else cell.seen_twice} | {cell.records:,} | "
         f"{cell.lost} | {cell.twice} |"
     )
 

@@ -20,7 +20,7 @@ class Cell:
     on: str  # how it was run
     test: str
     times: int
-    seen_twice: int  # by readers before the restart: offsets that are there twice, or above the frontier
+    seen_twice: int | None  # by readers before the restart: twice, or above the frontier; None: no look was counted
     records: int  # that are accounted for at the end, over all times
     lost: int
     twice: int
@@ -37,6 +37,11 @@ class Tally:
     records: int = 0
     lost: int = 0
     twice: int = 0
+
+    @property
+    def seen(self) -> int | None:
+        """What readers saw twice; None where none looked, or there was nothing to see."""
+        return self.seen_twice if self.looks else None
 
     def copy(self) -> "Tally":
         """Return it as it is now."""

@@ -27,7 +27,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
         assert found.checks, "a cell without a verdict of the oracle"
         given = getattr(getattr(pyfuncitem, "callspec", None), "params", {})
         cell = cells.Cell(
-            fault, moment.format(**given), "Spark, Kafka", _name(pyfuncitem), 1, found.seen_twice, found.records,
+            fault, moment.format(**given), "Spark, Kafka", _name(pyfuncitem), 1, found.seen, found.records,
             found.lost, found.twice,
         )  # fmt: skip
         _put(cell)

@@ -50,7 +50,7 @@ def test_a_process_killed_in_a_room_loses_and_doubles_nothing(
     found = oracle.tally.since(before)
     record(
         fault="kill -9 of a process", moment=WORDS.get(point, f"{point.replace('_', ' ')}"),
-        on="in-process, Delta, local", times=kills, seen_twice=found.seen_twice, records=found.records, lost=found.lost,
+        on="in-process, Delta, local", times=kills, seen_twice=found.seen, records=found.records, lost=found.lost,
         twice=found.twice, ended=f"killed {kills}",
     )  # fmt: skip
 
@@ -75,7 +75,7 @@ def test_whenever_the_disk_is_full_nothing_is_lost_or_twice(tmp_path: Path, reco
     assert failed >= 3, f"only {failed} disks were too small"
     record(
         fault="the disk is full", moment="at many fill levels, from the first entry to the last file",
-        on="in-process, Delta, local", times=failed, seen_twice=sums.seen_twice, records=sums.records, lost=sums.lost,
+        on="in-process, Delta, local", times=failed, seen_twice=sums.seen, records=sums.records, lost=sums.lost,
         twice=sums.twice, ended=f"ended {failed}",
     )  # fmt: skip
 
@@ -91,6 +91,6 @@ def test_a_clock_that_jumps_loses_and_doubles_nothing(tmp_path: Path, days: int,
     found = oracle.tally.since(before)
     record(
         fault="the clock jumps", moment=f"by {days:+} days for one batch, and back", on="in-process, Delta, local",
-        times=1, seen_twice=found.seen_twice, records=found.records, lost=found.lost, twice=found.twice,
+        times=1, seen_twice=found.seen, records=found.records, lost=found.lost, twice=found.twice,
         ended="went on 1",
     )  # fmt: skip

@@ -60,8 +60,8 @@ def test_whichever_operation_of_the_storage_fails_nothing_is_lost_or_twice(
         tallies[name] = tallies.get(name, oracle.Tally()).plus(oracle.tally.since(before))
     for name, tally in tallies.items():
         record(
-            fault=f"storage: {mode}", moment=OPERATIONS[name], on=f"in-process, Delta, {on}",
-            times=ways[name].total(), seen_twice=tally.seen_twice, records=tally.records, lost=tally.lost,
+            fault=f"storage: {mode}", moment=OPERATIONS[name], on=f"in-process, Delta, {on}" + ("" if step == 1 else f", every {step}th operation"),
+            times=ways[name].total(), seen_twice=tally.seen, records=tally.records, lost=tally.lost,
             twice=tally.twice, ended=ended(ways[name]),
         )  # fmt: skip
 
