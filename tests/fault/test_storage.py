@@ -50,6 +50,7 @@ def test_whichever_operation_of_the_storage_fails_nothing_is_lost_or_twice(
         root, location, _ = place("every")
         carry(root, location)
     step = 1 if WHOLE else 7 if on == "local" else 29
+    some = "" if step == 1 else f", every {step}th operation"
     ways: dict[str, Counter[str]] = {}
     tallies: dict[str, oracle.Tally] = {}
     for at in range(MODES.index(mode) % step, len(every.done), step):
@@ -60,7 +61,7 @@ def test_whichever_operation_of_the_storage_fails_nothing_is_lost_or_twice(
         tallies[name] = tallies.get(name, oracle.Tally()).plus(oracle.tally.since(before))
     for name, tally in tallies.items():
         record(
-            fault=f"storage: {mode}", moment=OPERATIONS[name], on=f"in-process, Delta, {on}" + ("" if step == 1 else f", every {step}th operation"),
+            fault=f"storage: {mode}", moment=OPERATIONS[name], on=f"in-process, Delta, {on}{some}",
             times=ways[name].total(), seen_twice=tally.seen, records=tally.records, lost=tally.lost,
             twice=tally.twice, ended=ended(ways[name]),
         )  # fmt: skip
