@@ -67,9 +67,7 @@ class ObjectServer:
 def moto(directory: Path) -> Iterator[ObjectServer]:
     """Run moto, which keeps its objects in memory."""
     log = directory / "moto.log"
-    with started(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"], log, r"http://127\.0\.0\.1:\d+"
-    ) as url:
+    with started([sys.executable, str(Path(__file__).with_name("exclusive.py"))], log, _URL) as url:
         yield ObjectServer(url)
 
 

@@ -1,0 +1,29 @@
+"""moto on a free port, which puts one object at a time.
+
+moto looks whether an object is there and puts it in two steps, so two threads can both win; a store must not do that.
+"""
+
+import threading
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import run_simple
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIEnvironment
+
+_putting = threading.Lock()
+_moto = DomainDispatcherApplication(create_backend_app)
+
+
+def served(environ: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes]:
+    """Answer one request; those with a condition one after the other."""
+    if "HTTP_IF_NONE_MATCH" not in environ:
+        return _moto(environ, start)
+    with _putting:
+        return _moto(environ, start)
+
+
+if __name__ == "__main__":
+    run_simple("127.0.0.1", 0, served, threaded=True)
