@@ -56,7 +56,7 @@ def run(
     --new-run), 4 fenced by another run, 5 stopped by a limit.
     """
     from writer import job, log
-    from writer.config import load
+    from writer.file import load
 
     log.set_up()
     settings = load(config)
@@ -140,7 +140,7 @@ def preview(
 
     Exit codes: 0 shown, 1 Kafka or the registry does not answer, 2 configuration.
     """
-    from writer.config import load
+    from writer.file import load
     from writer.surface import preview as verb
 
     now = datetime.now(UTC)
@@ -169,7 +169,7 @@ def status(
     """
     from rich.console import Console
 
-    from writer.config import load
+    from writer.file import load
     from writer.surface import status as verb
     from writer.units import duration
 
@@ -200,7 +200,7 @@ def explain(
     """
     from rich.console import Console
 
-    from writer.config import load
+    from writer.file import load
     from writer.surface import explain as verb
 
     settings = load(config)
@@ -232,7 +232,7 @@ def plan(
 
     Exit codes: 0 shown, 1 Kafka or the registry does not answer, 2 configuration, or nothing to measure.
     """
-    from writer.config import load
+    from writer.file import load
     from writer.surface import plan as verb
 
     now = datetime.now(UTC)

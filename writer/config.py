@@ -1,7 +1,6 @@
 """The configuration file: schema, defaults, checks and reference documentation at once.
 
-One YAML file. Unknown keys fail with a suggestion; durations and sizes are strings with units; `${env:NAME}` and
-`${file:/path}` are replaced when the file is read, so that no secret stands in it.
+One YAML file, which `writer/file.py` reads. Unknown keys fail with a suggestion; durations and sizes carry units.
 """
 
 import difflib
@@ -11,8 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 import bucketers
 from writer.errors import ConfigError
@@ -21,7 +19,6 @@ from writer.stores import location
 from writer.stores.base import S3_PATIENCE, S3Settings
 from writer.units import Duration, Size, duration, show_duration
 
-_REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 _POSITIONS = "must be earliest, latest, {timestamp: 2026-11-20T05:00:00Z} or {offsets: {topic: {0: 17}}}"
 _NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,62}$")
 _HIVE_COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -410,76 +407,7 @@ class Config(Strict):
         return only or list(self.pipelines)
 
 
-def load(path: Path) -> Config:
-    """Read and check a configuration file. Raises ConfigError with one line for each fault."""
-    try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}. Give the path of a configuration file.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not YAML: {_fault(error)}") from error
-    if not isinstance(raw, dict):
-        raise ConfigError(f"{path} is empty or not a mapping; it needs the keys {', '.join(Config.model_fields)}")
-    looked_up: dict[str, str] = {}
-    try:
-        return Config.model_validate(_resolved(raw, looked_up))
-    except RecursionError as error:
-        raise ConfigError(f"{path} cannot be used: an alias (*) stands inside what it names (&)") from error
-    except ValidationError as error:
-        lines = [
-            f"  {'.'.join(map(str, e['loc'])) or 'file'}: {e['msg'].removeprefix('Value error, ')}"
-            for e in error.errors()
-        ]
-        raise ConfigError(_masked("\n".join([f"{path} cannot be used:", *lines]), looked_up)) from None
-
-
-def _fault(error: yaml.YAMLError | UnicodeDecodeError) -> str:
-    """Say where a file stops being YAML, in one line."""
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        mark = error.problem_mark
-        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
-    return " ".join(str(error).split())
-
-
 def did_you_mean(name: str, known: list[str]) -> str:
     """Name the closest known word, or list them all."""
     close = difflib.get_close_matches(name, known, 1)
     return f"; did you mean {close[0]!r}?" if close else f"; known here: {', '.join(known)}"
-
-
-def _resolved(value: Any, looked_up: dict[str, str]) -> Any:
-    """Replace the references, and remember in `looked_up` by what: text → reference."""
-    if isinstance(value, dict):
-        return {key: _resolved(item, looked_up) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_resolved(item, looked_up) for item in value]
-    if not isinstance(value, str):
-        return value
-
-    def replacement(match: re.Match[str]) -> str:
-        text = _look_up(*match.groups())
-        looked_up[text] = match[0]
-        return text
-
-    return _REFERENCE.sub(replacement, value)
-
-
-def _masked(message: str, looked_up: dict[str, str]) -> str:
-    """Put the references back: what they stand for may be a secret."""
-    for text in sorted(filter(None, looked_up), key=len, reverse=True):
-        for shown in (text, repr(text)[1:-1]):
-            message = message.replace(shown, looked_up[text])
-    return message
-
-
-def _look_up(kind: str, name: str) -> str:
-    if kind == "env":
-        if name not in os.environ:
-            raise ConfigError(f"the configuration wants the environment variable {name}, which is not set. Set it.")
-        return os.environ[name]
-    try:
-        return Path(name).read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise ConfigError(
-            f"the configuration wants the file {name}: {error.strerror}. Create it, or correct the reference."
-        ) from error

@@ -57,7 +57,7 @@ def adopt(
     """
     from writer import adopting
     from writer.adopt import Asked
-    from writer.config import load
+    from writer.file import load
 
     settings = load(config)
     name = _only(settings, pipeline)

@@ -13,8 +13,8 @@ from bench.data import dataset
 from bench.figures import BenchFailed, Spread
 from bench.job import Job
 from bench.rounds import Place, Setting
-from writer.config import load
 from writer.errors import ConfigError
+from writer.file import load
 
 
 def refusal(*arguments: str) -> str:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from writer.config import Config, layout, load
+from writer.config import Config, layout
 from writer.errors import ConfigError
+from writer.file import load
 
 PARQUET = {"location": "/lake", "format": "parquet"}
 SECRET = "hunter2-not-to-be-shown"

@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 import bucketers
 from tests.looking import TIME
 from writer.cli import compose
-from writer.config import layout, load
+from writer.config import layout
 from writer.errors import HeadraceError
+from writer.file import load
 from writer.tables.formats import delta_table
 
 POINT = {"type": "record", "name": "P", "fields": [{"name": "x", "type": "int"}]}

@@ -47,7 +47,7 @@ def audit(
 
     Exit codes: 0 it adds up, 1 it does not, or a table cannot be read, 2 configuration.
     """
-    from writer.config import load
+    from writer.file import load
     from writer.surface import audit as verb
     from writer.surface.lines import console
 
@@ -154,8 +154,8 @@ def join(app: typer.Typer) -> None:
 
 
 def _opened(path: Path, pipeline: str | None) -> "tuple[Config, str]":
-    from writer.config import load
     from writer.errors import ConfigError
+    from writer.file import load
 
     settings = load(path)
     names = settings.chosen([pipeline] if pipeline else None)

@@ -34,7 +34,7 @@ def plan(
     Exit codes: 0 every record becomes a row, 1 its records would be parked, or the registry does not answer,
     2 configuration.
     """
-    from writer.config import load
+    from writer.file import load
     from writer.surface import schema as verb
 
     raise typer.Exit(verb.plan(load(config), pipeline, schema_id=schema_id, file=file, as_json=as_json))

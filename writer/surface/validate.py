@@ -14,8 +14,9 @@ from rich.console import Console
 from rich.text import Text
 
 from writer import sample
-from writer.config import Config, load
+from writer.config import Config
 from writer.errors import ConfigError, HeadraceError
+from writer.file import load
 from writer.registry import SchemaSource, source, without_user
 from writer.surface import checks, lines, places
 from writer.surface.finding import MARKS, PLAIN_MARKS, Finding, Status, failure, good, skipped
