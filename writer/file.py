@@ -1,0 +1,86 @@
+"""The configuration file is read here: references replaced, faults said in one line each.
+
+`${env:NAME}` and `${file:/path}` stand for what is looked up when the file is read, so that no secret stands in it.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from writer.config import Config
+from writer.errors import ConfigError
+
+_REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
+
+
+def load(path: Path) -> Config:
+    """Read and check a configuration file. Raises ConfigError with one line for each fault."""
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}. Give the path of a configuration file.") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not YAML: {_fault(error)}") from error
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path} is empty or not a mapping; it needs the keys {', '.join(Config.model_fields)}")
+    looked_up: dict[str, str] = {}
+    try:
+        return Config.model_validate(_resolved(raw, looked_up))
+    except RecursionError as error:
+        raise ConfigError(f"{path} cannot be used: an alias (*) stands inside what it names (&)") from error
+    except ValidationError as error:
+        lines = [
+            f"  {'.'.join(map(str, e['loc'])) or 'file'}: {e['msg'].removeprefix('Value error, ')}"
+            for e in error.errors()
+        ]
+        raise ConfigError(_masked("\n".join([f"{path} cannot be used:", *lines]), looked_up)) from None
+
+
+def _fault(error: yaml.YAMLError | UnicodeDecodeError) -> str:
+    """Say where a file stops being YAML, in one line."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    return " ".join(str(error).split())
+
+
+def _resolved(value: Any, looked_up: dict[str, str]) -> Any:
+    """Replace the references, and remember in `looked_up` by what: text → reference."""
+    if isinstance(value, dict):
+        return {key: _resolved(item, looked_up) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_resolved(item, looked_up) for item in value]
+    if not isinstance(value, str):
+        return value
+
+    def replacement(match: re.Match[str]) -> str:
+        text = _look_up(*match.groups())
+        looked_up[text] = match[0]
+        return text
+
+    return _REFERENCE.sub(replacement, value)
+
+
+def _masked(message: str, looked_up: dict[str, str]) -> str:
+    """Put the references back: what they stand for may be a secret."""
+    for text in sorted(filter(None, looked_up), key=len, reverse=True):
+        for shown in (text, repr(text)[1:-1]):
+            message = message.replace(shown, looked_up[text])
+    return message
+
+
+def _look_up(kind: str, name: str) -> str:
+    if kind == "env":
+        if name not in os.environ:
+            raise ConfigError(f"the configuration wants the environment variable {name}, which is not set. Set it.")
+        return os.environ[name]
+    try:
+        return Path(name).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ConfigError(
+            f"the configuration wants the file {name}: {error.strerror}. Create it, or correct the reference."
+        ) from error
