@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SHELL := bash
+# Tests wait for servers more than they compute. Each worker has a broker and a registry of its own.
+TWO := -n 2 --dist worksteal
 
 .PHONY: demo demo-picture test test-long check slow test-engines guard setup reference lock clean
 
@@ -20,11 +22,11 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/pytest -q -m "not slow"
+	$(BIN)/pytest -q -m "not slow" $(TWO)
 
 # Real broker, registry, Spark and table: contract and crash tests.
 slow: $(READY)
-	$(BIN)/pytest -q -m "slow and not engines"
+	$(BIN)/pytest -q -m "slow and not engines" $(TWO)
 
 # The suites of stores and tables on MinIO, and a store that must be refused. Needs Go and Node.js; builds MinIO once.
 test-engines: $(READY)
