@@ -14,10 +14,11 @@ import pyarrow as pa
 
 import bucketers
 from bucketers.extract import event_time
-from writer import commit, faults, frontier, log, recognise, standing
+from writer import commit, faults, frontier, log, standing
 from writer.checkpoint import Checkpoints, NewRun, Offsets, Refuse, Resume, decide
 from writer.config import Config, layout
 from writer.errors import CheckpointUnusable, ConfigError, Draining, Fenced, LogMoved, TopicMissing
+from writer.found import Found
 from writer.kafka import BrokerUnreachable, Cluster
 from writer.ledger.ask import next_records
 from writer.ledger.holes import check as check_holes
@@ -25,11 +26,8 @@ from writer.ledger.holes import questions
 from writer.ledger.poison import check as check_poison
 from writer.progress import Progress, holes
 from writer.registry import SchemaSource
-from writer.rooms import task
-from writer.rooms.assign import TimeRule
 from writer.rooms.deadletters import DEAD_LETTERS
 from writer.rooms.report import Report, Source
-from writer.rooms.wire import CONFLUENT, Wire
 from writer.sample import Span
 from writer.schemas import Schemas
 from writer.stores.location import store_at
@@ -37,9 +35,7 @@ from writer.stores.probe import probe
 from writer.tables.base import Batch, CommitFailed, Gap, Part, Range
 from writer.tables.entry import gap_said
 from writer.tables.formats import main_table, side_table
-from writer.transfer import arrow_limits, handed_over
-
-_BYTES_PER_ROW_GUESS = 60  # of Parquet, until a commit has shown it
+from writer.tasks import Frozen, Tasks
 
 
 @dataclass(frozen=True)
@@ -65,19 +61,17 @@ class PipelineRun:
         self._side = cache(partial(side_table, name, config))  # location → table, which follows its log
         self._checkpoints = Checkpoints(config.checkpoints, name, self._s3)
         self._bucket_columns = bucketers.build(self.config.bucket).columns
-        self._only_topic = self.config.topics[0] if len(self.config.topics) == 1 else None
         self._draining = threading.Event()
+        self._found = Found(name, self.config, config.kafka)
         self._schemas = Schemas(
             name, schemas, self.config.topics, bucket_columns=self._bucket_columns,
             widen=self.config.schemas.widen == "in_place", grace=self.config.schemas.unknown_grace,
-            stopping=self._draining, wire=self.config.wire.fixed or CONFLUENT,
+            stopping=self._draining, wire=self._found.wire,
         )  # fmt: skip
-        self._wire = self.config.wire.fixed or CONFLUENT
-        self._wire_found = self.config.wire.fixed is not None
         self._busy = threading.Lock()
-        self._unit: str | None = None
-        self._record_bytes: float | None = None  # mean of the last batch
-        self._record_bytes_max = 0.0  # mean of the heaviest Arrow batch since the start
+        self._tasks = Tasks(
+            self.config, self._table, self._schemas, self._found, self.progress, self._s3, self._bucket_columns
+        )
         self.epoch = 0  # before the start commit
         self._fresh = True  # no batch of this query was planned yet
         self._former: dict[str, Any] | None = None  # what the commit before this one cost; it could not say so itself
@@ -103,22 +97,23 @@ class PipelineRun:
             changed = "a topic is new, or was deleted and created again"
             reason = changed if snapshot.epoch else "the pipeline's first start"
         recent = self._table.recent(10)
-        self._pin_wire(next((facts["wire"] for facts in recent if facts.get("wire")), None))
-        ends = {} if self._wire_found else self.cluster.latest(now.offsets)
-        self._find_wire({source: Span(min(now.offsets[source], end), end) for source, end in ends.items()})
+        self._found.keep_wire(next((facts["wire"] for facts in recent if facts.get("wire")), None), self._schemas)
+        ends = {} if self._found.wire_known else self.cluster.latest(now.offsets)
+        waiting = {source: Span(min(now.offsets[source], end), end) for source, end in ends.items()}
+        self._found.look_for_wire(waiting, self._schemas)
         decision = self._decide(now.offsets, reason, snapshot.closed)
         closed = decision.run - 1 if isinstance(decision, NewRun) else 0
         self.epoch = self._table.begin(now.fresh, now.incarnations, closed)
         self._settled = commit.redo(self._table, self._side, since=snapshot.settled)
-        self._bytes_per_row = commit.bytes_per_row(recent) or _BYTES_PER_ROW_GUESS
-        self._pin_unit(next((facts["time_unit"] for facts in recent if facts["time_unit"]), ""))
+        self._tasks.learn(recent)
+        self._found.keep_unit(next((facts["time_unit"] for facts in recent if facts["time_unit"]), ""))
         self._table.grow(list(self._schemas.columns()), self.epoch)
         run = self._run_id = self._run(decision)
         gap = self._record_gap(now.lost)
         planned = self._checkpoints.planned(run) if isinstance(decision, Resume) else None
         self._replayed = None if planned is None else planned.end
         self._limits = commit.limits(
-            self.config.commit, self.config.roll.target_file_size, self._bytes_per_row, once=once
+            self.config.commit, self.config.roll.target_file_size, self._tasks.bytes_per_row, once=once
         )
         self._begun = time.monotonic()
         self.progress.admitted(self._schemas.plan.schemas)
@@ -202,11 +197,13 @@ class PipelineRun:
             log.event("batch_skipped", pipeline=self.name, batch=batch_id, reason="the table has all of it")
             self.progress.skipped()
             return
-        self._find_wire({(r.part.topic, r.part.partition): Span(r.start, r.end) for r in committing})
+        waiting = {(r.part.topic, r.part.partition): Span(r.start, r.end) for r in committing}
+        self._found.look_for_wire(waiting, self._schemas)
         expected = sum(r.end - r.start for r in committing)
         self.progress.entered("tasks", offsets=expected)
         faults.point("before_stage")
-        report = self._run_tasks(frame, {(r.part.topic, r.part.partition): r.start for r in committing}, now, expected)
+        starts = {source: span.start for source, span in waiting.items()}
+        report = self._tasks.run(frame, Frozen(now, self.epoch, starts, self._standing.numbers), expected)
         faults.point("after_stage")
         self._same_topics()
         self._check_account(report, committing)
@@ -214,7 +211,7 @@ class PipelineRun:
         facts = {
             "run": self._run_id, "batch": batch_id, "started": now.isoformat(), **why, "tasks": report.tasks,
             "phases": phases, "former": self._former, "assembled": datetime.now(UTC).isoformat(),
-            "wire": self._wire.facts() if self._wire_found else None,
+            "wire": self._found.wire.facts() if self._found.wire_known else None,
         }  # fmt: skip
         planned = commit.batch(
             report, committing, epoch=self.epoch, settled=self._settled, dead_letters=self.config.dead_letters,
@@ -224,8 +221,8 @@ class PipelineRun:
         self.progress.entered("redo")
         faults.point("before_redo")
         self._settled = commit.redo(self._table, self._side, since=self._settled)
-        self._pin_unit(report.time_unit)
-        self._bytes_per_row = commit.bytes_per_row([planned.facts]) or self._bytes_per_row
+        self._found.keep_unit(report.time_unit)
+        self._tasks.learn([planned.facts])
         self._tell_commit(version, planned, time.monotonic() - began)
         try:
             self._table.tidy()
@@ -261,32 +258,6 @@ class PipelineRun:
             waiting = None
         why = commit.reason(offsets, waiting, len(end), self._limits, first=first, replay=replay)
         return {"reason": why, "offsets": offsets, "waiting": waiting, "limits": self._limits.facts()}
-
-    def _run_tasks(self, frame: Any, starts: Mapping[Source, int], now: datetime, expected: int) -> Report:
-        """Run the tasks, and again when they met schemas that the plan does not know yet."""
-        cores = frame.sparkSession.sparkContext.defaultParallelism
-        bytes_expected = expected * self._bytes_per_row
-        tasks = commit.task_count(bytes_expected, self.config.roll.target_file_size, cores)
-        limits = arrow_limits(self.config.memory.batch_records, self._record_bytes, self._record_bytes_max)
-        for setting, value in limits.items():
-            frame.sparkSession.conf.set(setting, value)  # the query's own session
-        topic = [] if self._only_topic else ["topic"]
-        beside = [] if self._wire.header is None else ["headers"]
-        records = frame.select(*topic, "partition", "offset", "timestamp", "key", "value", *beside).coalesce(tasks)
-        while True:
-            plan = self._task_plan(starts, now)
-            carried = records.mapInArrow(partial(task.run, plan=plan), "report string")
-            rows = carried.collect()
-            report = commit.merged(Report.from_json(row.report) for row in rows)
-            if not report.unknown_schemas:
-                commit.check_handed_over(report, handed_over(carried))
-                read = sum(counts.read for counts in report.counts.values())
-                self._record_bytes = report.value_bytes / read if read else self._record_bytes
-                self._record_bytes_max = max(self._record_bytes_max, report.record_bytes_max)
-                return report
-            self._schemas.learn(report.unknown_schemas)
-            self.progress.admitted(self._schemas.plan.schemas)
-            self._table.grow(list(self._schemas.columns()), self.epoch)  # before any file has them
 
     def _check_account(self, report: Report, committing: Sequence[Range]) -> None:
         """Raise RecordsMissed when the broker holds records that were not read, LimitReached for too much poison."""
@@ -350,54 +321,12 @@ class PipelineRun:
         if why := frontier.changed(self._standing.topic_ids, now, {}, {}):
             raise LogMoved(f"{why} while pipeline {self.name!r} ran")
 
-    def _pin_unit(self, found: str) -> None:
-        """Keep the unit that `auto` found in the first rows, so that a later batch cannot decide otherwise."""
-        if self.config.event_time.unit == "auto" and self._unit is None and found not in ("", "auto"):
-            self._unit = found
-            log.event("event_time_unit_found", pipeline=self.name, field=self.config.event_time.field, unit=found)
-
-    def _pin_wire(self, found: Mapping[str, Any] | None) -> None:
-        """Keep the wire format that earlier batches were read by; `auto` does not decide otherwise later."""
-        if found is None or self._wire_found:
-            return
-        self._wire, self._wire_found = Wire(**found), True
-        self._schemas.read_by(self._wire)
-
-    def _find_wire(self, waiting: Mapping[Source, Span]) -> None:
-        """Look for the wire format among the records that wait, until one shows it. Raises UnclearWire."""
-        if self._wire_found or not any(span.start < span.end for span in waiting.values()):
-            return
-        try:
-            verdict = recognise.judge(recognise.looked_at(self._kafka, waiting), self._schemas.knows)
-        except recognise.UnclearWire as error:
-            raise recognise.UnclearWire(f"pipelines.{self.name}.wire: {error}") from error
-        if verdict.wire != self._wire:
-            self._schemas.read_by(verdict.wire)
-        self._wire, self._wire_found = verdict.wire, verdict.sure
-        tell = log.event if verdict.sure else log.warning
-        event = "wire_format_found" if verdict.sure else "wire_format_assumed"
-        tell(event, pipeline=self.name, wire=verdict.wire.format, records=verdict.said)
-
     def needs_headers(self) -> bool:
         """Tell whether Spark must hand over Kafka's headers: a schema id stands in one, or may."""
-        return self._wire.header is not None or not self._wire_found
+        return self._found.needs_headers()
 
     def _part(self, topic: str, partition: int) -> Part:
         return Part(topic, self._standing.numbers[topic], partition)
-
-    def _task_plan(self, starts: Mapping[Source, int], now: datetime) -> task.TaskPlan:
-        settings = self.config
-        rule = settings.event_time
-        unit = self._unit or rule.unit
-        return task.TaskPlan(
-            now=now, wire=self._wire, frontier=starts, incarnations=self._standing.numbers, schemas=self._schemas.plan,
-            time_rule=TimeRule(rule.field, unit, rule.max_age, rule.max_ahead),
-            bucket=settings.bucket, bucket_columns=self._bucket_columns,
-            table=settings.table.location, dead_letters=settings.dead_letters,
-            prefix=f"{self.epoch:06d}", budget=settings.memory.buffer, target_file_size=settings.roll.target_file_size,
-            topic=self._only_topic, entropy_bits=settings.table.entropy_bits,
-            hidden=self._table.hidden, s3=self._s3,
-        )  # fmt: skip
 
 
 def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:

@@ -1,0 +1,58 @@
+"""What a pipeline found out about its records by looking, and keeps: their wire format, the unit of their event time."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from writer import config, log, recognise
+from writer.rooms.report import Source
+from writer.rooms.wire import CONFLUENT, Wire
+from writer.sample import Span
+from writer.schemas import Schemas
+
+
+class Found:
+    """What `auto` stands for in the configuration of one pipeline, from the first records on that showed it."""
+
+    def __init__(self, pipeline: str, settings: config.Pipeline, kafka: config.Kafka) -> None:
+        self._pipeline, self._settings, self._kafka = pipeline, settings, kafka
+        self.wire: Wire = settings.wire.fixed or CONFLUENT
+        self.wire_known = settings.wire.fixed is not None
+        self._unit: str | None = None
+
+    @property
+    def unit(self) -> str:
+        """Unit of the event time; `auto` while no row has shown it."""
+        return self._unit or self._settings.event_time.unit
+
+    def needs_headers(self) -> bool:
+        """Tell whether Spark must hand over Kafka's headers: a schema id stands in one, or may."""
+        return self.wire.header is not None or not self.wire_known
+
+    def keep_unit(self, found: str) -> None:
+        """Keep the unit that `auto` found in the first rows, so that a later batch cannot decide otherwise."""
+        rule = self._settings.event_time
+        if rule.unit == "auto" and self._unit is None and found not in ("", "auto"):
+            self._unit = found
+            log.event("event_time_unit_found", pipeline=self._pipeline, field=rule.field, unit=found)
+
+    def keep_wire(self, found: Mapping[str, Any] | None, schemas: Schemas) -> None:
+        """Keep the wire format that earlier batches were read by; `auto` does not decide otherwise later."""
+        if found is None or self.wire_known:
+            return
+        self.wire, self.wire_known = Wire(**found), True
+        schemas.read_by(self.wire)
+
+    def look_for_wire(self, waiting: Mapping[Source, Span], schemas: Schemas) -> None:
+        """Look for the wire format among the records that wait, until one shows it. Raises UnclearWire."""
+        if self.wire_known or not any(span.start < span.end for span in waiting.values()):
+            return
+        try:
+            verdict = recognise.judge(recognise.looked_at(self._kafka, waiting), schemas.knows)
+        except recognise.UnclearWire as error:
+            raise recognise.UnclearWire(f"pipelines.{self._pipeline}.wire: {error}") from error
+        if verdict.wire != self.wire:
+            schemas.read_by(verdict.wire)
+        self.wire, self.wire_known = verdict.wire, verdict.sure
+        tell = log.event if verdict.sure else log.warning
+        event = "wire_format_found" if verdict.sure else "wire_format_assumed"
+        tell(event, pipeline=self._pipeline, wire=verdict.wire.format, records=verdict.said)

@@ -1,0 +1,88 @@
+"""The tasks of a micro-batch, as the driver sees them: what they are told, how they run in Spark, what they report."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from writer import commit, config
+from writer.found import Found
+from writer.progress import Progress
+from writer.rooms import task
+from writer.rooms.assign import TimeRule
+from writer.rooms.report import Report, Source
+from writer.schemas import Schemas
+from writer.stores.base import S3Settings
+from writer.tables.table import PipelineTable
+from writer.transfer import arrow_limits, handed_over
+
+_BYTES_PER_ROW_GUESS = 60  # of Parquet, until a commit has shown it
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """What is decided once for a batch, so that a task that is tried again decides the same."""
+
+    now: datetime
+    epoch: int
+    starts: Mapping[Source, int]  # below these offsets the table has the records
+    incarnations: Mapping[str, int]
+
+
+class Tasks:
+    """Runs the tasks of one batch after the other, and remembers how large records and rows are."""
+
+    def __init__(
+        self, settings: config.Pipeline, table: PipelineTable, schemas: Schemas, found: Found, progress: Progress,
+        s3: S3Settings | None, bucket_columns: Sequence[str],
+    ) -> None:  # fmt: skip
+        self._settings, self._table, self._schemas, self._found = settings, table, schemas, found
+        self._progress, self._s3, self._bucket_columns = progress, s3, tuple(bucket_columns)
+        self._only_topic = settings.topics[0] if len(settings.topics) == 1 else None
+        self.bytes_per_row: float = _BYTES_PER_ROW_GUESS
+        self._record_bytes: float | None = None  # mean of the last batch
+        self._record_bytes_max = 0.0  # mean of the heaviest Arrow batch since the start
+
+    def learn(self, recent: Sequence[Mapping[str, Any]]) -> None:
+        """Learn from commits how large a row is."""
+        self.bytes_per_row = commit.bytes_per_row(recent) or self.bytes_per_row
+
+    def run(self, frame: Any, frozen: Frozen, expected: int) -> Report:
+        """Run the tasks, and again when they met schemas that the plan does not know yet."""
+        cores = frame.sparkSession.sparkContext.defaultParallelism
+        tasks = commit.task_count(expected * self.bytes_per_row, self._settings.roll.target_file_size, cores)
+        limits = arrow_limits(self._settings.memory.batch_records, self._record_bytes, self._record_bytes_max)
+        for setting, value in limits.items():
+            frame.sparkSession.conf.set(setting, value)  # the query's own session
+        topic = [] if self._only_topic else ["topic"]
+        beside = [] if self._found.wire.header is None else ["headers"]
+        records = frame.select(*topic, "partition", "offset", "timestamp", "key", "value", *beside).coalesce(tasks)
+        while True:
+            carried = records.mapInArrow(partial(task.run, plan=self._plan(frozen)), "report string")
+            rows = carried.collect()
+            report = commit.merged(Report.from_json(row.report) for row in rows)
+            if not report.unknown_schemas:
+                commit.check_handed_over(report, handed_over(carried))
+                read = sum(counts.read for counts in report.counts.values())
+                self._record_bytes = report.value_bytes / read if read else self._record_bytes
+                self._record_bytes_max = max(self._record_bytes_max, report.record_bytes_max)
+                return report
+            self._schemas.learn(report.unknown_schemas)
+            self._progress.admitted(self._schemas.plan.schemas)
+            self._table.grow(list(self._schemas.columns()), frozen.epoch)  # before any file has them
+
+    def _plan(self, frozen: Frozen) -> task.TaskPlan:
+        settings = self._settings
+        rule = settings.event_time
+        return task.TaskPlan(
+            now=frozen.now, wire=self._found.wire, frontier=frozen.starts, incarnations=frozen.incarnations,
+            schemas=self._schemas.plan,
+            time_rule=TimeRule(rule.field, self._found.unit, rule.max_age, rule.max_ahead),
+            bucket=settings.bucket, bucket_columns=self._bucket_columns,
+            table=settings.table.location, dead_letters=settings.dead_letters,
+            prefix=f"{frozen.epoch:06d}", budget=settings.memory.buffer,
+            target_file_size=settings.roll.target_file_size,
+            topic=self._only_topic, entropy_bits=settings.table.entropy_bits,
+            hidden=self._table.hidden, s3=self._s3,
+        )  # fmt: skip
