@@ -1,4 +1,4 @@
-"""What a pipeline found out about its records by looking, and keeps: their wire format, the unit of their event time."""
+"""What a pipeline found out about its records by looking, and keeps: wire format, unit of the event time."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,0 +1,172 @@
+"""What is said of a bucket when it is sealed, for whoever reads on: schedulers, hooks, people.
+
+A manifest stands in the entry of the table's log that sealed the bucket, and from there as one object,
+`<table>/_headrace/sealed/<folders of the bucket>/v<version>.json`, put where none is: the same again, whoever puts it.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
+from typing import Any, Literal, get_args
+
+from writer.errors import HeadraceError
+from writer.rooms.columnar import BucketKey, hive_folder
+from writer.stores.base import Store
+
+FOLDER = "_headrace/sealed"
+FORMAT = 1
+Reason = Literal["watermark", "clock", "command"]
+_VERSION = re.compile(r"^v([1-9]\d*)\.json$")
+_INSTANTS = ("start", "end", "event_time_min", "event_time_max", "sealed_at")
+_COUNTS = ("rows", "files", "bytes", "late", "deduped")
+
+
+class ManifestUnreadable(HeadraceError):
+    """A manifest is not what this version of headrace writes."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A bucket as it was sealed. Instants are aware UTC. Raises ValueError for one that cannot be."""
+
+    pipeline: str
+    table: str  # location
+    columns: tuple[str, ...]  # names of the bucket's parts
+    bucket: BucketKey
+    start: datetime | None  # of the bucket's interval [start, end); None: it does not go by time
+    end: datetime | None
+    version: int  # 1, and one more each time that rows came or went since
+    rows: int
+    files: int
+    bytes: int
+    event_time_min: datetime | None  # None: it holds no row
+    event_time_max: datetime | None
+    late: int  # rows that came after the bucket was closed, since it began
+    deduped: int  # rows that dedupe took, since it began
+    added: int  # rows more than the version before says; fewer are below zero
+    reason: Reason  # why the bucket was closed
+    with_gap: bool  # records that Kafka lost may be missing
+    sealed_at: datetime
+    log_position: int  # version of the table that the numbers are of
+    table_version: int | None = None  # version of the table that sealed it; None before it stands
+
+    def __post_init__(self) -> None:
+        if len(self.columns) != len(self.bucket):
+            raise ValueError(f"bucket {self.bucket} has other parts than its columns {self.columns}")
+        if self.version < 1:
+            raise ValueError(f"manifests are numbered from 1, got {self.version}")
+        for name in _COUNTS:
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} of {self.name} must not be below zero, got {getattr(self, name)}")
+        for name in _INSTANTS:
+            instant = getattr(self, name)
+            if instant is not None and instant.tzinfo is None:
+                raise ValueError(f"{name} of {self.name} has no zone: {instant}")
+        if self.reason not in get_args(Reason):
+            raise ValueError(f"reason of {self.name} is {self.reason!r}; known are {', '.join(get_args(Reason))}")
+
+    @property
+    def name(self) -> str:
+        """The bucket as people write it: `hour=2026-11-20T05`."""
+        return bucket_path(self.columns, self.bucket)
+
+    @property
+    def path(self) -> str:
+        """Name of its object, relative to the table."""
+        return manifest_path(self.columns, self.bucket, self.version)
+
+    def standing(self, table_version: int) -> "Manifest":
+        """Return it as it stands in this version of the table."""
+        return replace(self, table_version=table_version)
+
+    def to_json(self) -> dict[str, Any]:
+        """Write it as JSON values."""
+        said = {field.name: getattr(self, field.name) for field in fields(self)}
+        instants = {name: None if said[name] is None else said[name].isoformat() for name in _INSTANTS}
+        return {"format": FORMAT, **said, **instants, "columns": list(self.columns), "bucket": list(self.bucket)}
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any], where: str = "a manifest") -> "Manifest":
+        """Read what `to_json` wrote; keys that are not known are passed over. Raises ManifestUnreadable."""
+        if raw.get("format") != FORMAT:
+            raise ManifestUnreadable(
+                f"{where} has the format {raw.get('format')!r}, this headrace knows {FORMAT}. Use the one that "
+                "wrote it."
+            )
+        try:
+            said = {field.name: raw[field.name] for field in fields(cls)}
+            said |= {name: None if raw[name] is None else datetime.fromisoformat(raw[name]) for name in _INSTANTS}
+            return cls(**{**said, "columns": tuple(raw["columns"]), "bucket": tuple(raw["bucket"])})
+        except (KeyError, TypeError, ValueError) as error:
+            raise ManifestUnreadable(
+                f"{where} is not a manifest: {type(error).__name__} {error}. Restore it from a backup."
+            ) from error
+
+
+def bucket_path(columns: Sequence[str], bucket: BucketKey) -> str:
+    """Return the folders of a bucket, as Hive names them: `hour=2026-11-20T05/country=DE`."""
+    return "/".join(hive_folder(column, value) for column, value in zip(columns, bucket, strict=True))
+
+
+def manifest_path(columns: Sequence[str], bucket: BucketKey, version: int) -> str:
+    """Return the name of a manifest's object, relative to the table."""
+    return "/".join([FOLDER, bucket_path(columns, bucket), f"v{version}.json"])
+
+
+class Manifests:
+    """The manifests of one table, as objects beside it. All operations raise OSError where the storage fails."""
+
+    def __init__(self, store: Store, columns: Sequence[str]) -> None:
+        """Take the store of the table, and the names of its buckets' parts."""
+        self._store, self._columns = store, tuple(columns)
+
+    def put(self, manifest: Manifest) -> bool:
+        """Put it where none is. False when it is there: the same, for it follows from the log."""
+        assert manifest.table_version is not None, "a manifest is put once its entry stands"
+        text = json.dumps(manifest.to_json(), ensure_ascii=False, indent=1) + "\n"
+        return self._store.put_if_absent(manifest.path, text.encode())
+
+    def versions(self, bucket: BucketKey) -> list[int]:
+        """Versions of a bucket's manifests, oldest first; none while it was never sealed."""
+        return self._versions(f"{FOLDER}/{bucket_path(self._columns, bucket)}")
+
+    def read(self, bucket: BucketKey, version: int) -> Manifest | None:
+        """Return a manifest; None where there is none. Raises ManifestUnreadable."""
+        return self._read(manifest_path(self._columns, bucket, version))
+
+    def newest(self, bucket: BucketKey) -> Manifest | None:
+        """Return the newest manifest of a bucket; None while it was never sealed. Raises ManifestUnreadable."""
+        versions = self.versions(bucket)
+        return self.read(bucket, versions[-1]) if versions else None
+
+    def all(self) -> Iterator[Manifest]:
+        """Yield the newest manifest of every bucket that was ever sealed. Raises ManifestUnreadable."""
+        folders = [FOLDER]
+        for _ in self._columns:
+            folders = [
+                f"{at}/{name.rstrip('/')}" for at in folders for name in sorted(self._store.list(at))
+                if name.endswith("/")
+            ]  # fmt: skip
+        for folder in folders:
+            versions = self._versions(folder)
+            found = self._read(f"{folder}/v{versions[-1]}.json") if versions else None
+            if found is not None:
+                yield found
+
+    def _versions(self, folder: str) -> list[int]:
+        return sorted(int(found[1]) for name in self._store.list(folder) if (found := _VERSION.match(name)))
+
+    def _read(self, name: str) -> Manifest | None:
+        found = self._store.read(name)
+        if found is None:
+            return None
+        where = f"{self._store.location}/{name}"
+        try:
+            raw = json.loads(found.content)
+        except ValueError as error:
+            raise ManifestUnreadable(f"{where} is not JSON: {error}. Restore it from a backup.") from error
+        if not isinstance(raw, dict):
+            raise ManifestUnreadable(f"{where} is not a manifest: no object. Restore it from a backup.")
+        return Manifest.from_json(raw, where)
