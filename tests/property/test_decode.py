@@ -321,12 +321,10 @@ def has_stray_index(parsed: avro.Record, value: bytes) -> bool:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(
-    ("schema", "native", "blocks"), [(FLAT, True, 1_100), (NESTED, True, 1_000), (ENVELOPE, False, 900)]
-)
-def test_a_damaged_value_fails_alone_and_as_fastavro_says(schema, native, blocks):
+@pytest.mark.parametrize(("schema", "native"), [(FLAT, True), (NESTED, True), (ENVELOPE, False)])
+def test_a_damaged_value_fails_alone_and_as_fastavro_says(schema, native):
     case = Case(schema, native)
-    for seed in range(blocks):
+    for seed in range(400):
         case.check(*case.block(random.Random(f"{schema['name']} {seed}")))
     assert case.decoder is None or not case.decoder.hung
     print(
