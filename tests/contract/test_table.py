@@ -233,13 +233,13 @@ def test_a_later_start_fences_a_gap(table: PipelineTable) -> None:
 
 def test_a_gap_whose_answer_was_lost_is_found_in_the_log(table: PipelineTable, monkeypatch: pytest.MonkeyPatch) -> None:
     epoch = begun(table)
-    write = table._write
+    write = table._end.write
 
     def silent(*args: object) -> None:
         write(*args)  # type: ignore[arg-type]
         raise OSError("the line went dead")
 
-    monkeypatch.setattr(table, "_write", silent)
+    monkeypatch.setattr(table._end, "write", silent)
     version = table.record_gap(table.snapshot(), gap(epoch, Range(P0, 0, 10)))
     assert (table.snapshot().version, table.snapshot().frontier(P0)) == (version, 10)
     assert table.snapshot().gaps == (1, 10)
@@ -323,13 +323,13 @@ def test_an_answer_lost_in_flight_is_found_in_the_log(
     table: PipelineTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     epoch = begun(table)
-    write = table._write
+    write = table._end.write
 
     def lost(*args: object) -> None:
         write(*args)  # type: ignore[arg-type]
         raise OSError("connection reset")
 
-    monkeypatch.setattr(table, "_write", lost)
+    monkeypatch.setattr(table._end, "write", lost)
     version = table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
     assert (table.snapshot().version, rows(table)) == (version, 10)
 
@@ -338,14 +338,14 @@ def test_a_storage_that_fails_twice_and_recovers_holds_one_commit(
     table: PipelineTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     epoch = begun(table)
-    write, failures = table._write, iter(["503", "503"])
+    write, failures = table._end.write, iter(["503", "503"])
 
     def flaky(*args: object) -> None:
         if next(failures, None):
             raise OSError("503 slow down")
         write(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(table, "_write", flaky)
+    monkeypatch.setattr(table._end, "write", flaky)
     table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
     assert rows(table) == 10
 
@@ -358,7 +358,7 @@ def test_a_storage_that_keeps_failing_is_a_clear_failure(
     def down(*_: object) -> None:
         raise OSError("503 slow down")
 
-    monkeypatch.setattr(table, "_write", down)
+    monkeypatch.setattr(table._end, "write", down)
     with pytest.raises(CommitFailed, match=r"503 slow down\. The next start looks"):
         table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
     assert rows(table) == 0

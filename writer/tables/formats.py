@@ -5,9 +5,10 @@ from datetime import timedelta
 from writer.config import Config
 from writer.stores.base import S3Settings
 from writer.stores.location import store_at
+from writer.tables.append import PATIENCE
 from writer.tables.delta import Delta
 from writer.tables.parquet import LOG, Parquet
-from writer.tables.table import CHECKPOINT_INTERVAL, PATIENCE, PipelineTable
+from writer.tables.table import CHECKPOINT_INTERVAL, PipelineTable
 
 
 def delta_table(

@@ -1,30 +1,25 @@
 """A pipeline's table: files, ranges and counts in one entry of its log, whatever the format.
 
 Progress is kept as Delta's `txn` actions, one for each part (`<pipeline>/<topic>@<incarnation>/<partition>` → end
-offset) and one for the epoch (`<pipeline>/epoch`). An entry is put right after the version that was checked, or not at
-all, so nothing that happens in between, a start above all, goes unseen.
+offset) and one for the epoch (`<pipeline>/epoch`).
 """
 
 import json
-import random
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import dataset
 
-from writer import faults
 from writer.errors import ConfigError, Fenced
 from writer.ledger.book import Book
 from writer.ledger.chapter import LedgerUnreadable
 from writer.ledger.deep import DataFile
 from writer.rooms.columnar import BucketKey, StagedFile
 from writer.rooms.report import Span
-from writer.stores.base import NotExclusive
+from writer.tables.append import PATIENCE, Appender, LostRace, one_line
 from writer.tables.base import (
     Adoption,
     Batch,
@@ -42,27 +37,17 @@ from writer.tables.columns import Unfit, grown
 from writer.tables.entry import (
     batch_said,
     changed,
-    check_foreign,
-    check_writable,
     gap_said,
-    landed,
-    ours,
     replay_said,
     said,
 )
 from writer.tables.format import Format
-from writer.tables.log import Action, State
+from writer.tables.log import Action
 from writer.tables.snapshot import INCARNATIONS, PipelineSnapshot, app_id
 from writer.tables.withdraw import without
 
 _OWNER = "headrace/"  # with the pipeline's name: the table's name
-PATIENCE = timedelta(minutes=2)
 CHECKPOINT_INTERVAL = 50  # versions
-_T = TypeVar("_T")
-
-
-class LostRace(Exception):
-    """Another entry stands where ours was to stand."""
 
 
 class PipelineTable:
@@ -74,9 +59,9 @@ class PipelineTable:
     ) -> None:  # fmt: skip
         """Make the handle; `patience` is how long a commit is tried before CommitFailed."""
         self._format, self._log, self._location = form, form.log, form.location
-        self._pipeline, self._patience, self._interval = pipeline, patience, checkpoint_interval
+        self._pipeline, self._interval = pipeline, checkpoint_interval
+        self._end = Appender(form, pipeline, patience)
         self.store = form.store
-        self._reading = threading.Lock()  # a supervisor asks who owns the table while a batch is on its way
         self._table_id: str | None = None  # of the table that was taken over
         self._tidied = -1  # version at which it was last tried
 
@@ -106,7 +91,7 @@ class PipelineTable:
                 self.check_place()
                 self._format.create(_OWNER + self._pipeline, layout, columns, bucket_columns)
         except OSError as error:
-            raise ConfigError(f"cannot open or create a table at {self._location}: {_one_line(error)}") from error
+            raise ConfigError(f"cannot open or create a table at {self._location}: {one_line(error)}") from error
         self.check_identity(bucket_columns, layout)
 
     def exists(self) -> bool:
@@ -114,7 +99,7 @@ class PipelineTable:
         try:
             return self._log.exists()
         except OSError as error:
-            raise CommitFailed(f"cannot read the table at {self._location}: {_one_line(error)}") from error
+            raise CommitFailed(f"cannot read the table at {self._location}: {one_line(error)}") from error
 
     def check_place(self) -> None:
         """Raise ConfigError when what lies at the location keeps a table from being made there; OSError."""
@@ -125,9 +110,9 @@ class PipelineTable:
     def check_identity(self, bucket_columns: Sequence[str], layout: str = "") -> None:
         """Raise ConfigError when the table is another pipeline's, or is bucketed in another way."""
         try:
-            metadata = self._state().metadata
+            metadata = self._end.state().metadata
         except OSError as error:
-            raise ConfigError(f"cannot open or create a table at {self._location}: {_one_line(error)}") from error
+            raise ConfigError(f"cannot open or create a table at {self._location}: {one_line(error)}") from error
         owner, known = metadata.get("name") or "", metadata.get("description") or ""
         if owner != _OWNER + self._pipeline:
             made = owner.startswith(_OWNER)
@@ -145,14 +130,11 @@ class PipelineTable:
 
     def snapshot(self) -> PipelineSnapshot:
         """Read the newest version."""
-        try:
-            return PipelineSnapshot(self._state(), self._pipeline)
-        except OSError as error:
-            raise CommitFailed(f"cannot read the table at {self._location}: {_one_line(error)}") from error
+        return self._end.snapshot()
 
-    def _state(self) -> State:
-        with self._reading:
-            return self._log.state()
+    def entries(self, since: int) -> list[tuple[int, list[Action]]]:
+        """Entries after version `since` that the log still has, whoever wrote them, oldest first."""
+        return self._end.entries(since)
 
     def begin(self, starts: Mapping[Part, int], incarnations: Mapping[str, Sequence[str]], closed: int = 0) -> int:
         """Take the pipeline over with the next epoch."""
@@ -162,7 +144,7 @@ class PipelineTable:
             self._take_over(snapshot, new, incarnations, closed, {"kind": "start"})
             return snapshot.epoch + 1
 
-        return self._retried(start)
+        return self._end.retried(start)
 
     def adopt(self, snapshot: Snapshot, adoption: Adoption) -> int:
         """Rename incarnations and set the frontier of new parts on exactly this snapshot; raise the epoch."""
@@ -177,7 +159,7 @@ class PipelineTable:
                 "adopted. Stop the pipeline's driver, then look again."
             ) from error
         except OSError as error:
-            raise CommitFailed(f"cannot write to the table at {self._location}: {_one_line(error)}") from error
+            raise CommitFailed(f"cannot write to the table at {self._location}: {one_line(error)}") from error
         return snapshot.version + 1
 
     def _take_over(
@@ -192,7 +174,7 @@ class PipelineTable:
         values = {app_id(self._pipeline, part): offset for part, offset in starts.items()}
         values |= {f"{self._pipeline}/closed": max(closed, snapshot.closed)} if closed else {}
         properties = {} if snapshot.incarnations() == wanted else {INCARNATIONS: json.dumps(wanted)}
-        self._write(snapshot, [], {**values, f"{self._pipeline}/epoch": snapshot.epoch + 1}, about, properties)
+        self._end.write(snapshot, [], {**values, f"{self._pipeline}/epoch": snapshot.epoch + 1}, about, properties)
         self._table_id = snapshot.state.metadata["id"]
 
     def commit(self, snapshot: Snapshot, batch: Batch) -> int:
@@ -210,6 +192,8 @@ class PipelineTable:
     def replay(self, snapshot: Snapshot, replay: Replay) -> int:
         """Add the rows of dead letters, and say which letters go."""
 
+        assert isinstance(snapshot, PipelineSnapshot)
+
         def check(newest: PipelineSnapshot) -> None:
             if newest.replays != replay.generation:
                 raise Overtaken(
@@ -217,7 +201,7 @@ class PipelineTable:
                 )
 
         values = {f"{self._pipeline}/replay": replay.generation + 1}
-        return self._append(snapshot, replay.files, values, replay_said(replay), check)
+        return self._end.append(snapshot, replay.files, values, replay_said(replay), check)
 
     def _land(
         self,
@@ -229,80 +213,15 @@ class PipelineTable:
         about: Mapping[str, Any],
     ) -> int:
         """Write an entry that moves the frontier over ranges, for as long as they begin there and the epoch is ours."""
+        assert isinstance(snapshot, PipelineSnapshot)
         moved = {app_id(self._pipeline, r.part): r.end for r in ranges}
         values = {**moved, f"{self._pipeline}/epoch": epoch, **values}
-        return self._append(snapshot, files, values, about, lambda newest: self._check(newest, epoch, ranges))
-
-    def _append(
-        self,
-        snapshot: Snapshot,
-        files: Sequence[StagedFile],
-        values: Mapping[str, int],
-        about: Mapping[str, Any],
-        check: Callable[[PipelineSnapshot], None],
-    ) -> int:
-        """Write an entry, and let readers see its files. Returns where it stands."""
-        assert isinstance(snapshot, PipelineSnapshot)
-        version = self._appended(snapshot, files, values, about, check)
-        self._publish(snapshot.state.metadata["id"], version)
-        return version
+        return self._end.append(snapshot, files, values, about, lambda newest: self._check(newest, epoch, ranges))
 
     def publish(self, snapshot: Snapshot) -> None:
         """Let readers see all files of this version; a second time does nothing."""
         assert isinstance(snapshot, PipelineSnapshot)
-        self._publish(*snapshot.state.place)
-
-    def _publish(self, table: str, version: int) -> None:
-        try:
-            self._format.publish((table, version))
-        except OSError as error:
-            raise CommitFailed(
-                f"version {version} of the table at {self._location} is committed, but its files are not all in their "
-                f"place: {_one_line(error)}. Nothing is lost: the next start puts them there."
-            ) from error
-
-    def _appended(
-        self,
-        snapshot: PipelineSnapshot,
-        files: Sequence[StagedFile],
-        values: Mapping[str, int],
-        about: Mapping[str, Any],
-        check: Callable[[PipelineSnapshot], None],
-    ) -> int:
-        """Write an entry right after a version that `check` does not refuse, or not at all.
-
-        Whatever another writer puts in between is seen, and checked again.
-        """
-        deadline = time.monotonic() + self._patience.total_seconds()
-        problem: Exception
-        pause = 0.1
-        base = snapshot.version
-        while True:
-            check(snapshot)
-            try:
-                faults.point("before_commit")
-                self._write(snapshot, files, values, about)
-                faults.point("after_commit")
-            except LostRace as error:
-                problem, pause = error, 0
-            except OSError as error:
-                problem = error
-            else:
-                return snapshot.version + 1
-            # Whatever was answered, the log decides: an entry with our id is our commit.
-            with suppress(CommitFailed):
-                newer = self.snapshot()
-                found = next((c for c in self._ours(base) if c.id == about["id"]), None)
-                if found is not None:
-                    return found.version
-                snapshot = newer  # not before it was looked at: our own commit would pass for another writer's
-            if time.monotonic() > deadline:
-                raise CommitFailed(
-                    f"the table at {self._location} took no commit for {self._patience.total_seconds():.0f} s: "
-                    f"{_one_line(problem)}. The next start looks what became of it, and reads it again if need be."
-                )
-            time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - jitter
-            pause = min(max(pause * 2, 0.1), 5)
+        self._end.publish(*snapshot.state.place)
 
     def check_owner(self, snapshot: Snapshot, epoch: int) -> None:
         """Raise Fenced when the pipeline was started again since `epoch`, or another table stands in its place."""
@@ -348,13 +267,13 @@ class PipelineTable:
                     f"the table at {self._location}: {error}. Start again: the next start looks."
                 ) from error
             if changes:
-                self._put(snapshot, changed(known, schema, changes, epoch))
+                self._end.put(snapshot, changed(known, schema, changes, epoch))
 
-        self._retried(grow)
+        self._end.retried(grow)
 
     def commits_since(self, version: int) -> list[Committed]:
         """Commits of this pipeline after `version`, oldest first."""
-        return self._ours(version)
+        return self._end.ours(version)
 
     def recent(self, count: int) -> list[Mapping[str, Any]]:
         """Facts of this pipeline's commits among the table's last `count`, newest first; of older ones if none is."""
@@ -368,7 +287,7 @@ class PipelineTable:
         """Entries of this pipeline among the table's last `count`, newest first. None: all that the log still has."""
         newest = self.snapshot().version
         found = []
-        for version, actions in self.entries(-1 if count is None else newest - count):
+        for version, actions in self._end.entries(-1 if count is None else newest - count):
             info, about = said(actions)
             if about.get("kind") in ("start", "batch", "gap", "adopt"):
                 at = datetime.fromtimestamp(info["timestamp"] / 1000, UTC)
@@ -378,23 +297,23 @@ class PipelineTable:
     def buckets(self) -> list[BucketKey]:
         """Buckets that have files. Looks at every file of the table."""
         try:
-            return self._format.buckets(self._state())
+            return self._format.buckets(self._end.state())
         except OSError as error:
-            raise CommitFailed(f"cannot read the table at {self._location}: {_one_line(error)}") from error
+            raise CommitFailed(f"cannot read the table at {self._location}: {one_line(error)}") from error
 
     def files(self, version: int) -> list[DataFile]:
         """Files of a version. Looks at every file of the table."""
         try:
             return self._format.files(version)
         except OSError as error:
-            raise CommitFailed(f"cannot read the table at {self._location}: {_one_line(error)}") from error
+            raise CommitFailed(f"cannot read the table at {self._location}: {one_line(error)}") from error
 
     def rows(self) -> dataset.Dataset:
         """Return the rows of the newest version, as any reader finds them."""
         try:
-            return self._format.rows(self._state())
+            return self._format.rows(self._end.state())
         except OSError as error:
-            raise CommitFailed(f"cannot read the table at {self._location}: {_one_line(error)}") from error
+            raise CommitFailed(f"cannot read the table at {self._location}: {one_line(error)}") from error
 
     def tidy(self) -> None:
         """Write the log's checkpoint and remove what has outlived its retention, once in so many entries.
@@ -402,16 +321,16 @@ class PipelineTable:
         Before anything is removed, the ledger has its account.
         """
         try:
-            state, noted = self._state(), self._log.checkpointed()
+            state, noted = self._end.state(), self._log.checkpointed()
             version = state.version
             if version - max(noted if noted <= version else -1, self._tidied) < self._interval:
                 return
             self._tidied = version
             book = Book(self.store, state.metadata["id"], self._pipeline)
-            book.write((n, actions) for n, actions in self.entries(book.last()) if n <= version)
+            book.write((n, actions) for n, actions in self._end.entries(book.last()) if n <= version)
             self._format.tidy(state)
         except (OSError, LedgerUnreadable) as error:
-            raise CommitFailed(f"cannot tidy the table at {self._location}: {_one_line(error)}") from error
+            raise CommitFailed(f"cannot tidy the table at {self._location}: {one_line(error)}") from error
 
     def apply_side(
         self, version: int, files: Sequence[StagedFile], withdrawn: Mapping[Part, Sequence[Span]] | None = None
@@ -426,11 +345,11 @@ class PipelineTable:
             if snapshot.applied < version:
                 about = {"kind": "side", "main_version": version}
                 with self._without(snapshot, withdrawn or {}) as (gone, rest):
-                    self._write(snapshot, [*files, *rest], {f"{self._pipeline}/main": version}, about, gone=gone)
+                    self._end.write(snapshot, [*files, *rest], {f"{self._pipeline}/main": version}, about, gone=gone)
                 at += 1
             self._format.publish((table, at))
 
-        self._retried(apply)
+        self._end.retried(apply)
 
     @contextmanager
     def _without(
@@ -448,65 +367,3 @@ class PipelineTable:
             if self.snapshot().version == snapshot.version:
                 raise
             raise LostRace(f"files of version {snapshot.version} were written anew meanwhile") from error
-
-    def _retried(self, action: Callable[[PipelineSnapshot], _T]) -> _T:
-        """Run an action that may lose a race, on a newer snapshot each time."""
-        for tries in range(10):
-            try:
-                return action(self.snapshot())
-            except LostRace as error:
-                problem = error
-                time.sleep(random.uniform(0, min(0.02 * 2**tries, 1)))  # noqa: S311 - jitter
-            except OSError as error:
-                raise CommitFailed(f"cannot write to the table at {self._location}: {_one_line(error)}") from error
-        raise CommitFailed(
-            f"the table at {self._location} changes too fast to write to; ten tries lost the race: {_one_line(problem)}"
-        )
-
-    def _ours(self, since: int) -> list[Committed]:
-        found = []
-        for version, actions in self.entries(since):
-            info, about = said(actions)
-            if (one := landed(version, about)) is not None:
-                found.append(one)
-            elif not about:
-                check_foreign(info, version, self._location)
-        return found
-
-    def entries(self, since: int) -> list[tuple[int, list[Action]]]:
-        """Entries after version `since` that the log still has, whoever wrote them, oldest first."""
-        try:
-            with self._reading:
-                return list(self._log.since(since))
-        except OSError as error:
-            raise CommitFailed(f"cannot read the table at {self._location}: {_one_line(error)}") from error
-
-    def _write(
-        self,
-        snapshot: PipelineSnapshot,
-        files: Sequence[StagedFile],
-        values: Mapping[str, int],
-        about: Mapping[str, Any],
-        properties: Mapping[str, str] | None = None,
-        gone: Sequence[Action] = (),
-    ) -> None:
-        self._put(snapshot, ours(snapshot.state, files, values, about, properties, gone))
-
-    def _put(self, snapshot: PipelineSnapshot, actions: Sequence[Action]) -> None:
-        """Append an entry right after the snapshot, once the files of the snapshot are where readers see them.
-
-        Raises LostRace when there is one, ForeignChange, ConfigError where none can be exclusive, OSError.
-        """
-        check_writable(snapshot.state, self._location)
-        self._format.publish(snapshot.state.place)  # so only the newest entry's files may be out of place
-        try:
-            with self._reading:
-                written = self._log.append(snapshot.state, actions)
-        except NotExclusive as error:
-            raise ConfigError(f"cannot commit to the table at {self._location}: {_one_line(error)}") from error
-        if not written:
-            raise LostRace(f"another entry follows version {snapshot.version}")
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
