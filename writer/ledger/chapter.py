@@ -48,7 +48,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Removal:
-    """Rows that another client took out of the table; None: it did not say how many."""
+    """Rows that were taken out of the table, by another client or on purpose; None: it did not say how many."""
 
     version: int
     operation: str
@@ -150,6 +150,8 @@ def _of(version: int, actions: Sequence[Action], pipeline: str) -> Chapter:
             return replace(one, stretches=tuple(skipped))
         case "replay":
             return replace(one, moves={part_of(m): {k: m[k] for k in EXITS if m.get(k)} for m in about["moves"]})
+        case "rewrite":
+            return replace(one, removals=_taken(version, about))
         case None:
             return replace(one, **_foreign(version, info, actions))
         case kind if any("add" in action or "remove" in action for action in actions) or [*_moved(actions, pipeline)]:
@@ -181,6 +183,12 @@ def _carried(account: Mapping[str, Any], version: int) -> Stretch:
         part_of(account), account["start"], account["end"], version, version, outcomes,
         holes=explained, unexplained=0 if explained else max(0, missing),
     )  # fmt: skip
+
+
+def _taken(version: int, about: Mapping[str, Any]) -> tuple[Removal, ...]:
+    """Return the rows that a rewrite took on purpose; where they only moved there are none."""
+    found = about.get("taken")
+    return (Removal(version, str(found["why"]), int(found["rows"])),) if found and found["rows"] else ()
 
 
 def _foreign(version: int, info: Mapping[str, Any], actions: Sequence[Action]) -> dict[str, Any]:

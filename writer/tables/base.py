@@ -26,6 +26,10 @@ class Overtaken(HeadraceError):
     """Another replay was committed since the letters were read."""
 
 
+class FilesGone(HeadraceError):
+    """A file that was to be removed is not there any more: somebody else rewrote or removed it meanwhile."""
+
+
 @dataclass(frozen=True, order=True)
 class Part:
     """One partition of one incarnation of a topic: what a frontier belongs to."""
@@ -108,6 +112,46 @@ class Replay:
     side_files: Mapping[str, Sequence[StagedFile]]  # letters that failed again, with the reason of today
     withdrawn: Mapping[str, Mapping[Part, Sequence[Span]]]  # table location → offsets whose letters go
     facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class BucketFile:
+    """A file that a version of the table names. None: the log does not tell, as another client wrote it."""
+
+    path: str  # relative to the table
+    bucket: BucketKey
+    rows: int | None
+    bytes: int
+    event_time_min: datetime | None = None
+    event_time_max: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Rows that go on purpose, and why: dedupe, retention, delete."""
+
+    why: str
+    rows: int
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """One atomic swap of files: what is removed, and what stands for it. No offset moves."""
+
+    id: str  # unique; the same when the entry is tried again
+    removed: Sequence[BucketFile]
+    files: Sequence[StagedFile] = ()
+    taken: Taken | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: what was done, at
+
+    def __post_init__(self) -> None:
+        if not self.removed:
+            raise ValueError("a rewrite removes at least one file")
+        unknown = [file.path for file in self.removed if file.rows is None]
+        before, after = sum(file.rows or 0 for file in self.removed), sum(file.rows for file in self.files)
+        gone = self.taken.rows if self.taken else 0
+        if gone < 0 or (not unknown and before - gone != after):
+            raise ValueError(f"a rewrite of {before} rows leaves {after} and takes {gone}: that does not add up")
 
 
 @dataclass(frozen=True)
@@ -211,6 +255,16 @@ class Table(Protocol):
         It needs no epoch and raises none: whoever writes the table goes on. Raises Overtaken when the letters may have
         been replayed meanwhile, ForeignChange, CommitFailed.
         """
+
+    def rewrite(self, snapshot: Snapshot, rewrite: Rewrite) -> int:
+        """Swap files, atomically where the format can. Returns the version that holds the rewrite.
+
+        It needs no epoch and raises none: whoever writes the table goes on. `snapshot`: where the files were listed.
+        Raises FilesGone when one of those that it removes is not there any more, ForeignChange, CommitFailed.
+        """
+
+    def bucket_files(self, snapshot: Snapshot, bucket: BucketKey | None = None) -> Sequence[BucketFile]:
+        """Files that this version names, of one bucket or of all, in the order of their paths. Reads the log alone."""
 
     def grow(self, columns: Sequence[pa.Field], epoch: int) -> None:
         """Add nullable columns, and widen those that are narrower, in one entry. Raises Fenced, CommitFailed."""

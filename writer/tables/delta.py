@@ -14,6 +14,8 @@ from writer.ledger.deep import DataFile
 from writer.rooms.columnar import BucketKey
 from writer.stores.base import S3Settings
 from writer.stores.location import delta_options, store_at
+from writer.tables import listing
+from writer.tables.base import BucketFile
 from writer.tables.files import listed
 from writer.tables.log import Log, State
 
@@ -66,6 +68,10 @@ class Delta:
         """Files that a version of the table names, read through delta-rs."""
         with _as_os_error():
             return listed(DeltaTable(self.location, version=version, storage_options=self._options))
+
+    def bucket_files(self, state: State, bucket: BucketKey | None) -> list[BucketFile]:
+        """Files by bucket: those of the newest checkpoint, and what the entries after it add and remove."""
+        return listing.after_checkpoint(self.log, state, bucket)
 
     def rows(self, _: State) -> dataset.Dataset:
         """Return the rows, through delta-rs."""

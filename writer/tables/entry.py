@@ -3,8 +3,9 @@
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 from uuid import uuid4
 
 import pyarrow as pa
@@ -12,9 +13,10 @@ from deltalake import Schema
 
 from writer.rooms.columnar import StagedFile
 from writer.rooms.report import file_from_json, file_to_json
-from writer.tables.base import Batch, Committed, ForeignChange, Gap, Part, Replay
+from writer.tables.base import Batch, BucketFile, Committed, ForeignChange, Gap, Part, Replay, Rewrite
 from writer.tables.log import Action, State
 
+_EVENT_TIMES = ("headrace.event_time_min", "headrace.event_time_max")  # tags of a file
 _READER, _WRITER = 1, 2  # versions of the protocol
 _FORGETTING = "delta.setTransactionRetentionDuration"
 # Operations that leave our rows and txn actions as they are, or take rows away and leave the offsets true.
@@ -44,20 +46,25 @@ def ours(
     about: Mapping[str, Any],
     properties: Mapping[str, str] | None = None,
     gone: Sequence[Action] = (),
+    *,
+    moves_only: bool = False,
 ) -> list[Action]:
     """Return the actions of an entry: files it adds, `txn` values and properties it sets, what it says of itself.
 
-    `gone`: its actions that remove files.
+    `gone`: its actions that remove files; `moves_only`: the rows that it adds are those that it removes.
     """
     columns, now = state.metadata["partitionColumns"], int(time.time() * 1000)
     said = {
-        "timestamp": now, "operation": "WRITE",
+        "timestamp": now, "operation": "OPTIMIZE" if moves_only else "WRITE",
         "operationParameters": {"mode": "Append", "partitionBy": json.dumps(columns)},
         "isBlindAppend": not gone, "engineInfo": "headrace", "headrace": json.dumps(about),
     }  # fmt: skip
     moves = [{"txn": {"appId": name, "version": at, "lastUpdated": now}} for name, at in values.items()]
     configured = [metadata(state.metadata, configuration={**state.configuration, **properties})] if properties else []
-    return [{"commitInfo": said}, *configured, *moves, *gone, *(_add(columns, file, now) for file in files)]
+    return [
+        {"commitInfo": said}, *configured, *moves, *gone,
+        *(_add(columns, file, now, data_change=not moves_only) for file in files),
+    ]  # fmt: skip
 
 
 def batch_said(batch: Batch) -> dict[str, Any]:
@@ -87,9 +94,34 @@ def replay_said(replay: Replay) -> dict[str, Any]:
     return {"kind": "replay", "id": replay.id, "side_files": side, "withdrawn": withdrawn, **replay.facts}
 
 
+def rewrite_said(rewrite: Rewrite) -> dict[str, Any]:
+    """Return what the entry of a rewrite says of itself: which rows it takes, if any."""
+    taken = {"taken": {"why": rewrite.taken.why, "rows": rewrite.taken.rows}} if rewrite.taken else {}
+    return {"kind": "rewrite", "id": rewrite.id, **taken, **rewrite.facts}
+
+
+def removed(file: BucketFile, columns: Sequence[str], now: datetime, *, moves_only: bool = False) -> Action:
+    """Return the action that removes a file; `columns`: the table's bucket columns."""
+    return {
+        "remove": {
+            "path": _quoted(file.path), "deletionTimestamp": int(now.timestamp() * 1000),
+            "dataChange": not moves_only, "extendedFileMetadata": True, "size": file.bytes,
+            "partitionValues": dict(zip(columns, file.bucket, strict=True)),
+        }
+    }  # fmt: skip
+
+
+def named(columns: Sequence[str], add: Mapping[str, Any]) -> BucketFile:
+    """Return the file that an action adds."""
+    values, tags = dict(add["partitionValues"]), dict(add.get("tags") or {})
+    low, high = (datetime.fromisoformat(tags[name]) if name in tags else None for name in _EVENT_TIMES)
+    rows = json.loads(add.get("stats") or "{}").get("numRecords")
+    return BucketFile(unquote(add["path"]), tuple(values.get(c) for c in columns), rows, add["size"], low, high)
+
+
 def landed(version: int, about: Mapping[str, Any]) -> Committed | None:
-    """Return the batch, gap or replay that an entry is which says this of itself; None when it is none."""
-    if about.get("kind") not in ("batch", "gap", "replay"):
+    """Return the batch, gap, replay or rewrite that an entry is which says this of itself; None when it is none."""
+    if about.get("kind") not in ("batch", "gap", "replay", "rewrite"):
         return None
     side = {place: [file_from_json(f) for f in files] for place, files in about.get("side_files", {}).items()}
     withdrawn = {
@@ -157,10 +189,16 @@ def check_writable(state: State, location: str) -> None:
         )
 
 
-def _add(columns: Sequence[str], file: StagedFile, now: int) -> Action:
+def _add(columns: Sequence[str], file: StagedFile, now: int, *, data_change: bool) -> Action:
+    times = (file.event_time_min.isoformat(), file.event_time_max.isoformat())
     return {
         "add": {
-            "path": quote(file.path, safe="/=-_.~"), "size": file.bytes, "stats": file.statistics, "dataChange": True,
+            "path": _quoted(file.path), "size": file.bytes, "stats": file.statistics, "dataChange": data_change,
             "partitionValues": dict(zip(columns, file.bucket, strict=True)), "modificationTime": now,
+            "tags": dict(zip(_EVENT_TIMES, times, strict=True)),
         }
     }  # fmt: skip
+
+
+def _quoted(path: str) -> str:
+    return quote(path, safe="/=-_.~")

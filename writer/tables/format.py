@@ -9,6 +9,7 @@ from pyarrow import dataset
 from writer.ledger.deep import DataFile
 from writer.rooms.columnar import BucketKey
 from writer.stores.base import Store
+from writer.tables.base import BucketFile
 from writer.tables.log import Log, State
 
 
@@ -53,6 +54,9 @@ class Format(Protocol):
 
     def files(self, version: int) -> list[DataFile]:
         """Files that a version of the table names."""
+
+    def bucket_files(self, state: State, bucket: BucketKey | None) -> list[BucketFile]:
+        """Files that a version of the table names, of one bucket or of all, from its log alone. For one thread."""
 
     def tidy(self, state: State) -> None:
         """Write the log's checkpoint at this state, and remove what nobody needs any more."""

@@ -9,10 +9,13 @@ in the few entries after it. Creating a Delta table and writing its checkpoints 
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import Schema
 
@@ -23,6 +26,8 @@ _CHECKPOINT = re.compile(r"^(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.(?:parq
 _ENTRY = re.compile(r"^(\d{20})\.json$")
 _KEPT = ("metaData", "protocol")
 _NOTE = "_last_checkpoint"
+_TEXTS = pa.map_(pa.string(), pa.string())
+_ADD = pa.struct({"path": pa.string(), "partitionValues": _TEXTS, "size": pa.int64(), "stats": pa.string()})
 
 
 class LogUnreadable(OSError):
@@ -113,6 +118,28 @@ class Log:
             actions = self.entry(number)
             if actions is not None:
                 yield number, actions
+
+    def added(self, version: int) -> tuple[int, pa.Table]:
+        """Return the newest sound checkpoint up to a version: its version, and its actions that add files, in `add`.
+
+        -1 and none without one, or where checkpoints name no files. Raises OSError.
+        """
+        filesystem, root = self._store.files()
+        for at, names in sorted(self._checkpoints(".parquet").items(), reverse=True):
+            with suppress(OSError, KeyError, ValueError):  # torn: the one before it leads to the same files
+                if at <= version:
+                    read = partial(pq.read_table, columns=["add"], filesystem=filesystem, partitioning=None)
+                    found = pa.concat_tables([read(f"{root}/{name}") for name in names])
+                    return at, found.filter(pc.is_valid(found.column("add")))
+        return -1, pa.table({"add": pa.array([], _ADD)})
+
+    def _checkpoints(self, ending: str = "") -> dict[int, list[str]]:
+        """Return the complete checkpoints: version → names of its files."""
+        found: dict[tuple[int, int], list[str]] = {}
+        for name in self._store.list():
+            if (match := _CHECKPOINT.match(name)) and name.endswith(ending):
+                found.setdefault((int(match[1]), int(match[2] or 1)), []).append(name)
+        return {version: names for (version, parts), names in found.items() if len(names) >= parts}
 
     def create(self, actions: Sequence[Action]) -> bool:
         """Write the first entry. False when there is one. Raises NotExclusive, OSError as `append` does."""

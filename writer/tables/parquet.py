@@ -23,7 +23,8 @@ from writer.ledger.deep import DataFile
 from writer.rooms.columnar import BucketKey, hive_value, staged_name
 from writer.stores.base import Store
 from writer.stores.location import on_s3
-from writer.tables.base import ForeignChange
+from writer.tables import listing
+from writer.tables.base import BucketFile, ForeignChange
 from writer.tables.entry import created
 from writer.tables.log import Log, State
 
@@ -43,6 +44,7 @@ class Parquet:
         """Take the store of the table, and the one of its log."""
         self.location, self.log = store.location, Log(log)
         self.store = store
+        self._listing: listing.Listing | None = None
         self._published: tuple[str, int] | None = None  # where this process knows that nothing is left to do
 
     def obstacle(self) -> str:
@@ -97,6 +99,11 @@ class Parquet:
                         low, high = (said.get(bound, {}).get("_offset") for bound in ("minValues", "maxValues"))
                         found[unquote(path)] = DataFile(unquote(path), said.get("numRecords"), low, high, size)
         return list(found.values())
+
+    def bucket_files(self, state: State, bucket: BucketKey | None) -> list[BucketFile]:
+        """Files by bucket, as all entries add and remove them. They are kept in memory, and followed from there."""
+        self._listing = listing.followed(self.log, state, self._listing)
+        return [file for file in self._listing.files.values() if bucket in (None, file.bucket)]
 
     def rows(self, state: State) -> dataset.Dataset:
         """Return the rows, read from the folders."""

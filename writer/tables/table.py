@@ -5,10 +5,12 @@ offset) and one for the epoch (`<pipeline>/epoch`).
 """
 
 import json
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 from pyarrow import dataset
@@ -19,18 +21,21 @@ from writer.ledger.chapter import LedgerUnreadable
 from writer.ledger.deep import DataFile
 from writer.rooms.columnar import BucketKey, StagedFile
 from writer.rooms.report import Span
-from writer.tables.append import PATIENCE, Appender, LostRace, one_line
+from writer.tables.append import PATIENCE, Appender, LostRace, Swap, one_line
 from writer.tables.base import (
     Adoption,
     Batch,
+    BucketFile,
     CommitFailed,
     Committed,
     Entry,
+    FilesGone,
     Gap,
     Overtaken,
     Part,
     Range,
     Replay,
+    Rewrite,
     Snapshot,
 )
 from writer.tables.columns import Unfit, grown
@@ -38,7 +43,9 @@ from writer.tables.entry import (
     batch_said,
     changed,
     gap_said,
+    removed,
     replay_said,
+    rewrite_said,
     said,
 )
 from writer.tables.format import Format
@@ -62,6 +69,7 @@ class PipelineTable:
         self._pipeline, self._interval = pipeline, checkpoint_interval
         self._end = Appender(form, pipeline, patience)
         self.store = form.store
+        self._listing = threading.Lock()  # one at a time reads the list of files, which a format may keep
         self._table_id: str | None = None  # of the table that was taken over
         self._tidied = -1  # version at which it was last tried
 
@@ -191,7 +199,6 @@ class PipelineTable:
 
     def replay(self, snapshot: Snapshot, replay: Replay) -> int:
         """Add the rows of dead letters, and say which letters go."""
-
         assert isinstance(snapshot, PipelineSnapshot)
 
         def check(newest: PipelineSnapshot) -> None:
@@ -202,6 +209,35 @@ class PipelineTable:
 
         values = {f"{self._pipeline}/replay": replay.generation + 1}
         return self._end.append(snapshot, replay.files, values, replay_said(replay), check)
+
+    def rewrite(self, snapshot: Snapshot, rewrite: Rewrite) -> int:
+        """Swap files, for as long as all that are removed are there."""
+        assert isinstance(snapshot, PipelineSnapshot)
+        table, looked = snapshot.state.place
+
+        def check(newest: PipelineSnapshot) -> None:
+            nonlocal looked
+            if newest.state.metadata["id"] != table:
+                raise FilesGone(f"the table at {self._location} was removed and made again meanwhile")
+            self._check_there(rewrite.removed, looked, newest.version)
+            looked = newest.version
+
+        columns, moves_only = snapshot.state.metadata["partitionColumns"], not (rewrite.taken and rewrite.taken.rows)
+        gone = [removed(file, columns, datetime.now(UTC), moves_only=moves_only) for file in rewrite.removed]
+        return self._end.append(snapshot, rewrite.files, {}, rewrite_said(rewrite), check, Swap(gone, moves_only))
+
+    def _check_there(self, files: Sequence[BucketFile], since: int, until: int) -> None:
+        """Raise FilesGone when an entry after `since` removes one of the files, or cannot be looked at any more."""
+        mine = {file.path for file in files}
+        looked = [(version, actions) for version, actions in self.entries(since) if version <= until]
+        if [version for version, _ in looked] != list(range(since + 1, until + 1)):
+            raise FilesGone(
+                f"the log of {self._location} has lost versions after {since}; what they removed is unknown"
+            )
+        for version, actions in looked:
+            lost = mine & {unquote(action["remove"]["path"]) for action in actions if "remove" in action}
+            if lost:
+                raise FilesGone(f"version {version} of {self._location} removed {min(lost)}, which was to be rewritten")
 
     def _land(
         self,
@@ -301,6 +337,15 @@ class PipelineTable:
         except OSError as error:
             raise CommitFailed(f"cannot read the table at {self._location}: {one_line(error)}") from error
 
+    def bucket_files(self, snapshot: Snapshot, bucket: BucketKey | None = None) -> list[BucketFile]:
+        """Files that this version names, of one bucket or of all, in the order of their paths."""
+        assert isinstance(snapshot, PipelineSnapshot)
+        try:
+            with self._listing:
+                return sorted(self._format.bucket_files(snapshot.state, bucket), key=lambda file: file.path)
+        except OSError as error:
+            raise CommitFailed(f"cannot read the table at {self._location}: {one_line(error)}") from error
+
     def files(self, version: int) -> list[DataFile]:
         """Files of a version. Looks at every file of the table."""
         try:
@@ -345,7 +390,9 @@ class PipelineTable:
             if snapshot.applied < version:
                 about = {"kind": "side", "main_version": version}
                 with self._without(snapshot, withdrawn or {}) as (gone, rest):
-                    self._end.write(snapshot, [*files, *rest], {f"{self._pipeline}/main": version}, about, gone=gone)
+                    self._end.write(
+                        snapshot, [*files, *rest], {f"{self._pipeline}/main": version}, about, None, Swap(gone)
+                    )
                 at += 1
             self._format.publish((table, at))
 

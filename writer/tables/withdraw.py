@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +14,8 @@ from writer.rooms.columnar import Destination, StagedFile, let_go, open_file, pa
 from writer.rooms.report import Span
 from writer.rooms.statistics import delta_statistics
 from writer.stores.base import OutcomeUnknown, Store
-from writer.tables.base import Part
+from writer.tables.base import BucketFile, Part
+from writer.tables.entry import removed
 from writer.tables.log import Action
 
 _ROWS_AT_ONCE = 10_000
@@ -39,7 +39,7 @@ def without(
         for file in files:
             touched, left = _left(to, file.path, offsets, now) if _reached(file, offsets) else (False, None)
             if touched:
-                gone.append(_remove(file, now))
+                gone.append(removed(BucketFile(file.path, (), file.rows, file.bytes), (), now))
                 rest += [left] if left else []
         yield gone, rest
     except OutcomeUnknown:
@@ -85,12 +85,3 @@ def _batches(file: pq.ParquetFile, columns: list[str] | None) -> Iterator[pa.Rec
 def _going(batch: pa.RecordBatch, offsets: Mapping[Part, Sequence[Span]]) -> np.ndarray:
     """Tell of each row whether it goes."""
     return np.asarray(np.logical_or.reduce([among(batch, part, spans) for part, spans in offsets.items()]))
-
-
-def _remove(file: DataFile, now: datetime) -> Action:
-    return {
-        "remove": {
-            "path": quote(file.path, safe="/=-_.~"), "deletionTimestamp": int(now.timestamp() * 1000),
-            "dataChange": True, "extendedFileMetadata": True, "partitionValues": {}, "size": file.bytes,
-        }
-    }  # fmt: skip

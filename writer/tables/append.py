@@ -1,0 +1,197 @@
+"""How an entry comes to stand at the end of a table's log, once, whoever writes there at the same time.
+
+An entry is put right after the version that was checked, or not at all, so nothing that happens in between, a start
+above all, goes unseen. What became of an entry without an answer, the log says.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from writer import faults
+from writer.errors import ConfigError
+from writer.rooms.columnar import StagedFile
+from writer.stores.base import NotExclusive
+from writer.tables.base import CommitFailed, Committed
+from writer.tables.entry import check_foreign, check_writable, landed, ours, said
+from writer.tables.format import Format
+from writer.tables.log import Action, State
+from writer.tables.snapshot import PipelineSnapshot
+
+PATIENCE = timedelta(minutes=2)
+_T = TypeVar("_T")
+
+
+class LostRace(Exception):
+    """Another entry stands where ours was to stand."""
+
+
+@dataclass(frozen=True)
+class Swap:
+    """Files that an entry removes, beside those that it adds."""
+
+    gone: Sequence[Action]
+    moves_only: bool = False  # the rows that are added are those that are removed
+
+
+_NOTHING = Swap(())
+
+
+class Appender:
+    """The end of one table's log, as one pipeline reads it and writes to it."""
+
+    def __init__(self, form: Format, pipeline: str, patience: timedelta) -> None:
+        """Take the format; `patience` is how long an entry is tried before CommitFailed."""
+        self._format, self._log, self._location = form, form.log, form.location
+        self._pipeline, self._patience = pipeline, patience
+        self._reading = threading.Lock()  # a supervisor asks who owns the table while a batch is on its way
+
+    def state(self) -> State:
+        """Read the newest state. Raises OSError."""
+        with self._reading:
+            return self._log.state()
+
+    def snapshot(self) -> PipelineSnapshot:
+        """Read the newest version. Raises CommitFailed."""
+        try:
+            return PipelineSnapshot(self.state(), self._pipeline)
+        except OSError as error:
+            raise CommitFailed(f"cannot read the table at {self._location}: {one_line(error)}") from error
+
+    def entries(self, since: int) -> list[tuple[int, list[Action]]]:
+        """Entries after version `since` that the log still has, whoever wrote them, oldest first."""
+        try:
+            with self._reading:
+                return list(self._log.since(since))
+        except OSError as error:
+            raise CommitFailed(f"cannot read the table at {self._location}: {one_line(error)}") from error
+
+    def ours(self, since: int) -> list[Committed]:
+        """Commits of this pipeline after a version, oldest first. Raises ForeignChange, CommitFailed."""
+        found = []
+        for version, actions in self.entries(since):
+            info, about = said(actions)
+            if (one := landed(version, about)) is not None:
+                found.append(one)
+            elif not about:
+                check_foreign(info, version, self._location)
+        return found
+
+    def append(
+        self,
+        snapshot: PipelineSnapshot,
+        files: Sequence[StagedFile],
+        values: Mapping[str, int],
+        about: Mapping[str, Any],
+        check: Callable[[PipelineSnapshot], None],
+        swap: Swap | None = None,
+    ) -> int:
+        """Write an entry right after a version that `check` does not refuse, and let readers see its files.
+
+        Returns where it stands. Whatever another writer puts in between is seen, and checked again.
+        """
+        version = self._appended(snapshot, files, values, about, check, swap)
+        self.publish(snapshot.state.metadata["id"], version)
+        return version
+
+    def _appended(
+        self,
+        snapshot: PipelineSnapshot,
+        files: Sequence[StagedFile],
+        values: Mapping[str, int],
+        about: Mapping[str, Any],
+        check: Callable[[PipelineSnapshot], None],
+        swap: Swap | None,
+    ) -> int:
+        deadline = time.monotonic() + self._patience.total_seconds()
+        problem: Exception
+        pause = 0.1
+        base = snapshot.version
+        while True:
+            check(snapshot)
+            try:
+                faults.point("before_commit")
+                self.write(snapshot, files, values, about, None, *((swap,) if swap else ()))
+                faults.point("after_commit")
+            except LostRace as error:
+                problem, pause = error, 0
+            except OSError as error:
+                problem = error
+            else:
+                return snapshot.version + 1
+            # Whatever was answered, the log decides: an entry with our id is our commit.
+            with suppress(CommitFailed):
+                newer = self.snapshot()
+                found = next((c for c in self.ours(base) if c.id == about["id"]), None)
+                if found is not None:
+                    return found.version
+                snapshot = newer  # not before it was looked at: our own commit would pass for another writer's
+            if time.monotonic() > deadline:
+                raise CommitFailed(
+                    f"the table at {self._location} took no commit for {self._patience.total_seconds():.0f} s: "
+                    f"{one_line(problem)}. The next start looks what became of it, and reads it again if need be."
+                )
+            time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - jitter
+            pause = min(max(pause * 2, 0.1), 5)
+
+    def retried(self, action: Callable[[PipelineSnapshot], _T]) -> _T:
+        """Run an action that may lose a race, on a newer snapshot each time."""
+        for tries in range(10):
+            try:
+                return action(self.snapshot())
+            except LostRace as error:
+                problem = error
+                time.sleep(random.uniform(0, min(0.02 * 2**tries, 1)))  # noqa: S311 - jitter
+            except OSError as error:
+                raise CommitFailed(f"cannot write to the table at {self._location}: {one_line(error)}") from error
+        raise CommitFailed(
+            f"the table at {self._location} changes too fast to write to; ten tries lost the race: {one_line(problem)}"
+        )
+
+    def publish(self, table: str, version: int) -> None:
+        """Let readers see all files of a version; a second time does nothing. Raises CommitFailed, ForeignChange."""
+        try:
+            self._format.publish((table, version))
+        except OSError as error:
+            raise CommitFailed(
+                f"version {version} of the table at {self._location} is committed, but its files are not all in their "
+                f"place: {one_line(error)}. Nothing is lost: the next start puts them there."
+            ) from error
+
+    def write(
+        self,
+        snapshot: PipelineSnapshot,
+        files: Sequence[StagedFile],
+        values: Mapping[str, int],
+        about: Mapping[str, Any],
+        properties: Mapping[str, str] | None = None,
+        swap: Swap = _NOTHING,
+    ) -> None:
+        """Append an entry of files, `txn` values and words right after the snapshot. Raises as `put` does."""
+        actions = ours(snapshot.state, files, values, about, properties, swap.gone, moves_only=swap.moves_only)
+        self.put(snapshot, actions)
+
+    def put(self, snapshot: PipelineSnapshot, actions: Sequence[Action]) -> None:
+        """Append an entry right after the snapshot, once the files of the snapshot are where readers see them.
+
+        Raises LostRace when there is one, ForeignChange, ConfigError where none can be exclusive, OSError.
+        """
+        check_writable(snapshot.state, self._location)
+        self._format.publish(snapshot.state.place)  # so only the newest entry's files may be out of place
+        try:
+            with self._reading:
+                written = self._log.append(snapshot.state, actions)
+        except NotExclusive as error:
+            raise ConfigError(f"cannot commit to the table at {self._location}: {one_line(error)}") from error
+        if not written:
+            raise LostRace(f"another entry follows version {snapshot.version}")
+
+
+def one_line(error: Exception) -> str:
+    """Return what an error says, without line breaks."""
+    return " ".join(str(error).split()) or type(error).__name__
