@@ -3,20 +3,20 @@
 One YAML file, which `writer/file.py` reads. Unknown keys fail with a suggestion; durations and sizes carry units.
 """
 
-import difflib
 import os
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 import bucketers
 from writer.errors import ConfigError
 from writer.rooms import wire
 from writer.stores import location
 from writer.stores.base import S3_PATIENCE, S3Settings
+from writer.strict import Strict, did_you_mean
 from writer.units import Duration, Size, duration, show_duration
 
 _POSITIONS = "must be earliest, latest, {timestamp: 2026-11-20T05:00:00Z} or {offsets: {topic: {0: 17}}}"
@@ -26,21 +26,6 @@ _COPIED_MAX = 2**30  # bytes that S3 copies before its client gives the request 
 
 
 TableFormat = Literal["delta", "parquet"]
-
-
-class Strict(BaseModel):
-    """A section that refuses keys it does not know, and says which one was probably meant."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _known_keys(cls, raw: Any) -> Any:
-        if isinstance(raw, dict):
-            for key in raw:
-                if key not in cls.model_fields:
-                    raise ValueError(f"unknown key {key!r}{did_you_mean(str(key), list(cls.model_fields))}")
-        return raw
 
 
 class Kafka(Strict):
@@ -405,9 +390,3 @@ class Config(Strict):
                     f"the configuration has no pipeline {name!r}{did_you_mean(name, list(self.pipelines))}"
                 )
         return only or list(self.pipelines)
-
-
-def did_you_mean(name: str, known: list[str]) -> str:
-    """Name the closest known word, or list them all."""
-    close = difflib.get_close_matches(name, known, 1)
-    return f"; did you mean {close[0]!r}?" if close else f"; known here: {', '.join(known)}"

@@ -56,7 +56,7 @@ class Cluster:
             raise self._unreachable(error) from error
         for name in wanted:
             if name not in known:
-                from writer.config import did_you_mean
+                from writer.strict import did_you_mean
 
                 near = did_you_mean(name, sorted(t for t in known if not t.startswith("__")))
                 raise TopicMissing(f"topic {name!r} does not exist on {self._bootstrap}{near}")

@@ -12,13 +12,14 @@ from rich.text import Text
 
 import bucketers
 from writer import sample
-from writer.config import Config, did_you_mean
+from writer.config import Config
 from writer.errors import ConfigError
 from writer.kafka import Source
 from writer.recognise import RECORDS_MAX
 from writer.registry import source
 from writer.rooms.plan import Rejected
 from writer.rooms.wire import WIDTHS, Wire, each, recognised, shown
+from writer.strict import did_you_mean
 from writer.surface import lines
 from writer.surface.lines import Column, Sheet, cell, emit, instant, short_type
 from writer.surface.staged import show_staged

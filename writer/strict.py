@@ -1,0 +1,27 @@
+"""A section of the configuration that says what it does not know. What every section of it is made of."""
+
+import difflib
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+
+class Strict(BaseModel):
+    """A section that refuses keys it does not know, and says which one was probably meant."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, raw: Any) -> Any:
+        if isinstance(raw, dict):
+            for key in raw:
+                if key not in cls.model_fields:
+                    raise ValueError(f"unknown key {key!r}{did_you_mean(str(key), list(cls.model_fields))}")
+        return raw
+
+
+def did_you_mean(name: str, known: list[str]) -> str:
+    """Name the closest known word, or list them all."""
+    close = difflib.get_close_matches(name, known, 1)
+    return f"; did you mean {close[0]!r}?" if close else f"; known here: {', '.join(known)}"
