@@ -1,8 +1,9 @@
 """The contract between the writer and every bucketer, its own or a stranger's."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -32,7 +33,24 @@ class Bucketer(Protocol):
     def assign(self, rows: pa.Table, event_time: pa.ChunkedArray | pa.Array) -> Buckets:
         """Give every row its bucket.
 
+        A bucketer that goes by time may have a method `interval(values)` beside this one, which returns the interval of
+        a bucket of its own from its values, as `assign` would. Without it, no bucket of it is closed by time.
+
         `event_time` is timestamp('us', 'UTC') without nulls, one per row, as `bucketers.extract.event_time` returns it.
         The same rows must get the same buckets on every call: a replayed batch relies on it.
         """
         ...
+
+
+@runtime_checkable
+class Timed(Protocol):
+    """A bucketer that knows the interval of a bucket from its values alone."""
+
+    def interval(self, values: Sequence[str | None]) -> tuple[datetime, datetime] | None:
+        """Return [start, end) in aware UTC, as `assign` gives it; None for what it would never give."""
+        ...
+
+
+def interval(bucketer: Bucketer, values: Sequence[str | None]) -> tuple[datetime, datetime] | None:
+    """Return the interval of a bucket; None where the bucketer does not go by time, or cannot tell."""
+    return bucketer.interval(values) if isinstance(bucketer, Timed) else None

@@ -1,11 +1,13 @@
 """Several bucketers at once: the partition columns of each, side by side."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bucketers.base import Bucketer, Buckets
+from bucketers.base import Bucketer, Buckets, interval
 
 
 @dataclass(frozen=True, init=False)
@@ -46,6 +48,16 @@ class Composite:
                 for pick in picks
             ),
         )
+
+    def interval(self, values: Sequence[str | None]) -> tuple[datetime, datetime] | None:
+        """Return the interval of the first part that has one."""
+        at = 0
+        for part in self.parts:
+            mine = values[at : at + len(part.columns)]
+            if (span := interval(part, mine)) is not None:
+                return span
+            at += len(part.columns)
+        return None
 
 
 def _cross(assigned: list[Buckets]) -> tuple[pa.Int32Array, list[tuple[int, ...]]]:

@@ -4,7 +4,9 @@ Time zones come from `zoneinfo` alone. Arrow's `local_timestamp` reads the same 
 knows no summer time after 2037 (pyarrow 26), and a row with such a date would lie outside its own bucket.
 """
 
+import re
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
@@ -22,6 +24,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND, _MINUTE, _HOUR, _DAY = (timedelta(seconds=n) for n in (1, 60, 3_600, 86_400))
 _DAY_S = 86_400
 _WIDTH_MAX = timedelta(days=365)  # `extract` admits the years 1000 to 8999, so that every bound is a datetime
+_LABEL = re.compile(r"([1-8]\d{3}-\d{2}-\d{2})(?:T(\d{2})(?:-(\d{2})(?:-(\d{2}))?)?([bc]?))?")
 _SPAN_S = 2 * _DAY_S  # an offset is less than a day either way: wall * _SPAN_S + offset is one to one
 
 
@@ -88,6 +91,27 @@ class EventTime:
             keys = pc.add(pc.multiply(floors, _SPAN_S), split_s).dictionary_encode()
             buckets = [self._in_zone(key) for key in keys.dictionary.to_pylist()]
         return Buckets(keys.indices, tuple((label,) for label, _ in buckets), tuple(span for _, span in buckets))
+
+    def interval(self, values: Sequence[str | None]) -> tuple[datetime, datetime] | None:
+        """Return the interval that a label stands for; None for a text that is no label of these buckets."""
+        found = _LABEL.fullmatch(values[0] or "")
+        if found is None:
+            return None
+        date, hour, minute, second, suffix = found.groups()
+        try:
+            wall = datetime.fromisoformat(f"{date}T{hour or '00'}:{minute or '00'}:{second or '00'}+00:00")
+        except ValueError:
+            return None
+        wall_s, rank = (wall - _EPOCH) // _SECOND, ("", "b", "c").index(suffix or "")
+        floor = wall_s // self._width_s
+        if self.zone == "UTC":
+            label, span = self._in_utc(floor)
+            return span if label == values[0] else None
+        pieces = _pieces(self.zone, floor * self._width_s, self._width_s)
+        if rank >= len(pieces):  # a wall clock that the zone never showed, or not that often
+            return None
+        label, span = self._in_zone(floor * _SPAN_S + (0 if self.width > _HOUR else pieces[rank].offset_s))
+        return span if label == values[0] else None
 
     @property
     def _width_s(self) -> int:

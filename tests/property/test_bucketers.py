@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bucketers import Buckets, Composite, EventTime, Field
+from bucketers import Buckets, Composite, EventTime, Field, interval
 from bucketers.extract import _ISO, event_time
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -104,6 +104,27 @@ def test_every_row_lies_in_the_interval_of_its_bucket(batch):
 
 
 @unhurried
+@given(batches())
+def test_a_label_alone_tells_the_interval_that_its_rows_were_given(batch):
+    bucketer, instants = batch
+    buckets = assign(bucketer, instants)
+    for values, span in zip(buckets.values, buckets.intervals, strict=True):
+        assert interval(bucketer, values) == span
+        beside = Composite(Field("country"), bucketer)
+        assert interval(beside, ("DE", *values)) == span
+    assert interval(bucketer, (None,)) is None
+    assert interval(Field("country"), ("DE",)) is None
+
+
+@unhurried
+@given(st.text() | st.from_regex(r"[12]\d{3}-\d\d-\d\d(T\d\d(-\d\d){0,2}[bc]?)?", fullmatch=True), ZONES)
+def test_only_a_label_of_its_own_has_an_interval(text, zone):
+    bucketer = EventTime(HOUR, zone)
+    span = interval(bucketer, (text,))
+    if span is not None:
+        assert assign(bucketer, [span[0]]).values == ((text,),)
+
+
 @given(batches())
 def test_labels_and_intervals_are_one_to_one_and_intervals_are_disjoint(batch):
     assigned = assign(*batch)
