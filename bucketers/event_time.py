@@ -150,13 +150,39 @@ def _moment(instant_s: int) -> datetime:
     return _EPOCH + timedelta(seconds=instant_s)
 
 
+def instants(wall: pa.TimestampArray, zone: str) -> pa.TimestampArray:
+    """The instants at which clocks of `zone` showed these times, which are given as if they were UTC. Null stays null.
+
+    Of an hour that autumn repeats it is the first one; in the hour that spring leaves out, the offset before it counts,
+    as for a clock that was not put forward yet (fold 0 of PEP 495).
+    """
+    shown = wall.cast(pa.int64())
+    shifts = _shifts_among(shown, zone)
+    # A clock shows the times under an offset until the later of both readings of the moment at which it changes.
+    starts = [
+        start_s + max(offset_s, shifts[max(at - 1, 0)][1]) for at, (start_s, offset_s) in enumerate(shifts)
+    ]  # fmt: skip
+    offsets_s = _looked_up(shown, starts, [offset_s for _, offset_s in shifts])
+    return pc.subtract(shown, pc.multiply(offsets_s, 1_000_000)).cast(wall.type)
+
+
 def _offsets_s(instants: pa.Int64Array, zone: str) -> pa.Int64Array:
     """The UTC offset at each instant, from the zone's few shifts in the years that occur."""
-    years = pc.unique(pc.year(instants.cast(pa.timestamp("us")))).to_pylist()
-    shifts = sorted({shift.start_s: shift.offset_s for year in years for shift in _shifts(zone, year)}.items())
-    starts = pa.array([start_s * 1_000_000 for start_s, _ in shifts], pa.int64())
-    after = pc.search_sorted(starts, instants, side="right")
-    return pa.array([offset_s for _, offset_s in shifts], pa.int64()).take(pc.subtract(after, 1))
+    shifts = _shifts_among(instants, zone)
+    return _looked_up(instants, [start_s for start_s, _ in shifts], [offset_s for _, offset_s in shifts])
+
+
+def _shifts_among(times: pa.Int64Array, zone: str) -> list[tuple[int, int]]:
+    """Start and offset of the zone's shifts, in seconds, in the years that occur."""
+    years = pc.unique(pc.year(times.cast(pa.timestamp("us")))).drop_null().to_pylist()
+    return sorted({shift.start_s: shift.offset_s for year in years for shift in _shifts(zone, year)}.items())
+
+
+def _looked_up(times: pa.Int64Array, starts_s: list[int], offsets_s: list[int]) -> pa.Int64Array:
+    """The offset that holds from the last start at or before each time on."""
+    starts = pa.array([start_s * 1_000_000 for start_s in starts_s], pa.int64())
+    after = pc.search_sorted(starts, times, side="right")
+    return pa.array(offsets_s, pa.int64()).take(pc.subtract(after, 1))
 
 
 @lru_cache(maxsize=100_000)  # about 50 MB when full: eleven years of hours

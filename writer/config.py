@@ -12,8 +12,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 import bucketers
+from writer.clocks import ClockRule, told
 from writer.errors import ConfigError
 from writer.rooms import wire
+from writer.rooms.assign import TimeRule
 from writer.stores import location
 from writer.stores.base import S3_PATIENCE, S3Settings
 from writer.strict import Strict, did_you_mean
@@ -108,6 +110,13 @@ class EventTime(Strict):
     unit: Literal["auto", "s", "ms", "us", "ns", "logical"] = Field("auto", description="unit of a plain number")
     max_age: Duration = Field(timedelta(days=365), description="older events are quarantined")
     max_ahead: Duration = Field(timedelta(days=1), description="events further in the future are quarantined")
+    clocks: list[ClockRule] = Field(
+        default_factory=list, description="sources whose clocks are not UTC; of the rules that fit, the first counts"
+    )
+
+    def rule(self, unit: str) -> TimeRule:
+        """Return what the rooms are told; `unit`: as configured, or as it was found."""
+        return TimeRule(self.field, unit, self.max_age, self.max_ahead, told(self.clocks))
 
 
 def _bucketer(spec: Any) -> dict[str, Any]:
@@ -319,6 +328,16 @@ class Pipeline(Strict):
             case {"offsets": dict() as topics, **rest} if not rest:
                 return {"offsets": {str(topic): _offsets(partitions) for topic, partitions in topics.items()}}
         raise ValueError(_POSITIONS)
+
+    @model_validator(mode="after")
+    def _clocks_of_its_topics(self) -> "Pipeline":
+        for clock in self.event_time.clocks:
+            if clock.topic is not None and clock.topic not in self.topics:
+                raise ValueError(
+                    f"event_time.clocks: the pipeline reads no topic {clock.topic!r}"
+                    f"{did_you_mean(clock.topic, self.topics)}"
+                )
+        return self
 
     @model_validator(mode="after")
     def _readable_as_hive(self) -> "Pipeline":

@@ -13,7 +13,6 @@ from uuid import uuid4
 import pyarrow as pa
 
 import bucketers
-from bucketers.extract import event_time
 from writer import commit, faults, frontier, log, standing
 from writer.checkpoint import Checkpoints, NewRun, Offsets, Refuse, Resume, decide
 from writer.config import Config, layout
@@ -26,6 +25,7 @@ from writer.ledger.holes import questions
 from writer.ledger.poison import check as check_poison
 from writer.progress import Progress, holes
 from writer.registry import SchemaSource
+from writer.rooms.assign import times_of
 from writer.rooms.deadletters import DEAD_LETTERS
 from writer.rooms.report import Report, Source
 from writer.sample import Span
@@ -276,7 +276,8 @@ class PipelineRun:
         if not columns.names:
             return
         try:
-            event_time(columns.empty_table(), self.config.event_time.field, self.config.event_time.unit)
+            rule = self.config.event_time.rule(self.config.event_time.unit)
+            times_of(columns.empty_table(), rule, pa.array([], pa.string()))
         except ValueError as error:
             raise ConfigError(f"pipelines.{self.name}.event_time: {error}") from error
 

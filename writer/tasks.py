@@ -10,7 +10,6 @@ from writer import commit, config
 from writer.found import Found
 from writer.progress import Progress
 from writer.rooms import task
-from writer.rooms.assign import TimeRule
 from writer.rooms.report import Report, Source
 from writer.schemas import Schemas
 from writer.stores.base import S3Settings
@@ -74,11 +73,10 @@ class Tasks:
 
     def _plan(self, frozen: Frozen) -> task.TaskPlan:
         settings = self._settings
-        rule = settings.event_time
         return task.TaskPlan(
             now=frozen.now, wire=self._found.wire, frontier=frozen.starts, incarnations=frozen.incarnations,
             schemas=self._schemas.plan,
-            time_rule=TimeRule(rule.field, self._found.unit, rule.max_age, rule.max_ahead),
+            time_rule=settings.event_time.rule(self._found.unit),
             bucket=settings.bucket, bucket_columns=self._bucket_columns,
             table=settings.table.location, dead_letters=settings.dead_letters,
             prefix=f"{frozen.epoch:06d}", budget=settings.memory.buffer,

@@ -35,6 +35,20 @@ def duration(text: Any) -> timedelta:
     return value
 
 
+def shift(text: Any) -> timedelta:
+    """Read `-1 h`, `+30 min`: a duration with its sign. Raises ValueError without sign or unit, or at zero."""
+    sign = text.strip()[:1] if isinstance(text, str) else ""
+    if sign not in ("+", "-", "\N{MINUS SIGN}") or not sign:
+        raise ValueError(f"{text!r} needs a sign, a number and a unit, such as '-1 h' or '+30 min'")
+    value = duration(text.strip()[1:])
+    return value if sign == "+" else -value
+
+
+def show_shift(value: timedelta) -> str:
+    """Write a duration with its sign."""
+    return f"{'-' if value < timedelta(0) else '+'}{show_duration(abs(value))}"
+
+
 def size(text: Any) -> int:
     """Read `64 MiB`, `1 GB` as bytes. Raises ValueError without a unit or at zero."""
     value = int(_quantity(text, _BYTES, "128 MiB"))
@@ -62,4 +76,5 @@ def show_size(value: float) -> str:
 
 
 Duration = Annotated[timedelta, BeforeValidator(duration), PlainSerializer(show_duration, return_type=str)]
+Shift = Annotated[timedelta, BeforeValidator(shift), PlainSerializer(show_shift, return_type=str)]
 Size = Annotated[int, BeforeValidator(size), PlainSerializer(show_size, return_type=str)]

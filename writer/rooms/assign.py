@@ -7,7 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bucketers import Bucketer, Buckets
+from bucketers.arrays import contiguous
 from bucketers.extract import event_time
+from writer.rooms.clocks import Clock, corrected
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,7 @@ class TimeRule:
     unit: str
     age_max: timedelta
     ahead_max: timedelta
+    clocks: tuple[Clock, ...] = ()  # of sources whose clocks are not UTC
 
 
 @dataclass(frozen=True)
@@ -32,11 +35,21 @@ class Assigned:
     unit: str
 
 
-def assign(rows: pa.Table, rule: TimeRule, bucketer: Bucketer, now: datetime) -> Assigned:
-    """Split off unbelievable times and map the rest to buckets. Raises ValueError when the field is no time."""
-    times, unit = event_time(rows, rule.field, rule.unit)
-    if isinstance(times, pa.ChunkedArray):
-        times = times.combine_chunks()
+def times_of(rows: pa.Table, rule: TimeRule, topics: pa.ChunkedArray | pa.Array) -> tuple[pa.TimestampArray, str]:
+    """Return the rows' event times by true clocks, null where there is none, and the unit they were read with.
+
+    `topics`: of each row. Raises ValueError when the field is no time, or a clock names a field that is not there.
+    """
+    found, unit = event_time(rows, rule.field, rule.unit)
+    times = contiguous(found)
+    return (corrected(times, rows, topics, rule.clocks) if rule.clocks else times), unit
+
+
+def assign(
+    rows: pa.Table, rule: TimeRule, bucketer: Bucketer, now: datetime, topics: pa.ChunkedArray | pa.Array
+) -> Assigned:
+    """Split off unbelievable times and map the rest to buckets. Raises ValueError as `times_of` does."""
+    times, unit = times_of(rows, rule, topics)
     first = pa.scalar(now - rule.age_max, times.type)
     last = pa.scalar(now + rule.ahead_max, times.type)
     good = pc.fill_null(pc.and_(pc.greater_equal(times, first), pc.less_equal(times, last)), False)
@@ -45,8 +58,9 @@ def assign(rows: pa.Table, rule: TimeRule, bucketer: Bucketer, now: datetime) ->
     at = pc.indices_nonzero(pc.invert(good))
     window = f"[{first.as_py():%Y-%m-%dT%H:%M:%SZ}, {last.as_py():%Y-%m-%dT%H:%M:%SZ}]"
     texts = pc.fill_null(pc.cast(times.take(at), pa.string()), "no time")
+    by = " by event_time.clocks" if rule.clocks else ""
     quarantined = {
-        int(i): f"{rule.field} is {text}, outside {window}"
+        int(i): f"{rule.field} is {text}{by}, outside {window}"
         for i, text in zip(at.to_pylist(), texts.to_pylist(), strict=True)  # cold: only the unbelievable ones
     }
     rows, times = rows.filter(good), times.filter(good)

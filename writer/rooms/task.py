@@ -168,7 +168,7 @@ class Task:
         with self._clock("conform"):
             rows = conform(decoded.rows, known, plan.schemas)
         with self._clock("assign"):
-            assigned = assign(rows, plan.time_rule, self._bucketer, plan.now)
+            assigned = assign(rows, plan.time_rule, self._bucketer, plan.now, group.column("topic"))
             self._report.time_unit = assigned.unit
         if assigned.kept is not None:
             reasons = assigned.quarantined

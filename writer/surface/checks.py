@@ -9,13 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bucketers.arrays import column
-from bucketers.extract import event_time
 from writer import sample
 from writer.config import Config, Pipeline
 from writer.errors import ConfigError, HeadraceError
 from writer.kafka import Cluster
 from writer.recognise import MixedWire, UnclearWire
 from writer.registry import RegistryUnreachable, SchemaSource
+from writer.rooms.assign import times_of
+from writer.rooms.clocks import ClockFieldMissing
 from writer.rooms.plan import Rejected, SchemaPlan, WriterSchema
 from writer.rooms.wire import Wire
 from writer.surface.finding import Finding, doubtful, failure, good, skipped, wrong
@@ -260,10 +261,11 @@ def _event_time(walk: Walk, groups: list[Group], now: datetime) -> Finding:
     window = (now - rule.age_max, now + rule.ahead_max)
     for group in groups:
         try:
-            times, unit = event_time(group.rows, rule.field, rule.unit)
+            times, unit = times_of(group.rows, rule, group.kept.column("topic"))
             kind = short_type(column(group.rows, rule.field).type)
         except ValueError as error:
-            return failure("event_time", ConfigError(f"{error}{_candidates(walk.plan.columns)}"))
+            mend = "" if isinstance(error, ClockFieldMissing) else _candidates(walk.plan.columns)
+            return failure("event_time", ConfigError(f"{error}{mend}"))
         found.add(times, kind if unit == "logical" else f"{kind} in {unit}", window)
     if found.first is None or found.last is None:
         return wrong("event_time", f"{rule.field} holds no time in {found.rows:,} rows", "Choose another field.")

@@ -85,7 +85,7 @@ class Walk:
                 yield group
                 continue
             try:
-                found = assign(group.rows, self.time_rule, bucketer, now)
+                found = assign(group.rows, self.time_rule, bucketer, now, group.kept.column("topic"))
             except ValueError as error:
                 raise ConfigError(f"pipelines.{self.name}.event_time: {error}") from error
             failed = {letter.position for letter in group.letters}
@@ -127,8 +127,7 @@ class Walk:
     @property
     def time_rule(self) -> TimeRule:
         """The pipeline's rule for event times."""
-        rule = self.config.pipelines[self.name].event_time
-        return TimeRule(rule.field, self.unit, rule.max_age, rule.max_ahead)
+        return self.config.pipelines[self.name].event_time.rule(self.unit)
 
     def settled(self, records: pa.RecordBatch) -> Wire:
         """Return the wire format; the first records show it where neither file nor table says. Raises UnclearWire."""
