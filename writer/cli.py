@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from writer.care.cli import join as join_care
 from writer.errors import HeadraceError
 from writer.surface.ledger_cli import join as join_ledger
 from writer.surface.schema_verbs import schema
@@ -245,6 +246,7 @@ def plan(
 app.add_typer(schema)
 app.add_typer(topic, name="topic")
 join_ledger(app)
+join_care(app)
 
 
 def compose() -> typer.Typer:

@@ -6,12 +6,14 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from writer import artifacts, log
+from writer.care.pausing import Paused
 from writer.config import Config
 from writer.errors import HeadraceError
 from writer.kafka import Cluster
@@ -22,7 +24,8 @@ from writer.registry import source
 from writer.running import Running, watch
 from writer.stores.base import S3Settings
 from writer.stores.location import for_spark, on_s3
-from writer.surface import http
+from writer.surface import http, lake
+from writer.tables.formats import main_table
 from writer.transfer import KAFKA_OPTIONS, WORKER_ENVIRONMENT
 
 _TRIGGER = "1 second"  # how often Spark asks Kafka for new offsets; a shorter interval burdens the broker
@@ -37,7 +40,7 @@ def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = N
     # HTTP before Spark: a port that is taken is said at once.
     with _signals(stop.set), http.serving(config.http, board) as url, ExitStack() as after:
         spark = session(config, len(names))
-        running = [Running(board[name], partial(_begin, spark, config, url, once)) for name in names]
+        running = [Running(board[name], partial(_begin, spark, config, url, once), waits=not once) for name in names]
         try:
             for r in running:
                 after.callback(r.shown.close)
@@ -118,6 +121,12 @@ def _begin(spark: Any, config: Config, url: str | None, once: bool, r: Running, 
     cluster = Cluster(config.kafka.bootstrap_servers, config.kafka.request_timeout)
     pipeline = PipelineRun(name, config, schemas=source(config.registry), cluster=cluster, progress=r.progress)
     r.pipeline = pipeline
+    try:
+        pipeline.gate.enter(once=once)
+    except Paused:
+        if not once:
+            _listen(config, name, cluster, r.progress)
+        raise
     start = pipeline.start(new_run=new_run, once=once)
     watch_lag = Watch(
         cluster, pipeline.topic_ids, r.progress,
@@ -125,11 +134,24 @@ def _begin(spark: Any, config: Config, url: str | None, once: bool, r: Running, 
     )  # fmt: skip
     watch_lag.start()
     r.shown.callback(watch_lag.close)
+    pipeline.gate.watch()
+    r.shown.callback(pipeline.gate.close)
     if url is not None:
         driver = http.me(url, pipeline.epoch)
         http.announce(config.checkpoints, name, driver, config.s3.settings)
         r.shown.callback(http.retract, config.checkpoints, name, driver, config.s3.settings)
     r.query = _query(spark, config, pipeline, start, once=once)
+
+
+def _listen(config: Config, name: str, cluster: Cluster, progress: Progress) -> None:
+    """Let a pipeline that is held before its start say how far it is behind; Kafka's silence says nothing."""
+    samples, now = progress.view().logs.samples, datetime.now(UTC)
+    if samples and now - samples[-1].at < config.kafka.lag_interval:
+        return
+    with suppress(HeadraceError, OSError):
+        table = main_table(name, config)
+        snapshot = table.snapshot() if table.exists() else None
+        progress.waits(*lake.heard(cluster, config.pipelines[name].topics, snapshot, now))
 
 
 def _query(spark: Any, config: Config, pipeline: PipelineRun, start: Start, *, once: bool) -> Any:

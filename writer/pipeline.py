@@ -14,6 +14,7 @@ import pyarrow as pa
 
 import bucketers
 from writer import commit, faults, frontier, log, standing
+from writer.care.pausing import Gate
 from writer.checkpoint import Checkpoints, NewRun, Offsets, Refuse, Resume, decide
 from writer.config import Config, layout
 from writer.errors import CheckpointUnusable, ConfigError, Draining, Fenced, LogMoved, TopicMissing
@@ -72,6 +73,7 @@ class PipelineRun:
         self._tasks = Tasks(
             self.config, self._table, self._schemas, self._found, self.progress, self._s3, self._bucket_columns
         )
+        self.gate = Gate(self._table.store, self.progress)
         self.epoch = 0  # before the start commit
         self._fresh = True  # no batch of this query was planned yet
         self._former: dict[str, Any] | None = None  # what the commit before this one cost; it could not say so itself
@@ -172,6 +174,7 @@ class PipelineRun:
         """Carry one micro-batch from Kafka into the table. Called by Spark; what it raises ends the query."""
         try:
             with self._busy:
+                self.gate.hold(self._draining)
                 self._process(frame, batch_id)
         except BaseException as error:
             self.error = error  # Spark would hide it behind an error of its own

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
+from writer.care.pausing import Pause
 from writer.rooms.columnar import BucketKey
 from writer.rooms.plan import Rejected, WriterSchema
 from writer.rooms.report import Source
@@ -19,7 +20,7 @@ from writer.rooms.report import Source
 OUTCOMES = ("read", "rows", "dead_letters", "quarantined", "tombstones")
 GAP_CAUSES = ("retention",)
 DECODERS = ("native", "fastavro", "rejected")
-State = Literal["starting", "running", "draining", "failed", "stopped"]
+State = Literal["starting", "running", "paused", "draining", "failed", "stopped"]
 Seen = State | Literal["not started", "unknown", "unreadable"]  # without a driver that tells
 Dates = Mapping[Source, tuple[int, datetime]]  # an offset, and the newest timestamp of the records up to it
 SAMPLES_KEPT_FOR = timedelta(hours=1)  # what waits longer is dated by asking Kafka
@@ -138,6 +139,7 @@ class View:
     gap_last: Mapping[str, Any] | None = None  # what its entry says; None: none among the entries that were looked at
     restarts: int = 0  # inside this process
     log_moved: str = ""  # why the logs are not those that this start began with
+    pause: Pause | None = None
 
 
 class Progress:
@@ -176,6 +178,7 @@ class Progress:
         self._gap_last: Mapping[str, Any] | None = None
         self._restarts = 0
         self._log_moved = ""
+        self._pause: Pause | None = None
         self._listeners: list[Callable[[], None]] = []
         self._batch: Batch | None = None
         self._began = 0.0  # of the batch, as the measuring clock has it
@@ -215,6 +218,16 @@ class Progress:
         with self._lock:
             self._state, self._error = "running", ""
             self._idle_since = self._seconds()
+
+    def paused(self, pause: Pause | None) -> None:
+        """Somebody asked that nothing is committed, or it is over."""
+        with self._lock:
+            self._pause = pause
+
+    def waits(self, frontier: Mapping[Source, int], logs: Logs) -> None:
+        """Note how far a pipeline is that is held before its start: nobody else listens yet."""
+        with self._lock:
+            self._frontier, self._logs = dict(frontier), logs
 
     def draining(self) -> None:
         """It was asked to stop after the batch that is running."""
@@ -324,7 +337,7 @@ class Progress:
         """Everything, as it is at this moment."""
         with self._lock:
             return View(
-                pipeline=self.pipeline, state=self._state, since=self._since, error=self._error, epoch=self._epoch,
+                pipeline=self.pipeline, state=self._seen(), since=self._since, error=self._error, epoch=self._epoch,
                 run=self._run, batch=self._batch, frontier=dict(self._frontier), limits=self._limits,
                 commits=tuple(self._commits), committed_at=self._committed_at,
                 event_time_newest=self._event_time_newest, totals=self._totals.copy(),
@@ -332,8 +345,11 @@ class Progress:
                 duration_sum_seconds=self._duration_sum, duration_last_seconds=self._duration_last,
                 schemas=self._schemas, buckets=len(self._buckets), mirror_failures=self._mirror_failures,
                 logs=self._logs, gaps=self._gaps, gap_last=self._gap_last, restarts=self._restarts,
-                log_moved=self._log_moved,
+                log_moved=self._log_moved, pause=self._pause,
             )  # fmt: skip
+
+    def _seen(self) -> State:
+        return "paused" if self._pause is not None and self._state in ("starting", "running") else self._state
 
     def _leave(self) -> None:
         assert self._batch is not None, "a phase belongs to a batch"

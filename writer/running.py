@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from writer import again, log
+from writer.care.pausing import LOOK_S, Paused
 from writer.errors import Draining, Fenced, HeadraceError, LogMoved, TopicMissing
 from writer.kafka import BrokerUnreachable
 from writer.pipeline import PipelineRun
@@ -18,9 +19,13 @@ _LOOK_S = 0.2  # between two looks at the queries
 class Running:
     """One pipeline of a driver, over all its starts in this process."""
 
-    def __init__(self, progress: Progress, begin: Callable[["Running", bool], None]) -> None:
-        """`begin` makes the next start (its flag: leave Spark's checkpoint aside) and sets `pipeline` and `query`."""
-        self.progress, self._begin = progress, begin
+    def __init__(self, progress: Progress, begin: Callable[["Running", bool], None], *, waits: bool = True) -> None:
+        """`begin` makes the next start (its flag: leave Spark's checkpoint aside) and sets `pipeline` and `query`.
+
+        `waits`: the start of a pipeline that is paused is made when the pause is over; else it fails.
+        """
+        self.progress, self._begin, self._waits = progress, begin, waits
+        self._new_run = False  # for a start that was held
         self.pipeline: PipelineRun | None = None
         self.query: Any = None
         self.error: BaseException | None = None
@@ -35,6 +40,12 @@ class Running:
         try:
             self._begin(self, new_run)
             self.progress.running()
+        except Paused as error:
+            self._new_run = new_run
+            if self._waits:
+                self._due_s = time.monotonic() + LOOK_S
+            else:
+                self.error = error
         except Exception as error:  # noqa: BLE001 - one pipeline fails alone; its error decides the exit code
             self.error = error
 
@@ -54,7 +65,8 @@ class Running:
         elif time.monotonic() < self._due_s:
             return False
         else:
-            self.begin()
+            new_run, self._new_run = self._new_run, False
+            self.begin(new_run=new_run)
             if self.error is None:
                 return False
         return self._ended(stopping=stopping)

@@ -1,6 +1,7 @@
 """The shape of `/status` and of `headrace status --json`: one for both, whoever tells."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ def _described(view: View, now: datetime, source: Source) -> dict[str, Any]:
         "source": source,
         "state": view.state,
         "error": view.error,
+        "pause": None if view.pause is None else asdict(view.pause),
         "since": iso(view.since),
         "since_seconds": _age(view.since, now),
         "epoch": view.epoch,

@@ -59,6 +59,11 @@ def ready(views: list[View]) -> list[str]:
     return [f"pipeline {view.pipeline} is starting" for view in views if view.state == "starting"] + alive(views)
 
 
+def held(views: list[View]) -> list[str]:
+    """Return what is paused: one line for each pipeline. It is as well as it was asked to be."""
+    return [f"pipeline {view.pipeline} is {view.pause.words}" for view in views if view.pause is not None]
+
+
 def answer(path: str, accept: str, board: Mapping[str, Progress], now: datetime) -> Answer:
     """Answer a GET."""
     match path.split("?", 1)[0]:
@@ -71,16 +76,17 @@ def answer(path: str, accept: str, board: Mapping[str, Progress], now: datetime)
         case "/healthz":
             return _verdict(alive([progress.view() for progress in board.values()]))
         case "/readyz":
-            return _verdict(ready([progress.view() for progress in board.values()]))
+            views = [progress.view() for progress in board.values()]
+            return _verdict(ready(views), held(views))
         case "/":
             return HTTPStatus.OK, _TEXT, b"headrace\n\n/metrics\n/healthz\n/readyz\n/status\n"
     return HTTPStatus.NOT_FOUND, _TEXT, b"not here; see /\n"
 
 
-def _verdict(reasons: list[str]) -> Answer:
+def _verdict(reasons: list[str], notes: list[str] | None = None) -> Answer:
     if reasons:
         return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, ("\n".join(reasons) + "\n").encode()
-    return HTTPStatus.OK, _TEXT, b"ok\n"
+    return HTTPStatus.OK, _TEXT, "\n".join(["ok", *(notes or []), ""]).encode()
 
 
 class _Handler(BaseHTTPRequestHandler):

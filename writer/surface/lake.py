@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from writer.care.pausing import standing
 from writer.config import Config
 from writer.errors import HeadraceError
 from writer.frontier import number
@@ -24,8 +25,10 @@ def view(name: str, config: Config, cluster: Cluster, now: datetime) -> View:
     state: Seen = "not started"
     trouble: list[str] = []
     table = main_table(name, config)
+    pause = None
     snapshot, entries, buckets, frontier, logs = None, list[Entry](), 0, dict[Source, int](), Logs()
     try:
+        pause = standing(table.store)
         if table.exists():
             snapshot, buckets = table.snapshot(), len(table.buckets())
         if snapshot is not None and snapshot.epoch > 0:
@@ -41,7 +44,7 @@ def view(name: str, config: Config, cluster: Cluster, now: datetime) -> View:
         pipeline=name, state=state, since=now, error="; ".join(trouble), epoch=None, run=None, batch=None,
         frontier=frontier, limits={}, commits=(), committed_at=None, event_time_newest=None, totals=Totals(),
         phases={}, durations=(), duration_sum_seconds=0.0, duration_last_seconds=None, schemas={}, buckets=0,
-        mirror_failures=0, logs=logs,
+        mirror_failures=0, logs=logs, pause=pause,
     )  # fmt: skip
     return blank if snapshot is None else _filled(replace(blank, buckets=buckets), snapshot, entries)
 

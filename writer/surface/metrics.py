@@ -78,8 +78,14 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric(
         "headrace_pipeline_alive",
         "gauge",
-        "1 while the pipeline starts, runs or drains; 0 when it failed or ended.",
-        _plain(lambda r: float(r.view.state in ("starting", "running", "draining"))),
+        "1 while the pipeline starts, runs, is paused or drains; 0 when it failed or ended.",
+        _plain(lambda r: float(r.view.state in ("starting", "running", "paused", "draining"))),
+    ),
+    Metric(
+        "headrace_paused",
+        "gauge",
+        "1 while somebody has paused the pipeline (`headrace pause`): it commits nothing, and its lag grows.",
+        _plain(lambda r: float(r.view.pause is not None)),
     ),
     Metric(
         "headrace_epoch",

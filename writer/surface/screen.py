@@ -12,7 +12,7 @@ from writer.units import show_size
 
 _STYLES = {
     "running": "bold green", "starting": "bold cyan", "draining": "bold cyan", "stopped": "bold", "failed": "bold red",
-    "unreadable": "bold red", "unknown": "bold yellow", "not started": "bold yellow",
+    "unreadable": "bold red", "unknown": "bold yellow", "not started": "bold yellow", "paused": "bold yellow",
 }  # fmt: skip
 _DECODED = {"native": "natively", "fastavro": "by fastavro"}
 _DLQ_SHARE_BAD = 0.01
@@ -74,7 +74,7 @@ def _headline(name: str, pipeline: Mapping[str, Any]) -> Text:
     details = []
     driver = pipeline.get("driver")
     if pipeline["source"] == "driver":
-        lives = state in ("starting", "running", "draining")
+        lives = state in ("starting", "running", "paused", "draining")
         details.append(f"for {span(pipeline['since_seconds'])}" if lives else "")
         details.append(f"driver {driver['url']}" if driver else "")
     elif state == "unknown":
@@ -89,6 +89,7 @@ def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
     holes = pipeline["totals"]["offsets_without_records"]
     lines = [
         ("trouble", Text(pipeline["error"], style="red")) if pipeline["error"] else None,
+        ("paused", _paused(pipeline)) if pipeline["pause"] else None,
         ("start", _start(pipeline)) if pipeline["epoch"] else None,
         ("lag", _lag(pipeline["lag"], pipeline["limits"])),
         ("flow", _flow(pipeline["rates"])),
@@ -110,6 +111,13 @@ def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
         else None,
     ]
     return [entry for entry in lines if entry is not None and entry[1].plain]
+
+
+def _paused(pipeline: Mapping[str, Any]) -> Text:
+    pause = pipeline["pause"]
+    text = Text(f"since {pause['at']} by {pause['by']}", style="yellow")
+    text.append(f": {pause['reason']}" if pause["reason"] else "")
+    return text.append("; the batch under way is finished first" if pipeline["batch"] else "")
 
 
 def _start(pipeline: Mapping[str, Any]) -> Text:

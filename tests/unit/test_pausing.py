@@ -1,0 +1,207 @@
+"""A pause holds a driver at a batch and at a start, lets it drain, and ends when it is taken back."""
+
+import json
+import threading
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from tests.looking import NOW, config
+from writer.care import pausing
+from writer.care.pausing import CONTROL, Gate, Pause, Paused
+from writer.cli import app
+from writer.errors import Draining
+from writer.progress import Progress
+from writer.running import Running
+from writer.stores.base import StoreError
+from writer.stores.local import LocalStore
+from writer.surface.http import answer
+
+WHO = Pause("2026-11-20T12:00:00+00:00", "ada@ops", "moving house")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(str(tmp_path / "lake"))
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pausing, "LOOK_S", 0.01)
+
+
+def asked(store: LocalStore) -> None:
+    assert pausing.pause(store, WHO.by, WHO.reason, NOW) == (WHO, True)
+
+
+def test_of_two_who_pause_the_second_is_told_of_the_first(store: LocalStore) -> None:
+    asked(store)
+    assert pausing.pause(store, "eve@ops", "", NOW + timedelta(hours=1)) == (WHO, False)
+    assert pausing.resume(store) == WHO
+    assert pausing.resume(store) is None
+    assert pausing.standing(store) is None
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"paused": null}', b"\xff"])
+def test_an_object_that_cannot_be_read_holds_too(store: LocalStore, content: bytes) -> None:
+    store.put(CONTROL, content)
+    found = pausing.standing(store)
+    assert found is not None
+    assert "is not what this headrace writes" in found.words
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_batch_is_held_until_the_pause_is_over(store: LocalStore) -> None:
+    progress, done = Progress("clicks"), threading.Event()
+    progress.running()
+    gate = Gate(store, progress)
+    gate.enter(once=False)
+    asked(store)
+
+    def batch() -> None:
+        gate.hold(threading.Event())
+        done.set()
+
+    threading.Thread(target=batch, daemon=True).start()
+    assert not done.wait(0.2)
+    assert (progress.view().state, progress.view().pause) == ("paused", WHO)
+    pausing.resume(store)
+    assert done.wait(5)
+    assert (progress.view().state, progress.view().pause) == ("running", None)
+
+
+def test_a_held_batch_drains(store: LocalStore) -> None:
+    asked(store)
+    stopping = threading.Event()
+    stopping.set()
+    with pytest.raises(Draining):
+        Gate(store, Progress("clicks")).hold(stopping)
+
+
+def test_once_does_not_wait(store: LocalStore) -> None:
+    gate = Gate(store, Progress("clicks"))
+    gate.enter(once=True)
+    asked(store)
+    with pytest.raises(
+        Paused, match=r"'clicks' is paused since .* by ada@ops: moving house. `headrace resume` ends it"
+    ):
+        gate.hold(threading.Event())
+    with pytest.raises(Paused):
+        gate.enter(once=True)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_pause_is_noticed_while_no_records_come(store: LocalStore) -> None:
+    progress = Progress("clicks")
+    gate = Gate(store, progress)
+    gate.watch()
+    try:
+        asked(store)
+        until = threading.Event()
+        for _ in range(500):
+            if progress.view().pause == WHO:
+                break
+            until.wait(0.01)
+        assert progress.view().pause == WHO
+    finally:
+        gate.close()
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_storage_that_fails_leaves_a_held_batch_held(store: LocalStore) -> None:
+    class Failing(LocalStore):
+        broken = False
+
+        def read(self, name: str):
+            if self.broken:
+                raise StoreError("read", name, "it is away", "Wait.")
+            return super().read(name)
+
+    failing = Failing(store.location)
+    asked(store)
+    gate, done = Gate(failing, Progress("clicks")), threading.Event()
+
+    def batch() -> None:
+        gate.hold(threading.Event())
+        done.set()
+
+    threading.Thread(target=batch, daemon=True).start()
+    assert not done.wait(0.1)
+    failing.broken = True
+    pausing.resume(store)
+    assert not done.wait(0.2)
+    failing.broken = False
+    assert done.wait(5)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_start_waits_for_the_end_of_the_pause_and_once_fails(waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("writer.running.time.monotonic", lambda: clock[0])
+    begun: list[bool] = []
+
+    def begin(r: Running, new_run: bool) -> None:
+        begun.append(new_run)
+        if len(begun) < 3:
+            raise Paused("pipeline 'clicks' is paused")
+        r.pipeline, r.query = object(), None  # type: ignore[assignment]
+
+    r = Running(Progress("clicks"), begin, waits=waits)
+    r.begin(new_run=True)
+    assert isinstance(r.error, Paused) is not waits
+    if waits:
+        assert not r.look(stopping=False)
+        assert begun == [True], "it is not asked all the time"
+        clock[0] += 3
+        assert not r.look(stopping=False)
+        clock[0] += 3
+        assert not r.look(stopping=False)
+        assert (begun, r.error, r.progress.view().state) == ([True, True, True], None, "running")
+
+
+def test_a_start_that_is_held_ends_well_when_a_stop_is_asked_for() -> None:
+    def begin(_: Running, __: bool) -> None:
+        raise Paused("pipeline 'clicks' is paused")
+
+    r = Running(Progress("clicks"), begin)
+    r.begin()
+    assert r.look(stopping=True)
+    assert (r.error, r.progress.view().state) == (None, "stopped")
+
+
+def test_a_paused_driver_is_healthy_and_ready_and_says_so() -> None:
+    progress = Progress("clicks")
+    progress.started(epoch=1, run=1, frontier={}, limits={}, buckets=[], recent=[])
+    progress.running()
+    progress.paused(WHO)
+    board = {"clicks": progress}
+    assert answer("/healthz", "", board, NOW)[0] == 200
+    status, _, body = answer("/readyz", "", board, NOW)
+    assert (status, body.decode()) == (200, f"ok\npipeline clicks is {WHO.words}\n")
+    assert 'headrace_paused{pipeline="clicks"} 1.0' in answer("/metrics", "", board, NOW)[2].decode()
+    told = json.loads(answer("/status", "", board, NOW)[2])["pipelines"]["clicks"]
+    assert (told["state"], told["pause"]) == ("paused", vars(WHO))
+    progress.failed("the disk is full")
+    assert answer("/readyz", "", board, NOW)[0] == 503, "a failure is not hidden by a pause"
+
+
+def test_the_verbs_say_who_when_and_why(tmp_path: Path) -> None:
+    settings = config(tmp_path)
+    path = tmp_path / "headrace.yaml"
+    path.write_text(yaml.safe_dump(settings.model_dump(mode="json", exclude_defaults=True)))
+
+    def said(*words: str) -> str:
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, done.output
+        return " ".join(done.stdout.split())
+
+    assert said("resume", str(path)) == "clicks: it was not paused."
+    assert "by ada@ops: moving house. A driver finishes its batch first." in said(
+        "pause", str(path), "--by", "ada@ops", "--reason", "moving house"
+    )
+    assert "clicks: already paused since" in said("pause", str(path), "--by", "eve@ops")
+    told = json.loads(said("resume", str(path), "--json"))
+    assert told["clicks"]["was_paused"]["by"] == "ada@ops"

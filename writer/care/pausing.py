@@ -1,0 +1,146 @@
+"""A pause: somebody asked that a pipeline commits nothing for a while. One small object beside its table says so.
+
+It is put where none is, so of two who ask the second is told of the first. A driver looks before each batch and each
+start, and every other second besides, so that it says so while no records come.
+"""
+
+import json
+import threading
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Protocol
+
+from writer import log
+from writer.errors import Draining, HeadraceError
+from writer.stores.base import Store, StoreError
+
+CONTROL = "_headrace/control.json"  # Delta's readers and VACUUM pass over names that begin with an underscore
+LOOK_S = 2.0  # between two looks: a resume is noticed within
+_CLOSE_WITHIN_S = 5.0
+
+
+class Paused(HeadraceError):
+    """The pipeline is paused, and this run is not to wait for its end."""
+
+    exit_code = 5
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Who asked for it, when and why, as they said."""
+
+    at: str  # ISO 8601
+    by: str
+    reason: str
+
+    @property
+    def words(self) -> str:
+        """Say it as a phrase."""
+        why = f": {self.reason}" if self.reason else ""
+        return f"paused since {self.at} by {self.by}{why}"
+
+
+class Board(Protocol):
+    """Who is told whether the pipeline is paused."""
+
+    @property
+    def pipeline(self) -> str:
+        """Name of the pipeline."""
+
+    def paused(self, pause: Pause | None) -> None:
+        """Note a pause, or that there is none."""
+
+
+def standing(store: Store) -> Pause | None:
+    """Return the pause beside a table; None: there is none. One that cannot be read holds too. Raises StoreError."""
+    found = store.read(CONTROL)
+    if found is None:
+        return None
+    try:
+        told = json.loads(found.content)["paused"]
+        return Pause(str(told["at"]), str(told["by"]), str(told["reason"]))
+    except (ValueError, KeyError, TypeError):
+        return Pause("a time", "somebody", f"{store.location}/{CONTROL} is not what this headrace writes")
+
+
+def pause(store: Store, by: str, reason: str, now: datetime) -> tuple[Pause, bool]:
+    """Ask for a pause. Returns the one that stands, and whether it is this one. Raises StoreError."""
+    wanted = Pause(now.isoformat(timespec="seconds"), by, reason)
+    content = json.dumps({"paused": asdict(wanted)}, ensure_ascii=False) + "\n"
+    while not store.put_if_absent(CONTROL, content.encode()):
+        if (known := standing(store)) is not None:
+            return known, False  # else it was ended meanwhile
+    return wanted, True
+
+
+def resume(store: Store) -> Pause | None:
+    """End the pause. Returns the one that stood; None: there was none. Raises StoreError."""
+    known = standing(store)
+    store.delete(CONTROL)
+    return known
+
+
+class Gate:
+    """Where a driver is held while its pipeline is paused."""
+
+    def __init__(self, store: Store, board: Board) -> None:
+        """`store`: of the table."""
+        self._store, self._board = store, board
+        self._once = False
+        self._known: Pause | None = None
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name=f"pause of {board.pipeline}", daemon=True)
+
+    def enter(self, *, once: bool) -> None:
+        """Begin a start. `once`: nothing waits for the end of a pause. Raises Paused, StoreError."""
+        self._once = once
+        self._refuse(self._look())
+
+    def hold(self, stopping: threading.Event) -> None:
+        """Come back when there is no pause. Raises Draining when a stop is asked for meanwhile, Paused, StoreError."""
+        pause = self._look()
+        while pause is not None:
+            if self._once:
+                self._refuse(pause)
+            if stopping.wait(LOOK_S):
+                raise Draining(f"pipeline {self._board.pipeline!r} was asked to stop while it was paused")
+            pause = self._look_patiently()
+
+    def watch(self) -> None:
+        """Go on looking, in a thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread. Waits some seconds at most."""
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join(_CLOSE_WITHIN_S)
+
+    def _refuse(self, pause: Pause | None) -> None:
+        if pause is not None:
+            raise Paused(f"pipeline {self._board.pipeline!r} is {pause.words}. `headrace resume` ends it.")
+
+    def _watch(self) -> None:
+        while not self._closing.wait(LOOK_S):
+            self._look_patiently()
+
+    def _look_patiently(self) -> Pause | None:
+        """Look; a storage that fails leaves it as it was, for a batch will notice."""
+        try:
+            return self._look()
+        except StoreError:
+            return self._known
+
+    def _look(self) -> Pause | None:
+        with self._lock:
+            before, self._known = self._known, standing(self._store)
+            now = self._known
+            if now != before:
+                name = self._board.pipeline
+                if now is None:
+                    log.event("pipeline_resumed", pipeline=name)
+                else:
+                    log.event("pipeline_paused", pipeline=name, since=now.at, by=now.by, reason=now.reason)
+            self._board.paused(now)
+            return now
