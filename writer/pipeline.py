@@ -36,6 +36,7 @@ from writer.stores.probe import probe
 from writer.tables.base import Batch, CommitFailed, Gap, Part, Range
 from writer.tables.entry import gap_said
 from writer.tables.formats import main_table, side_table
+from writer.tables.vintage import FORMAT
 from writer.tasks import Frozen, Tasks
 
 
@@ -106,6 +107,8 @@ class PipelineRun:
         decision = self._decide(now.offsets, reason, snapshot.closed)
         closed = decision.run - 1 if isinstance(decision, NewRun) else 0
         self.epoch = self._table.begin(now.fresh, now.incarnations, closed)
+        if snapshot.epoch and snapshot.format < FORMAT:
+            log.event("table_upgraded", pipeline=self.name, format=FORMAT, before=snapshot.format)
         self._settled = commit.redo(self._table, self._side, since=snapshot.settled)
         self._tasks.learn(recent)
         self._found.keep_unit(next((facts["time_unit"] for facts in recent if facts["time_unit"]), ""))

@@ -22,6 +22,7 @@ from writer.tables.entry import check_foreign, check_writable, landed, ours, sai
 from writer.tables.format import Format
 from writer.tables.log import Action, State
 from writer.tables.snapshot import PipelineSnapshot
+from writer.tables.vintage import check_format
 
 PATIENCE = timedelta(minutes=2)
 _T = TypeVar("_T")
@@ -182,6 +183,7 @@ class Appender:
         Raises LostRace when there is one, ForeignChange, ConfigError where none can be exclusive, OSError.
         """
         check_writable(snapshot.state, self._location)
+        check_format(snapshot.state.transactions, self._pipeline, self._location)
         self._format.publish(snapshot.state.place)  # so only the newest entry's files may be out of place
         try:
             with self._reading:

@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from writer.tables.base import Part
 from writer.tables.log import State
+from writer.tables.vintage import format_of
 
 INCARNATIONS = "headrace.incarnations"  # a property of the table
 
@@ -25,6 +26,11 @@ class PipelineSnapshot:
     def epoch(self) -> int:
         """Number of starts that this pipeline has had."""
         return self.state.transactions.get(f"{self._pipeline}/epoch", 0)
+
+    @property
+    def format(self) -> int:
+        """Format of the table's log."""
+        return format_of(self.state.transactions, self._pipeline)
 
     def frontier(self, part: Part) -> int | None:
         """Return the first offset of this part that is not committed."""

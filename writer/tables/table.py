@@ -51,6 +51,7 @@ from writer.tables.entry import (
 from writer.tables.format import Format
 from writer.tables.log import Action
 from writer.tables.snapshot import INCARNATIONS, PipelineSnapshot, app_id
+from writer.tables.vintage import FORMAT, check_format
 from writer.tables.withdraw import without
 
 _OWNER = "headrace/"  # with the pipeline's name: the table's name
@@ -118,9 +119,10 @@ class PipelineTable:
     def check_identity(self, bucket_columns: Sequence[str], layout: str = "") -> None:
         """Raise ConfigError when the table is another pipeline's, or is bucketed in another way."""
         try:
-            metadata = self._end.state().metadata
+            state = self._end.state()
         except OSError as error:
             raise ConfigError(f"cannot open or create a table at {self._location}: {one_line(error)}") from error
+        metadata = state.metadata
         owner, known = metadata.get("name") or "", metadata.get("description") or ""
         if owner != _OWNER + self._pipeline:
             made = owner.startswith(_OWNER)
@@ -128,6 +130,7 @@ class PipelineTable:
             raise ConfigError(
                 f"the table at {self._location} {whose}; pipeline {self._pipeline!r} needs a location of its own"
             )
+        check_format(state.transactions, self._pipeline, self._location)
         columns = list(metadata["partitionColumns"])
         if columns != list(bucket_columns) or known != layout:
             raise ConfigError(
@@ -149,7 +152,9 @@ class PipelineTable:
 
         def start(snapshot: PipelineSnapshot) -> int:
             new = {part: offset for part, offset in starts.items() if snapshot.frontier(part) is None}
-            self._take_over(snapshot, new, incarnations, closed, {"kind": "start"})
+            older = {"upgraded": {"from": snapshot.format, "to": FORMAT}} if snapshot.epoch else {}
+            about = {"kind": "start", **(older if snapshot.format < FORMAT else {})}
+            self._take_over(snapshot, new, incarnations, closed, about)
             return snapshot.epoch + 1
 
         return self._end.retried(start)
@@ -180,6 +185,7 @@ class PipelineTable:
     ) -> None:
         wanted = {topic: list(ids) for topic, ids in incarnations.items()}
         values = {app_id(self._pipeline, part): offset for part, offset in starts.items()}
+        values |= {f"{self._pipeline}/format": FORMAT} if snapshot.format < FORMAT else {}
         values |= {f"{self._pipeline}/closed": max(closed, snapshot.closed)} if closed else {}
         properties = {} if snapshot.incarnations() == wanted else {INCARNATIONS: json.dumps(wanted)}
         self._end.write(snapshot, [], {**values, f"{self._pipeline}/epoch": snapshot.epoch + 1}, about, properties)

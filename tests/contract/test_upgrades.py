@@ -1,0 +1,282 @@
+"""A table's log has a format; what may change on a live table is as docs/UPGRADES.md says, row by row."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.carried import Driver, log
+from tests.looking import event
+from tests.unit.test_standing import Cluster
+from writer import standing
+from writer.config import Config
+from writer.errors import ConfigError
+from writer.kafka import Topic
+from writer.ledger.audit import audit
+from writer.stores.base import S3Settings
+from writer.surface import places
+from writer.tables import vintage
+from writer.tables.base import Part
+from writer.tables.entry import said
+from writer.tables.formats import main_table
+from writer.tables.vintage import FORMAT, KINDS, TooNew
+
+ROOT = Path(__file__).parents[2]
+P0 = Part("clicks", 1, 0)
+
+
+@pytest.fixture(params=["delta", "parquet"])
+def form(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def filled(root: Path, form: str = "delta") -> Driver:
+    driver = Driver(root, form)
+    driver.start()
+    driver.carry([log({at: event(at) for at in range(5)})], {0: 5})
+    return driver
+
+
+def written_by(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Let this headrace be another one."""
+    monkeypatch.setattr("writer.tables.table.FORMAT", number)
+    monkeypatch.setattr(vintage, "FORMAT", number)
+
+
+def as_format_1(driver: Driver) -> None:
+    """Take the number out of the log: as it was before there was one."""
+    entries = [*Path(driver.lake).glob("_delta_log/*.json"), *Path(driver.lake).glob("_headrace/log/*[0-9].json")]
+    for entry in entries:
+        lines = entry.read_text().splitlines(keepends=True)
+        entry.write_text("".join(line for line in lines if '"clicks/format"' not in line))
+
+
+def test_a_table_has_its_format_from_its_first_start(tmp_path: Path, form: str) -> None:
+    assert filled(tmp_path, form).table.snapshot().format == FORMAT
+
+
+def test_a_table_without_a_number_is_format_1_and_the_next_start_upgrades_it(tmp_path: Path, form: str) -> None:
+    as_format_1(filled(tmp_path, form))
+    driver = Driver(tmp_path, form)
+    assert driver.table.snapshot().format == 1
+    driver.start()
+    after = driver.table.snapshot()
+    assert after.format == FORMAT
+    (_, actions) = driver.table.entries(after.version - 1)[-1]
+    assert said(actions)[1] == {"kind": "start", "upgraded": {"from": 1, "to": FORMAT}}
+    driver.carry([log({at: event(at) for at in range(5, 9)})], {0: 9})
+    assert audit(driver.config, "clicks", since=None, deep=True).adds_up
+    driver.start()
+    (_, actions) = driver.table.entries(driver.table.snapshot().version - 1)[-1]
+    assert said(actions)[1] == {"kind": "start"}, "it is noted once"
+
+
+def test_an_older_headrace_writes_nothing_to_a_newer_table(
+    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as newer:
+        written_by(newer, FORMAT + 1)
+        driver = filled(tmp_path, form)
+        version = driver.table.snapshot().version
+    with pytest.raises(TooNew, match=rf"has format {FORMAT + 1}, this headrace knows formats up to {FORMAT}"):
+        Driver(tmp_path, form)
+    older = main_table("clicks", driver.config)
+    with pytest.raises(TooNew):
+        older.begin({P0: 0}, {"clicks": ["uuid-1"]})
+    with pytest.raises(TooNew):
+        driver.carry([log({at: event(at) for at in range(5, 9)})], {0: 9})
+    assert older.snapshot().version == version
+    assert TooNew.exit_code == 2
+    assert findings(driver.config)["table"].startswith("failed the log of the table")
+
+
+def test_a_format_is_never_lowered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = filled(tmp_path)
+    written_by(monkeypatch, FORMAT - 1)
+    with pytest.raises(TooNew):
+        driver.start()
+
+
+def test_every_kind_of_entry_that_the_code_writes_belongs_to_a_format() -> None:
+    known = {kind for kinds in KINDS.values() for kind in kinds}
+    modules = [*(ROOT / "writer").glob("*.py"), *(ROOT / "writer" / "tables").glob("*.py"),
+               *(ROOT / "writer" / "care").glob("*.py")]  # fmt: skip
+    found = {kind for path in modules for kind in re.findall(r'\{"kind": "(\w+)"', path.read_text())}
+    assert len(found) >= 8
+    assert found <= known, f"a new kind of entry makes a new format: {found - known}"
+
+
+def test_the_page_names_the_kinds_of_each_format() -> None:
+    page = (ROOT / "docs" / "UPGRADES.md").read_text()
+    for number, kinds in KINDS.items():
+        assert re.search(rf"^\| {number}\b[^|]*\| {', '.join(f'`{kind}`' for kind in kinds)} \|$", page, re.MULTILINE)
+
+
+# What may change.
+
+
+def findings(config: Config, name: str = "clicks") -> dict[str, str]:
+    """What `validate` says of the tables."""
+    found = places.tables(name, config.pipelines[name], S3Settings())
+    return {finding.check: f"{finding.status} {finding.message}. {finding.mend}" for finding in found}
+
+
+def changed(driver: Driver, **pipeline: Any) -> Config:
+    raw = driver.config.model_dump(mode="json", exclude_unset=True)
+    raw["pipelines"]["clicks"] |= pipeline
+    return Config.model_validate(raw)
+
+
+def refused(driver: Driver, said: str, config: Config, name: str = "clicks") -> None:
+    """Both `validate` and the first thing that a start does refuse it with the same sentence."""
+    version = driver.table.snapshot().version
+    assert findings(config, name)["table"].startswith("failed")
+    assert said in findings(config, name)["table"]
+    import bucketers
+    from writer.config import layout
+
+    settings = config.pipelines[name]
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        main_table(name, config).create(
+            driver.table.snapshot().columns(), bucketers.build(settings.bucket).columns, layout(settings.bucket)
+        )
+    assert driver.table.snapshot().version == version
+
+
+def begins(driver: Driver, cluster: Cluster, topics: list[str] | None = None, **pipeline: Any) -> standing.Standing:
+    """Where a start with the changed configuration reads on."""
+    config = changed(driver, **({"topics": topics} if topics else {}), **pipeline)
+    found = {name: Topic(name, f"uuid-{at + 1}", len(cluster.held)) for at, name in enumerate(topics or ["clicks"])}
+    table = main_table("clicks", config)
+    assert findings(config)["table"].startswith("ok")
+    return standing.find(config.pipelines["clicks"], cluster, found, table.snapshot(), lambda _: None)  # type: ignore[arg-type]
+
+
+def bucket_width(driver: Driver) -> None:
+    refused(
+        driver, "is bucketed by event_time, width 1 h, zone UTC, the configuration says event_time, width 2 h",
+        changed(driver, bucket={"type": "event_time", "width": "2 h", "zone": "UTC"}),
+    )  # fmt: skip
+
+
+def bucket_zone(driver: Driver) -> None:
+    bucket = {"type": "event_time", "width": "1 h", "zone": "Europe/Berlin"}
+    refused(driver, "eep 'bucket' as it was, or choose a new location", changed(driver, bucket=bucket))
+
+
+def bucket_column(driver: Driver) -> None:
+    refused(driver, "eep 'bucket' as it was", changed(driver, bucket={"type": "field", "field": "note"}))
+
+
+def renamed(driver: Driver) -> None:
+    raw = driver.config.model_dump(mode="json", exclude_unset=True)
+    raw["pipelines"]["views"] = raw["pipelines"].pop("clicks")
+    refused(driver, "belongs to pipeline 'clicks'", Config.model_validate(raw), "views")
+
+
+def other_format(driver: Driver) -> None:
+    refused(driver, "holds a Delta table", changed(driver, table={"location": driver.lake, "format": "parquet"}))
+
+
+def location(driver: Driver) -> None:
+    config = changed(driver, table={"location": driver.lake + "_2"}, start="latest")
+    assert findings(config)["table"].startswith("ok")
+    table = main_table("clicks", config)
+    table.create(driver.table.snapshot().columns(), ["hour"])
+    found = standing.find(
+        config.pipelines["clicks"], Cluster((0, 9)), {"clicks": Topic("clicks", "uuid-1", 1)},  # type: ignore[arg-type]
+        table.snapshot(), lambda _: None,
+    )  # fmt: skip
+    assert found.offsets == {("clicks", 0): 9}
+    assert driver.table.snapshot().frontier(P0) == 5
+
+
+def dead_letters(driver: Driver) -> None:
+    driver.carry([log({5: b"broken"})], {0: 6})
+    assert audit(driver.config, "clicks", since=None, deep=False).adds_up
+    moved = changed(driver, table={"location": driver.lake, "dead_letters": driver.lake + "_bad"})
+    assert findings(moved)["dead_letters"].startswith("ok")
+    assert not audit(moved, "clicks", since=None, deep=False).adds_up
+
+
+def topic_added(driver: Driver) -> None:
+    found = begins(driver, Cluster((2, 9)), ["clicks", "installs"], start="latest")
+    assert found.offsets == {("clicks", 0): 5, ("installs", 0): 2}
+
+
+def topic_removed(driver: Driver) -> None:
+    assert begins(driver, Cluster((0, 9)), ["installs"]).parts.keys() == {("installs", 0)}
+    assert driver.table.snapshot().frontier(P0) == 5
+    assert audit(driver.config, "clicks", since=None, deep=True).adds_up
+
+
+def topic_back(driver: Driver) -> None:
+    driver.table.begin({Part("installs", 1, 0): 0}, {"clicks": ["uuid-1"], "installs": ["uuid-2"]})
+    found = begins(driver, Cluster((7, 9)), ["clicks", "installs"])
+    assert found.offsets[("clicks", 0)] == 7
+    assert [(r.part, r.start, r.end) for r in found.lost if r.part == P0] == [(P0, 5, 7)]
+
+
+def partitions_added(driver: Driver) -> None:
+    assert begins(driver, Cluster((0, 9), (0, 4)), start="latest").offsets == {("clicks", 0): 5, ("clicks", 1): 0}
+
+
+def created_again(driver: Driver) -> None:
+    config = changed(driver)
+    found = standing.find(
+        config.pipelines["clicks"], Cluster((0, 9)), {"clicks": Topic("clicks", "uuid-9", 1)},  # type: ignore[arg-type]
+        driver.table.snapshot(), lambda _: None,
+    )  # fmt: skip
+    assert (found.numbers, found.offsets) == ({"clicks": 2}, {("clicks", 0): 0})
+
+
+def start(driver: Driver) -> None:
+    assert begins(driver, Cluster((0, 9)), start="latest").offsets == {("clicks", 0): 5}
+
+
+def event_time(driver: Driver) -> None:
+    before = driver.table.buckets()
+    rule = {"field": "at", "max_age": "30 d", "clocks": [{"shift": "-3 h"}]}
+    again = Driver(Path(driver.lake).parents[1], event_time=rule)
+    again.start()
+    again.carry([log({5: event(0)})], {0: 6})
+    assert set(before) < set(again.table.buckets())
+
+
+def checkpoints(driver: Driver) -> None:
+    raw = driver.config.model_dump(mode="json", exclude_unset=True)
+    config = Config.model_validate({**raw, "checkpoints": raw["checkpoints"] + "_2"})
+    assert findings(config)["table"].startswith("ok")
+    assert main_table("clicks", config).snapshot().frontier(P0) == 5
+
+
+def files(driver: Driver) -> None:
+    settings = {
+        "table": {"location": driver.lake, "entropy_bits": 2}, "roll": {"target_file_size": "1 MiB"},
+        "commit": {"max_records": 10}, "memory": {"buffer": "1 MiB"},
+    }  # fmt: skip
+    assert begins(driver, Cluster((0, 9)), **settings).offsets == {("clicks", 0): 5}
+
+
+CHANGES: dict[str, Callable[[Driver], None]] = {
+    "bucket width": bucket_width, "bucket zone": bucket_zone, "bucket column or bucketer": bucket_column,
+    "pipeline renamed": renamed, "`table.format`": other_format, "`table.location`": location,
+    "`table.dead_letters`": dead_letters, "topic added": topic_added, "topic removed": topic_removed,
+    "topic removed, later added again": topic_back, "partitions added to a topic": partitions_added,
+    "topic deleted and created again": created_again, "`start`": start,
+    "`event_time.field`, `unit`, `clocks`": event_time, "`checkpoints`": checkpoints,
+    "`table.entropy_bits`, `roll`, `commit`, `memory`": files,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_on_a_live_table_does_what_the_page_says(change: str, tmp_path: Path) -> None:
+    CHANGES[change](filled(tmp_path))
+
+
+def test_every_change_on_the_page_is_tried() -> None:
+    page = (ROOT / "docs" / "UPGRADES.md").read_text().partition("## What may change")[2]
+    rows = re.findall(r"^\| ([^|]+) \|", page, re.MULTILINE)
+    assert set(rows) - {"change", "---"} == CHANGES.keys()
