@@ -181,7 +181,41 @@ def test_rows_that_another_client_deletes_have_a_term_of_their_own(driver, deep)
     DeltaTable(driver.letters).delete("_offset = 5 and _partition = 0")
     found = audited(driver, deep=deep)
     assert found.adds_up, said(found)
-    assert (found.rows_removed, found.letters_removed) == (10, 1)
+    assert (found.rows_taken, found.letters_taken) == ({"DELETE": 10}, {"DELETE": 1})
+
+
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_rows_that_a_client_deletes_without_a_word_are_counted_by_the_files(tmp_path, deep, checkpointed):
+    driver = Driver(tmp_path, interval=1 if checkpointed else 50)
+    driver.start()
+    driver.carry([log(mixed(0, 20))], {0: 20})
+    driver.carry([log(mixed(0, 40))], {0: 40})
+    DeltaTable(driver.lake).delete("_offset < 8")
+    entry = max(Path(driver.lake, "_delta_log").glob("*[0-9].json"))
+    lines = [json.loads(line) for line in entry.read_text().splitlines()]
+    assert any(action["commitInfo"].pop("operationMetrics", None) for action in lines if "commitInfo" in action)
+    entry.write_text("".join(json.dumps(action) + "\n" for action in lines))
+    found = audited(driver, deep=deep)
+    assert found.adds_up, said(found)
+    assert found.rows_taken == {"DELETE": 5}
+    driver.carry([log(mixed(0, 60))], {0: 60})
+    assert audited(driver, deep=deep).rows_taken == {"DELETE": 5}, "the page of the ledger says it as well"
+
+
+def test_a_client_that_says_nothing_of_rows_at_all_is_named(driver):
+    driver.carry([log(mixed(0, 20))], {0: 20})
+    DeltaTable(driver.lake).delete("_offset < 8")
+    for entry in Path(driver.lake, "_delta_log").glob("*[0-9].json"):
+        lines = [json.loads(line) for line in entry.read_text().splitlines()]
+        for action in lines:
+            action.get("commitInfo", {}).pop("operationMetrics", None)
+            if "add" in action:
+                action["add"].pop("stats", None)
+        entry.write_text("".join(json.dumps(action) + "\n" for action in lines))
+    found = audited(driver, deep=False)
+    assert "DELETE of another client" in said(found)
+    assert "does not say how many rows it took" in said(found)
 
 
 def test_a_restore_is_what_an_account_does_not_survive(driver):

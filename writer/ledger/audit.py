@@ -37,13 +37,23 @@ class Audit:
     found: Mapping[Part, Found]
     problems: tuple[Problem, ...]
     waiting: int  # commits whose dead letters wait for redo
-    rows_removed: int  # by other clients, as they said
-    letters_removed: int
+    rows_taken: Mapping[str, int]  # on purpose: retention, delete, dedupe; by other clients: DELETE
+    letters_taken: Mapping[str, int]
 
     @property
     def adds_up(self) -> bool:
         """Nothing is wrong."""
         return not self.problems
+
+    @property
+    def rows_removed(self) -> int:
+        """Rows that were taken out of the table."""
+        return sum(self.rows_taken.values())
+
+    @property
+    def letters_removed(self) -> int:
+        """Letters that were taken out of their table, replays left aside."""
+        return sum(self.letters_taken.values())
 
 
 def audit(config: Config, pipeline: str, *, since: int | datetime | None, deep: bool) -> Audit:
@@ -69,7 +79,8 @@ def audit(config: Config, pipeline: str, *, since: int | datetime | None, deep: 
     taken = [removal for one in aside_history for removal in one.removals]
     problems = [*statement.problems, *_unsaid(statement.removals, location), *_unsaid(taken, dead_letters)]
     problems += [Problem(f"{text} in {dead_letters}") for one in aside_history for text in one.strange]
-    rows_removed, letters_removed = _rows(statement.removals), _rows(taken)
+    rows_taken, letters_taken = _by_operation(statement.removals), _by_operation(taken)
+    rows_removed, letters_removed = sum(rows_taken.values()), sum(letters_taken.values())
     if floor < 0:
         expected = statement.total("dead_letters") + statement.total("quarantined") - letters_removed
         problems += _totals("rows", ours, statement.total("rows") - rows_removed, 0)
@@ -79,7 +90,7 @@ def audit(config: Config, pipeline: str, *, since: int | datetime | None, deep: 
         found = _counted(main.store, side.store, ours, aside, waiting, statement, below_is_known=floor >= 0)
         known = {line.part: line for line in statement.lines}
         problems += _compared(known, found, rows_removed, letters_removed, exact=floor < 0)
-    return Audit(statement, found, tuple(problems), waiting.commits, rows_removed, letters_removed)
+    return Audit(statement, found, tuple(problems), waiting.commits, rows_taken, letters_taken)
 
 
 def told(table: PipelineTable, pipeline: str) -> tuple[PipelineSnapshot, list[Chapter]]:
@@ -88,7 +99,7 @@ def told(table: PipelineTable, pipeline: str) -> tuple[PipelineSnapshot, list[Ch
     snapshot = table.snapshot()  # at or after the newest page
     after = pages[-1].last if pages else -1
     entries = ((version, actions) for version, actions in table.entries(after) if version <= snapshot.version)
-    return snapshot, [*pages, *chapters(entries, pipeline)]
+    return snapshot, [*pages, *chapters(entries, pipeline, table.rows_at)]
 
 
 def _chosen(history: Sequence[Chapter], since: int | datetime | None) -> tuple[list[Chapter], int]:
@@ -116,8 +127,11 @@ def _waiting(main: PipelineTable, since: int, version: int, dead_letters: str) -
     return Waiting([DataFile(file.path, file.rows) for file in files], without, withdrawn, len(pending))
 
 
-def _rows(removals: Sequence[Removal]) -> int:
-    return sum(removal.rows or 0 for removal in removals)
+def _by_operation(removals: Sequence[Removal]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for one in removals:
+        found[one.operation] = found.get(one.operation, 0) + (one.rows or 0)
+    return found
 
 
 def _unsaid(removals: Sequence[Removal], location: str) -> list[Problem]:

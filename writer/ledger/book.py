@@ -8,7 +8,7 @@ book.
 import json
 from collections.abc import Iterable, Sequence
 
-from writer.ledger.chapter import Chapter, LedgerUnreadable, chapters, from_json, runs, to_json
+from writer.ledger.chapter import Chapter, Known, LedgerUnreadable, chapters, from_json, runs, to_json
 from writer.stores.base import Store
 from writer.tables.log import Action
 
@@ -32,9 +32,12 @@ class Book:
         names = self._names()
         return self._page(names[-1]).last if names else -1
 
-    def write(self, entries: Iterable[tuple[int, Sequence[Action]]]) -> None:
-        """Put what these entries say as the next page, and one more wherever versions are missing. Raises OSError."""
-        for one in runs(chapters(entries, self._pipeline)):
+    def write(self, entries: Iterable[tuple[int, Sequence[Action]]], known: Known) -> None:
+        """Put what these entries say as the next page, and one more wherever versions are missing. Raises OSError.
+
+        `known`: version → rows of each file that it names.
+        """
+        for one in runs(chapters(entries, self._pipeline, known)):
             page = json.dumps(to_json(one, self._pipeline, self._table_id), separators=(",", ":"), ensure_ascii=False)
             if not self._store.put_if_absent(f"{self._folder}/{one.first:020}.json", page.encode()):
                 return  # another writer's stands there; it says the same, and perhaps more

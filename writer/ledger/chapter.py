@@ -4,11 +4,13 @@ A chapter is read from entries of the log, or from the ledger that outlives them
 bound into one. Offsets are kept as the entries have them: what does not chain stays apart, so that it can be named.
 """
 
+import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import unquote
 
 from writer.errors import HeadraceError
 from writer.rooms.report import EXITS
@@ -71,11 +73,20 @@ class Chapter:
     strange: tuple[str, ...] = ()  # what the account does not survive, each as a phrase
 
 
-def chapters(entries: Iterable[tuple[int, Sequence[Action]]], pipeline: str) -> Iterator[Chapter]:
-    """Read entries, oldest first: a chapter of each."""
+Known = Callable[[int], Mapping[str, int | None]]  # version → rows of each file that it names
+
+
+def _nothing(_: int) -> Mapping[str, int | None]:
+    return {}
+
+
+def chapters(
+    entries: Iterable[tuple[int, Sequence[Action]]], pipeline: str, known: Known = _nothing
+) -> Iterator[Chapter]:
+    """Read entries, oldest first: a chapter of each. `known` is asked where an entry does not say what it took."""
     for version, actions in entries:
         try:
-            yield _of(version, actions, pipeline)
+            yield _of(version, actions, pipeline, known)
         except (KeyError, TypeError, ValueError) as error:
             yield Chapter(version, version, strange=(f"version {version} says nothing that can be read: {error!r}",))
 
@@ -133,7 +144,7 @@ def _joined(stretches: Iterable[Stretch]) -> tuple[Stretch, ...]:
     return tuple(done)
 
 
-def _of(version: int, actions: Sequence[Action], pipeline: str) -> Chapter:
+def _of(version: int, actions: Sequence[Action], pipeline: str, known: Known) -> Chapter:
     info, about = said(actions)
     at = datetime.fromtimestamp(info["timestamp"] / 1000, UTC) if "timestamp" in info else None
     one = Chapter(version, version, at, at)
@@ -153,7 +164,7 @@ def _of(version: int, actions: Sequence[Action], pipeline: str) -> Chapter:
         case "rewrite":
             return replace(one, removals=_taken(version, about))
         case None:
-            return replace(one, **_foreign(version, info, actions))
+            return replace(one, **_foreign(version, info, actions, known))
         case kind if any("add" in action or "remove" in action for action in actions) or [*_moved(actions, pipeline)]:
             return replace(one, strange=(f"version {version} is of the kind {kind!r}, which a newer headrace writes",))
         case _:
@@ -191,7 +202,7 @@ def _taken(version: int, about: Mapping[str, Any]) -> tuple[Removal, ...]:
     return (Removal(version, str(found["why"]), int(found["rows"])),) if found and found["rows"] else ()
 
 
-def _foreign(version: int, info: Mapping[str, Any], actions: Sequence[Action]) -> dict[str, Any]:
+def _foreign(version: int, info: Mapping[str, Any], actions: Sequence[Action], known: Known) -> dict[str, Any]:
     operation = str(info.get("operation", "something that it did not name"))
     if not harmless(info):
         return {"strange": (f"another client ran {operation} (version {version}): rows moved, offsets did not",)}
@@ -199,7 +210,21 @@ def _foreign(version: int, info: Mapping[str, Any], actions: Sequence[Action]) -
         return {}
     metrics = info.get("operationMetrics", {})
     told = next((metrics[name] for name in ("numDeletedRows", "num_deleted_rows") if name in metrics), None)
-    return {"removals": (Removal(version, operation, None if told is None else int(told)),)}
+    rows = int(told) if told is not None else _fewer(actions, known(version - 1))
+    return {"removals": (Removal(version, operation, rows),)}
+
+
+def _fewer(actions: Sequence[Action], before: Mapping[str, int | None]) -> int | None:
+    """Rows of the files that an entry removes, less those of the files that it adds; None where one does not say."""
+    rows: list[int | None] = []
+    for action in actions:
+        match action:
+            case {"remove": {"path": path}}:
+                rows.append(before.get(unquote(path)))
+            case {"add": {"stats": stats}}:
+                told = json.loads(stats or "{}").get("numRecords")
+                rows.append(None if told is None else -told)
+    return None if None in rows else sum(row or 0 for row in rows)
 
 
 def to_json(one: Chapter, pipeline: str, table_id: str) -> dict[str, Any]:

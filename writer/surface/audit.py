@@ -56,7 +56,9 @@ def told(one: Audit, *, deep: bool) -> dict[str, Any]:
         "offsets_without_records": sum(line.holes for line in statement.lines),
         "offsets_in_gaps": sum(line.gap for line in statement.lines),
         "rows_removed": one.rows_removed,
+        "rows_removed_by": dict(one.rows_taken),
         "letters_removed": one.letters_removed,
+        "letters_removed_by": dict(one.letters_taken),
         "commits_waiting_for_redo": one.waiting,
         "parts": [_part(line, one, deep=deep) for line in statement.lines],
         "problems": [
@@ -105,10 +107,15 @@ def _page(name: str, one: Audit, *, deep: bool) -> list[RenderableType]:
         "they are counted"
         if one.waiting
         else "",
-        f"{plural(one.rows_removed, 'row')} were removed by other clients" if one.rows_removed else "",
-        f"{plural(one.letters_removed, 'dead letter')} were removed by other clients" if one.letters_removed else "",
+        *(f"{plural(rows, 'row')} {_taken(why, rows)}" for why, rows in one.rows_taken.items() if rows),
+        *(f"{plural(count, 'dead letter')} {_taken(why, count)}" for why, count in one.letters_taken.items() if count),
     ]
     return [head, "", _table(one, deep=deep), "", *filter(None, notes), _verdict(one)]
+
+
+def _taken(why: str, count: int) -> str:
+    """Say who took rows: a word of ours, or an operation of another client, which are capitals."""
+    return f"{'was' if count == 1 else 'were'} taken by {f'{why} of another client' if why.isupper() else why}"
 
 
 def _table(one: Audit, *, deep: bool) -> Table:

@@ -7,7 +7,8 @@ offset) and one for the epoch (`<pipeline>/epoch`).
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import unquote
@@ -352,6 +353,13 @@ class PipelineTable:
         except OSError as error:
             raise CommitFailed(f"cannot read the table at {self._location}: {one_line(error)}") from error
 
+    def rows_at(self, version: int) -> dict[str, int | None]:
+        """Rows of each file that a version names, by path; nothing where the log does not reach back so far."""
+        with suppress(OSError), self._listing:
+            state = replace(self._end.state(), version=version)
+            return {file.path: file.rows for file in self._format.bucket_files(state, None)}
+        return {}
+
     def files(self, version: int) -> list[DataFile]:
         """Files of a version. Looks at every file of the table."""
         try:
@@ -378,7 +386,7 @@ class PipelineTable:
                 return
             self._tidied = version
             book = Book(self.store, state.metadata["id"], self._pipeline)
-            book.write((n, actions) for n, actions in self._end.entries(book.last()) if n <= version)
+            book.write(((n, actions) for n, actions in self._end.entries(book.last()) if n <= version), self.rows_at)
             self._format.tidy(state)
         except (OSError, LedgerUnreadable) as error:
             raise CommitFailed(f"cannot tidy the table at {self._location}: {one_line(error)}") from error
