@@ -7,7 +7,7 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bucketers.base import Bucketer, Buckets, interval
+from bucketers.base import Bucketer, Buckets, Timed, interval
 
 
 @dataclass(frozen=True, init=False)
@@ -58,6 +58,13 @@ class Composite:
                 return span
             at += len(part.columns)
         return None
+
+
+def goes_by_time(bucketer: Bucketer) -> bool:
+    """Whether its buckets have intervals, so that they end and grow old."""
+    if isinstance(bucketer, Composite):
+        return any(goes_by_time(part) for part in bucketer.parts)
+    return isinstance(bucketer, Timed)
 
 
 def _cross(assigned: list[Buckets]) -> tuple[pa.Int32Array, list[tuple[int, ...]]]:

@@ -313,6 +313,9 @@ class Pipeline(Strict):
     memory: Memory = Memory.model_validate({})
     schemas: Schemas = Schemas.model_validate({})
     limits: Limits = Limits.model_validate({})
+    retention: Duration | None = Field(
+        None, description="buckets that ended longer ago are dropped from the table; default: every bucket stays"
+    )
     mirror_offsets: str | None = Field(
         None, min_length=1, description="consumer group that is told the frontier, for tools that show a group's lag"
     )
@@ -328,6 +331,21 @@ class Pipeline(Strict):
             case {"offsets": dict() as topics, **rest} if not rest:
                 return {"offsets": {str(topic): _offsets(partitions) for topic, partitions in topics.items()}}
         raise ValueError(_POSITIONS)
+
+    @model_validator(mode="after")
+    def _retention_beyond_max_age(self) -> "Pipeline":
+        if self.retention is None:
+            return self
+        if not bucketers.goes_by_time(bucketers.build(self.bucket)):
+            raise ValueError("retention: buckets of this bucketer do not go by time, so they never grow old")
+        if self.retention < self.event_time.max_age:
+            age = show_duration(self.event_time.max_age)
+            raise ValueError(
+                f"retention {show_duration(self.retention)} is shorter than event_time.max_age {age}: events would "
+                "come to buckets that were dropped. Set event_time.max_age to the retention or less; what is older is "
+                "quarantined then."
+            )
+        return self
 
     @model_validator(mode="after")
     def _clocks_of_its_topics(self) -> "Pipeline":

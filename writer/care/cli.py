@@ -49,7 +49,29 @@ def resume(config: _Config, pipeline: _Pipelines = None, as_json: _Json = False)
     raise typer.Exit(holding.resumed(settings, settings.chosen(pipeline), as_json=as_json, out=console()))
 
 
+def retention(
+    config: _Config,
+    pipeline: _Pipelines = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what is due.")] = False,
+    as_json: _Json = False,
+) -> None:
+    """Drop the buckets that ended longer ago than `retention` says. A running driver does so by itself.
+
+    Each entry of the table's log says how many rows it takes, so `audit` still adds up.
+
+    Exit codes: 0 done or shown, 1 the storage does not answer, 2 configuration.
+    """
+    from writer.care import retiring
+    from writer.file import load
+    from writer.surface.lines import console
+
+    settings, now = load(config), datetime.now(UTC)
+    names = settings.chosen(pipeline)
+    raise typer.Exit(retiring.retention(settings, names, dry_run=dry_run, now=now, as_json=as_json, out=console()))
+
+
 def join(app: typer.Typer) -> None:
     """Hang the verbs into the command."""
     app.command()(pause)
     app.command()(resume)
+    app.command()(retention)

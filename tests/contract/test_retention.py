@@ -1,0 +1,160 @@
+"""Retention drops whole buckets that are old enough, and the account knows how many rows went."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import yaml
+from deltalake import DeltaTable
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import bucketers
+from tests.carried import Driver, log
+from tests.looking import NOW, event
+from writer.care import retention
+from writer.care.retention import Retention, due
+from writer.cli import compose
+from writer.config import Pipeline
+from writer.ledger.audit import audit
+from writer.manifest import FOLDER
+from writer.tables.base import BucketFile, Rewrite, Taken
+from writer.tables.snapshot import PipelineSnapshot
+
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+HOURS = bucketers.build({"type": "event_time", "width": HOUR, "zone": "UTC"})
+
+
+@pytest.fixture(params=["delta", "parquet"])
+def driver(request: pytest.FixtureRequest, tmp_path: Path) -> Driver:
+    """Rows of five hours, some in two files, and a dead letter."""
+    made = Driver(tmp_path, request.param)
+    made.start()
+    made.carry([log({at: event(at, at=NOW - at * HOUR) for at in range(4)} | {4: b"broken"})], {0: 5})
+    made.carry([log({at: event(at, at=NOW - (at - 3) * HOUR) for at in range(5, 8)})], {0: 8})
+    return made
+
+
+def hours(driver: Driver) -> list[str]:
+    return sorted(set(driver.table.rows().to_table(columns=["hour"]).column("hour").to_pylist()))
+
+
+@given(st.lists(st.integers(0, 200), max_size=20), st.integers(1, 100), st.integers(0, 59))
+def test_a_bucket_is_due_from_the_instant_on_that_its_end_is_so_old(ages: list[int], kept: int, minute: int) -> None:
+    now = datetime(2026, 11, 20, 12, minute, tzinfo=UTC)
+    labels = [f"{now - age * HOUR:%Y-%m-%dT%H}" for age in ages]
+    files = [BucketFile(f"{n}", (label,), 1, 1) for n, label in enumerate(labels)]
+    found = due(files, lambda bucket: bucketers.interval(HOURS, bucket), kept * HOUR, now)
+    ends = {label: datetime.fromisoformat(f"{label}:00:00+00:00") + HOUR for label in labels}
+    old = {label for label, end in ends.items() if now - end >= kept * HOUR}
+    assert [one.bucket[0] for one in found] == sorted(old)
+    assert sum(len(one.files) for one in found) == sum(label in old for label in labels)
+
+
+def test_a_bucket_without_an_interval_stays_for_good() -> None:
+    files = [BucketFile("a", (None,), 1, 1), BucketFile("b", ("elsewhere",), 1, 1)]
+    assert due(files, lambda bucket: bucketers.interval(HOURS, bucket), HOUR, NOW + 9999 * DAY) == []
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_old_buckets_go_and_the_audit_still_adds_up(driver: Driver, deep: bool) -> None:
+    work = Retention(driver.table, HOURS, 2 * HOUR)
+    assert [one.bucket[0] for one in work.due(NOW)] == ["2026-11-20T08", "2026-11-20T09"]
+    (done,) = work.run(NOW)
+    assert (done.rows, done.files) == (3, 3)
+    assert hours(driver) == ["2026-11-20T10", "2026-11-20T11", "2026-11-20T12"]
+    found = audit(driver.config, "clicks", since=None, deep=deep)
+    assert found.adds_up, found.problems
+    assert found.rows_taken == {"retention": 3}
+    assert list(work.run(NOW)) == [], "a second time there is nothing to do"
+    driver.carry([log({8: event(8)})], {0: 9})
+    driver.start()
+    assert audit(driver.config, "clicks", since=None, deep=deep).adds_up
+
+
+def test_delta_keeps_the_files_until_vacuum_and_parquet_removes_them_at_once(driver: Driver) -> None:
+    before = set(Path(driver.lake).rglob("hour=*/*.parquet"))
+    list(Retention(driver.table, HOURS, 2 * HOUR).run(NOW))
+    gone = before - set(Path(driver.lake).rglob("hour=*/*.parquet"))
+    assert len(gone) == (3 if driver.table.hidden else 0)
+    if not driver.table.hidden:
+        removed = DeltaTable(driver.lake).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=True)
+        assert len(removed) == 3
+
+
+def test_each_bucket_gets_a_mark_beside_its_manifests(driver: Driver) -> None:
+    list(Retention(driver.table, HOURS, 2 * HOUR).run(NOW))
+    mark = driver.table.store.read(f"{FOLDER}/hour=2026-11-20T08/{retention.MARK}")
+    assert mark is not None
+    assert json.loads(mark.content) == {"bucket": ["2026-11-20T08"], "at": NOW.isoformat(), "why": "retention"}
+
+
+def test_a_bucket_that_is_rewritten_meanwhile_is_looked_at_again(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work, table = Retention(driver.table, HOURS, 2 * HOUR), driver.table
+    honest, raced = work._looked, []
+
+    def meanwhile(now: datetime) -> tuple[PipelineSnapshot, list[retention.Old]]:
+        found = honest(now)
+        if not raced:
+            (file, *_) = found[1][0].files
+            raced.append(file)
+            table.rewrite(table.snapshot(), Rewrite("other", [file], (), Taken("delete", file.rows or 0)))
+        return found
+
+    monkeypatch.setattr(work, "_looked", meanwhile)
+    (done,) = work.run(NOW)
+    assert done.rows == 2
+    assert audit(driver.config, "clicks", since=None, deep=True).rows_taken == {"delete": 1, "retention": 2}
+
+
+def test_many_files_go_in_several_entries(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "FILES_AT_ONCE", 1)
+    done = list(Retention(driver.table, HOURS, 2 * HOUR).run(NOW))
+    assert [one.buckets for one in done] == [(("2026-11-20T08",),), (("2026-11-20T09",),)]
+    assert audit(driver.config, "clicks", since=None, deep=True).adds_up
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"retention": "30 d"}, "retention 30 d is shorter than event_time.max_age 365 d"),
+        ({"retention": "400 d", "bucket": {"type": "field", "field": "x"}}, "do not go by time"),
+    ],
+)
+def test_a_retention_that_events_would_run_against_is_refused(settings: dict, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Pipeline.model_validate(
+            {"topics": ["clicks"], "table": {"location": "/lake"}, "event_time": {"field": "t"}, **settings}
+        )
+
+
+def test_the_verb_shows_first_and_drops_then(driver: Driver) -> None:
+    path = Path(driver.lake).parents[1] / "headrace.yaml"
+    raw = driver.config.model_dump(mode="json", exclude_unset=True)
+    raw["pipelines"]["clicks"] |= {"retention": "30 d"}
+    path.write_text(yaml.safe_dump(raw))
+
+    def said(*flags: str) -> str:
+        done = CliRunner().invoke(compose(), ["retention", str(path), *flags])
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    long_ago = datetime(2020, 2, 29, 12, tzinfo=UTC)
+    driver.carry([log({at: event(at, at=long_ago) for at in range(8, 12)})], {0: 12}, now=long_ago)
+    told = json.loads(said("--dry-run", "--json"))["pipelines"]["clicks"]
+    assert told["due"][0]["bucket"] == ["2020-02-29T12"]
+    assert (told["due"][0]["rows"], told["rows_dropped"]) == (4, 0)
+    assert "Nothing was dropped" in said("--dry-run")
+    assert "2020-02-29T12" in hours(driver)
+    assert "2020-02-29T12" in said()
+    assert "2020-02-29T12" not in hours(driver)
+    audited = json.loads(CliRunner().invoke(compose(), ["audit", str(path), "--json"]).stdout)["pipelines"]["clicks"]
+    assert audited["adds_up"]
+    assert audited["rows_removed_by"]["retention"] >= 4
+    raw["pipelines"]["clicks"].pop("retention")
+    path.write_text(yaml.safe_dump(raw))
+    assert "no retention is set" in said()

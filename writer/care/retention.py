@@ -1,0 +1,133 @@
+"""Retention in the lake: whole buckets that ended long ago are dropped, and the account says how many rows went.
+
+Which ones is a pure decision. They go in entries of kind rewrite, each fenced by the log; Delta keeps their files until
+vacuum, a Parquet table removes them at once. A bucket's mark is put before its entry: if that is broken off, the next
+run drops it.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import uuid4
+
+import pyarrow.parquet as pq
+
+import bucketers
+from writer.manifest import FOLDER, bucket_path
+from writer.rooms.columnar import BucketKey, open_file
+from writer.stores.base import Store
+from writer.tables.base import BucketFile, FilesGone, Rewrite, Taken
+from writer.tables.snapshot import PipelineSnapshot
+from writer.tables.table import PipelineTable
+
+MARK = "retired.json"  # beside the manifests of a bucket
+WHY = "retention"
+FILES_AT_ONCE = 10_000  # of one entry of the log, which then takes some megabytes
+_TRIES = 5
+Interval = tuple[datetime, datetime]
+
+
+@dataclass(frozen=True)
+class Old:
+    """A bucket that is due, and its files."""
+
+    bucket: BucketKey
+    interval: Interval
+    files: tuple[BucketFile, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its files."""
+        return sum(file.bytes for file in self.files)
+
+
+@dataclass(frozen=True)
+class Retired:
+    """What one entry dropped."""
+
+    version: int
+    buckets: tuple[BucketKey, ...]
+    rows: int
+    files: int
+    bytes: int
+
+
+def due(
+    files: Iterable[BucketFile], interval: Callable[[BucketKey], Interval | None], kept_for: timedelta, now: datetime
+) -> list[Old]:
+    """Find the buckets whose end is at least `kept_for` ago, oldest first. A bucket without an interval stays. Pure."""
+    found: dict[BucketKey, list[BucketFile]] = {}
+    for file in files:
+        found.setdefault(file.bucket, []).append(file)
+    spans = {bucket: interval(bucket) for bucket in found}
+    old = [
+        Old(bucket, span, tuple(found[bucket]))
+        for bucket, span in spans.items()
+        if span is not None and span[1] + kept_for <= now
+    ]
+    return sorted(old, key=lambda one: (one.interval, tuple(value or "" for value in one.bucket)))
+
+
+class Retention:
+    """Retention of one table."""
+
+    def __init__(self, table: PipelineTable, bucketer: bucketers.Bucketer, kept_for: timedelta) -> None:
+        self._table, self._bucketer, self._kept_for = table, bucketer, kept_for
+
+    def due(self, now: datetime) -> list[Old]:
+        """List what is due. Raises CommitFailed."""
+        return self._looked(now)[1]
+
+    def run(self, now: datetime) -> Iterator[Retired]:
+        """Drop what is due, entry by entry. May be broken off, and run beside the writer. Raises what a commit does."""
+        tries = 0
+        while True:
+            snapshot, old = self._looked(now)
+            if not old:
+                return
+            try:
+                yield self._drop(snapshot, _some(old), now)
+                tries = 0
+            except FilesGone:  # somebody wrote files of these buckets anew meanwhile
+                tries += 1
+                if tries == _TRIES:
+                    raise
+
+    def _looked(self, now: datetime) -> tuple[PipelineSnapshot, list[Old]]:
+        """List what is due, with the version that it was listed at."""
+        snapshot = self._table.snapshot()
+        files = self._table.bucket_files(snapshot)
+        return snapshot, due(files, lambda bucket: bucketers.interval(self._bucketer, bucket), self._kept_for, now)
+
+    def _drop(self, snapshot: PipelineSnapshot, old: Sequence[Old], now: datetime) -> Retired:
+        table = self._table
+        files = [file for one in old for file in one.files]
+        rows = sum(rows_of(table.store, file) for file in files)
+        for one in old:
+            mark = {"bucket": list(one.bucket), "at": now.isoformat(), "why": WHY}
+            folder = bucket_path(self._bucketer.columns, one.bucket)
+            table.store.put(f"{FOLDER}/{folder}/{MARK}", (json.dumps(mark, ensure_ascii=False) + "\n").encode())
+        facts = {"at": now.isoformat(), "buckets": [list(one.bucket) for one in old], "files": len(files)}
+        version = table.rewrite(snapshot, Rewrite(uuid4().hex, files, (), Taken(WHY, rows), facts))
+        return Retired(version, tuple(one.bucket for one in old), rows, len(files), sum(file.bytes for file in files))
+
+
+def rows_of(store: Store, file: BucketFile) -> int:
+    """Rows of a file, from its own footer where the log does not tell. Raises OSError."""
+    if file.rows is not None:
+        return file.rows
+    with open_file(store, file.path) as source:
+        return int(pq.ParquetFile(source).metadata.num_rows)
+
+
+def _some(old: Sequence[Old]) -> list[Old]:
+    """Return as many of the oldest as one entry takes; one at least."""
+    taken: list[Old] = []
+    count = 0
+    for one in old:
+        count += len(one.files)
+        if taken and count > FILES_AT_ONCE:
+            break
+        taken.append(one)
+    return taken

@@ -1,0 +1,90 @@
+"""`headrace retention`: what is due, and dropping it."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from rich.console import Console
+
+import bucketers
+from writer.care.retention import Old, Retention, Retired
+from writer.config import Config
+from writer.errors import HeadraceError
+from writer.surface import lines
+from writer.surface.words import instant, plural
+from writer.tables.formats import main_table
+from writer.units import show_duration, show_size
+
+_BUCKETS_SHOWN = 20  # for a person
+
+
+def retention(
+    config: Config, names: Sequence[str], *, dry_run: bool, now: datetime, as_json: bool, out: Console
+) -> int:
+    """Drop what is due in each pipeline, or only show it. Raises HeadraceError when there is no table."""
+    told: dict[str, Any] = {}
+    for name in names:
+        kept_for = config.pipelines[name].retention
+        if kept_for is None:
+            told[name] = None
+            if not as_json:
+                lines.sentence(out, f"{name}: no retention is set (pipelines.{name}.retention); every bucket stays.")
+            continue
+        table = main_table(name, config)
+        if not table.exists():
+            raise HeadraceError(f"pipeline {name!r} has no table at {table.location} yet. `headrace run` makes it.")
+        work = Retention(table, bucketers.build(config.pipelines[name].bucket), kept_for)
+        old = work.due(now)
+        if not as_json:
+            _show(out, name, old, f"ended by {instant(now - kept_for)} (retention {show_duration(kept_for)})")
+        done = [] if dry_run else list(work.run(now))
+        told[name] = {"before": (now - kept_for).isoformat(), "due": [_told(one) for one in old], **_done(done)}
+        if not as_json and old:
+            _verdict(out, done, delta=not table.hidden)
+    if as_json:
+        lines.emit_whole({"dry_run": dry_run, "pipelines": told})
+    return 0
+
+
+def _told(one: Old) -> Mapping[str, Any]:
+    rows = [file.rows for file in one.files]
+    return {
+        "bucket": list(one.bucket), "start": one.interval[0].isoformat(), "end": one.interval[1].isoformat(),
+        "rows": None if None in rows else sum(row or 0 for row in rows), "files": len(one.files), "bytes": one.bytes,
+    }  # fmt: skip
+
+
+def _done(done: Sequence[Retired]) -> Mapping[str, Any]:
+    return {
+        "versions": [one.version for one in done], "rows_dropped": sum(one.rows for one in done),
+        "files_dropped": sum(one.files for one in done), "bytes_dropped": sum(one.bytes for one in done),
+    }  # fmt: skip
+
+
+def _show(out: Console, name: str, old: Sequence[Old], which: str) -> None:
+    if not old:
+        lines.sentence(out, f"{name}: no bucket {which}.")
+        return
+    lines.sentence(out, f"{name}: {plural(len(old), 'bucket')} {which}:")
+    columns = [lines.Column("bucket", width_min=20), *(lines.Column(t, right=True) for t in ("rows", "files", "size"))]
+    lines.Sheet(out, columns).add([
+        [
+            ", ".join(value or "null" for value in one.bucket),
+            "?" if any(file.rows is None for file in one.files) else f"{sum(f.rows or 0 for f in one.files):,}",
+            f"{len(one.files):,}", show_size(one.bytes),
+        ]
+        for one in old[:_BUCKETS_SHOWN]
+    ])  # fmt: skip
+    if len(old) > _BUCKETS_SHOWN:
+        lines.sentence(out, f"and {len(old) - _BUCKETS_SHOWN:,} more")
+
+
+def _verdict(out: Console, done: Sequence[Retired], *, delta: bool) -> None:
+    if not done:
+        lines.sentence(out, "Nothing was dropped. The same without --dry-run drops them.")
+        return
+    versions = ", ".join(str(one.version) for one in done)
+    after = "The files lie there until `headrace vacuum` removes them." if delta else "Their files are removed."
+    lines.sentence(
+        out, f"{plural(sum(one.rows for one in done), 'row')} were dropped (version {versions} of the table). {after}"
+    )
