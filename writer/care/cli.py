@@ -2,12 +2,16 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+if TYPE_CHECKING:
+    from writer.config import Config
+
 _Config = Annotated[Path, typer.Argument(help="Configuration file (YAML).")]
 _Pipelines = Annotated[list[str] | None, typer.Option("--pipeline", help="Only this pipeline; may be repeated.")]
+_Pipeline = Annotated[str | None, typer.Option("--pipeline", help="Which pipeline; may be left out when there is one.")]
 _Json = Annotated[bool, typer.Option("--json", help="One JSON document.")]
 
 
@@ -70,8 +74,62 @@ def retention(
     raise typer.Exit(retiring.retention(settings, names, dry_run=dry_run, now=now, as_json=as_json, out=console()))
 
 
+def delete(
+    config: _Config,
+    pipeline: _Pipeline = None,
+    where: Annotated[
+        str | None,
+        typer.Option("--where", help='Which rows: "user_id = 42", "user_id IN (42, 43) AND country = \'DE\'".'),
+    ] = None,
+    keys: Annotated[Path | None, typer.Option("--keys", help="CSV file with a head: a value a line.")] = None,
+    column: Annotated[str | None, typer.Option("--column", help="With --keys: the column, in table and file.")] = None,
+    title: Annotated[
+        str | None, typer.Option("--file-column", help="With --keys: its name in the file, if it is another one.")
+    ] = None,
+    letters: Annotated[
+        bool, typer.Option("--dead-letters/--no-dead-letters", help="Decode the dead letters and take theirs out too.")
+    ] = True,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would go.")] = False,
+    as_json: _Json = False,
+) -> None:
+    """Take rows out by their keys, for good: from the table, and from the dead letters that can be decoded.
+
+    Bucket by bucket, in entries that `audit` knows and that say how many rows went, never whose. May be broken off and
+    run again, beside the writer. Says what is left, and where.
+
+    Exit codes: 0 done or shown, 1 the storage or the registry does not answer, 2 configuration, or no such column.
+    """
+    from writer.care import deleting
+    from writer.care.keys import from_file
+    from writer.care.keys import where as condition
+    from writer.errors import ConfigError
+    from writer.file import load
+    from writer.registry import source
+    from writer.surface.lines import console
+
+    settings = load(config)
+    if (where is None) == (keys is None) or (keys is None) != (column is None):
+        raise ConfigError("say which rows: either --where, or --keys with --column")
+    wanted = condition(where) if where is not None else from_file(keys or Path(), column or "", title)
+    code = deleting.delete(
+        settings, _only(settings, pipeline), wanted, source(settings.registry), with_letters=letters,
+        dry_run=dry_run, now=datetime.now(UTC), as_json=as_json, out=console(),
+    )  # fmt: skip
+    raise typer.Exit(code)
+
+
+def _only(config: "Config", name: str | None) -> str:
+    from writer.errors import ConfigError
+
+    names = config.chosen([name] if name else None)
+    if len(names) > 1:
+        raise ConfigError(f"there are {len(names)} pipelines; say which: --pipeline {' or '.join(names)}")
+    return names[0]
+
+
 def join(app: typer.Typer) -> None:
     """Hang the verbs into the command."""
     app.command()(pause)
     app.command()(resume)
     app.command()(retention)
+    app.command()(delete)

@@ -1,0 +1,210 @@
+"""Rows go by their keys, from both formats and from the dead letters; the account knows how many, none whose."""
+
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import duckdb
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from tests.carried import Driver, log
+from tests.looking import NOW, event
+from writer.care import deleting
+from writer.care.erasing import Erasing
+from writer.care.keys import where
+from writer.cli import compose
+from writer.errors import ConfigError
+from writer.ledger.audit import audit
+from writer.surface.lines import console
+from writer.tables.base import Rewrite, Taken
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture(params=["delta", "parquet"])
+def driver(request: pytest.FixtureRequest, tmp_path: Path) -> Driver:
+    """Thirty rows in three hours and six files, `id` is 0 to 9, thrice; letters that are too old, and broken ones."""
+    made = Driver(tmp_path, request.param)
+    made.start()
+    for batch in range(2):
+        values = {batch * 15 + n: event((batch * 15 + n) % 10, at=NOW - n % 3 * HOUR) for n in range(15)}
+        made.carry([log(values)], {0: batch * 15 + 15})
+    old = {30 + n: event(n, at=NOW - timedelta(days=99)) for n in range(5)}
+    made.carry([log(old | {35: b"broken", 36: event(3)[:-1]})], {0: 37})
+    return made
+
+
+def ids(driver: Driver) -> list[int]:
+    return sorted(driver.table.rows().to_table(columns=["id"]).column("id").to_pylist())
+
+
+def run(driver: Driver, text: str = "id = 3", **flags: bool) -> int:
+    flags = {"with_letters": True, "dry_run": False, "as_json": True} | flags
+    return deleting.delete(driver.config, "clicks", where(text), driver.schemas, now=NOW, out=console(), **flags)
+
+
+def told(driver: Driver, capsys: pytest.CaptureFixture[str], text: str = "id = 3", **flags: bool) -> dict:
+    run(driver, text, **flags)
+    return dict(json.loads(capsys.readouterr().out))
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_the_rows_go_the_others_stay_and_the_audit_adds_up(driver: Driver, deep: bool, capsys) -> None:
+    expected = [n for n in ids(driver) if n != 3]
+    found = told(driver, capsys)
+    assert (found["rows"], sum(one["rows"] for one in found["deleted"])) == (3, 3)
+    assert ids(driver) == expected
+    assert found["dead_letters"] == {
+        "letters": 7,
+        "undecodable": 2,
+        "meant": 1,
+        "version": found["dead_letters"]["version"],
+    }
+    seen = audit(driver.config, "clicks", since=None, deep=deep)
+    assert seen.adds_up, seen.problems
+    assert (seen.rows_taken, seen.letters_taken) == ({"delete": 3}, {"delete": 1})
+    driver.start()
+    driver.carry([log({37: event(3)})], {0: 38})
+    assert ids(driver) == sorted([*expected, 3]), "what comes later is kept"
+    assert audit(driver.config, "clicks", since=None, deep=deep).adds_up
+
+
+def test_a_second_time_nothing_is_found(driver: Driver, capsys) -> None:
+    run(driver)
+    version = driver.table.snapshot().version
+    capsys.readouterr()
+    again = told(driver, capsys)
+    assert (again["rows"], again["deleted"], again["dead_letters"]["meant"]) == (0, [], 0)
+    assert driver.table.snapshot().version == version
+
+
+def test_a_dry_run_counts_and_changes_nothing(driver: Driver, capsys) -> None:
+    version, before = driver.table.snapshot().version, ids(driver)
+    found = told(driver, capsys, dry_run=True)
+    assert (found["rows"], found["deleted"], found["dead_letters"]["meant"]) == (3, [], 1)
+    assert (driver.table.snapshot().version, ids(driver)) == (version, before)
+
+
+def test_files_that_cannot_hold_the_key_are_not_read(driver: Driver) -> None:
+    rule = driver.settings.event_time.rule("auto")
+    work = Erasing(driver.table, where("id = 77"), driver.columns, rule, 2**20, request="r")
+    looked = work.look()
+    assert (looked.files, looked.candidates, looked.rows) == (6, 0, 0)
+
+
+def test_a_file_of_which_no_row_stays_is_not_written_anew(driver: Driver) -> None:
+    everyone = f"id IN ({', '.join(map(str, range(10)))})"
+    run(driver, everyone)
+    assert ids(driver) == []
+    assert driver.table.bucket_files(driver.table.snapshot()) == []
+    assert audit(driver.config, "clicks", since=None, deep=True).adds_up
+
+
+def test_nothing_in_log_ledger_or_new_files_says_whose_rows_went(tmp_path: Path, capsys) -> None:
+    driver = Driver(tmp_path)
+    driver.start()
+    driver.carry([log({n: event(n) for n in range(5)})], {0: 5})
+    before = set(Path(driver.lake).rglob("*"))
+    found = told(driver, capsys, "note = 'note 3'")
+    assert found["rows"] == 1
+    new = [path for path in set(Path(driver.lake).rglob("*")) - before if path.is_file()]
+    assert len(new) == 2, "an entry and a file"
+    assert all(b"note 3" not in path.read_bytes() for path in new)
+    entry = next(path for path in new if path.suffix == ".json").read_text()
+    about = json.loads(json.loads(entry.splitlines()[0])["commitInfo"]["headrace"])
+    assert (about["taken"], about["fields"], about["keys"]) == ({"why": "delete", "rows": 1}, ["note"], 1)
+
+
+def test_event_times_and_statistics_of_what_is_left_are_true(driver: Driver) -> None:
+    before = {file.bucket: file for file in driver.table.bucket_files(driver.table.snapshot())}
+    run(driver)
+    for file in driver.table.bucket_files(driver.table.snapshot()):
+        assert file.event_time_min == before[file.bucket].event_time_min
+        ((rows,),) = duckdb.sql(f"SELECT count(*) FROM '{driver.lake}/{file.path}'").fetchall()
+        assert rows == file.rows
+
+
+def test_it_may_die_after_any_bucket_and_is_run_again(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, left = [n for n in ids(driver) if n != 3], [1]
+    honest = driver.table.rewrite
+
+    class Died(Exception):
+        pass
+
+    def dies(self, *given):
+        if not left[0]:
+            raise Died
+        left[0] -= 1
+        return honest.__func__(self, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("writer.tables.table.PipelineTable.rewrite", dies)
+        with pytest.raises(Died):
+            run(driver)
+    assert audit(driver.config, "clicks", since=None, deep=True).rows_taken == {"delete": 1}
+    staged = list(Path(driver.lake).rglob("*.staged"))
+    assert staged == [], "what was staged for the second bucket is gone"
+    run(driver)
+    assert ids(driver) == expected
+    assert audit(driver.config, "clicks", since=None, deep=True).rows_taken == {"delete": 3}
+
+
+def test_a_bucket_that_is_rewritten_meanwhile_is_looked_at_again(driver: Driver) -> None:
+    expected, table = [n for n in ids(driver) if n != 3], driver.table
+    rule = driver.settings.event_time.rule("auto")
+    work = Erasing(table, where("id = 3"), driver.columns, rule, 2**20, request="r")
+    done = []
+    for one in work.run(NOW):
+        done.append(one)
+        if len(done) == 1:  # somebody drops a file of a bucket that is still to come
+            looked = work.look()
+            (hit, *_) = looked.hits
+            gone = [row["id"] for row in _rows(driver, hit.file.path)]
+            table.rewrite(table.snapshot(), Rewrite("other", [hit.file], (), Taken("retention", len(gone))))
+            for n in gone:
+                if n != 3:
+                    expected.remove(n)
+    assert ids(driver) == expected
+    assert audit(driver.config, "clicks", since=None, deep=True).adds_up
+
+
+def _rows(driver: Driver, path: str) -> list[dict]:
+    return duckdb.sql(f"SELECT id FROM '{driver.lake}/{path}'").to_arrow_table().to_pylist()
+
+
+def test_a_column_that_is_not_there_is_refused_before_anything_is_read(driver: Driver) -> None:
+    with pytest.raises(ConfigError, match="field 'user' is not in the table"):
+        run(driver, "user = 3")
+
+
+def test_letters_of_a_schema_that_nobody_knows_are_counted_and_kept(driver: Driver, capsys) -> None:
+    driver.carry([log({37: b"\0\0\0\0\x09" + event(3)[5:]})], {0: 38})
+    found = told(driver, capsys)
+    assert (found["dead_letters"]["undecodable"], found["dead_letters"]["meant"]) == (3, 1)
+    again = told(driver, capsys)
+    assert (again["dead_letters"]["letters"], again["dead_letters"]["undecodable"]) == (7, 3)
+
+
+def test_the_verb_says_what_is_left_and_where(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path(driver.lake).parents[1] / "headrace.yaml"
+    path.write_text(yaml.safe_dump(driver.config.model_dump(mode="json", exclude_unset=True)))
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def said(*flags: str, code: int = 0) -> str:
+        done = CliRunner().invoke(compose(), ["delete", str(path), *flags])
+        assert done.exit_code == code, done.output
+        return " ".join(done.stdout.split())
+
+    text = said("--where", "id = 3", "--no-dead-letters")
+    assert "clicks: 3 rows with 1 value of id, in 3 files of 3 buckets. Of 6 files, 6 could hold some" in text
+    assert "Dead letters were not looked at." in text
+    assert "Kafka keeps the records until its own retention" in text
+    keys = path.parent / "keys.csv"
+    keys.write_text("user\n4\n5\n")
+    assert "6 rows with 2 values of id" in said(
+        "--keys", str(keys), "--column", "id", "--file-column", "user", "--no-dead-letters", "--dry-run"
+    )
+    done = CliRunner().invoke(compose(), ["delete", str(path), "--keys", str(keys)])
+    assert "either --where, or --keys with --column" in str(done.exception)

@@ -1,0 +1,121 @@
+"""`headrace delete`: what would go, taking it out, and what is left of it elsewhere."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import cache, partial
+from typing import Any
+from uuid import uuid4
+
+from rich.console import Console
+
+import bucketers
+from writer import commit
+from writer.care import letters
+from writer.care.erasing import Erased, Erasing, Looked
+from writer.care.keys import Keys
+from writer.care.letters import Letters
+from writer.config import Config
+from writer.errors import HeadraceError
+from writer.registry import SchemaSource
+from writer.surface import lines
+from writer.surface.walk import opened
+from writer.surface.words import plural
+from writer.tables.base import CommitFailed
+from writer.tables.formats import main_table, side_table
+
+
+def delete(
+    config: Config, name: str, keys: Keys, source: SchemaSource, *, with_letters: bool, dry_run: bool, now: datetime,
+    as_json: bool, out: Console,
+) -> int:  # fmt: skip
+    """Take the rows out of a pipeline's tables, or only show what would go. Raises HeadraceError."""
+    settings = config.pipelines[name]
+    main, side = main_table(name, config), cache(partial(side_table, name, config))
+    if not main.exists():
+        raise HeadraceError(f"pipeline {name!r} has no table at {main.location} yet. `headrace run` makes it.")
+    request = uuid4().hex
+    rule = settings.event_time.rule(settings.event_time.unit)
+    work = Erasing(
+        main, keys, bucketers.build(settings.bucket).columns, rule, settings.roll.target_file_size, request=request
+    )
+    apart = side(settings.dead_letters)
+    try:
+        looked = work.look()
+        done = [] if dry_run else list(work.run(now))
+        found = None
+        if with_letters and apart.exists():
+            commit.redo(main, side, since=main.snapshot().settled)  # letters that wait are letters
+            walk = opened(name, config, source)
+            find = partial(letters.look, apart, walk, keys, main.snapshot().columns())
+            found = find() if dry_run else letters.take(apart, find, keys, now, request)
+    except OSError as error:
+        raise CommitFailed(f"cannot read {main.location}: {' '.join(str(error).split())}") from error
+    if as_json:
+        lines.emit_whole({"pipeline": name, "dry_run": dry_run, "request": request, **_told(looked, done, found)})
+    else:
+        _show(out, name, keys, looked, done, found, dry_run=dry_run)
+        _left(out, name, delta=not main.hidden)
+    return 0
+
+
+def _told(looked: Looked, done: Sequence[Erased], found: Letters | None) -> Mapping[str, Any]:
+    return {
+        "files": looked.files, "files_read": looked.candidates, "files_with_rows": len(looked.hits),
+        "rows": looked.rows,
+        "deleted": [
+            {"bucket": list(one.bucket), "rows": one.rows, "files": one.files, "version": one.version} for one in done
+        ],
+        "dead_letters": None if found is None else letters.told(found),
+    }  # fmt: skip
+
+
+def _show(
+    out: Console, name: str, keys: Keys, looked: Looked, done: Sequence[Erased], found: Letters | None, *,
+    dry_run: bool,
+) -> None:  # fmt: skip
+    lines.sentence(
+        out,
+        f"{name}: {plural(looked.rows, 'row')} with {plural(keys.count, 'value')} of {', '.join(keys.fields)}, in "
+        f"{plural(len(looked.hits), 'file')} of {plural(len(looked.buckets), 'bucket')}. Of {looked.files:,} files, "
+        f"{looked.candidates:,} could hold some by their statistics and were read.",
+    )
+    shown = [(one.bucket, one.rows, one.files, str(one.version)) for one in done] or [
+        (bucket, sum(hit.rows for hit in hits), len(hits), "-") for bucket, hits in looked.buckets.items()
+    ]
+    if shown:
+        columns = [lines.Column("bucket", width_min=20), *(
+            lines.Column(title, right=True) for title in ("rows", "files", "version")
+        )]  # fmt: skip
+        lines.Sheet(out, columns).add([
+            [", ".join(value or "null" for value in bucket), f"{rows:,}", f"{files:,}", version]
+            for bucket, rows, files, version in shown
+        ])  # fmt: skip
+    if found is None:
+        lines.sentence(out, "Dead letters were not looked at.")
+    else:
+        gone = "" if found.version is None else f", taken out in version {found.version} of their table"
+        lines.sentence(out, f"Dead letters: {found.meant:,} of {found.letters:,} hold such a row{gone}.")
+        if found.undecodable:
+            lines.sentence(
+                out,
+                f"{plural(found.undecodable, 'letter')} cannot be decoded, so nobody can tell whose they are: "
+                "`headrace dlq show --values` shows them.",
+            )
+    if dry_run:
+        lines.sentence(out, "Nothing was deleted. The same without --dry-run deletes it.")
+
+
+def _left(out: Console, name: str, *, delta: bool) -> None:
+    """Say where the rows are still to be found."""
+    if delta:
+        lines.sentence(
+            out, "The files of before lie there, for who reads an older version, until "
+            f"`headrace vacuum --pipeline {name}` removes them; the log keeps the least and the greatest value of a "
+            "column of each file until its retention is over.",
+        )  # fmt: skip
+    else:
+        lines.sentence(out, "The log keeps the least and the greatest value of a column of each file.")
+    lines.sentence(
+        out, "Kafka keeps the records until its own retention: a backfill or a new table would bring them back. Events "
+        "that come from now on are kept.",
+    )  # fmt: skip

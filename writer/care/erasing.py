@@ -1,0 +1,202 @@
+"""Rows taken out of a table by their keys: the files that hold some are written anew without them, bucket by bucket.
+
+A file is a candidate by the statistics in its footer, and is read in its key columns before it is written. Each
+bucket's files are swapped in one entry, fenced by the log, which says how many rows went and not whose. Broken off, it
+is run again: what is gone is not found.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from writer.care.keys import Finder, Keys
+from writer.rooms.assign import TimeRule, times_of
+from writer.rooms.columnar import (
+    BucketKey,
+    Destination,
+    StagedFile,
+    distinct_columns,
+    let_go,
+    open_file,
+    parquet_writer,
+)
+from writer.rooms.statistics import delta_statistics
+from writer.stores.base import OutcomeUnknown
+from writer.stores.location import on_s3
+from writer.tables.base import BucketFile, FilesGone, Rewrite, Taken
+from writer.tables.snapshot import PipelineSnapshot
+from writer.tables.table import PipelineTable
+
+WHY = "delete"
+_PREFIX = "delete"
+_ROWS_AT_ONCE = 65_536
+_FILES_AT_ONCE = 16  # whose footers are asked for, of a store that takes a round trip to answer
+_TRIES = 5
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A file with rows that are meant, and how many."""
+
+    file: BucketFile
+    rows: int
+
+
+@dataclass(frozen=True)
+class Erased:
+    """What one entry took out of one bucket."""
+
+    version: int
+    bucket: BucketKey
+    rows: int
+    files: int
+
+
+@dataclass
+class Looked:
+    """What was looked at."""
+
+    files: int = 0
+    candidates: int = 0  # by their statistics
+    hits: list[Hit] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        """Rows that are meant."""
+        return sum(hit.rows for hit in self.hits)
+
+    @property
+    def buckets(self) -> dict[BucketKey, list[Hit]]:
+        """Hits by bucket."""
+        found: dict[BucketKey, list[Hit]] = {}
+        for hit in self.hits:
+            found.setdefault(hit.file.bucket, []).append(hit)
+        return found
+
+
+class Erasing:
+    """Rows of one table that are to go."""
+
+    def __init__(
+        self, table: PipelineTable, keys: Keys, columns: Sequence[str], rule: TimeRule, target_file_size: int,
+        *, request: str,
+    ) -> None:  # fmt: skip
+        """`columns`: bucket columns of the table. `request`: what the entries name. Raises ConfigError."""
+        self._table, self._keys, self._columns = table, keys, tuple(columns)
+        self._rule, self._size, self._request = rule, target_file_size, request
+        self._finder = Finder(keys, table.snapshot().columns())
+
+    def look(self) -> Looked:
+        """Find the files that hold such rows. Raises CommitFailed, OSError."""
+        return self._looked()[1]
+
+    def run(self, now: datetime) -> Iterator[Erased]:
+        """Take the rows out, bucket by bucket. Raises what a commit raises; what was committed stays so."""
+        tries = 0
+        while True:
+            snapshot, looked = self._looked()
+            if not looked.hits:
+                return
+            try:
+                for bucket, hits in looked.buckets.items():
+                    yield self._erase(snapshot, bucket, hits, now)
+                    tries = 0
+            except (FilesGone, FileNotFoundError):  # somebody wrote files of the bucket anew meanwhile
+                tries += 1
+                if tries == _TRIES:
+                    raise
+
+    def _looked(self) -> tuple[PipelineSnapshot, Looked]:
+        snapshot = self._table.snapshot()
+        self._table.publish(snapshot)  # what is left of a file is read in its place
+        files, looked = self._table.bucket_files(snapshot), Looked()
+        with ThreadPoolExecutor(_FILES_AT_ONCE if on_s3(self._table.location) else 1) as threads:
+            for file, found in zip(files, threads.map(self._counted, files), strict=True):
+                looked.files += 1
+                looked.candidates += found is not None
+                if found:
+                    looked.hits.append(Hit(file, found))
+        return snapshot, looked
+
+    def _counted(self, file: BucketFile) -> int | None:
+        """Count the rows of a file that are meant; None: by its statistics it has none."""
+        with open_file(self._table.store, file.path) as source:
+            opened = pq.ParquetFile(source)
+            groups = self._finder.groups(opened.metadata)
+            if not groups:
+                return None
+            names = [name for name in self._keys.columns if name in opened.schema_arrow.names]
+            batches = opened.iter_batches(_ROWS_AT_ONCE, row_groups=groups, columns=names)
+            return sum(int(self._finder.among(batch).sum()) for batch in batches)
+
+    def _erase(self, snapshot: PipelineSnapshot, bucket: BucketKey, hits: Sequence[Hit], now: datetime) -> Erased:
+        to = Destination(self._table.store, self._columns, _PREFIX, self._size, hidden=self._table.hidden)
+        rows = sum(hit.rows for hit in hits)
+        try:
+            rest = [left for hit in hits if (left := self._rest(to, hit)) is not None]
+            facts = {
+                "at": now.isoformat(), "request": self._request, "fields": self._keys.fields, "keys": self._keys.count,
+                "bucket": list(bucket),
+            }  # fmt: skip
+            swap = Rewrite(uuid4().hex, [hit.file for hit in hits], rest, Taken(WHY, rows), facts)
+            version = self._table.rewrite(snapshot, swap)
+        except OutcomeUnknown:
+            raise  # an entry may name them by now, or may yet
+        except BaseException:
+            to.remove()
+            raise
+        return Erased(version, bucket, rows, len(hits))
+
+    def _rest(self, to: Destination, hit: Hit) -> StagedFile | None:
+        """Write the rows of a file that stay; None when none does."""
+        with open_file(to.store, hit.file.path) as source:
+            file = pq.ParquetFile(source)
+            if file.metadata.num_rows == hit.rows:
+                return None
+            path, sink = to.open(hit.file.bucket)
+            writer, times, gone = None, _Times(self._rule, hit.file), 0
+            try:
+                for batch in file.iter_batches(_ROWS_AT_ONCE):
+                    going = self._finder.among(batch)
+                    gone += int(going.sum())
+                    left = pa.Table.from_batches([batch.filter(pa.array(~going))])
+                    writer = writer or parquet_writer(sink, left.schema, plain=distinct_columns(left))
+                    writer.write_table(left)
+                    times.take(left)
+                assert writer is not None, "a file with rows has a batch"
+                writer.close()
+                metadata, size = writer.writer.metadata, sink.tell()
+            finally:
+                let_go(writer or sink, sink)
+        assert gone == hit.rows, f"{hit.file.path}: {gone} rows went, {hit.rows} were counted"
+        return StagedFile(
+            path, hit.file.bucket, metadata.num_rows, size, delta_statistics(metadata), *times.bounds(), {}
+        )
+
+
+class _Times:
+    """First and last event of a file: as the log has them, or as the rows say where it does not."""
+
+    def __init__(self, rule: TimeRule, file: BucketFile) -> None:
+        self._rule = rule
+        known = (file.event_time_min, file.event_time_max)
+        self._known = None if None in known else known
+        self._found: list[datetime] = []
+
+    def take(self, rows: pa.Table) -> None:
+        if self._known is None and rows.num_rows and self._rule.field.partition(".")[0] in rows.column_names:
+            topics = rows.column("_topic") if "_topic" in rows.column_names else pa.nulls(rows.num_rows, pa.string())
+            times, _ = times_of(rows, self._rule, topics)
+            self._found += [t for t in pc.min_max(times).as_py().values() if t is not None]
+
+    def bounds(self) -> tuple[datetime, datetime]:
+        if self._known is not None and self._known[0] is not None and self._known[1] is not None:
+            return self._known[0], self._known[1]
+        epoch = datetime.fromtimestamp(0, UTC)
+        return min(self._found, default=epoch), max(self._found, default=epoch)

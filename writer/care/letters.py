@@ -1,0 +1,86 @@
+"""Dead letters of the rows that are to go: decoded by the rooms, and those that are meant taken out."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from urllib.parse import unquote
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from writer.care.erasing import WHY
+from writer.care.keys import Finder, Keys
+from writer.ledger.letters import Selection, as_read, read
+from writer.rooms.report import Span, joined
+from writer.surface.walk import Walk
+from writer.tables.base import FilesGone, Part, Rewrite, Taken
+from writer.tables.table import PipelineTable
+from writer.tables.withdraw import without
+
+_TRIES = 5
+
+
+@dataclass
+class Letters:
+    """What was found among the letters."""
+
+    letters: int = 0
+    undecodable: int = 0  # of which nobody can tell whose they are
+    meant: int = 0
+    places: dict[Part, list[Span]] = field(default_factory=dict)  # of those that are meant
+    version: int | None = None  # of the dead-letter table that took them out
+
+
+def look(side: PipelineTable, walk: Walk, keys: Keys, columns: pa.Schema) -> Letters:
+    """Find the letters that hold such rows. Raises ConfigError, CommitFailed, RegistryUnreachable, OSError."""
+    found, finder = Letters(), Finder(keys, columns)
+    for batch in read(side.store, side.files(side.snapshot().version), Selection()):
+        letters = pa.Table.from_batches([batch])
+        found.letters += letters.num_rows
+        for incarnation in pc.unique(letters.column("_incarnation")).to_pylist():
+            mine = letters.filter(pc.equal(letters.column("_incarnation"), incarnation))
+            for records in as_read(mine).combine_chunks().to_batches():
+                for group in walk.decoded(records):
+                    found.undecodable += len(group.letters)
+                    meant = group.kept.filter(pa.array(finder.among(group.rows), pa.bool_()))
+                    _note(found, meant, incarnation)
+    found.places = {part: joined(spans) for part, spans in found.places.items()}
+    return found
+
+
+def take(side: PipelineTable, find: Callable[[], Letters], keys: Keys, now: datetime, request: str) -> Letters:
+    """Take the letters out that `find` finds, in one entry. Raises what a commit raises."""
+    for tries in range(_TRIES):
+        snapshot = side.snapshot()
+        found = find()
+        if not found.meant:
+            return found
+        by_path = {file.path: file for file in side.bucket_files(snapshot)}
+        try:
+            with without(side.store, side.files(snapshot.version), found.places, hidden=side.hidden) as (gone, rest):
+                removed = [by_path[unquote(action["remove"]["path"])] for action in gone]
+                facts = {"at": now.isoformat(), "request": request, "fields": keys.fields, "keys": keys.count}
+                swap = Rewrite(uuid4().hex, removed, rest, Taken(WHY, found.meant), facts)
+                found.version = side.rewrite(snapshot, swap)
+        except (FilesGone, FileNotFoundError):  # a replay wrote letters anew meanwhile
+            if tries == _TRIES - 1:
+                raise
+        else:
+            return found
+    raise AssertionError
+
+
+def _note(found: Letters, records: pa.Table, incarnation: int) -> None:
+    """Remember where the letters stand."""
+    found.meant += records.num_rows
+    for row in records.select(["topic", "partition", "offset"]).to_pylist():  # few: those of one person
+        part = Part(row["topic"], incarnation, row["partition"])
+        found.places.setdefault(part, []).append((row["offset"], row["offset"] + 1))
+
+
+def told(found: Letters) -> Mapping[str, int | None]:
+    """Describe it as JSON values."""
+    return {
+        "letters": found.letters, "undecodable": found.undecodable, "meant": found.meant, "version": found.version,
+    }  # fmt: skip
