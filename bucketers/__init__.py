@@ -3,10 +3,10 @@
 What time a row has is decided before, by `bucketers.extract.event_time`.
 """
 
-from bucketers.base import Bucketer, Buckets, interval
+from bucketers.base import Bucketer, Buckets, Timed, interval
 from bucketers.composite import Composite, goes_by_time
 from bucketers.event_time import EventTime
 from bucketers.field import Field
 from bucketers.registry import build
 
-__all__ = ["Bucketer", "Buckets", "Composite", "EventTime", "Field", "build", "goes_by_time", "interval"]
+__all__ = ["Bucketer", "Buckets", "Composite", "EventTime", "Field", "Timed", "build", "goes_by_time", "interval"]

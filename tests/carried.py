@@ -60,6 +60,8 @@ class Driver:
         columns = [*self._walk.plan.columns, *PROVENANCE, *(pa.field(name, pa.string()) for name in self.columns)]
         self.table.create(pa.schema(columns), self.columns, layout(self.settings.bucket))
         self.side(self.letters).create(DEAD_LETTERS, [])
+        if self.settings.late_table:
+            self.side(self.settings.late_table).create(pa.schema(columns), self.columns, layout(self.settings.bucket))
 
     def start(self, parts: int = 1, at: int = 0) -> None:
         self.epoch = self.table.begin({Part("clicks", 1, p): at for p in range(parts)}, {"clicks": ["uuid-1"]})
@@ -77,12 +79,15 @@ class Driver:
         committing = commit.ranges(start, {("clicks", p): end for p, end in ends.items()}, frontier, parts)
         if not committing:
             return None
-        report = self._tasks(records, {source: frontier[part] or 0 for source, part in parts.items()}, now)
+        starts = {source: frontier[part] or 0 for source, part in parts.items()}
+        report = self._tasks(records, starts, now, snapshot.closed_until)
         if die == "after_stage":
             raise Died
         planned: Batch = commit.batch(
-            report, committing, epoch=self.epoch, settled=self._settled, dead_letters=self.letters,
-            facts={"run": 1, "batch": 0, "started": now.isoformat()},
+            report, committing, epoch=self.epoch, settled=self._settled,
+            side={self.letters: report.dead_letter_files, self.settings.late_place: report.late_files},
+            seen={part: at for part in parts.values() if (at := snapshot.seen(part)) is not None},
+            closed_until=snapshot.closed_until, facts={"run": 1, "batch": 0, "started": now.isoformat()},
         )  # fmt: skip
         version = self.table.commit(snapshot, planned)
         if die == "after_commit":
@@ -91,13 +96,16 @@ class Driver:
         self.table.tidy()
         return version
 
-    def _tasks(self, records: Sequence[pa.RecordBatch], frontier: Mapping[Any, int], now: datetime) -> Report:
+    def _tasks(
+        self, records: Sequence[pa.RecordBatch], frontier: Mapping[Any, int], now: datetime, closed: datetime | None
+    ) -> Report:
         walk = self._walk
         while True:
             plan = task.TaskPlan(
                 now=now, frontier=frontier, incarnations={"clicks": 1}, schemas=walk.plan, time_rule=walk.time_rule,
                 bucket=self.settings.bucket, bucket_columns=self.columns, table=self.lake, dead_letters=self.letters,
                 prefix="000001", budget=2**20, target_file_size=2**20, hidden=self.table.hidden,
+                closed_until=closed, late=self.settings.seal.late, late_table=self.settings.late_table,
             )  # fmt: skip
             (out,) = task.run(iter(records), plan)
             report = commit.merged([Report.from_json(out["report"][0].as_py())])

@@ -11,6 +11,7 @@ import typer
 
 from writer.care.cli import join as join_care
 from writer.errors import HeadraceError
+from writer.seal_verb import seal
 from writer.surface.ledger_cli import join as join_ledger
 from writer.surface.schema_verbs import schema
 from writer.topic import topic
@@ -243,6 +244,7 @@ def plan(
     raise typer.Exit(code)
 
 
+app.command()(seal)
 app.add_typer(schema)
 app.add_typer(topic, name="topic")
 join_ledger(app)

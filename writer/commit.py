@@ -11,8 +11,10 @@ from writer import config
 from writer.checkpoint import Offsets
 from writer.errors import CheckpointUnusable
 from writer.ledger.holes import Holes, holes
-from writer.rooms.report import Counts, Report
+from writer.rooms.columnar import StagedFile
+from writer.rooms.report import EXITS, Counts, Report
 from writer.tables.base import Batch, Part, Range, SideTable, Table
+from writer.watermark import risen
 
 Reason = Literal["size", "backlog", "timeout", "start", "once", "replay"]
 
@@ -76,6 +78,8 @@ def merged(reports: Iterable[Report]) -> Report:
         total.tasks += 1
         total.files += report.files
         total.dead_letter_files += report.dead_letter_files
+        total.late_files += report.late_files
+        total.late = total.late.plus(report.late)
         total.unknown_schemas |= report.unknown_schemas
         for room, seconds in report.seconds.items():
             total.seconds[room] = total.seconds.get(room, 0) + seconds
@@ -124,9 +128,13 @@ def unread(report: Report, committing: Iterable[Range]) -> list[Holes]:
 
 
 def batch(
-    report: Report, committing: list[Range], *, epoch: int, settled: int, dead_letters: str, facts: Mapping[str, Any]
-) -> Batch:
-    """Assemble the commit. Asserts that every offset the tasks saw lies in a range."""
+    report: Report, committing: list[Range], *, epoch: int, settled: int, side: Mapping[str, list[StagedFile]],
+    seen: Mapping[Part, int], closed_until: datetime | None, facts: Mapping[str, Any],
+) -> Batch:  # fmt: skip
+    """Assemble the commit. Asserts that every offset the tasks saw lies in a range.
+
+    `side`: location of a side table → its files. `seen`: what the table knows of its parts.
+    """
     by_source = {(r.part.topic, r.part.partition): r for r in committing}
     for source, counts in report.counts.items():
         if counts.offset_min is None or counts.offset_max is None:
@@ -160,9 +168,15 @@ def batch(
         "value_bytes": report.value_bytes,
         "spilled_bytes": report.spilled_bytes,
         "time_unit": report.time_unit,
+        "late": report.late.to_json(),
+        "late_files": len(report.late_files),
+        "late_bytes": sum(file.bytes for file in report.late_files),
+        "closed_until": _iso(closed_until),
     }
-    side = {dead_letters: report.dead_letter_files} if report.dead_letter_files else {}
-    return Batch(uuid4().hex, epoch, committing, report.files, side, about, settled)
+    found = {r.part: report.counts.get((r.part.topic, r.part.partition), Counts()).seen for r in committing}
+    moved = risen(seen, {part: at for part, at in found.items() if at is not None})
+    listed = {place: files for place, files in side.items() if files}
+    return Batch(uuid4().hex, epoch, committing, report.files, listed, about, settled, moved, closed_until)
 
 
 def redo(table: Table, side: Callable[[str], SideTable], since: int) -> int:
@@ -196,9 +210,7 @@ def totals(facts: Iterable[Mapping[str, Any]]) -> Counter[str]:
     out: Counter[str] = Counter()
     for about in facts:
         for account in about["ranges"]:
-            out.update(
-                {name: account.get(name, 0) for name in ("read", "rows", "dead_letters", "quarantined", "tombstones")}
-            )
+            out.update({name: account.get(name, 0) for name in ("read", *EXITS)})
     return out
 
 

@@ -16,6 +16,7 @@ from writer.clocks import ClockRule, told
 from writer.errors import ConfigError
 from writer.rooms import wire
 from writer.rooms.assign import TimeRule
+from writer.seal_section import Seal
 from writer.stores import location
 from writer.stores.base import S3_PATIENCE, S3Settings
 from writer.strict import Strict, did_you_mean
@@ -316,6 +317,7 @@ class Pipeline(Strict):
     retention: Duration | None = Field(
         None, description="buckets that ended longer ago are dropped from the table; default: every bucket stays"
     )
+    seal: Seal = Seal.model_validate({})
     mirror_offsets: str | None = Field(
         None, min_length=1, description="consumer group that is told the frontier, for tools that show a group's lag"
     )
@@ -381,6 +383,16 @@ class Pipeline(Strict):
         """Location of the dead-letter table."""
         return self.table.dead_letters or self.table.location + "_dead_letters"
 
+    @property
+    def late_table(self) -> str | None:
+        """Location of the table of late rows; None where late rows go elsewhere."""
+        return self.late_place if self.seal.enabled and self.seal.late == "late_table" else None
+
+    @property
+    def late_place(self) -> str:
+        """Where the table of late rows lies, if there was ever one."""
+        return self.seal.late_table or self.table.location + "_late"
+
 
 class Config(Strict):
     """The whole file."""
@@ -404,7 +416,7 @@ class Config(Strict):
                 )
         owners: dict[str, str] = {}
         for name, pipeline in self.pipelines.items():
-            for place in (pipeline.table.location, pipeline.dead_letters):
+            for place in filter(None, (pipeline.table.location, pipeline.dead_letters, pipeline.late_table)):
                 if place in owners:
                     who = f"pipelines {owners[place]!r} and {name!r}" if owners[place] != name else f"pipeline {name!r}"
                     raise ValueError(f"{who} would write two tables to {place}; give each its own location")

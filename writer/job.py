@@ -22,6 +22,8 @@ from writer.pipeline import PipelineRun, Start
 from writer.progress import Progress
 from writer.registry import source
 from writer.running import Running, watch
+from writer.sealer import Sealer
+from writer.sealing import Closer, Listener, Rounds, Seals, Step, seal_due
 from writer.stores.base import S3Settings
 from writer.stores.location import for_spark, on_s3
 from writer.surface import http, lake
@@ -140,6 +142,11 @@ def _begin(spark: Any, config: Config, url: str | None, once: bool, r: Running, 
         driver = http.me(url, pipeline.epoch)
         http.announce(config.checkpoints, name, driver, config.s3.settings)
         r.shown.callback(http.retract, config.checkpoints, name, driver, config.s3.settings)
+    if pipeline.config.seal.enabled:
+        rounds = Rounds(Sealer(name, config), steps(pipeline, cluster), r.progress)
+        seals = Seals(rounds, r.progress)
+        seals.start()
+        r.shown.callback(seals.close, last=once)
     r.query = _query(spark, config, pipeline, start, once=once)
 
 
@@ -152,6 +159,14 @@ def _listen(config: Config, name: str, cluster: Cluster, progress: Progress) -> 
         table = main_table(name, config)
         snapshot = table.snapshot() if table.exists() else None
         progress.waits(*lake.heard(cluster, config.pipelines[name].topics, snapshot, now))
+
+
+def steps(pipeline: PipelineRun, cluster: Cluster) -> dict[str, Step]:
+    """Return what is done to the buckets of a pipeline beside its stream, in this order."""
+    return {
+        "close": Closer(Listener(cluster, pipeline.config.topics), lambda: pipeline.numbers),
+        "seal": seal_due,
+    }
 
 
 def _query(spark: Any, config: Config, pipeline: PipelineRun, start: Start, *, once: bool) -> Any:

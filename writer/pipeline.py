@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from typing import Any
@@ -33,9 +33,10 @@ from writer.sample import Span
 from writer.schemas import Schemas
 from writer.stores.location import store_at
 from writer.stores.probe import probe
-from writer.tables.base import Batch, CommitFailed, Gap, Part, Range
+from writer.tables.base import Batch, ClosedMeanwhile, CommitFailed, Gap, Part, Range
 from writer.tables.entry import gap_said
 from writer.tables.formats import main_table, side_table
+from writer.tables.snapshot import PipelineSnapshot
 from writer.tables.vintage import FORMAT
 from writer.tasks import Frozen, Tasks
 
@@ -71,8 +72,10 @@ class PipelineRun:
             stopping=self._draining, wire=self._found.wire,
         )  # fmt: skip
         self._busy = threading.Lock()
+        self._late = None if self.config.late_table is None else self._side(self.config.late_table)
+        tables = [self._table, *([self._late] if self._late else [])]
         self._tasks = Tasks(
-            self.config, self._table, self._schemas, self._found, self.progress, self._s3, self._bucket_columns
+            self.config, tables, self._schemas, self._found, self.progress, self._s3, self._bucket_columns
         )
         self.gate = Gate(self._table.store, self.progress)
         self.epoch = 0  # before the start commit
@@ -87,11 +90,13 @@ class PipelineRun:
         self._check_event_time()
         buckets = [pa.field(name, pa.string()) for name in self._bucket_columns]
         columns = pa.schema([*self._schemas.columns(), *buckets])
-        for place in (self.config.table.location, self.config.dead_letters):
+        for place in filter(None, (self.config.table.location, self.config.dead_letters, self.config.late_table)):
             probe(store_at(place, self._s3), exclusive=True)
         self._table.create(columns, self._bucket_columns, layout(self.config.bucket))
         self._side(self.config.dead_letters).create(DEAD_LETTERS, [])
         self._side(self.config.dead_letters).grow(list(DEAD_LETTERS))  # of a table that an older writer made
+        if self._late:
+            self._late.create(columns, self._bucket_columns, layout(self.config.bucket))
         snapshot = self._table.snapshot()
         self._schemas.follow(snapshot.columns())
         now = self._standing = standing.find(self.config, self.cluster, topics, snapshot, self._draining.wait)
@@ -112,7 +117,7 @@ class PipelineRun:
         self._settled = commit.redo(self._table, self._side, since=snapshot.settled)
         self._tasks.learn(recent)
         self._found.keep_unit(next((facts["time_unit"] for facts in recent if facts["time_unit"]), ""))
-        self._table.grow(list(self._schemas.columns()), self.epoch)
+        self._tasks.grow(self.epoch)
         run = self._run_id = self._run(decision)
         gap = self._record_gap(now.lost)
         planned = self._checkpoints.planned(run) if isinstance(decision, Resume) else None
@@ -156,6 +161,11 @@ class PipelineRun:
     def topic_ids(self) -> Mapping[str, str]:
         """Topic → the id that this start read under."""
         return self._standing.topic_ids
+
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """Topic → number of the incarnation that this start reads."""
+        return self._standing.numbers
 
     def log_moved(self) -> str:
         """Ask Kafka why its logs are not those that this start reads; empty while they are, or nobody answers."""
@@ -205,37 +215,72 @@ class PipelineRun:
             return
         waiting = {(r.part.topic, r.part.partition): Span(r.start, r.end) for r in committing}
         self._found.look_for_wire(waiting, self._schemas)
-        expected = sum(r.end - r.start for r in committing)
-        self.progress.entered("tasks", offsets=expected)
+        self.progress.entered("tasks", offsets=sum(r.end - r.start for r in committing))
         faults.point("before_stage")
         starts = {source: span.start for source, span in waiting.items()}
-        report = self._tasks.run(frame, Frozen(now, self.epoch, starts, self._standing.numbers), expected)
-        faults.point("after_stage")
-        self._same_topics()
-        self._check_account(report, committing)
-        phases = _rounded(self.progress.entered("commit"))
-        facts = {
-            "run": self._run_id, "batch": batch_id, "started": now.isoformat(), **why, "tasks": report.tasks,
-            "phases": phases, "former": self._former, "assembled": datetime.now(UTC).isoformat(),
-            "wire": self._found.wire.facts() if self._found.wire_known else None,
-        }  # fmt: skip
-        planned = commit.batch(
-            report, committing, epoch=self.epoch, settled=self._settled, dead_letters=self.config.dead_letters,
-            facts=facts,
-        )  # fmt: skip
-        version = self._table.commit(snapshot, planned)  # on what was read first: all that happened since is looked at
+        frozen = Frozen(now, self.epoch, starts, self._standing.numbers, snapshot.closed_until)
+        about = {"run": self._run_id, "batch": batch_id, "started": now.isoformat(), **why}
+        version, planned = self._carry(frame, snapshot, frozen, committing, about)
         self.progress.entered("redo")
         faults.point("before_redo")
         self._settled = commit.redo(self._table, self._side, since=self._settled)
-        self._found.keep_unit(report.time_unit)
+        self._found.keep_unit(planned.facts["time_unit"])
         self._tasks.learn([planned.facts])
         self._tell_commit(version, planned, time.monotonic() - began)
         try:
             self._table.tidy()
-            if planned.side_files:
-                self._side(self.config.dead_letters).tidy()
+            for place in planned.side_files:
+                self._side(place).tidy()
         except CommitFailed as error:
             log.warning("tidying_failed", pipeline=self.name, version=version, error=str(error))
+
+    def _carry(
+        self, frame: Any, snapshot: PipelineSnapshot, frozen: Frozen, committing: list[Range], about: Mapping[str, Any]
+    ) -> tuple[int, Batch]:
+        """Run the tasks and commit what they staged; once more when buckets of theirs were closed meanwhile."""
+        report = None
+        while True:
+            if report is None:
+                report = self._tasks.run(frame, frozen, sum(r.end - r.start for r in committing))
+                faults.point("after_stage")
+                self._same_topics()
+                self._check_account(report, committing)
+                phases = _rounded(self.progress.entered("commit"))
+            facts = {
+                **about, "tasks": report.tasks, "phases": phases, "former": self._former,
+                "assembled": datetime.now(UTC).isoformat(),
+                "wire": self._found.wire.facts() if self._found.wire_known else None,
+            }  # fmt: skip
+            side = {self.config.dead_letters: report.dead_letter_files}
+            side |= {self.config.late_table: report.late_files} if self.config.late_table else {}
+            seen = {r.part: at for r in committing if (at := snapshot.seen(r.part)) is not None}
+            planned = commit.batch(
+                report, committing, epoch=self.epoch, settled=self._settled, side=side, seen=seen,
+                closed_until=frozen.closed_until, facts=facts,
+            )  # fmt: skip
+            try:  # on what was read first: all that happened since is looked at
+                return self._table.commit(snapshot, planned), planned
+            except ClosedMeanwhile:
+                snapshot = self._table.snapshot()
+                self._settled = commit.redo(self._table, self._side, since=self._settled)
+                late = self._tasks.closed_between(report, frozen.closed_until, snapshot.closed_until)
+                frozen = replace(frozen, closed_until=snapshot.closed_until)
+                if late:
+                    log.event(
+                        "batch_classified_again", pipeline=self.name, batch=about["batch"],
+                        closed_until=str(frozen.closed_until), buckets=len(late),
+                    )  # fmt: skip
+                    self._discard(report)
+                    report = None
+                    self.progress.entered("tasks")
+
+    def _discard(self, report: Report) -> None:
+        """Remove what was staged and will not be committed; what stays is an orphan."""
+        with suppress(OSError):
+            self._table.discard(report.files)
+            self._side(self.config.dead_letters).discard(report.dead_letter_files)
+            if self._late:
+                self._late.discard(report.late_files)
 
     def _tell_commit(self, version: int, planned: Batch, seconds: float) -> None:
         """Tell who watches: the board, and the log."""
@@ -274,6 +319,7 @@ class PipelineRun:
         check_poison(
             self.name, report.counts, report.poison,
             share_max=limits.poison_share, records_min=limits.poison_records_min,
+            late=sum(report.late.beyond) if self.config.seal.late == "dead_letter" else 0,
         )  # fmt: skip
 
     def _check_event_time(self) -> None:
@@ -291,9 +337,12 @@ class PipelineRun:
         """Put down what Kafka holds no longer, before anything is read beyond it."""
         if not lost:
             return None
-        about = {"run": self._run_id, "at": datetime.now(UTC).isoformat()}
+        now = datetime.now(UTC)
+        snapshot, left = self._table.snapshot(), self.cluster.found({(r.part.topic, r.part.partition): 0 for r in lost})
+        hints = standing.gap_hints(lost, snapshot, left, self.config.seal.out_of_orderness, now)
+        about = {"run": self._run_id, "at": now.isoformat(), "hints": hints}
         gap = Gap(uuid4().hex, self.epoch, lost, "retention", about)
-        version = self._table.record_gap(self._table.snapshot(), gap)
+        version = self._table.record_gap(snapshot, gap)
         for r in lost:
             log.warning(
                 "gap_recorded", pipeline=self.name, version=version, id=gap.id, cause=gap.cause, topic=r.part.topic,

@@ -13,11 +13,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from writer.care.pausing import Pause
+from writer.lives import Lives
 from writer.rooms.columnar import BucketKey
+from writer.rooms.late import Lateness
 from writer.rooms.plan import Rejected, WriterSchema
 from writer.rooms.report import Source
 
-OUTCOMES = ("read", "rows", "dead_letters", "quarantined", "tombstones")
+OUTCOMES = ("read", "rows", "late", "dead_letters", "quarantined", "tombstones")
 GAP_CAUSES = ("retention",)
 DECODERS = ("native", "fastavro", "rejected")
 State = Literal["starting", "running", "paused", "draining", "failed", "stopped"]
@@ -63,6 +65,7 @@ class Totals:
     dead_letter_bytes: int = 0
     spilled_bytes: int = 0
     offsets_without_records: int = 0
+    late: Lateness = field(default_factory=Lateness)
     gaps: Counter[str] = field(default_factory=Counter)  # by cause
     gap_offsets: Counter[str] = field(default_factory=Counter)
 
@@ -84,6 +87,8 @@ class Totals:
         self.dead_letter_bytes += facts.get("dead_letter_bytes", 0)
         self.spilled_bytes += facts.get("spilled_bytes", 0)
         self.offsets_without_records += holes(facts)
+        if "late" in facts:
+            self.late = self.late.plus(Lateness.from_json(facts["late"]))
 
     def copy(self) -> "Totals":
         """Return the sums as they are now."""
@@ -140,6 +145,7 @@ class View:
     restarts: int = 0  # inside this process
     log_moved: str = ""  # why the logs are not those that this start began with
     pause: Pause | None = None
+    lives: Lives | None = None  # of the buckets; None: nobody looked
 
 
 class Progress:
@@ -179,6 +185,7 @@ class Progress:
         self._restarts = 0
         self._log_moved = ""
         self._pause: Pause | None = None
+        self._lives: Lives | None = None
         self._listeners: list[Callable[[], None]] = []
         self._batch: Batch | None = None
         self._began = 0.0  # of the batch, as the measuring clock has it
@@ -312,6 +319,11 @@ class Progress:
         """Call back after each commit, on the thread of the batch: return at once."""
         self._listeners.append(listener)
 
+    def lives(self, found: Lives) -> None:
+        """Somebody looked how the buckets are."""
+        with self._lock:
+            self._lives = found
+
     def mirror_failed(self) -> None:
         """The frontier could not be written to the consumer group."""
         with self._lock:
@@ -345,7 +357,7 @@ class Progress:
                 duration_sum_seconds=self._duration_sum, duration_last_seconds=self._duration_last,
                 schemas=self._schemas, buckets=len(self._buckets), mirror_failures=self._mirror_failures,
                 logs=self._logs, gaps=self._gaps, gap_last=self._gap_last, restarts=self._restarts,
-                log_moved=self._log_moved, pause=self._pause,
+                log_moved=self._log_moved, pause=self._pause, lives=self._lives,
             )  # fmt: skip
 
     def _seen(self) -> State:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any, assert_never
 
 from writer import log
@@ -11,6 +12,7 @@ from writer.frontier import Begin, Gap, Held, Refuse, decide, incarnations, numb
 from writer.kafka import Cluster, Topic
 from writer.rooms.report import Source
 from writer.tables.base import Part, Range, Snapshot
+from writer.units import instant
 
 _LOOKS = 3  # at a log that seems too short: right after a leader has changed it may (KAFKA-7703)
 _LOOK_AGAIN_S = 2.0
@@ -74,6 +76,23 @@ def find(
             assert_never(decision)
     begin = {source: offsets[part] for source, part in parts.items()}
     return Standing(now, ids, parts, {parts[s]: o for s, o in fresh.items()}, begin, lost)
+
+
+def gap_hints(
+    lost: Sequence[Range], snapshot: Snapshot, left: Mapping[Source, tuple[int, int]], margin: timedelta, now: datetime
+) -> list[dict[str, str | None]]:
+    """Say between which event times lost records may have lain, for each range: what may be missing in a bucket.
+
+    From how far the part had come before, to the broker's time of the first record that is `left` (offset and
+    milliseconds; -1: none is), with a margin on both sides. `from` is None where the part had no row before.
+    """
+    hints: list[dict[str, str | None]] = []
+    for r in lost:
+        seen, (_, stamp_ms) = snapshot.seen(r.part), left[r.part.topic, r.part.partition]
+        until = now if stamp_ms < 0 else instant(stamp_ms * 1000)
+        start = None if seen is None else (instant(seen) - margin).isoformat()
+        hints.append({"from": start, "until": (until + margin).isoformat()})
+    return hints
 
 
 def _initial(settings: Pipeline, cluster: Cluster, sources: list[Source], snapshot: Snapshot) -> dict[Source, int]:

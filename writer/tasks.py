@@ -6,12 +6,16 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+import bucketers
+from bucketers import Timed, interval
 from writer import commit, config
 from writer.found import Found
 from writer.progress import Progress
 from writer.rooms import task
+from writer.rooms.columnar import BucketKey
 from writer.rooms.report import Report, Source
 from writer.schemas import Schemas
+from writer.seal import is_closed
 from writer.stores.base import S3Settings
 from writer.tables.table import PipelineTable
 from writer.transfer import arrow_limits, handed_over
@@ -27,17 +31,20 @@ class Frozen:
     epoch: int
     starts: Mapping[Source, int]  # below these offsets the table has the records
     incarnations: Mapping[str, int]
+    closed_until: datetime | None  # buckets that end by then are closed
 
 
 class Tasks:
     """Runs the tasks of one batch after the other, and remembers how large records and rows are."""
 
     def __init__(
-        self, settings: config.Pipeline, table: PipelineTable, schemas: Schemas, found: Found, progress: Progress,
-        s3: S3Settings | None, bucket_columns: Sequence[str],
+        self, settings: config.Pipeline, tables: Sequence[PipelineTable], schemas: Schemas, found: Found,
+        progress: Progress, s3: S3Settings | None, bucket_columns: Sequence[str],
     ) -> None:  # fmt: skip
-        self._settings, self._table, self._schemas, self._found = settings, table, schemas, found
+        """`tables`: the table, and the one of its late rows, where they go there."""
+        self._settings, self._tables, self._schemas, self._found = settings, tables, schemas, found
         self._progress, self._s3, self._bucket_columns = progress, s3, tuple(bucket_columns)
+        self._bucketer = bucketers.build(settings.bucket)
         self._only_topic = settings.topics[0] if len(settings.topics) == 1 else None
         self.bytes_per_row: float = _BYTES_PER_ROW_GUESS
         self._record_bytes: float | None = None  # mean of the last batch
@@ -69,7 +76,20 @@ class Tasks:
                 return report
             self._schemas.learn(report.unknown_schemas)
             self._progress.admitted(self._schemas.plan.schemas)
-            self._table.grow(list(self._schemas.columns()), frozen.epoch)  # before any file has them
+            self.grow(frozen.epoch)
+
+    def closed_between(self, report: Report, before: datetime | None, after: datetime | None) -> set[BucketKey]:
+        """Return the buckets of a report that are closed by `after`, and were not by `before`: their rows are late."""
+        spans = {file.bucket: interval(self._bucketer, file.bucket) for file in report.files}
+        ends = {bucket: span[1] for bucket, span in spans.items() if span is not None}
+        return {bucket for bucket, end in ends.items() if is_closed(end, after) and not is_closed(end, before)}
+
+    def grow(self, epoch: int) -> None:
+        """Give the tables the columns that rows have by now, before any file has them. Raises as `Table.grow` does."""
+        table, *late = self._tables
+        table.grow(list(self._schemas.columns()), epoch)
+        for one in late:
+            one.grow(list(self._schemas.columns()))
 
     def _plan(self, frozen: Frozen) -> task.TaskPlan:
         settings = self._settings
@@ -82,5 +102,8 @@ class Tasks:
             prefix=f"{frozen.epoch:06d}", budget=settings.memory.buffer,
             target_file_size=settings.roll.target_file_size,
             topic=self._only_topic, entropy_bits=settings.table.entropy_bits,
-            hidden=self._table.hidden, s3=self._s3,
+            hidden=self._tables[0].hidden, s3=self._s3,
+            closed_until=frozen.closed_until if settings.seal.enabled and isinstance(self._bucketer, Timed) else None,
+            late=settings.seal.late,
+            late_table=settings.late_table,
         )  # fmt: skip

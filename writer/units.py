@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainSerializer
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 _QUANTITY = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*$")
 _MILLISECONDS = {
     "ms": 1, "s": 1_000, "sec": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000,
@@ -49,6 +51,13 @@ def show_shift(value: timedelta) -> str:
     return f"{'-' if value < timedelta(0) else '+'}{show_duration(abs(value))}"
 
 
+def slack(text: Any) -> timedelta:
+    """Read a duration that may be zero: `0 s`."""
+    if text == timedelta(0) or (isinstance(text, str) and _quantity(text, _MILLISECONDS, "0 s") == 0):
+        return timedelta(0)
+    return duration(text)
+
+
 def size(text: Any) -> int:
     """Read `64 MiB`, `1 GB` as bytes. Raises ValueError without a unit or at zero."""
     value = int(_quantity(text, _BYTES, "128 MiB"))
@@ -59,6 +68,8 @@ def size(text: Any) -> int:
 
 def show_duration(value: timedelta) -> str:
     """Write a duration in the largest unit that divides it."""
+    if not value:
+        return "0 s"
     milliseconds = value / timedelta(milliseconds=1)
     for unit in ("d", "h", "min", "s"):
         if milliseconds % _MILLISECONDS[unit] == 0:
@@ -75,6 +86,17 @@ def show_size(value: float) -> str:
     return f"{value:.1f} GiB"
 
 
+def instant(microseconds: int) -> datetime:
+    """Return the instant so many microseconds after the beginning of 1970."""
+    return _EPOCH + timedelta(microseconds=microseconds)
+
+
+def microseconds(at: datetime) -> int:
+    """Return an instant as microseconds since 1970."""
+    return (at - _EPOCH) // _MICROSECOND
+
+
 Duration = Annotated[timedelta, BeforeValidator(duration), PlainSerializer(show_duration, return_type=str)]
 Shift = Annotated[timedelta, BeforeValidator(shift), PlainSerializer(show_shift, return_type=str)]
+Slack = Annotated[timedelta, BeforeValidator(slack), PlainSerializer(show_duration, return_type=str)]
 Size = Annotated[int, BeforeValidator(size), PlainSerializer(show_size, return_type=str)]

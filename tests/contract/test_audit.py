@@ -1,6 +1,7 @@
 """The audit proves an account from the lake alone, and finds what is wrong with it."""
 
 import json
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import unquote
@@ -19,7 +20,7 @@ from writer.ledger.audit import Audit, audit
 from writer.ledger.book import FOLDER
 from writer.ledger.letters import Selection
 from writer.ledger.replay import Replaying
-from writer.tables.base import Adoption, Gap, Part, Range
+from writer.tables.base import Adoption, Closing, Gap, Part, Range
 
 OLD = NOW - timedelta(days=400)
 P0 = Part("clicks", 1, 0)
@@ -63,13 +64,44 @@ def test_what_was_carried_adds_up(driver, deep):
     found = audited(driver, deep=deep)
     assert found.adds_up, said(found)
     one, two = found.statement.lines
-    assert one.outcomes == {"read": 60, "rows": 42, "tombstones": 6, "dead_letters": 6, "quarantined": 6}
-    assert two.outcomes == {"read": 10, "rows": 7, "tombstones": 1, "dead_letters": 1, "quarantined": 1}
+    assert one.outcomes == {"read": 60, "rows": 42, "late": 0, "tombstones": 6, "dead_letters": 6, "quarantined": 6}
+    assert two.outcomes == {"read": 10, "rows": 7, "late": 0, "tombstones": 1, "dead_letters": 1, "quarantined": 1}
     if deep:
         there = found.found[one.part]
         assert (there.rows, there.letters, there.distinct, there.nowhere_offsets) == (
             42, {"dead_letter": 6, "quarantined": 6}, 54, 6,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("die", ["", "after_commit"], ids=["applied", "waiting for redo"])
+@pytest.mark.parametrize("policy", ["reopen", "late_table", "dead_letter"])
+@pytest.mark.parametrize("form", ["delta", "parquet"])
+def test_late_rows_add_up_wherever_they_go(tmp_path, form, policy, die):
+    driver = Driver(tmp_path, form, seal={"late": policy})
+    driver.start(1)
+    driver.carry([log(mixed(0, 20))], {0: 20})
+    driver.table.close(driver.table.snapshot(), Closing("c", NOW + timedelta(days=1), {"reason": "command"}))
+    with pytest.raises(Died) if die else nullcontext():
+        driver.carry([log(mixed(20, 40))], {0: 40}, die=die)
+    found = audited(driver)
+    assert found.adds_up, said(found)
+    (line,) = found.statement.lines
+    late = {"rows": 28, "late": 0, "dead_letters": 4}
+    moved = {"reopen": late, "late_table": {**late, "rows": 14, "late": 14}}.get(
+        policy, {**late, "rows": 14, "dead_letters": 18}
+    )
+    assert line.outcomes == {"read": 40, "tombstones": 4, "quarantined": 4, **moved}
+    assert (found.found[line.part].distinct, bool(found.waiting)) == (36, bool(die))
+
+
+def test_a_late_row_that_is_gone_is_found(tmp_path):
+    driver = Driver(tmp_path, seal={"late": "late_table"})
+    driver.start(1)
+    driver.table.close(driver.table.snapshot(), Closing("c", NOW + timedelta(days=1), {"reason": "command"}))
+    driver.carry([log({at: event(at) for at in range(10)})], {0: 10})
+    assert audited(driver).adds_up
+    DeltaTable(driver.settings.late_place).delete("_offset = 3")
+    assert "the files hold 9 late rows, the account has 10" in said(audited(driver))
 
 
 def test_a_table_without_commits_adds_up(driver):

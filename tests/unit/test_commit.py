@@ -149,8 +149,12 @@ def report_of(**counts: Counts) -> Report:
     return Report(counts={names[name]: count for name, count in counts.items()})
 
 
-def assembled(report: Report, *committing: Range):
-    return batch(report, list(committing), epoch=3, settled=11, dead_letters="/dead", facts={"run": "r1"})
+def assembled(report: Report, *committing: Range, seen=None, closed_until=None):
+    side = {"/dead": report.dead_letter_files, "/late": report.late_files}
+    return batch(
+        report, list(committing), epoch=3, settled=11, side=side, seen=seen or {}, closed_until=closed_until,
+        facts={"run": "r1"},
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("first", "last"), [(4, 6), (5, 9), (0, 20), (9, 9)])
@@ -179,8 +183,8 @@ def test_the_facts_account_for_every_range():
     done = assembled(report, Range(PARTS[A], 5, 15), Range(PARTS[C], 0, 0))
     assert (done.epoch, done.settled, done.files) == (3, 11, report.files)
     assert done.side_files == {"/dead": report.dead_letter_files}
-    nothing = {"read": 0, "rows": 0, "tombstones": 0, "dead_letters": 0, "quarantined": 0}
-    clicks = {"read": 10, "rows": 5, "tombstones": 1, "dead_letters": 3, "quarantined": 1}
+    nothing = {"read": 0, "rows": 0, "late": 0, "tombstones": 0, "dead_letters": 0, "quarantined": 0}
+    clicks = {"read": 10, "rows": 5, "late": 0, "tombstones": 1, "dead_letters": 3, "quarantined": 1}
     assert done.facts == {
         "run": "r1",
         "ranges": [
@@ -199,6 +203,10 @@ def test_the_facts_account_for_every_range():
         "seconds": {"decode": 0.123},
         "spilled_bytes": 17,
         "time_unit": "ms",
+        "late": {"behind": [0] * 12, "beyond": [0] * 12, "buckets": []},
+        "late_files": 0,
+        "late_bytes": 0,
+        "closed_until": None,
     }
 
 
@@ -206,6 +214,23 @@ def test_a_commit_without_files_has_no_times_and_no_side_files():
     done = assembled(Report(), Range(PARTS[A], 5, 9))
     assert (done.facts["event_time_min"], done.facts["event_time_max"], done.facts["rows"]) == (None, None, 0)
     assert done.side_files == {}
+
+
+def test_a_commit_says_how_far_its_parts_came_where_that_is_further():
+    report = report_of(a=Counts(read=4, rows=4, offset_min=5, offset_max=8, spans=[(5, 9)], seen=70), c=Counts(seen=9))
+    ranges = [Range(PARTS[A], 5, 9), Range(PARTS[C], 0, 0)]
+    assert assembled(report, *ranges).seen == {PARTS[A]: 70, PARTS[C]: 9}
+    assert assembled(report, *ranges, seen={PARTS[A]: 70, PARTS[C]: 8}).seen == {PARTS[C]: 9}
+
+
+def test_late_rows_ride_along_to_their_table():
+    report = report_of(a=Counts(read=5, late=5, offset_min=5, offset_max=9, spans=[(5, 10)]))
+    report.late_files = [staged(5)]
+    done = assembled(report, Range(PARTS[A], 5, 10), closed_until=NOON)
+    assert done.side_files == {"/late": report.late_files}
+    assert (done.facts["late_files"], done.facts["late_bytes"]) == (1, 500)
+    assert (done.closed_until, done.facts["closed_until"]) == (NOON, NOON.isoformat())
+    assert done.facts["ranges"][0]["late"] == 5
 
 
 def test_every_commit_has_an_id_of_its_own():
@@ -246,7 +271,7 @@ def test_the_totals_of_commits_add_up():
         {"ranges": []},
         {"ranges": [{"read": 4, "rows": 3, "quarantined": 1}]},
     ]
-    assert totals(facts) == {"read": 10, "rows": 6, "dead_letters": 2, "quarantined": 1, "tombstones": 1}
+    assert totals(facts) == {"read": 10, "rows": 6, "late": 0, "dead_letters": 2, "quarantined": 1, "tombstones": 1}
 
 
 @pytest.mark.parametrize(

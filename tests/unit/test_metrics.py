@@ -75,8 +75,8 @@ def test_every_label_is_of_the_catalogue_and_none_is_a_bucket_or_an_offset(board
             name = re.sub(r"_(bucket|sum|count)$", "", sample.name) if family.type == "histogram" else sample.name
             assert set(sample.labels) - {"le"} == labels[name], sample
     assert {label for names in labels.values() for label in names} == {
-        "pipeline", "topic", "partition", "outcome", "reason", "room", "phase", "decoder", "cause", "version",
-        "python",
+        "pipeline", "topic", "partition", "outcome", "reason", "room", "phase", "decoder", "cause", "version", "state",
+        "python", "kind",
     }  # fmt: skip
 
 
@@ -116,7 +116,7 @@ def test_values_are_those_of_the_pipeline(board):
     assert found["headrace_retention_headroom_seconds", "0", "clicks"] == pytest.approx(3600 - 19.9)
     assert ("headrace_retention_headroom_seconds", "1", "clicks") not in found, "nothing waits there"
     assert found["headrace_retention_headroom_rows", "1", "clicks"] == 40
-    assert found["headrace_watermark_delay_seconds",] == 3600
+    assert found["headrace_newest_event_age_seconds",] == 3600
     assert found["headrace_commits_total", "size"] == 1
     assert found["headrace_room_cpu_seconds_total", "decode"] == 0.5
     assert found["headrace_open_buckets",] == 2
@@ -128,7 +128,7 @@ def test_values_are_those_of_the_pipeline(board):
 def test_outcomes_are_there_from_the_beginning_so_that_a_rate_can_be_taken():
     found = scraped({"clicks": Progress("clicks")})
     assert [key[1] for key in found if key[0] == "headrace_records_total"] == [
-        "rows", "dead_letters", "quarantined", "tombstones",
+        "rows", "late", "dead_letters", "quarantined", "tombstones",
     ]  # fmt: skip
     assert sum(value for key, value in found.items() if key[0] == "headrace_records_total") == 0
 

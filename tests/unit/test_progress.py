@@ -123,7 +123,14 @@ def test_a_commit_moves_the_frontier_the_totals_and_the_buckets(progress, clock)
     assert view.buckets == 2
     assert [commit.version for commit in view.commits] == [8, 7]
     assert view.committed_at == view.commits[0].at == NOON + timedelta(seconds=clock.seconds)
-    assert view.totals.records == {"read": 18, "rows": 12, "dead_letters": 4, "quarantined": 2, "tombstones": 0}
+    assert view.totals.records == {
+        "read": 18,
+        "rows": 12,
+        "late": 0,
+        "dead_letters": 4,
+        "quarantined": 2,
+        "tombstones": 0,
+    }
     assert view.totals.rooms == {"decode": 1.0, "stage": 0.5}
     assert (view.totals.files, view.totals.bytes, view.totals.offsets_without_records) == (4, 1200, 2)
     assert view.totals.commits == {"size": 2}

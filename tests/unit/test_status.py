@@ -110,7 +110,7 @@ def test_the_lake_tells_frontier_commits_and_sums_since_the_last_start(config, w
     assert found["totals"]["commits"] == {"size": 1, "timeout": 1}
     assert [p["frontier"] for p in found["lag"]["partitions"]] == [350, 0]
     assert found["lag"]["offsets"] == 650 + 1_000
-    assert found["watermark_delay_seconds"] == 3600
+    assert found["event_time_newest_age_seconds"] == 3600
 
 
 def test_gaps_are_shown_for_the_life_of_the_table(config, written):

@@ -11,7 +11,6 @@ from writer.ledger.chapter import Chapter, Removal, chapters
 from writer.ledger.deep import DataFile, Found, Shelf, count
 from writer.ledger.statement import Line, Problem, Statement, state
 from writer.rooms.report import Span
-from writer.stores.base import Store
 from writer.tables.base import Part
 from writer.tables.entry import landed, said
 from writer.tables.formats import main_table, side_table
@@ -21,9 +20,10 @@ from writer.tables.table import PipelineTable
 
 @dataclass(frozen=True)
 class Waiting:
-    """Dead letters that the main table's log lists, and redo has not applied yet."""
+    """Dead letters and late rows that the main table's log lists, and redo has not applied yet."""
 
     files: Sequence[DataFile]
+    late: Sequence[DataFile]
     without: Mapping[Part, Sequence[Span]]  # letters that replays made rows
     withdrawn: int
     commits: int
@@ -69,13 +69,17 @@ def audit(config: Config, pipeline: str, *, since: int | datetime | None, deep: 
         raise HeadraceError(f"pipeline {pipeline!r} has no table at {location} yet. `headrace run` makes it.")
     # The letters first: what they are by now, the main table's log says by then.
     letters, aside_history = told(side, pipeline) if side.exists() else (None, [])
+    lates = side_table(pipeline, config, settings.late_place)
+    late = lates.snapshot() if lates.exists() else None
     snapshot, history = told(main, pipeline)
     chosen, floor = _chosen(history, since)
     statement = state(chosen, snapshot.parts(), snapshot.version, floor)
-    applied = max(letters.applied if letters else -1, snapshot.settled)
-    waiting = _waiting(main, applied, snapshot.version, dead_letters)
+    applied = {dead_letters: letters, settings.late_place: late}
+    places = [(place, max(one.applied if one else -1, snapshot.settled)) for place, one in applied.items()]
+    waiting = _waiting(main, snapshot.version, *places)
     ours = main.files(snapshot.version)
     aside = [] if letters is None else side.files(letters.version)
+    set_aside = [*([] if late is None else lates.files(late.version)), *waiting.late]
     taken = [removal for one in aside_history for removal in one.removals]
     problems = [*statement.problems, *_unsaid(statement.removals, location), *_unsaid(taken, dead_letters)]
     problems += [Problem(f"{text} in {dead_letters}") for one in aside_history for text in one.strange]
@@ -84,10 +88,16 @@ def audit(config: Config, pipeline: str, *, since: int | datetime | None, deep: 
     if floor < 0:
         expected = statement.total("dead_letters") + statement.total("quarantined") - letters_removed
         problems += _totals("rows", ours, statement.total("rows") - rows_removed, 0)
+        problems += _totals("late rows", set_aside, statement.total("late"), 0)
         problems += _totals("dead letters", [*aside, *waiting.files], expected, waiting.withdrawn)
     found: dict[Part, Found] = {}
     if deep:
-        found = _counted(main.store, side.store, ours, aside, waiting, statement, below_is_known=floor >= 0)
+        shelves = [
+            Shelf(main.store, ours), Shelf(lates.store, set_aside),
+            Shelf(side.store, aside, letters=True, without=waiting.without),
+            Shelf(side.store, waiting.files, letters=True),
+        ]  # fmt: skip
+        found = _counted(shelves, statement, below_is_known=floor >= 0)
         known = {line.part: line for line in statement.lines}
         problems += _compared(known, found, rows_removed, letters_removed, exact=floor < 0)
     return Audit(statement, found, tuple(problems), waiting.commits, rows_taken, letters_taken)
@@ -115,16 +125,25 @@ def _chosen(history: Sequence[Chapter], since: int | datetime | None) -> tuple[l
     return kept, floor
 
 
-def _waiting(main: PipelineTable, since: int, version: int, dead_letters: str) -> Waiting:
+def _waiting(main: PipelineTable, version: int, letters: tuple[str, int], late: tuple[str, int]) -> Waiting:
+    """Find what redo has still to do for the tables at these places, after the versions that they have."""
+    since = min(letters[1], late[1])
     entries = ((n, said(actions)[1]) for n, actions in main.entries(since) if n <= version)
-    pending = [one for n, about in entries if (one := landed(n, about)) and (one.side_files or one.withdrawn)]
-    files = [f for one in pending for f in one.side_files.get(dead_letters, ())]
+    listed = [one for n, about in entries if (one := landed(n, about)) and (one.side_files or one.withdrawn)]
+    files, rows = (
+        [DataFile(f.path, f.rows) for one in listed if one.version > at for f in one.side_files.get(place, ())]
+        for place, at in (letters, late)
+    )
     without: dict[Part, list[Span]] = {}
-    for one in pending:
-        for part, spans in one.withdrawn.get(dead_letters, {}).items():
+    for one in listed:
+        for part, spans in one.withdrawn.get(letters[0], {}).items() if one.version > letters[1] else ():
             without.setdefault(part, []).extend(spans)
     withdrawn = sum(end - start for spans in without.values() for start, end in spans)
-    return Waiting([DataFile(file.path, file.rows) for file in files], without, withdrawn, len(pending))
+    pending = sum(
+        any(one.version > at and (place in one.side_files or place in one.withdrawn) for place, at in (letters, late))
+        for one in listed
+    )
+    return Waiting(files, rows, without, withdrawn, pending)
 
 
 def _by_operation(removals: Sequence[Removal]) -> dict[str, int]:
@@ -152,17 +171,9 @@ def _totals(noun: str, files: Sequence[DataFile], expected: int, withdrawn: int)
     return [] if there == expected else [Problem(f"the files hold {there:,} {noun}, the account has {expected:,}")]
 
 
-def _counted(
-    main: Store, side: Store, ours: Sequence[DataFile], letters: Sequence[DataFile], waiting: Waiting,
-    statement: Statement, *, below_is_known: bool,
-) -> dict[Part, Found]:  # fmt: skip
+def _counted(shelves: Sequence[Shelf], statement: Statement, *, below_is_known: bool) -> dict[Part, Found]:
     ranges = {line.part: (line.start, line.end) for line in statement.lines}
     gaps = {line.part: line.gaps for line in statement.lines if line.gaps}
-    shelves = [
-        Shelf(main, ours),
-        Shelf(side, letters, letters=True, without=waiting.without),
-        Shelf(side, waiting.files, letters=True),
-    ]
     try:
         return count(shelves, ranges, gaps, below_is_known=below_is_known)
     except FileNotFoundError as error:
@@ -188,7 +199,10 @@ def _compared(
             continue
         if there.twice:
             problems.append(Problem("offsets are there more than once", part, tuple(there.twice)))
-        rows, letters = line.outcomes["rows"] - there.rows, line.letters - sum(there.letters.values())
+        rows, letters = (
+            line.outcomes["rows"] + line.outcomes["late"] - there.rows,
+            line.letters - sum(there.letters.values()),
+        )
         rows_short, letters_short = rows_short + rows, letters_short + letters
         if rows > 0 or letters > 0:
             short.append(Problem(_missing(line, there, rows, letters), part, tuple(there.nowhere)))

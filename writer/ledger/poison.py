@@ -10,13 +10,15 @@ _REASONS_SHOWN = 3
 
 
 def check(
-    pipeline: str, counts: Mapping[Source, Counts], poison: Iterable[Poison], *, share_max: float, records_min: int
-) -> None:
+    pipeline: str, counts: Mapping[Source, Counts], poison: Iterable[Poison], *, share_max: float, records_min: int,
+    late: int = 0,
+) -> None:  # fmt: skip
     """Raise LimitReached when over `share_max` of the records with a value, and `records_min` of them, are poison.
 
-    Poison: dead letters and quarantined records. Below `records_min` a share says nothing.
+    Poison: dead letters and quarantined records, but not the `late` of them, which only came after their bucket was
+    closed. Below `records_min` a share says nothing.
     """
-    bad = sum(c.dead_letters + c.quarantined for c in counts.values())
+    bad = sum(c.dead_letters + c.quarantined for c in counts.values()) - late
     valued = sum(c.read - c.tombstones for c in counts.values())
     if bad < records_min or bad <= share_max * valued:
         return

@@ -23,7 +23,7 @@ from writer.errors import ConfigError, HeadraceError
 from writer.ledger.letters import Selection, as_read, places, read
 from writer.registry import SchemaSource
 from writer.rooms import task
-from writer.rooms.columnar import StagedFile, open_file, staged_name
+from writer.rooms.columnar import StagedFile, open_file
 from writer.rooms.deadletters import DEAD_LETTERS
 from writer.rooms.plan import PROVENANCE
 from writer.rooms.report import Report, Span, joined
@@ -196,12 +196,8 @@ class Replaying:
 
     def _discard(self, rounds: Sequence[_Round]) -> None:
         """Remove what was staged and will not be committed; what stays is an orphan."""
-        for table, files in (
-            (self._main, [f for one in rounds for f in one.report.files]),
-            (self._letters, [f for one in rounds for f in one.report.dead_letter_files]),
-        ):
-            for file in files:
-                table.store.delete(staged_name(file.path) if table.hidden else file.path)
+        self._main.discard(f for one in rounds for f in one.report.files)
+        self._letters.discard(f for one in rounds for f in one.report.dead_letter_files)
 
 
 def _moves(

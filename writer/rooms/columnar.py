@@ -4,6 +4,7 @@ Names are unique per attempt: the file of a task that was presumed dead is an or
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -204,6 +205,12 @@ def _leaves(schema: pa.Schema) -> list[str]:
 def _by_source(rows: pa.Table) -> dict[tuple[str, int], int]:
     counted = rows.group_by(["_topic", "_partition"], use_threads=False).aggregate([([], "count_all")]).to_pydict()
     return dict(zip(zip(counted["_topic"], counted["_partition"], strict=True), counted["count_all"], strict=True))
+
+
+def bucket_folder(columns: Sequence[str], key: BucketKey, *, hive: bool) -> str:
+    """Return the folders of a bucket below its table, without entropy; `hive`: named as readers take values from."""
+    folder = hive_folder if hive else _folder
+    return "/".join(folder(column, value) for column, value in zip(columns, key, strict=True))
 
 
 def _folder(column: str, value: str | None) -> str:

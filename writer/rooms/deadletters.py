@@ -21,7 +21,7 @@ DEAD_LETTERS = pa.schema(
         pa.field("key", pa.binary()),
         pa.field("value", pa.binary()),
         pa.field("schema_id", pa.int64()),
-        pa.field("outcome", pa.string()),  # dead_letter: not decodable; quarantined: its time is not believable
+        pa.field("outcome", pa.string()),  # dead_letter: no row, or late; quarantined: its time is not believable
         pa.field("error", pa.string()),
         pa.field("headers", HEADERS),  # where the wire format needs them: an id may stand there
     ]

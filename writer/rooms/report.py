@@ -7,10 +7,11 @@ from datetime import datetime
 from typing import Any
 
 from writer.rooms.columnar import StagedFile
+from writer.rooms.late import Lateness
 
 Source = tuple[str, int]  # topic, partition
 Span = tuple[int, int]  # offsets [start, end), one record at each
-EXITS = ("rows", "tombstones", "dead_letters", "quarantined")  # what a record that was read may become
+EXITS = ("rows", "late", "tombstones", "dead_letters", "quarantined")  # what a record that was read may become
 SPANS_MAX = 2048  # of a partition in one task that are remembered; more only where a log is full of holes
 
 
@@ -26,6 +27,8 @@ class Counts:
     quarantined: int = 0
     offset_min: int | None = None
     offset_max: int | None = None
+    late: int = 0  # rows of closed buckets that went to the late table
+    seen: int | None = field(default=None, compare=False)  # how far its rows came, as microseconds since 1970
     spans: list[Span] = field(default_factory=list, compare=False)  # where the records read stand
     spans_whole: bool = field(default=True, compare=False)  # False: there are more than SPANS_MAX
 
@@ -33,8 +36,9 @@ class Counts:
         """Add the counts of another task for the same partition."""
         added = {name: getattr(self, name) + getattr(other, name) for name in ("read", "skipped", *EXITS)}
         offsets = [o for c in (self, other) for o in (c.offset_min, c.offset_max) if o is not None]
+        seen = max((c.seen for c in (self, other) if c.seen is not None), default=None)
         return Counts(
-            **added, offset_min=min(offsets, default=None), offset_max=max(offsets, default=None),
+            **added, seen=seen, offset_min=min(offsets, default=None), offset_max=max(offsets, default=None),
             spans=joined([*self.spans, *other.spans]), spans_whole=self.spans_whole and other.spans_whole,
         )  # fmt: skip
 
@@ -55,7 +59,7 @@ class Counts:
 
     def balanced(self) -> bool:
         """Every record read has one outcome."""
-        return self.read == self.rows + self.tombstones + self.dead_letters + self.quarantined
+        return bool(self.read == sum(getattr(self, name) for name in EXITS))
 
 
 def joined(spans: Iterable[Span]) -> list[Span]:
@@ -85,6 +89,8 @@ class Report:
 
     files: list[StagedFile] = field(default_factory=list)
     dead_letter_files: list[StagedFile] = field(default_factory=list)
+    late_files: list[StagedFile] = field(default_factory=list)  # of the late table
+    late: Lateness = field(default_factory=Lateness)
     counts: dict[Source, Counts] = field(default_factory=dict)
     unknown_schemas: set[int] = field(default_factory=set)
     seconds: dict[str, float] = field(default_factory=dict)  # processor seconds by room
@@ -101,6 +107,8 @@ class Report:
             {
                 "files": [file_to_json(file) for file in self.files],
                 "dead_letter_files": [file_to_json(file) for file in self.dead_letter_files],
+                "late_files": [file_to_json(file) for file in self.late_files],
+                "late": self.late.to_json(),
                 "counts": [[*source, vars(counts)] for source, counts in self.counts.items()],
                 "unknown_schemas": sorted(self.unknown_schemas),
                 "seconds": self.seconds,
@@ -119,6 +127,8 @@ class Report:
         return cls(
             files=[file_from_json(file) for file in raw["files"]],
             dead_letter_files=[file_from_json(file) for file in raw["dead_letter_files"]],
+            late_files=[file_from_json(file) for file in raw["late_files"]],
+            late=Lateness.from_json(raw["late"]),
             counts={(topic, partition): _counts(counts) for topic, partition, counts in raw["counts"]},
             unknown_schemas=set(raw["unknown_schemas"]),
             seconds=raw["seconds"],

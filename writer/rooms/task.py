@@ -1,7 +1,7 @@
 """One task of a micro-batch: Arrow batches of Kafka records in, staged files and counts out. No Spark in here.
 
 The rooms in order: skip, split by schema, decode, conform, assign, stage, columnar, report. What a task must decide the
-same way when it is retried (now, frontier, schema plan) comes with the plan, frozen by the driver.
+same way when it is retried (now, frontier, schema plan, what is closed) comes with the plan, frozen by the driver.
 """
 
 import os
@@ -10,7 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -21,11 +21,12 @@ import bucketers
 from bucketers.arrays import contiguous
 from writer import faults
 from writer.rooms import avro
-from writer.rooms.assign import TimeRule, assign
+from writer.rooms.assign import Assigned, TimeRule, assign
 from writer.rooms.columnar import Destination
 from writer.rooms.conform import conform
 from writer.rooms.deadletters import DeadLetterFile, incarnation_column
 from writer.rooms.decode import decode
+from writer.rooms.late import Late, LatePolicy, follow, late, late_reasons
 from writer.rooms.native import NativeDecoder
 from writer.rooms.plan import Rejected, SchemaPlan, WriterSchema
 from writer.rooms.report import SPANS_MAX, Counts, Report, Source, Span
@@ -59,6 +60,9 @@ class TaskPlan:
     hidden: bool = False  # files wait for their commit where readers do not look
     s3: S3Settings | None = None
     wire: Wire = CONFLUENT
+    closed_until: datetime | None = None  # rows of buckets that end by then are late; None: no row is
+    late: LatePolicy = "reopen"
+    late_table: str | None = None  # location
 
 
 def run(batches: Iterator[pa.RecordBatch], plan: TaskPlan) -> Iterator[pa.RecordBatch]:
@@ -96,6 +100,7 @@ class Task:
         )  # fmt: skip
         self._scratch = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
         self._stage = Stage(destination, budget=plan.budget, scratch=self._scratch)
+        self._late_stage: Stage | None = None  # until a row goes to the late table
         letters = Destination(
             store_at(plan.dead_letters, plan.s3), (), plan.prefix, plan.target_file_size, hidden=plan.hidden
         )
@@ -140,10 +145,14 @@ class Task:
             return report
         with self._clock("columnar"):
             report.files = self._stage.finish()
+            report.late_files = self._late_stage.finish() if self._late_stage else []
             report.dead_letter_files = self._dead.finish()
         for file in report.files:
             for source, rows in file.rows_by_source.items():
                 self._counts[source].rows += rows
+        for file in report.late_files:
+            for source, rows in file.rows_by_source.items():
+                self._counts[source].late += rows
         for (source, outcome), rows in self._dead.counts.items():
             setattr(self._counts[source], outcome, getattr(self._counts[source], outcome) + rows)
         report.poison = self._dead.poison()
@@ -155,6 +164,8 @@ class Task:
     def abandon(self) -> None:
         """Remove what was staged."""
         self._stage.abandon()
+        if self._late_stage:
+            self._late_stage.abandon()
         self._dead.abandon()
 
     def _decode_to_stage(self, group: pa.Table, schema_id: int, known: WriterSchema) -> None:
@@ -175,7 +186,44 @@ class Task:
             self._dead.add(_at(group, reasons), schema_id, _reasons(reasons), outcome="quarantined")
             group = group.filter(assigned.kept)
         with self._clock("stage"):
-            self._stage.add(_with_provenance(assigned.rows, group, plan), assigned.event_time, assigned.buckets)
+            rows = _with_provenance(assigned.rows, group, plan)
+            for source, newest in follow(rows, assigned.event_time, plan.now, self._report.late).items():
+                counts = self._counts[source]
+                counts.seen = newest if counts.seen is None else max(counts.seen, newest)
+            if (found := late(assigned.buckets, plan.closed_until)) is not None:
+                rows, assigned = self._set_aside(found, rows, assigned, group, schema_id)
+            self._stage.add(rows, assigned.event_time, assigned.buckets)
+
+    def _set_aside(
+        self, found: Late, rows: pa.Table, assigned: Assigned, group: pa.Table, schema_id: int
+    ) -> tuple[pa.Table, Assigned]:
+        """Count the late rows, and do with them as the policy says (cold: late rows are few). Returns the others."""
+        plan = self._plan
+        assert plan.closed_until is not None
+        self._report.late.add(found, plan.closed_until, join=plan.late == "reopen")
+        if plan.late == "reopen":
+            return rows, assigned
+        codes, times, on_time = assigned.buckets.codes, assigned.event_time, pc.invert(found.rows)
+        if plan.late == "dead_letter":
+            why = late_reasons(times.filter(found.rows), plan.time_rule.field, plan.closed_until)
+            self._dead.add(group.filter(found.rows), schema_id, why.__getitem__)
+        else:
+            mine = replace(assigned.buckets, codes=codes.filter(found.rows))
+            self._lates().add(rows.filter(found.rows), times.filter(found.rows), mine)
+        kept = replace(assigned.buckets, codes=codes.filter(on_time))
+        rows = rows.filter(on_time)
+        return rows, replace(assigned, rows=rows, event_time=times.filter(on_time), buckets=kept)
+
+    def _lates(self) -> Stage:
+        plan = self._plan
+        assert plan.late_table is not None, "the policy names a late table"
+        if self._late_stage is None:
+            place = Destination(
+                store_at(plan.late_table, plan.s3), plan.bucket_columns, plan.prefix, plan.target_file_size,
+                hidden=plan.hidden,
+            )  # fmt: skip
+            self._late_stage = Stage(place, budget=plan.budget // 4, scratch=self._scratch)
+        return self._late_stage
 
     def _decoder(self, schema_id: int, known: WriterSchema) -> tuple[NativeDecoder | None, SingleDecoder]:
         if schema_id not in self._decoders:

@@ -19,7 +19,10 @@ from writer.surface.screen import show
 from writer.surface.words import plural
 from writer.tables.base import Part
 
-_WORDS = {"rows": "rows", "tombstones": "tombstones", "dead_letters": "dead letters", "quarantined": "quarantined"}
+_WORDS = {
+    "rows": "rows", "late": "late rows", "tombstones": "tombstones", "dead_letters": "dead letters",
+    "quarantined": "quarantined",
+}  # fmt: skip
 _SPANS_SHOWN = 5  # of a problem, for a person
 
 
@@ -153,7 +156,7 @@ def _columns(one: Audit, *, deep: bool) -> Mapping[str, list[int]]:
         there = [one.found[line.part] for line in lines]
         found["in files"] = [f.rows + sum(f.letters.values()) for f in there]
         if one.rows_removed or one.letters_removed:
-            kept = [line.outcomes["rows"] + line.letters for line in lines]
+            kept = [line.outcomes["rows"] + line.outcomes["late"] + line.letters for line in lines]
             found["removed"] = [should - is_ for should, is_ in zip(kept, found["in files"], strict=True)]
     always = ("to", "read", "rows", "in files")
     return {title: cells for title, cells in found.items() if title in always or any(cells)}

@@ -6,7 +6,9 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from writer.lag import Lag, arrival_rate, lags
+from writer.lives import Lives
 from writer.progress import OUTCOMES, Batch, Commit, Logs, Totals, View
+from writer.rooms.late import BOUNDS_S
 from writer.surface.words import iso
 
 Source = Literal["driver", "lake"]
@@ -42,9 +44,13 @@ def _described(view: View, now: datetime, source: Source) -> dict[str, Any]:
         "totals": _totals(view.totals, view.since),
         "buckets": view.buckets,
         "event_time_newest": None if view.event_time_newest is None else iso(view.event_time_newest),
-        "watermark_delay_seconds": None
-        if view.event_time_newest is None
-        else _rounded((now - view.event_time_newest).total_seconds()),
+        "event_time_newest_age_seconds": _behind(view.event_time_newest, now),
+        "seals": None if view.lives is None else buckets(view.lives, now),
+        "lateness": {
+            "bounds_seconds": list(BOUNDS_S),
+            "behind": view.totals.late.behind,
+            "beyond": view.totals.late.beyond,
+        },
         "schemas": dict(view.schemas),
         "mirror_failures": view.mirror_failures,
         "gaps": {
@@ -54,6 +60,26 @@ def _described(view: View, now: datetime, source: Source) -> dict[str, Any]:
         },
         "restarts": view.restarts,
     }
+
+
+def buckets(lives: Lives, now: datetime) -> dict[str, Any]:
+    """Describe how the buckets are as JSON values."""
+    mark = lives.watermark
+    held = mark.held_by
+    return {
+        "at": iso(lives.at),
+        "watermark": None if mark.instant is None else iso(mark.instant),
+        "watermark_delay_seconds": _behind(mark.instant, now),
+        "held_by": None if held is None else {"topic": held.topic, "partition": held.partition},
+        "idle": [{"topic": part.topic, "partition": part.partition} for part in mark.idle],
+        "closed_until": None if lives.closed_until is None else iso(lives.closed_until),
+        "open": lives.open, "closed": lives.closed, "reopened": lives.reopened,
+        "next": None if lives.next is None else {"bucket": lives.next[0], "ends": iso(lives.next[1])},
+        "blocked": [{"bucket": bucket, "because": why} for bucket, why in lives.blocked],
+        "sealed": lives.sealed, "resealed": lives.resealed,
+        "last": None if lives.last is None else lives.last.to_json(),
+        "trouble": [{"step": step, "because": why} for step, why in lives.trouble],
+    }  # fmt: skip
 
 
 def ticket(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,6 +161,11 @@ def _totals(totals: Totals, since: datetime) -> dict[str, Any]:
         "offsets_without_records": totals.offsets_without_records,
         "room_cpu_seconds": {room: round(seconds, 3) for room, seconds in totals.rooms.items()},
     }  # fmt: skip
+
+
+def _behind(at: datetime | None, now: datetime) -> float | None:
+    """Seconds since then; below zero when it is still to come."""
+    return None if at is None else _rounded((now - at).total_seconds())
 
 
 def _age(at: datetime | None, now: datetime) -> float | None:

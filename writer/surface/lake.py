@@ -11,10 +11,13 @@ from writer.errors import HeadraceError
 from writer.frontier import number
 from writer.kafka import Cluster
 from writer.lag import RATE_WINDOW, listen, settle
+from writer.lives import Lives
 from writer.progress import COMMITS_KEPT, Commit, Logs, Sample, Seen, Totals, View, event_time_newest
 from writer.rooms.report import Source
+from writer.sealer import Sealer
 from writer.tables.base import CommitFailed, Entry, Part, Snapshot
 from writer.tables.formats import main_table
+from writer.watermark import watermark
 
 _ENTRIES_LOOKED_AT = 500  # of the table's log, for the totals since the last start
 
@@ -26,6 +29,7 @@ def view(name: str, config: Config, cluster: Cluster, now: datetime) -> View:
     trouble: list[str] = []
     table = main_table(name, config)
     pause = None
+    found: Lives | None = None
     snapshot, entries, buckets, frontier, logs = None, list[Entry](), 0, dict[Source, int](), Logs()
     try:
         pause = standing(table.store)
@@ -33,6 +37,7 @@ def view(name: str, config: Config, cluster: Cluster, now: datetime) -> View:
             snapshot, buckets = table.snapshot(), len(table.buckets())
         if snapshot is not None and snapshot.epoch > 0:
             state, entries = "unknown", table.history(_ENTRIES_LOOKED_AT)
+            found = _lives(name, config, now) if settings.seal.enabled else None
     except (CommitFailed, OSError, ValueError) as error:
         state = "unreadable"
         trouble.append(" ".join(str(error).split()))
@@ -46,7 +51,7 @@ def view(name: str, config: Config, cluster: Cluster, now: datetime) -> View:
         phases={}, durations=(), duration_sum_seconds=0.0, duration_last_seconds=None, schemas={}, buckets=0,
         mirror_failures=0, logs=logs, pause=pause,
     )  # fmt: skip
-    return blank if snapshot is None else _filled(replace(blank, buckets=buckets), snapshot, entries)
+    return blank if snapshot is None else _filled(replace(blank, buckets=buckets, lives=found), snapshot, entries)
 
 
 def heard(
@@ -71,6 +76,15 @@ def heard(
     dated = settle(cluster, logs, frontier, now)
     earlier = now - RATE_WINDOW
     return frontier, replace(logs, samples=(Sample(earlier, cluster.at(earlier, sample.ends)), sample), dated=dated)
+
+
+def _lives(name: str, config: Config, now: datetime) -> Lives:
+    """Say how the buckets are, and write nothing. Which partitions are idle, only the driver finds out."""
+    sealer = Sealer(name, config)
+    standing = sealer.follow(keep=False)
+    numbers = {topic: len(ids) for topic, ids in standing.snapshot.incarnations().items()}
+    sealer.watermark = watermark(sealer.parts(standing, numbers, frozenset()), sealer.policy.out_of_orderness)
+    return sealer.lives(standing, now)
 
 
 def _retention(cluster: Cluster, topics: list[str]) -> Mapping[str, timedelta | None]:

@@ -28,6 +28,10 @@ class Reading:
     lags: list[Lag]
     now: datetime
 
+    def since(self, at: datetime | None) -> list[Value]:
+        """Seconds since then, below zero when it is still to come; nothing when it is not known."""
+        return [] if at is None else [((), (self.now - at).total_seconds())]
+
     def age(self, at: datetime | None) -> list[Value]:
         """Seconds since then; nothing when it never was."""
         return [] if at is None else [((), max(0.0, (self.now - at).total_seconds()))]
@@ -71,6 +75,18 @@ def _source_age(reading: Reading) -> list[Value]:
 def _last_duration(reading: Reading) -> list[Value]:
     last = reading.view.duration_last_seconds
     return [] if last is None else [((), last)]
+
+
+def _unsealed(reading: Reading) -> dict[str, float]:
+    lives = reading.view.lives
+    return {} if lives is None else {
+        "closed": lives.closed, "blocked": len(lives.blocked), "reopened": lives.reopened,
+    }  # fmt: skip
+
+
+def _seals(reading: Reading) -> dict[str, float]:
+    lives = reading.view.lives
+    return {} if lives is None else {"first": lives.sealed - lives.resealed, "again": lives.resealed}
 
 
 CATALOGUE: tuple[Metric, ...] = (
@@ -143,12 +159,22 @@ CATALOGUE: tuple[Metric, ...] = (
         lambda r: r.age(r.view.committed_at),
     ),
     Metric(
-        "headrace_watermark_delay_seconds",
+        "headrace_newest_event_age_seconds",
         "gauge",
         "Now minus the newest event time in the table. Events from the future make it small, late ones do not grow it.",
-        lambda r: (
-            [] if r.view.event_time_newest is None else [((), (r.now - r.view.event_time_newest).total_seconds())]
-        ),
+        lambda r: r.since(r.view.event_time_newest),
+    ),
+    Metric(
+        "headrace_watermark_delay_seconds",
+        "gauge",
+        "Now minus the table's watermark. It grows while a partition is behind; /status says which.",
+        lambda r: [] if r.view.lives is None else r.since(r.view.lives.watermark.instant),
+    ),
+    Metric(
+        "headrace_closed_until_delay_seconds",
+        "gauge",
+        "Now minus the instant by which buckets have to end to be closed.",
+        lambda r: [] if r.view.lives is None else r.since(r.view.lives.closed_until),
     ),
     Metric(
         "headrace_batch_in_progress_seconds",
@@ -201,7 +227,7 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric(
         "headrace_records_total",
         "counter",
-        "Committed records by outcome: rows, dead_letters, quarantined, tombstones.",
+        "Committed records by outcome: rows, late (in the table of late rows), dead_letters, quarantined, tombstones.",
         _named(lambda r: {name: n for name, n in r.view.totals.records.items() if name != "read"}, OUTCOMES[1:]),
         ("pipeline", "outcome"),
     ),
@@ -272,8 +298,35 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric(
         "headrace_open_buckets",
         "gauge",
-        "Buckets of the table that have rows. None is sealed yet, so all are open.",
-        _plain(lambda r: r.view.buckets),
+        "Buckets of the table that have rows and are not closed.",
+        _plain(lambda r: r.view.buckets if r.view.lives is None else r.view.lives.open),
+    ),
+    Metric(
+        "headrace_unsealed_buckets",
+        "gauge",
+        "Buckets that are closed, and have no manifest of what they hold: closed (about to be sealed, or blocked), "
+        "blocked (alert: somebody must act), reopened (sealed, and changed since).",
+        _named(_unsealed, ("closed", "blocked", "reopened")),
+        ("pipeline", "state"),
+    ),
+    Metric(
+        "headrace_seals_total",
+        "counter",
+        "Manifests of this driver, by kind: first, or again after late rows and rewrites.",
+        _named(_seals, ("first", "again")),
+        ("pipeline", "kind"),
+    ),
+    Metric(
+        "headrace_sealing_failing_steps",
+        "gauge",
+        "Steps of sealing that fail and are tried again; /status says which and why.",
+        _plain(lambda r: len(r.view.lives.trouble) if r.view.lives else 0),
+    ),
+    Metric(
+        "headrace_late_rows_total",
+        "counter",
+        "Rows of committed batches whose bucket was closed, whatever became of them (seal.late).",
+        _plain(lambda r: sum(r.view.totals.late.beyond)),
     ),
     Metric(
         "headrace_schemas",

@@ -7,6 +7,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from writer.surface.seal_lines import seal_lines
 from writer.surface.words import instant, plural, ranges, span
 from writer.units import show_size
 
@@ -104,6 +105,7 @@ def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
         else None,
         ("dead letters", _dead_letters(pipeline["totals"]["records"])) if pipeline["epoch"] else None,
         ("buckets", _buckets(pipeline)) if pipeline["epoch"] else None,
+        *(seal_lines(pipeline) if pipeline["epoch"] else ()),
         ("schemas", _schemas(pipeline["schemas"])) if pipeline["schemas"] else None,
         ("retention", _headroom(pipeline["lag"]["headroom_seconds"])),
         ("mirror", Text(f"failed {plural(pipeline['mirror_failures'], 'time')}", style="yellow"))
@@ -201,7 +203,7 @@ def _dead_letters(records: Mapping[str, int]) -> Text:
 
 
 def _buckets(pipeline: Mapping[str, Any]) -> Text:
-    delay = pipeline["watermark_delay_seconds"]
+    delay = pipeline["event_time_newest_age_seconds"]
     newest = "" if delay is None else f", newest event {span(delay)} ago" if delay >= 0 else (
         f", newest event {span(-delay)} ahead"
     )  # fmt: skip

@@ -52,6 +52,11 @@ class Appender:
         self._pipeline, self._patience = pipeline, patience
         self._reading = threading.Lock()  # a supervisor asks who owns the table while a batch is on its way
 
+    @property
+    def location(self) -> str:
+        """Where the table lies."""
+        return self._location
+
     def state(self) -> State:
         """Read the newest state. Raises OSError."""
         with self._reading:
@@ -91,12 +96,14 @@ class Appender:
         about: Mapping[str, Any],
         check: Callable[[PipelineSnapshot], None],
         swap: Swap | None = None,
+        moment: str = "commit",
     ) -> int:
         """Write an entry right after a version that `check` does not refuse, and let readers see its files.
 
-        Returns where it stands. Whatever another writer puts in between is seen, and checked again.
+        Returns where it stands. Whatever another writer puts in between is seen, and checked again. `moment` names the
+        fault points before and after.
         """
-        version = self._appended(snapshot, files, values, about, check, swap)
+        version = self._appended(snapshot, files, values, about, check, swap, moment)
         self.publish(snapshot.state.metadata["id"], version)
         return version
 
@@ -108,6 +115,7 @@ class Appender:
         about: Mapping[str, Any],
         check: Callable[[PipelineSnapshot], None],
         swap: Swap | None,
+        moment: str,
     ) -> int:
         deadline = time.monotonic() + self._patience.total_seconds()
         problem: Exception
@@ -116,9 +124,9 @@ class Appender:
         while True:
             check(snapshot)
             try:
-                faults.point("before_commit")
+                faults.point(f"before_{moment}")
                 self.write(snapshot, files, values, about, None, *((swap,) if swap else ()))
-                faults.point("after_commit")
+                faults.point(f"after_{moment}")
             except LostRace as error:
                 problem, pause = error, 0
             except OSError as error:

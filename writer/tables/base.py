@@ -22,6 +22,14 @@ class CommitFailed(HeadraceError):
     """The storage gave no answer, or refused, for as long as we tried."""
 
 
+class ClosedMeanwhile(HeadraceError):
+    """Buckets were closed since the batch's rows were found to be on time: they are to be looked at again."""
+
+
+class Resealed(HeadraceError):
+    """A bucket changed, or was sealed, since its manifest was drawn up."""
+
+
 class Overtaken(HeadraceError):
     """Another replay was committed since the letters were read."""
 
@@ -63,6 +71,8 @@ class Batch:
     side_files: Mapping[str, Sequence[StagedFile]] = field(default_factory=dict)  # table location → files
     facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: counts, run, batch number, rooms
     settled: int = -1  # version up to which the history was looked at and side files applied, before this batch
+    seen: Mapping[Part, int] = field(default_factory=dict)  # how far parts came, where it rose: microseconds since 1970
+    closed_until: datetime | None = None  # by which its rows were found to be late, or not
 
 
 @dataclass(frozen=True)
@@ -155,12 +165,30 @@ class Rewrite:
 
 
 @dataclass(frozen=True)
+class Closing:
+    """One atomic step of `closed_until`. It adds no file."""
+
+    id: str  # unique; the same when the entry is tried again
+    until: datetime
+    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: reason, at
+
+
+@dataclass(frozen=True)
+class Sealing:
+    """One atomic entry that seals buckets: their manifests, as `Manifest.to_json` writes them. It adds no file."""
+
+    id: str  # unique; the same when the entry is tried again
+    manifests: Sequence[Mapping[str, Any]]
+    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: at
+
+
+@dataclass(frozen=True)
 class Entry:
     """An entry of the table's log that headrace wrote."""
 
     version: int
     at: datetime
-    kind: Literal["start", "batch", "gap", "adopt"]
+    kind: Literal["start", "batch", "gap", "adopt", "close", "seal"]
     facts: Mapping[str, Any]
 
 
@@ -190,6 +218,16 @@ class Snapshot(Protocol):
     @property
     def replays(self) -> int:
         """Number of replays of dead letters that the table has had."""
+
+    @property
+    def closed_until(self) -> datetime | None:
+        """Buckets that end at or before this instant take no more rows on time; None: none was ever closed."""
+
+    def seen(self, part: Part) -> int | None:
+        """Return how far rows of this part have come: the newest event time, bounded by broker time and the clock.
+
+        In microseconds since 1970; None: no row of it was committed.
+        """
 
     def frontier(self, part: Part) -> int | None:
         """Return the first offset of this part that is not committed; None when the table has never seen it."""
@@ -233,7 +271,7 @@ class Table(Protocol):
     def commit(self, snapshot: Snapshot, batch: Batch) -> int:
         """Add the files and move the frontier, atomically. Returns the version that holds the batch.
 
-        Raises Fenced when another run owns the pipeline, ForeignChange, CommitFailed.
+        Raises Fenced when another run owns the pipeline, ClosedMeanwhile, ForeignChange, CommitFailed.
         """
 
     def record_gap(self, snapshot: Snapshot, gap: Gap) -> int:
@@ -265,6 +303,19 @@ class Table(Protocol):
 
     def bucket_files(self, snapshot: Snapshot, bucket: BucketKey | None = None) -> Sequence[BucketFile]:
         """Files that this version names, of one bucket or of all, in the order of their paths. Reads the log alone."""
+
+    def close(self, snapshot: Snapshot, closing: Closing) -> int | None:
+        """Move `closed_until` forward. Returns the version that does it; None: it is that far already.
+
+        It needs no epoch: whoever writes the table goes on. Raises ForeignChange, CommitFailed.
+        """
+
+    def seal(self, snapshot: Snapshot, sealing: Sealing) -> int:
+        """Say that buckets are as their manifests have them. Returns the version that holds the seal.
+
+        `snapshot`: what the manifests were drawn up from. Raises Resealed when a bucket of theirs changed since, or was
+        sealed, ForeignChange, CommitFailed.
+        """
 
     def grow(self, columns: Sequence[pa.Field], epoch: int) -> None:
         """Add nullable columns, and widen those that are narrower, in one entry. Raises Fenced, CommitFailed."""

@@ -11,9 +11,20 @@ from uuid import uuid4
 import pyarrow as pa
 from deltalake import Schema
 
-from writer.rooms.columnar import StagedFile
+from writer.rooms.columnar import BucketKey, StagedFile
 from writer.rooms.report import file_from_json, file_to_json
-from writer.tables.base import Batch, BucketFile, Committed, ForeignChange, Gap, Part, Replay, Rewrite
+from writer.tables.base import (
+    Batch,
+    BucketFile,
+    Closing,
+    Committed,
+    ForeignChange,
+    Gap,
+    Part,
+    Replay,
+    Rewrite,
+    Sealing,
+)
 from writer.tables.log import Action, State
 
 _EVENT_TIMES = ("headrace.event_time_min", "headrace.event_time_max")  # tags of a file
@@ -119,9 +130,26 @@ def named(columns: Sequence[str], add: Mapping[str, Any]) -> BucketFile:
     return BucketFile(unquote(add["path"]), tuple(values.get(c) for c in columns), rows, add["size"], low, high)
 
 
+def close_said(closing: Closing) -> dict[str, Any]:
+    """Return what the entry says of itself that moves `closed_until`."""
+    return {"kind": "close", "id": closing.id, "until": closing.until.isoformat(), **closing.facts}
+
+
+def seal_said(sealing: Sealing) -> dict[str, Any]:
+    """Return what the entry says of itself that seals buckets: their manifests."""
+    return {"kind": "seal", "id": sealing.id, "manifests": list(sealing.manifests), **sealing.facts}
+
+
+def touched(columns: Sequence[str], actions: Sequence[Action]) -> set[BucketKey]:
+    """Return the buckets that an entry changes the files of, or seals; `columns`: the table's bucket columns."""
+    files = [change for action in actions for kind in ("add", "remove") if (change := action.get(kind))]
+    moved = {tuple((change.get("partitionValues") or {}).get(c) for c in columns) for change in files}
+    return moved | {tuple(m["bucket"]) for m in said(actions)[1].get("manifests", ())}
+
+
 def landed(version: int, about: Mapping[str, Any]) -> Committed | None:
-    """Return the batch, gap, replay or rewrite that an entry is which says this of itself; None when it is none."""
-    if about.get("kind") not in ("batch", "gap", "replay", "rewrite"):
+    """Return the batch, or what else is appended by an id, that an entry is which says this of itself; None: none."""
+    if about.get("kind") not in ("batch", "gap", "replay", "rewrite", "close", "seal"):
         return None
     side = {place: [file_from_json(f) for f in files] for place, files in about.get("side_files", {}).items()}
     withdrawn = {

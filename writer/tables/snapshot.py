@@ -1,12 +1,14 @@
 """One version of a table as a commit sees it: columns, offsets and epochs, its files left aside."""
 
 import json
+from datetime import datetime
 
 import pyarrow as pa
 
 from writer.tables.base import Part
 from writer.tables.log import State
 from writer.tables.vintage import format_of
+from writer.units import instant
 
 INCARNATIONS = "headrace.incarnations"  # a property of the table
 
@@ -72,6 +74,16 @@ class PipelineSnapshot:
         known = self.state.transactions
         return known.get(f"{self._pipeline}/gaps", 0), known.get(f"{self._pipeline}/gap_offsets", 0)
 
+    @property
+    def closed_until(self) -> datetime | None:
+        """Buckets that end at or before this instant take no more rows on time."""
+        at = self.state.transactions.get(closed_name(self._pipeline))
+        return None if at is None else instant(at)
+
+    def seen(self, part: Part) -> int | None:
+        """Return how far rows of this part have come, in microseconds since 1970."""
+        return self.state.transactions.get(seen_name(self._pipeline, part))
+
     def columns(self) -> pa.Schema:
         """Columns with their Arrow types."""
         return self.state.columns()
@@ -84,3 +96,13 @@ class PipelineSnapshot:
 def app_id(pipeline: str, part: Part) -> str:
     """Name of a part's `txn` in the table."""
     return f"{pipeline}/{part.topic}@{part.incarnation}/{part.partition}"
+
+
+def seen_name(pipeline: str, part: Part) -> str:
+    """Name of the `txn` that says how far a part has come in event time."""
+    return f"{app_id(pipeline, part)}/seen"
+
+
+def closed_name(pipeline: str) -> str:
+    """Name of the `txn` that says up to which instant buckets are closed."""
+    return f"{pipeline}/closed_until"

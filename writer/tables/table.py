@@ -6,7 +6,7 @@ offset) and one for the epoch (`<pipeline>/epoch`).
 
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -20,13 +20,15 @@ from writer.errors import ConfigError, Fenced
 from writer.ledger.book import Book
 from writer.ledger.chapter import LedgerUnreadable
 from writer.ledger.deep import DataFile
-from writer.rooms.columnar import BucketKey, StagedFile
+from writer.rooms.columnar import BucketKey, StagedFile, staged_name
 from writer.rooms.report import Span
 from writer.tables.append import PATIENCE, Appender, LostRace, Swap, one_line
 from writer.tables.base import (
     Adoption,
     Batch,
     BucketFile,
+    ClosedMeanwhile,
+    Closing,
     CommitFailed,
     Committed,
     Entry,
@@ -37,6 +39,7 @@ from writer.tables.base import (
     Range,
     Replay,
     Rewrite,
+    Sealing,
     Snapshot,
 )
 from writer.tables.columns import Unfit, grown
@@ -51,7 +54,8 @@ from writer.tables.entry import (
 )
 from writer.tables.format import Format
 from writer.tables.log import Action
-from writer.tables.snapshot import INCARNATIONS, PipelineSnapshot, app_id
+from writer.tables.sealing import close, seal
+from writer.tables.snapshot import INCARNATIONS, PipelineSnapshot, app_id, seen_name
 from writer.tables.vintage import FORMAT, check_format
 from writer.tables.withdraw import without
 
@@ -195,7 +199,15 @@ class PipelineTable:
     def commit(self, snapshot: Snapshot, batch: Batch) -> int:
         """Add the files and move the frontier, atomically; then readers see the files."""
         values = {f"{self._pipeline}/settled": batch.settled}
-        return self._land(snapshot, batch.epoch, batch.ranges, batch.files, values, batch_said(batch))
+        values |= {seen_name(self._pipeline, part): at for part, at in batch.seen.items()}
+
+        def check(newest: PipelineSnapshot) -> None:
+            if newest.closed_until != batch.closed_until:
+                raise ClosedMeanwhile(
+                    f"buckets are closed until {newest.closed_until} by now, rows were judged by {batch.closed_until}"
+                )
+
+        return self._land(snapshot, batch.epoch, batch.ranges, batch.files, values, batch_said(batch), check)
 
     def record_gap(self, snapshot: Snapshot, gap: Gap) -> int:
         """Move the frontier over lost ranges, atomically, and keep the ticket."""
@@ -233,6 +245,16 @@ class PipelineTable:
         gone = [removed(file, columns, datetime.now(UTC), moves_only=moves_only) for file in rewrite.removed]
         return self._end.append(snapshot, rewrite.files, {}, rewrite_said(rewrite), check, Swap(gone, moves_only))
 
+    def close(self, snapshot: Snapshot, closing: Closing) -> int | None:
+        """Move `closed_until` forward, unless it is that far already."""
+        assert isinstance(snapshot, PipelineSnapshot)
+        return close(self._end, self._pipeline, snapshot, closing)
+
+    def seal(self, snapshot: Snapshot, sealing: Sealing) -> int:
+        """Say that buckets are as their manifests have them, for as long as nothing touched them since."""
+        assert isinstance(snapshot, PipelineSnapshot)
+        return seal(self._end, snapshot, sealing)
+
     def _check_there(self, files: Sequence[BucketFile], since: int, until: int) -> None:
         """Raise FilesGone when an entry after `since` removes one of the files, or cannot be looked at any more."""
         mine = {file.path for file in files}
@@ -254,12 +276,18 @@ class PipelineTable:
         files: Sequence[StagedFile],
         values: Mapping[str, int],
         about: Mapping[str, Any],
+        also: Callable[[PipelineSnapshot], None] = lambda _: None,
     ) -> int:
         """Write an entry that moves the frontier over ranges, for as long as they begin there and the epoch is ours."""
         assert isinstance(snapshot, PipelineSnapshot)
+
+        def check(newest: PipelineSnapshot) -> None:
+            self._check(newest, epoch, ranges)
+            also(newest)
+
         moved = {app_id(self._pipeline, r.part): r.end for r in ranges}
         values = {**moved, f"{self._pipeline}/epoch": epoch, **values}
-        return self._end.append(snapshot, files, values, about, lambda newest: self._check(newest, epoch, ranges))
+        return self._end.append(snapshot, files, values, about, check)
 
     def publish(self, snapshot: Snapshot) -> None:
         """Let readers see all files of this version; a second time does nothing."""
@@ -332,7 +360,7 @@ class PipelineTable:
         found = []
         for version, actions in self._end.entries(-1 if count is None else newest - count):
             info, about = said(actions)
-            if about.get("kind") in ("start", "batch", "gap", "adopt"):
+            if about.get("kind") in ("start", "batch", "gap", "adopt", "close", "seal"):
                 at = datetime.fromtimestamp(info["timestamp"] / 1000, UTC)
                 found.append(Entry(version, at, about["kind"], about))
         return found[::-1]
@@ -373,6 +401,11 @@ class PipelineTable:
             return self._format.rows(self._end.state())
         except OSError as error:
             raise CommitFailed(f"cannot read the table at {self._location}: {one_line(error)}") from error
+
+    def discard(self, files: Iterable[StagedFile]) -> None:
+        """Remove staged files that no commit will name; what stays is an orphan. Raises OSError."""
+        for file in files:
+            self.store.delete(staged_name(file.path) if self.hidden else file.path)
 
     def tidy(self) -> None:
         """Write the log's checkpoint and remove what has outlived its retention, once in so many entries.

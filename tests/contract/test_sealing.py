@@ -1,0 +1,436 @@
+"""The life of a bucket on real tables of every format: closed, sealed, late rows, sealed again; each step once."""
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests import hive
+from writer.config import Config
+from writer.manifest import Manifest
+from writer.progress import Progress
+from writer.rooms.columnar import Destination, StagedFile
+from writer.rooms.statistics import delta_statistics
+from writer.seal import Blocked, Ready, Resting
+from writer.sealer import Sealer
+from writer.sealing import Closer, Listener, Rounds, seal_due
+from writer.tables.base import Batch, ClosedMeanwhile, Closing, Gap, Part, Range, Resealed, Rewrite, Sealing, Taken
+from writer.tables.formats import main_table
+from writer.units import microseconds
+from writer.unsealed import BOOKMARK, Bookmark
+
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
+PARTS = [Part("clicks", 1, 0), Part("clicks", 1, 1)]
+
+
+def label(hour: datetime) -> tuple[str]:
+    return (f"{hour:%Y-%m-%dT%H}",)
+
+
+@pytest.fixture(params=["delta", "parquet"])
+def form(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@dataclass
+class Lake:
+    """A pipeline without Kafka and Spark: its batches are made here."""
+
+    root: Path
+    form: str
+    seal: dict[str, Any] = field(default_factory=dict)
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        raw = {
+            "kafka": {"bootstrap_servers": "127.0.0.1:1"}, "registry": {"files": {1: "/none.avsc"}},
+            "checkpoints": str(self.root / "checkpoints"),
+            "pipelines": {"events": {
+                "topics": ["clicks"], "event_time": {"field": "at"}, "seal": self.seal,
+                "table": {"location": str(self.root / "lake"), "format": self.form},
+            }},
+        }  # fmt: skip
+        self.config = Config.model_validate(raw)
+        self.table = main_table("events", self.config)
+        self.table.create(pa.schema([("id", pa.int64()), ("hour", pa.string())]), ["hour"])
+        self.epoch = self.table.begin(dict.fromkeys(PARTS, 0), {"clicks": ["uuid-1"]})
+
+    def sealer(self) -> Sealer:
+        """A process that was just started."""
+        return Sealer("events", self.config)
+
+    def stage(self, hour: datetime, rows: int) -> StagedFile:
+        place = Destination(self.table.store, ("hour",), "test", 2**20, hidden=self.table.hidden)
+        path, sink = place.open(label(hour))
+        with pq.ParquetWriter(sink, pa.schema([("id", pa.int64())])) as out:
+            out.write_table(pa.table({"id": list(range(rows))}))
+        metadata, size = out.writer.metadata, sink.tell()
+        sink.close()
+        last = hour + 59 * MINUTE
+        stats = delta_statistics(metadata)
+        return StagedFile(path, label(hour), rows, size, stats, hour, last, {("clicks", 0): rows})
+
+    def batch(self, *hours: datetime, rows: int = 10, seen: dict[Part, datetime] | None = None, late: int = 0) -> Batch:
+        start, self.offset = self.offset, self.offset + rows * len(hours)
+        closed = self.table.snapshot().closed_until
+        facts = {
+            "ranges": [], "rows": rows * len(hours),
+            "late": {"behind": [], "beyond": [], "buckets": [[list(label(hours[0])), late]] if late else []},
+        }  # fmt: skip
+        return Batch(
+            uuid4().hex, self.epoch, [Range(PARTS[0], start, self.offset)], [self.stage(h, rows) for h in hours],
+            facts=facts, seen={part: microseconds(at) for part, at in (seen or {}).items()}, closed_until=closed,
+        )  # fmt: skip
+
+    def write(self, *hours: datetime, **given: Any) -> int:
+        return self.table.commit(self.table.snapshot(), self.batch(*hours, **given))
+
+    def rows(self) -> int:
+        """What a reader counts."""
+        return self.table.rows().count_rows() if self.form == "delta" else hive.seen(self.table.location).num_rows
+
+
+@pytest.fixture
+def lake(tmp_path: Path, form: str) -> Lake:
+    return Lake(tmp_path, form)
+
+
+class Silence:
+    """A broker where nothing waits, and nobody has written for a while."""
+
+    def __init__(self, ends: dict[tuple[str, int], int]) -> None:
+        self.ends = ends
+
+    def sources(self, _: Any) -> list[tuple[str, int]]:
+        return list(self.ends)
+
+    def latest(self, _: Any) -> dict[tuple[str, int], int]:
+        return self.ends
+
+    def found(self, instants_ms: Any) -> dict[tuple[str, int], tuple[int, int]]:
+        return dict.fromkeys(instants_ms, (-1, -1))
+
+
+def closer(ends: dict[tuple[str, int], int] | None = None) -> Closer:
+    return Closer(Listener(Silence(ends or {}), ["clicks"]), lambda: {"clicks": 1})
+
+
+def closed(lake: Lake, until: datetime) -> int | None:
+    return lake.table.close(lake.table.snapshot(), Closing(uuid4().hex, until, {"reason": "watermark"}))
+
+
+def manifest(lake: Lake, hour: datetime) -> Manifest | None:
+    return lake.sealer().manifests.newest(label(hour))
+
+
+# --- the entries ------------------------------------------------------------------------------------------------
+
+
+def test_buckets_are_closed_forward_only(lake: Lake) -> None:
+    assert lake.table.snapshot().closed_until is None
+    first = closed(lake, NOON)
+    assert (first, lake.table.snapshot().closed_until) == (lake.table.snapshot().version, NOON)
+    assert closed(lake, NOON) is closed(lake, NOON - HOUR) is None
+    assert lake.table.snapshot().version == first
+    assert closed(lake, NOON + HOUR) is not None
+    assert lake.table.snapshot().closed_until == NOON + HOUR
+
+
+def test_a_batch_that_was_judged_before_a_close_is_refused_and_lands_once_judged_again(lake: Lake) -> None:
+    before = lake.table.snapshot()
+    judged = lake.batch(NOON)
+    closed(lake, NOON + HOUR)
+    with pytest.raises(ClosedMeanwhile, match="judged by None"):
+        lake.table.commit(before, judged)
+    with pytest.raises(ClosedMeanwhile):
+        lake.table.commit(lake.table.snapshot(), judged)
+    assert lake.rows() == 0
+    lake.offset = 0
+    lake.write(NOON, late=10)
+    assert lake.rows() == 10
+
+
+def test_what_a_part_has_seen_stands_in_the_table(lake: Lake) -> None:
+    assert lake.table.snapshot().seen(PARTS[0]) is None
+    lake.write(NOON, seen={PARTS[0]: NOON + MINUTE, PARTS[1]: NOON})
+    snapshot = lake.table.snapshot()
+    assert [snapshot.seen(part) for part in PARTS] == [microseconds(NOON + MINUTE), microseconds(NOON)]
+    assert set(snapshot.parts()) == set(PARTS)
+
+
+def test_a_seal_is_refused_when_its_bucket_changed_since(lake: Lake) -> None:
+    lake.write(NOON)
+    looked = lake.table.snapshot()
+    said = {"bucket": list(label(NOON)), "version": 1}
+    lake.write(NOON + HOUR)  # another bucket
+    sealing = Sealing(uuid4().hex, [{**said, "bucket": list(label(NOON - HOUR))}])
+    assert lake.table.seal(looked, sealing) == looked.version + 2
+    lake.write(NOON)
+    with pytest.raises(Resealed, match="changed"):
+        lake.table.seal(looked, Sealing(uuid4().hex, [said]))
+    now = lake.table.snapshot()
+    lake.table.seal(now, Sealing(uuid4().hex, [said]))
+    with pytest.raises(Resealed):  # by another process
+        lake.table.seal(now, Sealing(uuid4().hex, [said]))
+
+
+# --- the life ---------------------------------------------------------------------------------------------------
+
+
+def test_a_bucket_is_closed_sealed_reopened_by_late_rows_and_sealed_again(lake: Lake) -> None:
+    sealer = lake.sealer()
+    lake.write(NOON, NOON + HOUR, seen={PARTS[0]: NOON + 62 * MINUTE, PARTS[1]: NOON + 80 * MINUTE})
+    closer()(sealer, NOON + 2 * HOUR)
+    assert lake.table.snapshot().closed_until is None  # 13:02 less five minutes is before 13:00
+    lake.write(NOON, rows=7, seen={PARTS[0]: NOON + 65 * MINUTE})
+    now = NOON + 2 * HOUR
+    closer()(sealer, now)
+    assert lake.table.snapshot().closed_until == NOON + HOUR
+    seal_due(sealer, now)
+    first = manifest(lake, NOON)
+    assert first is not None
+    assert (first.version, first.rows, first.files, first.added, first.late) == (1, 17, 2, 17, 0)
+    assert (first.start, first.end, first.reason, first.sealed_at) == (NOON, NOON + HOUR, "watermark", now)
+    assert (first.event_time_min, first.event_time_max) == (NOON, NOON + 59 * MINUTE)
+    assert first.table_version == lake.table.snapshot().version == first.log_position + 1
+    assert manifest(lake, NOON + HOUR) is None
+    marker = lake.root / "lake" / "hour=2026-11-20T12" / "_SUCCESS"
+    assert marker.exists() == (lake.form == "parquet")
+    seal_due(sealer, now)
+    assert lake.table.snapshot().version == first.table_version  # nothing was left to do
+
+    lake.write(NOON, rows=3, late=3)
+    changed = datetime.now(UTC)  # the log's own clock
+    (resting,) = sealer.due(sealer.follow(), changed)
+    assert isinstance(resting, Resting)
+    seal_due(sealer, changed)
+    assert manifest(lake, NOON) == first
+    again = lake.sealer()  # another process, after the rest
+    seal_due(again, resting.due)
+    second = manifest(lake, NOON)
+    assert second is not None
+    assert (second.version, second.rows, second.added, second.late, second.files) == (2, 20, 3, 3, 3)
+    assert lake.sealer().manifests.versions(label(NOON)) == [1, 2]
+    assert lake.rows() == 30
+
+
+def test_the_clock_closes_a_silent_topic_once_all_of_it_is_read(lake: Lake) -> None:
+    lake.write(NOON, seen={PARTS[0]: NOON + 50 * MINUTE, PARTS[1]: NOON + 50 * MINUTE})
+    sealer, late = lake.sealer(), NOON + 2 * HOUR
+    waiting = {("clicks", 0): 10, ("clicks", 1): 1}
+    closer(waiting)(sealer, late)
+    assert lake.table.snapshot().closed_until is None
+    read = {**waiting, ("clicks", 1): 0}
+    closer(read)(sealer, late - MINUTE)
+    assert lake.table.snapshot().closed_until is None
+    closer(read)(sealer, late)
+    assert lake.table.snapshot().closed_until == NOON + HOUR
+    seal_due(sealer, late)
+    found = manifest(lake, NOON)
+    assert found is not None
+    assert found.reason == "clock"
+
+
+def test_a_new_partition_that_holds_records_keeps_the_clock_from_closing(lake: Lake) -> None:
+    lake.write(NOON, seen={PARTS[0]: NOON + 50 * MINUTE, PARTS[1]: NOON + 50 * MINUTE})
+    closer({("clicks", 0): 10, ("clicks", 1): 0, ("clicks", 2): 1})(lake.sealer(), NOON + 9 * HOUR)
+    assert lake.table.snapshot().closed_until is None
+
+
+def test_a_gap_blocks_the_buckets_that_it_may_touch_and_no_other(lake: Lake) -> None:
+    hints = [{"from": (NOON + 70 * MINUTE).isoformat(), "until": (NOON + 80 * MINUTE).isoformat()}]
+    lake.write(NOON, NOON + HOUR, NOON + 2 * HOUR)
+    gap = Gap(uuid4().hex, lake.epoch, [Range(PARTS[1], 0, 5)], "retention", {"at": NOON.isoformat(), "hints": hints})
+    lake.table.record_gap(lake.table.snapshot(), gap)
+    closed(lake, NOON + 3 * HOUR)
+    sealer = lake.sealer()
+    seal_due(sealer, NOON + 4 * HOUR)
+    assert [manifest(lake, NOON + n * HOUR) is not None for n in range(3)] == [True, False, True]
+    (state,) = sealer.due(sealer.follow(), NOON + 4 * HOUR)
+    assert isinstance(state, Blocked)
+    assert gap.id in state.why
+    assert state.by_gap
+    sealer.seal([Ready(state.bucket)], NOON + 4 * HOUR)
+    found = manifest(lake, NOON + HOUR)
+    assert found is not None
+    assert found.with_gap
+    assert not manifest(lake, NOON).with_gap  # type: ignore[union-attr]
+
+
+def test_a_bucket_whose_files_hold_other_rows_than_the_log_has_told_is_not_sealed(lake: Lake) -> None:
+    lake.write(NOON)
+    state = lake.table.snapshot().state
+    stray = lake.stage(NOON, 4)
+    add = {"path": stray.path, "size": stray.bytes, "stats": stray.statistics, "dataChange": True,
+           "partitionValues": {"hour": "2026-11-20T12"}, "modificationTime": 0}  # fmt: skip
+    info = {"timestamp": 0, "operation": "WRITE", "headrace": json.dumps({"kind": "riddle"})}
+    assert lake.table._end._log.append(state, [{"commitInfo": info}, {"add": add}])
+    closed(lake, NOON + HOUR)
+    sealer = lake.sealer()
+    seal_due(sealer, NOON + 2 * HOUR)
+    assert manifest(lake, NOON) is None
+    (found,) = sealer.due(sealer.follow(), NOON + 2 * HOUR)
+    assert isinstance(found, Blocked)
+    assert "its files hold 14 rows, the log has 10" in found.why
+    assert not found.by_gap
+
+
+def test_rows_that_only_move_leave_a_seal_alone_and_rows_that_go_reopen_it(lake: Lake) -> None:
+    lake.write(NOON, rows=6)
+    lake.write(NOON, rows=4)
+    closed(lake, NOON + HOUR)
+    sealer, now = lake.sealer(), datetime.now(UTC) + HOUR
+    seal_due(sealer, now)
+
+    def swap(rows: int, taken: Taken | None = None) -> None:
+        snapshot = lake.table.snapshot()
+        files = lake.table.bucket_files(snapshot, label(NOON))
+        lake.table.rewrite(snapshot, Rewrite(uuid4().hex, files, [lake.stage(NOON, rows)], taken))
+
+    swap(10)
+    assert sealer.follow().books.buckets == {}
+    swap(8, Taken("dedupe", 2))
+    seal_due(sealer, now)
+    second = manifest(lake, NOON)
+    assert second is not None
+    assert (second.version, second.rows, second.added, second.deduped, second.files) == (2, 8, -2, 2, 1)
+    swap(5, Taken("delete", 3))
+    seal_due(lake.sealer(), now)
+    third = manifest(lake, NOON)
+    assert third is not None
+    assert (third.version, third.rows, third.added, third.deduped) == (3, 5, -3, 2)
+
+
+def test_a_bucket_that_retention_emptied_is_forgotten_and_may_begin_again(lake: Lake) -> None:
+    lake.write(NOON, NOON + HOUR)
+    closed(lake, NOON + HOUR)
+    sealer, now = lake.sealer(), datetime.now(UTC) + HOUR
+    seal_due(sealer, now)
+    snapshot = lake.table.snapshot()
+    lake.table.rewrite(
+        snapshot, Rewrite(uuid4().hex, lake.table.bucket_files(snapshot, label(NOON)), taken=Taken("retention", 10))
+    )
+    assert set(sealer.follow().books.buckets) == {label(NOON + HOUR)}
+    lake.write(NOON, rows=2, late=2)
+    seal_due(lake.sealer(), now)
+    found = manifest(lake, NOON)
+    assert found is not None
+    assert (found.version, found.rows, found.added) == (2, 2, -8)
+
+
+# --- what survives ----------------------------------------------------------------------------------------------
+
+
+def test_the_books_are_the_same_from_any_bookmark_or_none(lake: Lake) -> None:
+    sealer = lake.sealer()
+    lake.write(NOON, NOON + HOUR)
+    marks = [sealer.follow().books]
+    closed(lake, NOON + HOUR)
+    marks.append(sealer.follow().books)
+    seal_due(sealer, NOON + 2 * HOUR)
+    lake.write(NOON, rows=2, late=2)
+    wanted = sealer.follow().books
+    assert wanted.buckets[label(NOON)].sealed == 1
+    bookmark = Bookmark(lake.table.store)
+    for old in marks:
+        bookmark.put(old)
+        assert lake.sealer().follow().books == wanted
+    lake.table.store.put(BOOKMARK, b"{")
+    assert lake.sealer().follow().books == wanted
+    lake.table.store.delete(BOOKMARK)
+    assert lake.sealer().follow().books == wanted
+
+
+def test_a_seal_whose_manifest_was_not_put_yet_is_completed_by_whoever_reads_on(lake: Lake) -> None:
+    lake.write(NOON)
+    closed(lake, NOON + HOUR)
+    sealer = lake.sealer()
+    standing = sealer.follow()
+    (drawn,), _ = sealer.draw(standing, [Ready(label(NOON))], NOON + 2 * HOUR)
+    version = lake.table.seal(standing.snapshot, Sealing(uuid4().hex, [drawn.to_json()]))
+    assert lake.sealer().follow(keep=False).books.buckets == {}
+    assert manifest(lake, NOON) is None  # who only looks puts nothing
+    lake.sealer().follow()
+    assert manifest(lake, NOON) == drawn.standing(version)
+
+
+def test_many_sealers_beside_a_writer_seal_each_state_once_and_no_row_is_lost(lake: Lake) -> None:
+    problems: list[BaseException] = []
+    stop = threading.Event()
+
+    def sealing() -> None:
+        sealer = lake.sealer()
+        try:
+            while not stop.is_set():
+                closer()(sealer, NOON + 9 * HOUR)
+                seal_due(sealer, datetime.now(UTC) + HOUR)  # nobody rests
+        except BaseException as error:  # noqa: BLE001 - shown below
+            problems.append(error)
+
+    threads = [threading.Thread(target=sealing) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    written = 0
+    for n in range(12):
+        hour = NOON + (n % 4) * HOUR
+        seen = dict.fromkeys(PARTS, NOON + n * 30 * MINUTE)
+        while True:
+            try:
+                lake.write(hour, rows=5, seen=seen)
+            except ClosedMeanwhile:
+                lake.offset -= 5
+                continue
+            break
+        written += 5
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    last = lake.sealer()
+    closer()(last, NOON + 9 * HOUR)
+    seal_due(last, datetime.now(UTC) + HOUR)
+    assert lake.rows() == written
+    found = {m.bucket: m for m in last.manifests.all()}
+    assert {label(NOON + n * HOUR) for n in range(4)} == found.keys()
+    assert sum(m.rows for m in found.values()) == written
+    for m in found.values():
+        each = [last.manifests.read(m.bucket, version) for version in last.manifests.versions(m.bucket)]
+        assert [one.version for one in each] == list(range(1, m.version + 1))  # type: ignore[union-attr]
+        assert sum(one.added for one in each) == m.rows  # type: ignore[union-attr]
+    assert last.follow().books.buckets == {}
+
+
+def test_a_step_that_fails_rests_and_is_tried_again_and_the_others_go_on(lake: Lake) -> None:
+    lake.write(NOON)
+    clock = [NOON]
+    calls: list[datetime] = []
+    progress = Progress("events")
+
+    def failing(_: Sealer, now: datetime) -> None:
+        calls.append(now)
+        if len(calls) < 3:
+            raise OSError("the disk is away")
+
+    steps: dict[str, Callable[[Sealer, datetime], None]] = {"fail": failing, "seal": seal_due}
+    rounds = Rounds(lake.sealer(), steps, progress, now=lambda: clock[0])
+    rounds.once()
+    told = progress.view().lives
+    assert told is not None
+    assert told.trouble == (("fail", "OSError: the disk is away"),)
+    assert told.open == 1
+    for seconds, expected in ((4, 1), (5, 2), (14, 2), (15, 3)):
+        clock[0] = NOON + timedelta(seconds=seconds)
+        rounds.once()
+        assert len(calls) == expected
+    told = progress.view().lives
+    assert told is not None
+    assert told.trouble == ()

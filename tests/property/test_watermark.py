@@ -1,0 +1,161 @@
+"""The watermark and what is decided by it, over parts and moments drawn at random."""
+
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from writer.seal import Ask, Blocked, Close, Hold, Hole, Policy, Ready, Resting, Unsealed, is_closed, to_close, to_seal
+from writer.tables.base import Part
+from writer.units import instant, microseconds
+from writer.watermark import Look, Seen, furthest, risen, watermark
+
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+POLICY = Policy(
+    out_of_orderness=5 * MINUTE, allowed_lateness=timedelta(0), idle_timeout=10 * MINUTE, after=HOUR,
+    reopen_after=10 * MINUTE,
+)  # fmt: skip
+MOMENTS = st.integers(-300, 300).map(lambda minutes: NOON + minutes * MINUTE)
+PARTS = st.lists(
+    st.builds(Seen, st.builds(Part, st.just("clicks"), st.just(1), st.integers(0, 9)), st.none() | MOMENTS,
+              st.booleans()),
+    max_size=6, unique_by=lambda seen: seen.part,
+)  # fmt: skip
+POLICIES = st.builds(
+    Policy, *[st.integers(0, 90).map(lambda n: n * MINUTE)] * 3, st.none() | st.just(HOUR), st.just(10 * MINUTE)
+)
+
+
+def bucket(end: datetime, **facts) -> Unsealed:
+    return Unsealed((f"{end - HOUR:%Y-%m-%dT%H-%M}",), end - HOUR, end, **{"changed": NOON - HOUR, "added": 1, **facts})
+
+
+BUCKETS = st.lists(MOMENTS.map(bucket), max_size=6, unique_by=lambda b: b.bucket)
+
+
+@given(PARTS, st.integers(0, 30))
+def test_no_active_part_is_behind_the_watermark(parts, minutes):
+    slack = minutes * MINUTE
+    found = watermark(parts, slack)
+    active = [seen for seen in parts if not seen.idle]
+    if any(seen.instant is None for seen in active):
+        assert found.instant is None
+    elif active:
+        assert found.instant == min(seen.instant for seen in active) - slack
+    else:
+        seen = [s.instant for s in parts if s.instant is not None]
+        assert found.instant == (max(seen) - slack if seen else None)
+    best = furthest(parts, slack)
+    assert found.instant is None or (best is not None and found.instant <= best)
+
+
+@given(PARTS, st.data())
+def test_the_watermark_never_falls_as_parts_come_further(parts, data):
+    before = watermark(parts, 5 * MINUTE).instant
+    further = [
+        Seen(s.part, None if s.instant is None else s.instant + data.draw(st.integers(0, 60)) * MINUTE, s.idle)
+        for s in parts
+    ]
+    after = watermark(further, 5 * MINUTE).instant
+    assert before is None or (after is not None and after >= before)
+
+
+@given(
+    st.dictionaries(st.integers(0, 3), st.integers(0, 9)), st.lists(st.dictionaries(st.integers(0, 3), st.integers()))
+)
+def test_what_is_kept_of_a_part_is_the_latest_it_has_seen(known, batches):
+    table = {Part("t", 1, p): at for p, at in known.items()}
+    wanted = dict(table)
+    for batch in batches:
+        found = {Part("t", 1, p): at for p, at in batch.items()}
+        written = risen(table, found)
+        assert all(at > table.get(part, at - 1) for part, at in written.items())
+        table |= written
+        wanted |= {part: max(at, wanted.get(part, at)) for part, at in found.items()}
+    assert table == wanted
+
+
+@given(POLICIES, BUCKETS, PARTS, st.none() | MOMENTS, MOMENTS, st.booleans())
+def test_a_close_ends_a_bucket_that_nothing_is_expected_for(policy, buckets, parts, closed, now, caught_up):
+    decision = to_close(policy, buckets, parts, closed, now, caught_up=caught_up)
+    assert not isinstance(decision, Ask)
+    reached = watermark(parts, policy.out_of_orderness).instant
+    due = [
+        b.end for b in buckets
+        if not is_closed(b.end, closed) and (
+            (reached is not None and b.end + policy.allowed_lateness <= reached)
+            or (caught_up and policy.after is not None and b.end + policy.after <= now)
+        )
+    ]  # fmt: skip
+    assert decision == Hold() if not due else isinstance(decision, Close) and decision.until == max(due)
+    if isinstance(decision, Close) and closed is not None:
+        assert decision.until > closed
+
+
+@given(POLICIES, BUCKETS, PARTS, st.none() | MOMENTS, MOMENTS)
+def test_kafka_is_asked_when_its_answer_may_close_a_bucket_and_only_then(policy, buckets, parts, closed, now):
+    unasked = [Seen(s.part, s.instant) for s in parts]
+    first = to_close(policy, buckets, unasked, closed, now, caught_up=None)
+    if isinstance(first, Close):
+        return
+    answers = [
+        to_close(policy, buckets, [Seen(s.part, s.instant, s.part.partition in idle) for s in parts], closed, now,
+                 caught_up=caught_up)
+        for caught_up in (True, False)
+        for idle in [set(), {s.part.partition for s in parts}, *({s.part.partition} for s in parts)]
+    ]  # fmt: skip
+    if any(isinstance(answer, Close) for answer in answers):
+        assert first == Ask()
+    if first == Hold():
+        assert set(answers) == {Hold()}
+
+
+@given(POLICIES, BUCKETS, st.lists(st.builds(Hole, st.just("g"), st.none() | MOMENTS, MOMENTS)), MOMENTS, MOMENTS)
+def test_every_closed_bucket_is_sealed_now_later_or_has_a_reason(policy, buckets, holes, closed, now):
+    states = {state.bucket: state for state in to_seal(policy, buckets, holes, closed, now)}
+    assert set(states) == {b.bucket for b in buckets if b.end <= closed}
+    for b in buckets:
+        missing = any(b.start < hole.end and (hole.start is None or hole.start < b.end) for hole in holes)
+        if b.bucket in states:
+            assert isinstance(states[b.bucket], Blocked if missing else Ready)
+
+
+def test_a_sealed_bucket_rests_before_it_is_sealed_again() -> None:
+    changed = bucket(NOON, sealed=1, changed=NOON + HOUR)
+    (early,) = to_seal(POLICY, [changed], [], NOON, NOON + HOUR + 9 * MINUTE)
+    assert early == Resting(changed.bucket, NOON + HOUR + 10 * MINUTE)
+    gap = Hole("g", None, NOON)  # it blocked the first manifest, or was accepted then
+    (due,) = to_seal(POLICY, [changed], [gap], NOON, early.due)
+    assert due == Ready(changed.bucket)
+
+
+def test_a_bucket_that_does_not_go_by_time_is_never_closed() -> None:
+    timeless = Unsealed(("DE",), None, None, NOON, added=1)
+    parts = [Seen(Part("t", 1, 0), NOON + 9 * HOUR)]
+    assert to_close(POLICY, [timeless], parts, None, NOON + 10 * HOUR, caught_up=None) == Hold()
+    assert to_seal(POLICY, [timeless], [], NOON + 9 * HOUR, NOON) == []
+
+
+def test_an_outage_with_unread_backlog_closes_nothing_by_silence() -> None:
+    """Partition 1 has three hours unread; partition 0 is read to its end."""
+    frontier, ends = {("t", 0): 50, ("t", 1): 10}, {("t", 0): 50, ("t", 1): 90}
+    look = Look(NOON + 3 * HOUR, ends, frozenset(ends))  # nobody has written for a while: quiet, both of them
+    assert look.idle(frontier) == {("t", 0)}
+    assert not look.caught_up(frontier)
+    idle = look.idle(frontier)
+    parts = [
+        Seen(Part("t", 1, 0), NOON + 3 * HOUR, ("t", 0) in idle),
+        Seen(Part("t", 1, 1), NOON - MINUTE, ("t", 1) in idle),
+    ]
+    waiting = [bucket(NOON), bucket(NOON + HOUR)]
+    assert to_close(POLICY, waiting, parts, None, look.at, caught_up=look.caught_up(frontier)) == Hold()
+    read = {**frontier, ("t", 1): 90}
+    parts = [Seen(s.part, s.instant, True) for s in parts]
+    decision = to_close(POLICY, waiting, parts, None, look.at, caught_up=look.caught_up(read))
+    assert decision == Close(NOON + HOUR, "watermark")
+
+
+@given(st.integers(-(10**15), 10**16))
+def test_an_instant_is_its_microseconds(us):
+    assert microseconds(instant(us)) == us

@@ -1,0 +1,99 @@
+"""The life of a bucket in a real run: sealed by the driver, late rows, sealed again; a close beside a running batch."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests import oracle
+from tests.writing import Site
+from writer.file import load
+from writer.manifest import Manifest
+from writer.sealer import Sealer
+
+pytestmark = pytest.mark.slow
+MakeTopic = Callable[..., str]
+
+
+def say(*words: str, code: int = 0) -> str:
+    command = [sys.executable, "-m", "writer.cli", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout
+
+
+def manifests(site: Site) -> dict[tuple[str | None, ...], Manifest]:
+    return {m.bucket: m for m in Sealer("events", load(site.config)).manifests.all()}
+
+
+def audited(site: Site) -> dict:
+    return dict(json.loads(say("audit", str(site.config), "--deep", "--json"))["pipelines"]["events"])
+
+
+def facts(lake: Path) -> list[dict]:
+    return [c for c in oracle.replay(lake).commits if c["kind"] == "batch"]
+
+
+@pytest.mark.parametrize("form", ["delta", "parquet"])
+def test_the_driver_seals_a_silent_topic_and_late_rows_are_sealed_again(
+    site: Site, topic: MakeTopic, form: str
+) -> None:
+    """Its events are of a day that is over: the clock closes their buckets once all of them are read."""
+    name = topic(2)
+    lake = site.pipeline(
+        "events", [name], seal={"reopen_after": "0 s"}, table={"location": str(site.root / "lake"), "format": form}
+    )
+    lake = site.root / "lake"
+    first = site.fill(name, 400, seed=1)
+    assert "bucket_sealed" in site.once()
+    one = manifests(site)
+    rows = audited(site)["records"]["rows"]
+    assert 0 < rows <= first
+    assert sum(m.rows for m in one.values()) == rows
+    assert {m.version for m in one.values()} == {1}
+    assert "clock" in {m.reason for m in one.values()} <= {"clock", "watermark"}
+    assert sum(m.late for m in one.values()) == 0
+    again = site.fill(name, 60, seed=2)
+    site.once()
+    two, found = manifests(site), audited(site)
+    assert found["adds_up"], found
+    changed = {bucket: m for bucket, m in two.items() if m.version == 2}
+    assert changed
+    assert sum(m.rows for m in two.values()) == found["records"]["rows"]
+    assert sum(m.late for m in two.values()) > 0
+    assert found["records"]["read"] == first + again
+    for bucket, m in changed.items():
+        assert m.added == m.rows - one[bucket].rows > 0
+    told = json.loads(say("seal", str(site.config), "--json"))
+    assert (told["sealed"], told["blocked"]) == ([], [])
+    if form == "parquet":
+        assert len(list(lake.glob("hour=*/_SUCCESS"))) == len(two)
+    status = json.loads(say("status", str(site.config), "--json"))["pipelines"]["events"]["seals"]
+    assert (status["open"], status["closed"], status["reopened"]) == (0, 0, 0)
+
+
+def test_a_batch_is_judged_again_when_its_buckets_are_closed_beside_it(site: Site, topic: MakeTopic) -> None:
+    name = topic(1)
+    lake = site.pipeline("events", [name], seal={"late": "late_table", "after": None})
+    site.fill(name, 100, seed=3)
+    site.once()
+    assert manifests(site) == {}
+    site.fill(name, 80, seed=4)
+    flag = site.root / "staged"
+    writer = site.start("--once", env={"HEADRACE_FAULT": f"after_stage:1:{flag}"})
+    writer.until(flag.exists)
+    told = json.loads(say("seal", str(site.config), "--until", "2026-11-21T00:00Z", "--json"))
+    assert told["sealed"]
+    flag.unlink()
+    assert writer.wait(120) == 0, writer.said()
+    assert "batch_classified_again" in writer.said()
+    before, after = (c["late"] for c in facts(lake))
+    assert sum(before["beyond"]) == 0
+    assert sum(after["beyond"]) > 0
+    found = audited(site)
+    assert found["adds_up"], found
+    assert found["records"]["late"] == sum(after["beyond"])
+    assert sum(m.rows for m in manifests(site).values()) == found["records"]["rows"]

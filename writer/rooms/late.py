@@ -1,0 +1,126 @@
+"""Which rows come too late: those of buckets that were closed before the batch. And how late rows are at all.
+
+A bucket is closed, or it is not: so the buckets of a batch are looked at, a handful, and rows only where one is closed.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bucketers import Buckets
+from bucketers.arrays import contiguous
+from writer.rooms.columnar import BucketKey
+from writer.units import microseconds
+
+Source = tuple[str, int]  # topic, partition
+
+LatePolicy = Literal["reopen", "late_table", "dead_letter"]
+# Upper bounds in seconds of the histograms: about a factor of four each, from a second to twelve days.
+BOUNDS_S = (1, 4, 15, 60, 240, 900, 3_600, 14_400, 57_600, 259_200, 1_036_800)
+_BOUNDS_US = [bound * 1_000_000 for bound in BOUNDS_S]
+_BINS = len(BOUNDS_S) + 1
+
+
+@dataclass
+class Lateness:
+    """How late rows came. Bins by BOUNDS_S, each row in one; the last is beyond all bounds."""
+
+    behind: list[int] = field(default_factory=lambda: [0] * _BINS)  # broker time after event time, of all rows
+    beyond: list[int] = field(
+        default_factory=lambda: [0] * _BINS
+    )  # `closed_until` after the bucket's end, of late rows
+    buckets: Counter[BucketKey] = field(default_factory=Counter)  # late rows that joined their bucket
+
+    def plus(self, other: "Lateness") -> "Lateness":
+        """Add what another task found."""
+        return Lateness(
+            [a + b for a, b in zip(self.behind, other.behind, strict=True)],
+            [a + b for a, b in zip(self.beyond, other.beyond, strict=True)],
+            self.buckets + other.buckets,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Write it as JSON values."""
+        buckets = [[list(bucket), rows] for bucket, rows in self.buckets.items()]
+        return {"behind": self.behind, "beyond": self.beyond, "buckets": buckets}
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> "Lateness":
+        """Read what `to_json` wrote."""
+        return cls(raw["behind"], raw["beyond"], Counter({tuple(bucket): rows for bucket, rows in raw["buckets"]}))
+
+    def see(self, micros: Any) -> None:
+        """Count rows by how many microseconds after its event the broker had each (a numpy array)."""
+        below = [0, *(int(np.count_nonzero(micros < bound)) for bound in _BOUNDS_US), len(micros)]
+        self.behind = [n + below[i + 1] - below[i] for i, n in enumerate(self.behind)]
+
+    def add(self, found: "Late", closed_until: datetime, *, join: bool) -> None:
+        """Count late rows. `join`: they join their buckets."""
+        for bucket, end, rows in found.buckets:
+            self.beyond[sum(closed_until - end >= timedelta(seconds=bound) for bound in BOUNDS_S)] += rows
+            if join:
+                self.buckets[bucket] += rows
+
+
+@dataclass(frozen=True)
+class Late:
+    """The late rows of a batch: which, and of which buckets, with the bucket's end."""
+
+    rows: pa.BooleanArray
+    buckets: tuple[tuple[BucketKey, datetime, int], ...]
+
+
+def late(buckets: Buckets, closed_until: datetime | None) -> Late | None:
+    """Find the rows whose bucket is closed; None when there is none."""
+    if closed_until is None:
+        return None
+    closed = [i for i, span in enumerate(buckets.intervals) if span is not None and span[1] <= closed_until]
+    if not closed:
+        return None
+    mask = pc.is_in(buckets.codes, value_set=pa.array(closed, pa.int32()))
+    counts = {row["values"]: row["counts"] for row in pc.value_counts(buckets.codes.filter(mask)).to_pylist()}
+    found = ((i, buckets.intervals[i]) for i in closed if i in counts)
+    return Late(mask, tuple((buckets.values[i], span[1], counts[i]) for i, span in found if span is not None))
+
+
+def follow(rows: pa.Table, event_time: pa.Array, now: datetime, lateness: Lateness) -> dict[Source, int]:
+    """Return how far rows show that their sources have come, in microseconds since 1970, and count how late they are.
+
+    That is the newest event time, each bounded by the broker's time of the record, all by `now`.
+    """
+    event_us, kafka_us = _micros(event_time), _micros(contiguous(rows.column("_kafka_time")))
+    if len(event_us) == 0:
+        return {}
+    if kafka_us.min() < 0:  # a producer older than Kafka 0.10 wrote no time
+        kafka_us = np.where(kafka_us < 0, event_us, kafka_us)
+    lateness.see(kafka_us - event_us)
+    reached, now_us = np.minimum(event_us, kafka_us), microseconds(now)
+    return {source: min(newest, now_us) for source, newest in _newest(rows, reached).items()}
+
+
+def _newest(rows: pa.Table, reached: Any) -> dict[Source, int]:
+    """Return the greatest for each source of the rows: one, mostly."""
+    topics, partitions = rows.column("_topic"), rows.column("_partition")
+    low, high = pc.min_max(partitions).as_py().values()
+    if low == high and pc.all(pc.equal(topics, topics[0])).as_py():
+        return {(topics[0].as_py(), low): int(reached.max())}
+    table = pa.table({"topic": topics, "partition": partitions, "reached": pa.array(reached)})
+    found = table.group_by(["topic", "partition"], use_threads=False).aggregate([("reached", "max")])
+    return {(row["topic"], row["partition"]): row["reached_max"] for row in found.to_pylist()}  # one turn a partition
+
+
+def late_reasons(event_time: pa.Array, field: str, closed_until: datetime) -> list[str]:
+    """Say of each late row why it is a dead letter."""
+    texts = event_time.cast(pa.string()).to_pylist()  # cold: late rows only
+    return [
+        f"late: {field} is {text}, in a bucket that was closed by {closed_until:%Y-%m-%dT%H:%M:%SZ}" for text in texts
+    ]
+
+
+def _micros(times: pa.Array) -> Any:
+    return times.cast(pa.int64()).to_numpy(zero_copy_only=False)

@@ -1,0 +1,155 @@
+"""What to close, what to seal, what is blocked and why. Pure: facts and the time in, decisions out.
+
+A bucket is closed when its interval ends at or before `closed_until`, one instant for the whole table that only moves
+forward. It is sealed when a manifest says what it holds.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from writer.manifest import Reason
+from writer.rooms.columnar import BucketKey
+from writer.watermark import Seen, furthest, watermark
+
+
+@dataclass(frozen=True)
+class Policy:
+    """When buckets are closed and sealed, as the configuration says."""
+
+    out_of_orderness: timedelta
+    allowed_lateness: timedelta
+    idle_timeout: timedelta
+    after: timedelta | None  # of wall clock after a bucket's end; None: only the watermark closes
+    reopen_after: timedelta  # that a sealed bucket rests after a change, before its next manifest
+
+
+@dataclass(frozen=True)
+class Unsealed:
+    """A bucket whose rows no manifest says, or no longer: as the log tells it since its newest manifest."""
+
+    bucket: BucketKey
+    start: datetime | None  # of its interval; None: it does not go by time, or nobody can tell
+    end: datetime | None
+    changed: datetime  # when its rows last came or went
+    sealed: int = 0  # version of its newest manifest; 0: it has none
+    added: int = 0  # rows that came since
+    taken: int = 0  # rows that went on purpose since
+    deduped: int = 0  # of these, by dedupe
+    late: int = 0  # rows that came after it was closed
+    told: bool = True  # False: another client changed its files, so the log does not tell its rows
+    reason: Reason | None = None  # why it was closed; None: it is open
+
+
+@dataclass(frozen=True)
+class Hole:
+    """Where in event time records may be missing that Kafka lost: a gap's hint, margins included."""
+
+    gap: str  # id of its ticket
+    start: datetime | None  # None: from the beginning of time
+    end: datetime
+
+    def touches(self, start: datetime, end: datetime) -> bool:
+        """Tell whether an interval may miss records."""
+        return start < self.end and (self.start is None or self.start < end)
+
+
+@dataclass(frozen=True)
+class Close:
+    """Move `closed_until` to this instant."""
+
+    until: datetime
+    reason: Reason
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Ask Kafka first: whether parts are idle, or everything is read."""
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Close nothing."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Seal this bucket now."""
+
+    bucket: BucketKey
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """This bucket is closed, and stays unsealed until somebody acts."""
+
+    bucket: BucketKey
+    why: str
+    by_gap: bool = False  # a person may decide to seal it all the same
+
+
+@dataclass(frozen=True)
+class Resting:
+    """This bucket changed after it was sealed; its next manifest is due then."""
+
+    bucket: BucketKey
+    due: datetime
+
+
+State = Ready | Blocked | Resting
+
+
+def to_close(
+    policy: Policy, buckets: Iterable[Unsealed], parts: Sequence[Seen], closed_until: datetime | None, now: datetime,
+    *, caught_up: bool | None,
+) -> Close | Ask | Hold:  # fmt: skip
+    """Say how far to close: up to the end of a bucket that has rows, or not.
+
+    `parts`: of everything that the table reads. `caught_up`: all that Kafka had at `now` is committed; None: it was not
+    asked, and no part is known to be idle.
+    """
+    ends = sorted({b.end for b in buckets if b.end is not None and not is_closed(b.end, closed_until)})
+    reached = watermark(parts, policy.out_of_orderness).instant
+    found = [_by_watermark(policy, ends, reached), _by_clock(policy, ends, now) if caught_up else None]
+    closes = [close for close in found if close is not None]
+    if closes:
+        return max(closes, key=lambda close: close.until)
+    best = furthest(parts, policy.out_of_orderness)
+    answer_matters = _by_watermark(policy, ends, best) or _by_clock(policy, ends, now)
+    return Ask() if caught_up is None and answer_matters else Hold()
+
+
+def _by_watermark(policy: Policy, ends: Sequence[datetime], reached: datetime | None) -> Close | None:
+    due = [end for end in ends if reached is not None and end + policy.allowed_lateness <= reached]
+    return Close(due[-1], "watermark") if due else None
+
+
+def _by_clock(policy: Policy, ends: Sequence[datetime], now: datetime) -> Close | None:
+    due = [end for end in ends if policy.after is not None and end + policy.after <= now]
+    return Close(due[-1], "clock") if due else None
+
+
+def to_seal(
+    policy: Policy, buckets: Iterable[Unsealed], holes: Sequence[Hole], closed_until: datetime | None, now: datetime
+) -> list[State]:
+    """Say of every closed bucket without a manifest of its rows what is to be done, earliest end first."""
+    closed = [b for b in buckets if b.end is not None and is_closed(b.end, closed_until)]
+    return [_one(policy, b, holes, now) for b in sorted(closed, key=lambda b: (b.end, tuple(map(str, b.bucket))))]
+
+
+def _one(policy: Policy, b: Unsealed, holes: Sequence[Hole], now: datetime) -> State:
+    assert b.start is not None
+    assert b.end is not None
+    if b.sealed:
+        due = b.changed + policy.reopen_after
+        return Ready(b.bucket) if due <= now else Resting(b.bucket, due)
+    missing = [hole.gap for hole in holes if hole.touches(b.start, b.end)]
+    if missing:
+        why = f"records of it may lie in gap {missing[0]}; `headrace seal --with-gap` seals it without them"
+        return Blocked(b.bucket, why, by_gap=True)
+    return Ready(b.bucket)
+
+
+def is_closed(end: datetime, closed_until: datetime | None) -> bool:
+    """Tell whether a bucket that ends then takes no more rows on time."""
+    return closed_until is not None and end <= closed_until

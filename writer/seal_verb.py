@@ -1,0 +1,235 @@
+"""`headrace seal`: what the driver does to closed buckets, done or shown at once, and what only a person may decide."""
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from writer.errors import ConfigError, HeadraceError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from writer.config import Config
+    from writer.manifest import Reason
+    from writer.rooms.columnar import BucketKey
+    from writer.seal import State
+    from writer.sealer import Sealer, Standing
+
+_COMMAND: "Reason" = "command"
+_KAFKA_WITHIN = timedelta(seconds=5)  # a person waits for the answer
+
+
+def seal(
+    config: Annotated[Path, typer.Argument(help="Configuration file (YAML).")],
+    bucket: Annotated[
+        str | None, typer.Argument(help="Only this bucket: 2026-11-20T05, or hour=2026-11-20T05/country=DE.")
+    ] = None,
+    pipeline: Annotated[
+        str | None, typer.Option("--pipeline", help="Which pipeline; may be left out when there is one.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", help="Close every bucket that ends by this time, and seal them.")
+    ] = None,
+    with_gap: Annotated[
+        bool, typer.Option("--with-gap", help="Also those whose records may lie in a gap: Kafka lost them.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be sealed.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+) -> None:
+    """Seal buckets: say in a manifest what each holds, once no more rows are expected on time (docs/BUCKETS.md).
+
+    Without BUCKET or --until, what is due by watermark or clock, as the driver does by itself. With one of them it is
+    your word that the rows are there: what still comes is late. Without Spark; may run beside the writer.
+
+    Exit codes: 0 sealed, or nothing to do, 1 a bucket could not be sealed, or nobody answers, 2 it cannot be so.
+    """
+    from writer.file import load
+    from writer.surface.lines import console, emit_whole
+
+    settings = load(config)
+    names = settings.chosen([pipeline] if pipeline else None)
+    if len(names) > 1:
+        raise ConfigError(f"there are {len(names)} pipelines; say which: --pipeline {' or '.join(names)}")
+    if bucket is not None and until is not None:
+        raise ConfigError("give BUCKET or --until, not both")
+    now = datetime.now(UTC)
+    wanted = Wanted(bucket, _time(until), with_gap=with_gap, dry_run=dry_run)
+    found = done(names[0], settings, wanted, now)
+    if as_json:
+        emit_whole(found.to_json())
+    else:
+        _show(found, console())
+    raise typer.Exit(1 if found.blocked else 0)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a person asks for."""
+
+    bucket: str | None
+    until: datetime | None
+    with_gap: bool
+    dry_run: bool
+
+
+@dataclass(frozen=True)
+class Done:
+    """What became of it. `sealed` are manifests as JSON values; in a dry run they are only drawn up."""
+
+    closed_until: datetime | None
+    sealed: tuple[dict[str, Any], ...]
+    blocked: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
+    dry_run: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Write it as JSON values."""
+        return {
+            "dry_run": self.dry_run, "closed_until": self.closed_until and self.closed_until.isoformat(),
+            "sealed": list(self.sealed), "blocked": [{"bucket": b, "because": why} for b, why in self.blocked],
+            "notes": list(self.notes),
+        }  # fmt: skip
+
+
+def done(name: str, config: "Config", wanted: Wanted, now: datetime) -> Done:
+    """Close and seal what is asked for. Raises ConfigError, HeadraceError when there is no table, CommitFailed."""
+    from writer.sealer import Sealer
+
+    sealer = Sealer(name, config)
+    if not sealer.table.exists():
+        raise HeadraceError(f"pipeline {name!r} has no table at {sealer.table.location} yet. `headrace run` makes it.")
+    standing = sealer.follow(keep=not wanted.dry_run)
+    chosen = None if wanted.bucket is None else _chosen(sealer, wanted.bucket)
+    if chosen is not None and chosen not in standing.books.buckets:
+        return _nothing(sealer, standing, chosen, dry_run=wanted.dry_run)
+    notes: list[str] = []
+    until, reason = wanted.until, _COMMAND
+    if chosen is not None:
+        until = standing.books.buckets[chosen].end
+    elif until is None:
+        until, reason = _due(sealer, config, now, notes, keep=not wanted.dry_run)
+    if until is not None and until > now:
+        raise ConfigError(
+            f"{until.isoformat()} has not come yet: every row until then would be late. Choose an earlier time"
+        )
+    if until is not None and wanted.dry_run:
+        standing = replace(standing, closing=until)
+    elif until is not None:
+        sealer.close(standing, until, reason, now)
+        standing = sealer.follow()
+    return _sealed(sealer, standing, wanted, chosen, notes, now)
+
+
+def _due(
+    sealer: "Sealer", config: "Config", now: datetime, notes: list[str], *, keep: bool
+) -> "tuple[datetime | None, Reason]":
+    """Return how far watermark or clock close by now, and which; notes what could not be asked."""
+    from writer.kafka import BrokerUnreachable, Cluster
+    from writer.seal import Close
+    from writer.sealing import Closer, Listener, numbers_now
+
+    cluster = Cluster(config.kafka.bootstrap_servers, min(config.kafka.request_timeout, _KAFKA_WITHIN))
+    try:
+        numbers = numbers_now(sealer, cluster)
+        _, decision = Closer(Listener(cluster, sealer.settings.topics), lambda: numbers).decide(sealer, now, keep=keep)
+    except BrokerUnreachable as error:
+        notes.append(f"nothing was closed: {error}")
+        return None, _COMMAND
+    return (decision.until, decision.reason) if isinstance(decision, Close) else (None, _COMMAND)
+
+
+def _sealed(
+    sealer: "Sealer", standing: "Standing", wanted: Wanted, chosen: "BucketKey | None", notes: list[str], now: datetime
+) -> Done:
+    from writer.seal import Blocked, Ready, Resting
+
+    states = [s for s in sealer.due(standing, now) if chosen in (None, s.bucket)]
+    if chosen is not None and not states:  # it does not go by time: nothing closes it but this word
+        states = [Ready(chosen)]
+    mine: list[State] = []
+    left: list[State] = []
+    for state in states:
+        forced = (isinstance(state, Blocked) and state.by_gap and wanted.with_gap) or (
+            isinstance(state, Resting) and chosen is not None
+        )
+        (mine if forced or isinstance(state, Ready) else left).append(state)
+    ready = [Ready(state.bucket) for state in mine]
+    if wanted.dry_run:
+        manifests, unsound = sealer.draw(standing, ready, now)
+    else:
+        sealer.seal(ready, now)
+        manifests = sealer.sealed
+        unsound = [s for s in sealer.due(sealer.follow(), now) if isinstance(s, Blocked) and Ready(s.bucket) in ready]
+    notes += [f"{_name(sealer, s.bucket)} changed; it is sealed again from {s.due:%Y-%m-%dT%H:%M:%SZ} on" for s in left
+              if isinstance(s, Resting)]  # fmt: skip
+    blocked = [*(s for s in left if isinstance(s, Blocked)), *unsound]
+    return Done(
+        standing.closed_until, tuple(m.to_json() for m in manifests),
+        tuple((_name(sealer, s.bucket), s.why) for s in blocked), tuple(notes), wanted.dry_run,
+    )  # fmt: skip
+
+
+def _nothing(sealer: "Sealer", standing: "Standing", bucket: "BucketKey", *, dry_run: bool) -> Done:
+    """Say why a bucket is not to be sealed. Raises HeadraceError when there is none."""
+    manifest = sealer.manifests.newest(bucket)
+    if manifest is None:
+        raise HeadraceError(f"{sealer.table.location} has no rows in {_name(sealer, bucket)}: there is nothing to seal")
+    note = f"{manifest.name} is sealed: manifest {manifest.version} of {manifest.sealed_at:%Y-%m-%dT%H:%M:%SZ} holds"
+    return Done(standing.closed_until, (), (), (note,), dry_run)
+
+
+def _chosen(sealer: "Sealer", text: str) -> "BucketKey":
+    """Read a bucket as people write it. Raises ConfigError."""
+    from writer.rooms.columnar import hive_value
+
+    pieces = text.strip("/").split("/")
+    names = [piece.partition("=")[0] if "=" in piece else None for piece in pieces]
+    fits = len(pieces) == len(sealer.columns) and all(
+        n in (None, c) for n, c in zip(names, sealer.columns, strict=True)
+    )
+    if not fits:
+        form = "/".join(f"{column}=…" for column in sealer.columns)
+        raise ConfigError(f"{text!r} is no bucket of pipeline {sealer.pipeline!r}; write it as {form}")
+    return tuple(hive_value(piece if name else f"={piece}") for piece, name in zip(pieces, names, strict=True))
+
+
+def _name(sealer: "Sealer", bucket: "BucketKey") -> str:
+    from writer.manifest import bucket_path
+
+    return bucket_path(sealer.columns, bucket)
+
+
+def _time(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is no time; write 2026-11-20T05:00Z", param_hint="--until") from error
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _show(found: Done, out: "Console") -> None:
+    from writer.manifest import Manifest
+    from writer.surface.lines import Column, Sheet, hanging, sentence
+    from writer.surface.words import instant, plural
+
+    until = "nothing is closed yet" if found.closed_until is None else f"closed until {instant(found.closed_until)}"
+    word = "would be sealed" if found.dry_run else "sealed"
+    sentence(out, f"{until}; {plural(len(found.sealed), 'bucket')} {word}")
+    sheet = Sheet(out, [Column("bucket"), *(Column(t, right=True) for t in ("version", "rows", "files", "late")),
+                        Column("why")])  # fmt: skip
+    sealed = [Manifest.from_json(raw) for raw in found.sealed]
+    if sealed:
+        sheet.add([
+            [m.name, str(m.version), f"{m.rows:,}", f"{m.files:,}", f"{m.late:,}",
+             m.reason + (", with a gap" if m.with_gap else "")]
+            for m in sealed
+        ])  # fmt: skip
+    for bucket, why in found.blocked:
+        hanging(out, f"{bucket} is not sealed: ", why, "yellow")
+    for note in found.notes:
+        sentence(out, note)

@@ -1,0 +1,236 @@
+"""The hands of the life of a bucket: reads on in the table's log, closes, seals, and lets follow what seals promise.
+
+All that it knows it draws from the log; so any process may do any of it, at any time, beside any other.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from uuid import uuid4
+
+import bucketers
+from bucketers import interval
+from writer import faults, log
+from writer.config import Config
+from writer.lives import Lives, lives
+from writer.manifest import Manifest, Manifests, Reason, bucket_path
+from writer.rooms.columnar import BucketKey, bucket_folder
+from writer.rooms.report import Source
+from writer.seal import Blocked, Hole, Ready, State, Unsealed, is_closed, to_seal
+from writer.tables.base import BucketFile, Closing, Sealing
+from writer.tables.entry import said
+from writer.tables.formats import main_table
+from writer.tables.log import Action
+from writer.tables.snapshot import PipelineSnapshot
+from writer.units import instant
+from writer.unsealed import Ask, Bookmark, Books, after, expected, from_files, holes
+from writer.watermark import Seen, Watermark
+
+_ENTRIES_UNMARKED_MAX = 50  # that the next process reads again
+_BUCKETS_AT_ONCE = 100  # that one entry seals
+_LISTED_SINGLY = 4  # buckets whose files are asked for one by one; for more, all files are listed once
+Prepare = Callable[[BucketKey], None]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A table and its buckets at one version."""
+
+    snapshot: PipelineSnapshot
+    books: Books
+    closing: datetime | None = None  # what is only thought of
+
+    @property
+    def closed_until(self) -> datetime | None:
+        """Buckets that end by then are closed."""
+        known = [at for at in (self.snapshot.closed_until, self.closing) if at is not None]
+        return max(known, default=None)
+
+
+class Sealer:
+    """Closes and seals the buckets of one pipeline. Not for several threads."""
+
+    def __init__(self, pipeline: str, config: Config) -> None:
+        """Take the pipeline; its table need not be there yet."""
+        self.pipeline, self.settings = pipeline, config.pipelines[pipeline]
+        self.policy = self.settings.seal.policy
+        self.table = main_table(pipeline, config)  # with a view of the log of its own: the stream's is not waited for
+        bucketer = bucketers.build(self.settings.bucket)
+        self.columns = bucketer.columns
+        self.manifests = Manifests(self.table.store, self.columns)
+        self.prepare: list[Prepare] = []  # what is done to a bucket before it is sealed
+        self.sealed: list[Manifest] = []  # by this process
+        self.watermark = Watermark(None)  # as it was last found
+        self._unsound: dict[Unsealed, Blocked] = {}  # buckets whose rows are not as the log has them
+        self._bucketer = bucketer
+        self._bookmark = Bookmark(self.table.store)
+        self._marked = -1
+        self._books: Books | None = None
+
+    def follow(self, *, keep: bool = True) -> Standing:
+        """Read on in the log, and see to it that what its seals promise is there. Raises CommitFailed, OSError.
+
+        `keep`: False only looks, and writes nothing.
+        """
+        snapshot = self.table.snapshot()
+        table, version = snapshot.state.place
+        books = self._books if self._books and self._books.table == table else self._bookmark.read(table)
+        if books is None or books.version > version:
+            books = Books(table, -1)
+        entries = [entry for entry in self.table.entries(books.version) if entry[0] <= version]
+        ask, promised = self._ask(snapshot), False
+        if [n for n, _ in entries] != list(range(books.version + 1, version + 1)):  # cleaned up before it was read
+            gaps = [hole for _, actions in entries for hole in _gaps(actions)]
+            files = self.table.bucket_files(snapshot)
+            books = from_files(table, version, files, [*books.holes, *gaps], datetime.now(UTC), ask)
+            entries, self._marked = [], -1
+        for number, actions in entries:
+            promised = (keep and self._keep(number, actions)) or promised
+            books = after(books, number, actions, self.columns, ask)
+        self._books = books
+        if keep and (promised or version - self._marked >= _ENTRIES_UNMARKED_MAX):
+            self._bookmark.put(books)
+            self._marked = version
+        return Standing(snapshot, books)
+
+    def close(self, standing: Standing, until: datetime, reason: Reason, now: datetime) -> int | None:
+        """Close the buckets that end by then. Returns the version that does it; None: they are. Raises CommitFailed."""
+        closing = Closing(uuid4().hex, until, {"reason": reason, "at": now.isoformat()})
+        version = self.table.close(standing.snapshot, closing)
+        if version is not None:
+            log.event("buckets_closed", pipeline=self.pipeline, until=until.isoformat(), reason=reason, version=version)
+        return version
+
+    def due(self, standing: Standing, now: datetime) -> list[State]:
+        """Say of every closed bucket that is not sealed what is to be done."""
+        books = standing.books
+        states = to_seal(self.policy, books.buckets.values(), books.holes, standing.closed_until, now)
+        return [self._unsound.get(books.buckets[state.bucket], state) for state in states]
+
+    def seal(self, ready: Sequence[Ready], now: datetime) -> None:
+        """Seal buckets, after all that prepares them. Those whose rows are not as the log has them are blocked.
+
+        Raises Resealed when one of them changed meanwhile: it will be due again. CommitFailed, OSError.
+        """
+        for at in range(0, len(ready), _BUCKETS_AT_ONCE):
+            self._seal_some(ready[at : at + _BUCKETS_AT_ONCE], now)
+
+    def lives(self, standing: Standing, now: datetime, trouble: Sequence[tuple[str, str]] = ()) -> Lives:
+        """Say how the buckets are."""
+        return lives(
+            self.columns, list(standing.books.buckets.values()), self.due(standing, now), self.sealed, self.watermark,
+            standing.closed_until, trouble, now,
+        )  # fmt: skip
+
+    def draw(self, standing: Standing, ready: Sequence[Ready], now: datetime) -> tuple[list[Manifest], list[Blocked]]:
+        """Draw up the manifests of buckets from the log, and hold their files against the account. Writes nothing."""
+        files = self._files(standing.snapshot, [one.bucket for one in ready])
+        drawn: list[Manifest] = []
+        blocked: list[Blocked] = []
+        for one in ready:
+            found = self._manifest(standing, one, files.get(one.bucket, []), now)
+            if isinstance(found, Manifest):
+                drawn.append(found)
+            else:
+                blocked.append(found)
+        return drawn, blocked
+
+    def parts(self, standing: Standing, numbers: Mapping[str, int], idle: frozenset[Source]) -> list[Seen]:
+        """Return how far the parts have come that the pipeline reads; `numbers`: topic → number of its incarnation."""
+        snapshot = standing.snapshot
+        mine = [part for part in snapshot.parts() if numbers.get(part.topic) == part.incarnation]
+        seen = [(part, snapshot.seen(part)) for part in mine if part.topic in self.settings.topics]
+        return [
+            Seen(part, None if at is None else instant(at), idle=(part.topic, part.partition) in idle)
+            for part, at in seen
+        ]
+
+    def _seal_some(self, ready: Sequence[Ready], now: datetime) -> None:
+        for one in ready:
+            for prepare in self.prepare:
+                prepare(one.bucket)
+        faults.point("before_verify")
+        standing = self.follow()
+        drawn, blocked = self.draw(standing, [one for one in ready if one.bucket in standing.books.buckets], now)
+        if drawn:
+            sealing = Sealing(uuid4().hex, [manifest.to_json() for manifest in drawn], {"at": now.isoformat()})
+            version = self.table.seal(standing.snapshot, sealing)
+            for manifest in drawn:
+                self.sealed.append(manifest.standing(version))
+                log.event(
+                    "bucket_sealed", pipeline=self.pipeline, bucket=manifest.name, manifest=manifest.version,
+                    version=version, rows=manifest.rows, files=manifest.files, late=manifest.late,
+                    reason=manifest.reason,
+                )  # fmt: skip
+            self.follow()
+        for state in blocked:
+            self._unsound[standing.books.buckets[state.bucket]] = state
+            name = bucket_path(self.columns, state.bucket)
+            log.warning("bucket_blocked", pipeline=self.pipeline, bucket=name, because=state.why)
+
+    def _manifest(
+        self, standing: Standing, ready: Ready, files: Sequence[BucketFile], now: datetime
+    ) -> Manifest | Blocked:
+        one = standing.books.buckets[ready.bucket]
+        before = self.manifests.read(one.bucket, one.sealed) if one.sealed else None
+        untold = next((file.path for file in files if file.rows is None), None)
+        if untold is not None:
+            return Blocked(one.bucket, f"another client wrote {untold} and does not say how many rows it holds")
+        rows, told = sum(file.rows or 0 for file in files), expected(one, before)
+        if told is not None and told != rows:
+            return Blocked(
+                one.bucket, f"its files hold {rows:,} rows, the log has {told:,}; `headrace audit --deep` says which"
+            )
+        times = [at for file in files for at in (file.event_time_min, file.event_time_max) if at is not None]
+        touched = any(one.start and one.end and hole.touches(one.start, one.end) for hole in standing.books.holes)
+        return Manifest(
+            pipeline=self.pipeline, table=self.settings.table.location, columns=self.columns, bucket=one.bucket,
+            start=one.start, end=one.end, version=one.sealed + 1, rows=rows, files=len(files),
+            bytes=sum(file.bytes for file in files), event_time_min=min(times, default=None),
+            event_time_max=max(times, default=None), late=(before.late if before else 0) + one.late,
+            deduped=(before.deduped if before else 0) + one.deduped, added=rows - (before.rows if before else 0),
+            reason=one.reason or "command", with_gap=touched or bool(before and before.with_gap), sealed_at=now,
+            log_position=standing.books.version,
+        )  # fmt: skip
+
+    def _files(self, snapshot: PipelineSnapshot, buckets: Sequence[BucketKey]) -> dict[BucketKey, list[BucketFile]]:
+        if len(buckets) <= _LISTED_SINGLY:
+            return {bucket: self.table.bucket_files(snapshot, bucket) for bucket in buckets}
+        found: dict[BucketKey, list[BucketFile]] = {bucket: [] for bucket in buckets}
+        for file in self.table.bucket_files(snapshot):
+            if file.bucket in found:
+                found[file.bucket].append(file)
+        return found
+
+    def _keep(self, version: int, actions: Sequence[Action]) -> bool:
+        """Put the manifests of a seal where others look for them, again if need be. True when the entry is a seal."""
+        about = said(actions)[1]
+        if about.get("kind") != "seal":
+            return False
+        marker = self.settings.seal.success_file
+        wanted = self.settings.table.format == "parquet" if marker is None else marker
+        for raw in about["manifests"]:
+            manifest = Manifest.from_json(raw, f"version {version} of {self.table.location}").standing(version)
+            faults.point("before_manifest")
+            self.manifests.put(manifest)
+            faults.point("after_manifest")
+            if wanted:
+                folder = bucket_folder(self.columns, manifest.bucket, hive=self.table.hidden)
+                self.table.store.put(f"{folder}/_SUCCESS", b"")
+                faults.point("after_success")
+        return True
+
+    def _ask(self, snapshot: PipelineSnapshot) -> Ask:
+        def newest(bucket: BucketKey) -> Manifest | None:
+            span = interval(self._bucketer, bucket)
+            if span is not None and not is_closed(span[1], snapshot.closed_until):
+                return None  # it is open, so it was never sealed
+            return self.manifests.newest(bucket)
+
+        return Ask(partial(interval, self._bucketer), newest)
+
+
+def _gaps(actions: Sequence[Action]) -> list[Hole]:
+    about = said(actions)[1]
+    return holes(about) if about.get("kind") == "gap" else []

@@ -1,0 +1,194 @@
+"""The thread that lets buckets live on after their rows came: closed, compacted, sealed, told to others.
+
+A plain list of steps, each of which looks at the table anew and does what is due; the stream never waits for them. What
+fails is said, shown, and tried again later. Nothing lives here only: the next process finds all of it in the lake.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from writer import log
+from writer.errors import HeadraceError
+from writer.frontier import number
+from writer.kafka import Cluster
+from writer.progress import Progress
+from writer.rooms.report import Source
+from writer.seal import Ask, Close, Hold, Ready, to_close
+from writer.sealer import Sealer, Standing
+from writer.tables.base import Resealed
+from writer.watermark import Look, Seen, watermark
+
+_TICK = timedelta(seconds=5)  # between two rounds, when no commit wakes it
+_REST_MIN_S, _REST_MAX_S = 5.0, 300.0  # of a step that failed
+_CLOSE_WITHIN_S = 5.0
+
+
+class Asks(Protocol):
+    """What sealing asks of a cluster."""
+
+    def sources(self, topics: Sequence[str]) -> list[Source]:
+        """Every partition that there is now."""
+
+    def latest(self, sources: Sequence[Source]) -> Mapping[Source, int]:
+        """End of the log, by partition."""
+
+    def found(self, instants_ms: Mapping[Source, int]) -> Mapping[Source, tuple[int, int]]:
+        """First record at or after each instant: its offset and timestamp (ms); -1 and -1 when there is none."""
+
+
+@dataclass
+class Listener:
+    """Asks Kafka whether all is read and who is quiet, and remembers when it last saw an end move."""
+
+    cluster: Asks
+    topics: Sequence[str]
+    _ends: dict[Source, int] = field(default_factory=dict)
+    _moved: dict[Source, datetime] = field(default_factory=dict)
+
+    def look(self, idle_timeout: timedelta, now: datetime) -> Look:
+        """Ask. Raises BrokerUnreachable.
+
+        The end of a log, not of what can be read: records of an open transaction are still to come.
+        """
+        sources = self.cluster.sources(self.topics)
+        since = now - idle_timeout
+        young = self.cluster.found(dict.fromkeys(sources, int(since.timestamp() * 1000)))
+        ends = dict(self.cluster.latest(sources))  # after the other question: what came in between counts
+        for source, end in ends.items():
+            if source in self._ends and self._ends[source] != end:
+                self._moved[source] = now
+        self._ends = ends
+        quiet = {s for s in sources if young[s][0] < 0 and (s not in self._moved or self._moved[s] <= since)}
+        return Look(now, ends, frozenset(quiet))
+
+
+Step = Callable[[Sealer, datetime], None]  # does what is due; raises what HeadraceErrors and OSErrors there are
+
+
+@dataclass(frozen=True)
+class Closer:
+    """The step that closes what is due."""
+
+    listener: Listener
+    numbers: Callable[[], Mapping[str, int]]  # topic → number of the incarnation that is read
+
+    def __call__(self, sealer: Sealer, now: datetime) -> None:
+        """Close what is due. Raises BrokerUnreachable, CommitFailed, OSError."""
+        standing, decision = self.decide(sealer, now)
+        if isinstance(decision, Close):
+            sealer.close(standing, decision.until, decision.reason, now)
+
+    def decide(self, sealer: Sealer, now: datetime, *, keep: bool = True) -> tuple[Standing, Close | Ask | Hold]:
+        """Say what is to be closed, from the table and, where its answer matters, from Kafka.
+
+        `keep`: as `Sealer.follow` has it. Raises BrokerUnreachable, CommitFailed, OSError.
+        """
+        standing, numbers = sealer.follow(keep=keep), self.numbers()
+        decision = self._decided(sealer, standing, sealer.parts(standing, numbers, frozenset()), now, None)
+        if isinstance(decision, Ask):
+            look = self.listener.look(sealer.policy.idle_timeout, now)
+            standing = sealer.follow(keep=keep)  # after the look: what it found to be there may be committed by now
+            frontier = frontier_of(standing, numbers)
+            parts = sealer.parts(standing, numbers, look.idle(frontier))
+            decision = self._decided(sealer, standing, parts, now, look.caught_up(frontier))
+        return standing, decision
+
+    def _decided(
+        self, sealer: Sealer, standing: Standing, parts: Sequence[Seen], now: datetime, caught_up: bool | None
+    ) -> Close | Ask | Hold:
+        sealer.watermark = watermark(parts, sealer.policy.out_of_orderness)
+        buckets = standing.books.buckets.values()
+        return to_close(sealer.policy, buckets, parts, standing.closed_until, now, caught_up=caught_up)
+
+
+def seal_due(sealer: Sealer, now: datetime) -> None:
+    """Seal what is due: the step. Raises CommitFailed, OSError."""
+    ready = [state for state in sealer.due(sealer.follow(), now) if isinstance(state, Ready)]
+    try:
+        sealer.seal(ready, now)
+    except Resealed as error:
+        log.event("seal_put_off", pipeline=sealer.pipeline, because=str(error))
+
+
+def numbers_now(sealer: Sealer, cluster: Cluster) -> dict[str, int]:
+    """Return which incarnation of each topic the table reads, as Kafka has them now. Raises BrokerUnreachable."""
+    known = sealer.table.snapshot().incarnations()
+    ids = {topic.name: topic.id for topic in cluster.topics(sealer.settings.topics).values()}
+    return {topic: number(known[topic], found) for topic, found in ids.items() if found in known.get(topic, ())}
+
+
+def frontier_of(standing: Standing, numbers: Mapping[str, int]) -> dict[Source, int]:
+    """Return the frontier of the incarnations that are read, by source."""
+    parts = standing.snapshot.parts().items()
+    return {(p.topic, p.partition): at for p, at in parts if numbers.get(p.topic) == p.incarnation}
+
+
+class Rounds:
+    """Runs the steps one after the other, again and again; each that fails rests, longer each time."""
+
+    def __init__(
+        self, sealer: Sealer, steps: Mapping[str, Step], progress: Progress,
+        *, now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:  # fmt: skip
+        self.sealer, self._steps, self._progress, self._now = sealer, dict(steps), progress, now
+        self._trouble: dict[str, str] = {}  # step → why it failed last
+        self._rests: dict[str, tuple[float, datetime]] = {}  # step → seconds of its rest, and until when
+
+    def once(self) -> None:
+        """Run every step that does not rest, and tell how the buckets are."""
+        for name, step in self._steps.items():
+            if name not in self._rests or self._rests[name][1] <= self._now():
+                self._attempt(name, step)
+        with suppress(HeadraceError, OSError):  # it was said by a step
+            now = self._now()
+            trouble = list(self._trouble.items())
+            self._progress.lives(self.sealer.lives(self.sealer.follow(keep=False), now, trouble))
+
+    def _attempt(self, name: str, step: Step) -> None:
+        pipeline = self.sealer.pipeline
+        try:
+            step(self.sealer, self._now())
+        except Exception as error:  # noqa: BLE001 - the stream must not notice
+            words = str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
+            rest_s = min(2 * self._rests.get(name, (_REST_MIN_S / 2, None))[0], _REST_MAX_S)
+            if self._trouble.get(name) != words:
+                log.warning("sealing_failed", pipeline=pipeline, step=name, error=words)
+            self._rests[name] = (rest_s, self._now() + timedelta(seconds=rest_s))
+            self._trouble[name] = words
+            return
+        self._rests.pop(name, None)
+        if self._trouble.pop(name, None):
+            log.event("sealing_recovered", pipeline=pipeline, step=name)
+
+
+class Seals:
+    """The thread: a round after each commit, and every few seconds."""
+
+    def __init__(self, rounds: Rounds, progress: Progress, *, tick: timedelta = _TICK) -> None:
+        self._rounds, self._tick_s = rounds, tick.total_seconds()
+        self._wake, self._closing = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"seals of {progress.pipeline}", daemon=True)
+        progress.on_commit(self._wake.set)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def close(self, *, last: bool = False) -> None:
+        """End after the step that runs; `last`: with one more round, for a job that is not there to do it later."""
+        self._closing.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(_CLOSE_WITHIN_S)
+        if last and not self._thread.is_alive():
+            self._rounds.once()
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self._rounds.once()
+            self._wake.wait(self._tick_s)
+            self._wake.clear()

@@ -1,0 +1,244 @@
+"""Which buckets have rows that no manifest says: drawn from the log, entry by entry. Pure but for its bookmark.
+
+The bookmark is one object beside the table, `_headrace/unsealed.json`: how far the log was read, and what it said of
+the buckets that are not sealed by then. It follows from the log, and whoever reads on may write it: an older one is
+only more to read.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from writer.manifest import Manifest, Reason
+from writer.rooms.columnar import BucketKey
+from writer.seal import Hole, Unsealed, is_closed
+from writer.stores.base import Store
+from writer.tables.base import BucketFile
+from writer.tables.entry import said
+from writer.tables.log import Action
+from writer.units import instant
+
+BOOKMARK = "_headrace/unsealed.json"
+FORMAT = 1
+Span = tuple[datetime, datetime]
+
+
+@dataclass(frozen=True)
+class Books:
+    """What the log says of buckets, up to a version of the table."""
+
+    table: str  # id
+    version: int
+    buckets: Mapping[BucketKey, Unsealed] = field(default_factory=dict)
+    holes: tuple[Hole, ...] = ()
+    retained: datetime | None = None  # buckets that end by then may have lost their files to retention
+    closed: tuple[datetime, Reason] | None = None  # how far buckets are closed, and why the last of them were
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What the books need to know of a bucket that the log does not say."""
+
+    interval: Callable[[BucketKey], Span | None]
+    newest: Callable[[BucketKey], Manifest | None]  # manifest
+
+
+def after(books: Books, version: int, actions: Sequence[Action], columns: Sequence[str], ask: Ask) -> Books:
+    """Return the books after one more entry; `columns`: the table's bucket columns."""
+    info, about = said(actions)
+    at = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC)
+    books = replace(books, version=version)
+    match about.get("kind"):
+        case "batch" | "replay":
+            late = Counter({tuple(key): rows for key, rows in about.get("late", {}).get("buckets", ())})
+            return _with(
+                books, [_came(books, b, rows, late[b], at, ask) for b, rows in _adds(actions, columns).items()]
+            )
+        case "rewrite":
+            return _rewritten(books, about.get("taken"), actions, columns, at, ask)
+        case "seal":
+            sealed = {tuple(manifest["bucket"]) for manifest in about["manifests"]}
+            return replace(books, buckets={b: one for b, one in books.buckets.items() if b not in sealed})
+        case "close":
+            return _closed(books, datetime.fromisoformat(about["until"]), about["reason"])
+        case "gap":
+            return replace(books, holes=(*books.holes, *holes(about)))
+        case None:  # another client: which rows came or went it does not say
+            touched = {_key(change, columns) for change in _changes(actions) if change.get("dataChange", True)}
+            return _with(books, [replace(_known(books, b, at, ask), changed=at, told=False) for b in touched])
+        case _:
+            return books
+
+
+def from_files(
+    table: str, version: int, files: Iterable[BucketFile], holes: Iterable[Hole], at: datetime, ask: Ask
+) -> Books:
+    """Return the books of a table whose log does not reach back to its beginning: its files, taken at their word."""
+    rows: dict[BucketKey, list[int | None]] = {}
+    for file in files:
+        rows.setdefault(file.bucket, []).append(file.rows)
+    books = Books(table, version, holes=tuple(holes))
+    found = []
+    for bucket, counts in rows.items():
+        one = _known(books, bucket, at, ask)
+        manifest = ask.newest(bucket) if one.sealed else None
+        if manifest is None or any(count is None for count in counts) or manifest.rows != sum(c or 0 for c in counts):
+            found.append(replace(one, told=False))
+    return _with(books, found)
+
+
+def holes(about: Mapping[str, Any]) -> list[Hole]:
+    """Return where in event time a gap's records may have been, from what its entry says.
+
+    An entry that gives no hint is of an older headrace: everything up to when it was written may be missing.
+    """
+    written = datetime.fromisoformat(about["at"]) if "at" in about else instant(2**53)
+    hints = about.get("hints")
+    if hints is None:
+        return [Hole(about["id"], None, written)]
+    starts = [None if h["from"] is None else datetime.fromisoformat(h["from"]) for h in hints]
+    ends = [datetime.fromisoformat(h["until"]) for h in hints]
+    return [Hole(about["id"], start, end) for start, end in sorted(set(zip(starts, ends, strict=True)), key=str)]
+
+
+def expected(one: Unsealed, manifest: Manifest | None) -> int | None:
+    """Return how many rows a bucket holds by the log; None when the log does not tell."""
+    if not one.told:
+        return None
+    return (manifest.rows if manifest else 0) + one.added - one.taken
+
+
+def _came(books: Books, bucket: BucketKey, rows: int | None, late: int, at: datetime, ask: Ask) -> Unsealed:
+    one = _known(books, bucket, at, ask)
+    told = one.told and rows is not None
+    return replace(one, added=one.added + (rows or 0), late=one.late + late, changed=at, told=told)
+
+
+def _rewritten(
+    books: Books,
+    taken: Mapping[str, Any] | None,
+    actions: Sequence[Action],
+    columns: Sequence[str],
+    at: datetime,
+    ask: Ask,
+) -> Books:
+    """Follow a rewrite: rows that only move change nothing; what retention takes is no bucket any more."""
+    if not taken or not taken["rows"]:
+        return books
+    touched = {_key(change, columns) for change in _changes(actions)}
+    if taken["why"] == "retention":
+        ends = [span[1] for b in touched if (span := ask.interval(b)) is not None]
+        retained = max([*ends, *([books.retained] if books.retained else [])], default=None)
+        kept = {b: one for b, one in books.buckets.items() if b not in touched}
+        return replace(books, buckets=kept, retained=retained)
+    found = []
+    for bucket in touched:
+        one = _known(books, bucket, at, ask)
+        if len(touched) > 1:  # how many rows of which bucket, it does not say
+            found.append(replace(one, changed=at, told=False))
+            continue
+        deduped = taken["rows"] if taken["why"] == "dedupe" else 0
+        found.append(replace(one, changed=at, taken=one.taken + taken["rows"], deduped=one.deduped + deduped))
+    return _with(books, found)
+
+
+def _known(books: Books, bucket: BucketKey, at: datetime, ask: Ask) -> Unsealed:
+    if bucket in books.buckets:
+        return books.buckets[bucket]
+    span, manifest = ask.interval(bucket), ask.newest(bucket)
+    start, end = span or (None, None)
+    lost = manifest is not None and end is not None and books.retained is not None and end <= books.retained
+    reason = books.closed[1] if books.closed and end is not None and end <= books.closed[0] else None
+    return Unsealed(bucket, start, end, at, sealed=manifest.version if manifest else 0, told=not lost, reason=reason)
+
+
+def _closed(books: Books, until: datetime, reason: Reason) -> Books:
+    ended = [one for one in books.buckets.values() if one.end is not None and is_closed(one.end, until)]
+    return replace(_with(books, [replace(one, reason=one.reason or reason) for one in ended]), closed=(until, reason))
+
+
+def _with(books: Books, found: Iterable[Unsealed]) -> Books:
+    return replace(books, buckets={**books.buckets, **{one.bucket: one for one in found}})
+
+
+def _changes(actions: Sequence[Action]) -> list[Mapping[str, Any]]:
+    return [change for action in actions for kind in ("add", "remove") if (change := action.get(kind))]
+
+
+def _adds(actions: Sequence[Action], columns: Sequence[str]) -> dict[BucketKey, int | None]:
+    """Return how many rows an entry adds to which buckets; None where a file does not tell."""
+    found: dict[BucketKey, int | None] = {}
+    for action in actions:
+        if add := action.get("add"):
+            key, rows = _key(add, columns), json.loads(add.get("stats") or "{}").get("numRecords")
+            before = found.get(key, 0)
+            found[key] = None if before is None or rows is None else before + rows
+    return found
+
+
+def _key(change: Mapping[str, Any], columns: Sequence[str]) -> BucketKey:
+    values = change.get("partitionValues") or {}
+    return tuple(values.get(column) for column in columns)
+
+
+class Bookmark:
+    """Where the books are kept between two looks. Operations raise OSError where the storage fails."""
+
+    def __init__(self, store: Store) -> None:
+        """Take the store of the table."""
+        self._store = store
+
+    def put(self, books: Books) -> None:
+        """Write the books down, in place of whatever is there."""
+        text = json.dumps(to_json(books), separators=(",", ":"), ensure_ascii=False)
+        self._store.put(BOOKMARK, text.encode())
+
+    def read(self, table: str) -> Books | None:
+        """Return the books of this table id; None where there are none, or nothing that can be read: look anew."""
+        found = self._store.read(BOOKMARK)
+        try:
+            books = None if found is None else from_json(json.loads(found.content))
+        except (ValueError, KeyError, TypeError):
+            return None
+        return books if books is not None and books.table == table else None
+
+
+def to_json(books: Books) -> dict[str, Any]:
+    """Write books as JSON values."""
+    return {
+        "format": FORMAT, "table": books.table, "version": books.version,
+        "buckets": [
+            {**vars(one), "start": _iso(one.start), "end": _iso(one.end), "changed": _iso(one.changed)}
+            for one in books.buckets.values()
+        ],
+        "holes": [{"gap": h.gap, "start": _iso(h.start), "end": _iso(h.end)} for h in books.holes],
+        "retained": _iso(books.retained),
+        "closed": None if books.closed is None else [_iso(books.closed[0]), books.closed[1]],
+    }  # fmt: skip
+
+
+def from_json(raw: Mapping[str, Any]) -> Books | None:
+    """Read what `to_json` wrote; None for another format."""
+    if raw["format"] != FORMAT:
+        return None
+    buckets = [
+        Unsealed(**{
+            **one, "bucket": tuple(one["bucket"]), "start": _time(one["start"]), "end": _time(one["end"]),
+            "changed": datetime.fromisoformat(one["changed"]),
+        })
+        for one in raw["buckets"]
+    ]  # fmt: skip
+    holes = tuple(Hole(h["gap"], _time(h["start"]), datetime.fromisoformat(h["end"])) for h in raw["holes"])
+    closed = None if raw["closed"] is None else (datetime.fromisoformat(raw["closed"][0]), raw["closed"][1])
+    return Books(raw["table"], raw["version"], {b.bucket: b for b in buckets}, holes, _time(raw["retained"]), closed)
+
+
+def _iso(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat()
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
