@@ -164,19 +164,22 @@ def let_go(writer: pq.ParquetWriter, sink: Any) -> None:
             each.close()
 
 
-def parquet_writer(sink: Any, schema: pa.Schema, plain: frozenset[str] = frozenset()) -> pq.ParquetWriter:
+def parquet_writer(
+    sink: Any, schema: pa.Schema, plain: frozenset[str] = frozenset(), order: Sequence[pq.SortingColumn] = ()
+) -> pq.ParquetWriter:
     """Open a writer with what every engine reads: zstd, microseconds, no Arrow schema inside.
 
-    `plain`: columns that are not worth a dictionary.
+    `plain`: columns that are not worth a dictionary; `order`: in which the rows will come.
     """
-    leaves = _leaves(schema)
+    names = leaves(schema)
     return pq.ParquetWriter(
         sink,
         schema,
         compression="zstd",
         store_schema=False,
-        use_dictionary=[leaf for leaf in leaves if leaf not in _DELTA_ENCODED and leaf not in plain],
-        column_encoding={leaf: "DELTA_BINARY_PACKED" for leaf in leaves if leaf in _DELTA_ENCODED},
+        use_dictionary=[leaf for leaf in names if leaf not in _DELTA_ENCODED and leaf not in plain],
+        column_encoding={leaf: "DELTA_BINARY_PACKED" for leaf in names if leaf in _DELTA_ENCODED},
+        sorting_columns=list(order) or None,
     )
 
 
@@ -195,7 +198,8 @@ def distinct_columns(rows: pa.Table) -> frozenset[str]:
 
 
 @lru_cache(maxsize=16)  # the same for every file of a task
-def _leaves(schema: pa.Schema) -> list[str]:
+def leaves(schema: pa.Schema) -> list[str]:
+    """Return the columns of a Parquet file with these fields, nested ones by their path."""
     sink = pa.BufferOutputStream()
     pq.write_table(schema.empty_table(), sink)
     columns = pq.read_metadata(pa.BufferReader(sink.getvalue())).schema

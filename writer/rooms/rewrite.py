@@ -1,0 +1,318 @@
+"""Files of one bucket written anew: merged, in order if asked, each row once if asked. Rows stream through.
+
+Memory is one row group of what is written and the compressed row group of what is read; with an order or a key the
+budget comes on top, and for a key one bit a row. Nothing here asks the table's log: what came out stands in an entry
+when the driver puts it there.
+"""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from bucketers.arrays import contiguous
+from bucketers.extract import event_time
+from writer.rooms.columnar import (
+    GROUP_BYTES_MAX,
+    GROUP_ROWS_MAX,
+    BucketKey,
+    Destination,
+    StagedFile,
+    distinct_columns,
+    leaves,
+    let_go,
+    open_file,
+    parquet_writer,
+)
+from writer.rooms.fit import SEAMLESS, absent, fitted
+from writer.rooms.order import Dedupe, Marks, in_order, needed, repeated
+from writer.rooms.statistics import delta_statistics
+from writer.stores.base import S3Settings, Store
+from writer.stores.location import store_at
+
+SHARE_MAX = 1.3  # of the target size that a file may have
+SHARE_MIN = 0.7
+_BATCH_BYTES = 16 * 2**20
+_BATCH_ROWS = 65_536
+PREFIX = "rewrite"
+Times = tuple[datetime, datetime]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file to read. `whole`: it need not be written anew unless a row of it goes, or it is out of order."""
+
+    path: str
+    times: Times | None  # of its first and last event; None: nobody knows
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a task is told: one bucket's files, and what is wanted of them."""
+
+    table: str  # location
+    bucket: BucketKey
+    bucket_columns: tuple[str, ...]
+    columns: pa.Schema  # of the table, bucket columns left out
+    files: tuple[Source, ...]
+    target_file_size: int
+    budget: int  # bytes of rows in memory
+    time_field: str
+    time_unit: str
+    sort_by: tuple[str, ...] = ()
+    dedupe: Dedupe | None = None
+    entropy_bits: int = 0
+    hidden: bool = False
+    s3: S3Settings | None = None
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """What is to take the place of what. `removed` is empty where nothing is to be done."""
+
+    removed: tuple[str, ...] = ()
+    files: tuple[StagedFile, ...] = ()
+    rows: int = 0  # that were read of the files that go
+    taken: int = 0  # rows of them that dedupe took
+
+
+@dataclass
+class _File:
+    """A source, opened far enough to know how many rows it has and where they came."""
+
+    source: Source
+    rows: int
+    came: datetime
+    in_order: bool
+    first: int = 0  # number of its first row, over all files
+    going: int = 0  # rows that dedupe takes
+
+
+def rewrite(job: Job, scratch: str | None = None) -> Rewritten:
+    """Carry a job out. What it wrote is removed when it fails.
+
+    Raises FileNotFoundError when a file is gone, ValueError for a column that cannot be sorted or deduped by.
+    """
+    _check(job)
+    store = store_at(job.table, job.s3)
+    with tempfile.TemporaryDirectory(prefix="headrace-rewrite-", dir=scratch, ignore_cleanup_errors=True) as folder:
+        looked = (_looked_at(store, source, job.sort_by) for source in job.files)
+        files = sorted(looked, key=lambda file: (file.came, file.source.path))
+        at = 0
+        for file in files:
+            file.first, at = at, at + file.rows
+        marks = _marked(job, store, files, at, Path(folder))
+        chosen = [file for file in files if file.going or not file.source.whole or not file.in_order]
+        if not any(f.going or not f.in_order for f in chosen) and len(chosen) < 2:  # noqa: PLR2004 - nothing to merge
+            return Rewritten()
+        going = sum(file.going for file in chosen)
+        rows = sum(file.rows for file in chosen)
+        times = _Times(job)
+        read = _read(job, store, chosen, marks, times)
+        ordered = in_order(read, job.sort_by, Path(folder), job.budget) if job.sort_by else read
+        return Rewritten(
+            tuple(file.source.path for file in chosen),
+            tuple(_written(job, store, ordered, rows - going, times)), rows, going,
+        )  # fmt: skip
+
+
+def _check(job: Job) -> None:
+    for name in job.sort_by:
+        if name not in job.columns.names or pa.types.is_nested(job.columns.field(name).type):
+            raise ValueError(f"compact.sort_by names {name!r}, which is no plain column of the table at {job.table}")
+    for name in job.dedupe.key if job.dedupe else ():
+        kind = _type_at(job.columns, name)
+        if kind is None or pa.types.is_nested(kind):
+            raise ValueError(f"compact.dedupe.key names {name!r}, which is no plain column of the table at {job.table}")
+
+
+def _type_at(columns: pa.Schema, name: str) -> pa.DataType | None:
+    kind: Any = pa.struct(list(columns))
+    for part in name.split("."):
+        if not pa.types.is_struct(kind) or kind.get_field_index(part) < 0:
+            return None
+        kind = kind.field(part).type
+    return kind
+
+
+def _looked_at(store: Store, source: Source, sort_by: Sequence[str]) -> _File:
+    with open_file(store, source.path) as opened:
+        metadata = pq.ParquetFile(opened).metadata
+        names = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
+        groups = [metadata.row_group(g) for g in range(metadata.num_row_groups)]
+        times = [g.column(names.index("_kafka_time")).statistics for g in groups] if "_kafka_time" in names else []
+        came = min((t.min for t in times if t is not None and t.has_min_max), default=datetime.min.replace(tzinfo=UTC))
+        wanted = [names.index(name) for name in sort_by if name in names]
+        sorted_by = [[c.column_index for c in g.sorting_columns] for g in groups]
+        in_order = len(wanted) == len(sort_by) and all(found[: len(wanted)] == wanted for found in sorted_by)
+    return _File(source, metadata.num_rows, came, in_order)
+
+
+def _marked(job: Job, store: Store, files: Sequence[_File], rows: int, scratch: Path) -> Marks | None:
+    """Find the rows that dedupe takes, and count them by file."""
+    if job.dedupe is None:
+        return None
+    columns = pa.schema([job.columns.field(name) for name in needed(job.dedupe)])
+    every = (batch for file in files for batch in _batches(store, file.source.path, columns))
+    marks = repeated(every, rows, job.dedupe, scratch, job.budget)
+    for file in files:
+        file.going = sum(
+            int(np.count_nonzero(marks.of(at, min(_BATCH_ROWS, file.first + file.rows - at))))
+            for at in range(file.first, file.first + file.rows, _BATCH_ROWS)
+        )
+    return marks
+
+
+def _read(
+    job: Job, store: Store, files: Sequence[_File], marks: Marks | None, times: "_Times"
+) -> Iterator[pa.RecordBatch]:
+    for file in files:
+        at = file.first
+        for batch in _batches(store, file.source.path, job.columns):
+            times.take(file.source, batch)
+            going = marks.of(at, batch.num_rows) if marks is not None and file.going else None
+            at += batch.num_rows
+            yield batch if going is None else batch.filter(pa.array(~going))
+
+
+def _batches(store: Store, path: str, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield a file's rows with these columns, as any reader of the table finds them."""
+    with open_file(store, path) as source:
+        file = pq.ParquetFile(source)
+        groups = [file.metadata.row_group(g).total_byte_size for g in range(file.metadata.num_row_groups)]
+        per_row = max(1, sum(groups) / max(file.metadata.num_rows, 1))
+        there = [name for name in file.schema_arrow.names if name in columns.names]
+        for batch in file.iter_batches(int(np.clip(_BATCH_BYTES / per_row, 1, _BATCH_ROWS)), columns=there):
+            yield pa.record_batch([_shaped(batch, column) for column in columns], schema=columns)
+
+
+def _shaped(batch: pa.RecordBatch, column: pa.Field) -> pa.Array:
+    if column.name not in batch.schema.names:
+        return absent(batch.num_rows, column.type, (column.name,), {})
+    values = batch.column(column.name)
+    return fitted(contiguous(values), column.type, (column.name,), SEAMLESS, {})
+
+
+class _Times:
+    """First and last event of what is written: as the log knows them, or as the rows say where it does not."""
+
+    def __init__(self, job: Job) -> None:
+        self._job, self._known = job, {source.path: source.times for source in job.files}
+        self._found: list[datetime] = []
+
+    def take(self, source: Source, batch: pa.RecordBatch) -> None:
+        if source.times is None:
+            found, _ = event_time(pa.Table.from_batches([batch]), self._job.time_field, self._job.time_unit)
+            self._found += [t for t in pc.min_max(found).as_py().values() if t is not None]
+        else:
+            self._found += source.times
+        self._found = [min(self._found), max(self._found)] if self._found else []
+
+    def bounds(self) -> Times:
+        epoch = datetime.fromtimestamp(0, UTC)
+        return (self._found[0], self._found[-1]) if self._found else (epoch, epoch)
+
+
+def _written(job: Job, store: Store, rows: Iterator[pa.RecordBatch], count: int, times: _Times) -> list[StagedFile]:
+    to = Destination(store, job.bucket_columns, PREFIX, job.target_file_size, job.entropy_bits, job.hidden)
+    files = _Files(to, job, count)
+    try:
+        for batch in rows:
+            files.add(pa.Table.from_batches([batch]))
+        done = files.close()
+    except BaseException:
+        files.discard()
+        to.remove()
+        raise
+    assert sum(metadata.num_rows for _, _, metadata in done) == count, "rows came or went while they were rewritten"
+    return [
+        StagedFile(path, job.bucket, metadata.num_rows, size, delta_statistics(metadata), *times.bounds(), {})
+        for path, size, metadata in done
+    ]
+
+
+@dataclass
+class _Files:
+    """Writes a known number of rows to files that are alike in size, near the target."""
+
+    to: Destination
+    job: Job
+    count: int  # rows in all
+    _waiting: list[pa.Table] = field(default_factory=list)
+    _waiting_bytes: int = 0
+    _open: tuple[str, Any, Any] | None = None  # path, sink, writer
+    _rows: int = 0  # of the open file
+    _before: tuple[int, int] = (0, 0)  # rows and bytes of closed files
+    _done: list[tuple[str, int, pq.FileMetaData]] = field(default_factory=list)
+
+    def add(self, rows: pa.Table) -> None:
+        self._waiting.append(rows)
+        self._waiting_bytes += rows.nbytes
+        if self._waiting_bytes >= self._group_bytes_max():
+            self._flush()
+
+    def close(self) -> list[tuple[str, int, pq.FileMetaData]]:
+        self._flush()
+        self._roll()
+        return self._done
+
+    def discard(self) -> None:
+        if self._open is not None:
+            let_go(self._open[2], self._open[1])
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        rows = pa.concat_tables(self._waiting)
+        self._waiting, self._waiting_bytes = [], 0
+        at = 0
+        while at < rows.num_rows:
+            if self._open is None:
+                self._open = self._opened(rows.slice(at))
+            group = rows.slice(at, min(self._group_rows_max(rows), max(1, self._quota() - self._rows)))
+            self._open[2].write_table(group, row_group_size=group.num_rows)
+            self._rows += group.num_rows
+            at += group.num_rows
+            if self._rows >= self._quota():
+                self._roll()
+
+    def _group_rows_max(self, rows: pa.Table) -> int:
+        return int(np.clip(self._group_bytes_max() * rows.num_rows / max(rows.nbytes, 1), 1, GROUP_ROWS_MAX))
+
+    def _group_bytes_max(self) -> int:
+        """Arrow data of a row group; the first of all is no larger than a file, for nobody knows yet what it takes."""
+        return GROUP_BYTES_MAX if self._rows or self._done else min(GROUP_BYTES_MAX, self.to.target_file_size)
+
+    def _quota(self) -> int:
+        """Rows of a file, by the bytes that a row was seen to take: as many files as keep each within its bounds."""
+        size = 0 if self._open is None else self._open[1].tell()
+        rows, written = self._before[0] + self._rows, self._before[1] + size
+        if not rows:
+            return self.count
+        files = max(1, ceil(written / rows * self.count / (SHARE_MAX * self.to.target_file_size)))
+        return ceil(self.count / files)
+
+    def _opened(self, rows: pa.Table) -> tuple[str, Any, Any]:
+        path, sink = self.to.open(self.job.bucket)
+        order = [pq.SortingColumn(leaves(rows.schema).index(name)) for name in self.job.sort_by]
+        return path, sink, parquet_writer(sink, rows.schema, plain=distinct_columns(rows), order=order)
+
+    def _roll(self) -> None:
+        if self._open is None:
+            return
+        path, sink, writer = self._open
+        writer.close()
+        metadata, size = writer.writer.metadata, sink.tell()
+        sink.close()
+        self._done.append((path, size, metadata))
+        self._before = (self._before[0] + self._rows, self._before[1] + size)
+        self._open, self._rows = None, 0
