@@ -11,6 +11,7 @@ import typer
 
 from writer.care.cli import join as join_care
 from writer.errors import HeadraceError
+from writer.rewrite_verbs import join as join_rewrites
 from writer.seal_verb import seal
 from writer.surface.ledger_cli import join as join_ledger
 from writer.surface.schema_verbs import schema
@@ -249,6 +250,7 @@ app.add_typer(schema)
 app.add_typer(topic, name="topic")
 join_ledger(app)
 join_care(app)
+join_rewrites(app)
 
 
 def compose() -> typer.Typer:

@@ -9,14 +9,19 @@ from uuid import uuid4
 
 from writer import config
 from writer.checkpoint import Offsets
-from writer.errors import CheckpointUnusable
+from writer.errors import CheckpointUnusable, HeadraceError
 from writer.ledger.holes import Holes, holes
 from writer.rooms.columnar import StagedFile
 from writer.rooms.report import EXITS, Counts, Report
 from writer.tables.base import Batch, Part, Range, SideTable, Table
+from writer.units import show_duration
 from writer.watermark import risen
 
 Reason = Literal["size", "backlog", "timeout", "start", "once", "replay"]
+
+
+class StagedTooLongAgo(HeadraceError):
+    """What was staged is as old as what nobody needs. Nothing of it was committed."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +118,17 @@ def ranges(
         if until > first or at is None:
             found.append(Range(part, first, max(until, first)))
     return found
+
+
+def check_age(began: datetime, now: datetime, orphan_age: timedelta) -> None:
+    """Raise StagedTooLongAgo when files that were staged since `began` may be taken for orphans soon."""
+    if now - began > orphan_age / 2:
+        age = show_duration(timedelta(seconds=round((now - began).total_seconds())))
+        raise StagedTooLongAgo(
+            f"its files were staged {age} ago, more than half of table.orphan_age ({show_duration(orphan_age)}): they "
+            "are not committed, for `headrace vacuum` may remove them. They are made anew; make table.orphan_age "
+            "longer if that happens again."
+        )
 
 
 def check_handed_over(report: Report, handed_over: int) -> None:

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 import bucketers
 from writer.clocks import ClockRule, told
+from writer.compact_section import Compact
 from writer.errors import ConfigError
 from writer.rooms import wire
 from writer.rooms.assign import TimeRule
@@ -157,6 +158,11 @@ class Table(Strict):
         None, description="location of the dead-letter table; default: location + '_dead_letters'"
     )
     checkpoint_interval: int = Field(50, ge=1, description="commits between two checkpoints of the table's log")
+    orphan_age: Duration = Field(
+        timedelta(days=7),
+        description="how old a file that no commit names must be for `headrace vacuum` to remove it; what was staged "
+        "half as long ago is not committed any more",
+    )
     entropy_bits: int = Field(
         0, ge=0, le=16,
         description="binary digits, drawn for each file, of a folder in front of its path: where S3 throttles a prefix",
@@ -318,6 +324,7 @@ class Pipeline(Strict):
         None, description="buckets that ended longer ago are dropped from the table; default: every bucket stays"
     )
     seal: Seal = Seal.model_validate({})
+    compact: Compact = Compact.model_validate({})
     mirror_offsets: str | None = Field(
         None, min_length=1, description="consumer group that is told the frontier, for tools that show a group's lag"
     )
@@ -377,6 +384,18 @@ class Pipeline(Strict):
                         "and use letters, digits and _ (bucket.column)"
                     )
         return self
+
+    @model_validator(mode="after")
+    def _deduped_when_sealed(self) -> "Pipeline":
+        if self.compact.dedupe and not self.compacts_at_seal:
+            raise ValueError("compact.dedupe takes rows out when a bucket is sealed; set compact.at_seal: true")
+        return self
+
+    @property
+    def compacts_at_seal(self) -> bool:
+        """Rewrite a bucket before it is sealed: where readers see all files of a commit at once, if nobody says."""
+        wanted = self.compact.at_seal
+        return self.table.format == "delta" if wanted is None else wanted
 
     @property
     def dead_letters(self) -> str:

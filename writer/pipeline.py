@@ -258,6 +258,7 @@ class PipelineRun:
                 report, committing, epoch=self.epoch, settled=self._settled, side=side, seen=seen,
                 closed_until=frozen.closed_until, facts=facts,
             )  # fmt: skip
+            commit.check_age(frozen.now, datetime.now(UTC), self.config.table.orphan_age)
             try:  # on what was read first: all that happened since is looked at
                 return self._table.commit(snapshot, planned), planned
             except ClosedMeanwhile:

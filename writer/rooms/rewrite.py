@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from bucketers.arrays import contiguous
 from bucketers.extract import event_time
+from writer import faults
 from writer.rooms.columnar import (
     GROUP_BYTES_MAX,
     GROUP_ROWS_MAX,
@@ -44,6 +45,10 @@ _BATCH_BYTES = 16 * 2**20
 _BATCH_ROWS = 65_536
 PREFIX = "rewrite"
 Times = tuple[datetime, datetime]
+
+
+class UnknownColumn(ValueError):
+    """A column that rows are to be sorted or deduped by is not there, or has parts."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,7 @@ class _File:
 def rewrite(job: Job, scratch: str | None = None) -> Rewritten:
     """Carry a job out. What it wrote is removed when it fails.
 
-    Raises FileNotFoundError when a file is gone, ValueError for a column that cannot be sorted or deduped by.
+    Raises FileNotFoundError when a file is gone, UnknownColumn.
     """
     _check(job)
     store = store_at(job.table, job.s3)
@@ -128,11 +133,11 @@ def rewrite(job: Job, scratch: str | None = None) -> Rewritten:
 def _check(job: Job) -> None:
     for name in job.sort_by:
         if name not in job.columns.names or pa.types.is_nested(job.columns.field(name).type):
-            raise ValueError(f"compact.sort_by names {name!r}, which is no plain column of the table at {job.table}")
+            raise UnknownColumn(f"compact.sort_by names {name!r}, no plain column of the table at {job.table}")
     for name in job.dedupe.key if job.dedupe else ():
         kind = _type_at(job.columns, name)
         if kind is None or pa.types.is_nested(kind):
-            raise ValueError(f"compact.dedupe.key names {name!r}, which is no plain column of the table at {job.table}")
+            raise UnknownColumn(f"compact.dedupe.key names {name!r}, no plain column of the table at {job.table}")
 
 
 def _type_at(columns: pa.Schema, name: str) -> pa.DataType | None:
@@ -229,6 +234,7 @@ def _written(job: Job, store: Store, rows: Iterator[pa.RecordBatch], count: int,
         for batch in rows:
             files.add(pa.Table.from_batches([batch]))
         done = files.close()
+        faults.point("in_rewrite")
     except BaseException:
         files.discard()
         to.remove()

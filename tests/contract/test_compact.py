@@ -1,0 +1,326 @@
+"""Buckets are compacted while others write: every row stays, once, and the account adds up."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+from typer.testing import CliRunner
+
+from tests import hive, oracle
+from tests.carried import Driver, log
+from tests.looking import EVENT, NOW, value
+from writer.cli import compose
+from writer.compacting import Compactor, Done, here
+from writer.ledger.audit import audit
+from writer.rooms.rewrite import Job
+from writer.surface import rewrites
+
+HOUR = NOW.replace(minute=0) - timedelta(hours=1)
+BUCKET = (f"{HOUR:%Y-%m-%dT%H}",)
+
+
+@pytest.fixture(params=["delta", "parquet"])
+def form(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def driver(tmp_path: Path, form: str) -> Driver:
+    return filled(tmp_path, form)
+
+
+def filled(root: Path, form: str, commits: int = 6, **settings: Any) -> Driver:
+    """Commits of ten events each, all in one hour; an id comes twice in each commit, and in the next again."""
+    driver = Driver(root, form, **settings)
+    driver.start()
+    for n in range(commits):
+        carry(driver, n)
+    return driver
+
+
+def carry(driver: Driver, n: int) -> None:
+    values = {10 * n + i: value(1, EVENT, row(10 * n + i, i)) for i in range(10)}
+    driver.carry([log(values)], {0: 10 * n + 10})
+
+
+def row(offset: int, i: int) -> dict[str, Any]:
+    return {"id": (offset - i) // 10 * 8 + i, "at": HOUR + timedelta(seconds=offset % 3600), "note": None}
+
+
+def compactor(driver: Driver) -> Compactor:
+    return Compactor("clicks", driver.settings, driver.table, None)
+
+
+def compacted(driver: Driver) -> list[Done]:
+    snapshot = driver.table.snapshot()
+    made = compactor(driver)
+    pieces = made.planned(snapshot, [BUCKET], open_too=True)[BUCKET]
+    return list(made.carry_out(snapshot, pieces, here))
+
+
+def close(driver: Driver) -> None:
+    """Close the bucket, as the watermark does."""
+    until = (HOUR + timedelta(hours=1) - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1)
+    driver.table._end.write(driver.table.snapshot(), [], {"clicks/closed_until": until}, {"kind": "close"})
+
+
+def offsets(driver: Driver) -> list[int]:
+    """What a reader finds."""
+    return sorted(driver.table.rows().to_table(columns=["_offset"]).column("_offset").to_pylist())
+
+
+def files(driver: Driver) -> int:
+    return len(driver.table.bucket_files(driver.table.snapshot(), BUCKET))
+
+
+def test_small_files_become_one_and_every_row_stays(driver: Driver) -> None:
+    (done,) = compacted(driver)
+    assert (done.removed, done.files, done.rows, done.taken) == (6, 1, 60, 0)
+    assert (files(driver), offsets(driver)) == (1, list(range(60)))
+    assert compacted(driver) == []
+    found = audit(driver.config, "clicks", since=None, deep=True)
+    assert found.adds_up, found.problems
+    assert found.rows_removed == 0
+    (file,) = driver.table.bucket_files(driver.table.snapshot(), BUCKET)
+    assert (file.event_time_min, file.event_time_max) == (HOUR, HOUR + timedelta(seconds=59))
+
+
+def test_the_writer_goes_on_after_it(driver: Driver) -> None:
+    compacted(driver)
+    carry(driver, 6)
+    assert (files(driver), offsets(driver)) == (2, list(range(70)))
+    compacted(driver)
+    assert (files(driver), offsets(driver)) == (1, list(range(70)))
+
+
+def test_readers_of_the_files_see_what_readers_of_the_log_see(driver: Driver, form: str) -> None:
+    compacted(driver)
+    lake = Path(driver.lake)
+    oracle.check_exactly(lake, {("clicks", 1, 0): range(60)})
+    if form == "parquet":
+        assert hive.asked(driver.lake, "count(*)") == [(60,)]
+
+
+def test_a_repeated_key_is_taken_out_once_the_bucket_is_closed_and_the_account_knows(tmp_path: Path, form: str) -> None:
+    driver = filled(tmp_path, form, compact={"at_seal": True, "dedupe": {"key": ["id"]}})
+    assert compacted(driver)[0].taken == 0
+    close(driver)
+    (done,) = compacted(driver)
+    ids = [(10 * n + i) - 10 * n - i + 8 * n + i for n in range(6) for i in range(10)]
+    first = {one: at for at, one in reversed(list(enumerate(ids)))}
+    assert (done.rows, done.taken) == (60, 60 - len(first))
+    assert offsets(driver) == sorted(first.values())
+    found = audit(driver.config, "clicks", since=None, deep=True)
+    assert found.adds_up, found.problems
+    assert (found.rows_removed, found.statement.removals[0].operation) == (done.taken, "dedupe")
+    assert compacted(driver) == []
+
+
+def test_the_ledger_keeps_what_dedupe_took(tmp_path: Path, form: str) -> None:
+    driver = filled(tmp_path, form, interval=1, compact={"at_seal": True, "dedupe": {"key": ["id"], "keep": "last"}})
+    close(driver)
+    (done,) = compacted(driver)
+    driver.table.tidy()
+    carry(driver, 6)
+    found = audit(driver.config, "clicks", since=None, deep=True)
+    assert found.adds_up, found.problems
+    assert found.rows_removed == done.taken > 0
+
+
+def test_a_row_lost_in_a_rewritten_file_is_still_found(driver: Driver) -> None:
+    compacted(driver)
+    (file,) = driver.table.bucket_files(driver.table.snapshot(), BUCKET)
+    path = Path(driver.lake) / file.path
+    pq.write_table(pq.read_table(path, partitioning=None).slice(1), path)
+    found = audit(driver.config, "clicks", since=None, deep=True)
+    assert not found.adds_up
+    assert "1 rows are not there" in " ".join(problem.what for problem in found.problems)
+
+
+def test_rows_are_put_in_order_when_the_bucket_is_closed(tmp_path: Path, form: str) -> None:
+    driver = filled(tmp_path, form, compact={"at_seal": True, "sort_by": ["id"]})
+    close(driver)
+    compacted(driver)
+    (file,) = driver.table.bucket_files(driver.table.snapshot(), BUCKET)
+    ids = pq.read_table(Path(driver.lake) / file.path, partitioning=None).column("id").to_pylist()
+    assert ids == sorted(ids)
+    assert compacted(driver) == []
+
+
+def test_of_two_compactors_at_once_one_stands(driver: Driver) -> None:
+    """The second has read the same files when the first commits."""
+    snapshot = driver.table.snapshot()
+    made = compactor(driver)
+    pieces = made.planned(snapshot, [BUCKET], open_too=True)[BUCKET]
+    first, second = (made.carry_out(snapshot, pieces, held) for held in _together(2))
+    (done,), (late,) = list(first), list(second)
+    assert (done.version, late.version) == (snapshot.version + 1, None)
+    assert (files(driver), offsets(driver)) == (1, list(range(60)))
+    stray = {p.name for p in Path(driver.lake).rglob("rewrite-*")} - {
+        Path(f.path).name for f in driver.table.bucket_files(driver.table.snapshot())
+    }
+    assert stray == set()  # what the second had staged is gone
+
+
+def _together(count: int) -> list[Any]:
+    """Ways to run jobs whose results all exist before the first is committed."""
+    kept: list[list[Any]] = []
+
+    def run(jobs: Sequence[Job]) -> Any:
+        if not kept:
+            kept.extend(list(here(jobs)) for _ in range(count))
+        yield from kept.pop()
+
+    return [run] * count
+
+
+def test_threads_that_compact_while_the_writer_commits_keep_every_row(tmp_path: Path, form: str) -> None:
+    driver = filled(tmp_path, form, commits=2)
+    problems: list[BaseException] = []
+    done = threading.Event()
+
+    def rewriting() -> None:
+        other = Driver(tmp_path, form)
+        try:
+            while not done.is_set():
+                compacted(other)
+        except BaseException as error:  # noqa: BLE001 - told below
+            problems.append(error)
+
+    threads = [threading.Thread(target=rewriting) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for n in range(2, 20):
+            carry(driver, n)
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join(60)
+    assert problems == []
+    compacted(driver)
+    assert (files(driver), offsets(driver)) == (1, list(range(200)))
+    found = audit(driver.config, "clicks", since=None, deep=True)
+    assert found.adds_up, found.problems
+
+
+@pytest.mark.parametrize("what", ["delete", "optimize"])
+def test_another_client_that_came_first_is_looked_at_again(tmp_path: Path, what: str) -> None:
+    driver = filled(tmp_path, "delta")
+    snapshot = driver.table.snapshot()
+    made = compactor(driver)
+    pieces = made.planned(snapshot, [BUCKET], open_too=True)[BUCKET]
+
+    def run(jobs: Sequence[Job]) -> Any:
+        for found in list(here(jobs)):
+            theirs = DeltaTable(driver.lake)
+            _ = theirs.delete("id < 8") if what == "delete" else theirs.optimize.compact()
+            yield found
+
+    (done,) = made.carry_out(snapshot, pieces, run)
+    assert done.version is None
+    left = list(range(8, 60)) if what == "delete" else list(range(60))
+    assert offsets(driver) == left
+    compacted(driver)
+    assert (files(driver), offsets(driver)) == (1, left)
+    found = audit(driver.config, "clicks", since=None, deep=True)
+    assert found.adds_up, found.problems
+
+
+def test_another_client_that_came_second_is_refused(tmp_path: Path) -> None:
+    driver = filled(tmp_path, "delta")
+    theirs = DeltaTable(driver.lake)
+    compacted(driver)
+    with pytest.raises(CommitFailedError):
+        theirs.delete("id < 8")
+    assert offsets(driver) == list(range(60))
+
+
+def test_columns_that_grow_meanwhile_do_no_harm(driver: Driver) -> None:
+    import pyarrow as pa
+
+    snapshot = driver.table.snapshot()
+    made = compactor(driver)
+    pieces = made.planned(snapshot, [BUCKET], open_too=True)[BUCKET]
+
+    def run(jobs: Sequence[Job]) -> Any:
+        for found in list(here(jobs)):
+            driver.table.grow([pa.field("extra", pa.int64())], driver.epoch)
+            yield found
+
+    (done,) = made.carry_out(snapshot, pieces, run)
+    assert done.version == snapshot.version + 2
+    assert driver.table.rows().to_table().column("extra").null_count == 60
+
+
+def test_a_file_that_is_gone_is_named(driver: Driver) -> None:
+    (Path(driver.lake) / driver.table.bucket_files(driver.table.snapshot(), BUCKET)[0].path).unlink()
+    with pytest.raises(Exception, match=r"that the table at .* names is gone"):
+        compacted(driver)
+
+
+def written(driver: Driver, root: Path) -> Path:
+    path = root / "headrace.yaml"
+    raw = json.loads(driver.config.model_dump_json())
+    raw["pipelines"]["clicks"]["bucket"] = {"type": "event_time", "width": "1 h"}
+    raw["registry"] = {"url": "http://127.0.0.1:1"}
+    path.write_text(yaml.safe_dump(raw))
+    return path
+
+
+POINTS = ["in_rewrite:1", "before_commit:1", "after_commit:1"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("form", "point"),
+    [*product(["delta", "parquet"], POINTS), ("parquet", "publish:1"), ("parquet", "after_publish:1")],
+)
+def test_a_compaction_killed_at_any_moment_keeps_every_row(
+    driver: Driver, form: str, tmp_path: Path, point: str
+) -> None:
+    command = [sys.executable, "-m", "writer.cli", "compact", str(written(driver, tmp_path))]
+    died = subprocess.run(command, env={**os.environ, "HEADRACE_FAULT": point}, capture_output=True, check=False)
+    assert died.returncode == -signal.SIGKILL, died
+    again = Driver(tmp_path, form)
+    if form == "delta":
+        assert offsets(again) == list(range(60))
+    assert len(set(offsets(again))) == len(offsets(again))
+    rewrites.compact("clicks", again.config, None, dry_run=False, as_json=True)
+    assert (offsets(again), files(again)) == (list(range(60)), 1)
+    found = audit(again.config, "clicks", since=None, deep=True)
+    assert found.adds_up, found.problems
+
+
+def test_the_verb_shows_and_does_it(driver: Driver, capsys: pytest.CaptureFixture[str]) -> None:
+    (hour,) = BUCKET
+    assert rewrites.compact("clicks", driver.config, None, dry_run=True, as_json=False) == 0
+    assert "would look at 6 files of 1 bucket" in capsys.readouterr().out
+    assert files(driver) == 6
+    rewrites.compact("clicks", driver.config, [f"hour={hour}"], dry_run=True, as_json=True)
+    (told,) = json.loads(capsys.readouterr().out)
+    assert (told["bucket"], len(told["files"])) == ([hour], 6)
+    rewrites.compact("clicks", driver.config, [hour], dry_run=False, as_json=True)
+    (told,) = json.loads(capsys.readouterr().out)
+    assert (told["bucket"], told["removed"], told["files"], told["rows"]) == ([hour], 6, 1, 60)
+    rewrites.compact("clicks", driver.config, None, dry_run=False, as_json=False)
+    assert "the files are as they should be" in capsys.readouterr().out
+
+
+def test_a_bucket_that_is_not_there_is_named(driver: Driver, tmp_path: Path) -> None:
+    run = lambda *args: CliRunner().invoke(compose(), ["compact", str(written(driver, tmp_path)), *args])  # noqa: E731
+    assert "no files of bucket 2020-01-01T00" in str(run("--bucket", "2020-01-01T00").exception)
+    assert "has 2 parts; the table's buckets have hour" in str(run("--bucket", "a/b").exception)

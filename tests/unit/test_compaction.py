@@ -1,0 +1,82 @@
+"""Which files of a bucket are worth writing anew."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from writer.commit import StagedTooLongAgo, check_age
+from writer.compacting import pause_s
+from writer.compaction import GROUP_FILES, Policy, plan
+from writer.rooms.order import Dedupe
+from writer.tables.base import BucketFile
+
+TARGET = 1000
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+def files(*sizes: int) -> list[BucketFile]:
+    return [BucketFile(f"{n:04}", ("x",), 1, size, NOON + timedelta(minutes=n), NOON) for n, size in enumerate(sizes)]
+
+
+def policy(**changes) -> Policy:
+    return Policy(**{"target_file_size": TARGET, "open_files_max": 5, **changes})
+
+
+def sizes(found: list[BucketFile], rules: Policy, *, closed: bool = True) -> list[list[int]]:
+    return [[file.bytes for file in piece.files] for piece in plan(found, rules, closed=closed)]
+
+
+def test_a_bucket_whose_files_are_right_is_not_touched() -> None:
+    assert sizes(files(1000, 700, 1300, 5000), policy()) == []
+    assert sizes(files(1000, 10), policy()) == []
+    assert sizes([], policy(sort_by=("a",))) == []
+
+
+def test_only_files_that_are_too_small_are_merged() -> None:
+    assert sizes(files(10, 1000, 20, 699, 700), policy()) == [[10, 20, 699]]
+
+
+def test_files_that_would_not_become_fewer_stay() -> None:
+    assert sizes(files(690, 690), policy()) == []
+    assert sizes(files(600, 690), policy()) == [[600, 690]]
+
+
+def test_an_open_bucket_is_merged_only_when_it_has_too_many_small_files() -> None:
+    assert sizes(files(*[10] * 5, *[1000] * 9), policy(), closed=False) == []
+    assert sizes(files(*[10] * 6), policy(), closed=False) == [[10] * 6]
+    assert sizes(files(*[10] * 600), policy(open_files_max=None), closed=False) == []
+
+
+def test_a_closed_bucket_that_is_to_be_sorted_or_deduped_is_looked_at_whole() -> None:
+    for rules in (policy(sort_by=("a",)), policy(dedupe=Dedupe(("id",)))):
+        (piece,) = plan(files(10, 1000), rules, closed=True)
+        assert [file.bytes for file in piece.files] == [10, 1000]
+        assert piece.whole == {"0001"}
+        assert (piece.sort_by, piece.dedupe) == (rules.sort_by, rules.dedupe)
+        (merged,) = plan(files(*[10] * 6), rules, closed=False)
+        assert (merged.sort_by, merged.dedupe) == ((), None)
+
+
+@given(st.lists(st.integers(1, 3000), max_size=200))
+def test_pieces_hold_each_small_file_at_most_once_and_are_bounded(found: list[int]) -> None:
+    pieces = plan(files(*found), policy(), closed=True)
+    paths = [file.path for piece in pieces for file in piece.files]
+    assert len(paths) == len(set(paths))
+    assert all(file.bytes < 0.7 * TARGET for piece in pieces for file in piece.files)
+    assert all(len(piece.files) > 1 and piece.bytes <= (GROUP_FILES + 0.7) * TARGET for piece in pieces)
+
+
+def test_rewriting_takes_its_share_of_all_slots() -> None:
+    assert pause_s(10, 0.15, 2) == pytest.approx(10 / 0.3 - 10)
+    assert pause_s(10, 0.15, 16) == 0
+    busy, all_slots = 10, (10 + pause_s(10, 0.15, 4)) * 4
+    assert busy / all_slots == pytest.approx(0.15)
+
+
+def test_what_was_staged_half_the_orphan_age_ago_is_not_committed() -> None:
+    age = timedelta(days=7)
+    check_age(NOON, NOON + age / 2, age)
+    with pytest.raises(StagedTooLongAgo, match=r"staged 302401 s ago, more than half of table\.orphan_age \(7 d\)"):
+        check_age(NOON, NOON + age / 2 + timedelta(seconds=1), age)

@@ -1,0 +1,207 @@
+"""Buckets' files written anew: by Spark's tasks in the driver, in this process from the command line. One function.
+
+What is decided is in `writer/compaction.py`, how rows are written in `writer/rooms/rewrite.py`, what keeps two of them
+from doubling rows in `writer/tables/`.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+
+import bucketers
+from writer import config, log
+from writer.commit import check_age
+from writer.compaction import Piece, Policy, plan
+from writer.errors import ConfigError, HeadraceError
+from writer.rooms.columnar import BucketKey, StagedFile, staged_name
+from writer.rooms.rewrite import Job, Rewritten, Source, UnknownColumn, rewrite
+from writer.stores.base import S3Settings
+from writer.tables.base import BucketFile, FilesGone, Rewrite, Taken
+from writer.tables.snapshot import PipelineSnapshot
+from writer.tables.table import PipelineTable
+
+Run = Callable[[Sequence[Job]], Iterable[Rewritten]]  # lazily, in the order of the jobs
+Wait = Callable[[float], object]  # seconds
+
+
+@dataclass(frozen=True)
+class Done:
+    """What became of one piece of work. `version` is None where another writer came first, and rows stayed."""
+
+    bucket: BucketKey
+    version: int | None
+    removed: int  # files
+    files: int
+    rows: int
+    bytes_before: int
+    bytes: int
+    taken: int  # rows that dedupe took
+    seconds: float
+
+
+class Compactor:
+    """Rewrites buckets of one pipeline's table."""
+
+    def __init__(self, name: str, settings: config.Pipeline, table: PipelineTable, s3: S3Settings | None) -> None:
+        self._name, self._settings, self._table, self._s3 = name, settings, table, s3
+        wanted = settings.compact
+        self.policy = Policy(
+            settings.roll.target_file_size, wanted.open_files_max, tuple(wanted.sort_by),
+            wanted.dedupe.rule if wanted.dedupe else None,
+        )  # fmt: skip
+        self._bucketer = bucketers.build(settings.bucket)
+
+    def closed(self, snapshot: PipelineSnapshot, bucket: BucketKey) -> bool:
+        """Tell whether no on-time row comes to a bucket any more."""
+        at = snapshot.state.transactions.get(f"{self._name}/closed_until")
+        span = bucketers.interval(self._bucketer, bucket)
+        if at is None or span is None:
+            return False
+        until = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=at)
+        return bool(span[1] <= until)
+
+    def buckets(self, snapshot: PipelineSnapshot) -> list[BucketKey]:
+        """Buckets that have files, in order."""
+        found = {file.bucket for file in self._table.bucket_files(snapshot)}
+        return sorted(found, key=lambda bucket: [value or "" for value in bucket])
+
+    def planned(
+        self, snapshot: PipelineSnapshot, buckets: Sequence[BucketKey], *, open_too: bool = False
+    ) -> dict[BucketKey, list[Piece]]:
+        """Look at the files of buckets and choose. `open_too`: merge an open bucket, however few files it has."""
+        files: dict[BucketKey, list[BucketFile]] = {bucket: [] for bucket in buckets}
+        for file in self._table.bucket_files(snapshot, buckets[0] if len(buckets) == 1 else None):
+            if file.bucket in files:
+                files[file.bucket].append(file)
+        open_policy = Policy(self.policy.target_file_size, 1) if open_too else self.policy
+        planned = {}
+        for bucket, found in files.items():
+            closed = self.closed(snapshot, bucket)
+            planned[bucket] = plan(found, self.policy if closed else open_policy, closed=closed)
+        return planned
+
+    def carry_out(self, snapshot: PipelineSnapshot, pieces: Sequence[Piece], run: Run) -> Iterator[Done]:
+        """Rewrite, a piece at a time; each is an entry of its own. Pieces with nothing to do give nothing.
+
+        `snapshot`: where the files were listed. Raises HeadraceError when a file is gone, ConfigError for columns that
+        cannot be sorted or deduped by, CommitFailed, ForeignChange.
+        """
+        began, unit = time.monotonic(), self._unit()
+        if not pieces:
+            return
+        self._table.publish(snapshot)  # files are read in their place
+        jobs = [self._job(piece, snapshot, unit) for piece in pieces]
+        done = iter(run(jobs))
+        for piece in pieces:
+            started = datetime.now(UTC)
+            try:
+                rewritten = next(done)
+            except FileNotFoundError as error:
+                if self._table.snapshot().version == snapshot.version:
+                    raise HeadraceError(
+                        f"a file that the table at {self._table.location} names is gone: {error}. Restore it; without "
+                        "it the rows that it held are lost."
+                    ) from error
+                log.event("rewrite_overtaken", pipeline=self._name, bucket=piece.files[0].bucket, reason=str(error))
+                return  # the generator is at its end; the next look plans anew
+            except UnknownColumn as error:
+                raise ConfigError(f"pipelines.{self._name}: {error}") from error
+            if rewritten.removed:
+                yield self._landed(snapshot, piece, rewritten, started, time.monotonic() - began)
+            began = time.monotonic()
+
+    def _landed(
+        self, snapshot: PipelineSnapshot, piece: Piece, rewritten: Rewritten, started: datetime, seconds: float
+    ) -> Done:
+        gone = [file for file in piece.files if file.path in set(rewritten.removed)]
+        bucket, size = gone[0].bucket, sum(file.bytes for file in rewritten.files)
+        done = Done(
+            bucket, None, len(gone), len(rewritten.files), rewritten.rows, sum(file.bytes for file in gone), size,
+            rewritten.taken, round(seconds, 3),
+        )  # fmt: skip
+        facts = {
+            "why": "compact", "bucket": list(bucket), "at": started.isoformat(), "removed": len(gone),
+            "files": len(rewritten.files), "rows": rewritten.rows, "bytes_before": done.bytes_before, "bytes": size,
+            "seconds": done.seconds,
+        }  # fmt: skip
+        taken = Taken("dedupe", rewritten.taken) if rewritten.taken else None
+        check_age(started, datetime.now(UTC), self._settings.table.orphan_age)
+        try:
+            version = self._table.rewrite(snapshot, Rewrite(uuid4().hex, gone, rewritten.files, taken, facts))
+        except FilesGone as error:
+            self._discard(rewritten.files)  # the place where the entry might stand is taken: nobody will name them
+            log.event("rewrite_overtaken", pipeline=self._name, bucket=bucket, reason=str(error))
+            return done
+        return Done(**{**vars(done), "version": version})
+
+    def _discard(self, files: Sequence[StagedFile]) -> None:
+        for file in files:
+            self._table.store.delete(staged_name(file.path) if self._table.hidden else file.path)
+
+    def _unit(self) -> str:
+        """Unit of the event time, as configured or as the table's commits have found it."""
+        configured = self._settings.event_time.unit
+        recent = self._table.recent(10) if configured == "auto" else ()
+        return next((facts["time_unit"] for facts in recent if facts.get("time_unit")), configured)
+
+    def _job(self, piece: Piece, snapshot: PipelineSnapshot, unit: str) -> Job:
+        names = tuple(snapshot.state.metadata["partitionColumns"])
+        columns = pa.schema([column for column in snapshot.columns() if column.name not in names])
+        settings = self._settings
+        sources = tuple(
+            Source(f.path, (f.event_time_min, f.event_time_max) if f.event_time_min and f.event_time_max else None,
+                   f.path in piece.whole)
+            for f in piece.files
+        )  # fmt: skip
+        return Job(
+            self._table.location, piece.files[0].bucket, names, columns, sources, settings.roll.target_file_size,
+            settings.memory.buffer, settings.event_time.field, unit, piece.sort_by, piece.dedupe,
+            settings.table.entropy_bits, self._table.hidden, self._s3,
+        )  # fmt: skip
+
+
+def here(jobs: Sequence[Job]) -> Iterator[Rewritten]:
+    """Carry jobs out in this process."""
+    for job in jobs:
+        yield rewrite(job)
+
+
+def in_spark(spark: Any, pool: str, share: float, wait: Wait = time.sleep) -> Run:
+    """Carry jobs out in Spark's tasks, one at a time, in at most a share of its slots over time.
+
+    `pool`: of Spark's scheduler; `wait` is called between two jobs, and returns true to end early.
+    """
+
+    def run(jobs: Sequence[Job]) -> Iterator[Rewritten]:
+        context = spark.sparkContext
+        for at, job in enumerate(jobs):
+            context.setLocalProperty("spark.scheduler.pool", pool)
+            began = time.monotonic()
+            found = context.parallelize([job], 1).map(_carried).collect()[0]
+            if isinstance(found, Exception):
+                raise found
+            yield found
+            spent = time.monotonic() - began
+            if at + 1 < len(jobs) and wait(pause_s(spent, share, context.defaultParallelism)):
+                return
+
+    return run
+
+
+def pause_s(spent_s: float, share: float, slots: int) -> float:
+    """Seconds to wait after one slot was busy, so that over both its part of all slots is the share."""
+    return max(0.0, spent_s * (1 / (share * slots) - 1))
+
+
+def _carried(job: Job) -> Rewritten | FileNotFoundError | UnknownColumn:
+    """Carry a job out in a task. What another try would meet again is told, not raised: Spark would try again."""
+    try:
+        return rewrite(job, os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None)
+    except (FileNotFoundError, UnknownColumn) as error:
+        return error

@@ -1,0 +1,167 @@
+"""`headrace compact` and `headrace vacuum`: what they did, or would do."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from rich.console import Console
+
+from writer.compacting import Compactor, Done, here
+from writer.compaction import Piece
+from writer.config import Config
+from writer.errors import ConfigError, HeadraceError
+from writer.rooms.columnar import BucketKey, hive_folder, hive_value
+from writer.surface import lines
+from writer.surface.lines import Column, Sheet, console, emit_whole
+from writer.surface.words import iso, plural
+from writer.tables.base import BucketFile
+from writer.tables.formats import main_table
+from writer.tables.table import PipelineTable
+from writer.units import duration, show_duration, show_size
+from writer.vacuum import WORDS
+from writer.vacuuming import Place, look, remove
+
+_DONE = [
+    Column("bucket", width_max=48), Column("files", right=True), Column("then", right=True),
+    Column("size", right=True), Column("then", right=True), Column("rows", right=True), Column("taken", right=True),
+    Column("version", right=True),
+]  # fmt: skip
+_BUCKETS_AT_ONCE = 50  # between two looks at the list of files: each entry since the last is looked at by the next
+_WASTE = [Column("what"), Column("objects", right=True), Column("size", right=True), Column("oldest"), Column("why")]
+
+
+def compact(
+    name: str, config: Config, asked: Sequence[str] | None, *, dry_run: bool, as_json: bool, out: Console | None = None
+) -> int:
+    """Rewrite what is worth it, in this process. Returns 0."""
+    out = out or console()
+    table = main_table(name, config)
+    if not table.exists():
+        raise HeadraceError(f"pipeline {name!r} has no table at {table.location} yet. `headrace run` makes it.")
+    snapshot = table.snapshot()
+    columns = tuple(snapshot.state.metadata["partitionColumns"])
+    compactor = Compactor(name, config.pipelines[name], table, config.s3.settings)
+    if asked:
+        buckets = [bucket_of(text, columns) for text in asked]
+        unknown = [text for text, b in zip(asked, buckets, strict=True) if not table.bucket_files(snapshot, b)]
+        if unknown:
+            raise ConfigError(f"the table at {table.location} has no files of bucket {', '.join(unknown)}")
+    else:
+        buckets = compactor.buckets(snapshot)
+    if dry_run:
+        planned = compactor.planned(snapshot, buckets, open_too=True)
+        return _shown(name, {b: pieces for b, pieces in planned.items() if pieces}, columns, as_json=as_json, out=out)
+    table.publish(snapshot)  # what a crash broke off is ended, also where nothing is left to rewrite
+    done: list[Done] = []
+    sheet = Sheet(out, _DONE)
+    for one in _carried_out(compactor, table, buckets):
+        done.append(one)
+        if not as_json:
+            sheet.add([_line(one, columns)])
+    if as_json:
+        emit_whole([{**vars(one), "bucket": list(one.bucket)} for one in done])
+    else:
+        fewer = sum(one.removed - one.files for one in done if one.version is not None)
+        taken = sum(one.taken for one in done if one.version is not None)
+        said = f"{plural(fewer, 'file')} fewer" + (f", {plural(taken, 'row')} taken by dedupe" if taken else "")
+        lines.sentence(out, f"{name}: {said if done else 'the files are as they should be'}", "bold")
+    return 0
+
+
+def _carried_out(compactor: Compactor, table: PipelineTable, buckets: Sequence[BucketKey]) -> Iterator[Done]:
+    for at in range(0, len(buckets), _BUCKETS_AT_ONCE):
+        snapshot = table.snapshot()
+        planned = compactor.planned(snapshot, buckets[at : at + _BUCKETS_AT_ONCE], open_too=True)
+        for pieces in planned.values():
+            yield from compactor.carry_out(snapshot, pieces, here)
+
+
+def bucket_of(text: str, columns: Sequence[str]) -> BucketKey:
+    """Read a bucket as a person writes it: a value for each column, or folders as Hive names them, by slashes."""
+    parts = text.strip("/").split("/")
+    if len(parts) != len(columns):
+        raise ConfigError(f"bucket {text!r} has {len(parts)} parts; the table's buckets have {'/'.join(columns)}")
+    return tuple(
+        hive_value(part) if part.startswith(f"{column}=") else part
+        for part, column in zip(parts, columns, strict=True)
+    )  # fmt: skip
+
+
+def _named(bucket: BucketKey, columns: Sequence[str]) -> str:
+    return "/".join(hive_folder(column, value) for column, value in zip(columns, bucket, strict=True))
+
+
+def _line(one: Done, columns: Sequence[str]) -> list[str]:
+    version = "overtaken" if one.version is None else str(one.version)
+    return [
+        _named(one.bucket, columns), f"{one.removed:,}", f"{one.files:,}", show_size(one.bytes_before),
+        show_size(one.bytes), f"{one.rows - one.taken:,}", f"{one.taken:,}", version,
+    ]  # fmt: skip
+
+
+def _shown(
+    name: str, work: Mapping[BucketKey, Sequence[Piece]], columns: Sequence[str], *, as_json: bool, out: Console
+) -> int:
+    files: dict[BucketKey, list[BucketFile]] = {b: [f for p in pieces for f in p.files] for b, pieces in work.items()}
+    if as_json:
+        emit_whole([
+            {"bucket": list(b), "files": [f.path for f in found], "bytes": sum(f.bytes for f in found)}
+            for b, found in files.items()
+        ])  # fmt: skip
+        return 0
+    count = sum(len(found) for found in files.values())
+    told = f"would look at {plural(count, 'file')} of {plural(len(files), 'bucket')}"
+    lines.sentence(out, f"{name}: {told if files else 'the files are as they should be'}", "bold")
+    sheet = Sheet(out, [*_DONE[:2], _DONE[3]])
+    for bucket, found in files.items():
+        size = show_size(sum(file.bytes for file in found))
+        sheet.add([[_named(bucket, columns), f"{len(found):,}", size]])
+    return 0
+
+
+def vacuum(
+    name: str, config: Config, older_than: str | None, *, delete: bool, as_json: bool, now: datetime,
+    out: Console | None = None,
+) -> int:  # fmt: skip
+    """Show what nobody needs, and remove it if asked. Returns 0."""
+    out = out or console()
+    try:
+        age = None if older_than is None else duration(older_than)
+    except ValueError as error:
+        raise ConfigError(f"--older-than {error}") from error
+    found = look(config, name, age, now)
+    if delete:
+        remove(config, found)
+    if as_json:
+        emit_whole(_told(name, found, deleted=delete))
+        return 0
+    objects = sum(len(place.waste) for place in found)
+    size = show_size(sum(waste.bytes for place in found for waste in place.waste))
+    least = show_duration(age or config.pipelines[name].table.orphan_age)
+    what = f"{plural(objects, 'object')} of {size} that nobody has needed for {least}"
+    if not objects:
+        what = f"nothing that nobody has needed for {least}"
+    said = f"removed {what}" if delete and objects else f"{what}; --delete removes them" if objects else what
+    for place in found:
+        lines.sentence(out, place.location, "bold")
+        sheet = Sheet(out, _WASTE)
+        for why in dict.fromkeys(waste.why for waste in place.waste):
+            these = [waste for waste in place.waste if waste.why == why]
+            oldest = lines.instant(min(waste.touched for waste in these))
+            sheet.add([[why, f"{len(these):,}", show_size(sum(w.bytes for w in these)), oldest, WORDS[why]]])
+    lines.sentence(out, f"{name}: {said}", "bold")
+    return 0
+
+
+def _told(name: str, found: Sequence[Place], *, deleted: bool) -> dict[str, Any]:
+    return {
+        "pipeline": name, "deleted": deleted,
+        "bytes": sum(waste.bytes for place in found for waste in place.waste),
+        "places": [
+            {
+                "location": place.location,
+                "objects": [{**vars(waste), "touched": iso(waste.touched)} for waste in place.waste],
+            }
+            for place in found
+        ],
+    }  # fmt: skip

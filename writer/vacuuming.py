@@ -1,0 +1,146 @@
+"""Looks at what lies in a pipeline's places, and removes what nobody needs. What that is says `writer/vacuum.py`."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.parse import unquote
+
+from pyarrow import fs
+
+from writer.config import Config
+from writer.errors import ConfigError, HeadraceError
+from writer.rooms.columnar import staged_name
+from writer.stores.base import Store
+from writer.stores.location import store_at
+from writer.tables.entry import landed, said
+from writer.tables.formats import main_table, side_table
+from writer.tables.table import PipelineTable
+from writer.units import show_duration
+from writer.vacuum import Needed, Stored, Waste, of_checkpoints, of_table
+
+SCRATCH = ("headrace-stage-", "headrace-avro-", "headrace-rewrite-")
+_AT_ONCE = 16
+_RETENTION = "delta.deletedFileRetentionDuration"
+_UNITS = {"week": "weeks", "day": "days", "hour": "hours", "minute": "minutes", "second": "seconds"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where something lies, and what of it nobody needs."""
+
+    location: str
+    waste: tuple[Waste, ...]
+
+
+def look(config: Config, name: str, older_than: timedelta | None, now: datetime) -> list[Place]:
+    """Find what nobody needs. Raises ConfigError for an age that is not safe, HeadraceError, CommitFailed."""
+    settings = config.pipelines[name]
+    least = settings.table.orphan_age
+    if older_than is not None and older_than < least:
+        raise ConfigError(
+            f"--older-than {show_duration(older_than)} is less than table.orphan_age ({show_duration(least)}): what a "
+            "running batch has staged could be younger. Set table.orphan_age, start the driver again, then vacuum."
+        )
+    cutoff = now - (older_than or least)
+    main = main_table(name, config)
+    if not main.exists():
+        raise HeadraceError(f"pipeline {name!r} has no table at {main.location} yet. `headrace run` makes it.")
+    places = []
+    for location in (main.location, *_side_tables(main, settings.dead_letters)):
+        table = main if location == main.location else side_table(name, config, location)
+        if table.exists():
+            stored = list(everything(table.store))  # first: what is committed meanwhile is needed by then
+            needed = _needed(table, main)
+            at = min(cutoff, now - _kept(table))
+            places.append(Place(location, tuple(of_table(stored, needed, at, hidden=table.hidden))))
+    checkpoints = store_at(f"{config.checkpoints.rstrip('/')}/{name}", config.s3.settings)
+    places.append(Place(checkpoints.location, tuple(of_checkpoints(everything(checkpoints), cutoff))))
+    places += [Place(folder, tuple(_scratch(folder, cutoff))) for folder in _scratch_folders()]
+    return [place for place in places if place.waste]
+
+
+def remove(config: Config, places: Iterable[Place]) -> None:
+    """Remove what was found. Broken off, it can be done again. Raises HeadraceError."""
+    for place in places:
+        store = store_at(place.location, config.s3.settings)
+        try:
+            with ThreadPoolExecutor(_AT_ONCE) as threads:
+                list(threads.map(lambda waste, store=store: _remove(store, waste), place.waste))
+        except OSError as error:
+            raise HeadraceError(f"not all could be removed from {place.location}: {error}. Run it again.") from error
+
+
+def everything(store: Store) -> Iterator[Stored]:
+    """Yield all objects below a store's location, at any depth; none where it is not there. Raises HeadraceError."""
+    filesystem, root = store.files()
+    try:
+        listed = filesystem.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True))
+    except OSError as error:
+        raise HeadraceError(
+            f"cannot list {store.location}: {error}. Look at the storage, then run it again."
+        ) from error
+    for found in listed:
+        if found.is_file:
+            yield Stored(found.path.removeprefix(f"{root}/"), found.size, found.mtime.astimezone(UTC))
+
+
+def _remove(store: Store, waste: Waste) -> None:
+    match waste.why:
+        case "scratch":
+            shutil.rmtree(f"{store.location}/{waste.path}", ignore_errors=True)
+        case "checkpoint":
+            filesystem, root = store.files()
+            filesystem.delete_dir(f"{root}/{waste.path}")
+        case _:
+            store.delete(waste.path)
+
+
+def _side_tables(main: PipelineTable, dead_letters: str) -> Sequence[str]:
+    """Return the dead letters' location, and those of other tables that commits of the last time list files for."""
+    listed = {place: None for about in main.recent(1000) for place in about.get("side_files", {})}
+    return list({dead_letters: None, **listed})
+
+
+def _needed(table: PipelineTable, main: PipelineTable) -> Needed:
+    """Say what a table's log names, and which files of it commits of the main table are about to have applied."""
+    snapshot = table.snapshot()
+    files = {file.path for file in table.bucket_files(snapshot)}
+    if table is not main:
+        for version, actions in main.entries(snapshot.applied):
+            one = landed(version, said(actions)[1])
+            files |= {file.path for file in (one.side_files.get(table.location, ()) if one else ())}
+    removed = {}
+    for _, actions in table.entries(-1):
+        for action in actions:
+            if "remove" in action:
+                at = action["remove"].get("deletionTimestamp")
+                removed[unquote(action["remove"]["path"])] = datetime.fromtimestamp((at or 0) / 1000, UTC)
+    return Needed(frozenset(files | {staged_name(path) for path in files}), removed)
+
+
+def _kept(table: PipelineTable) -> timedelta:
+    """How long the table's owner wants removed files kept, as its properties say; Delta's default is a week."""
+    told = table.snapshot().state.configuration.get(_RETENTION, "").split()
+    if len(told) == 3 and told[0] == "interval" and told[1].isdigit() and told[2].rstrip("s") in _UNITS:  # noqa: PLR2004
+        return timedelta(**{_UNITS[told[2].rstrip("s")]: int(told[1])})
+    return timedelta(0)
+
+
+def _scratch_folders() -> list[str]:
+    told = [folder for folder in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if folder]
+    return list(dict.fromkeys([*told, tempfile.gettempdir()]))
+
+
+def _scratch(folder: str, cutoff: datetime) -> Iterator[Waste]:
+    """Find what tasks on this machine spilled and left. What is written to is touched."""
+    for path in sorted(Path(folder).glob("headrace-*")):
+        if path.is_dir() and path.name.startswith(SCRATCH):
+            inside = [found.stat() for found in (path, *path.rglob("*"))]
+            touched = datetime.fromtimestamp(max(found.st_mtime for found in inside), UTC)
+            if touched < cutoff:
+                yield Waste(path.name, sum(found.st_size for found in inside[1:]), touched, "scratch")
