@@ -6,6 +6,7 @@ from doubling rows in `writer/tables/`.
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -22,11 +23,13 @@ from writer.errors import ConfigError, HeadraceError
 from writer.rooms.columnar import BucketKey, StagedFile, staged_name
 from writer.rooms.rewrite import Job, Rewritten, Source, UnknownColumn, rewrite
 from writer.stores.base import S3Settings
-from writer.tables.base import BucketFile, FilesGone, Rewrite, Taken
+from writer.tables.base import BucketFile, CommitFailed, FilesGone, Rewrite, Taken
+from writer.tables.entry import named
 from writer.tables.snapshot import PipelineSnapshot
 from writer.tables.table import PipelineTable
 
 Run = Callable[[Sequence[Job]], Iterable[Rewritten]]  # lazily, in the order of the jobs
+_TRIES = 5
 Wait = Callable[[float], object]  # seconds
 
 
@@ -56,6 +59,8 @@ class Compactor:
             wanted.dedupe.rule if wanted.dedupe else None,
         )  # fmt: skip
         self._bucketer = bucketers.build(settings.bucket)
+        self._looked = -1  # version up to which the files of open buckets were counted
+        self._added: Counter[BucketKey] = Counter()  # files since a bucket was merged
 
     def closed(self, snapshot: PipelineSnapshot, bucket: BucketKey) -> bool:
         """Tell whether no on-time row comes to a bucket any more."""
@@ -115,6 +120,40 @@ class Compactor:
             if rewritten.removed:
                 yield self._landed(snapshot, piece, rewritten, started, time.monotonic() - began)
             began = time.monotonic()
+
+    def before_seal(self, bucket: BucketKey, run: Run) -> None:
+        """Rewrite a bucket until nothing is left to do. Raises as `carry_out` does, and when others are faster."""
+        for _ in range(_TRIES):
+            snapshot = self._table.snapshot()
+            done = list(self.carry_out(snapshot, self.planned(snapshot, [bucket])[bucket], run))
+            self._tell(done)
+            if all(one.version is not None for one in done):
+                return
+        raise CommitFailed(f"files of bucket {bucket} at {self._table.location} change too fast to be rewritten")
+
+    def merge_open(self, run: Run) -> None:
+        """Merge the open buckets that got too many small files since the last look. Raises as `carry_out` does."""
+        limit = self.policy.open_files_max
+        snapshot = self._table.snapshot()
+        if limit is None or snapshot.version <= self._looked:
+            return
+        if self._looked < 0:  # of this process: what was there before, all files tell
+            buckets = set(self.buckets(snapshot))
+        else:
+            columns = snapshot.state.metadata["partitionColumns"]
+            for _, actions in self._table.entries(self._looked):
+                self._added.update(named(columns, action["add"]).bucket for action in actions if "add" in action)
+            buckets = {bucket for bucket, count in self._added.items() if count > limit // 2}
+        for bucket in buckets:
+            del self._added[bucket]
+        self._looked = snapshot.version
+        for pieces in self.planned(snapshot, sorted(buckets, key=str)).values() if buckets else ():
+            self._tell(self.carry_out(snapshot, pieces, run))
+
+    def _tell(self, done: Iterable[Done]) -> None:
+        for one in done:
+            if one.version is not None:
+                log.event("bucket_rewritten", pipeline=self._name, **vars(one))
 
     def _landed(
         self, snapshot: PipelineSnapshot, piece: Piece, rewritten: Rewritten, started: datetime, seconds: float

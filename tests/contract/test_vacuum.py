@@ -1,0 +1,221 @@
+"""Vacuum removes what nobody needs, and nothing else: on a disk and on S3, in both formats."""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from tests.carried import Died, Driver, log
+from tests.contract.test_compact import carry, compacted, filled, offsets
+from tests.looking import event
+from tests.servers.objects import ObjectServer
+from writer.cli import compose
+from writer.errors import ConfigError, HeadraceError
+from writer.ledger.audit import audit
+from writer.ledger.book import FOLDER
+from writer.stores.location import store_at
+from writer.surface import rewrites
+from writer.vacuuming import everything, look, remove
+
+DAYS = timedelta(days=1)
+
+
+def later(days: float = 8) -> datetime:
+    return datetime.now(UTC) + timedelta(days=days)
+
+
+@pytest.fixture(params=["delta", "parquet"])
+def form(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=["local", "s3"])
+def make(request: pytest.FixtureRequest, tmp_path: Path, form: str) -> Callable[..., Driver]:
+    """A factory of drivers, in each kind of store."""
+    table: dict[str, Any] = {}
+    if request.param == "s3":
+        server: ObjectServer = request.getfixturevalue("on_s3")
+        table = {"location": f"{server.bucket()}/lake"}
+    return lambda **settings: filled(tmp_path, form, table={**table, **settings.pop("table", {})}, **settings)
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Local disk of this test's own for what tasks spill."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def names(driver: Driver) -> dict[str, int]:
+    return {one.path: one.bytes for one in everything(store_at(driver.lake))}
+
+
+def found(driver: Driver, now: datetime | None = None, older_than: timedelta | None = None) -> dict[str, str]:
+    places = look(driver.config, "clicks", older_than, now or later())
+    return {f"{place.location}/{waste.path}": waste.why for place in places for waste in place.waste}
+
+
+@pytest.mark.usefixtures("scratch")
+def test_a_table_at_work_has_nothing_to_remove(make) -> None:
+    driver = make()
+    driver.carry([log({60: b"broken", 61: event(3)})], {0: 62})
+    assert found(driver) == {}
+
+
+@pytest.mark.usefixtures("scratch")
+def test_what_a_dead_driver_staged_goes_once_it_is_old(make) -> None:
+    driver = make()
+    before = names(driver)
+    with pytest.raises(Died):
+        driver.carry([log({60: b"broken", 61: event(3)})], {0: 62}, die="after_stage")
+    staged = names(driver).keys() - before.keys()
+    assert len(staged) == 1
+    assert found(driver, later(6)) == {}
+    waste = found(driver)
+    assert set(waste.values()) == {"orphan"}
+    assert {path.removeprefix(driver.lake) for path in waste if not path.startswith(driver.letters)} == {
+        f"/{path}" for path in staged
+    }
+    assert len([path for path in waste if path.startswith(driver.letters)]) == 1
+    remove(driver.config, look(driver.config, "clicks", None, later()))
+    assert names(driver) == before
+    assert found(driver) == {}
+    assert audit(driver.config, "clicks", since=None, deep=True).adds_up
+
+
+@pytest.mark.usefixtures("scratch")
+def test_side_files_of_a_commit_that_redo_has_not_applied_stay(make) -> None:
+    driver = make()
+    with pytest.raises(Died):
+        driver.carry([log({60: b"broken", 61: event(3)})], {0: 62}, die="after_commit")
+    assert found(driver) == {}
+    driver.start()
+    assert audit(driver.config, "clicks", since=None, deep=True).adds_up
+
+
+@pytest.mark.usefixtures("scratch")
+def test_files_that_were_rewritten_go_after_a_while(make, form: str) -> None:
+    driver = make()
+    compacted(driver)
+    carry(driver, 6)
+    waste = found(driver)
+    if form == "parquet":  # they went when the new one came
+        assert waste == {}
+        return
+    assert set(waste.values()) == {"removed"}
+    assert len(waste) == 6
+    assert found(driver, later(6)) == {}
+    remove(driver.config, look(driver.config, "clicks", None, later()))
+    assert offsets(driver) == list(range(70))
+    assert audit(driver.config, "clicks", since=None, deep=True).adds_up
+
+
+@pytest.mark.usefixtures("scratch")
+def test_files_are_kept_as_long_as_the_tables_owner_says(tmp_path: Path) -> None:
+    from deltalake import DeltaTable
+
+    driver = filled(tmp_path, "delta")
+    compacted(driver)
+    DeltaTable(driver.lake).alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 3 weeks"})
+    assert found(driver, later(20)) == {}
+    assert set(found(driver, later(22)).values()) == {"removed"}
+
+
+@pytest.mark.usefixtures("scratch")
+def test_the_ledger_and_what_it_stands_for_stay(make) -> None:
+    driver = make(interval=1)
+    driver.table.tidy()
+    assert found(driver, later(400)) == {}
+    assert any(FOLDER in name for name in names(driver))
+
+
+@pytest.mark.usefixtures("scratch")
+def test_drafts_manifests_and_runs_of_old_go(tmp_path: Path) -> None:
+    driver = filled(tmp_path, "delta")
+    lake, runs = Path(driver.lake), tmp_path / "checkpoints" / "clicks"
+    for path in ("hour=x/.a.parquet.5f.tmp", "_delta_log/.1.json.5f.tmp"):
+        (lake / path).parent.mkdir(exist_ok=True)
+        (lake / path).write_bytes(b"half")
+    for n in (1, 2):
+        (lake / "_headrace" / "sealed" / "hour=x").mkdir(parents=True, exist_ok=True)
+        (lake / "_headrace" / "sealed" / "hour=x" / f"v{n}.json").write_text("{}")
+    for run in range(1, 6):
+        (runs / f"{run:06}" / "offsets").mkdir(parents=True)
+        (runs / f"{run:06}" / "offsets" / "0").write_text("v1")
+    waste = found(driver)
+    assert sorted(waste.values()) == ["checkpoint", "checkpoint", "draft", "draft", "manifest"]
+    remove(driver.config, look(driver.config, "clicks", None, later()))
+    assert sorted(path.name for path in runs.iterdir()) == ["000003", "000004", "000005"]
+    assert [path.name for path in (lake / "_headrace" / "sealed" / "hour=x").iterdir()] == ["v2.json"]
+    assert found(driver) == {}
+
+
+def test_what_dead_tasks_spilled_on_this_machine_goes(tmp_path: Path, scratch: Path) -> None:
+    driver = filled(tmp_path, "delta", commits=1)
+    for name in ("headrace-stage-a", "headrace-avro-b", "headrace-rewrite-c", "somebodys-d"):
+        (scratch / name).mkdir()
+        (scratch / name / "run-0.arrow").write_bytes(b"12345")
+    os.utime(scratch / "headrace-avro-b" / "run-0.arrow", (later(7.5).timestamp(),) * 2)  # it is written to
+    assert sorted(found(driver)) == [f"{scratch}/headrace-rewrite-c", f"{scratch}/headrace-stage-a"]
+    remove(driver.config, look(driver.config, "clicks", None, later()))
+    assert sorted(path.name for path in scratch.iterdir()) == ["headrace-avro-b", "somebodys-d"]
+
+
+def test_an_age_below_that_of_orphans_is_refused(tmp_path: Path) -> None:
+    driver = filled(tmp_path, "delta", commits=1)
+    with pytest.raises(ConfigError, match=r"--older-than 1 d is less than table\.orphan_age \(7 d\)"):
+        look(driver.config, "clicks", DAYS, later())
+
+
+@pytest.mark.usefixtures("scratch")
+def test_an_age_above_it_keeps_more(make) -> None:
+    driver = make()
+    with pytest.raises(Died):
+        driver.carry([log({61: event(3)})], {0: 62}, die="after_stage")
+    assert found(driver, later(8), 9 * DAYS) == {}
+    assert len(found(driver, later(10), 9 * DAYS)) == 1
+
+
+def test_without_a_table_it_says_so(tmp_path: Path) -> None:
+    driver = Driver(tmp_path)
+    config = driver.config.model_copy(deep=True)
+    object.__setattr__(config.pipelines["clicks"].table, "location", str(tmp_path / "elsewhere"))
+    with pytest.raises(HeadraceError, match="has no table at"):
+        look(config, "clicks", None, later())
+
+
+@pytest.mark.usefixtures("scratch")
+def test_the_verb_shows_first_and_removes_when_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    driver = filled(tmp_path, "delta")
+    compacted(driver)
+    told = {"as_json": False, "now": later()}
+    assert rewrites.vacuum("clicks", driver.config, None, delete=False, **told) == 0
+    shown = capsys.readouterr().out
+    assert "6 objects of" in shown
+    assert "--delete removes them" in shown
+    assert "removed from the table" in shown
+    rewrites.vacuum("clicks", driver.config, "7 d", delete=True, as_json=True, now=later())
+    machine = json.loads(capsys.readouterr().out)
+    assert (machine["deleted"], [place["location"] for place in machine["places"]]) == (True, [driver.lake])
+    assert len(machine["places"][0]["objects"]) == 6
+    rewrites.vacuum("clicks", driver.config, None, delete=True, **told)
+    assert "nothing that nobody has needed for 7 d" in capsys.readouterr().out
+
+
+def test_the_verbs_refuse_nonsense(tmp_path: Path) -> None:
+    driver = filled(tmp_path, "delta", commits=1)
+    path = tmp_path / "headrace.yaml"
+    raw = json.loads(driver.config.model_dump_json())
+    raw["pipelines"]["clicks"]["bucket"] = {"type": "event_time", "width": "1 h"}
+    path.write_text(yaml.safe_dump(raw))
+    said = CliRunner().invoke(compose(), ["vacuum", str(path), "--older-than", "soon"])
+    assert "--older-than 'soon' needs a number and a unit" in str(said.exception)
