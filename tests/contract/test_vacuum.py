@@ -36,7 +36,7 @@ def form(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=["local", "s3"])
+@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.slow)])
 def make(request: pytest.FixtureRequest, tmp_path: Path, form: str) -> Callable[..., Driver]:
     """A factory of drivers, in each kind of store."""
     table: dict[str, Any] = {}

@@ -239,8 +239,9 @@ def test_a_bucket_larger_than_memory_is_rewritten_in_bounded_memory(tmp_path: Pa
         rows = pa.table(
             [
                 pa.array(rng.integers(0, 10**6, size)), pa.nulls(size, COLUMNS.field("user").type), texts,
-                pa.nulls(size, pa.decimal128(20, 2)), pa.repeat("clicks", size), pa.repeat(pa.scalar(1, pa.int32()), size),
-                pa.repeat(pa.scalar(0, pa.int32()), size), pa.array(np.arange(n * size, (n + 1) * size)),
+                pa.nulls(size, pa.decimal128(20, 2)), pa.repeat("clicks", size),
+                pa.repeat(pa.scalar(1, pa.int32()), size), pa.repeat(pa.scalar(0, pa.int32()), size),
+                pa.array(np.arange(n * size, (n + 1) * size)),
                 pa.repeat(pa.scalar(NOON, pa.timestamp("us", "UTC")), size),
             ],
             schema=COLUMNS,
