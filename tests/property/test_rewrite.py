@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from writer.rooms.assign import TimeRule
 from writer.rooms.columnar import parquet_writer
 from writer.rooms.order import Dedupe, Marks
 from writer.rooms.plan import PROVENANCE
@@ -53,7 +54,8 @@ def put(lake: Path, rows: Sequence[Row], columns: pa.Schema = COLUMNS) -> Source
 def job(lake: Path, sources: Sequence[Source], **changes: Any) -> Job:
     made: dict[str, Any] = {
         "table": str(lake), "bucket": ("x",), "bucket_columns": ("hour",), "columns": COLUMNS, "files": tuple(sources),
-        "target_file_size": 2**20, "budget": 2**20, "time_field": "_kafka_time", "time_unit": "auto", **changes,
+        "target_file_size": 2**20, "budget": 2**20,
+        "times": TimeRule("_kafka_time", "auto", timedelta(days=365), timedelta(days=1)), **changes,
     }  # fmt: skip
     return Job(**made)
 

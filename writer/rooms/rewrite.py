@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bucketers.arrays import contiguous
-from bucketers.extract import event_time
 from writer import faults
+from writer.rooms.assign import TimeRule, times_of
 from writer.rooms.columnar import (
     GROUP_BYTES_MAX,
     GROUP_ROWS_MAX,
@@ -71,8 +71,7 @@ class Job:
     files: tuple[Source, ...]
     target_file_size: int
     budget: int  # bytes of rows in memory
-    time_field: str
-    time_unit: str
+    times: TimeRule
     sort_by: tuple[str, ...] = ()
     dedupe: Dedupe | None = None
     entropy_bits: int = 0
@@ -216,7 +215,7 @@ class _Times:
 
     def take(self, source: Source, batch: pa.RecordBatch) -> None:
         if source.times is None:
-            found, _ = event_time(pa.Table.from_batches([batch]), self._job.time_field, self._job.time_unit)
+            found, _ = times_of(pa.Table.from_batches([batch]), self._job.times, batch.column("_topic"))
             self._found += [t for t in pc.min_max(found).as_py().values() if t is not None]
         else:
             self._found += source.times
