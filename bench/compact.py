@@ -1,0 +1,225 @@
+"""What compaction costs and brings: rows of a CPU-second, bytes, a query before and after, and the stream beside it.
+
+Events of 200B go through the writer's rooms into a table of many small files, as short commits leave them. The largest
+bucket is then rewritten, each time from the same files.
+
+    python -m bench.compact [--events 1M] [--commits 60] [--beside]    --beside: exit 1 below 85 % of the stream alone
+"""
+
+import argparse
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+from uuid import uuid4
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from bench.cli import number
+from bench.data import TIME_FIELD, dataset
+from writer import job
+from writer.compacting import in_spark
+from writer.config import Config, Memory, Roll
+from writer.rooms.assign import TimeRule
+from writer.rooms.columnar import BucketKey
+from writer.rooms.order import Dedupe
+from writer.rooms.plan import PROVENANCE, SchemaPlan
+from writer.rooms.rewrite import Job, Source, rewrite
+from writer.rooms.task import Task, TaskPlan
+from writer.tables.base import Batch, BucketFile, Part, Range
+from writer.tables.formats import delta_table
+
+BUCKET = "hour"
+RATIO_MIN = 0.85
+_SET, _PARTITION = "200B", 0
+_ARROW_ROWS = 20_000
+_EVER = timedelta(days=36_500)
+_KINDS: dict[str, dict[str, Any]] = {
+    "merged": {}, "by event time": {"sort_by": (TIME_FIELD,)}, "by user": {"sort_by": ("user_id",)},
+    "deduped": {"dedupe": Dedupe(("event_id",))},
+}  # fmt: skip
+_QUESTIONS = {
+    "counted by country": "SELECT country, count(*), sum(revenue) FROM rows GROUP BY ALL",
+    "one user": "SELECT count(*) FROM rows WHERE user_id = (SELECT min(user_id) FROM rows)",
+}
+_ROUND_S = 20.0
+_ROUNDS = 3
+
+
+def records(start: int, count: int) -> pa.RecordBatch:
+    """Events as Spark hands them to a task."""
+    columns = {
+        "topic": pa.repeat("bench", count), "partition": pa.repeat(pa.scalar(_PARTITION, pa.int32()), count),
+        "offset": pa.array(np.arange(start, start + count)),
+        "timestamp": pa.repeat(pa.scalar(1_763_600_000_000 + start, pa.timestamp("ms", "UTC")), count),
+        "key": pa.nulls(count, pa.binary()), "value": dataset(_SET).encode(start, count),
+    }  # fmt: skip
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def task_plan(table: str) -> TaskPlan:
+    """Return what the rooms are told."""
+    schemas = SchemaPlan(pa.schema([]), frozenset(c.lower() for c in (*PROVENANCE.names, BUCKET)))
+    return TaskPlan(
+        now=datetime.now(UTC), frontier={}, incarnations={"bench": 1},
+        schemas=schemas.extend(1, dataset(_SET).schema_text), time_rule=TimeRule(TIME_FIELD, "auto", _EVER, _EVER),
+        bucket={"type": "event_time", "width": timedelta(hours=1), "zone": "UTC"}, bucket_columns=(BUCKET,),
+        table=table, dead_letters=f"{table}_dead_letters", prefix="bench", budget=Memory.model_validate({}).buffer,
+        target_file_size=Roll.model_validate({}).target_file_size,
+    )  # fmt: skip
+
+
+def carried(plan: TaskPlan, start: int, count: int) -> Any:
+    """Carry events through the rooms. Returns the report."""
+    task = Task(plan)
+    for at in range(start, start + count, _ARROW_ROWS):
+        task.take(records(at, min(_ARROW_ROWS, start + count - at)))
+    return task.finish()
+
+
+def filled(location: str, events: int, commits: int) -> tuple[Job, Sequence[BucketFile], float]:
+    """Make the table. Returns the job that merges its largest bucket, that bucket's files, and CPU-s of the rooms."""
+    plan, part = task_plan(location), Part("bench", 1, _PARTITION)
+    table = delta_table(location, "bench")
+    table.create(pa.schema([*plan.schemas.columns, *PROVENANCE, pa.field(BUCKET, pa.string())]), [BUCKET])
+    epoch, began = table.begin({part: 0}, {"bench": ["bench"]}), time.process_time()
+    for n in range(commits):
+        start, end = n * events // commits, (n + 1) * events // commits
+        report = carried(plan, start, end - start)
+        table.commit(table.snapshot(), Batch(uuid4().hex, epoch, [Range(part, start, end)], report.files))
+    spent, snapshot = time.process_time() - began, table.snapshot()
+    rows: dict[BucketKey, int] = {}
+    for file in table.bucket_files(snapshot):
+        rows[file.bucket] = rows.get(file.bucket, 0) + (file.rows or 0)
+    files = table.bucket_files(snapshot, max(rows, key=lambda bucket: rows[bucket]))
+    columns = pa.schema([column for column in snapshot.columns() if column.name != BUCKET])
+    sources = tuple(Source(file.path, None) for file in files)
+    made = Job(
+        location, files[0].bucket, (BUCKET,), columns, sources, plan.target_file_size, plan.budget, plan.time_rule
+    )  # fmt: skip
+    return made, files, spent
+
+
+def asked(paths: Sequence[str], question: str) -> tuple[float, float]:
+    """Ask DuckDB about files, five times. Returns seconds, and CPU-seconds, of the median."""
+    spent = []
+    for _ in range(5):
+        with duckdb.connect() as engine:
+            engine.execute(f"CREATE VIEW rows AS SELECT * FROM read_parquet({list(paths)!r})")
+            began, cpu = time.perf_counter(), time.process_time()
+            engine.execute(question).fetchall()
+            spent.append((time.perf_counter() - began, time.process_time() - cpu))
+    return median(wall for wall, _ in spent), median(cpu for _, cpu in spent)
+
+
+def shown(name: str, paths: Sequence[Path], rate: float | None) -> None:
+    """Print a line: how a bucket is, what it took to make it so, and what a query takes."""
+    size = sum(path.stat().st_size for path in paths) / 2**20
+    times = [asked([str(path) for path in paths], question) for question in _QUESTIONS.values()]
+    told = "  ".join(f"{1000 * wall:6.0f} ms ({1000 * cpu:5.0f})" for wall, cpu in times)
+    made = "" if rate is None else f"{rate / 1000:7.0f} K/CPU-s"
+    print(f"{name:14} {len(paths):4} files {size:7.1f} MiB  {made:15}  {told}", flush=True)
+
+
+@contextmanager
+def _beside(run: Callable[[threading.Event], None]) -> Iterator[None]:
+    stop = threading.Event()
+    thread = threading.Thread(target=run, args=[stop], daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def stream_share(made: Job, share: float) -> float:
+    """Run the rooms in both slots of a Spark application, alone and beside compaction, in turn. Returns the ratio."""
+    config = Config.model_validate({
+        "kafka": {"bootstrap_servers": "unused:1"}, "registry": {"url": "http://unused"}, "http": {"enabled": False},
+        "checkpoints": "/unused", "spark": {"master": "local[2]"},
+        "pipelines": {"bench": {
+            "topics": ["bench"], "table": {"location": made.table}, "event_time": {"field": TIME_FIELD},
+        }},
+    })  # fmt: skip
+    spark = job.session(config)
+    with tempfile.TemporaryDirectory() as aside:
+        plan = replace(task_plan(f"{aside}/stream"), target_file_size=2**20)
+        carry = partial(_batch, plan)
+        tries = [made] * 1000
+
+        def rewriting(stop: threading.Event) -> None:
+            run = in_spark(spark, "rewrites", share, wait=stop.wait)
+            for done in run(tries):
+                for file in done.files:
+                    Path(made.table, file.path).unlink()
+                if stop.is_set():
+                    return
+
+        def events_per_s() -> float:
+            began, count = time.perf_counter(), 0
+            while time.perf_counter() - began < _ROUND_S:
+                spark.sparkContext.setLocalProperty("spark.scheduler.pool", "stream")
+                count += sum(spark.sparkContext.parallelize([0, 1], 2).map(carry).collect())
+            return count / (time.perf_counter() - began)
+
+        events_per_s()  # warm
+        alone, beside = [], []
+        for _ in range(_ROUNDS):
+            alone.append(events_per_s())
+            with _beside(rewriting):
+                beside.append(events_per_s())
+        print(f"stream alone {median(alone) / 1000:.0f} K/s, beside compaction {median(beside) / 1000:.0f} K/s")
+    spark.stop()
+    return median(beside) / median(alone)
+
+
+def _batch(plan: TaskPlan, slot: int) -> int:
+    count = 200_000
+    carried(plan, slot * count, count)
+    return count
+
+
+def main() -> int:
+    """Run it. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m bench.compact", description=__doc__)
+    parser.add_argument("--events", type=number, default=1_000_000)
+    parser.add_argument("--commits", type=int, default=60)
+    parser.add_argument("--beside", action="store_true", help="measure the stream beside compaction, too")
+    parser.add_argument("--share", type=float, default=0.15, help="compact.share")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory:
+        lake = Path(directory, "lake")
+        made, files, spent = filled(str(lake), given.events, given.commits)
+        rows = sum(file.rows or 0 for file in files)
+        print(
+            f"{given.events:,} events in {given.commits} commits: {given.events / spent / 1000:.0f} K/CPU-s, encoding"
+        )
+        print(f"the largest bucket has {rows:,} rows; seconds of a query, CPU in brackets: {', '.join(_QUESTIONS)}")
+        shown("as committed", [lake / file.path for file in files], None)
+        for name, changes in _KINDS.items():
+            began = time.process_time()
+            done = rewrite(replace(made, **changes))
+            rate = rows / (time.process_time() - began)
+            shown(name, [lake / file.path for file in done.files] or [lake / file.path for file in files], rate)
+            for file in done.files:
+                (lake / file.path).unlink()
+        if not given.beside:
+            return 0
+        ratio = stream_share(made, given.share)
+        print(f"ratio {ratio:.2f}, at least {RATIO_MIN}")
+        return int(ratio < RATIO_MIN)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
