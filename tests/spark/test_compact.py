@@ -1,0 +1,68 @@
+"""Buckets are rewritten by the driver's tasks, beside the stream."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.test_compact import BUCKET, carry, close, compactor, files, filled, offsets
+from tests.writing import QUICK_START
+from writer import job
+from writer.compacting import in_spark
+from writer.config import Config
+from writer.errors import ConfigError, HeadraceError
+from writer.ledger.audit import audit
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    pipeline = {"topics": ["t"], "table": {"location": "/unused"}, "event_time": {"field": "at"}}
+    config = Config.model_validate({
+        "kafka": {"bootstrap_servers": "unused:1"}, "registry": {"url": "http://unused"}, "checkpoints": "/unused",
+        "spark": {"master": "local[2]", "conf": {"spark.driver.extraJavaOptions": QUICK_START}},
+        "pipelines": {"p": pipeline},
+    })  # fmt: skip
+    session = job.session(config)
+    yield session
+    session.stop()
+
+
+@pytest.mark.parametrize("form", ["delta", "parquet"])
+def test_tasks_rewrite_a_bucket_and_every_row_stays(spark: Any, tmp_path: Path, form: str) -> None:
+    driver, waited = filled(tmp_path, form), []
+    run = in_spark(spark, "rewrites", 0.15, wait=waited.append)
+    close(driver)
+    compactor(driver).before_seal(BUCKET, run)
+    assert (files(driver), offsets(driver)) == (1, list(range(60)))
+    assert waited == []  # there was one piece
+    found = audit(driver.config, "clicks", since=None, deep=True)
+    assert found.adds_up, found.problems
+
+
+def test_an_open_bucket_is_merged_once_it_has_too_many_files(spark: Any, tmp_path: Path) -> None:
+    driver = filled(tmp_path, "delta", commits=4, compact={"open_files_max": 4})
+    made, run = compactor(driver), in_spark(spark, "rewrites", 1.0)
+    made.merge_open(run)
+    assert files(driver) == 4
+    for n in range(4, 8):
+        carry(driver, n)
+    made.merge_open(run)
+    assert (files(driver), offsets(driver)) == (1, list(range(80)))
+    made.merge_open(run)  # nothing is new
+    assert files(driver) == 1
+
+
+def test_what_a_task_cannot_do_is_a_sentence_of_the_driver(spark: Any, tmp_path: Path) -> None:
+    driver = filled(tmp_path, "delta")
+    snapshot, made = driver.table.snapshot(), compactor(driver)
+    pieces = made.planned(snapshot, [BUCKET], open_too=True)[BUCKET]
+    run = in_spark(spark, "rewrites", 1.0)
+    (wrong,) = [type(piece)(piece.files, piece.whole, ("gone",)) for piece in pieces]
+    with pytest.raises(ConfigError, match=r"pipelines\.clicks: compact\.sort_by names 'gone'"):
+        list(made.carry_out(snapshot, [wrong], run))
+    (Path(driver.lake) / pieces[0].files[0].path).unlink()
+    with pytest.raises(HeadraceError, match="names is gone"):
+        list(made.carry_out(snapshot, pieces, run))
