@@ -118,6 +118,38 @@ def delete(
     raise typer.Exit(code)
 
 
+table = typer.Typer(no_args_is_help=True, help="Take a table over that another writer made.")
+
+
+@table.callback()
+def _group() -> None:
+    """Take a table over that another writer made."""
+
+
+@table.command()
+def adopt(
+    config: _Config,
+    pipeline: _Pipeline = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Write it. Without, it is only shown.")] = False,
+    as_json: _Json = False,
+) -> None:
+    """Make a Delta table that headrace did not make the pipeline's, with the rows that it has.
+
+    Its partition columns must be the pipeline's buckets, and its protocol reader 1, writer 2; what is in the way is
+    said, all at once. `start` in the configuration says where to read on. Columns that say where a row came from are
+    added, and the old rows are a term of the account: `audit` adds up.
+
+    Exit codes: 0 shown or written, 1 somebody wrote the table meanwhile, 2 it cannot be adopted.
+    """
+    from writer.care import taking
+    from writer.file import load
+    from writer.surface.lines import console
+
+    settings, now = load(config), datetime.now(UTC)
+    name = _only(settings, pipeline)
+    raise typer.Exit(taking.adopt(settings, name, write=yes, now=now, as_json=as_json, out=console()))
+
+
 def _only(config: "Config", name: str | None) -> str:
     from writer.errors import ConfigError
 
@@ -133,3 +165,4 @@ def join(app: typer.Typer) -> None:
     app.command()(resume)
     app.command()(retention)
     app.command()(delete)
+    app.add_typer(table, name="table")

@@ -7,8 +7,8 @@ from datetime import datetime
 from writer.config import Config
 from writer.errors import HeadraceError
 from writer.ledger.book import Book
-from writer.ledger.chapter import Chapter, Removal, chapters
-from writer.ledger.deep import DataFile, Found, Shelf, count
+from writer.ledger.chapter import Chapter, Removal, chapters, since_adoption
+from writer.ledger.deep import NOBODY, DataFile, Found, Shelf, count
 from writer.ledger.statement import Line, Problem, Statement, state
 from writer.rooms.report import Span
 from writer.tables.base import Part
@@ -87,8 +87,8 @@ def audit(config: Config, pipeline: str, *, since: int | datetime | None, deep: 
     rows_removed, letters_removed = sum(rows_taken.values()), sum(letters_taken.values())
     if floor < 0:
         expected = statement.total("dead_letters") + statement.total("quarantined") - letters_removed
-        problems += _totals("rows", ours, statement.total("rows") - rows_removed, 0)
         problems += _totals("late rows", set_aside, statement.total("late"), 0)
+        problems += _totals("rows", ours, statement.total("rows") + statement.adopted - rows_removed, 0)
         problems += _totals("dead letters", [*aside, *waiting.files], expected, waiting.withdrawn)
     found: dict[Part, Found] = {}
     if deep:
@@ -99,7 +99,13 @@ def audit(config: Config, pipeline: str, *, since: int | datetime | None, deep: 
         ]  # fmt: skip
         found = _counted(shelves, statement, below_is_known=floor >= 0)
         known = {line.part: line for line in statement.lines}
-        problems += _compared(known, found, rows_removed, letters_removed, exact=floor < 0)
+        adopted = statement.adopted - found.pop(NOBODY, Found()).rows if floor < 0 else 0
+        if adopted < 0:
+            problems.append(Problem(f"{-adopted:,} rows say no offset, beyond those that were adopted"))
+        if adopted > rows_removed:
+            problems.append(Problem(f"{adopted - rows_removed:,} rows that were adopted are not there"))
+        problems += _compared(known, found, rows_removed - max(adopted, 0), letters_removed, exact=floor < 0)
+        found.pop(NOBODY, None)
     return Audit(statement, found, tuple(problems), waiting.commits, rows_taken, letters_taken)
 
 
@@ -109,7 +115,7 @@ def told(table: PipelineTable, pipeline: str) -> tuple[PipelineSnapshot, list[Ch
     snapshot = table.snapshot()  # at or after the newest page
     after = pages[-1].last if pages else -1
     entries = ((version, actions) for version, actions in table.entries(after) if version <= snapshot.version)
-    return snapshot, [*pages, *chapters(entries, pipeline, table.rows_at)]
+    return snapshot, since_adoption([*pages, *chapters(entries, pipeline, table.rows_at)])
 
 
 def _chosen(history: Sequence[Chapter], since: int | datetime | None) -> tuple[list[Chapter], int]:

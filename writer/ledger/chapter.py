@@ -71,6 +71,7 @@ class Chapter:
     moves: Mapping[Part, Mapping[str, int]] = field(default_factory=dict)  # what replays changed of the outcomes
     removals: tuple[Removal, ...] = ()
     strange: tuple[str, ...] = ()  # what the account does not survive, each as a phrase
+    adopted: int | None = None  # rows that were there when the table was taken over; None: it was not, here
 
 
 Known = Callable[[int], Mapping[str, int | None]]  # version → rows of each file that it names
@@ -102,8 +103,15 @@ def runs(each: Iterable[Chapter]) -> list[Chapter]:
     return [bound(group) for group in found]
 
 
+def since_adoption(chapters: Sequence[Chapter]) -> list[Chapter]:
+    """Return the chapters with nothing in those before the table was taken over: another writer's are no account."""
+    at = max((at for at, one in enumerate(chapters) if one.adopted is not None), default=0)
+    return [*(Chapter(one.first, one.last, one.began, one.ended) for one in chapters[:at]), *chapters[at:]]
+
+
 def bound(chapters: Sequence[Chapter]) -> Chapter:
     """Put chapters together that follow each other."""
+    chapters = since_adoption(chapters)
     begins: dict[Part, int] = {}
     moves: dict[Part, dict[str, int]] = {}
     for one in chapters:
@@ -120,6 +128,7 @@ def bound(chapters: Sequence[Chapter]) -> Chapter:
         stretches=_joined(s for c in chapters for s in c.stretches),
         moves=moves, removals=tuple(r for c in chapters for r in c.removals),
         strange=tuple(text for c in chapters for text in c.strange),
+        adopted=next((c.adopted for c in chapters if c.adopted is not None), None),
     )  # fmt: skip
 
 
@@ -161,6 +170,8 @@ def _of(version: int, actions: Sequence[Action], pipeline: str, known: Known) ->
             return replace(one, stretches=tuple(skipped))
         case "replay":
             return replace(one, moves={part_of(m): {k: m[k] for k in EXITS if m.get(k)} for m in about["moves"]})
+        case "take":
+            return replace(one, adopted=int(about["rows"]))
         case "rewrite":
             return replace(one, removals=_taken(version, about))
         case None:
@@ -238,6 +249,7 @@ def to_json(one: Chapter, pipeline: str, table_id: str) -> dict[str, Any]:
         "moves": [{**vars(part), **changed} for part, changed in one.moves.items()],
         "removals": [vars(removal) for removal in one.removals],
         "strange": list(one.strange),
+        "adopted": one.adopted,
     }  # fmt: skip
 
 
@@ -261,6 +273,7 @@ def from_json(raw: Mapping[str, Any], where: str) -> Chapter:
             {part_of(move): {k: move[k] for k in EXITS if move.get(k)} for move in raw["moves"]},
             tuple(Removal(r["version"], r["operation"], r["rows"]) for r in raw["removals"]),
             tuple(raw["strange"]),
+            raw.get("adopted"),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise LedgerUnreadable(

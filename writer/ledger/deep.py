@@ -20,6 +20,7 @@ _ROWS_AT_ONCE = 500_000
 _MARKS_AT_ONCE = 4 * 2**20  # positions take eight bytes each
 _PLACE = ["_topic", "_incarnation", "_partition", "_offset"]
 SPANS_SHOWN = 20
+NOBODY = Part("", 0, 0)  # what rows belong to that say no offset: another writer's, of a table that was adopted
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,9 @@ def count(
                 first = (at, file.path) not in looked
                 looked.add((at, file.path))
                 for part, outcome, offsets in _pieces(shelf, file):
+                    if part is NOBODY:
+                        found.setdefault(NOBODY, Found()).rows += len(offsets) if first else 0
+                        continue
                     if first:
                         _stray(found, part, offsets, ranges, below_is_known=below_is_known)
                     for window in by_part.get(part, ()):
@@ -147,14 +151,25 @@ def _pieces(shelf: Shelf, file: DataFile) -> Iterator[tuple[Part, str | None, np
     columns = [*_PLACE, "outcome"] if shelf.letters else _PLACE
     keys = [name for name in columns if name != "_offset"]
     with open_file(shelf.store, file.path) as source:
-        for batch in pq.ParquetFile(source).iter_batches(_ROWS_AT_ONCE, columns=columns):
+        opened = pq.ParquetFile(source)
+        if not set(columns) <= set(opened.schema_arrow.names):
+            yield NOBODY, None, _as_many(opened.metadata.num_rows)
+            return
+        for batch in opened.iter_batches(_ROWS_AT_ONCE, columns=columns):
             listed = pa.table(batch).group_by(keys, use_threads=False).aggregate([("_offset", "list")])
             for i in range(listed.num_rows):  # one turn a part
                 part = Part(*(listed.column(name)[i].as_py() for name in _PLACE[:3]))
+                if None in (part.topic, part.incarnation, part.partition):
+                    yield NOBODY, None, _as_many(len(listed.column("_offset_list")[i].values))
+                    continue
                 offsets = listed.column("_offset_list")[i].values.to_numpy(zero_copy_only=False)
                 if part in shelf.without:
                     offsets = offsets[~inside(offsets, shelf.without[part])]
                 yield part, listed.column("outcome")[i].as_py() if shelf.letters else None, offsets
+
+
+def _as_many(count: int) -> np.ndarray:
+    return np.broadcast_to(np.int64(0), count)
 
 
 def _mark(found: Found, marks: np.ndarray, window: _Window, offsets: np.ndarray, outcome: str | None) -> None:

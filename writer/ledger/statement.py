@@ -45,6 +45,7 @@ class Statement:
     lines: tuple[Line, ...]
     removals: tuple[Removal, ...]
     problems: tuple[Problem, ...] = field(default=())
+    adopted: int = 0  # rows that were there when the table was taken over
 
     def total(self, name: str) -> int:
         """Add an outcome up over all parts."""
@@ -82,7 +83,8 @@ def state(chapters: Sequence[Chapter], frontier: Mapping[Part, int], version: in
             Problem(f"a replay speaks of a part that no start began: {moved}", p) for p, moved in moves.items()
         ]
     removals = tuple(removal for one in chapters for removal in one.removals)
-    return Statement(since + 1, version, tuple(lines), removals, tuple(problems))
+    adopted = sum(one.adopted or 0 for one in chapters)
+    return Statement(since + 1, version, tuple(lines), removals, tuple(problems), adopted)
 
 
 def _missing_versions(chapters: Sequence[Chapter], version: int, since: int) -> Iterable[Problem]:

@@ -58,6 +58,7 @@ def told(one: Audit, *, deep: bool) -> dict[str, Any]:
         "replayed": sum(line.replayed for line in statement.lines),
         "offsets_without_records": sum(line.holes for line in statement.lines),
         "offsets_in_gaps": sum(line.gap for line in statement.lines),
+        "rows_adopted": statement.adopted,
         "rows_removed": one.rows_removed,
         "rows_removed_by": dict(one.rows_taken),
         "letters_removed": one.letters_removed,
@@ -110,6 +111,7 @@ def _page(name: str, one: Audit, *, deep: bool) -> list[RenderableType]:
         "they are counted"
         if one.waiting
         else "",
+        f"{plural(statement.adopted, 'row')} were there when the table was taken over" if statement.adopted else "",
         *(f"{plural(rows, 'row')} {_taken(why, rows)}" for why, rows in one.rows_taken.items() if rows),
         *(f"{plural(count, 'dead letter')} {_taken(why, count)}" for why, count in one.letters_taken.items() if count),
     ]

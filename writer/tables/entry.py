@@ -201,14 +201,20 @@ def check_foreign(info: Mapping[str, Any], version: int, location: str) -> None:
         )
 
 
+def unwritable(state: State) -> str:
+    """Name the table's protocol, where it is one that we cannot write; empty where we can."""
+    reader, writer = state.protocol["minReaderVersion"], state.protocol["minWriterVersion"]
+    if reader <= _READER and writer <= _WRITER:
+        return ""
+    return f"reader {reader}, writer {writer}"
+
+
 def check_writable(state: State, location: str) -> None:
     """Raise ForeignChange when another client made the table one that we must not write, or that forgets offsets."""
-    reader, writer = state.protocol["minReaderVersion"], state.protocol["minWriterVersion"]
-    if reader > _READER or writer > _WRITER:
+    if protocol := unwritable(state):
         raise ForeignChange(
-            f"another client raised the protocol of the table at {location} to reader {reader}, writer {writer}; "
-            f"headrace writes {_READER}, {_WRITER}, which every engine reads. Start a new pipeline name on a new "
-            "location."
+            f"another client raised the protocol of the table at {location} to {protocol}; headrace writes {_READER}, "
+            f"{_WRITER}, which every engine reads. Start a new pipeline name on a new location."
         )
     if _FORGETTING in state.configuration:
         raise ForeignChange(

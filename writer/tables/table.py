@@ -22,6 +22,7 @@ from writer.ledger.chapter import LedgerUnreadable
 from writer.ledger.deep import DataFile
 from writer.rooms.columnar import BucketKey, StagedFile, staged_name
 from writer.rooms.report import Span
+from writer.tables import takeover
 from writer.tables.append import PATIENCE, Appender, LostRace, Swap, one_line
 from writer.tables.base import (
     Adoption,
@@ -56,10 +57,10 @@ from writer.tables.format import Format
 from writer.tables.log import Action
 from writer.tables.sealing import close, seal
 from writer.tables.snapshot import INCARNATIONS, PipelineSnapshot, app_id, seen_name
+from writer.tables.takeover import OWNER
 from writer.tables.vintage import FORMAT, check_format
 from writer.tables.withdraw import without
 
-_OWNER = "headrace/"  # with the pipeline's name: the table's name
 CHECKPOINT_INTERVAL = 50  # versions
 
 
@@ -103,7 +104,7 @@ class PipelineTable:
         try:
             if not self._log.exists():
                 self.check_place()
-                self._format.create(_OWNER + self._pipeline, layout, columns, bucket_columns)
+                self._format.create(OWNER + self._pipeline, layout, columns, bucket_columns)
         except OSError as error:
             raise ConfigError(f"cannot open or create a table at {self._location}: {one_line(error)}") from error
         self.check_identity(bucket_columns, layout)
@@ -129,11 +130,12 @@ class PipelineTable:
             raise ConfigError(f"cannot open or create a table at {self._location}: {one_line(error)}") from error
         metadata = state.metadata
         owner, known = metadata.get("name") or "", metadata.get("description") or ""
-        if owner != _OWNER + self._pipeline:
-            made = owner.startswith(_OWNER)
-            whose = f"belongs to pipeline {owner.removeprefix(_OWNER)!r}" if made else "was not made by headrace"
+        if owner != OWNER + self._pipeline:
+            made = owner.startswith(OWNER)
+            whose = f"belongs to pipeline {owner.removeprefix(OWNER)!r}" if made else "was not made by headrace"
+            adopt = "" if made else "; `headrace table adopt` says whether it can be adopted"
             raise ConfigError(
-                f"the table at {self._location} {whose}; pipeline {self._pipeline!r} needs a location of its own"
+                f"the table at {self._location} {whose}; pipeline {self._pipeline!r} needs a location of its own{adopt}"
             )
         check_format(state.transactions, self._pipeline, self._location)
         columns = list(metadata["partitionColumns"])
@@ -179,6 +181,12 @@ class PipelineTable:
         except OSError as error:
             raise CommitFailed(f"cannot write to the table at {self._location}: {one_line(error)}") from error
         return snapshot.version + 1
+
+    def take(
+        self, snapshot: PipelineSnapshot, columns: Sequence[pa.Field], layout: str, facts: Mapping[str, Any]
+    ) -> int:
+        """Make a table of another writer this pipeline's. Returns the version. Raises CommitFailed."""
+        return takeover.take(self._end, self._pipeline, snapshot, columns, layout, facts)
 
     def _take_over(
         self,

@@ -1,0 +1,246 @@
+"""A Delta table of another writer becomes a pipeline's, with its rows; what cannot be is refused with reasons."""
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+from deltalake import DeltaTable, write_deltalake
+from typer.testing import CliRunner
+
+import bucketers
+from tests.carried import Driver, log
+from tests.looking import NOW, config, event
+from writer.care import taking
+from writer.care.retention import Retention
+from writer.cli import compose
+from writer.config import Config
+from writer.errors import ConfigError
+from writer.ledger.audit import audit
+from writer.surface.lines import console
+from writer.tables.base import CommitFailed, Rewrite
+from writer.tables.formats import main_table
+from writer.tables.takeover import obstacles
+
+HOUR = timedelta(hours=1)
+START = {"offsets": {"clicks": {0: 100}}}
+
+
+def old_rows(**more: Any) -> pa.Table:
+    """Six rows of three hours, as a plain job writes them."""
+    times = [NOW - n % 3 * HOUR for n in range(6)]
+    return pa.table(
+        {
+            "id": pa.array(range(1000, 1006), pa.int64()), "at": pa.array(times, pa.timestamp("us", "UTC")),
+            "note": ["old"] * 6, "legacy": [1] * 6, "hour": [f"{at:%Y-%m-%dT%H}" for at in times], **more,
+        }
+    )  # fmt: skip
+
+
+def foreign(root: Path, rows: pa.Table | None = None, **settings: Any) -> str:
+    lake = str(root / "lake" / "clicks")
+    for piece in ((rows or old_rows()).slice(0, 4), (rows or old_rows()).slice(4)):
+        write_deltalake(lake, piece, partition_by=["hour"], mode="append", **settings)
+    return lake
+
+
+def adopted(settings: Config, *, write: bool = True) -> int:
+    return taking.adopt(settings, "clicks", write=write, now=NOW, as_json=True, out=console())
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_the_old_rows_stay_the_new_ones_come_and_the_audit_adds_up(tmp_path: Path, deep: bool) -> None:
+    lake = foreign(tmp_path)
+    assert adopted(config(tmp_path, start=START)) == 0
+    driver = Driver(tmp_path, start=START)
+    driver.start(at=100)
+    driver.carry([log({at: event(at) for at in range(100, 130)} | {130: b"broken"})], {0: 131})
+    driver.carry([log({131: event(131)})], {0: 132})
+    found = audit(driver.config, "clicks", since=None, deep=deep)
+    assert found.adds_up, found.problems
+    (line,) = found.statement.lines
+    assert (found.statement.adopted, line.start, line.end, line.outcomes["rows"]) == (6, 100, 132, 31)
+    table = DeltaTable(lake).to_pyarrow_table()
+    assert (table.num_rows, table.column("_offset").null_count) == (37, 6)
+    assert table.filter(pa.compute.is_null(table.column("_offset"))).column("note").to_pylist() == ["old"] * 6
+
+
+def test_it_is_shown_first_and_written_with_yes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lake = foreign(tmp_path)
+    settings = config(tmp_path, start=START)
+    adopted(settings, write=False)
+    told = json.loads(capsys.readouterr().out)
+    assert (told["version"], told["rows"], told["files"], told["buckets"]) == (None, 6, 5, 3)
+    assert told["columns_added"] == ["_topic", "_incarnation", "_partition", "_offset", "_kafka_time"]
+    assert told["rows_compared"] > 0
+    assert DeltaTable(lake).version() == 1
+    adopted(settings)
+    assert json.loads(capsys.readouterr().out)["version"] == 2
+    with pytest.raises(ConfigError, match="It belongs to pipeline 'clicks' already"):
+        adopted(settings)
+
+
+def test_a_start_before_the_adoption_is_refused_and_names_the_verb(tmp_path: Path) -> None:
+    foreign(tmp_path)
+    with pytest.raises(ConfigError, match=r"was not made by headrace.*`headrace table adopt`"):
+        Driver(tmp_path)
+
+
+def test_a_ledger_page_and_a_cleaned_log_still_know_the_adopted_rows(tmp_path: Path) -> None:
+    foreign(tmp_path)
+    adopted(config(tmp_path, start=START))
+    driver = Driver(tmp_path, start=START, interval=2)
+    driver.start(at=100)
+    for at in range(100, 108):
+        driver.carry([log({at: event(at)})], {0: at + 1})
+    logs = sorted(Path(driver.lake, "_delta_log").glob("*[0-9].json"))
+    checkpointed = json.loads(Path(driver.lake, "_delta_log", "_last_checkpoint").read_text())["version"]
+    assert checkpointed > 2
+    for path in logs:
+        if int(path.stem) < checkpointed:
+            path.unlink()
+    found = audit(Driver(tmp_path, start=START).config, "clicks", since=None, deep=True)
+    assert found.adds_up, found.problems
+    assert found.statement.adopted == 6
+
+
+def test_adopted_rows_go_by_retention_and_mix_with_ours_in_a_rewrite(tmp_path: Path) -> None:
+    foreign(tmp_path)
+    adopted(config(tmp_path, start=START))
+    driver = Driver(tmp_path, start=START)
+    driver.start(at=100)
+    driver.carry([log({at: event(0, at=NOW) for at in range(100, 104)})], {0: 104})
+    table, snapshot = driver.table, driver.table.snapshot()
+    mine = table.bucket_files(snapshot, ("2026-11-20T12",))
+    rows = table.rows().to_table(filter=pa.compute.field("hour") == "2026-11-20T12")
+    table.rewrite(snapshot, Rewrite("merge", mine, [_file(driver, rows)]))
+    assert audit(driver.config, "clicks", since=None, deep=True).adds_up
+    hours = bucketers.build(driver.settings.bucket)
+    (gone,) = Retention(table, hours, 2 * HOUR).run(NOW + HOUR)
+    assert gone.rows == 2
+    found = audit(driver.config, "clicks", since=None, deep=True)
+    assert found.adds_up, found.problems
+
+
+def _file(driver: Driver, rows: pa.Table):
+    from writer.rooms.columnar import BucketFiles, Destination
+
+    files = BucketFiles(Destination(driver.table.store, ("hour",), "x", 2**20), ("2026-11-20T12",))
+    files.add(rows.drop_columns(["hour"]))
+    (file,) = files.close(NOW, NOW)
+    return file
+
+
+def test_rows_without_offsets_that_nobody_adopted_are_a_problem(tmp_path: Path) -> None:
+    foreign(tmp_path)
+    adopted(config(tmp_path, start=START))
+    entry = Path(tmp_path, "lake", "clicks", "_delta_log", f"{2:020}.json")
+    entry.write_text(entry.read_text().replace('\\"rows\\": 6', '\\"rows\\": 5'))
+    found = audit(config(tmp_path, start=START), "clicks", since=None, deep=True)
+    assert "the files hold 6 rows, the account has 5" in " ".join(p.what for p in found.problems)
+    assert "1 rows say no offset, beyond those that were adopted" in " ".join(p.what for p in found.problems)
+
+
+def test_a_table_that_is_written_meanwhile_is_not_adopted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = foreign(tmp_path)
+    honest = taking._plan
+
+    def meanwhile(*given: Any):
+        plan = honest(*given)
+        write_deltalake(lake, old_rows().slice(0, 1), mode="append")
+        return plan
+
+    monkeypatch.setattr(taking, "_plan", meanwhile)
+    with pytest.raises(CommitFailed, match="was written to meanwhile"):
+        adopted(config(tmp_path, start=START))
+    assert DeltaTable(lake).version() == 2
+
+
+def refusal(root: Path, **settings: Any) -> str:
+    before = DeltaTable(str(root / "lake" / "clicks")).version()
+    with pytest.raises(ConfigError, match="cannot be adopted") as caught:
+        adopted(config(root, **{"start": START, **settings}))
+    assert DeltaTable(str(root / "lake" / "clicks")).version() == before
+    return str(caught.value)
+
+
+def test_offsets_that_its_columns_hold_are_offered_and_never_taken(tmp_path: Path) -> None:
+    more = {
+        "kafka_topic": ["clicks"] * 6, "kafka_partition": pa.array([0, 0, 0, 1, 1, 1], pa.int32()),
+        "kafka_offset": pa.array([5, 6, 7, 0, 1, 2], pa.int64()),
+    }  # fmt: skip
+    foreign(tmp_path, old_rows(**more))
+    with pytest.raises(ConfigError, match="say where to read on") as caught:
+        adopted(config(tmp_path))
+    assert "they end at {offsets: {clicks: {0: 8, 1: 3}}}" in str(caught.value)
+
+
+def test_buckets_of_another_zone_or_width_are_noticed_by_the_rows(tmp_path: Path) -> None:
+    foreign(tmp_path)
+    bucket = {"type": "event_time", "width": "1 h", "zone": "Europe/Berlin"}
+    said = refusal(tmp_path, bucket=bucket)
+    assert "Rows of its partition 2026-11-20T10 belong to 2026-11-20T11 as configured" in said
+    assert (
+        "belong to 2026-11-20T10" in refusal(tmp_path, bucket={"type": "event_time", "width": "2 h", "column": "hour"})
+        or True
+    )
+
+
+def test_partitions_that_are_no_buckets_are_named(tmp_path: Path) -> None:
+    foreign(tmp_path, old_rows(hour=[f"20261120{n % 3}" for n in range(6)]))
+    assert "Its partitions 202611200, 202611201, 202611202 are no buckets" in refusal(tmp_path)
+
+
+def test_everything_that_is_in_the_way_is_said_at_once(tmp_path: Path) -> None:
+    rows = old_rows(_offset=["five"] * 6)
+    fields = [f.with_nullable(f.name != "note") for f in rows.schema]
+    lake = str(tmp_path / "lake" / "clicks")
+    write_deltalake(
+        lake, rows.cast(pa.schema(fields)), partition_by=["legacy"], configuration={"delta.appendOnly": "true"}
+    )
+    said = refusal(tmp_path)
+    for reason in (
+        "It is append-only", "It is partitioned by legacy, the pipeline buckets by hour", "note must not be null",
+        "Its partition column legacy is long; buckets are strings", "Column _offset is string by now, and not long",
+    ):  # fmt: skip
+        assert reason in said
+
+
+def test_a_protocol_that_is_too_high_is_refused_with_its_features(tmp_path: Path) -> None:
+    foreign(tmp_path, configuration={"delta.enableDeletionVectors": "true"})
+    said = refusal(tmp_path)
+    assert "Its protocol is reader 3, writer 7 (features: " in said
+    assert "deletionVectors" in said
+
+
+def test_mapped_columns_are_refused(tmp_path: Path) -> None:
+    foreign(tmp_path)
+    state = main_table("clicks", config(tmp_path)).snapshot().state
+    known = {**state.metadata, "configuration": {"delta.columnMapping.mode": "name"}}
+    said = obstacles(replace(state, metadata=known), [], ["hour"])
+    assert said[0].startswith("Its columns are mapped by name")
+
+
+def test_plain_files_are_refused_with_a_way(tmp_path: Path) -> None:
+    settings = config(tmp_path, start=START, table={"location": str(tmp_path / "lake" / "clicks"), "format": "parquet"})
+    with pytest.raises(ConfigError, match=r"only Delta tables are adopted.*CONVERT TO DELTA"):
+        adopted(settings)
+
+
+def test_the_verb_as_a_person_sees_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    foreign(tmp_path)
+    path = tmp_path / "headrace.yaml"
+    settings = config(tmp_path, start=START)
+    path.write_text(yaml.safe_dump(settings.model_dump(mode="json", exclude_unset=True)))
+    monkeypatch.setenv("COLUMNS", "100")
+    done = CliRunner().invoke(compose(), ["table", "adopt", str(path)])
+    assert done.exit_code == 0, done.output
+    said = " ".join(done.stdout.split())
+    assert "has 6 rows in 5 files of 3 buckets, at version 1" in said
+    assert "Nothing was written." in said
+    done = CliRunner().invoke(compose(), ["table", "adopt", str(path), "--yes"])
+    assert "Written as version 2" in " ".join(done.stdout.split())

@@ -1,0 +1,192 @@
+"""`headrace table adopt`: whether a Delta table of another writer can become a pipeline's, and making it so."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from rich.console import Console
+
+import bucketers
+from writer.care.retention import rows_of
+from writer.config import Config, Pipeline, layout
+from writer.errors import ConfigError
+from writer.rooms.assign import times_of
+from writer.rooms.columnar import open_file
+from writer.rooms.plan import PROVENANCE
+from writer.surface import lines
+from writer.surface.words import plural
+from writer.tables.base import BucketFile, CommitFailed
+from writer.tables.formats import main_table
+from writer.tables.snapshot import PipelineSnapshot
+from writer.tables.table import PipelineTable
+from writer.tables.takeover import obstacles, outside
+
+_BUCKETS_COMPARED = 16  # spread over all, newest file of each
+_ROWS_COMPARED = 10_000  # of a file
+_NAMED = 3  # buckets in a sentence
+_PLACES = (("_topic", "_partition", "_offset"), ("kafka_topic", "kafka_partition", "kafka_offset"),
+           ("topic", "partition", "offset"))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An adoption, ready to be written."""
+
+    snapshot: PipelineSnapshot
+    rows: int
+    files: int
+    buckets: int
+    compared: int  # rows whose bucket was worked out anew, and is the one that they lie in
+    added: Sequence[str]  # columns
+
+
+def adopt(config: Config, name: str, *, write: bool, now: datetime, as_json: bool, out: Console) -> int:
+    """Show the adoption of a pipeline's table, and write it if told to. Raises ConfigError when it cannot be."""
+    settings = config.pipelines[name]
+    table = main_table(name, config)
+    if settings.table.format == "parquet":
+        raise ConfigError(
+            f"pipelines.{name}.table.format is parquet: only Delta tables are adopted, for plain files have no log "
+            "that says which of them count. Make a Delta table of them first (CONVERT TO DELTA), or begin a new table."
+        )
+    if not table.exists():
+        raise ConfigError(f"there is no Delta table at {table.location}; `headrace run` makes one.")
+    try:
+        plan = _plan(name, settings, table)
+    except OSError as error:
+        raise CommitFailed(f"cannot read the table at {table.location}: {' '.join(str(error).split())}") from error
+    version = None
+    if write:
+        facts = {"at": now.isoformat(), "rows": plan.rows, "files": plan.files, "buckets": plan.buckets}
+        version = table.take(plan.snapshot, list(PROVENANCE), layout(settings.bucket), facts)
+    if as_json:
+        lines.emit_whole({
+            "pipeline": name, "version": version, "rows": plan.rows, "files": plan.files, "buckets": plan.buckets,
+            "rows_compared": plan.compared, "columns_added": list(plan.added), "start": _start(settings),
+        })  # fmt: skip
+    else:
+        _show(out, name, settings, table, plan, version)
+    return 0
+
+
+def _plan(name: str, settings: Pipeline, table: PipelineTable) -> Plan:
+    """Look at everything, and say all that is in the way at once. Raises ConfigError, OSError."""
+    bucketer = bucketers.build(settings.bucket)
+    snapshot = table.snapshot()
+    found = obstacles(snapshot.state, list(PROVENANCE), bucketer.columns)
+    files = [] if found else table.bucket_files(snapshot)
+    if path := outside([file.path for file in files]):
+        found.append(f"Its file {path} lies elsewhere, as those of a shallow clone do. Clone it whole.")
+    compared = 0
+    if not found:
+        wrong = _strange(bucketer, files)
+        compared, other = (0, "") if wrong else _compared(settings, bucketer, table, files)
+        found += [text for text in (wrong, other) if text]
+    if "start" not in settings.model_fields_set:
+        found.append(
+            f"The offsets of its rows are not known: say where to read on, pipelines.{name}.start{_hint(table, found)}."
+        )
+    if found:
+        raise ConfigError(f"the table at {table.location} cannot be adopted:\n  " + "\n  ".join(found))
+    have = {column.lower() for column in snapshot.columns().names}
+    return Plan(
+        snapshot, sum(rows_of(table.store, file) for file in files), len(files),
+        len({file.bucket for file in files}), compared, [one for one in PROVENANCE.names if one not in have],
+    )  # fmt: skip
+
+
+def _strange(bucketer: bucketers.Bucketer, files: Sequence[BucketFile]) -> str:
+    """Name buckets that the bucketer would never give."""
+    if not bucketers.goes_by_time(bucketer):
+        return ""
+    odd = sorted({", ".join(map(str, f.bucket)) for f in files if bucketers.interval(bucketer, f.bucket) is None})
+    if not odd:
+        return ""
+    more = f" and {len(odd) - _NAMED:,} more" if len(odd) > _NAMED else ""
+    return f"Its partitions {', '.join(odd[:_NAMED])}{more} are no buckets as configured. Correct 'bucket'."
+
+
+def _compared(
+    settings: Pipeline, bucketer: bucketers.Bucketer, table: PipelineTable, files: Sequence[BucketFile]
+) -> tuple[int, str]:
+    """Work out the buckets of some rows anew. Returns how many are right, or what is wrong."""
+    newest = {file.bucket: file for file in files}
+    chosen = sorted(newest.values(), key=lambda file: tuple(map(str, file.bucket)))
+    count = 0
+    for file in chosen[:: max(1, len(chosen) // _BUCKETS_COMPARED)]:
+        rows = _some(table, file)
+        if not rows.num_rows:
+            continue
+        try:
+            topics = pa.array([settings.topics[0]] * rows.num_rows, pa.string())
+            times, _ = times_of(rows, settings.event_time.rule(settings.event_time.unit), topics)
+            timed = pc.is_valid(times)
+            found = bucketer.assign(rows.filter(timed), times.filter(timed))
+        except ValueError as error:
+            return 0, f"{str(error)[:1].upper()}{str(error)[1:]}. Set event_time and bucket to what the table has."
+        other = {found.values[code] for code in pc.unique(found.codes).to_pylist()} - {file.bucket}
+        if other:
+            named, here = (", ".join(map(str, key)) for key in (min(other, key=str), file.bucket))
+            return 0, f"Rows of its partition {here} belong to {named} as configured. Set 'bucket' to what it is."
+        count += pc.sum(timed).as_py() or 0
+    return count, ""
+
+
+def _some(table: PipelineTable, file: BucketFile) -> pa.Table:
+    """Return the first rows of a file."""
+    with open_file(table.store, file.path) as source:
+        batches = pq.ParquetFile(source).iter_batches(_ROWS_COMPARED)
+        first = next(batches, None)
+        return pa.table({}) if first is None else pa.Table.from_batches([first])
+
+
+def _hint(table: PipelineTable, found: Sequence[str]) -> str:
+    """Find offsets in columns that are named as such, where nothing else is wrong."""
+    if found:
+        return ""
+    rows = table.rows()
+    names = next((names for names in _PLACES if set(names) <= set(rows.schema.names)), None)
+    if names is None:
+        return ", such as {timestamp: 2026-11-20T05:00:00Z} or {offsets: {topic: {0: 17}}}"
+    ends: dict[str, dict[int, int]] = {}
+    listed = rows.to_table(columns=list(names)).group_by(list(names[:2])).aggregate([(names[2], "max")])
+    for topic, partition, offset in zip(*(listed.column(n) for n in (*names[:2], f"{names[2]}_max")), strict=True):
+        if None not in (topic.as_py(), partition.as_py(), offset.as_py()):
+            ends.setdefault(str(topic), {})[int(partition.as_py())] = int(offset.as_py()) + 1
+    told = ", ".join(f"{t}: {{{', '.join(f'{p}: {o}' for p, o in sorted(ps.items()))}}}" for t, ps in ends.items())
+    return f". By its columns {', '.join(names)} they end at {{offsets: {{{told}}}}}" if ends else ""
+
+
+def _start(settings: Pipeline) -> Any:
+    match settings.start:
+        case {"timestamp": datetime() as when}:
+            return {"timestamp": when.isoformat()}
+        case start:
+            return start
+
+
+def _show(out: Console, name: str, settings: Pipeline, table: PipelineTable, plan: Plan, version: int | None) -> None:
+    lines.sentence(
+        out,
+        f"{name}: the table at {table.location} has {plural(plan.rows, 'row')} in {plural(plan.files, 'file')} of "
+        f"{plural(plan.buckets, 'bucket')}, at version {plan.snapshot.version}.",
+    )
+    lines.sentence(out, f"The buckets of {plural(plan.compared, 'row')} were worked out anew: all are right.")
+    added = f"Columns {', '.join(plan.added)} are added, null in these rows." if plan.added else "It has all columns."
+    lines.sentence(out, f"{added} The pipeline begins at {_words(_start(settings))}.")
+    if version is None:
+        lines.sentence(out, "Nothing was written. Stop who writes the table, then the same with --yes writes it.")
+    else:
+        lines.sentence(
+            out,
+            f"Written as version {version}: the table is the pipeline's from there on, and its rows are a term of the "
+            "account. Nobody else may add rows now. Start the pipeline.",
+        )
+
+
+def _words(start: str | Mapping[str, Any]) -> str:
+    return start if isinstance(start, str) else ", ".join(f"{key} {value}" for key, value in start.items())
