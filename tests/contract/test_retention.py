@@ -15,7 +15,7 @@ import bucketers
 from tests.carried import Driver, log
 from tests.looking import NOW, event
 from writer.care import retention
-from writer.care.retention import Retention, due
+from writer.care.retention import Regularly, Retention, due
 from writer.cli import compose
 from writer.config import Pipeline
 from writer.ledger.audit import audit
@@ -109,6 +109,18 @@ def test_a_bucket_that_is_rewritten_meanwhile_is_looked_at_again(
     (done,) = work.run(NOW)
     assert done.rows == 2
     assert audit(driver.config, "clicks", since=None, deep=True).rows_taken == {"delete": 1, "retention": 2}
+
+
+def test_the_driver_looks_now_and_then(driver: Driver) -> None:
+    step = Regularly("clicks", Retention(driver.table, HOURS, 2 * HOUR))
+    step(None, NOW)
+    assert hours(driver) == ["2026-11-20T10", "2026-11-20T11", "2026-11-20T12"]
+    step(None, NOW + HOUR)
+    assert hours(driver) == ["2026-11-20T11", "2026-11-20T12"]
+    step(None, NOW + HOUR + retention.EVERY / 2)
+    version = driver.table.snapshot().version
+    step(None, NOW + 5 * HOUR)
+    assert (driver.table.snapshot().version, hours(driver)) == (version + 1, [])
 
 
 def test_many_files_go_in_several_entries(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,13 @@ run drops it.
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pyarrow.parquet as pq
 
 import bucketers
+from writer import log
 from writer.manifest import FOLDER, bucket_path
 from writer.rooms.columnar import BucketKey, open_file
 from writer.stores.base import Store
@@ -24,6 +25,7 @@ from writer.tables.table import PipelineTable
 MARK = "retired.json"  # beside the manifests of a bucket
 WHY = "retention"
 FILES_AT_ONCE = 10_000  # of one entry of the log, which then takes some megabytes
+EVERY = timedelta(minutes=10)
 _TRIES = 5
 Interval = tuple[datetime, datetime]
 
@@ -111,6 +113,25 @@ class Retention:
         facts = {"at": now.isoformat(), "buckets": [list(one.bucket) for one in old], "files": len(files)}
         version = table.rewrite(snapshot, Rewrite(uuid4().hex, files, (), Taken(WHY, rows), facts))
         return Retired(version, tuple(one.bucket for one in old), rows, len(files), sum(file.bytes for file in files))
+
+
+class Regularly:
+    """Retention as a step of the driver's rounds: the buckets are listed now and then, for that reads the log."""
+
+    def __init__(self, pipeline: str, work: Retention) -> None:
+        self._pipeline, self._work = pipeline, work
+        self._due = datetime.min.replace(tzinfo=UTC)
+
+    def __call__(self, _: object, now: datetime) -> None:
+        """Drop what is due. Raises what a commit raises; then it is tried again with the next round."""
+        if now < self._due:
+            return
+        for one in self._work.run(now):
+            log.event(
+                "buckets_retired", pipeline=self._pipeline, version=one.version, buckets=len(one.buckets),
+                rows=one.rows, files=one.files, bytes=one.bytes,
+            )  # fmt: skip
+        self._due = now + EVERY
 
 
 def rows_of(store: Store, file: BucketFile) -> int:

@@ -86,7 +86,7 @@ def _plan(name: str, settings: Pipeline, table: PipelineTable) -> Plan:
         wrong = _strange(bucketer, files)
         compared, other = (0, "") if wrong else _compared(settings, bucketer, table, files)
         found += [text for text in (wrong, other) if text]
-    if "start" not in settings.model_fields_set:
+    if "start" not in settings.model_fields_set and not snapshot.epoch:
         found.append(
             f"The offsets of its rows are not known: say where to read on, pipelines.{name}.start{_hint(table, found)}."
         )
