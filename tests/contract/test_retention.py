@@ -18,6 +18,7 @@ from writer.care import retention
 from writer.care.retention import Regularly, Retention, due
 from writer.cli import compose
 from writer.config import Pipeline
+from writer.errors import HeadraceError
 from writer.ledger.audit import audit
 from writer.manifest import FOLDER
 from writer.tables.base import BucketFile, Rewrite, Taken
@@ -82,6 +83,20 @@ def test_delta_keeps_the_files_until_vacuum_and_parquet_removes_them_at_once(dri
     if not driver.table.hidden:
         removed = DeltaTable(driver.lake).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=True)
         assert len(removed) == 3
+
+
+def test_files_that_a_job_of_somebody_s_own_removed_before_are_put_right(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, "parquet")
+    driver.start()
+    driver.carry([log({at: event(at, at=NOW - at * HOUR) for at in range(4)})], {0: 4})
+    for path in Path(driver.lake).glob("hour=2026-11-20T09/*.parquet"):
+        path.unlink()
+    with pytest.raises(HeadraceError, match="a file that the table names is gone"):
+        audit(driver.config, "clicks", since=None, deep=True)
+    list(Retention(driver.table, HOURS, 2 * HOUR).run(NOW))
+    found = audit(driver.config, "clicks", since=None, deep=True)
+    assert found.adds_up, found.problems
+    assert found.rows_taken == {"retention": 1}
 
 
 def test_each_bucket_gets_a_mark_beside_its_manifests(driver: Driver) -> None:
