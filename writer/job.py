@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from writer import artifacts, log
+from writer.care import retention
 from writer.care.pausing import Paused
+from writer.care.retention import Regularly, Retention
 from writer.config import Config
 from writer.errors import HeadraceError
 from writer.kafka import Cluster
@@ -143,7 +145,7 @@ def _begin(spark: Any, config: Config, url: str | None, once: bool, r: Running, 
         http.announce(config.checkpoints, name, driver, config.s3.settings)
         r.shown.callback(http.retract, config.checkpoints, name, driver, config.s3.settings)
     if pipeline.config.seal.enabled:
-        rounds = Rounds(Sealer(name, config), steps(pipeline, cluster), r.progress)
+        rounds = Rounds(Sealer(name, config), steps(pipeline, cluster, retention.works(name, config)), r.progress)
         seals = Seals(rounds, r.progress)
         seals.start()
         r.shown.callback(seals.close, last=once)
@@ -161,11 +163,12 @@ def _listen(config: Config, name: str, cluster: Cluster, progress: Progress) -> 
         progress.waits(*lake.heard(cluster, config.pipelines[name].topics, snapshot, now))
 
 
-def steps(pipeline: PipelineRun, cluster: Cluster) -> dict[str, Step]:
+def steps(pipeline: PipelineRun, cluster: Cluster, retained: Sequence[Retention]) -> dict[str, Step]:
     """Return what is done to the buckets of a pipeline beside its stream, in this order."""
     return {
         "close": Closer(Listener(cluster, pipeline.config.topics), lambda: pipeline.numbers),
         "seal": seal_due,
+        "retention": Regularly(pipeline.name, retained),
     }
 
 

@@ -139,8 +139,9 @@ class Rounds:
         self._rests: dict[str, tuple[float, datetime]] = {}  # step → seconds of its rest, and until when
 
     def once(self) -> None:
-        """Run every step that does not rest, and tell how the buckets are."""
-        for name, step in self._steps.items():
+        """Run every step that does not rest, and tell how the buckets are. A paused pipeline commits nothing here."""
+        paused = self._progress.view().pause is not None
+        for name, step in () if paused else self._steps.items():
             if name not in self._rests or self._rests[name][1] <= self._now():
                 self._attempt(name, step)
         with suppress(HeadraceError, OSError):  # it was said by a step

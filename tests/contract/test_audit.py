@@ -94,14 +94,17 @@ def test_late_rows_add_up_wherever_they_go(tmp_path, form, policy, die):
     assert (found.found[line.part].distinct, bool(found.waiting)) == (36, bool(die))
 
 
-def test_a_late_row_that_is_gone_is_found(tmp_path):
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_late_row_that_another_client_deletes_has_a_term_of_its_own(tmp_path, deep):
     driver = Driver(tmp_path, seal={"late": "late_table"})
     driver.start(1)
     driver.table.close(driver.table.snapshot(), Closing("c", NOW + timedelta(days=1), {"reason": "command"}))
     driver.carry([log({at: event(at) for at in range(10)})], {0: 10})
     assert audited(driver).adds_up
     DeltaTable(driver.settings.late_place).delete("_offset = 3")
-    assert "the files hold 9 late rows, the account has 10" in said(audited(driver))
+    found = audited(driver, deep=deep)
+    assert found.adds_up, said(found)
+    assert (found.rows_taken, found.late_taken) == ({}, {"DELETE": 1})
 
 
 def test_a_table_without_commits_adds_up(driver):

@@ -18,7 +18,7 @@ from writer.cli import compose
 from writer.errors import ConfigError
 from writer.ledger.audit import audit
 from writer.surface.lines import console
-from writer.tables.base import Rewrite, Taken
+from writer.tables.base import Closing, Rewrite, Taken
 
 HOUR = timedelta(hours=1)
 
@@ -69,6 +69,22 @@ def test_the_rows_go_the_others_stay_and_the_audit_adds_up(driver: Driver, deep:
     driver.carry([log({37: event(3)})], {0: 38})
     assert ids(driver) == sorted([*expected, 3]), "what comes later is kept"
     assert audit(driver.config, "clicks", since=None, deep=deep).adds_up
+
+
+@pytest.mark.parametrize("form", ["delta", "parquet"])
+def test_late_rows_in_their_table_go_too(tmp_path: Path, form: str, capsys) -> None:
+    driver = Driver(tmp_path, form, seal={"late": "late_table"})
+    driver.start()
+    driver.carry([log({n: event(n % 5) for n in range(10)})], {0: 10})
+    driver.table.close(driver.table.snapshot(), Closing("c", NOW + timedelta(days=1), {"reason": "command"}))
+    driver.carry([log({n: event(n % 5) for n in range(10, 20)})], {0: 20})
+    assert told(driver, capsys, dry_run=True)["late_rows"]["rows"] == 2
+    found = told(driver, capsys)
+    assert (found["rows"], found["late_rows"]["rows"]) == (2, 2)
+    seen = audit(driver.config, "clicks", since=None, deep=True)
+    assert seen.adds_up, seen.problems
+    assert (seen.rows_taken, seen.late_taken) == ({"delete": 2}, {"delete": 2})
+    assert told(driver, capsys)["late_rows"]["rows"] == 0
 
 
 def test_a_second_time_nothing_is_found(driver: Driver, capsys) -> None:

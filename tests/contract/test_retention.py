@@ -15,13 +15,13 @@ import bucketers
 from tests.carried import Driver, log
 from tests.looking import NOW, event
 from writer.care import retention
-from writer.care.retention import Regularly, Retention, due
+from writer.care.retention import Regularly, Retention, due, works
 from writer.cli import compose
 from writer.config import Pipeline
 from writer.errors import HeadraceError
 from writer.ledger.audit import audit
 from writer.manifest import FOLDER
-from writer.tables.base import BucketFile, Rewrite, Taken
+from writer.tables.base import BucketFile, Closing, Rewrite, Taken
 from writer.tables.snapshot import PipelineSnapshot
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -127,7 +127,7 @@ def test_a_bucket_that_is_rewritten_meanwhile_is_looked_at_again(
 
 
 def test_the_driver_looks_now_and_then(driver: Driver) -> None:
-    step = Regularly("clicks", Retention(driver.table, HOURS, 2 * HOUR))
+    step = Regularly("clicks", [Retention(driver.table, HOURS, 2 * HOUR)])
     step(None, NOW)
     assert hours(driver) == ["2026-11-20T10", "2026-11-20T11", "2026-11-20T12"]
     step(None, NOW + HOUR)
@@ -136,6 +136,23 @@ def test_the_driver_looks_now_and_then(driver: Driver) -> None:
     version = driver.table.snapshot().version
     step(None, NOW + 5 * HOUR)
     assert (driver.table.snapshot().version, hours(driver)) == (version + 1, [])
+
+
+@pytest.mark.parametrize("form", ["delta", "parquet"])
+def test_late_rows_in_their_table_grow_old_too(tmp_path: Path, form: str) -> None:
+    driver = Driver(tmp_path, form, seal={"late": "late_table"}, retention="30 d")
+    driver.start()
+    driver.table.close(driver.table.snapshot(), Closing("c", NOW + DAY, {"reason": "command"}))
+    driver.carry([log({n: event(n, at=NOW - n * HOUR) for n in range(6)})], {0: 6})
+    main, late = works("clicks", driver.config)
+    Regularly("clicks", [main, late])(None, NOW + 30 * DAY - 2 * HOUR)
+    found = audit(driver.config, "clicks", since=None, deep=True)
+    assert found.adds_up, found.problems
+    assert (found.rows_taken, found.late_taken) == ({}, {"retention": 3})
+
+
+def test_a_pipeline_without_retention_has_nothing_to_do(driver: Driver) -> None:
+    assert works("clicks", driver.config) == []
 
 
 def test_many_files_go_in_several_entries(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,44 +35,47 @@ def delete(
         raise HeadraceError(f"pipeline {name!r} has no table at {main.location} yet. `headrace run` makes it.")
     request = uuid4().hex
     rule = settings.event_time.rule(settings.event_time.unit)
-    work = Erasing(
-        main, keys, bucketers.build(settings.bucket).columns, rule, settings.roll.target_file_size, request=request
-    )
+    tables = [main, *(table for table in [side(settings.late_place)] if table.exists())]
+    columns = bucketers.build(settings.bucket).columns
+    works = [Erasing(table, keys, columns, rule, settings.roll.target_file_size, request=request) for table in tables]
     apart = side(settings.dead_letters)
     try:
-        looked = work.look()
-        done = [] if dry_run else list(work.run(now))
+        if not dry_run:
+            commit.redo(main, side, since=main.snapshot().settled)  # rows and letters that wait are there by then
+        looks = [work.look() for work in works]
+        done: list[list[Erased]] = [[] if dry_run else list(work.run(now)) for work in works]
         found = None
         if with_letters and apart.exists():
-            commit.redo(main, side, since=main.snapshot().settled)  # letters that wait are letters
             walk = opened(name, config, source)
             find = partial(letters.look, apart, walk, keys, main.snapshot().columns())
             found = find() if dry_run else letters.take(apart, find, keys, now, request)
     except OSError as error:
         raise CommitFailed(f"cannot read {main.location}: {' '.join(str(error).split())}") from error
     if as_json:
-        lines.emit_whole({"pipeline": name, "dry_run": dry_run, "request": request, **_told(looked, done, found)})
+        rows, *late = (_told(*one) for one in zip(looks, done, strict=True))
+        told = {"late_rows": late[0] if late else None, "dead_letters": None if found is None else letters.told(found)}
+        lines.emit_whole({"pipeline": name, "dry_run": dry_run, "request": request, **rows, **told})
     else:
-        _show(out, name, keys, looked, done, found, dry_run=dry_run)
+        for what, looked, gone in zip((name, f"{name}, late rows"), looks, done, strict=False):
+            _show(out, what, keys, looked, gone)
+        _show_letters(out, found)
+        if dry_run:
+            lines.sentence(out, "Nothing was deleted. The same without --dry-run deletes it.")
         _left(out, name, delta=not main.hidden)
     return 0
 
 
-def _told(looked: Looked, done: Sequence[Erased], found: Letters | None) -> Mapping[str, Any]:
+def _told(looked: Looked, done: Sequence[Erased]) -> Mapping[str, Any]:
     return {
         "files": looked.files, "files_read": looked.candidates, "files_with_rows": len(looked.hits),
         "rows": looked.rows,
         "deleted": [
             {"bucket": list(one.bucket), "rows": one.rows, "files": one.files, "version": one.version} for one in done
         ],
-        "dead_letters": None if found is None else letters.told(found),
     }  # fmt: skip
 
 
-def _show(
-    out: Console, name: str, keys: Keys, looked: Looked, done: Sequence[Erased], found: Letters | None, *,
-    dry_run: bool,
-) -> None:  # fmt: skip
+def _show(out: Console, name: str, keys: Keys, looked: Looked, done: Sequence[Erased]) -> None:
     lines.sentence(
         out,
         f"{name}: {plural(looked.rows, 'row')} with {plural(keys.count, 'value')} of {', '.join(keys.fields)}, in "
@@ -90,6 +93,9 @@ def _show(
             [", ".join(value or "null" for value in bucket), f"{rows:,}", f"{files:,}", version]
             for bucket, rows, files, version in shown
         ])  # fmt: skip
+
+
+def _show_letters(out: Console, found: Letters | None) -> None:
     if found is None:
         lines.sentence(out, "Dead letters were not looked at.")
     else:
@@ -101,8 +107,6 @@ def _show(
                 f"{plural(found.undecodable, 'letter')} cannot be decoded, so nobody can tell whose they are: "
                 "`headrace dlq show --values` shows them.",
             )
-    if dry_run:
-        lines.sentence(out, "Nothing was deleted. The same without --dry-run deletes it.")
 
 
 def _left(out: Console, name: str, *, delta: bool) -> None:

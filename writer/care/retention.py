@@ -15,10 +15,12 @@ import pyarrow.parquet as pq
 
 import bucketers
 from writer import log
+from writer.config import Config
 from writer.manifest import FOLDER, bucket_path
 from writer.rooms.columnar import BucketKey, open_file
 from writer.stores.base import Store
 from writer.tables.base import BucketFile, FilesGone, Rewrite, Taken
+from writer.tables.formats import main_table, side_table
 from writer.tables.snapshot import PipelineSnapshot
 from writer.tables.table import PipelineTable
 
@@ -77,14 +79,19 @@ class Retention:
     def __init__(self, table: PipelineTable, bucketer: bucketers.Bucketer, kept_for: timedelta) -> None:
         self._table, self._bucketer, self._kept_for = table, bucketer, kept_for
 
+    @property
+    def location(self) -> str:
+        """Where the table lies."""
+        return self._table.location
+
     def due(self, now: datetime) -> list[Old]:
-        """List what is due. Raises CommitFailed."""
-        return self._looked(now)[1]
+        """List what is due; nothing where there is no table. Raises CommitFailed."""
+        return self._looked(now)[1] if self._table.exists() else []
 
     def run(self, now: datetime) -> Iterator[Retired]:
         """Drop what is due, entry by entry. May be broken off, and run beside the writer. Raises what a commit does."""
         tries = 0
-        while True:
+        while self._table.exists():
             snapshot, old = self._looked(now)
             if not old:
                 return
@@ -115,22 +122,33 @@ class Retention:
         return Retired(version, tuple(one.bucket for one in old), rows, len(files), sum(file.bytes for file in files))
 
 
+def works(pipeline: str, config: Config) -> list[Retention]:
+    """Return the retention of a pipeline's table and of its table of late rows; none where none is set."""
+    settings = config.pipelines[pipeline]
+    if settings.retention is None:
+        return []
+    bucketer = bucketers.build(settings.bucket)
+    tables = (main_table(pipeline, config), side_table(pipeline, config, settings.late_place))
+    return [Retention(table, bucketer, settings.retention) for table in tables]
+
+
 class Regularly:
     """Retention as a step of the driver's rounds: the buckets are listed now and then, for that reads the log."""
 
-    def __init__(self, pipeline: str, work: Retention) -> None:
-        self._pipeline, self._work = pipeline, work
+    def __init__(self, pipeline: str, works: Sequence[Retention]) -> None:
+        self._pipeline, self._works = pipeline, works
         self._due = datetime.min.replace(tzinfo=UTC)
 
     def __call__(self, _: object, now: datetime) -> None:
         """Drop what is due. Raises what a commit raises; then it is tried again with the next round."""
         if now < self._due:
             return
-        for one in self._work.run(now):
-            log.event(
-                "buckets_retired", pipeline=self._pipeline, version=one.version, buckets=len(one.buckets),
-                rows=one.rows, files=one.files, bytes=one.bytes,
-            )  # fmt: skip
+        for work in self._works:
+            for one in work.run(now):
+                log.event(
+                    "buckets_retired", pipeline=self._pipeline, table=work.location, version=one.version,
+                    buckets=len(one.buckets), rows=one.rows, files=one.files, bytes=one.bytes,
+                )  # fmt: skip
         self._due = now + EVERY
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-import bucketers
-from writer.care.retention import Old, Retention, Retired
+from writer.care.retention import Old, Retired, works
 from writer.config import Config
 from writer.errors import HeadraceError
 from writer.surface import lines
@@ -30,17 +29,22 @@ def retention(
             if not as_json:
                 lines.sentence(out, f"{name}: no retention is set (pipelines.{name}.retention); every bucket stays.")
             continue
-        table = main_table(name, config)
-        if not table.exists():
-            raise HeadraceError(f"pipeline {name!r} has no table at {table.location} yet. `headrace run` makes it.")
-        work = Retention(table, bucketers.build(config.pipelines[name].bucket), kept_for)
-        old = work.due(now)
-        if not as_json:
-            _show(out, name, old, f"ended by {instant(now - kept_for)} (retention {show_duration(kept_for)})")
-        done = [] if dry_run else list(work.run(now))
-        told[name] = {"before": (now - kept_for).isoformat(), "due": [_told(one) for one in old], **_done(done)}
-        if not as_json and old:
-            _verdict(out, done, delta=not table.hidden)
+        if not main_table(name, config).exists():
+            raise HeadraceError(f"pipeline {name!r} has no table yet. `headrace run` makes it.")
+        main, late = works(name, config)
+        told[name] = {"before": (now - kept_for).isoformat()}
+        for what, work in (("", main), ("late rows", late)):
+            old = work.due(now)
+            if what and not old:
+                continue
+            done = [] if dry_run else list(work.run(now))
+            found = {"due": [_told(one) for one in old], **_done(done)}
+            told[name] |= {what.replace(" ", "_"): found} if what else found
+            if not as_json:
+                which = f"ended by {instant(now - kept_for)} (retention {show_duration(kept_for)})"
+                _show(out, f"{name}, {what}" if what else name, old, which)
+                if old:
+                    _verdict(out, done, delta=config.pipelines[name].table.format == "delta")
     if as_json:
         lines.emit_whole({"dry_run": dry_run, "pipelines": told})
     return 0

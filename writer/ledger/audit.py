@@ -39,6 +39,7 @@ class Audit:
     waiting: int  # commits whose dead letters wait for redo
     rows_taken: Mapping[str, int]  # on purpose: retention, delete, dedupe; by other clients: DELETE
     letters_taken: Mapping[str, int]
+    late_taken: Mapping[str, int]  # out of the table of late rows
 
     @property
     def adds_up(self) -> bool:
@@ -70,7 +71,7 @@ def audit(config: Config, pipeline: str, *, since: int | datetime | None, deep: 
     # The letters first: what they are by now, the main table's log says by then.
     letters, aside_history = told(side, pipeline) if side.exists() else (None, [])
     lates = side_table(pipeline, config, settings.late_place)
-    late = lates.snapshot() if lates.exists() else None
+    late, late_history = told(lates, pipeline) if lates.exists() else (None, [])
     snapshot, history = told(main, pipeline)
     chosen, floor = _chosen(history, since)
     statement = state(chosen, snapshot.parts(), snapshot.version, floor)
@@ -81,13 +82,18 @@ def audit(config: Config, pipeline: str, *, since: int | datetime | None, deep: 
     aside = [] if letters is None else side.files(letters.version)
     set_aside = [*([] if late is None else lates.files(late.version)), *waiting.late]
     taken = [removal for one in aside_history for removal in one.removals]
+    gone_late = [removal for one in late_history for removal in one.removals]
     problems = [*statement.problems, *_unsaid(statement.removals, location), *_unsaid(taken, dead_letters)]
-    problems += [Problem(f"{text} in {dead_letters}") for one in aside_history for text in one.strange]
+    problems += _unsaid(gone_late, settings.late_place)
+    beside = ((dead_letters, aside_history), (settings.late_place, late_history))
+    problems += [Problem(f"{text} in {place}") for place, told_ in beside for one in told_ for text in one.strange]
     rows_taken, letters_taken = _by_operation(statement.removals), _by_operation(taken)
+    late_taken = _by_operation(gone_late)
     rows_removed, letters_removed = sum(rows_taken.values()), sum(letters_taken.values())
+    late_removed = sum(late_taken.values())
     if floor < 0:
         expected = statement.total("dead_letters") + statement.total("quarantined") - letters_removed
-        problems += _totals("late rows", set_aside, statement.total("late"), 0)
+        problems += _totals("late rows", set_aside, statement.total("late") - late_removed, 0)
         problems += _totals("rows", ours, statement.total("rows") + statement.adopted - rows_removed, 0)
         problems += _totals("dead letters", [*aside, *waiting.files], expected, waiting.withdrawn)
     found: dict[Part, Found] = {}
@@ -104,9 +110,10 @@ def audit(config: Config, pipeline: str, *, since: int | datetime | None, deep: 
             problems.append(Problem(f"{-adopted:,} rows say no offset, beyond those that were adopted"))
         if adopted > rows_removed:
             problems.append(Problem(f"{adopted - rows_removed:,} rows that were adopted are not there"))
-        problems += _compared(known, found, rows_removed - max(adopted, 0), letters_removed, exact=floor < 0)
+        removed = rows_removed - max(adopted, 0) + late_removed
+        problems += _compared(known, found, removed, letters_removed, exact=floor < 0)
         found.pop(NOBODY, None)
-    return Audit(statement, found, tuple(problems), waiting.commits, rows_taken, letters_taken)
+    return Audit(statement, found, tuple(problems), waiting.commits, rows_taken, letters_taken, late_taken)
 
 
 def told(table: PipelineTable, pipeline: str) -> tuple[PipelineSnapshot, list[Chapter]]:

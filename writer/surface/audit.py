@@ -63,6 +63,7 @@ def told(one: Audit, *, deep: bool) -> dict[str, Any]:
         "rows_removed_by": dict(one.rows_taken),
         "letters_removed": one.letters_removed,
         "letters_removed_by": dict(one.letters_taken),
+        "late_removed_by": dict(one.late_taken),
         "commits_waiting_for_redo": one.waiting,
         "parts": [_part(line, one, deep=deep) for line in statement.lines],
         "problems": [
@@ -114,6 +115,7 @@ def _page(name: str, one: Audit, *, deep: bool) -> list[RenderableType]:
         f"{plural(statement.adopted, 'row')} were there when the table was taken over" if statement.adopted else "",
         *(f"{plural(rows, 'row')} {_taken(why, rows)}" for why, rows in one.rows_taken.items() if rows),
         *(f"{plural(count, 'dead letter')} {_taken(why, count)}" for why, count in one.letters_taken.items() if count),
+        *(f"{plural(count, 'late row')} {_taken(why, count)}" for why, count in one.late_taken.items() if count),
     ]
     return [head, "", _table(one, deep=deep), "", *filter(None, notes), _verdict(one)]
 
@@ -157,7 +159,7 @@ def _columns(one: Audit, *, deep: bool) -> Mapping[str, list[int]]:
     if deep:
         there = [one.found[line.part] for line in lines]
         found["in files"] = [f.rows + sum(f.letters.values()) for f in there]
-        if one.rows_removed or one.letters_removed:
+        if one.rows_removed or one.letters_removed or one.late_taken:
             kept = [line.outcomes["rows"] + line.outcomes["late"] + line.letters for line in lines]
             found["removed"] = [should - is_ for should, is_ in zip(kept, found["in files"], strict=True)]
     always = ("to", "read", "rows", "in files")
