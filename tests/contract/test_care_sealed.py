@@ -1,0 +1,100 @@
+"""What care does to sealed buckets: a delete is told by the next manifest, retention ends them, a pause waits."""
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+import bucketers
+from tests.carried import Driver, log
+from tests.looking import NOW, config, event
+from writer.care import deleting, taking
+from writer.care.keys import where
+from writer.care.pausing import Pause
+from writer.care.retention import MARK, Retention
+from writer.ledger.audit import audit
+from writer.manifest import FOLDER
+from writer.progress import Progress
+from writer.sealer import Sealer
+from writer.sealing import Rounds, seal_due
+from writer.surface.lines import console
+from writer.tables.base import Closing
+
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+HOURS = bucketers.build({"type": "event_time", "width": HOUR, "zone": "UTC"})
+ELEVEN = ("2026-11-20T11",)
+
+
+@pytest.fixture(params=["delta", "parquet"])
+def driver(request: pytest.FixtureRequest, tmp_path: Path) -> Driver:
+    """Ten rows in each of three hours, all sealed."""
+    made = Driver(tmp_path, request.param)
+    made.start()
+    made.carry([log({n: event(n // 3, at=NOW - n % 3 * HOUR) for n in range(30)})], {0: 30})
+    made.table.close(made.table.snapshot(), Closing("c", NOW + DAY, {"reason": "command"}))
+    seal_due(Sealer("clicks", made.config), NOW + DAY)
+    return made
+
+
+def test_a_delete_is_told_by_the_next_manifest_of_each_bucket_that_it_reached(driver: Driver) -> None:
+    sealer = Sealer("clicks", driver.config)
+    assert {m.bucket: (m.version, m.rows) for m in sealer.manifests.all()}[ELEVEN] == (1, 10)
+    deleting.delete(
+        driver.config, "clicks", where("id = 3"), driver.schemas, with_letters=True, dry_run=False, now=NOW,
+        as_json=True, out=console(),
+    )  # fmt: skip
+    assert {one.bucket for one in sealer.follow().books.buckets.values()} >= {ELEVEN}
+    seal_due(sealer, datetime.now(NOW.tzinfo) + DAY)
+    newest = {m.bucket: m for m in sealer.manifests.all()}
+    assert (newest[ELEVEN].version, newest[ELEVEN].rows, newest[ELEVEN].added) == (2, 9, -1)
+    assert sealer.follow().books.buckets == {}
+    assert audit(driver.config, "clicks", since=None, deep=True).adds_up
+
+
+def test_retention_ends_a_sealed_bucket_and_its_manifests_stay(driver: Driver) -> None:
+    list(Retention(driver.table, HOURS, 2 * HOUR).run(NOW + HOUR))
+    sealer = Sealer("clicks", driver.config)
+    assert sealer.follow().books.buckets == {}
+    version = driver.table.snapshot().version
+    seal_due(sealer, NOW + 2 * DAY)
+    assert driver.table.snapshot().version == version, "nothing is left to seal"
+    gone = ("2026-11-20T10",)
+    assert sealer.manifests.versions(gone) == [1]
+    assert driver.table.store.read(f"{FOLDER}/hour={gone[0]}/{MARK}") is not None
+
+
+def test_a_paused_pipeline_neither_closes_nor_seals_and_then_does(driver: Driver) -> None:
+    driver.carry([log({30: event(1, at=NOW)})], {0: 31})
+    calls: list[datetime] = []
+    progress = Progress("clicks")
+    rounds = Rounds(Sealer("clicks", driver.config), {"step": lambda _, now: calls.append(now)}, progress)
+    progress.paused(Pause("2026-11-20T12:00:00+00:00", "ada@ops", ""))
+    rounds.once()
+    assert calls == []
+    assert progress.view().lives is not None, "it goes on saying how the buckets are"
+    progress.paused(None)
+    rounds.once()
+    assert len(calls) == 1
+
+
+def test_the_old_buckets_of_a_table_that_was_taken_over_are_sealed_as_any(tmp_path: Path) -> None:
+    times = [NOW - n % 2 * HOUR for n in range(6)]
+    old = pa.table(
+        {
+            "id": pa.array(range(6), pa.int64()), "at": pa.array(times, pa.timestamp("us", "UTC")),
+            "hour": [f"{at:%Y-%m-%dT%H}" for at in times],
+        }
+    )  # fmt: skip
+    write_deltalake(str(tmp_path / "lake" / "clicks"), old, partition_by=["hour"])
+    settings = config(tmp_path, start="earliest")
+    taking.adopt(settings, "clicks", write=True, now=NOW, as_json=True, out=console())
+    driver = Driver(tmp_path, start="earliest")
+    driver.start()
+    driver.carry([log({n: event(n, at=NOW) for n in range(4)})], {0: 4})
+    driver.table.close(driver.table.snapshot(), Closing("c", NOW + DAY, {"reason": "command"}))
+    sealer = Sealer("clicks", driver.config)
+    seal_due(sealer, NOW + DAY)
+    assert {m.bucket: m.rows for m in sealer.manifests.all()} == {ELEVEN: 3, ("2026-11-20T12",): 7}
+    assert audit(driver.config, "clicks", since=None, deep=True).adds_up
