@@ -10,11 +10,12 @@ _INTRODUCTION = """# Faults
 Written by `make reference` from what the fault suite has recorded in `tests/fault/outcomes.json`; do not edit.
 `make test-long` records all of it anew.
 
-Each row is a fault at a moment. After it the table is read as any reader would (*seen twice*: offsets that are there
-twice, or above the frontier, before the restart; a dash where no such look was counted). Then the writer is started
-again where it ended, and every offset below the frontier is looked for in rows, dead letters and gaps by DuckDB over
-the files of a log that is replayed by hand, and in process also by `headrace audit --deep`. *Lost* and *twice* are
-counted, not assumed.
+Each row is a fault at a moment, with a table of either format (*on*). After it the table is read as any reader would
+(*seen twice*: offsets that are there twice, or above the frontier, before the restart; where the writer goes on by
+itself, while it does). Then the writer is started again where it ended, and every offset below the frontier is looked
+for in rows, dead letters and gaps by DuckDB over the files, those that a log replayed by hand names, or all that lie in
+the folders of a Parquet table; and in process also by `headrace audit --deep`. *Lost* and *twice* are counted, not
+assumed.
 
 In process means: the rooms, the stores, the table and redo as they are, without Spark and Kafka, so that each single
 operation can be made to fail. What delta-rs does to the storage itself (creating a table, writing a checkpoint of its
@@ -41,15 +42,14 @@ def _sum(found: list[Cell]) -> str:
     )
     return (
         f"**{len(found)} rows, {times:,} faults, {records:,} records: {lost} lost, {twice} twice, "
-        f"{sum(c.seen_twice or 0 for c in found)} seen twice.**"
+        f"{sum(c.seen_twice for c in found)} seen twice.**"
     )
 
 
 def _row(cell: Cell) -> str:
-    seen = "-" if cell.seen_twice is None else cell.seen_twice
     return (
-        f"| {cell.moment} | {cell.on} | {cell.times} | {cell.ended} | {seen} | {cell.records:,} | {cell.lost} | "
-        f"{cell.twice} |"
+        f"| {cell.moment} | {cell.on} | {cell.times} | {cell.ended} | {cell.seen_twice} | {cell.records:,} | "
+        f"{cell.lost} | {cell.twice} |"
     )
 
 

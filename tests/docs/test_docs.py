@@ -36,7 +36,7 @@ def test_the_page_of_faults_holds_every_cell_of_the_suite_and_no_other() -> None
                     in_suite.add(f"{path.name}::{one.name}")
     found = cells.read(cells.COMMITTED)
     assert in_suite == {cell.test for cell in found}, "stale: run `make test-long`"
-    assert all((cell.lost, cell.twice, cell.seen_twice or 0) == (0, 0, 0) and cell.records for cell in found)
+    assert all((cell.lost, cell.twice, cell.seen_twice) == (0, 0, 0) and cell.records for cell in found)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 COMMITTED = Path(__file__).with_name("outcomes.json")
+FORMATS = {"delta": "Delta", "parquet": "Parquet"}  # table.format → as the page says it
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Cell:
     on: str  # how it was run
     test: str
     times: int
-    seen_twice: int | None  # by readers before the restart: twice, or above the frontier; None: no look was counted
+    seen_twice: int  # by readers before the restart: twice, or above the frontier
     records: int  # that are accounted for at the end, over all times
     lost: int
     twice: int
@@ -31,17 +32,12 @@ class Cell:
 class Tally:
     """Verdicts of the oracle, summed up as they come."""
 
-    looks: int = 0
+    looks: int = 0  # before the restart
     seen_twice: int = 0
     checks: int = 0
     records: int = 0
     lost: int = 0
     twice: int = 0
-
-    @property
-    def seen(self) -> int | None:
-        """What readers saw twice; None where none looked, or there was nothing to see."""
-        return self.seen_twice if self.looks else None
 
     def copy(self) -> "Tally":
         """Return it as it is now."""

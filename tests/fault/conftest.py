@@ -24,11 +24,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
     mark = pyfuncitem.get_closest_marker("cell")
     if mark is not None:
         found, (fault, moment) = oracle.tally.since(before), mark.args
+        assert found.looks, "a cell that no reader looked at before the restart"
         assert found.checks, "a cell without a verdict of the oracle"
         given = getattr(getattr(pyfuncitem, "callspec", None), "params", {})
+        on = f"Spark, Kafka, {cells.FORMATS[given.get('form', 'delta')]}"
         cell = cells.Cell(
-            fault, moment.format(**given), "Spark, Kafka", _name(pyfuncitem), 1, found.seen, found.records,
-            found.lost, found.twice,
+            fault, moment.format(**given), on, _name(pyfuncitem), 1, found.seen_twice, found.records, found.lost,
+            found.twice,
         )  # fmt: skip
         _put(cell)
     return outcome

@@ -1,6 +1,6 @@
 """A writer without Spark and Kafka that carries a fixed log to its end, and what must be true afterwards.
 
-By itself, to be killed: python -m tests.fault.line (carry | look | judge) ROOT LOCATION. `look` and `judge` print a
+By itself, to be killed: python -m tests.fault.line (carry | look | judge) ROOT LOCATION FORMAT. `look` and `judge` print a
 tally of the oracle's verdicts.
 """
 
@@ -24,9 +24,9 @@ def values(start: int, end: int) -> dict[int, bytes | None]:
     return {at: b"\0\0\0\0\1cut" if at % 10 == 5 else event(at, at=NOW) for at in range(start, end)}
 
 
-def carry(root: Path, location: str, clock: Sequence[datetime] = ()) -> Driver:
+def carry(root: Path, location: str, form: str, clock: Sequence[datetime] = ()) -> Driver:
     """Start a writer and let it carry what the table does not have. `clock`: what it shows at each batch."""
-    driver = Driver(root, interval=INTERVAL, table={"location": location})
+    driver = Driver(root, form, interval=INTERVAL, table={"location": location})
     driver.start(PARTS)
     for batch, end in enumerate(range(STEP, END + 1, STEP)):
         batches = [log(values(end - STEP, end), partition) for partition in range(PARTS)]
@@ -41,17 +41,16 @@ def judge(driver: Driver, lake: Path) -> None:
     assert found.adds_up, "; ".join(f"{p.what} {p.part} {p.spans}" for p in found.problems)
 
 
-def main(what: str, root: Path, location: str) -> None:
+def main(what: str, root: Path, location: str, form: str) -> None:
     match what:
         case "carry":
-            carry(root, location)
+            carry(root, location, form)
         case "look":
-            if (Path(location) / "_delta_log").exists():
-                oracle.check_rows(Path(location), "clicks")
+            oracle.check_rows(Path(location), "clicks")
         case "judge":
-            judge(carry(root, location), Path(location))
+            judge(carry(root, location, form), Path(location))
     print(json.dumps(asdict(oracle.tally)))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3])
+    main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])

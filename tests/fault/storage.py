@@ -1,6 +1,7 @@
 """A storage whose n-th operation fails: before it took effect, after it, or with the process that asked for it."""
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from pyarrow import fs
 
 from writer.stores.base import Found, Mark, OutcomeUnknown, Store, StoreError, always
-from writer.stores.location import store_at
+from writer.stores.location import on_s3, store_at
 
 FAILED, LOST, KILLED_BEFORE, KILLED_AFTER = MODES = (
     "an operation fails", "its answer is lost", "killed before it", "killed after it",
@@ -29,20 +30,25 @@ class Storage:
     mode: str = FAILED
     done: list[str] = field(default_factory=list)
     dead: bool = False
+    counting: threading.Lock = field(default_factory=threading.Lock)  # files are published by several threads on S3
 
     def ask(self, name: str, where: str, action: Callable[[], Any]) -> Any:
         """Do it, unless it is its turn to fail."""
+        with self.counting:
+            if self.dead:
+                raise Killed
+            self.done.append(name)
+            turn = len(self.done) - 1 == self.at
+            self.dead = turn and self.mode == KILLED_BEFORE
         if self.dead:
             raise Killed
-        self.done.append(name)
-        if len(self.done) - 1 != self.at:
+        if not turn:
             return action()
         if self.mode == FAILED:
             raise StoreError(name, where, "it was its turn to fail", "Try again.")
-        self.dead = self.mode in (KILLED_BEFORE, KILLED_AFTER)
-        if self.mode != KILLED_BEFORE:
-            action()
-        if self.dead:
+        action()
+        if self.mode == KILLED_AFTER:
+            self.dead = True
             raise Killed
         raise OutcomeUnknown(name, where, "its answer was lost", "Look.")
 
@@ -86,6 +92,15 @@ class FailingStore:
 
     def copy(self, source: str, target: str) -> None:
         self._ask("copy", source, target)
+
+    def move(self, source: str, target: str) -> bool:
+        if not on_s3(self.location):
+            return bool(self._ask("move", source, target))
+        if self.real.mark(source) is None:
+            return False
+        self.copy(source, target)  # as S3 moves: by two requests, and it may fail between them
+        self.delete(source)
+        return True
 
     def delete(self, name: str) -> None:
         self._ask("delete", name)

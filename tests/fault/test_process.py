@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import oracle
+from tests.fault.cells import FORMATS
 from tests.fault.line import carry, judge
 from tests.looking import NOW
 
@@ -19,7 +20,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[2]
 ROOMS = ("skip", "decode", "conform", "assign", "stage", "columnar", "report")
 POINTS = (*(f"in_{room}" for room in ROOMS), "before_commit", "after_commit")
-WORDS = {"before_commit": "right before the commit", "after_commit": "right after the commit"}
+MOVES = ("publish", "after_publish")
+WORDS = {
+    "before_commit": "right before the commit", "after_commit": "right after the commit",
+    "publish": "before a file is published", "after_publish": "right after files are published",
+}  # fmt: skip
 DISKS_KIB = (16, 32, 48, 64, 80, 96, 128, 160)
 
 
@@ -30,41 +35,45 @@ def ran(script: str, **env: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def line(what: str, root: Path, lake: Path) -> str:
-    return f"{sys.executable} -m tests.fault.line {what} {root} {lake}"
+def line(what: str, root: Path, lake: Path, form: str) -> str:
+    return f"{sys.executable} -m tests.fault.line {what} {root} {lake} {form}"
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(
+    ("form", "point"), [*(("delta", point) for point in POINTS), *(("parquet", point) for point in (*POINTS, *MOVES))]
+)
 def test_a_process_killed_in_a_room_loses_and_doubles_nothing(
-    tmp_path: Path, point: str, record: Callable[..., None]
+    tmp_path: Path, form: str, point: str, record: Callable[..., None]
 ) -> None:
     lake, before, kills = tmp_path / "lake" / "clicks", oracle.tally.copy(), 0
     for time in (1, 2, 3):
-        done = ran(f"exec {line('carry', tmp_path, lake)}", HEADRACE_FAULT=f"{point}:{time}")
+        done = ran(f"exec {line('carry', tmp_path, lake, form)}", HEADRACE_FAULT=f"{point}:{time}")
         assert done.returncode in (-signal.SIGKILL, 0), done.stderr
         assert time > 1 or done.returncode, f"{point} was never passed"
         kills += done.returncode == -signal.SIGKILL
-        if lake.exists():
-            oracle.check_rows(lake, "clicks")
-    judge(carry(tmp_path, str(lake)), lake)
+        oracle.check_rows(lake, "clicks")
+    judge(carry(tmp_path, str(lake), form), lake)
     found = oracle.tally.since(before)
     record(
-        fault="kill -9 of a process", moment=WORDS.get(point, f"{point.replace('_', ' ')}"),
-        on="in-process, Delta, local", times=kills, seen_twice=found.seen, records=found.records, lost=found.lost,
-        twice=found.twice, ended=f"killed {kills}",
+        fault="kill -9 of a process", moment=WORDS.get(point, point.replace("_", " ")),
+        on=f"in-process, {FORMATS[form]}, local", times=kills, seen_twice=found.seen_twice, records=found.records,
+        lost=found.lost, twice=found.twice, ended=f"killed {kills}",
     )  # fmt: skip
 
 
-def test_whenever_the_disk_is_full_nothing_is_lost_or_twice(tmp_path: Path, record: Callable[..., None]) -> None:
+@pytest.mark.parametrize("form", FORMATS)
+def test_whenever_the_disk_is_full_nothing_is_lost_or_twice(
+    tmp_path: Path, form: str, record: Callable[..., None]
+) -> None:
     """One disk for table, dead letters and log; made larger afterwards, as a person would do it."""
     disk, failed, sums = tmp_path / "disk", 0, oracle.Tally()
     disk.mkdir()
     lake = disk / "lake" / "clicks"
     for size in DISKS_KIB:
         script = (
-            f"mount -t tmpfs -o size={size}k none {disk} || exit 99; {line('carry', tmp_path, lake)} >/dev/null; "
-            f"echo code $? >&2; {line('look', tmp_path, lake)} && mount -o remount,size=64m {disk} && "
-            f"{line('judge', tmp_path, lake)}"
+            f"mount -t tmpfs -o size={size}k none {disk} || exit 99; {line('carry', tmp_path, lake, form)} "
+            f">/dev/null; echo code $? >&2; {line('look', tmp_path, lake, form)} && mount -o remount,size=64m {disk} && "
+            f"{line('judge', tmp_path, lake, form)}"
         )
         done = ran(f"exec unshare --map-root-user --mount sh -c '{script}'")
         assert done.returncode == 0, done.stdout + done.stderr
@@ -75,22 +84,26 @@ def test_whenever_the_disk_is_full_nothing_is_lost_or_twice(tmp_path: Path, reco
     assert failed >= 3, f"only {failed} disks were too small"
     record(
         fault="the disk is full", moment="at many fill levels, from the first entry to the last file",
-        on="in-process, Delta, local", times=failed, seen_twice=sums.seen, records=sums.records, lost=sums.lost,
-        twice=sums.twice, ended=f"ended {failed}",
+        on=f"in-process, {FORMATS[form]}, local", times=failed, seen_twice=sums.seen_twice, records=sums.records,
+        lost=sums.lost, twice=sums.twice, ended=f"ended {failed}",
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("days", [-400, 400])
-def test_a_clock_that_jumps_loses_and_doubles_nothing(tmp_path: Path, days: int, record: Callable[..., None]) -> None:
+def test_a_clock_that_jumps_loses_and_doubles_nothing(
+    tmp_path: Path, days: int, form: str, record: Callable[..., None]
+) -> None:
     """What it makes of the event times is another question: by such a clock they are not believable."""
     lake, before, there = tmp_path / "lake" / "clicks", oracle.tally.copy(), NOW + timedelta(days=days)
-    driver = carry(tmp_path, str(lake), clock=[NOW, there, NOW])
+    driver = carry(tmp_path, str(lake), form, clock=[NOW, there, NOW])
+    oracle.check_rows(lake, "clicks")
     judge(driver, lake)
     outcomes = dict(oracle.rows(Path(driver.letters), "outcome, count(*)", "GROUP BY ALL"))
     assert outcomes["quarantined"] == 22, "those of the batch in between, but the broken ones"
     found = oracle.tally.since(before)
     record(
-        fault="the clock jumps", moment=f"by {days:+} days for one batch, and back", on="in-process, Delta, local",
-        times=1, seen_twice=found.seen, records=found.records, lost=found.lost, twice=found.twice,
-        ended="went on 1",
+        fault="the clock jumps", moment=f"by {days:+} days for one batch, and back",
+        on=f"in-process, {FORMATS[form]}, local", times=1, seen_twice=found.seen_twice, records=found.records,
+        lost=found.lost, twice=found.twice, ended="went on 1",
     )  # fmt: skip

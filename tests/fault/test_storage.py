@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import oracle
-from tests.fault.cells import ended
+from tests.fault.cells import FORMATS, ended
 from tests.fault.line import carry, judge
 from tests.fault.storage import MODES, Killed, Storage
 from tests.servers.objects import ObjectServer
@@ -19,6 +19,7 @@ OPERATIONS = {
     "read": "read of a log entry", "mark": "look at a log entry", "list": "listing", "put_if_absent": "commit",
     "put": "put", "create": "opening a new data file", "complete": "completing a data file",
     "open": "reading a log checkpoint", "delete": "removal", "sweep": "clean-up", "copy": "copy",
+    "move": "publication of a file",
 }  # fmt: skip
 
 
@@ -26,8 +27,9 @@ OPERATIONS = {
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("on", ["local", "s3"])
+@pytest.mark.parametrize("form", FORMATS)
 def test_whichever_operation_of_the_storage_fails_nothing_is_lost_or_twice(
-    tmp_path: Path, on: str, mode: str, request: pytest.FixtureRequest, record: Callable[..., None]
+    tmp_path: Path, form: str, on: str, mode: str, request: pytest.FixtureRequest, record: Callable[..., None]
 ) -> None:
     server: ObjectServer | None = request.getfixturevalue("on_s3") if on == "s3" else None
 
@@ -48,39 +50,37 @@ def test_whichever_operation_of_the_storage_fails_nothing_is_lost_or_twice(
     with pytest.MonkeyPatch.context() as patch:
         every.below(patch)
         root, location, _ = place("every")
-        carry(root, location)
+        carry(root, location, form)
     step = 1 if WHOLE else 7 if on == "local" else 29
     some = "" if step == 1 else f", every {step}th operation"
     ways: dict[str, Counter[str]] = {}
     tallies: dict[str, oracle.Tally] = {}
     for at in range(MODES.index(mode) % step, len(every.done), step):
-        name = every.done[at]
-        before = oracle.tally.copy()
-        way = failed_once(*place(str(at)), Storage(at, mode))
+        storage, before = Storage(at, mode), oracle.tally.copy()
+        way = failed_once(*place(str(at)), form, storage)
+        name = storage.done[at]
         ways.setdefault(name, Counter())[way] += 1
         tallies[name] = tallies.get(name, oracle.Tally()).plus(oracle.tally.since(before))
     for name, tally in tallies.items():
         record(
-            fault=f"storage: {mode}", moment=OPERATIONS[name], on=f"in-process, Delta, {on}{some}",
-            times=ways[name].total(), seen_twice=tally.seen, records=tally.records, lost=tally.lost,
+            fault=f"storage: {mode}", moment=OPERATIONS[name], on=f"in-process, {FORMATS[form]}, {on}{some}",
+            times=ways[name].total(), seen_twice=tally.seen_twice, records=tally.records, lost=tally.lost,
             twice=tally.twice, ended=ended(ways[name]),
         )  # fmt: skip
 
 
-def failed_once(root: Path, location: str, fetched: Callable[[], Path], storage: Storage) -> str:
+def failed_once(root: Path, location: str, fetched: Callable[[], Path], form: str, storage: Storage) -> str:
     """Carry with one failure, read as a reader would, start again where it ended, and judge. Returns how it went."""
     way = "went on"
     with pytest.MonkeyPatch.context() as patch:
         storage.below(patch)
         try:
-            driver = carry(root, location)
+            driver = carry(root, location, form)
         except (Killed, HeadraceError, OSError) as error:
             way = "killed" if isinstance(error, Killed) else "ended"
     assert storage.at < len(storage.done), "the operation never came"
+    oracle.check_rows(fetched(), "clicks")
     if way != "went on":
-        lake = fetched()
-        if (lake / "_delta_log").exists():
-            oracle.check_rows(lake, "clicks")
-        driver = carry(root, location)
+        driver = carry(root, location, form)
     judge(driver, fetched())
     return way
