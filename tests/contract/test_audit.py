@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from tests.carried import Died, Driver, log
 from tests.looking import NOW, event
 from writer.cli import compose
+from writer.errors import HeadraceError
 from writer.ledger.audit import Audit, audit
 from writer.ledger.book import FOLDER
 from writer.ledger.letters import Selection
@@ -207,6 +208,45 @@ def test_a_file_that_is_gone_is_a_sentence(driver):
         path.unlink()
     result = CliRunner().invoke(compose(), ["audit", str(config_file(driver)), "--deep"])
     assert "a file that the table names is gone" in str(result.exception)
+
+
+def compacted(location: str) -> tuple[Path, list[Path]]:
+    """Let another client write the rows of a bucket into one file. Returns it, and the files that it then removes."""
+    (folder,) = {path.parent for path in Path(location).rglob("*.parquet")}
+    old = sorted(folder.glob("*.parquet"))
+    pq.write_table(pa.concat_tables(pq.ParquetFile(path).read() for path in old), folder / "part-0.parquet")
+    return folder / "part-0.parquet", old
+
+
+@pytest.mark.parametrize("form", ["parquet"])
+def test_deep_what_readers_of_a_parquet_tables_folders_see_is_counted_whoever_wrote_it(driver):
+    for end in (20, 40):
+        driver.carry([log({at: event(at, at=NOW) for at in range(end)})], {0: end})
+    new, old = compacted(driver.lake)
+    found = audited(driver)
+    assert ((0, 40),) in [p.spans for p in found.problems if "more than once" in p.what], "it died half-way"
+    for path in old:
+        path.unlink()
+    found = audited(driver)
+    assert found.adds_up, said(found)
+    driver.carry([log({at: event(at, at=NOW) for at in range(60)})], {0: 60})
+    assert audited(driver).adds_up, "the writer goes on"
+    pq.write_table(pq.ParquetFile(new).read().filter(pc.field("_offset") >= 4), new)
+    found = audited(driver)
+    assert ((0, 4),) in [p.spans for p in found.problems if "4 rows are not there" in p.what], said(found)
+    pq.write_table(pa.table({"id": [1]}), new.with_name("part-1.parquet"))
+    with pytest.raises(HeadraceError, match=r"part-1\.parquet was not written by headrace"):
+        audited(driver)
+
+
+@pytest.mark.parametrize("form", ["parquet"])
+def test_letters_of_a_parquet_table_that_another_client_compacted_are_counted(driver):
+    for end in (20, 40):
+        driver.carry([log(mixed(0, end))], {0: end})
+    for path in compacted(driver.letters)[1]:
+        path.unlink()
+    found = audited(driver)
+    assert found.adds_up, said(found)
 
 
 @pytest.mark.parametrize("deep", [False, True])

@@ -4,12 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+import pyarrow.parquet as pq
+
 from writer.config import Config
 from writer.errors import HeadraceError
 from writer.ledger.book import Book
 from writer.ledger.chapter import Chapter, Removal, chapters, since_adoption
 from writer.ledger.deep import NOBODY, DataFile, Found, Shelf, count
 from writer.ledger.statement import Line, Problem, Statement, state
+from writer.rooms.columnar import open_file, staged_name
+from writer.rooms.plan import PROVENANCE
 from writer.rooms.report import Span
 from writer.tables.base import Part
 from writer.tables.entry import landed, said
@@ -99,8 +103,8 @@ def audit(config: Config, pipeline: str, *, since: int | datetime | None, deep: 
     found: dict[Part, Found] = {}
     if deep:
         shelves = [
-            Shelf(main.store, ours), Shelf(lates.store, set_aside),
-            Shelf(side.store, aside, letters=True, without=waiting.without),
+            Shelf(main.store, _seen(main, ours)), Shelf(lates.store, _seen(lates, set_aside)),
+            Shelf(side.store, _seen(side, aside), letters=True, without=waiting.without),
             Shelf(side.store, waiting.files, letters=True),
         ]  # fmt: skip
         found = _counted(shelves, statement, below_is_known=floor >= 0)
@@ -164,6 +168,25 @@ def _by_operation(removals: Sequence[Removal]) -> dict[str, int]:
     for one in removals:
         found[one.operation] = found.get(one.operation, 0) + (one.rows or 0)
     return found
+
+
+def _seen(table: PipelineTable, named: Sequence[DataFile]) -> list[DataFile]:
+    """Return the files that readers see: in folders where another client wrote, its files too, and what is left of ours.
+
+    Raises HeadraceError where one of them says nothing of where its rows come from.
+    """
+    foreign = table.foreign() if table.exists() else []
+    if not foreign:
+        return list(named)
+    for path in foreign:
+        with open_file(table.store, path) as source:
+            if not {*PROVENANCE.names} <= {*pq.read_schema(source).names}:
+                raise HeadraceError(
+                    f"{table.location}/{path} was not written by headrace, and readers take its rows for the table's. "
+                    "Move it away."
+                )
+    left = [file for file in named if any(map(table.store.mark, (file.path, staged_name(file.path))))]
+    return [*left, *(DataFile(path, None) for path in foreign)]
 
 
 def _unsaid(removals: Sequence[Removal], location: str) -> list[Problem]:

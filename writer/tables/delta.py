@@ -73,6 +73,10 @@ class Delta:
         """Files by bucket: those of the newest checkpoint, and what the entries after it add and remove."""
         return listing.after_checkpoint(self.log, state, bucket)
 
+    def foreign(self) -> list[str]:
+        """None: readers see what the log names."""
+        return []
+
     def rows(self, _: State) -> dataset.Dataset:
         """Return the rows, through delta-rs."""
         with _as_os_error():

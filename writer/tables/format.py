@@ -58,5 +58,8 @@ class Format(Protocol):
     def bucket_files(self, state: State, bucket: BucketKey | None) -> list[BucketFile]:
         """Files that a version of the table names, of one bucket or of all, from its log alone. For one thread."""
 
+    def foreign(self) -> list[str]:
+        """Paths of files that readers of the table see and that no entry of its log ever named."""
+
     def tidy(self, state: State) -> None:
         """Write the log's checkpoint at this state, and remove what nobody needs any more."""

@@ -105,6 +105,17 @@ class Parquet:
         self._listing = listing.followed(self.log, state, self._listing)
         return [file for file in self._listing.files.values() if bucket in (None, file.bucket)]
 
+    def foreign(self) -> list[str]:
+        """Files in the folders that no entry ever named: another client's. Reads the folders, then every entry."""
+        seen, folders = [], [""]
+        while folders:
+            at = folders.pop()
+            names = [at + name for name in self.store.list(at) if not name.startswith(("_", "."))]
+            folders += [name for name in names if name.endswith("/")]
+            seen += [name for name in names if name.endswith(".parquet")]
+        ours = {unquote(a["add"]["path"]) for _, actions in self.log.since(-1) for a in actions if "add" in a}
+        return sorted(set(seen) - ours)
+
     def rows(self, state: State) -> dataset.Dataset:
         """Return the rows, read from the folders."""
         filesystem, root = self.store.files()

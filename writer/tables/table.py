@@ -403,6 +403,13 @@ class PipelineTable:
         except OSError as error:
             raise CommitFailed(f"cannot read the table at {self._location}: {one_line(error)}") from error
 
+    def foreign(self) -> list[str]:
+        """Paths of files that readers of the table see and that no entry ever named. Reads every entry."""
+        try:
+            return self._format.foreign()
+        except OSError as error:
+            raise CommitFailed(f"cannot read the table at {self._location}: {_one_line(error)}") from error
+
     def rows(self) -> dataset.Dataset:
         """Return the rows of the newest version, as any reader finds them."""
         try:
