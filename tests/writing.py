@@ -1,11 +1,12 @@
 """Running the real writer as a user does: `headrace run`, in a process of its own."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,11 +14,12 @@ from typing import Any
 
 import psutil
 import yaml
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 from tests import oracle
-from writer.embedded.events import produce
+from writer.embedded.events import SCHEMAS, encoder, generate, produce
 
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a third off the start on two cores
 NOW = datetime(2026, 11, 20, 12, 30, tzinfo=UTC)
@@ -33,12 +35,12 @@ class Site:
     pipelines: dict[str, Any] = field(default_factory=dict)
     overrides: dict[str, Any] = field(default_factory=dict)
 
-    def pipeline(self, name: str, topics: list[str], **settings: Any) -> Path:
+    def pipeline(self, name: str, topics: list[str], *, form: str = "delta", **settings: Any) -> Path:
         """Add a pipeline with small files and a generous time window. Returns its table's location."""
         lake = self.root / "lake" / name
         self.pipelines[name] = {
             "topics": topics,
-            "table": {"location": str(lake)},
+            "table": {"location": str(lake), "format": form},
             "event_time": {"field": "event_time", "max_age": "36500 d", "max_ahead": "36500 d"},
             "roll": {"target_file_size": "4 MiB"},
             "schemas": {"unknown_grace": "2 s"},
@@ -69,6 +71,21 @@ class Site:
             self.bootstrap, self.registry_url, topic, count, now=NOW, kind=kind, seed=seed, broken=broken
         )  # fmt: skip
         return sum(made.per_partition.values())
+
+    def values(self, topic: str, count: int, *, seed: int = 7, kind: str = "clicks") -> list[tuple[bytes, bytes]]:
+        """Keys and encoded values of events; their schema is registered."""
+        with SchemaRegistryClient({"url": self.registry_url}) as registry:
+            schema_id = registry.register_schema(f"{topic}-value", Schema(json.dumps(SCHEMAS[kind]), "AVRO"))
+        encode = encoder(SCHEMAS[kind], schema_id)
+        return [(key, encode(record)) for key, record in generate(kind, count, now=NOW, seed=seed)]
+
+    def send(self, topic: str, messages: Sequence[tuple[bytes, bytes]], producer: Producer | None = None) -> None:
+        """Produce messages as they are, without asking the registry."""
+        sender = producer or Producer({"bootstrap.servers": self.bootstrap})
+        for key, value in messages:
+            sender.produce(topic, value, key)
+            sender.poll(0)
+        assert sender.flush(30) == 0
 
     def ends(self, *topics: str) -> dict[oracle.Source, int]:
         """Ends of the topics' logs."""

@@ -188,6 +188,17 @@ def test_a_registered_schema_is_found_by_id_and_registered_once(registry_url):
         assert client.get_latest_version("found-value").schema_id == first
 
 
+def test_a_registry_that_starts_again_knows_its_schemas_by_their_ids_and_an_empty_one_does_not(tmp_path):
+    registry, schema = Registry(tmp_path / "kept"), Schema('"string"', "AVRO")
+    with registry, SchemaRegistryClient({"url": registry.url}) as client:
+        client.register_schema("first-value", Schema('"long"', "AVRO"))
+        number = client.register_schema("kept-value", schema)
+    with registry, SchemaRegistryClient({"url": registry.url}) as client:
+        assert client.get_schema(number).schema_str == '"string"'
+    with Registry(tmp_path / "empty", port=registry.port) as empty, SchemaRegistryClient({"url": empty.url}) as client:
+        assert client.get_subjects() == []
+
+
 def test_an_unknown_id_is_404(registry_url):
     with SchemaRegistryClient({"url": registry_url}) as client, pytest.raises(SchemaRegistryError) as caught:
         client.get_schema(987_654)

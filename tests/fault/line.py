@@ -1,7 +1,7 @@
 """A writer without Spark and Kafka that carries a fixed log to its end, and what must be true afterwards.
 
-By itself, to be killed: python -m tests.fault.line (carry | look | judge) ROOT LOCATION FORMAT. `look` and `judge` print a
-tally of the oracle's verdicts.
+By itself, to be killed: python -m tests.fault.line (carry | look | judge) ROOT LOCATION FORMAT. `look` and `judge`
+print a tally of the oracle's verdicts.
 """
 
 import json

@@ -28,6 +28,7 @@ def filled(site: Site, topic: MakeTopic) -> tuple[Site, str, Path, Path]:
 def test_a_deleted_checkpoint_begins_a_new_run_from_the_frontier(filled: tuple[Site, str, Path, Path]) -> None:
     site, name, lake, checkpoint = filled
     shutil.rmtree(checkpoint.parent)
+    oracle.check_rows(lake, "events")
     site.fill(name, 700, seed=8)
     said = site.once()
     assert "there is no checkpoint" in said
@@ -43,6 +44,7 @@ def test_a_checkpoint_of_three_batches_ago_is_replaced(filled: tuple[Site, str, 
     site.once()
     shutil.rmtree(checkpoint)
     shutil.copytree(old, checkpoint)
+    oracle.check_rows(lake, "events")
     site.fill(name, 300, seed=9)
     said = site.once()
     assert "run 1 is older than the table" in said
@@ -64,6 +66,7 @@ def test_an_offset_edited_by_five_is_refused_and_a_new_run_is_right(filled: tupl
     assert "5 records would be lost" in said
     assert "headrace run --new-run" in said
     assert oracle.replay(lake).files == before.files
+    oracle.check_rows(lake, "events")
     site.once("--new-run")
     oracle.check(lake, "events", site.ends(name))
 
@@ -78,6 +81,7 @@ def test_an_offset_file_that_cannot_be_read_is_refused_and_a_new_run_is_right(
         newest.write_bytes(damage)
         (newest.parent / f".{newest.name}.crc").unlink()
         assert f"offsets/{newest.name}" in site.once(code=3)
+        oracle.check_rows(lake, "events")
         site.fill(name, 100)
         site.once("--new-run")
         oracle.check(lake, "events", site.ends(name))

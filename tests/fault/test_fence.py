@@ -26,6 +26,7 @@ def test_of_two_writers_the_older_exits_4_and_the_table_stays_exact(site: Site, 
     site.fill(name, 1_000, seed=8)
     assert first.wait(60) == 4, first.said()
     assert "another writer runs" in first.said()
+    oracle.check_rows(lake, "events")
     second.until(lambda: second.commits() >= 1)
     second.process.send_signal(signal.SIGTERM)
     assert second.wait(60) == 0
@@ -70,6 +71,7 @@ def test_optimize_and_new_columns_by_another_client_do_not_stop_the_writer(site:
         done = writer.commits()
         site.fill(name, 300, seed=round_ + 10)
         writer.until(lambda done=done: writer.commits() > done)
+        oracle.check_rows(lake, "events")
     writer.process.send_signal(signal.SIGTERM)
     assert writer.wait(60) == 0, writer.said()
     site.once()

@@ -34,6 +34,7 @@ def test_what_retention_took_is_one_entry_and_the_rest_is_in_the_table(site: Sit
     was = site.ends(name)
     site.fill(name, 1_000, seed=8, broken=3)
     site.forget(name, {0: was[name, 0] + 120, 1: was[name, 1]})
+    oracle.check_rows(lake, "events")
     said = site.once()
     oracle.check(lake, "events", site.ends(name))
     assert oracle.gaps(lake) == {(name, 0): list(range(was[name, 0], was[name, 0] + 120))}
@@ -58,6 +59,7 @@ def test_a_start_killed_around_its_gap_records_it_once(site: Site, topic: MakeTo
     site.forget(name, {0: 150})
     for point in ("before_commit:1", "after_commit:1"):
         site.once(env={"HEADRACE_FAULT": point}, code=-signal.SIGKILL)
+        oracle.check_rows(lake, "events")
     site.once()
     assert oracle.gaps(lake) == {(name, 0): list(range(100, 150))}
     oracle.check(lake, "events", site.ends(name))
@@ -85,6 +87,7 @@ def test_offsets_lost_while_it_runs_are_recorded_by_the_same_process(site: Site,
     was = site.ends(name)
     site.fill(name, 1_000, seed=8)  # they wait for more
     site.forget(name, {0: was[name, 0] + 250})
+    oracle.check_rows(lake, "events")
     site.fill(name, 1_000, seed=9)
     writer.until(lambda: "gap_recorded" in writer.said())
     writer.until(lambda: writer.commits() == 2)
@@ -123,6 +126,7 @@ def test_partitions_added_while_it_runs_are_read_from_their_first_record(site: S
     writer = site.start()
     writer.until(lambda: writer.commits() == 1)
     _widen(site, name, 5)
+    oracle.check_rows(lake, "events")
     writer.until(lambda: site.fill(name, 200, seed=8) and len(oracle.frontier_of(lake, "events")) == 5)
     said = writer.stop()
     assert "pipeline_restarting" not in said
@@ -140,6 +144,7 @@ def test_what_an_added_partition_lost_before_it_was_seen_is_a_gap(site: Site, to
     while site.ends(name).get((name, 1), 0) < 20:
         site.fill(name, 100, seed=8)
     site.forget(name, {1: 7})
+    oracle.check_rows(lake, "events")
     site.once()
     assert oracle.gaps(lake) == {(name, 1): list(range(7))}
     oracle.check(lake, "events", site.ends(name))

@@ -34,6 +34,7 @@ def test_a_topic_created_again_is_read_from_its_beginning_under_a_new_incarnatio
     site.fill(name, 300)
     site.once()
     site.again(name)
+    oracle.check_rows(lake, "events")
     site.fill(name, 500, seed=8)  # more than before: by offsets alone, nothing would look wrong
     said = site.once()
     assert "was deleted and created again" in said
@@ -64,6 +65,7 @@ def test_a_topic_created_again_while_it_is_read_goes_on_in_the_same_process(
     writer = watchful.start()
     writer.until(lambda: writer.commits() == 1)
     watchful.again(name)
+    oracle.check_rows(lake, "events")
     watchful.fill(name, again, seed=8)
     writer.until(lambda: oracle.rows(lake, *BY_INCARNATION)[1:] == [(2, again, again)])
     said = writer.stop()
@@ -84,6 +86,7 @@ def test_a_topic_created_again_between_planning_and_reading_gives_no_wrong_row(
     watchful.fill(name, 300, seed=8)
     writer.until(flag.exists)  # planned [300, 600), looked at the ids, and read nothing yet
     watchful.again(name)
+    oracle.check_rows(lake, "events")
     watchful.fill(name, 900, seed=9)
     flag.unlink()
     writer.until(lambda: oracle.rows(lake, *BY_INCARNATION)[1:] == [(2, 900, 900)])

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from tests import oracle
+from tests.fault.cells import FORMATS
 from tests.writing import Site, Writer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -47,15 +48,17 @@ def test_a_driver_killed_while_spark_writes_its_checkpoint_loses_nothing(site: S
 
 
 @pytest.mark.cell("kill -9 of a worker", "while it decodes")
-def test_a_killed_worker_is_replaced_and_its_task_tried_again(site: Site, topic: MakeTopic) -> None:
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_killed_worker_is_replaced_and_its_task_tried_again(site: Site, topic: MakeTopic, form: str) -> None:
     name = topic(2)
     site.fill(name, 60_000, broken=20)
-    lake = site.pipeline("events", [name], memory={"batch_records": 2_000})
+    lake = site.pipeline("events", [name], form=form, memory={"batch_records": 2_000})
     writer = site.start("--once")
     for _ in range(3):
         writer.until(lambda: bool(_busy_workers(writer)))
         for worker in _busy_workers(writer)[:1]:
             worker.kill()
+        oracle.check_rows(lake, "events")
         time.sleep(0.3)
         if writer.process.poll() is not None:
             break

@@ -13,12 +13,13 @@ MakeTopic = Callable[..., str]
 POINTS = ("before_commit:1", "after_commit:2", "publish:1", "publish:2", "after_publish:1", "before_redo:1")
 
 
+@pytest.mark.cell("kill -9 of the driver", "at six points of commit and publication")
+@pytest.mark.parametrize("form", ["parquet"])
 def test_a_parquet_table_is_exact_for_readers_of_its_folders_whenever_its_writer_is_killed(
-    site: Site, topic: MakeTopic
+    site: Site, topic: MakeTopic, form: str
 ) -> None:
     name = topic(2)
-    lake = site.pipeline("events", [name], commit={"max_records": 1_000})
-    site.pipelines["events"]["table"]["format"] = "parquet"
+    lake = site.pipeline("events", [name], form=form, commit={"max_records": 1_000})
     for round_, point in enumerate(POINTS):
         site.fill(name, 2_000, seed=round_, broken=3)
         site.once(env={"HEADRACE_FAULT": point}, code=-signal.SIGKILL)

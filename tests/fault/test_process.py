@@ -72,8 +72,8 @@ def test_whenever_the_disk_is_full_nothing_is_lost_or_twice(
     for size in DISKS_KIB:
         script = (
             f"mount -t tmpfs -o size={size}k none {disk} || exit 99; {line('carry', tmp_path, lake, form)} "
-            f">/dev/null; echo code $? >&2; {line('look', tmp_path, lake, form)} && mount -o remount,size=64m {disk} && "
-            f"{line('judge', tmp_path, lake, form)}"
+            f">/dev/null; echo code $? >&2; {line('look', tmp_path, lake, form)} && "
+            f"mount -o remount,size=64m {disk} && {line('judge', tmp_path, lake, form)}"
         )
         done = ran(f"exec unshare --map-root-user --mount sh -c '{script}'")
         assert done.returncode == 0, done.stdout + done.stderr

@@ -1,20 +1,43 @@
-"""The registry is down at a start: nothing is taken over, nothing is written, and the next start goes on."""
+"""The registry is down, or has forgotten its ids: nothing is written that a later look at it would not have written."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from tests import oracle
+from tests.fault.cells import FORMATS
 from tests.writing import Site
+from writer.cli import compose
+from writer.embedded import Registry
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]
+GRACE_S = 2  # of an id that the registry does not know, in the site's configuration
+
+
+@pytest.fixture
+def registry(site: Site, tmp_path: Path) -> Iterator[Registry]:
+    """The site's own, which may be stopped."""
+    with Registry(tmp_path / "registry") as started:
+        site.registry_url = started.url
+        yield started
+
+
+def letters(lake: Path) -> dict[object, object]:
+    found = oracle.rows(lake.with_name(f"{lake.name}_dead_letters"), "error, count(*)", "GROUP BY ALL")
+    return dict(found)  # type: ignore[arg-type]
 
 
 @pytest.mark.cell("the registry is down", "at a start")
-def test_a_start_without_a_registry_leaves_the_table_and_the_next_goes_on(site: Site, topic: MakeTopic) -> None:
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_start_without_a_registry_leaves_the_table_and_the_next_goes_on(
+    site: Site, topic: MakeTopic, form: str
+) -> None:
     name = topic(2)
-    lake = site.pipeline("events", [name])
+    lake = site.pipeline("events", [name], form=form)
     site.fill(name, 500, broken=3)
     site.once()
     before = oracle.replay(lake)
@@ -27,3 +50,65 @@ def test_a_start_without_a_registry_leaves_the_table_and_the_next_goes_on(site: 
     site.registry_url = there
     site.once()
     oracle.check(lake, "events", site.ends(name))
+
+
+@pytest.mark.cell("the registry is down", "in the middle of a run, and a new schema arrives; it restarts with its ids")
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_batch_with_a_new_schema_waits_for_a_registry_that_is_down(
+    site: Site, registry: Registry, topic: MakeTopic, form: str
+) -> None:
+    name = topic(2)
+    lake = site.pipeline("events", [name], form=form, commit={"max_delay": "2 s"})
+    site.fill(name, 500)
+    writer = site.start()
+    writer.until(lambda: writer.commits() == 1)
+    wider = site.values(name, 300, seed=8, kind="clicks_2")
+    registry.stop()
+    site.send(name, wider)
+    writer.until(lambda: writer.said().count("registry_unreachable") >= 2)
+    time.sleep(GRACE_S)
+    oracle.check_rows(lake, "events")
+    assert sum(oracle.frontier_of(lake, "events").values()) == 500, "the batch is held"
+    registry.start()
+    writer.until(lambda: sum(oracle.frontier_of(lake, "events").values()) == 800)
+    said = writer.stop()
+    assert "pipeline_restarting" not in said
+    assert letters(lake) == {}
+    oracle.check(lake, "events", site.ends(name))
+    assert oracle.rows(lake, "count(*)", "WHERE referrer_campaign IS NOT NULL") == [(300,)]
+
+
+@pytest.mark.cell("the registry has forgotten its ids", "in the middle of a run, and at a start")
+@pytest.mark.parametrize("form", FORMATS)
+def test_ids_that_the_registry_lost_stop_a_start_and_its_letters_become_rows_again(
+    site: Site, registry: Registry, topic: MakeTopic, tmp_path: Path, form: str
+) -> None:
+    name = topic(2)
+    lake = site.pipeline("events", [name], form=form, commit={"max_delay": "2 s"})
+    messages = site.values(name, 2_900)
+    site.send(name, messages[:500])
+    writer = site.start()
+    writer.until(lambda: writer.commits() == 1)
+    registry.stop()
+    with Registry(tmp_path / "empty", port=registry.port):
+        site.send(name, messages[500:1_000])
+        writer.until(lambda: sum(oracle.frontier_of(lake, "events").values()) == 1_000)
+        writer.stop()
+        assert letters(lake) == {}, "what a run has read once it knows"
+        site.send(name, messages[1_000:1_400])
+        site.once()  # fewer than limits.poison_records_min
+        oracle.check_rows(lake, "events")
+        ((error, count),) = letters(lake).items()
+        assert ("is unknown to the registry" in str(error), count) == (True, 400)
+        site.send(name, messages[1_400:])
+        before = oracle.replay(lake).files
+        assert "limits.poison_share" in site.once(code=5)
+        assert oracle.replay(lake).files == before
+        oracle.check_rows(lake, "events")
+    registry.start()
+    site.once()
+    replayed = CliRunner().invoke(compose(), ["dlq", "replay", str(site.config)])
+    assert replayed.exit_code == 0, replayed.output
+    oracle.check(lake, "events", site.ends(name))
+    assert letters(lake) == {}
+    assert oracle.rows(lake, "count(DISTINCT event_id)") == [(2_900,)]

@@ -20,7 +20,7 @@ HTTP_OK = 200
 
 
 class Registry:
-    """An empty registry in memory, compatibility BACKWARD as Confluent's; a stop forgets its schemas.
+    """A registry, compatibility BACKWARD as Confluent's. The directory keeps its schemas and their ids.
 
     `launch` belongs on a thread that outlives the registry (see Process).
     """
@@ -57,6 +57,7 @@ class Registry:
             "quarkus.management.host": LOOPBACK,  # unset, it would listen on 0.0.0.0:9000
             "quarkus.management.port": self._management_port,
             "quarkus.log.level": "WARN",
+            "apicurio.datasource.url": f"jdbc:h2:file:{self._directory}/schemas",
         }
         self._process = Process(
             "registry",
