@@ -16,7 +16,7 @@ from writer.rooms import task
 from writer.rooms.deadletters import DEAD_LETTERS
 from writer.rooms.plan import PROVENANCE
 from writer.rooms.report import Report
-from writer.rooms.wire import HEADERS
+from writer.rooms.wire import CONFLUENT, HEADERS
 from writer.sample import RECORDS
 from writer.surface.walk import opened
 from writer.tables.base import Batch, Part
@@ -27,15 +27,19 @@ class Died(Exception):
     """The driver is gone, at this moment."""
 
 
-def log(values: Mapping[int, bytes | None], partition: int = 0, *, came: datetime = NOW) -> pa.RecordBatch:
-    """Records of one partition, by offset, as a task gets them."""
+def log(
+    values: Mapping[int, bytes | None], partition: int = 0, *, came: datetime = NOW,
+    headers: Mapping[int, Mapping[str, bytes]] | None = None,
+) -> pa.RecordBatch:  # fmt: skip
+    """Records of one partition, by offset, as a task gets them; `headers`: Kafka's, of those that have some."""
     rows = sorted(values.items())
+    beside = [[{"key": k, "value": v} for k, v in (headers or {}).get(at, {}).items()] or None for at, _ in rows]
     return pa.record_batch(
         [
             pa.array(["clicks"] * len(rows), pa.string()), pa.array([partition] * len(rows), pa.int32()),
             pa.array([at for at, _ in rows], pa.int64()), pa.array([came] * len(rows), pa.timestamp("us", "UTC")),
             pa.array([f"k{at}".encode() for at, _ in rows], pa.binary()),
-            pa.array([value for _, value in rows], pa.binary()), pa.nulls(len(rows), HEADERS),
+            pa.array([value for _, value in rows], pa.binary()), pa.array(beside, HEADERS),
         ],
         schema=RECORDS,
     )  # fmt: skip
@@ -87,7 +91,10 @@ class Driver:
             report, committing, epoch=self.epoch, settled=self._settled,
             side={self.letters: report.dead_letter_files, self.settings.late_place: report.late_files},
             seen={part: at for part in parts.values() if (at := snapshot.seen(part)) is not None},
-            closed_until=snapshot.closed_until, facts={"run": 1, "batch": 0, "started": now.isoformat()},
+            closed_until=snapshot.closed_until,
+            facts={
+                "run": 1, "batch": 0, "started": now.isoformat(), "wire": self._walk.wire and self._walk.wire.facts(),
+            },
         )  # fmt: skip
         version = self.table.commit(snapshot, planned)
         if die == "after_commit":
@@ -102,7 +109,8 @@ class Driver:
         walk = self._walk
         while True:
             plan = task.TaskPlan(
-                now=now, frontier=frontier, incarnations={"clicks": 1}, schemas=walk.plan, time_rule=walk.time_rule,
+                now=now, wire=walk.wire or CONFLUENT, frontier=frontier, incarnations={"clicks": 1},
+                schemas=walk.plan, time_rule=walk.time_rule,
                 bucket=self.settings.bucket, bucket_columns=self.columns, table=self.lake, dead_letters=self.letters,
                 prefix="000001", budget=2**20, target_file_size=2**20, hidden=self.table.hidden,
                 closed_until=closed, late=self.settings.seal.late, late_table=self.settings.late_table,

@@ -171,7 +171,7 @@ def _by_operation(removals: Sequence[Removal]) -> dict[str, int]:
 
 
 def _seen(table: PipelineTable, named: Sequence[DataFile]) -> list[DataFile]:
-    """Return the files that readers see: in folders where another client wrote, its files too, and what is left of ours.
+    """Return the files that readers see: where another client wrote, its files too, and what is left of ours.
 
     Raises HeadraceError where one of them says nothing of where its rows come from.
     """
