@@ -5,15 +5,18 @@ print a tally of the oracle's verdicts.
 """
 
 import json
+import shutil
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 
 from tests import oracle
 from tests.carried import Driver, log
 from tests.looking import NOW, event
+from tests.servers.objects import ObjectServer
 from writer.ledger.audit import audit
 
 PARTS, STEP, END, INTERVAL = 2, 12, 36, 4
@@ -32,6 +35,31 @@ def carry(root: Path, location: str, form: str, clock: Sequence[datetime] = ()) 
         batches = [log(values(end - STEP, end), partition) for partition in range(PARTS)]
         driver.carry(batches, dict.fromkeys(range(PARTS), end), now=clock[batch] if clock else NOW)
     return driver
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a table lies: below a directory, or below a prefix of a bucket. Readers and judges read files."""
+
+    root: Path
+    location: str
+    server: ObjectServer | None = None
+
+    def fetched(self) -> Path:
+        """Return the table as files."""
+        local = self.root / "lake" / "clicks"
+        if self.server is not None:
+            shutil.rmtree(local.parent, ignore_errors=True)
+            self.server.download(self.location.rpartition("/")[0], local.parent)
+        return local
+
+
+def places(root: Path, server: ObjectServer | None) -> Iterator[Place]:
+    """Yield one place after the other, each empty."""
+    for number in count():
+        there = root / str(number)
+        local = str(there / "lake" / "clicks")
+        yield Place(there, local if server is None else f"{server.bucket()}/lake/clicks", server)
 
 
 def judge(driver: Driver, lake: Path) -> None:

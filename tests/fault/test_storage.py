@@ -3,84 +3,113 @@
 import os
 from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from tests import oracle
+from tests.carried import Driver
 from tests.fault.cells import FORMATS, ended
-from tests.fault.line import carry, judge
+from tests.fault.line import Place, carry, judge, places
 from tests.fault.storage import MODES, Killed, Storage
+from tests.looking import NOW
 from tests.servers.objects import ObjectServer
 from writer.errors import HeadraceError
+from writer.ledger.letters import Selection
+from writer.ledger.replay import Replaying
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3_600)]
 WHOLE = "HEADRACE_FAULTS_WHOLE" in os.environ  # else every so many operations, a different lot in each mode
+STEPS = {"local": 7, "s3": 29}
 OPERATIONS = {
     "read": "read of a log entry", "mark": "look at a log entry", "list": "listing", "put_if_absent": "commit",
     "put": "put", "create": "opening a new data file", "complete": "completing a data file",
-    "open": "reading a log checkpoint", "delete": "removal", "sweep": "clean-up", "copy": "copy",
+    "open": "reading a file", "delete": "removal", "sweep": "clean-up", "copy": "copy",
     "move": "publication of a file",
 }  # fmt: skip
+Life = Callable[[Place, Storage], None]  # carries, with the storage below its stores
+Check = Callable[[Driver, Place], None]  # what must be so at the end
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(3_600)
+@pytest.fixture(params=["local", "s3"])
+def server(request: pytest.FixtureRequest) -> ObjectServer | None:
+    """What the tables lie on; None: the local disk."""
+    return request.getfixturevalue("on_s3") if request.param == "s3" else None
+
+
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("on", ["local", "s3"])
 @pytest.mark.parametrize("form", FORMATS)
 def test_whichever_operation_of_the_storage_fails_nothing_is_lost_or_twice(
-    tmp_path: Path, form: str, on: str, mode: str, request: pytest.FixtureRequest, record: Callable[..., None]
+    tmp_path: Path, form: str, server: ObjectServer | None, mode: str, record: Callable[..., None]
 ) -> None:
-    server: ObjectServer | None = request.getfixturevalue("on_s3") if on == "s3" else None
+    def life(place: Place, storage: Storage) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            storage.below(patch)
+            carry(place.root, place.location, form)
 
-    def place(name: str) -> tuple[Path, str, Callable[[], Path]]:
-        root = tmp_path / name
-        local = root / "lake" / "clicks"
-        if server is None:
-            return root, str(local), lambda: local
-        bucket = server.bucket()
+    each_fails_once(tmp_path, form, server, mode, record, life)
 
-        def fetched() -> Path:
-            server.download(f"{bucket}/lake", root / "lake")
-            return local
 
-        return root, f"{bucket}/lake/clicks", fetched
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("form", FORMATS)
+def test_whichever_operation_of_a_replay_fails_nothing_is_lost_or_twice(
+    tmp_path: Path, form: str, server: ObjectServer | None, mode: str, record: Callable[..., None]
+) -> None:
+    """The letters of a batch whose clock was wrong become rows; others, of the same files, stay."""
 
-    every = Storage()
-    with pytest.MonkeyPatch.context() as patch:
-        every.below(patch)
-        root, location, _ = place("every")
-        carry(root, location, form)
-    step = 1 if WHOLE else 7 if on == "local" else 29
+    def replay(driver: Driver) -> None:
+        Replaying("clicks", driver.config, driver.schemas).run(Selection(outcome="quarantined"), NOW)
+
+    def life(place: Place, storage: Storage) -> None:
+        driver = carry(place.root, place.location, form, clock=[NOW, NOW - timedelta(days=400), NOW])
+        with pytest.MonkeyPatch.context() as patch:
+            storage.below(patch)
+            replay(driver)
+
+    def again(driver: Driver, place: Place) -> None:
+        replay(driver)
+        letters = oracle.rows(place.fetched().with_name("clicks_dead_letters"), "outcome, count(*)", "GROUP BY ALL")
+        assert letters == [("dead_letter", 8)]
+
+    each_fails_once(tmp_path, form, server, mode, record, life, again, "replay: ")
+
+
+def each_fails_once(
+    root: Path, form: str, server: ObjectServer | None, mode: str, record: Callable[..., None], life: Life,
+    check: Check = lambda *_: None, what: str = "",
+) -> None:  # fmt: skip
+    """Live it once for each operation of the storage, which then fails; then start again, and judge."""
+    on, every, place = "local" if server is None else "s3", Storage(), places(root, server)
+    life(next(place), every)
+    step = 1 if WHOLE else STEPS[on]
     some = "" if step == 1 else f", every {step}th operation"
     ways: dict[str, Counter[str]] = {}
     tallies: dict[str, oracle.Tally] = {}
     for at in range(MODES.index(mode) % step, len(every.done), step):
         storage, before = Storage(at, mode), oracle.tally.copy()
-        way = failed_once(*place(str(at)), form, storage)
+        way = failed_once(next(place), form, storage, life, check)
         name = storage.done[at]
         ways.setdefault(name, Counter())[way] += 1
         tallies[name] = tallies.get(name, oracle.Tally()).plus(oracle.tally.since(before))
     for name, tally in tallies.items():
         record(
-            fault=f"storage: {mode}", moment=OPERATIONS[name], on=f"in-process, {FORMATS[form]}, {on}{some}",
+            fault=f"storage: {mode}", moment=what + OPERATIONS[name], on=f"in-process, {FORMATS[form]}, {on}{some}",
             times=ways[name].total(), seen_twice=tally.seen_twice, records=tally.records, lost=tally.lost,
             twice=tally.twice, ended=ended(ways[name]),
         )  # fmt: skip
 
 
-def failed_once(root: Path, location: str, fetched: Callable[[], Path], form: str, storage: Storage) -> str:
-    """Carry with one failure, read as a reader would, start again where it ended, and judge. Returns how it went."""
+def failed_once(place: Place, form: str, storage: Storage, life: Life, check: Check) -> str:
+    """Live with one failure, read as a reader would, start again, and judge. Returns how it went."""
     way = "went on"
-    with pytest.MonkeyPatch.context() as patch:
-        storage.below(patch)
-        try:
-            driver = carry(root, location, form)
-        except (Killed, HeadraceError, OSError) as error:
-            way = "killed" if isinstance(error, Killed) else "ended"
+    try:
+        life(place, storage)
+    except (Killed, HeadraceError, OSError) as error:
+        way = "killed" if isinstance(error, Killed) else "ended"
     assert storage.at < len(storage.done), "the operation never came"
-    oracle.check_rows(fetched(), "clicks")
-    if way != "went on":
-        driver = carry(root, location, form)
-    judge(driver, fetched())
+    oracle.check_rows(place.fetched(), "clicks")
+    driver = carry(place.root, place.location, form)
+    check(driver, place)
+    judge(driver, place.fetched())
     return way
