@@ -408,7 +408,7 @@ class PipelineTable:
         try:
             return self._format.foreign()
         except OSError as error:
-            raise CommitFailed(f"cannot read the table at {self._location}: {_one_line(error)}") from error
+            raise CommitFailed(f"cannot read the table at {self._location}: {one_line(error)}") from error
 
     def rows(self) -> dataset.Dataset:
         """Return the rows of the newest version, as any reader finds them."""
