@@ -34,10 +34,10 @@ test-engines: $(READY)
 	HEADRACE_TEST_S3=minio $(BIN)/pytest -q -k s3 tests/contract/test_store.py tests/contract/test_table.py tests/contract/test_parquet.py tests/contract/test_faulty_s3.py tests/spark/test_s3.py
 	$(BIN)/pytest -q -m engines
 
-# The whole matrix of faults, about half an hour, recorded for docs/FAULTS.md; and what poison costs.
+# The whole matrix of faults, about an hour, recorded for docs/FAULTS.md; and what poison costs.
 test-long: $(READY)
 	rm -f tests/fault/outcomes.json
-	HEADRACE_FAULTS_WHOLE=1 HEADRACE_FAULTS=tests/fault/outcomes.json $(BIN)/pytest -q tests/fault
+	HEADRACE_FAULTS_WHOLE=1 HEADRACE_FAULTS=$(CURDIR)/tests/fault/outcomes.json $(BIN)/pytest -q tests/fault $(TWO)
 	PYTHONPATH=. $(BIN)/python docs/faults.py
 	$(BIN)/python -m bench.poison
 
