@@ -87,7 +87,7 @@ def test_every_value_lies_within_its_bounds(rows, group_rows):
         if name in found["nullCount"]:
             assert found["nullCount"][name] == len(rows) - len(values)
         else:
-            assert name in ("list", "struct")
+            assert name in ("list", "struct", "double", "float")
         if name not in found["minValues"]:
             continue
         low, high = (as_read(found[side][name], kind) for side in ("minValues", "maxValues"))

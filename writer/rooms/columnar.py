@@ -28,6 +28,7 @@ _SHRINK_GUESS = 1.0  # Arrow bytes per Parquet byte, until the first row group h
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _FOLDER_BYTES_MAX = 255
 _DELTA_ENCODED = {"_offset", "_kafka_time"}
+_UNORDERED = {"FLOAT", "DOUBLE"}
 _SAMPLE_ROWS = 4096  # in which a column with about 40,000 values and more, evenly spread, repeats itself in 1 of 20
 _DISTINCT_SHARE = 0.95
 BucketKey = tuple[str | None, ...]
@@ -169,7 +170,8 @@ def parquet_writer(
 ) -> pq.ParquetWriter:
     """Open a writer with what every engine reads: zstd, microseconds, no Arrow schema inside.
 
-    `plain`: columns that are not worth a dictionary; `order`: in which the rows will come.
+    `plain`: columns that are not worth a dictionary; `order`: in which the rows will come. Floats have no statistics:
+    those would leave NaN out, and readers for whom NaN is the largest value would pass over its rows.
     """
     names = leaves(schema)
     return pq.ParquetWriter(
@@ -178,6 +180,7 @@ def parquet_writer(
         compression="zstd",
         store_schema=False,
         use_dictionary=[leaf for leaf in names if leaf not in _DELTA_ENCODED and leaf not in plain],
+        write_statistics=[leaf for leaf, kind in names.items() if kind not in _UNORDERED],
         column_encoding={leaf: "DELTA_BINARY_PACKED" for leaf in names if leaf in _DELTA_ENCODED},
         sorting_columns=list(order) or None,
     )
@@ -198,12 +201,13 @@ def distinct_columns(rows: pa.Table) -> frozenset[str]:
 
 
 @lru_cache(maxsize=16)  # the same for every file of a task
-def leaves(schema: pa.Schema) -> list[str]:
-    """Return the columns of a Parquet file with these fields, nested ones by their path."""
+def leaves(schema: pa.Schema) -> dict[str, str]:
+    """Return the columns of a Parquet file with these fields, nested ones by their path, and their physical types."""
     sink = pa.BufferOutputStream()
     pq.write_table(schema.empty_table(), sink)
     columns = pq.read_metadata(pa.BufferReader(sink.getvalue())).schema
-    return [columns.column(i).path for i in range(len(columns.names))]
+    found = (columns.column(i) for i in range(len(columns.names)))
+    return {leaf.path: leaf.physical_type for leaf in found}
 
 
 def _by_source(rows: pa.Table) -> dict[tuple[str, int], int]:

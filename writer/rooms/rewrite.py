@@ -308,7 +308,7 @@ class _Files:
 
     def _opened(self, rows: pa.Table) -> tuple[str, Any, Any]:
         path, sink = self.to.open(self.job.bucket)
-        order = [pq.SortingColumn(leaves(rows.schema).index(name)) for name in self.job.sort_by]
+        order = [pq.SortingColumn(list(leaves(rows.schema)).index(name)) for name in self.job.sort_by]
         return path, sink, parquet_writer(sink, rows.schema, plain=distinct_columns(rows), order=order)
 
     def _roll(self) -> None:
