@@ -1,10 +1,12 @@
 """Carries an adoption out: asks table and Kafka for the facts, shows what would become of the topics, writes it."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from rich.console import Console
 
 from writer import sample
@@ -14,6 +16,9 @@ from writer.config import Config
 from writer.errors import ConfigError, HeadraceError
 from writer.frontier import Held
 from writer.kafka import Cluster, Topic
+from writer.ledger.deep import DataFile
+from writer.rooms.columnar import open_file
+from writer.rooms.plan import PROVENANCE
 from writer.rooms.report import Source
 from writer.surface import lines
 from writer.surface.http import announced, asked
@@ -100,19 +105,29 @@ def _agree(
 
 
 def _rows(table: PipelineTable, part: Part, first: int, end: int) -> dict[int, datetime]:
+    """Read offsets and timestamps from the files that may hold them, whoever wrote these and whatever the log tells."""
     column = pc.field
     wanted = (
         (column("_topic") == part.topic) & (column("_incarnation") == part.incarnation)
         & (column("_partition") == part.partition) & (column("_offset") >= first) & (column("_offset") < end)
     )  # fmt: skip
+    found: dict[int, datetime] = {}
     try:
-        dataset = table.rows()
-        if "_offset" not in dataset.schema.names:
-            return {}
-        found = dataset.to_table(columns=["_offset", "_kafka_time"], filter=wanted)
+        for file in table.files(table.snapshot().version):
+            if not _reaches(file, first, end):
+                continue
+            with suppress(FileNotFoundError), open_file(table.store, file.path) as source:  # gone: less to compare
+                rows = pq.read_table(source, columns=PROVENANCE.names, filters=wanted)
+                found |= zip(rows.column("_offset").to_pylist(), rows.column("_kafka_time").to_pylist(), strict=True)
     except OSError as error:
         raise HeadraceError(f"cannot read the table at {table.location}: {' '.join(str(error).split())}") from error
-    return dict(zip(found.column("_offset").to_pylist(), found.column("_kafka_time").to_pylist(), strict=True))
+    return found
+
+
+def _reaches(file: DataFile, first: int, end: int) -> bool:
+    if file.offset_min is None or file.offset_max is None:
+        return True
+    return file.offset_min < end and file.offset_max >= first
 
 
 def _committed(

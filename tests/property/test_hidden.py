@@ -206,3 +206,13 @@ def test_no_predicate_at_a_bound_hides_a_row(rows, sizes, one_file, data):
                 st.sampled_from([near for value in there for near in around(value)]), label=".".join(path)
             )
             readers.check(path, data.draw(st.sampled_from(sorted(OPERATORS))), pa.scalar(value, kind))
+
+
+def test_what_the_docs_say_of_deltalakes_arrow_dataset_is_so(tmp_path):
+    """The day that this fails, the warning in docs/TABLES.md can go."""
+    rows = table_of([{"double": 6.0}])
+    written(str(tmp_path), rows, [], one_file=True)
+    table = DeltaTable(str(tmp_path))
+    assert table.to_pyarrow_dataset().to_table(filter=pc.field("double") > 5).num_rows == 0
+    query = QueryBuilder().register("t", table).execute("SELECT count(*) FROM t WHERE double > 5")
+    assert pa.table(query.read_all()).to_pylist() == [{"count(*)": 1}]

@@ -78,7 +78,7 @@ class Delta:
         return []
 
     def rows(self, _: State) -> dataset.Dataset:
-        """Return the rows, through delta-rs."""
+        """Return the rows, through delta-rs: for a filter on a column without bounds, it would find none."""
         with _as_os_error():
             return self._opened().to_pyarrow_dataset()
 

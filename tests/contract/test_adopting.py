@@ -1,0 +1,35 @@
+"""Before a topic is adopted, the table's last rows are compared with the log's: they are found whoever wrote them."""
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.carried import Driver, log
+from tests.looking import NOW, event
+from writer.adopting import _rows
+from writer.tables.base import Part
+
+PART = Part("clicks", 1, 1)
+
+
+@pytest.fixture(params=["delta", "parquet"])
+def driver(request: pytest.FixtureRequest, tmp_path) -> Driver:
+    made = Driver(tmp_path, request.param)
+    made.start(2)
+    for end in (20, 40):
+        made.carry([log({at: event(at) for at in range(end)}, partition) for partition in (0, 1)], {0: end, 1: end})
+    return made
+
+
+def test_the_last_rows_of_a_part_are_found_by_their_offsets(driver):
+    assert _rows(driver.table, PART, 15, 25) == dict.fromkeys(range(15, 25), NOW)
+    assert _rows(driver.table, Part("clicks", 2, 1), 15, 25) == {}
+
+
+@pytest.mark.parametrize("driver", ["delta"], indirect=True)
+def test_they_are_found_in_files_whose_columns_another_client_gave_no_bounds(driver):
+    """As Spark does beyond the 32nd column; deltalake's own dataset would find nothing there."""
+    table = DeltaTable(driver.lake)
+    table.alter.set_table_properties({"delta.dataSkippingNumIndexedCols": "1"})
+    table.optimize.compact()
+    assert any(file.offset_min is None for file in driver.table.files(driver.table.snapshot().version))
+    assert _rows(driver.table, PART, 15, 25) == dict.fromkeys(range(15, 25), NOW)
