@@ -1,13 +1,8 @@
 """What every table format promises. One suite, every adapter."""
 
-import subprocess
-import sys
-import time
-from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from statistics import median
 from uuid import uuid4
 
 import pyarrow as pa
@@ -22,30 +17,12 @@ from writer.rooms.columnar import Destination, StagedFile
 from writer.rooms.statistics import delta_statistics
 from writer.stores.location import delta_options, store_at
 from writer.tables.base import Adoption, Batch, CommitFailed, ForeignChange, Gap, Part, Range
-from writer.tables.formats import OPENED, delta_table
+from writer.tables.formats import OPENED
 from writer.tables.parquet import Parquet
 from writer.tables.table import PipelineTable
 
 P0, P1 = Part("clicks", 1, 0), Part("clicks", 1, 1)
 COLUMNS = pa.schema([("id", pa.int64()), ("hour", pa.string())])
-RACER = """
-import sys
-from datetime import UTC, datetime
-from uuid import uuid4
-from tests.contract.test_table import written
-from writer.tables.base import Batch, Part, Range
-from writer.tables.formats import OPENED
-
-location, partition, epoch, form = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-table, part, now = OPENED[form](location, "events"), Part("clicks", 1, partition), datetime.now(UTC)
-print("ready", flush=True)
-sys.stdin.readline()
-for n in range(25):
-    file = written(location, "x", 1, form)
-    version = table.commit(table.snapshot(), Batch(uuid4().hex, epoch, [Range(part, n, n + 1)], [file]))
-    print(version, flush=True)
-    table.tidy()
-"""
 
 
 @pytest.fixture(params=["local", "s3"])
@@ -459,93 +436,3 @@ def test_the_log_is_checkpointed_at_the_set_interval(
 def test_the_protocol_stays_where_every_engine_reads(delta: PipelineTable) -> None:
     protocol = opened(delta._location).protocol()
     assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)
-
-
-def test_of_four_processes_that_race_every_commit_lands_once(tmp_path: Path, form: str) -> None:
-    race(str(tmp_path / "lake"), form)
-
-
-@pytest.mark.slow
-def test_of_four_processes_that_race_on_s3_every_commit_lands_once(on_s3: ObjectServer, form: str) -> None:
-    race(f"{on_s3.bucket()}/lake", form)
-
-
-def race(location: str, form: str) -> None:
-    """Commit from four processes at once, which tidy it. Another client changes a Delta table meanwhile."""
-    made = OPENED[form](location, "events", checkpoint_interval=20)
-    made.create(COLUMNS, ["hour"])
-    parts = [Part("clicks", 1, partition) for partition in range(4)]
-    epoch = made.begin(dict.fromkeys(parts, 0), {"clicks": ["uuid-1"]})
-    begun = made.snapshot().version
-    racers = [
-        subprocess.Popen(
-            [sys.executable, "-c", RACER, location, str(part.partition), str(epoch), form],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for part in parts
-    ]  # fmt: skip
-    try:
-        for racer in racers:
-            assert racer.stdout is not None
-            assert racer.stdout.readline() == "ready\n"
-        for racer in racers:
-            assert racer.stdin is not None
-            racer.stdin.write("go\n")
-            racer.stdin.flush()
-        foreign = 0
-        while form == "delta" and racers[0].poll() is None and foreign < 10:
-            opened(location).alter.set_table_properties({"note": str(foreign)}, raise_if_not_exists=False)
-            foreign += 1
-            time.sleep(0.02)
-        said = [racer.communicate(timeout=60) for racer in racers]
-    finally:
-        for racer in racers:
-            racer.kill()
-    assert [racer.returncode for racer in racers] == [0] * 4, said
-    told = sorted(int(line) for out, _ in said for line in out.split())
-    found = made.commits_since(begun)
-    assert told == [committed.version for committed in found]
-    assert set(Counter(committed.id for committed in found).values()) == {1}
-    assert len(found) == 100
-    last = made.snapshot()
-    assert last.version == begun + 100 + foreign  # dense: no version without an entry of somebody's
-    assert [last.frontier(part) for part in parts] == [25] * 4
-    assert rows(made) == 100
-    if form == "delta":
-        assert opened(location).version() == last.version
-    fresh = OPENED[form](location, "events").snapshot()  # from a checkpoint
-    assert [fresh.frontier(part) for part in parts] == [25] * 4
-    assert not [name for name in store_at(made.log_location).list() if name.startswith(".")]
-
-
-def test_a_commit_costs_the_same_in_a_table_of_20_000_files(tmp_path: Path) -> None:
-    now = datetime(2026, 11, 20, 5, tzinfo=UTC)
-
-    def named(count: int) -> list[StagedFile]:
-        return [
-            StagedFile(f"hour=x/{uuid4().hex}.parquet", ("x",), 1, 1, '{"numRecords":1}', now, now, {})
-            for _ in range(count)
-        ]
-
-    tables = []
-    for name, files in (("empty", 0), ("large", 20_000)):
-        made = delta_table(str(tmp_path / name), "events")
-        made.create(COLUMNS, ["hour"])
-        epoch = made.begin({P0: 0}, {"clicks": ["uuid-1"]})
-        made.commit(made.snapshot(), batch(epoch, 0, 1, *named(files)))
-        opened(made._location).create_checkpoint()
-        tables.append((delta_table(str(tmp_path / name), "events"), epoch))  # as the next start opens it
-        tables[-1][0].snapshot()
-
-    def seconds() -> list[float]:
-        spent: list[list[float]] = [[], []]
-        for _ in range(15):  # in turn, so that a busy moment of the machine falls on both
-            for (made, epoch), times in zip(tables, spent, strict=True):
-                began = time.perf_counter()
-                snapshot = made.snapshot()
-                at = snapshot.frontier(P0) or 0
-                made.commit(snapshot, batch(epoch, at, at + 1, *named(4)))
-                times.append(time.perf_counter() - began)
-        return [median(times) for times in spent]
-
-    assert any(large < 3 * empty for empty, large in (seconds() for _ in range(3)))
