@@ -3,10 +3,8 @@
 One YAML file, which `writer/file.py` reads. Unknown keys fail with a suggestion; durations and sizes carry units.
 """
 
-import os
 import re
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -14,12 +12,12 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 import bucketers
 from writer.clocks import ClockRule, told
 from writer.compact_section import Compact
+from writer.connections import S3, Http, Kafka, Registry, Spark
 from writer.errors import ConfigError
 from writer.rooms import wire
 from writer.rooms.assign import TimeRule
 from writer.seal_section import Seal
 from writer.stores import location
-from writer.stores.base import S3_PATIENCE, S3Settings
 from writer.strict import Strict, did_you_mean
 from writer.units import Duration, Size, duration, show_duration
 
@@ -30,79 +28,6 @@ _COPIED_MAX = 2**30  # bytes that S3 copies before its client gives the request 
 
 
 TableFormat = Literal["delta", "parquet"]
-
-
-class Kafka(Strict):
-    """The cluster to read from."""
-
-    bootstrap_servers: str = Field(description="host:port, several separated by commas")
-    request_timeout: Duration = Field(timedelta(seconds=30), description="how long one question to a broker may take")
-    lag_interval: Duration = Field(timedelta(seconds=15), description="how often the ends of the logs are asked for")
-
-
-class Registry(Strict):
-    """Where schemas come from: a Confluent-compatible registry, or files by id."""
-
-    url: str | None = Field(None, description="base URL of the registry's Confluent API")
-    core_url: str | None = Field(
-        None, description="base URL of an Apicurio registry's own API, version 3; default: beside its Confluent API"
-    )
-    files: dict[int, Path] = Field(
-        default_factory=dict, description="schema id, as the records carry it → .avsc file; serves without a registry"
-    )
-
-    @model_validator(mode="after")
-    def _one_of_both(self) -> "Registry":
-        if (self.url is None) == (not self.files):
-            raise ValueError("give either 'url' or 'files'")
-        if self.url is not None and not re.match(r"https?://[^/]", self.url):
-            raise ValueError("'url' is no http:// or https:// URL; write it as http://registry:8081")
-        return self
-
-
-class Spark(Strict):
-    """The Spark application."""
-
-    master: str = Field(
-        "local[*, 4]", description="Spark master; the default runs on this machine and tries a task four times"
-    )
-    conf: dict[str, str] = Field(default_factory=dict, description="further Spark settings, passed on as they are")
-
-
-class Http(Strict):
-    """What a running driver tells over HTTP: /metrics, /healthz, /readyz, /status."""
-
-    enabled: bool = Field(True, description="serve it")
-    host: str = Field("127.0.0.1", min_length=1, description="address to listen on; 0.0.0.0 lets other machines ask")
-    port: int = Field(9643, ge=0, le=65535, description="port to listen on; 0 takes any that is free")
-
-
-class S3(Strict):
-    """How S3 is reached. Credentials stand nowhere here: they come by the standard chain of AWS."""
-
-    endpoint: str | None = Field(
-        None,
-        description="URL of a store that speaks S3; default: `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`, else AWS",
-    )
-    region: str | None = Field(
-        None, description="default: `AWS_REGION`, `AWS_DEFAULT_REGION`, the profile's, else us-east-1"
-    )
-    path_style: bool | None = Field(
-        None, description="the bucket stands in the path, not in the host's name; default: where there is an endpoint"
-    )
-    patience: Duration = Field(S3_PATIENCE, description="how long an operation that fails in passing is tried again")
-
-    @field_validator("endpoint")
-    @classmethod
-    def _url(cls, value: str | None) -> str | None:
-        if value is not None and not re.fullmatch(r"https?://[^/@?#\s]+/?", value):
-            raise ValueError("'endpoint' is no URL of a host; write it as http://minio:9000, without user and path")
-        return value.rstrip("/") if value else None
-
-    @property
-    def settings(self) -> S3Settings:
-        """What stores and tasks are told, with what this process's environment adds."""
-        return S3Settings(self.endpoint, self.region, self.path_style, self.patience).resolved(os.environ)
 
 
 class EventTime(Strict):

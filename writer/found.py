@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from writer import config, log, recognise
+from writer.connections import Kafka
 from writer.rooms.report import Source
 from writer.rooms.wire import CONFLUENT, Wire
 from writer.sample import Span
@@ -13,7 +14,7 @@ from writer.schemas import Schemas
 class Found:
     """What `auto` stands for in the configuration of one pipeline, from the first records on that showed it."""
 
-    def __init__(self, pipeline: str, settings: config.Pipeline, kafka: config.Kafka) -> None:
+    def __init__(self, pipeline: str, settings: config.Pipeline, kafka: Kafka) -> None:
         self._pipeline, self._settings, self._kafka = pipeline, settings, kafka
         self.wire: Wire = settings.wire.fixed or CONFLUENT
         self.wire_known = settings.wire.fixed is not None

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from writer import sample
-from writer.config import Kafka
+from writer.connections import Kafka
 from writer.errors import ConfigError
 from writer.kafka import Source
 from writer.rooms.wire import CONFLUENT, Wire, each, recognised

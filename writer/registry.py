@@ -14,7 +14,7 @@ from urllib.request import Request, urlopen
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-from writer.config import Registry
+from writer.connections import Registry
 from writer.errors import ConfigError, HeadraceError
 from writer.rooms.avro import UnsupportedSchema, fingerprint
 from writer.rooms.wire import Ids, is_guid, shown

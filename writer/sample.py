@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from writer.config import Kafka
+from writer.connections import Kafka
 from writer.errors import ConfigError, HeadraceError
 from writer.kafka import BrokerUnreachable, Cluster, Source, client
 from writer.rooms.wire import HEADERS

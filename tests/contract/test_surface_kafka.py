@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from tests.writing import NOW
 from writer import sample
 from writer.cli import app
-from writer.config import Kafka
+from writer.connections import Kafka
 from writer.embedded.events import SCHEMAS, encoder, generate
 from writer.errors import HeadraceError
 from writer.kafka import Cluster

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from writer.config import Http
+from writer.connections import Http
 from writer.errors import ConfigError, HeadraceError
 from writer.progress import Progress
 from writer.surface.http import Driver, announce, announced, asked, me, retract, serving

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from writer import artifacts
-from writer.config import S3
+from writer.connections import S3
 from writer.job import s3a
 from writer.rooms.columnar import Destination
 from writer.stores.base import S3Settings, StoreError

@@ -13,7 +13,8 @@ import yaml
 
 from tests.looking import EVENT, NOW, TIME, WIDER, Schemas, config, event, records, value
 from writer import artifacts
-from writer.config import Http, Registry, layout
+from writer.config import layout
+from writer.connections import Http, Registry
 from writer.registry import RegistryUnreachable, source, without_user
 from writer.rooms import avro
 from writer.rooms.plan import SchemaPlan

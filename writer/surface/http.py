@@ -22,7 +22,7 @@ from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
 from writer import log
-from writer.config import Http
+from writer.connections import Http
 from writer.errors import ConfigError, HeadraceError
 from writer.progress import Progress, View
 from writer.stores.base import S3Settings

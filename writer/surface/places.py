@@ -9,7 +9,8 @@ from pathlib import Path
 
 import bucketers
 from writer import artifacts
-from writer.config import Config, Http, Pipeline, layout
+from writer.config import Config, Pipeline, layout
+from writer.connections import Http
 from writer.errors import HeadraceError
 from writer.stores.base import S3Settings, StoreError
 from writer.stores.location import on_s3, store_at
