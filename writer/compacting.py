@@ -9,7 +9,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -22,6 +23,8 @@ from writer.compaction import Piece, Policy, plan
 from writer.errors import ConfigError, HeadraceError
 from writer.rooms.columnar import BucketKey, StagedFile, staged_name
 from writer.rooms.rewrite import Job, Rewritten, Source, UnknownColumn, rewrite
+from writer.seal import is_closed
+from writer.sealer import Sealer
 from writer.stores.base import S3Settings
 from writer.tables.base import BucketFile, CommitFailed, FilesGone, Rewrite, Taken
 from writer.tables.entry import named
@@ -64,12 +67,8 @@ class Compactor:
 
     def closed(self, snapshot: PipelineSnapshot, bucket: BucketKey) -> bool:
         """Tell whether no on-time row comes to a bucket any more."""
-        at = snapshot.state.transactions.get(f"{self._name}/closed_until")
         span = bucketers.interval(self._bucketer, bucket)
-        if at is None or span is None:
-            return False
-        until = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=at)
-        return bool(span[1] <= until)
+        return span is not None and is_closed(span[1], snapshot.closed_until)
 
     def buckets(self, snapshot: PipelineSnapshot) -> list[BucketKey]:
         """Buckets that have files, in order."""
@@ -203,6 +202,15 @@ class Compactor:
             settings.memory.buffer, settings.event_time.rule(unit), piece.sort_by, piece.dedupe,
             settings.table.entropy_bits, self._table.hidden, self._s3,
         )  # fmt: skip
+
+
+def beside_seals(sealer: Sealer, s3: S3Settings | None, run: Run) -> Callable[[Sealer, datetime], None]:
+    """Rewrite buckets before they are sealed, where the configuration says so. Returns the step for open buckets."""
+    compactor = Compactor(sealer.pipeline, sealer.settings, sealer.table, s3)
+    if not sealer.settings.compacts_at_seal:
+        return lambda _sealer, _now: None
+    sealer.prepare.append(partial(compactor.before_seal, run=run))
+    return lambda _sealer, _now: compactor.merge_open(run)
 
 
 def here(jobs: Sequence[Job]) -> Iterator[Rewritten]:

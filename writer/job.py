@@ -16,6 +16,7 @@ from writer import artifacts, log
 from writer.care import retention
 from writer.care.pausing import Paused
 from writer.care.retention import Regularly, Retention
+from writer.compacting import beside_seals, here, in_spark
 from writer.config import Config
 from writer.errors import HeadraceError
 from writer.kafka import Cluster
@@ -145,7 +146,11 @@ def _begin(spark: Any, config: Config, url: str | None, once: bool, r: Running, 
         http.announce(config.checkpoints, name, driver, config.s3.settings)
         r.shown.callback(http.retract, config.checkpoints, name, driver, config.s3.settings)
     if pipeline.config.seal.enabled:
-        rounds = Rounds(Sealer(name, config), steps(pipeline, cluster, retention.works(name, config)), r.progress)
+        sealer = Sealer(name, config)
+        # With --once Spark may be gone when the last round comes; nobody waits for the driver's processor then.
+        rewriting = here if once else in_spark(spark, f"rewrites of {name}", pipeline.config.compact.share)
+        merge = beside_seals(sealer, config.s3.settings, rewriting)
+        rounds = Rounds(sealer, steps(pipeline, cluster, merge, retention.works(name, config)), r.progress)
         seals = Seals(rounds, r.progress)
         seals.start()
         r.shown.callback(seals.close, last=once)
@@ -163,10 +168,11 @@ def _listen(config: Config, name: str, cluster: Cluster, progress: Progress) -> 
         progress.waits(*lake.heard(cluster, config.pipelines[name].topics, snapshot, now))
 
 
-def steps(pipeline: PipelineRun, cluster: Cluster, retained: Sequence[Retention]) -> dict[str, Step]:
+def steps(pipeline: PipelineRun, cluster: Cluster, merge: Step, retained: Sequence[Retention]) -> dict[str, Step]:
     """Return what is done to the buckets of a pipeline beside its stream, in this order."""
     return {
         "close": Closer(Listener(cluster, pipeline.config.topics), lambda: pipeline.numbers),
+        "merge": merge,
         "seal": seal_due,
         "retention": Regularly(pipeline.name, retained),
     }

@@ -96,9 +96,11 @@ class Done:
 
 def done(name: str, config: "Config", wanted: Wanted, now: datetime) -> Done:
     """Close and seal what is asked for. Raises ConfigError, HeadraceError when there is no table, CommitFailed."""
+    from writer.compacting import beside_seals, here
     from writer.sealer import Sealer
 
     sealer = Sealer(name, config)
+    beside_seals(sealer, config.s3.settings, here)
     if not sealer.table.exists():
         raise HeadraceError(f"pipeline {name!r} has no table at {sealer.table.location} yet. `headrace run` makes it.")
     standing = sealer.follow(keep=not wanted.dry_run)

@@ -7,10 +7,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import product
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow.parquet as pq
 import pytest
@@ -26,7 +27,10 @@ from writer.cli import compose
 from writer.compacting import Compactor, Done, here
 from writer.ledger.audit import audit
 from writer.rooms.rewrite import Job
+from writer.seal_verb import Wanted, done
+from writer.sealer import Sealer
 from writer.surface import rewrites
+from writer.tables.base import Closing
 
 HOUR = NOW.replace(minute=0) - timedelta(hours=1)
 BUCKET = (f"{HOUR:%Y-%m-%dT%H}",)
@@ -73,8 +77,8 @@ def compacted(driver: Driver) -> list[Done]:
 
 def close(driver: Driver) -> None:
     """Close the bucket, as the watermark does."""
-    until = (HOUR + timedelta(hours=1) - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1)
-    driver.table._end.write(driver.table.snapshot(), [], {"clicks/closed_until": until}, {"kind": "close"})
+    closing = Closing(uuid4().hex, HOUR + timedelta(hours=1), {"reason": "watermark"})
+    driver.table.close(driver.table.snapshot(), closing)
 
 
 def offsets(driver: Driver) -> list[int]:
@@ -87,8 +91,8 @@ def files(driver: Driver) -> int:
 
 
 def test_small_files_become_one_and_every_row_stays(driver: Driver) -> None:
-    (done,) = compacted(driver)
-    assert (done.removed, done.files, done.rows, done.taken) == (6, 1, 60, 0)
+    (one,) = compacted(driver)
+    assert (one.removed, one.files, one.rows, one.taken) == (6, 1, 60, 0)
     assert (files(driver), offsets(driver)) == (1, list(range(60)))
     assert compacted(driver) == []
     found = audit(driver.config, "clicks", since=None, deep=True)
@@ -118,26 +122,26 @@ def test_a_repeated_key_is_taken_out_once_the_bucket_is_closed_and_the_account_k
     driver = filled(tmp_path, form, compact={"at_seal": True, "dedupe": {"key": ["id"]}})
     assert compacted(driver)[0].taken == 0
     close(driver)
-    (done,) = compacted(driver)
+    (one,) = compacted(driver)
     ids = [(10 * n + i) - 10 * n - i + 8 * n + i for n in range(6) for i in range(10)]
     first = {one: at for at, one in reversed(list(enumerate(ids)))}
-    assert (done.rows, done.taken) == (60, 60 - len(first))
+    assert (one.rows, one.taken) == (60, 60 - len(first))
     assert offsets(driver) == sorted(first.values())
     found = audit(driver.config, "clicks", since=None, deep=True)
     assert found.adds_up, found.problems
-    assert (found.rows_removed, found.statement.removals[0].operation) == (done.taken, "dedupe")
+    assert (found.rows_removed, found.statement.removals[0].operation) == (one.taken, "dedupe")
     assert compacted(driver) == []
 
 
 def test_the_ledger_keeps_what_dedupe_took(tmp_path: Path, form: str) -> None:
     driver = filled(tmp_path, form, interval=1, compact={"at_seal": True, "dedupe": {"key": ["id"], "keep": "last"}})
     close(driver)
-    (done,) = compacted(driver)
+    (one,) = compacted(driver)
     driver.table.tidy()
     carry(driver, 6)
     found = audit(driver.config, "clicks", since=None, deep=True)
     assert found.adds_up, found.problems
-    assert found.rows_removed == done.taken > 0
+    assert found.rows_removed == one.taken > 0
 
 
 def test_a_row_lost_in_a_rewritten_file_is_still_found(driver: Driver) -> None:
@@ -160,14 +164,25 @@ def test_rows_are_put_in_order_when_the_bucket_is_closed(tmp_path: Path, form: s
     assert compacted(driver) == []
 
 
+def test_a_bucket_is_rewritten_before_it_is_sealed(tmp_path: Path, form: str) -> None:
+    driver = filled(tmp_path, form, compact={"at_seal": True, "dedupe": {"key": ["id"]}})
+    done("clicks", driver.config, Wanted(None, HOUR + timedelta(hours=1), with_gap=False, dry_run=False), NOW)
+    manifest = Sealer("clicks", driver.config).manifests.newest(BUCKET)
+    assert manifest is not None
+    assert (manifest.files, manifest.rows, manifest.deduped) == (1, len(offsets(driver)), 60 - len(offsets(driver)))
+    assert manifest.deduped > 0
+    found = audit(driver.config, "clicks", since=None, deep=True)
+    assert found.adds_up, found.problems
+
+
 def test_of_two_compactors_at_once_one_stands(driver: Driver) -> None:
     """The second has read the same files when the first commits."""
     snapshot = driver.table.snapshot()
     made = compactor(driver)
     pieces = made.planned(snapshot, [BUCKET], open_too=True)[BUCKET]
     first, second = (made.carry_out(snapshot, pieces, held) for held in _together(2))
-    (done,), (late,) = list(first), list(second)
-    assert (done.version, late.version) == (snapshot.version + 1, None)
+    (one,), (late,) = list(first), list(second)
+    assert (one.version, late.version) == (snapshot.version + 1, None)
     assert (files(driver), offsets(driver)) == (1, list(range(60)))
     stray = {p.name for p in Path(driver.lake).rglob("rewrite-*")} - {
         Path(f.path).name for f in driver.table.bucket_files(driver.table.snapshot())
@@ -230,8 +245,8 @@ def test_another_client_that_came_first_is_looked_at_again(tmp_path: Path, what:
             _ = theirs.delete("id < 8") if what == "delete" else theirs.optimize.compact()
             yield found
 
-    (done,) = made.carry_out(snapshot, pieces, run)
-    assert done.version is None
+    (one,) = made.carry_out(snapshot, pieces, run)
+    assert one.version is None
     left = list(range(8, 60)) if what == "delete" else list(range(60))
     assert offsets(driver) == left
     compacted(driver)
@@ -261,8 +276,8 @@ def test_columns_that_grow_meanwhile_do_no_harm(driver: Driver) -> None:
             driver.table.grow([pa.field("extra", pa.int64())], driver.epoch)
             yield found
 
-    (done,) = made.carry_out(snapshot, pieces, run)
-    assert done.version == snapshot.version + 2
+    (one,) = made.carry_out(snapshot, pieces, run)
+    assert one.version == snapshot.version + 2
     assert driver.table.rows().to_table().column("extra").null_count == 60
 
 
