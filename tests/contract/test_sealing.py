@@ -3,100 +3,27 @@
 import json
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from tests import hive
-from writer.config import Config
+from tests.bucketed import HOUR, MINUTE, NOON, PARTS, Lake, label
 from writer.manifest import Manifest
 from writer.progress import Progress
-from writer.rooms.columnar import Destination, StagedFile
-from writer.rooms.statistics import delta_statistics
 from writer.seal import Blocked, Ready, Resting
 from writer.sealer import Sealer
 from writer.sealing import Closer, Listener, Rounds, seal_due
-from writer.tables.base import Batch, ClosedMeanwhile, Closing, Gap, Part, Range, Resealed, Rewrite, Sealing, Taken
-from writer.tables.formats import main_table
+from writer.tables.base import ClosedMeanwhile, Closing, Gap, Range, Resealed, Rewrite, Sealing, Taken
 from writer.units import microseconds
 from writer.unsealed import BOOKMARK, Bookmark
-
-NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
-HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
-PARTS = [Part("clicks", 1, 0), Part("clicks", 1, 1)]
-
-
-def label(hour: datetime) -> tuple[str]:
-    return (f"{hour:%Y-%m-%dT%H}",)
 
 
 @pytest.fixture(params=["delta", "parquet"])
 def form(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-@dataclass
-class Lake:
-    """A pipeline without Kafka and Spark: its batches are made here."""
-
-    root: Path
-    form: str
-    seal: dict[str, Any] = field(default_factory=dict)
-    offset: int = 0
-
-    def __post_init__(self) -> None:
-        raw = {
-            "kafka": {"bootstrap_servers": "127.0.0.1:1"}, "registry": {"files": {1: "/none.avsc"}},
-            "checkpoints": str(self.root / "checkpoints"),
-            "pipelines": {"events": {
-                "topics": ["clicks"], "event_time": {"field": "at"}, "seal": self.seal,
-                "table": {"location": str(self.root / "lake"), "format": self.form},
-            }},
-        }  # fmt: skip
-        self.config = Config.model_validate(raw)
-        self.table = main_table("events", self.config)
-        self.table.create(pa.schema([("id", pa.int64()), ("hour", pa.string())]), ["hour"])
-        self.epoch = self.table.begin(dict.fromkeys(PARTS, 0), {"clicks": ["uuid-1"]})
-
-    def sealer(self) -> Sealer:
-        """A process that was just started."""
-        return Sealer("events", self.config)
-
-    def stage(self, hour: datetime, rows: int) -> StagedFile:
-        place = Destination(self.table.store, ("hour",), "test", 2**20, hidden=self.table.hidden)
-        path, sink = place.open(label(hour))
-        with pq.ParquetWriter(sink, pa.schema([("id", pa.int64())])) as out:
-            out.write_table(pa.table({"id": list(range(rows))}))
-        metadata, size = out.writer.metadata, sink.tell()
-        sink.close()
-        last = hour + 59 * MINUTE
-        stats = delta_statistics(metadata)
-        return StagedFile(path, label(hour), rows, size, stats, hour, last, {("clicks", 0): rows})
-
-    def batch(self, *hours: datetime, rows: int = 10, seen: dict[Part, datetime] | None = None, late: int = 0) -> Batch:
-        start, self.offset = self.offset, self.offset + rows * len(hours)
-        closed = self.table.snapshot().closed_until
-        facts = {
-            "ranges": [], "rows": rows * len(hours),
-            "late": {"behind": [], "beyond": [], "buckets": [[list(label(hours[0])), late]] if late else []},
-        }  # fmt: skip
-        return Batch(
-            uuid4().hex, self.epoch, [Range(PARTS[0], start, self.offset)], [self.stage(h, rows) for h in hours],
-            facts=facts, seen={part: microseconds(at) for part, at in (seen or {}).items()}, closed_until=closed,
-        )  # fmt: skip
-
-    def write(self, *hours: datetime, **given: Any) -> int:
-        return self.table.commit(self.table.snapshot(), self.batch(*hours, **given))
-
-    def rows(self) -> int:
-        """What a reader counts."""
-        return self.table.rows().count_rows() if self.form == "delta" else hive.seen(self.table.location).num_rows
 
 
 @pytest.fixture
