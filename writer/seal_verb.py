@@ -41,7 +41,7 @@ def seal(
 ) -> None:
     """Seal buckets: say in a manifest what each holds, once no more rows are expected on time (docs/BUCKETS.md).
 
-    Without BUCKET or --until, what is due by watermark or clock, as the driver does by itself. With one of them it is
+    Without BUCKET or --until, what is due by watermark or clock, as the driver does by itself. With one of them, on
     your word that the rows are there: what still comes is late. Without Spark; may run beside the writer.
 
     Exit codes: 0 sealed, or nothing to do, 1 a bucket could not be sealed, or nobody answers, 2 it cannot be so.
@@ -62,7 +62,7 @@ def seal(
         emit_whole(found.to_json())
     else:
         _show(found, console())
-    raise typer.Exit(1 if found.blocked else 0)
+    raise typer.Exit(1 if found.blocked or found.unanswered else 0)
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,7 @@ class Done:
     blocked: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
     dry_run: bool
+    unanswered: bool = False  # Kafka did not say what is due
 
     def to_json(self) -> dict[str, Any]:
         """Write it as JSON values."""
@@ -97,6 +98,7 @@ class Done:
 def done(name: str, config: "Config", wanted: Wanted, now: datetime) -> Done:
     """Close and seal what is asked for. Raises ConfigError, HeadraceError when there is no table, CommitFailed."""
     from writer.compacting import beside_seals, here
+    from writer.kafka import BrokerUnreachable
     from writer.sealer import Sealer
 
     sealer = Sealer(name, config)
@@ -108,11 +110,15 @@ def done(name: str, config: "Config", wanted: Wanted, now: datetime) -> Done:
     if chosen is not None and chosen not in standing.books.buckets:
         return _nothing(sealer, standing, chosen, dry_run=wanted.dry_run)
     notes: list[str] = []
+    unanswered = False
     until, reason = wanted.until, _COMMAND
     if chosen is not None:
         until = standing.books.buckets[chosen].end
     elif until is None:
-        until, reason = _due(sealer, config, now, notes, keep=not wanted.dry_run)
+        try:
+            until, reason = _due(sealer, config, now, keep=not wanted.dry_run)
+        except BrokerUnreachable as error:  # what is closed already can be sealed all the same
+            notes, unanswered = [f"nothing was closed: {error}"], True
     if until is not None and until > now:
         raise ConfigError(
             f"{until.isoformat()} has not come yet: every row until then would be late. Choose an earlier time"
@@ -122,24 +128,18 @@ def done(name: str, config: "Config", wanted: Wanted, now: datetime) -> Done:
     elif until is not None:
         sealer.close(standing, until, reason, now)
         standing = sealer.follow()
-    return _sealed(sealer, standing, wanted, chosen, notes, now)
+    return replace(_sealed(sealer, standing, wanted, chosen, notes, now), unanswered=unanswered)
 
 
-def _due(
-    sealer: "Sealer", config: "Config", now: datetime, notes: list[str], *, keep: bool
-) -> "tuple[datetime | None, Reason]":
-    """Return how far watermark or clock close by now, and which; notes what could not be asked."""
-    from writer.kafka import BrokerUnreachable, Cluster
+def _due(sealer: "Sealer", config: "Config", now: datetime, *, keep: bool) -> "tuple[datetime | None, Reason]":
+    """Return how far watermark or clock close by now, and which. Raises BrokerUnreachable."""
+    from writer.kafka import Cluster
     from writer.seal import Close
     from writer.sealing import Closer, Listener, numbers_now
 
     cluster = Cluster(config.kafka.bootstrap_servers, min(config.kafka.request_timeout, _KAFKA_WITHIN))
-    try:
-        numbers = numbers_now(sealer, cluster)
-        _, decision = Closer(Listener(cluster, sealer.settings.topics), lambda: numbers).decide(sealer, now, keep=keep)
-    except BrokerUnreachable as error:
-        notes.append(f"nothing was closed: {error}")
-        return None, _COMMAND
+    numbers = numbers_now(sealer, cluster)
+    _, decision = Closer(Listener(cluster, sealer.settings.topics), lambda: numbers).decide(sealer, now, keep=keep)
     return (decision.until, decision.reason) if isinstance(decision, Close) else (None, _COMMAND)
 
 
