@@ -19,7 +19,7 @@ from tests.looking import EVENT, NOW, WIDER, Schemas, config, event, value
 from writer.cli import compose
 from writer.errors import HeadraceError
 from writer.ledger.audit import audit
-from writer.ledger.letters import Selection
+from writer.ledger.letters import LettersGone, Selection
 from writer.ledger.replay import Replayed, Replaying
 from writer.registry import RegistryUnreachable
 from writer.tables.base import Overtaken, Replay
@@ -272,6 +272,14 @@ def test_a_letter_table_that_another_client_compacted_is_replayed_as_well(driver
     DeltaTable(driver.letters).optimize.compact()
     replayed(driver)
     check(driver, 49 + 7 + 28 + 4, 14 + 8)
+
+
+def test_a_file_of_letters_that_is_gone_is_a_sentence(driver):
+    driver.carry([log(mixed(0, 90))], {0: 90})
+    gone = min(Path(driver.letters).rglob("*.parquet"))
+    gone.unlink()
+    with pytest.raises(LettersGone, match=rf"{gone.name} is gone, and the table names it\. Restore it"):
+        replayed(driver)
 
 
 def test_without_tables_it_is_a_sentence(tmp_path):

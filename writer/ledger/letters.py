@@ -4,12 +4,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from writer.errors import HeadraceError
 from writer.ledger.deep import DataFile, inside
 from writer.rooms.columnar import open_file
 from writer.rooms.deadletters import DEAD_LETTERS
@@ -19,6 +21,10 @@ from writer.tables.base import Part
 
 _ROWS_AT_ONCE = 1_000
 _PLACE = ("_topic", "_incarnation", "_partition")
+
+
+class LettersGone(HeadraceError, FileNotFoundError):
+    """A file of letters is not there: somebody removed it, or a replay has written it anew since it was listed."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,7 @@ def read(
     for file in files:
         if not selection.reaches(file):
             continue
-        with open_file(store, file.path) as source:
+        with _opened(store, file) as source:
             opened = pq.ParquetFile(source)
             there = [name for name in columns or DEAD_LETTERS.names if name in opened.schema_arrow.names]
             for batch in opened.iter_batches(_ROWS_AT_ONCE, columns=there):
@@ -80,6 +86,16 @@ def read(
                     found = found.filter(pa.array(~among(found, part, spans)))
                 if found.num_rows:
                     yield found
+
+
+def _opened(store: Store, file: DataFile) -> Any:
+    try:
+        return open_file(store, file.path)
+    except FileNotFoundError as error:
+        raise LettersGone(
+            f"{store.location}/{file.path} is gone, and the table names it. Restore it; without it the letters that it "
+            "held are lost."
+        ) from error
 
 
 def as_read(letters: pa.Table) -> pa.Table:
