@@ -10,7 +10,7 @@ import pytest
 from tests import oracle
 from tests.writing import Site
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]
 
 

@@ -10,7 +10,7 @@ from deltalake import DeltaTable, Field
 from tests import oracle
 from tests.writing import Site
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]
 
 

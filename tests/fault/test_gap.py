@@ -15,7 +15,7 @@ from writer.cli import app
 from writer.tables.base import Gap, Part, Range
 from writer.tables.formats import delta_table
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]
 
 

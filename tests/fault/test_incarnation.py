@@ -9,7 +9,7 @@ import pytest
 from tests import oracle
 from tests.writing import Site
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]
 BY_INCARNATION = ("_incarnation, count(*), count(DISTINCT _offset)", "GROUP BY ALL ORDER BY 1")
 
