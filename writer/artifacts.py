@@ -22,6 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
+from writer.archive import unpack
 from writer.errors import ConfigError
 
 JAVA_MIN = 17  # what Spark 4 and Kafka 4 run on
@@ -39,13 +40,14 @@ class JavaMissing(ConfigError):
 
 @dataclass(frozen=True)
 class Module:
-    """One Maven module at one version. `classifier` asks for that tar.gz instead of the jar."""
+    """One Maven module at one version. `packed` asks for its tar.gz instead of the jar, `classifier` for which one."""
 
     organisation: str
     name: str
     version: str
     transitive: bool = False
     classifier: str | None = None
+    packed: bool = False
 
     def __str__(self) -> str:
         return f"{self.organisation}:{self.name}:{self.version}"
@@ -56,10 +58,10 @@ class Module:
             f"<dependency org={quoteattr(self.organisation)} name={quoteattr(self.name)} rev={quoteattr(self.version)}"
         )
         head += f' conf="default->default" transitive="{str(self.transitive).lower()}"'
-        if self.classifier is None:
+        if not self.packed:
             return head + "/>"
-        artifact = f"<artifact name={quoteattr(self.name)} m:classifier={quoteattr(self.classifier)}"
-        return f'{head}>{artifact} type="tar.gz" ext="tar.gz"/></dependency>'
+        which = "" if self.classifier is None else f" m:classifier={quoteattr(self.classifier)}"
+        return f'{head}><artifact name={quoteattr(self.name)}{which} type="tar.gz" ext="tar.gz"/></dependency>'
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ class Bundle:
     files: int  # fewer retrieved means that Ivy left something out
     megabytes: int  # to download, for the person who waits
     unpack: bool = False
+    keep: tuple[str, ...] = ()  # of an archive: only what lies below these folders of it; empty: everything
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}"
@@ -107,7 +110,7 @@ BUNDLES = {
         Bundle(
             "registry",
             "3.3.3",
-            (Module("io.apicurio", "apicurio-registry-app", "3.3.3", classifier="all"),),
+            (Module("io.apicurio", "apicurio-registry-app", "3.3.3", classifier="all", packed=True),),
             files=1,
             megabytes=159,
             unpack=True,
@@ -160,12 +163,24 @@ S3_BUNDLES = {
 
 
 def fetch(name: str, *, say: Callable[[str], None]) -> Path:
-    """Return the directory of a bundle, downloading it if this machine has never finished doing so.
+    """Return the directory of a bundle of the product, downloading it if this machine has never finished doing so.
 
     Safe to call from several processes at once and to kill at any moment: a bundle appears by one rename.
     `say` gets a sentence before anything slow. Raises ArtifactError, JavaMissing.
     """
-    bundle = (BUNDLES | BENCH_BUNDLES | S3_BUNDLES)[name]
+    return fetch_bundle((BUNDLES | BENCH_BUNDLES | S3_BUNDLES)[name], say=say)
+
+
+def fetch_bundle(bundle: Bundle, *, say: Callable[[str], None]) -> Path:
+    """Return the directory of any bundle, as `fetch` does."""
+    return made(bundle, lambda work, lock: retrieve(bundle, work, lock=lock), say=say)
+
+
+def made(bundle: Bundle, make: Callable[[Path, int], None], *, say: Callable[[str], None]) -> Path:
+    """Return the cache's directory of a bundle; `make` fills it, once, given an empty directory and the lock's file.
+
+    Raises ArtifactError, JavaMissing.
+    """
     home = cache_dir()
     done = home / f"{bundle.name}-{bundle.version}"
     if done.is_dir():
@@ -177,7 +192,7 @@ def fetch(name: str, *, say: Callable[[str], None]) -> Path:
         ) as fd:
             if not done.is_dir():
                 say(f"fetching {bundle} (about {bundle.megabytes} MB, once) into {home}")
-                _fetch(bundle, done, lock=fd)
+                _make(done, make, lock=fd)
     except (OSError, EOFError, tarfile.TarError) as error:
         raise ArtifactError(
             f"{bundle} could not be stored in {home} ({error}). "
@@ -266,13 +281,24 @@ def _lock(path: Path, *, waiting: Callable[[], None]) -> Iterator[int]:
         yield file.fileno()
 
 
-def _fetch(bundle: Bundle, done: Path, *, lock: int) -> None:
-    """Download, check, unpack, rename. The caller holds the lock."""
+def _make(done: Path, make: Callable[[Path, int], None], *, lock: int) -> None:
+    """Make a directory apart, and rename it. The caller holds the lock."""
     for stale in done.parent.glob(f".{done.name}-*"):  # of a fetch that was killed: nobody else holds the lock
         shutil.rmtree(stale, ignore_errors=True)
-    ivy_cache = done.parent / "ivy" / done.name  # survives a failure, so that the next try resumes
     work = Path(tempfile.mkdtemp(prefix=f".{done.name}-", dir=done.parent))
     try:
+        (work / "made").mkdir()
+        make(work / "made", lock)
+        (work / "made").rename(done)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def retrieve(bundle: Bundle, into: Path, *, lock: int) -> None:
+    """Download the files of a bundle into an empty directory, or what its archives hold. Raises ArtifactError."""
+    ivy_cache = cache_dir() / "ivy" / f"{bundle.name}-{bundle.version}"  # survives a failure: the next try resumes
+    with tempfile.TemporaryDirectory(prefix=f"{into.name}-", dir=into.parent) as temporary:
+        work = Path(temporary)
         (work / "files").mkdir()
         _ivy(bundle, work, ivy_cache, lock=lock)
         files = sorted((work / "files").iterdir())
@@ -281,27 +307,12 @@ def _fetch(bundle: Bundle, done: Path, *, lock: int) -> None:
                 f"{bundle} should be {bundle.files} files, the repository gave {len(files)}. "
                 f"Remove {ivy_cache} and check the mirror behind it."
             )
-        if bundle.unpack:
-            (work / "unpacked").mkdir()
-            for archive in files:
-                _unpack(archive, work / "unpacked")
-        (work / ("unpacked" if bundle.unpack else "files")).rename(done)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    shutil.rmtree(ivy_cache, ignore_errors=True)  # a second copy of what `done` holds
-
-
-def _unpack(archive: Path, into: Path) -> None:
-    """Unpack a tar of plain files. Raises TarError for a member that would land, or point, outside."""
-    with tarfile.open(archive) as tar:
-        if hasattr(tarfile, "data_filter"):
-            tar.extractall(into, filter="data")
-            return
-        for member in tar:  # Python before 3.11.4, such as Debian 12's, has no filters
-            inside = (into / member.name).resolve().is_relative_to(into.resolve())
-            if not inside or not (member.isfile() or member.isdir()):
-                raise tarfile.ExtractError(f"{archive.name} holds {member.name!r}, which is not a plain file inside it")
-            tar.extract(member, into)
+        for file in files:
+            if bundle.unpack:
+                unpack(file, into, bundle.keep)
+            else:
+                shutil.move(file, into)
+    shutil.rmtree(ivy_cache, ignore_errors=True)  # a second copy of what `into` holds
 
 
 def _ivy(bundle: Bundle, work: Path, ivy_cache: Path, *, lock: int) -> None:
@@ -316,6 +327,7 @@ def _ivy(bundle: Bundle, work: Path, ivy_cache: Path, *, lock: int) -> None:
         command += ["-settings", settings]
     command += ["-types", "jar", "bundle", "tar.gz"]  # without pom, sources and javadoc
     command += ["-retrieve", f"{work}/files/[artifact]-[revision](-[classifier]).[ext]"]
+    command += ["-symlink"] if bundle.unpack else []  # an archive that is unpacked need not be copied before
     try:
         # The child shares the lock: if this process is killed, the next one waits until Ivy has left its cache alone.
         out = subprocess.run(  # noqa: S603

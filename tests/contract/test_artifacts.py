@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from writer import artifacts
+from writer.archive import unpack
 
 
 @pytest.fixture
@@ -98,7 +99,7 @@ def test_an_archive_that_reaches_outside_is_refused(filters, member, tmp_path, m
         tar.addfile(info)
     (tmp_path / "into").mkdir()
     with pytest.raises(tarfile.TarError):
-        artifacts._unpack(tmp_path / "evil.tar.gz", tmp_path / "into")
+        unpack(tmp_path / "evil.tar.gz", tmp_path / "into")
     assert not (tmp_path / "outside").exists()
 
 

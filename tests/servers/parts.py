@@ -1,0 +1,147 @@
+"""The programs of the real engines, fetched and put together once, in the cache beside the product's own parts.
+
+python -m tests.servers.parts      # fetch and build all of them, and say how long each took
+"""
+
+import shutil
+import subprocess
+import time
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from writer import artifacts
+from writer.artifacts import Bundle, Module
+
+# The newest version of each on Maven Central that carries what is needed: see docs/ENGINES.md.
+TRINO = Bundle(
+    "trino",
+    "476",
+    (Module("io.trino", "trino-server", "476", packed=True),),
+    files=1,
+    megabytes=821,
+    unpack=True,
+    keep=("lib", "plugin/hive", "plugin/delta-lake"),
+)
+PRESTO = Bundle(
+    "presto",
+    "0.287",
+    (Module("com.facebook.presto", "presto-server", "0.287", packed=True),),
+    files=1,
+    megabytes=2076,
+    unpack=True,
+    keep=("lib", "plugin/hive-hadoop2", "plugin/delta"),
+)
+# Presto's own, 9.0, cannot read the class files of Java 17.
+_ASM = tuple(Module("org.ow2.asm", name, "9.7.1") for name in ("asm", "asm-analysis", "asm-tree", "asm-util"))
+PRESTO_ASM = Bundle("presto-asm", "9.7.1", _ASM, files=4, megabytes=1)
+DRUID = Bundle("druid", "33.0.0", (), files=0, megabytes=400)
+DRUID_SOURCE = Bundle(
+    "druid-source",
+    "33.0.0",
+    (Module("org.apache.druid", "distribution", "33.0.0", packed=True),),
+    files=1,
+    megabytes=49,
+    unpack=True,
+    keep=("extensions-core", "extensions-contrib/druid-deltalake-extensions"),
+)
+_DRUID_EXTENSIONS = {  # name → where its source lies; they are on Maven Central as source alone
+    "druid-multi-stage-query": "extensions-core/multi-stage-query",
+    "druid-s3-extensions": "extensions-core/s3-extensions",
+    "druid-parquet-extensions": "extensions-core/parquet-extensions",
+    "druid-deltalake-extensions": "extensions-contrib/druid-deltalake-extensions",
+}
+_AVRO = "extensions-core/avro-extensions/src/main/java"  # the Parquet extension needs a few classes of that one
+
+
+def trino() -> Path:
+    """Return Trino's home: `lib` and two plugins."""
+    return _only(artifacts.fetch_bundle(TRINO, say=_say))
+
+
+def presto() -> Path:
+    """Return Presto's home: `lib` and two plugins, able to run on Java 17."""
+
+    def make(work: Path, lock: int) -> None:
+        artifacts.retrieve(PRESTO, work, lock=lock)
+        asm = work / "asm"
+        asm.mkdir()
+        artifacts.retrieve(PRESTO_ASM, asm, lock=lock)
+        for old in sorted(work.rglob("asm*-9.0.jar")):
+            new = old.name.replace("9.0", "9.7.1")
+            shutil.copy(asm / new, old.with_name(new))
+            old.unlink()
+        shutil.rmtree(asm)
+
+    return _only(artifacts.made(PRESTO, make, say=_say))
+
+
+def druid() -> Path:
+    """Return Druid's home: `lib`, `extensions/<name>`, and `main`, the class that runs all roles in one JVM."""
+
+    def make(work: Path, lock: int) -> None:
+        jars = _druid_jars()
+        for name, modules in jars.items():
+            into = work / "lib" if name == "lib" else work / "extensions" / name
+            into.mkdir(parents=True)
+            artifacts.retrieve(Bundle(f"druid-{name}", "33.0.0", modules, len(modules), 0), into, lock=lock)
+        source = work / "source"
+        source.mkdir()
+        artifacts.retrieve(DRUID_SOURCE, source, lock=lock)
+        for name, folder in _DRUID_EXTENSIONS.items():
+            _build_extension(work, name, _only(source), folder)
+        _javac([str(Path(__file__).with_name("DruidOneJvm.java"))], work / "main", [])
+        shutil.rmtree(source)
+
+    return artifacts.made(DRUID, make, say=_say)
+
+
+def _druid_jars() -> dict[str, tuple[Module, ...]]:
+    found: dict[str, tuple[Module, ...]] = {}
+    name = ""
+    for line in Path(__file__).with_name("druid-33.0.0.txt").read_text().splitlines():
+        if line.startswith("["):
+            name = line.strip("[]")
+        elif ":" in line and not line.startswith("#"):
+            found[name] = (*found.get(name, ()), Module(*line.split(":")))
+    return found
+
+
+def _build_extension(home: Path, name: str, source: Path, folder: str) -> None:
+    """Compile an extension and put its jar beside the jars that it needs."""
+    to = home / "extensions" / name
+    to.mkdir(parents=True, exist_ok=True)
+    main, classes = source / folder / "src/main", home / "classes"
+    more = ["-sourcepath", str(source / _AVRO)] if name == "druid-parquet-extensions" else []
+    files = sorted(str(file) for file in (main / "java").rglob("*.java"))
+    _javac(files, classes, ["-cp", f"{home}/lib/*:{to}/*", *more])
+    with zipfile.ZipFile(to / f"{name}-33.0.0.jar", "w", zipfile.ZIP_DEFLATED) as jar:
+        for root in (classes, main / "resources"):
+            for file in sorted(file for file in root.rglob("*") if file.is_file()):
+                jar.write(file, file.relative_to(root))
+    shutil.rmtree(classes)
+
+
+def _javac(files: Sequence[str], into: Path, options: Sequence[str]) -> None:
+    """Compile with the compiler that is inside every Java runtime since 9, also where no `javac` is installed."""
+    command = [str(artifacts.java()), "-m", "jdk.compiler/com.sun.tools.javac.Main", "--release", "11"]
+    command += ["-nowarn", "-proc:none", "-Xlint:none", "-d", str(into), *options, *files]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, f"javac ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+
+
+def _only(directory: Path) -> Path:
+    """Return the one folder that an archive has at its top."""
+    (folder,) = directory.iterdir()
+    return folder
+
+
+def _say(sentence: str) -> None:
+    print(f"engines: {sentence}", flush=True)
+
+
+if __name__ == "__main__":
+    for engine in (trino, presto, druid):
+        began = time.monotonic()
+        home = engine()
+        print(f"engines: {engine.__name__} in {home}, {time.monotonic() - began:.0f} s", flush=True)

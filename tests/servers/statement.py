@@ -1,0 +1,65 @@
+"""Asking Trino and Presto over their statement protocol, which is one but for the names of its headers."""
+
+import json
+import time
+from dataclasses import dataclass
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+_BUSY = 503
+
+
+class QueryFailed(AssertionError):
+    """The engine refused a statement, or failed in it."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Rows as JSON values, and what the engine measured."""
+
+    rows: list[tuple[Any, ...]]
+    stats: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Coordinator:
+    """A coordinator of Trino or Presto. `flavour` names the headers: `Trino` or `Presto`."""
+
+    url: str
+    flavour: str
+
+    def ask(self, sql: str, *, seconds_max: float = 120) -> Answer:
+        """Run a statement to its end. Raises QueryFailed with the engine's own sentence."""
+        deadline = time.monotonic() + seconds_max
+        answer = self._call(f"{self.url}/v1/statement", sql.encode())
+        rows: list[tuple[Any, ...]] = []
+        while True:
+            if "error" in answer:
+                raise QueryFailed(f"{self.flavour}: {answer['error']['message']}\n  {sql}")
+            rows.extend(tuple(row) for row in answer.get("data", []))
+            if "nextUri" not in answer:
+                return Answer(rows, answer["stats"])
+            if time.monotonic() > deadline:
+                raise QueryFailed(f"{self.flavour}: no end after {seconds_max:g} s\n  {sql}")
+            answer = self._call(answer["nextUri"])
+
+    def answers(self, sql: str) -> bool:
+        """Tell whether a statement succeeds now: right after its start a coordinator has no worker yet."""
+        try:
+            self.ask(sql, seconds_max=20)
+        except (QueryFailed, OSError):
+            return False
+        return True
+
+    def _call(self, url: str, body: bytes | None = None) -> dict[str, Any]:
+        headers = {f"X-{self.flavour}-User": "headrace", "X-Requested-With": "headrace"}
+        while True:
+            try:
+                with urlopen(Request(url, body, headers), timeout=30) as response:
+                    found: dict[str, Any] = json.load(response)
+                    return found
+            except HTTPError as error:
+                if error.code != _BUSY:
+                    raise
+            time.sleep(0.05)
