@@ -43,7 +43,7 @@ class Druid:
 
     def ask(self, sql: str) -> list[tuple[Any, ...]]:
         """Run a query. Returns its rows."""
-        query = {"query": sql, "resultFormat": "array"}
+        query = {"query": sql, "resultFormat": "array", "context": {"useApproximateCountDistinct": False}}
         return [tuple(row) for row in _call(f"{self.broker}/druid/v2/sql", query)]
 
     def ingest(self, spec: Mapping[str, Any], *, seconds_max: float = 180) -> str:
@@ -118,7 +118,7 @@ def druid(directory: Path, s3: ObjectServer | None = None) -> Iterator[Druid]:
         directory / "conf",
         *("zk", "coordinator", "historical", "indexer", "broker"),
     ]
-    process = Process("druid", command, cwd=directory, log=directory / "druid.log")
+    process = Process("druid", command, cwd=directory, log=directory / "druid.log", env={"LC_ALL": "C.UTF-8"})
     found = Druid(f"http://{LOOPBACK}:{broker}", f"http://{LOOPBACK}:{coordinator}")
     try:
         process.launch()

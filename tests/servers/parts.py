@@ -114,7 +114,8 @@ def _build_extension(home: Path, name: str, source: Path, folder: str) -> None:
     main, classes = source / folder / "src/main", home / "classes"
     more = ["-sourcepath", str(source / _AVRO)] if name == "druid-parquet-extensions" else []
     files = sorted(str(file) for file in (main / "java").rglob("*.java"))
-    _javac(files, classes, ["-cp", f"{home}/lib/*:{to}/*", *more])
+    path = ":".join(str(jar) for folder in (home / "lib", to) for jar in sorted(folder.glob("*.jar")))
+    _javac(files, classes, ["-cp", path, *more])
     with zipfile.ZipFile(to / f"{name}-33.0.0.jar", "w", zipfile.ZIP_DEFLATED) as jar:
         for root in (classes, main / "resources"):
             for file in sorted(file for file in root.rglob("*") if file.is_file()):

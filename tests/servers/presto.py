@@ -44,7 +44,8 @@ def presto(directory: Path, s3: ObjectServer | None = None) -> Iterator[Coordina
         f"{home}/lib/*",
         "com.facebook.presto.server.PrestoServer",
     ]
-    process = Process("presto", command, cwd=directory, log=directory / "presto.log")
+    utf8 = {"LC_ALL": "C.UTF-8"}  # else it cannot open files whose names are not ASCII
+    process = Process("presto", command, cwd=directory, log=directory / "presto.log", env=utf8)
     coordinator = Coordinator(url, "Presto")
     try:
         process.launch()

@@ -40,7 +40,7 @@ def trino(directory: Path, lake: Path, s3: ObjectServer | None = None) -> Iterat
         f"{home}/lib/*",
         "io.trino.server.TrinoServer",
     ]
-    process = Process("trino", command, cwd=directory, log=directory / "trino.log")
+    process = Process("trino", command, cwd=directory, log=directory / "trino.log", env={"LC_ALL": "C.UTF-8"})
     coordinator = Coordinator(url, "Trino")
     try:
         process.launch()

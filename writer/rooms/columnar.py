@@ -189,7 +189,8 @@ def parquet_writer(
 def distinct_columns(rows: pa.Table) -> frozenset[str]:
     """Columns without fields below them whose first rows hardly ever repeat a value, such as ids and positions.
 
-    A dictionary of theirs would outgrow its page: it is built, given up, and had cost time and bytes.
+    A dictionary of theirs would outgrow its page: it is built, given up, and had cost time and bytes. Those that are
+    null throughout have none either: Presto cannot ask for nulls where a dictionary is empty.
     """
     sample = rows.slice(0, _SAMPLE_ROWS)
     found = (
@@ -197,7 +198,7 @@ def distinct_columns(rows: pa.Table) -> frozenset[str]:
         for field, column in zip(sample.schema, sample.columns, strict=True)
         if not pa.types.is_nested(field.type)
     )
-    return frozenset(name for name, distinct, valid in found if distinct > _DISTINCT_SHARE * valid)
+    return frozenset(name for name, distinct, valid in found if distinct > _DISTINCT_SHARE * valid or not valid)
 
 
 @lru_cache(maxsize=16)  # the same for every file of a task

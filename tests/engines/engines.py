@@ -1,0 +1,184 @@
+"""The engines, each with the tables of a lake as it is pointed at them, and its own words for what it is asked."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import duckdb
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from tests import oracle
+from tests.engines.ddl import hive_table
+from tests.engines.dialects import Dialect, Druid, DuckDB, Presto, Spark, Trino, TrinoHive
+from tests.engines.lake import Lake
+from tests.servers import druid as druid_server
+from tests.servers.objects import ObjectServer
+from tests.servers.presto import presto
+from tests.servers.statement import Coordinator
+from tests.servers.trino import trino
+from writer import artifacts
+from writer.tables.formats import OPENED
+
+BUCKETS = ["hour", "kind_bucket"]
+Ask = Callable[[str], list[tuple[Any, ...]]]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An engine that runs, and its words for each table: (format, place) → dialect."""
+
+    ask: Ask
+    tables: dict[tuple[str, str], Dialect]
+
+
+def columns(lake: Lake) -> pa.Schema:
+    """The table's columns, which are the same in both formats."""
+    return OPENED["parquet"](lake.location("parquet"), "parquet").snapshot().columns()
+
+
+@contextmanager
+def trino_engine(directory: Path, lake: Lake, s3: ObjectServer | None) -> Iterator[tuple[Engine, Coordinator]]:
+    with trino(directory, lake.root, s3) as server:
+        tables: dict[tuple[str, str], Dialect] = {}
+        for place, root in (("local", "local:///"), ("s3", f"{lake.bucket}/")):
+            if place == "s3" and s3 is None:
+                continue
+            register(server, f"delta_{place}", f"{root}delta")
+            tables["delta", place] = Trino(f"delta.lake.delta_{place}")
+            name = f"hive.lake.parquet_{place}"
+            server.ask(hive_table(name, columns(lake), BUCKETS, f"{root}parquet", timestamp="timestamp(6)"))
+            server.ask(f"CALL hive.system.sync_partition_metadata('lake', 'parquet_{place}', 'ADD')")
+            tables["parquet", place] = TrinoHive(name)
+        yield Engine(lambda sql: server.ask(sql).rows, tables), server
+
+
+def register(server: Coordinator, name: str, location: str) -> None:
+    """Make a Delta table known to Trino."""
+    server.ask(
+        "CALL delta.system.register_table(schema_name => 'lake',"
+        f" table_name => '{name}', table_location => '{location}')"
+    )
+
+
+@contextmanager
+def presto_engine(directory: Path, lake: Lake, s3: ObjectServer | None) -> Iterator[tuple[Engine, Coordinator]]:
+    with presto(directory, s3) as server:
+        tables: dict[tuple[str, str], Dialect] = {}
+        for place, root in (("local", f"file://{lake.root}"), ("s3", str(lake.bucket))):
+            if place == "local" or s3 is not None:
+                name = f"delta.lake.delta_{place}"  # its columns are those of the log, whatever is said here
+                server.ask(f"CREATE TABLE {name} (ignored int) WITH (external_location = '{root}/delta')")
+                tables["delta", place] = Presto(name)
+        name, location = "hive.lake.parquet_local", f"file://{lake.location('parquet')}"
+        server.ask(hive_table(name, columns(lake), BUCKETS, location, timestamp="timestamp"))
+        server.ask("CALL hive.system.sync_partition_metadata('lake', 'parquet_local', 'ADD')")
+        tables["parquet", "local"] = Presto(name)
+        yield Engine(lambda sql: server.ask(sql).rows, tables), server
+
+
+@contextmanager
+def duckdb_engine(lake: Lake) -> Iterator[Engine]:
+    """DuckDB over the files that the Delta log names, with the buckets that it gives them, and over the folders."""
+    connection = duckdb.connect()
+    table = DeltaTable(lake.location("delta"))
+    adds = pa.table(table.get_add_actions(flatten=True))
+    files = [f"{lake.location('delta')}/{unquote(path)}" for path in adds["path"].to_pylist()]
+    buckets = {name: adds[f"partition.{name}"] for name in BUCKETS}
+    connection.register("files", pa.table({"filename": files, **buckets}))
+    listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
+    connection.execute(
+        f"CREATE VIEW delta_local AS FROM read_parquet([{listed}], union_by_name = true, filename = true,"
+        " hive_partitioning = false) JOIN files USING (filename)"
+    )
+    read = f"read_parquet('{lake.location('parquet')}/*/*/*.parquet', hive_partitioning = true,"
+    tables: dict[tuple[str, str], Dialect] = {
+        ("delta", "local"): DuckDB("delta_local"),
+        ("parquet", "local"): DuckDB(f"{read} hive_types_autocast = false, union_by_name = true)"),
+    }
+    try:
+        yield Engine(lambda sql: connection.execute(sql).fetchall(), tables)
+    finally:
+        connection.close()
+
+
+@contextmanager
+def spark_engine(directory: Path, lake: Lake) -> Iterator[Engine]:
+    """Spark with Delta's own jars; it reads the folders of a Parquet table with the columns it is told."""
+    from pyspark.sql import SparkSession
+
+    jars = [str(jar) for jar in sorted(artifacts.fetch("delta-spark", say=print).glob("*.jar"))]
+    session = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.jars", ",".join(jars))
+        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+        .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.files.openCostInBytes", "0")  # small files share tasks
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.warehouse.dir", str(directory))
+        .config("spark.driver.extraJavaOptions", f"-XX:TieredStopAtLevel=1 -Dderby.system.home={directory}")
+        .getOrCreate()
+    )
+    try:
+        delta = f"delta.`{lake.location('delta')}`"
+        schema = session.table(delta).schema
+        session.read.schema(schema).parquet(lake.location("parquet")).createOrReplaceTempView("parquet_local")
+        tables: dict[tuple[str, str], Dialect] = {
+            ("delta", "local"): Spark(delta), ("parquet", "local"): Spark("parquet_local"),
+        }  # fmt: skip
+        yield Engine(lambda sql: [tuple(row) for row in session.sql(sql).collect()], tables)
+    finally:
+        session.stop()
+        os.environ.pop("PYSPARK_GATEWAY_PORT", None)
+
+
+@contextmanager
+def druid_engine(directory: Path, lake: Lake) -> Iterator[tuple[Engine, druid_server.Druid]]:
+    """Druid after a native batch of each table's files: those that the Delta log names, those in the folders."""
+    with druid_server.druid(directory) as server:
+        files = [str(lake.root / "delta" / path) for path in oracle.replay(lake.root / "delta").files]
+        inputs: dict[str, dict[str, Any]] = {
+            "delta": {"type": "local", "files": files},
+            "parquet": {"type": "local", "baseDir": lake.location("parquet"), "filter": "*.parquet"},
+        }
+        for source, found in inputs.items():
+            io = {"inputSource": found, "inputFormat": {"type": "parquet", "binaryAsString": False}}
+            server.ingest(ingestion(source, io, columns(lake)))
+            server.served(source)
+        tables: dict[tuple[str, str], Dialect] = {(source, "local"): Druid(source) for source in inputs}
+        yield Engine(server.ask, tables), server
+
+
+def ingestion(source: str, io: dict[str, Any], columns_: pa.Schema) -> dict[str, Any]:
+    """A native batch of a table: its event time is Druid's time column, the buckets are not in the files."""
+    dimensions = [dimension(f) for f in columns_ if f.name not in ("event_time", *BUCKETS)]
+    schema = {
+        "dataSource": source,
+        "timestampSpec": {"column": "event_time", "format": "millis"},
+        "dimensionsSpec": {"dimensions": dimensions},
+        "granularitySpec": {"segmentGranularity": "hour", "queryGranularity": "none", "rollup": False},
+    }
+    tuning = {"type": "index_parallel", "maxRowsInMemory": 20_000, "partitionsSpec": {"type": "dynamic"}}
+    spec = {"ioConfig": {"type": "index_parallel", **io}, "dataSchema": schema, "tuningConfig": tuning}
+    return {"type": "index_parallel", "spec": spec}
+
+
+def dimension(field: pa.Field) -> dict[str, str]:
+    """How Druid is told to keep a column. Left to itself it makes whole numbers of decimals."""
+    kind = field.type
+    if pa.types.is_integer(kind) or pa.types.is_temporal(kind):
+        name = "long"
+    elif pa.types.is_floating(kind):
+        name = "double"
+    elif pa.types.is_list(kind) and not pa.types.is_nested(kind.value_type):
+        name = "auto"
+    else:
+        name = "json" if pa.types.is_nested(kind) else "string"
+    return {"type": name, "name": field.name}
