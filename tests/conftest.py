@@ -1,7 +1,7 @@
 """Fixtures that start real servers.
 
 HEADRACE_TEST_SERVERS=containers takes broker and registry from a container daemon instead; HEADRACE_TEST_S3=minio takes
-MinIO for moto, as `make test-engines` does.
+MinIO for moto, as `make test-stores` does.
 """
 
 import os

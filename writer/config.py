@@ -28,6 +28,7 @@ _COPIED_MAX = 2**30  # bytes that S3 copies before its client gives the request 
 
 
 TableFormat = Literal["delta", "parquet"]
+Reader = Literal["trino", "presto", "druid", "spark", "duckdb"]
 
 
 class EventTime(Strict):
@@ -87,6 +88,10 @@ class Table(Strict):
         timedelta(days=7),
         description="how old a file that no commit names must be for `headrace vacuum` to remove it; what was staged "
         "half as long ago is not committed any more",
+    )
+    readers: tuple[Reader, ...] = Field(
+        ("trino", "presto", "druid", "spark", "duckdb"),
+        description="engines that read it; `validate` says what they will not be able to (docs/ENGINES.md)",
     )
     entropy_bits: int = Field(
         0, ge=0, le=16,

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from tests import oracle
 from tests.engines.ddl import hive_table
 from tests.engines.dialects import Dialect, Druid, DuckDB, Presto, Spark, Trino, TrinoHive
-from tests.engines.lake import Lake
+from tests.engines.lake import REWRITTEN, Lake
 from tests.servers import druid as druid_server
 from tests.servers.objects import ObjectServer
 from tests.servers.presto import presto
@@ -54,6 +54,8 @@ def trino_engine(directory: Path, lake: Lake, s3: ObjectServer | None) -> Iterat
             server.ask(hive_table(name, columns(lake), BUCKETS, f"{root}parquet", timestamp="timestamp(6)"))
             server.ask(f"CALL hive.system.sync_partition_metadata('lake', 'parquet_{place}', 'ADD')")
             tables["parquet", place] = TrinoHive(name)
+        register(server, REWRITTEN, f"local:///{REWRITTEN}")
+        tables[REWRITTEN, "local"] = Trino(f"delta.lake.{REWRITTEN}")
         yield Engine(lambda sql: server.ask(sql).rows, tables), server
 
 
@@ -69,11 +71,12 @@ def register(server: Coordinator, name: str, location: str) -> None:
 def presto_engine(directory: Path, lake: Lake, s3: ObjectServer | None) -> Iterator[tuple[Engine, Coordinator]]:
     with presto(directory, s3) as server:
         tables: dict[tuple[str, str], Dialect] = {}
-        for place, root in (("local", f"file://{lake.root}"), ("s3", str(lake.bucket))):
-            if place == "local" or s3 is not None:
-                name = f"delta.lake.delta_{place}"  # its columns are those of the log, whatever is said here
-                server.ask(f"CREATE TABLE {name} (ignored int) WITH (external_location = '{root}/delta')")
-                tables["delta", place] = Presto(name)
+        for name in ("delta", REWRITTEN):
+            location = f"file://{lake.location(name)}"
+            server.ask(f"CREATE TABLE delta.lake.{name} (ignored int) WITH (external_location = '{location}')")
+            tables[name, "local"] = Presto(f"delta.lake.{name}")
+        if s3 is not None:  # the file metastore takes no s3://; paths as names of tables are lower case
+            tables["delta", "s3"] = Presto(f'delta."$path$"."{lake.location("delta", s3=True)}"')
         name, location = "hive.lake.parquet_local", f"file://{lake.location('parquet')}"
         server.ask(hive_table(name, columns(lake), BUCKETS, location, timestamp="timestamp"))
         server.ask("CALL hive.system.sync_partition_metadata('lake', 'parquet_local', 'ADD')")
@@ -85,19 +88,20 @@ def presto_engine(directory: Path, lake: Lake, s3: ObjectServer | None) -> Itera
 def duckdb_engine(lake: Lake) -> Iterator[Engine]:
     """DuckDB over the files that the Delta log names, with the buckets that it gives them, and over the folders."""
     connection = duckdb.connect()
-    table = DeltaTable(lake.location("delta"))
-    adds = pa.table(table.get_add_actions(flatten=True))
-    files = [f"{lake.location('delta')}/{unquote(path)}" for path in adds["path"].to_pylist()]
-    buckets = {name: adds[f"partition.{name}"] for name in BUCKETS}
-    connection.register("files", pa.table({"filename": files, **buckets}))
-    listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
-    connection.execute(
-        f"CREATE VIEW delta_local AS FROM read_parquet([{listed}], union_by_name = true, filename = true,"
-        " hive_partitioning = false) JOIN files USING (filename)"
-    )
+    for name in ("delta", REWRITTEN):
+        adds = pa.table(DeltaTable(lake.location(name)).get_add_actions(flatten=True))
+        files = [f"{lake.location(name)}/{unquote(path)}" for path in adds["path"].to_pylist()]
+        buckets = {bucket: adds[f"partition.{bucket}"] for bucket in BUCKETS}
+        connection.register(f"{name}_files", pa.table({"filename": files, **buckets}))
+        listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
+        connection.execute(
+            f"CREATE VIEW {name} AS FROM read_parquet([{listed}], union_by_name = true, filename = true,"
+            f" hive_partitioning = false) JOIN {name}_files USING (filename)"
+        )
     read = f"read_parquet('{lake.location('parquet')}/*/*/*.parquet', hive_partitioning = true,"
     tables: dict[tuple[str, str], Dialect] = {
-        ("delta", "local"): DuckDB("delta_local"),
+        ("delta", "local"): DuckDB("delta"),
+        (REWRITTEN, "local"): DuckDB(REWRITTEN),
         ("parquet", "local"): DuckDB(f"{read} hive_types_autocast = false, union_by_name = true)"),
     }
     try:
@@ -132,6 +136,7 @@ def spark_engine(directory: Path, lake: Lake) -> Iterator[Engine]:
         session.read.schema(schema).parquet(lake.location("parquet")).createOrReplaceTempView("parquet_local")
         tables: dict[tuple[str, str], Dialect] = {
             ("delta", "local"): Spark(delta), ("parquet", "local"): Spark("parquet_local"),
+            (REWRITTEN, "local"): Spark(f"delta.`{lake.location(REWRITTEN)}`"),
         }  # fmt: skip
         yield Engine(lambda sql: [tuple(row) for row in session.sql(sql).collect()], tables)
     finally:
@@ -143,11 +148,14 @@ def spark_engine(directory: Path, lake: Lake) -> Iterator[Engine]:
 def druid_engine(directory: Path, lake: Lake) -> Iterator[tuple[Engine, druid_server.Druid]]:
     """Druid after a native batch of each table's files: those that the Delta log names, those in the folders."""
     with druid_server.druid(directory) as server:
-        files = [str(lake.root / "delta" / path) for path in oracle.replay(lake.root / "delta").files]
         inputs: dict[str, dict[str, Any]] = {
-            "delta": {"type": "local", "files": files},
-            "parquet": {"type": "local", "baseDir": lake.location("parquet"), "filter": "*.parquet"},
+            name: {
+                "type": "local",
+                "files": [str(lake.root / name / path) for path in oracle.replay(lake.root / name).files],
+            }
+            for name in ("delta", REWRITTEN)
         }
+        inputs["parquet"] = {"type": "local", "baseDir": lake.location("parquet"), "filter": "*.parquet"}
         for source, found in inputs.items():
             io = {"inputSource": found, "inputFormat": {"type": "parquet", "binaryAsString": False}}
             server.ingest(ingestion(source, io, columns(lake)))

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What `make test-engines` runs and PyPI does not carry, built or fetched once into the cache: MinIO by Go, s3rver by npm.
+# What `make test-stores` runs and PyPI does not carry, built or fetched once into the cache: MinIO by Go, s3rver by npm.
 set -euo pipefail
 
 cache=${HEADRACE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/headrace}
@@ -13,7 +13,7 @@ work=$(mktemp -d "$cache/.engines-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 
 if [ ! -x "$cache/minio-$minio/minio" ]; then
-  command -v go >/dev/null || fail "no Go is installed, which builds MinIO. Install Go 1.24 or newer, or leave test-engines to a machine that has it."
+  command -v go >/dev/null || fail "no Go is installed, which builds MinIO. Install Go 1.24 or newer, or leave test-stores to a machine that has it."
   echo "engines: building MinIO (about six minutes, once) into $cache/minio-$minio"
   # One package at a time: more need more than 1.5 GB of memory.
   GOFLAGS=-p=1 GOBIN="$work/minio" nice go install "github.com/minio/minio@$minio" >"$work/log" 2>&1 ||

@@ -1,18 +1,29 @@
 """The lake that the engines are asked about: the real writer fills it, in both formats, on a disk and in a bucket."""
 
+import shutil
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+from deltalake import DeltaTable
 
 from tests import oracle
 from tests.engines.events import WAVE, Produced, Row
 from tests.servers.objects import ObjectServer
 from tests.writing import Site, Writer
 from writer.config import S3
-from writer.tables.formats import OPENED
+from writer.rooms.columnar import BucketKey
+from writer.rooms.rewrite import Job, Source, rewrite
+from writer.tables.base import BucketFile, Rewrite
+from writer.tables.formats import OPENED, delta_table
 
 FORMATS = ("delta", "parquet")
+REWRITTEN = "rewritten"  # a copy of the Delta table, every bucket of it compacted, and rows deleted by another client
+DELETED = "id < 30"
 _BUCKET: dict[str, Any] = {
     "type": "composite",
     "parts": [{"type": "event_time", "width": "1 h"}, {"type": "field", "field": "kind"}],
@@ -31,6 +42,10 @@ class Lake:
         """Where a table lies."""
         return f"{self.bucket if s3 else self.root}/{format_}"
 
+    def rows_of(self, table: str) -> list[Row]:
+        """The rows that a table must show."""
+        return [row for row in self.rows if table != REWRITTEN or row["id"] >= 30]
+
 
 def write(site: Site, topic: Callable[..., str], s3: ObjectServer | None = None) -> Lake:
     """Fill tables of both formats from one topic: three waves, three hours, and a wider schema for the last wave."""
@@ -42,7 +57,9 @@ def write(site: Site, topic: Callable[..., str], s3: ObjectServer | None = None)
         site.overrides = {"s3": {"endpoint": s3.url}}
     for pipeline, location in places.items():
         table = {"location": location, "format": pipeline.partition("-")[0]}
-        site.pipeline(pipeline, [name], table=table, bucket=_BUCKET, commit={"max_delay": "1 s"})
+        site.pipeline(
+            pipeline, [name], table=table, bucket=_BUCKET, commit={"max_delay": "1 s"}, seal={"enabled": False}
+        )
     produced, writer = Produced(), None
     for wave in range(3):
         numbers = range(wave * WAVE, (wave + 1) * WAVE)
@@ -53,7 +70,31 @@ def write(site: Site, topic: Callable[..., str], s3: ObjectServer | None = None)
     writer.stop()
     for format_ in FORMATS:
         oracle.check(root / format_, format_, site.ends(name))
+    _rewrite(root)
     return Lake(root, bucket, produced.rows)
+
+
+def _rewrite(root: Path) -> None:
+    """Copy the Delta table, compact each bucket of the copy, and delete rows of it with delta-rs."""
+    copy = root / REWRITTEN
+    shutil.copytree(root / "delta", copy)
+    table = delta_table(str(copy), "delta")
+    snapshot = table.snapshot()
+    columns = pa.schema([field for field in snapshot.columns() if field.name not in ("hour", "kind_bucket")])
+    files: dict[BucketKey, list[BucketFile]] = defaultdict(list)
+    for file in table.bucket_files(snapshot):
+        files[file.bucket].append(file)
+    for bucket, found in files.items():
+        sources = tuple(Source(file.path, None) for file in found)
+        job = Job(
+            str(copy), bucket, ("hour", "kind_bucket"), columns, sources, target_file_size=2**24, budget=2**24,
+            time_field="event_time", time_unit="auto",
+        )  # fmt: skip
+        done = rewrite(job)
+        gone = [file for file in found if file.path in done.removed]
+        table.rewrite(table.snapshot(), Rewrite(uuid4().hex, gone, done.files))
+    assert len(table.bucket_files(table.snapshot())) == len(files), "one file a bucket"
+    DeltaTable(str(copy)).delete(DELETED)
 
 
 def _carried(writer: Writer, site: Site, topic: str, places: dict[str, str]) -> None:

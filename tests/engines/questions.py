@@ -43,8 +43,9 @@ def _plain(value: Any) -> Any:
 
 
 def _equal(found: Any, expected: Any) -> bool:
-    if isinstance(expected, float) or isinstance(found, float):
-        return found is not None and expected is not None and math.isclose(found, expected, rel_tol=1e-12)
+    numbers = isinstance(found, float | Decimal) and isinstance(expected, float | Decimal)
+    if numbers and float in (type(found), type(expected)):
+        return math.isclose(found, expected, rel_tol=1e-12)
     return bool(found == expected)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import product
 from typing import Any
 
 import pyarrow.compute as pc
@@ -13,7 +14,7 @@ from deltalake import DeltaTable
 from tests.conftest import Servers
 from tests.engines import engines, lake
 from tests.engines.engines import Engine
-from tests.engines.lake import FORMATS, Lake
+from tests.engines.lake import FORMATS, REWRITTEN, Lake
 from tests.engines.limits import LIMITS
 from tests.engines.questions import BOUNDED, QUESTIONS, Answer, boundary, same
 from tests.servers.druid import IngestFailed
@@ -82,8 +83,7 @@ def asked(running: Running, format_: str, place: str, rows: list[Any]) -> dict[s
     return answers
 
 
-@pytest.mark.parametrize("format_", FORMATS)
-@pytest.mark.parametrize("place", ["local", "s3"])
+@pytest.mark.parametrize(("format_", "place"), [*product(FORMATS, ["local", "s3"]), (REWRITTEN, "local")])
 def test_every_question_has_the_answer_that_the_events_have(
     running: Running, written: Lake, format_: str, place: str
 ) -> None:
@@ -91,7 +91,7 @@ def test_every_question_has_the_answer_that_the_events_have(
         assert (running.name, format_, place) in NOT_TRIED
         return
     wrong, mended = {}, []
-    for name, (found, expected) in asked(running, format_, place, written.rows).items():
+    for name, (found, expected) in asked(running, format_, place, written.rows_of(format_)).items():
         limited = any(limit.holds(running.name, format_, name) for limit in LIMITS)
         right = not isinstance(found, Exception) and same(found, expected)
         if not right and not limited:
@@ -126,6 +126,18 @@ def test_buckets_and_bounds_spare_files(running: Running) -> None:
         assert read("WHERE hour = '2026-11-20T06' AND kind_bucket = 'a/b'") == 50
         if running.name == "trino" and format_ == "delta":
             assert read("WHERE _partition = 0 AND _offset < 10") <= 300, "the log's bounds leave the first wave's files"
+
+
+def test_a_compacted_table_takes_fewer_splits_and_bytes(running: Running) -> None:
+    if running.name != "trino":
+        return
+    sql = "SELECT count(name), count(price) FROM {} WHERE id >= 30"
+    many, few = (
+        running.server.ask(sql.format(running.engine.tables[name, "local"].table)) for name in ("delta", REWRITTEN)
+    )
+    assert many.rows == few.rows == [(870, 870)]
+    assert few.stats["totalSplits"] < many.stats["totalSplits"]
+    assert few.stats["physicalInputBytes"] < many.stats["physicalInputBytes"]
 
 
 def test_druids_delta_input_takes_a_table_until_a_column_is_widened(running: Running, written: Lake) -> None:

@@ -85,7 +85,7 @@ class Druid:
         shown = f"SELECT count(*) FROM INFORMATION_SCHEMA.COLUMNS WHERE TABLE_NAME = '{source}'"
         deadline = time.monotonic() + seconds_max
         while True:
-            ((missing, total),) = self.ask(used)
+            missing, total = next(iter(self.ask(used)), (0, 0))  # over no segment there is no row
             if total and not missing and self.ask(shown) > [(1,)]:
                 return
             assert time.monotonic() < deadline, f"{missing} of {total} segments of {source} are not served"

@@ -73,7 +73,7 @@ def moto(directory: Path) -> Iterator[ObjectServer]:
 
 @contextmanager
 def minio(directory: Path) -> Iterator[ObjectServer]:
-    """Run MinIO, which checks signatures and keeps its objects on disk. `make test-engines` builds it."""
+    """Run MinIO, which checks signatures and keeps its objects on disk. `make test-stores` builds it."""
     binary = fetched("minio-v0.0.0-20260212201848-7aac2a2c5b7c", "minio")
     command = [str(binary), "server", "--address", f"127.0.0.1:{free_port()}", str(directory / "minio")]
     env = {**os.environ, "MINIO_ROOT_USER": KEY, "MINIO_ROOT_PASSWORD": SECRET, "MINIO_BROWSER": "off"}
@@ -93,10 +93,10 @@ def s3rver(directory: Path) -> Iterator[ObjectServer]:
 
 
 def fetched(bundle: str, name: str) -> Path:
-    """Return a program that `make test-engines` has fetched. Fails where it has not."""
+    """Return a program that `make test-stores` has fetched. Fails where it has not."""
     program = cache_dir() / bundle / name
     if not program.exists():
-        pytest.fail(f"{program} is not there: `make test-engines` fetches it.", pytrace=False)
+        pytest.fail(f"{program} is not there: `make test-stores` fetches it.", pytrace=False)
     return program
 
 

@@ -22,6 +22,7 @@ from writer.rooms.wire import Wire
 from writer.surface.finding import Finding, doubtful, failure, good, skipped, wrong
 from writer.surface.lines import short_type, visible
 from writer.surface.places import scratch
+from writer.surface.readers import readers
 from writer.surface.walk import Group, Walk, opened, without_tombstones
 from writer.surface.words import plural
 from writer.tables.base import CommitFailed
@@ -67,6 +68,7 @@ def pipeline(name: str, config: Config, reach: Reach, records: int, now: datetim
             yield skipped("columns", "the schemas are not known")
         else:
             yield from _schemas(walk.plan, settings)
+            yield readers(settings, walk.plan.columns)
     why = _no_sample(found, reach, walk, records)
     if why or walk is None or reach.cluster is None:
         yield from (skipped(check, why) for check in SAMPLED)

@@ -1,0 +1,46 @@
+"""What `validate` says of the engines that will read the table."""
+
+import pyarrow as pa
+import pytest
+
+from tests.looking import config
+from writer.surface.readers import readers
+
+COLUMNS = pa.schema([
+    ("at", pa.timestamp("us", "UTC")), ("ratio", pa.float32()), ("fee", pa.decimal128(9, 2)),
+    ("place", pa.struct([("city", pa.string())])),
+])  # fmt: skip
+
+
+def said(tmp_path, columns=COLUMNS, widen="in_place", **table):
+    pipeline = {"table": {"location": str(tmp_path / "lake"), **table}, "schemas": {"widen": widen}}
+    settings = config(tmp_path, **pipeline).pipelines["clicks"]
+    return readers(settings, columns)
+
+
+def test_each_reader_is_warned_of_for_the_columns_that_it_will_trip_over(tmp_path):
+    found = said(tmp_path)
+    assert found.status == "warning"
+    assert found.message.split("; ") == [
+        "trino, presto: a predicate fails over older files once a float column is double (ratio)",
+        "druid: its Delta input source fails once a decimal has more digits (fee)",
+        "presto: a query of a struct fails over older files once a field is added to it (place)",
+    ]
+    assert found.mend.startswith("Set schemas.widen to park, or set table.readers")
+
+
+@pytest.mark.parametrize(
+    ("more", "left"),
+    [
+        ({"widen": "park"}, ["presto: a query of a struct fails"]),
+        ({"format": "parquet"}, ["trino: a predicate fails"]),
+        ({"readers": ["trino"]}, ["trino: a predicate fails"]),
+        ({"readers": ["spark", "duckdb"]}, []),
+        ({"columns": pa.schema([("n", pa.int32())])}, []),
+    ],
+)
+def test_what_does_not_matter_is_not_said(tmp_path, more, left):
+    found = said(tmp_path, **more)
+    assert found.status == ("warning" if left else "ok")
+    assert found.message.count(" fails ") == len(left)
+    assert all(part in found.message for part in left)

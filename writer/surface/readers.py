@@ -1,0 +1,67 @@
+"""What `validate` knows of the engines that read the lake: which of the table's columns they will trip over.
+
+Each line was found by asking the real engines: docs/ENGINES.md, tests/engines.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from writer.config import Pipeline, Reader
+from writer.surface.finding import Finding, doubtful, good
+from writer.surface.words import plural
+
+_NAMED = 3  # columns in a sentence
+
+
+@dataclass(frozen=True)
+class _Trap:
+    """A kind of column, and what some readers cannot do once a schema has changed it."""
+
+    readers: dict[Reader, tuple[str, ...]]  # reader → formats
+    columns: Callable[[pa.DataType], bool]
+    widened: bool  # it takes a widened column; park keeps it away
+    said: str
+
+
+_TRAPS = (
+    _Trap(
+        {"trino": ("delta", "parquet"), "presto": ("delta",)}, pa.types.is_float32, widened=True,
+        said="a predicate fails over older files once a float column is double",
+    ),
+    _Trap(
+        {"druid": ("delta",)}, pa.types.is_decimal, widened=True,
+        said="its Delta input source fails once a decimal has more digits",
+    ),
+    _Trap(
+        {"presto": ("delta",)}, pa.types.is_struct, widened=False,
+        said="a query of a struct fails over older files once a field is added to it",
+    ),
+)  # fmt: skip
+
+
+def readers(pipeline: Pipeline, columns: pa.Schema) -> Finding:
+    """Tell which of the table's readers a change of its schemas may stop."""
+    said = list(_traps(pipeline, columns))
+    if not said:
+        return good("readers", f"{', '.join(pipeline.table.readers) or 'none'}: nothing that they cannot read")
+    mend = "Set table.readers to the engines that will read it; docs/ENGINES.md says what each can."
+    if any(trap.widened for trap, _ in said):
+        mend = "Set schemas.widen to park, or " + mend[0].lower() + mend[1:]
+    return doubtful("readers", "; ".join(text for _, text in said), mend)
+
+
+def _traps(pipeline: Pipeline, columns: pa.Schema) -> Iterator[tuple[_Trap, str]]:
+    table, widens = pipeline.table, pipeline.schemas.widen == "in_place"
+    for trap in _TRAPS:
+        names = [field.name for field in columns if trap.columns(field.type)]
+        hit = [reader for reader in table.readers if table.format in trap.readers.get(reader, ())]
+        if names and hit and (widens or not trap.widened):
+            yield trap, f"{', '.join(hit)}: {trap.said} ({_listed(names)})"
+
+
+def _listed(names: Iterable[str]) -> str:
+    found = list(names)
+    more = len(found) - _NAMED
+    return ", ".join(found[:_NAMED]) + (f" and {plural(more, 'column')} more" if more > 0 else "")
