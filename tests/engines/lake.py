@@ -2,7 +2,6 @@
 
 import shutil
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,9 +46,9 @@ class Lake:
         return [row for row in self.rows if table != REWRITTEN or row["id"] >= 30]
 
 
-def write(site: Site, topic: Callable[..., str], s3: ObjectServer | None = None) -> Lake:
+def write(site: Site, topic: str, s3: ObjectServer | None = None) -> Lake:
     """Fill tables of both formats from one topic: three waves, three hours, and a wider schema for the last wave."""
-    name, root = topic(2, prefix="engines"), site.root / "lake"
+    root = site.root / "lake"
     bucket = None if s3 is None else s3.bucket()
     places = {format_: f"{root}/{format_}" for format_ in FORMATS}
     if bucket is not None and s3 is not None:
@@ -58,18 +57,18 @@ def write(site: Site, topic: Callable[..., str], s3: ObjectServer | None = None)
     for pipeline, location in places.items():
         table = {"location": location, "format": pipeline.partition("-")[0]}
         site.pipeline(
-            pipeline, [name], table=table, bucket=_BUCKET, commit={"max_delay": "1 s"}, seal={"enabled": False}
+            pipeline, [topic], table=table, bucket=_BUCKET, commit={"max_delay": "1 s"}, seal={"enabled": False}
         )
     produced, writer = Produced(), None
     for wave in range(3):
         numbers = range(wave * WAVE, (wave + 1) * WAVE)
-        produced.send(site.bootstrap, site.registry_url, name, numbers, later=wave == 2)
+        produced.send(site.bootstrap, site.registry_url, topic, numbers, later=wave == 2)
         writer = writer or site.start()
-        _carried(writer, site, name, places)
+        _carried(writer, site, topic, places)
     assert writer is not None
     writer.stop()
     for format_ in FORMATS:
-        oracle.check(root / format_, format_, site.ends(name))
+        oracle.check(root / format_, format_, site.ends(topic))
     _rewrite(root)
     return Lake(root, bucket, produced.rows)
 

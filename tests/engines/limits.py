@@ -32,5 +32,6 @@ LIMITS = (
     Limit("druid", "one bucket by its values", _DRUID_BUCKETS, _ALL),
     Limit("druid", "decimals, one of them widened", "Decimals are texts", _ALL),
     Limit("druid", "bounds of big", "Decimals are texts", _ALL),
+    Limit("druid", "bounds of score", "NaN counts as greater than every number", _ALL),
     Limit("druid", "bounds of name", "Texts are ordered by UTF-16 units", _ALL),
 )

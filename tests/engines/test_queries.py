@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
 
 from tests.conftest import Servers
@@ -26,16 +27,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(1200)]
 
 @pytest.fixture(scope="session")
 def written(stack: Servers, s3: ObjectServer, tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    from confluent_kafka.admin import AdminClient, NewTopic
-
     admin = AdminClient({"bootstrap.servers": stack.broker.bootstrap})
-
-    def topic(partitions: int) -> str:
-        admin.create_topics([NewTopic("engines", partitions, 1)])["engines"].result(timeout=30)
-        return "engines"
-
+    admin.create_topics([NewTopic("engines", 2, 1)])["engines"].result(timeout=30)
     site = Site(tmp_path_factory.mktemp("engines"), stack.broker.bootstrap, stack.registry.url)
-    return lake.write(site, topic, s3)
+    return lake.write(site, "engines", s3)
 
 
 @dataclass(frozen=True)
