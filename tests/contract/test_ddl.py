@@ -1,0 +1,160 @@
+"""What engines are told of a table: its real columns, in their words. DuckDB executes its text here."""
+
+import json
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from tests.sealed import DAY, SealedLake
+from writer.engines import sql
+from writer.engines.described import Described, described
+from writer.engines.druid import bucket_task, interval_text
+from writer.engines.notes import notes
+from writer.engines.types import PRESTO, SPARK, TRINO
+from writer.errors import ConfigError
+from writer.stores.base import S3Settings
+from writer.surface.ddl import ddl, texts
+
+NESTED = pa.struct([("x", pa.int32()), ('od"d', pa.list_(pa.map_(pa.string(), pa.decimal128(38, 9))))])
+INTERVAL = (DAY, DAY)
+
+
+def table(form: str = "parquet", location: str = "/lake/clicks", **changes) -> Described:
+    columns = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("hour", pa.string())])
+    return Described(**{
+        "pipeline": "clicks", "location": location, "format": form, "columns": columns, "bucket_columns": ("hour",),
+        "time_field": "at", **changes,
+    })  # fmt: skip
+
+
+def test_types_have_their_names_at_any_depth():
+    assert TRINO.type(NESTED) == 'row("x" integer, "od""d" array(map(varchar, decimal(38,9))))'
+    assert SPARK.type(NESTED) == 'STRUCT<`x`: INT, `od"d`: ARRAY<MAP<STRING, DECIMAL(38,9)>>>'
+    assert [d.type(pa.timestamp("us", "UTC")) for d in (TRINO, PRESTO, SPARK)] == [
+        "timestamp(6)",
+        "timestamp",
+        "TIMESTAMP",
+    ]
+    with pytest.raises(ConfigError, match="has no name"):
+        TRINO.type(pa.duration("s"))
+
+
+def test_duckdb_runs_its_text_and_finds_every_row_with_its_bucket(tmp_path: Path):
+    lake = SealedLake(tmp_path, "parquet")
+    lake.add(5, 100)
+    lake.add(6, 3)
+    lake.table.grow([pa.field("extra", pa.int64())], lake.epoch)
+    known = described("clicks", lake.config, lake.table)
+    connection = duckdb.connect()
+    for statement in texts(known, "duckdb", name='odd "name"', location=None):
+        connection.execute(statement)
+    what = "hour, count(*), count(DISTINCT _offset), sum(price), max(attrs.x)"
+    asked = f'SELECT {what} FROM "odd ""name""" GROUP BY 1 ORDER BY 1'
+    found = connection.execute(asked).fetchall()
+    assert [(hour, rows, distinct) for hour, rows, distinct, *_ in found] == [
+        ("2026-11-20T05", 100, 100), ("2026-11-20T06", 3, 3),
+    ]  # fmt: skip
+
+
+def test_each_engine_is_told_the_place_as_it_names_it():
+    assert "local:///lake/clicks'" in texts(table("delta"), "trino", name=None, location=None)[-1]
+    assert "'local:///x'" in texts(table("delta"), "trino", name=None, location="local:///x")[-1]
+    assert "external_location = 'file:///lake/clicks'" in texts(table("delta"), "presto", name=None, location=None)[-1]
+    assert "'s3://b/k'" in texts(table("delta", "s3://b/k"), "presto", name=None, location=None)[-1]
+    assert "'s3a://b/k'" in texts(table("delta", "s3://b/k"), "spark", name=None, location=None)[-1]
+    first = texts(table("parquet"), "trino", name="h.s.t", location=None)[0]
+    assert first == "SET SESSION h.timestamp_precision = 'MICROSECONDS'"
+    with pytest.raises(ConfigError, match="leave --location out"):
+        texts(table(), "spark", name=None, location="x")
+    with pytest.raises(ConfigError, match=r"catalog\.schema\.table"):
+        texts(table(), "trino", name="clicks", location=None)
+
+
+@pytest.mark.parametrize("engine", ["trino", "presto", "spark"])
+def test_columns_of_the_bucket_come_last_also_where_the_table_grew(engine: str):
+    columns = pa.schema([("at", pa.timestamp("us", "UTC")), ("hour", pa.string()), ("extra", pa.int64())])
+    (made,) = (s for s in texts(table(columns=columns), engine, name=None, location=None) if "CREATE TABLE" in s)
+    assert made.index("at") < made.index("extra") < made.index("hour")
+
+
+def test_duckdb_reaches_a_store_that_is_not_aws():
+    s3 = S3Settings("http://127.0.0.1:9000", "eu-central-1", path_style=True)
+    said = "; ".join(sql.duckdb(table("parquet", "s3://b/it's", s3=s3), "t"))
+    assert "ENDPOINT '127.0.0.1:9000', USE_SSL false, REGION 'eu-central-1', URL_STYLE 'path'" in said
+    assert "'s3://b/it''s/*/*.parquet'" in said
+
+
+def test_druid_is_told_objects_of_s3_by_their_exact_names():
+    s3 = S3Settings("http://127.0.0.1:9000", "eu-central-1", path_style=True)
+    task = bucket_task(
+        table("delta", "s3://b/k", s3=s3), ["hour=a%2Fb/x.parquet"], INTERVAL, datasource="d", task_id="t",
+        input_source={"properties": {"accessKeyId": {"type": "environment", "variable": "KEY"}}}, spec={},
+    )  # fmt: skip
+    source = task["spec"]["ioConfig"]["inputSource"]
+    assert source["objects"] == [{"bucket": "b", "path": "k/hour=a%2Fb/x.parquet"}]
+    assert source["endpointConfig"] == {"url": "http://127.0.0.1:9000", "signingRegion": "eu-central-1"}
+    assert source["properties"]["accessKeyId"]["variable"] == "KEY"
+    assert interval_text(INTERVAL) == "2026-11-20T00:00:00.000Z/2026-11-20T00:00:00.000Z"
+
+
+@pytest.mark.parametrize(
+    ("kind", "unit", "expected"),
+    [
+        (pa.timestamp("us", "UTC"), "auto", "millis"), (pa.date32(), "auto", "millis"),
+        (pa.string(), "logical", "auto"),
+        (pa.int64(), "us", "micro"), (pa.int64(), "s", "posix"), (pa.int32(), "ms", "millis"),
+        (pa.int64(), "ns", "nano"),
+        (pa.float64(), "auto", "posix"),
+    ],
+)  # fmt: skip
+def test_druid_is_told_how_the_event_time_is_meant(kind: pa.DataType, unit: str, expected: str):
+    columns = pa.schema([("meta", pa.struct([("at", kind)])), ("hour", pa.string())])
+    spec = texts(table(columns=columns, time_field="meta.at", time_unit=unit), "druid", name=None, location=None)
+    schema, io = spec["spec"]["dataSchema"], spec["spec"]["ioConfig"]
+    assert schema["timestampSpec"] == {"column": "__headrace_time", "format": expected}
+    assert io["inputFormat"]["flattenSpec"]["fields"][-1]["expr"] == "$.meta.at"
+
+
+def test_a_unit_that_nobody_knows_yet_is_asked_for():
+    columns = pa.schema([("at", pa.int64()), ("hour", pa.string())])
+    with pytest.raises(ConfigError, match=r"set pipelines\.clicks\.event_time\.unit"):
+        texts(table(columns=columns), "druid", name=None, location=None)
+    with pytest.raises(ConfigError, match="is no column"):
+        texts(table(time_field="nope"), "druid", name=None, location=None)
+
+
+def test_notes_say_what_an_engine_reads_otherwise():
+    columns = pa.schema(
+        [("at", pa.timestamp("us", "UTC")), ("price", pa.decimal128(9, 2)), ("tags", pa.list_(pa.int32()))]
+    )
+    said = " ".join(notes(table("delta", columns=columns), "druid"))
+    assert "price become doubles" in said
+    assert "tags become JSON or arrays" in said
+    assert "Presto cuts timestamps to milliseconds." in notes(table(), "presto")
+
+
+def test_without_a_table_there_are_no_columns_to_tell(tmp_path: Path):
+    lake = SealedLake(tmp_path)
+    elsewhere = lake.config.model_copy(update={"pipelines": {"clicks": lake.settings.model_copy(
+        update={"table": lake.settings.table.model_copy(update={"location": str(tmp_path / "none")})}
+    )}})  # fmt: skip
+    with pytest.raises(ConfigError, match="does not exist yet"):
+        ddl(elsewhere, "clicks", "spark", name=None, location=None, as_json=False)
+
+
+def test_statements_are_printed_whole_with_notes_as_comments(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    lake = SealedLake(tmp_path)
+    assert ddl(lake.config, "clicks", "trino", name=None, location=None, as_json=False) == 0
+    *_, made, registered = capsys.readouterr().out.strip().splitlines()
+    assert made == "CREATE SCHEMA IF NOT EXISTS delta.lake;"
+    assert registered.startswith("CALL delta.system.register_table(")
+    ddl(lake.config, "clicks", "druid", name="other", location=None, as_json=False)
+    said = capsys.readouterr()
+    assert json.loads(said.out)["spec"]["dataSchema"]["dataSource"] == "other"
+    assert said.err.startswith("# Druid loads")
+    ddl(lake.config, "clicks", "spark", name=None, location=None, as_json=True)
+    assert json.loads(capsys.readouterr().out)["statements"][0].startswith(
+        "CREATE TABLE IF NOT EXISTS clicks USING delta"
+    )

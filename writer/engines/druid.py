@@ -1,0 +1,132 @@
+"""What Druid is told to ingest: native batch tasks (`index_parallel`), which every Druid has without an extension.
+
+A task replaces its intervals: segments of a newer task hide those of an older one, whole. So a bucket that is ingested
+again is there once. (docs/adr/0019-hooks-and-their-outbox.md)
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from writer.engines.described import Described, laid_over, time_type
+from writer.errors import ConfigError
+from writer.stores.location import on_s3
+
+_TIME = "__headrace_time"  # the event time where it is nested, brought to the top
+_UNITS = {"s": "posix", "ms": "millis", "us": "micro", "ns": "nano"}
+_DIMENSIONS = ((pa.types.is_integer, "long"), (pa.types.is_float32, "float"), (pa.types.is_float64, "double"),
+               (pa.types.is_decimal, "double"), (pa.types.is_temporal, "long"), (pa.types.is_string, "string"),
+               (pa.types.is_binary, "string"))  # fmt: skip
+Json = dict[str, Any]
+Interval = tuple[datetime, datetime]
+
+
+def bucket_task(
+    table: Described,
+    files: Sequence[str],
+    interval: Interval,
+    *,
+    datasource: str,
+    task_id: str,
+    input_source: Mapping[str, Any],
+    spec: Mapping[str, Any],
+) -> Json:
+    """Return the task that puts these files in the place of all that Druid has of the interval.
+
+    `input_source`, `spec`: laid over what is made here. Raises ConfigError.
+    """
+    span = interval_text(interval)
+    source = laid_over(_files(table, files), input_source)
+    granularity = {"type": "arbitrary", "queryGranularity": "none", "rollup": False, "intervals": [span]}
+    return {
+        "type": "index_parallel", "id": task_id,
+        "spec": laid_over(_spec(table, datasource, source, {"type": "parquet"}, granularity), spec),
+    }  # fmt: skip
+
+
+def table_task(table: Described, *, datasource: str, segment: str) -> Json:
+    """Return the task that ingests the whole table in place of all that Druid has of its intervals."""
+    granularity = {"type": "uniform", "segmentGranularity": segment, "queryGranularity": "none", "rollup": False}
+    if table.format == "delta":
+        source: Json = {"type": "delta", "tablePath": table.location}
+        return {"type": "index_parallel", "spec": _spec(table, datasource, source, None, granularity)}
+    if on_s3(table.location):
+        source = {"type": "s3", "prefixes": [f"{table.location}/"], "objectGlob": "**.parquet", **_endpoint(table)}
+    else:
+        source = {"type": "local", "baseDir": table.location, "filter": "*.parquet"}
+    return {"type": "index_parallel", "spec": _spec(table, datasource, source, {"type": "parquet"}, granularity)}
+
+
+def interval_text(interval: Interval) -> str:
+    """Write an interval as Druid does."""
+    return "/".join(at.isoformat(timespec="milliseconds").replace("+00:00", "Z") for at in interval)
+
+
+def _files(table: Described, paths: Sequence[str]) -> Json:
+    """Name the files one by one: nothing else at the location is read."""
+    if not on_s3(table.location):
+        return {"type": "local", "files": [f"{table.location}/{path}" for path in paths]}
+    bucket, _, prefix = table.location.removeprefix("s3://").partition("/")
+    objects = [{"bucket": bucket, "path": f"{prefix}/{path}"} for path in paths]  # not `uris`: they are decoded
+    return {"type": "s3", "objects": objects, **_endpoint(table)}
+
+
+def _endpoint(table: Described) -> Json:
+    """Say where S3 is when it is not AWS. Credentials are Druid's own."""
+    if table.s3.endpoint is None:
+        return {}
+    return {
+        "endpointConfig": {"url": table.s3.endpoint, "signingRegion": table.s3.region or "us-east-1"},
+        "clientConfig": {"enablePathStyleAccess": bool(table.s3.path_style), "disableChunkedEncoding": True},
+    }  # fmt: skip
+
+
+def _spec(table: Described, datasource: str, source: Json, form: Json | None, granularity: Json) -> Json:
+    nested = "." in table.time_field
+    if form is not None and nested:  # with a flattenSpec, only what it names is read
+        roots = [{"type": "root", "name": column.name} for column in table.data]
+        path = "$." + ".".join(f"['{part}']" if not part.isidentifier() else part for part in _steps(table))
+        fields = [*roots, {"type": "path", "name": _TIME, "expr": path}]
+        form = {**form, "flattenSpec": {"useFieldDiscovery": False, "fields": fields}}
+    time = {"column": _TIME if nested else table.time_field, "format": _time_format(table)}
+    reading: Json = {} if form is None else {"inputFormat": form}
+    return {
+        "dataSchema": {
+            "dataSource": datasource, "timestampSpec": time,
+            "dimensionsSpec": {"dimensions": _dimensions(table)}, "granularitySpec": granularity,
+        },
+        "ioConfig": {"type": "index_parallel", "inputSource": source, **reading, "appendToExisting": False},
+        "tuningConfig": {"type": "index_parallel", "partitionsSpec": {"type": "dynamic"}},
+    }  # fmt: skip
+
+
+def _steps(table: Described) -> list[str]:
+    return table.time_field.split(".")
+
+
+def _dimensions(table: Described) -> list[Json]:
+    """Give every column of the files its type, so that none is guessed from the first rows."""
+    found = []
+    for column in table.data:
+        if column.name != table.time_field:
+            kind = next((name for is_kind, name in _DIMENSIONS if is_kind(column.type)), "auto")
+            found.append({"type": kind, "name": column.name})
+    return found
+
+
+def _time_format(table: Described) -> str:
+    kind = time_type(table)
+    where = f"pipelines.{table.pipeline}.event_time"
+    if kind is None:
+        raise ConfigError(f"{where}.field {table.time_field!r} is no column of the table at {table.location}")
+    if pa.types.is_temporal(kind):
+        return "millis"  # Druid's Parquet reader gives every timestamp so
+    if pa.types.is_string(kind):
+        return "auto"
+    if pa.types.is_floating(kind):
+        return "posix"
+    if table.time_unit not in _UNITS:
+        raise ConfigError(f"the unit of {table.time_field!r} is not known before the first commit; set {where}.unit")
+    return _UNITS[table.time_unit]

@@ -1,0 +1,72 @@
+"""What somebody should know before an engine reads a table: what its catalog must say, and what it reads otherwise."""
+
+from collections.abc import Iterator
+from typing import Literal
+
+import pyarrow as pa
+
+from writer.engines.described import Described
+from writer.stores.location import on_s3
+
+Engine = Literal["trino", "presto", "druid", "spark", "duckdb"]
+
+
+def notes(table: Described, engine: Engine) -> list[str]:
+    """Return the notes for a table, each a sentence. What was tried is in docs/ENGINES.md."""
+    return [*_catalog(table, engine), *_reading(table, engine)]
+
+
+def _catalog(table: Described, engine: Engine) -> Iterator[str]:
+    local = not on_s3(table.location)
+    match engine:
+        case "trino":
+            if table.format == "delta":
+                yield "The catalog is of connector delta_lake, with delta.register-table-procedure.enabled=true."
+            else:
+                yield (
+                    "The catalog is of connector hive, with hive.parquet.use-column-names=true. New folders become "
+                    "partitions when sync_partition_metadata is called: a hook of type trino does it after each seal."
+                )
+            if local:
+                yield (
+                    "Trino names local files below local.location of its catalog; this text takes it to be /. "
+                    "Say --location otherwise, such as local:///clicks."
+                )
+        case "presto":
+            if table.format == "delta":
+                yield "The catalog is of connector delta; the column dummy is not read, the columns come from the log."
+            else:
+                yield (
+                    "The catalog is of connector hive-hadoop2, with hive.parquet.use-column-names=true. New folders "
+                    "become partitions when sync_partition_metadata is called: a hook of type presto does it after "
+                    "each seal."
+                )
+        case "spark":
+            if table.format == "delta":
+                yield "The session has Delta's extension and catalog (io.delta:delta-spark)."
+            if not local:
+                yield "The session has S3A (org.apache.hadoop:hadoop-aws)."
+        case "duckdb":
+            if table.format == "delta":
+                yield "INSTALL fetches DuckDB's extension delta once."
+        case "druid":
+            loads = ["druid-deltalake-extensions"] if table.format == "delta" else ["druid-parquet-extensions"]
+            loads += [] if local else ["druid-s3-extensions"]
+            yield f"Druid loads {' and '.join(loads)}."
+            yield "A hook of type druid ingests each bucket when it is sealed; this task ingests the whole table once."
+
+
+def _reading(table: Described, engine: Engine) -> Iterator[str]:
+    kinds = [column.type for column in table.columns]
+    if engine == "presto" and any(map(pa.types.is_timestamp, kinds)):
+        yield "Presto cuts timestamps to milliseconds."
+    if engine == "druid":
+        yield "Druid cuts timestamps to milliseconds, and keeps all but the event time as numbers of them."
+        for is_kind, said in (
+            (pa.types.is_decimal, "doubles: lay other dimensions over in `spec` to keep them exact"),
+            (pa.types.is_nested, "JSON or arrays (type auto)"),
+            (pa.types.is_binary, "text in base64"),
+        ):
+            names = [column.name for column in table.data if is_kind(column.type)]
+            if names:
+                yield f"In Druid {', '.join(names)} become {said}."

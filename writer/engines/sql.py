@@ -1,0 +1,117 @@
+"""Statements that make a table known to Trino, Presto, Spark and DuckDB."""
+
+from dataclasses import dataclass
+
+from writer.engines.described import Described
+from writer.engines.types import PRESTO, SPARK, TRINO, Dialect
+from writer.stores.location import on_s3
+
+
+@dataclass(frozen=True)
+class Name:
+    """A table as Trino and Presto name it."""
+
+    catalog: str
+    schema: str
+    table: str
+
+    @classmethod
+    def of(cls, text: str) -> "Name":
+        """Read catalog.schema.table."""
+        catalog, schema, table = text.split(".")
+        return cls(catalog, schema, table)
+
+    def __str__(self) -> str:
+        return f"{self.catalog}.{self.schema}.{self.table}"
+
+
+def literal(text: str) -> str:
+    """Write a text as SQL does."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def trino_location(location: str) -> str:
+    """Name a location as Trino does: a path below `local.location` of its catalog, here taken to be `/`."""
+    return location if "://" in location else f"local://{location}"
+
+
+def presto_location(location: str) -> str:
+    """Name a location as Presto does."""
+    return location if "://" in location else f"file://{location}"
+
+
+def create_schema(name: Name) -> str:
+    """Make the schema, if there is none."""
+    return f"CREATE SCHEMA IF NOT EXISTS {name.catalog}.{name.schema}"
+
+
+def register(name: Name, table: Described, engine: str, location: str | None = None) -> str:
+    """Make the table known, where it is not yet. `location`: as the engine names it."""
+    if engine == "trino" and table.format == "delta":
+        at = literal(location or trino_location(table.location))
+        return (
+            f"CALL {name.catalog}.system.register_table(schema_name => {literal(name.schema)}, "
+            f"table_name => {literal(name.table)}, table_location => {at})"
+        )
+    if engine == "presto" and table.format == "delta":  # columns come from the log; one must be named all the same
+        at = literal(location or presto_location(table.location))
+        return f"CREATE TABLE {name} (dummy integer) WITH (external_location = {at})"
+    dialect, named = (TRINO, trino_location) if engine == "trino" else (PRESTO, presto_location)
+    columns = ",\n  ".join(f"{dialect.name(c.name)} {dialect.type(c.type)}" for c in table.ordered)
+    parts = ", ".join(literal(column.lower()) for column in table.bucket_columns)
+    at = literal(location or named(table.location))
+    return (
+        f"CREATE TABLE {name} (\n  {columns}\n) WITH (\n  external_location = {at},\n"
+        f"  format = 'PARQUET',\n  partitioned_by = ARRAY[{parts}]\n)"
+    )
+
+
+def add_column(name: Name, column: str, kind: str, dialect: Dialect) -> str:
+    """Add a column that the table has by now."""
+    return f"ALTER TABLE {name} ADD COLUMN {dialect.name(column)} {kind}"
+
+
+def sync_partitions(name: Name) -> str:
+    """Let folders be partitions: new ones come, those that are gone go."""
+    call = f"CALL {name.catalog}.system.sync_partition_metadata"
+    return f"{call}({literal(name.schema)}, {literal(name.table)}, 'FULL')"
+
+
+def analyze(name: Name) -> str:
+    """Gather statistics."""
+    return f"ANALYZE {name}"
+
+
+def spark(table: Described, name: str) -> list[str]:
+    """Make the table known to Spark's catalog."""
+    location = literal(table.location.replace("s3://", "s3a://", 1))
+    if table.format == "delta":
+        return [f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {location}"]
+    columns = ",\n  ".join(f"{SPARK.name(c.name)} {SPARK.type(c.type)}" for c in table.ordered)
+    parts = ", ".join(SPARK.name(column) for column in table.bucket_columns)
+    body = f"(\n  {columns}\n) USING parquet\nPARTITIONED BY ({parts})\nLOCATION {location}"
+    return [f"CREATE TABLE IF NOT EXISTS {name} {body}", f"MSCK REPAIR TABLE {name}"]
+
+
+def duckdb(table: Described, name: str) -> list[str]:
+    """Make the table a view in DuckDB."""
+    setup = ["INSTALL httpfs", "LOAD httpfs", *_secret(table)] if on_s3(table.location) else []
+    if table.format == "delta":
+        setup += ["INSTALL delta", "LOAD delta"]
+        rows = f"delta_scan({literal(table.location)})"
+    else:
+        folders = "/".join(["*"] * len(table.bucket_columns))
+        options = "hive_partitioning = true, hive_types_autocast = false, union_by_name = true"
+        rows = f"read_parquet({literal(f'{table.location}/{folders}/*.parquet')},\n  {options})"
+    return [*setup, f"CREATE OR REPLACE VIEW {TRINO.name(name)} AS SELECT * FROM {rows}"]  # noqa: S608 - quoted
+
+
+def _secret(table: Described) -> list[str]:
+    s3 = table.s3
+    options = ["TYPE s3", "PROVIDER credential_chain"]
+    if s3.endpoint:
+        scheme, _, address = s3.endpoint.partition("://")
+        options += [f"ENDPOINT {literal(address)}", f"USE_SSL {str(scheme == 'https').lower()}"]
+    options += [f"REGION {literal(s3.region)}"] if s3.region else []
+    options += ["URL_STYLE 'path'"] if s3.path_style else []
+    return ["INSTALL aws", "LOAD aws", f"CREATE OR REPLACE SECRET lake ({', '.join(options)})"]

@@ -1,0 +1,68 @@
+"""Names of Arrow's types in the engines' own words, for columns that an engine is told rather than reads."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from writer.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How an engine writes types and names."""
+
+    plain: dict[pa.DataType, str]
+    timestamp: str
+    decimal: str  # with {p} and {s}
+    array: str  # with {0}
+    map: str  # with {0} and {1}
+    struct: str  # with {0}: its members
+    member: str  # with {0}, its name, and {1}
+    quote: str
+
+    def name(self, name: str) -> str:
+        """Write a name so that nothing in it means anything."""
+        return f"{self.quote}{name.replace(self.quote, self.quote * 2)}{self.quote}"
+
+    def type(self, kind: pa.DataType) -> str:
+        """Write a type. Raises ConfigError for one that no table of ours has."""
+        if pa.types.is_timestamp(kind):
+            return self.timestamp
+        if pa.types.is_decimal(kind):
+            return self.decimal.format(p=kind.precision, s=kind.scale)
+        if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            return self.array.format(self.type(kind.value_type))
+        if pa.types.is_map(kind):
+            return self.map.format(self.type(kind.key_type), self.type(kind.item_type))
+        if pa.types.is_struct(kind):
+            members = (self.member.format(self.name(part.name), self.type(part.type)) for part in kind)
+            return self.struct.format(", ".join(members))
+        if kind not in self.plain:
+            raise ConfigError(f"a column of type {kind} has no name in this engine; headrace writes no such column")
+        return self.plain[kind]
+
+
+def _plain(**names: str) -> dict[pa.DataType, str]:
+    arrow: dict[str, Callable[[], pa.DataType]] = {
+        "boolean": pa.bool_, "byte": pa.int8, "short": pa.int16, "integer": pa.int32, "long": pa.int64,
+        "float": pa.float32, "double": pa.float64, "string": pa.string, "binary": pa.binary, "date": pa.date32,
+    }  # fmt: skip
+    return {make(): names[name] for name, make in arrow.items()}
+
+
+_SQL = _plain(
+    boolean="boolean", byte="tinyint", short="smallint", integer="integer", long="bigint", float="real",
+    double="double", string="varchar", binary="varbinary", date="date",
+)  # fmt: skip
+TRINO = Dialect(
+    _SQL, "timestamp(6)", "decimal({p},{s})", "array({0})", "map({0}, {1})", "row({0})", "{0} {1}", quote='"'
+)
+PRESTO = Dialect(_SQL, "timestamp", "decimal({p},{s})", "array({0})", "map({0}, {1})", "row({0})", "{0} {1}", quote='"')
+SPARK = Dialect(
+    _plain(
+        boolean="BOOLEAN", byte="TINYINT", short="SMALLINT", integer="INT", long="BIGINT", float="FLOAT",
+        double="DOUBLE", string="STRING", binary="BINARY", date="DATE",
+    ),
+    "TIMESTAMP", "DECIMAL({p},{s})", "ARRAY<{0}>", "MAP<{0}, {1}>", "STRUCT<{0}>", "{0}: {1}", quote="`",
+)  # fmt: skip

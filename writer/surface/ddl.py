@@ -1,0 +1,72 @@
+"""`headrace ddl`: what an engine must be told to read a pipeline's table, with its real columns."""
+
+import json
+import sys
+from datetime import timedelta
+from typing import Any
+
+from writer.config import Config
+from writer.engines import sql
+from writer.engines.described import Described, described
+from writer.engines.druid import table_task
+from writer.engines.notes import Engine, notes
+from writer.errors import ConfigError
+from writer.surface.lines import emit_whole
+from writer.tables.formats import main_table
+
+_CATALOGS = {"delta": "delta", "parquet": "hive"}  # table.format → what a catalog of it is commonly called
+_SCHEMA = "lake"
+_HOUR = timedelta(hours=1)
+
+
+def ddl(config: Config, pipeline: str, engine: Engine, *, name: str | None, location: str | None, as_json: bool) -> int:
+    """Print the texts. Notes are comments, or go to standard error where the text is JSON."""
+    table = main_table(pipeline, config)
+    if not table.exists():
+        raise ConfigError(
+            f"the table at {config.pipelines[pipeline].table.location} does not exist yet, so its columns are not "
+            "known. Start the pipeline once (`headrace run --once`)."
+        )
+    known = described(pipeline, config, table)
+    told = notes(known, engine)
+    found = texts(known, engine, name=name, location=location, segment=_segment(config, pipeline))
+    if as_json:
+        key = "spec" if engine == "druid" else "statements"
+        emit_whole({"pipeline": pipeline, "engine": engine, key: found, "notes": told})
+    elif engine == "druid":
+        print(*(f"# {note}" for note in told), sep="\n", file=sys.stderr)  # noqa: T201 - JSON has no comments
+        print(json.dumps(found, indent=2))  # noqa: T201 - the output of the verb
+    else:
+        print(*(f"-- {note}" for note in told), sep="\n")  # noqa: T201
+        print(*(f"{statement};" for statement in found), sep="\n")  # noqa: T201
+    return 0
+
+
+def texts(
+    table: Described, engine: Engine, *, name: str | None, location: str | None, segment: str = "hour"
+) -> list[str] | dict[str, Any]:
+    """Return the statements, in order; for Druid the specification of a task. Raises ConfigError."""
+    short = table.pipeline.replace("-", "_")
+    if location is not None and engine not in ("trino", "presto"):
+        raise ConfigError(f"{engine} names the location as headrace does; leave --location out")
+    match engine:
+        case "druid":
+            return table_task(table, datasource=name or table.pipeline, segment=segment)
+        case "spark":
+            return sql.spark(table, name or short)
+        case "duckdb":
+            return sql.duckdb(table, name or short)
+    try:
+        full = sql.Name.of(name or f"{_CATALOGS[table.format]}.{_SCHEMA}.{short}")
+    except ValueError as error:
+        raise ConfigError(f"--table {name!r} is no catalog.schema.table; write it as delta.lake.clicks") from error
+    statements = [sql.create_schema(full), sql.register(full, table, engine, location)]
+    if table.format == "parquet":
+        exact = [f"SET SESSION {full.catalog}.timestamp_precision = 'MICROSECONDS'"] if engine == "trino" else []
+        statements = [*exact, *statements, sql.sync_partitions(full)]
+    return statements
+
+
+def _segment(config: Config, pipeline: str) -> str:
+    """Name a granularity of segments that is not much finer than the buckets."""
+    return "hour" if config.pipelines[pipeline].bucket.get("width", _HOUR) <= _HOUR else "day"
