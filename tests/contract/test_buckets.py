@@ -1,0 +1,143 @@
+"""What `buckets`, `wait` and `hooks` say of a lake: from the lake alone, as a person and as a scheduler ask it."""
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from tests.sealed import SealedLake
+from tests.servers.scripted import Reply, scripted
+from writer.cli import compose
+
+
+@pytest.fixture(params=["delta", "parquet"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> SealedLake:
+    """Hours 3 sealed, 4 reopened, 5 closed, 6 and 7 open."""
+    made = SealedLake(tmp_path, request.param)
+    for hour, rows in ((3, 40), (4, 12), (5, 10), (6, 3)):
+        made.add(hour, rows)
+    made.seal(3)
+    made.seal(4)
+    made.add(4, 7, minute=20)
+    made.close(5)
+    made.add(7, 5)
+    return made
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., Result]:
+    """Run a verb on the lake below; hooks as given."""
+
+    def call(verb: str, *arguments: str, form: str = "delta", hooks: Any = ()) -> Result:
+        table = {"location": str(tmp_path / "lake" / "clicks"), "format": form}
+        clicks = {"topics": ["clicks"], "table": table, "event_time": {"field": "at"}, "hooks": list(hooks)}
+        config = {
+            "kafka": {"bootstrap_servers": "127.0.0.1:1"}, "registry": {"url": "http://127.0.0.1:1"},
+            "checkpoints": str(tmp_path / "checkpoints"), "pipelines": {"clicks": clicks},
+        }  # fmt: skip
+        path = tmp_path / "headrace.yaml"
+        path.write_text(yaml.safe_dump(config))
+        return CliRunner().invoke(compose(), [*verb.split(), str(path), *arguments], catch_exceptions=False)
+
+    return call
+
+
+def test_each_bucket_is_in_its_state_with_what_it_holds(lake: SealedLake, run: Callable[..., Result]):
+    form = lake.settings.table.format
+    found = json.loads(run("buckets", "--json", form=form).stdout)["pipelines"]["clicks"]
+    told = [(b["bucket"][0][-2:], b["state"], b["rows"], b["files"], b["late"], b["version"]) for b in found["buckets"]]
+    assert told == [
+        ("03", "sealed", 40, 1, 0, 1), ("04", "reopened", 19, 2, 7, 1), ("05", "closed", 10, 1, 0, None),
+        ("06", "open", 3, 1, 0, None), ("07", "open", 5, 1, 0, None),
+    ]  # fmt: skip
+    assert found["closed_until"] == "2026-11-20T06:00:00.000Z"
+    assert found["watermark"] == {"instant": "2026-11-20T06:55:00.004Z", "held_by": "clicks/0"}
+    some = json.loads(run("buckets", "--json", "--state", "open", "--since", "2026-11-20T07:00Z", form=form).stdout)
+    assert [b["bucket"] for b in some["pipelines"]["clicks"]["buckets"]] == [["2026-11-20T07"]]
+    shown = run("buckets", form=form).stdout
+    assert "2026-11-20T04  reopened    19" in shown
+    assert "1 closed, 2 open, 1 reopened, 1 sealed" in shown
+    assert "held back by clicks/0; closed until: 2026-11-20 06:00:00 UTC" in shown
+
+
+def test_looking_changes_nothing(lake: SealedLake, run: Callable[..., Result]):
+    form, root = lake.settings.table.format, Path(lake.table.location)
+    before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+    for verb in (["buckets"], ["wait", "--sealed", "2026-11-20T06", "--timeout", "100 ms"]):
+        run(*verb, form=form)
+    assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("bucket", "version", "why"),
+    [
+        ("2026-11-20T05", "1", "closed: it is about to be sealed"),
+        ("2026-11-20T06", "1", "07:00:00 UTC; it stands at 2026-11-20 06:55:00 UTC, held back by clicks/0"),
+        ("2026-11-20T22", "1", "open: no row of it came yet; it is closed when the watermark"),
+        ("2026-11-20T04", "2", "reopened: rows came after it was sealed; it is sealed again after"),
+        ("2026-11-20T03", "2", "sealed: its newest version is 1"),
+    ],
+)  # fmt: skip
+def test_who_waited_in_vain_is_told_why(
+    lake: SealedLake, run: Callable[..., Result], bucket: str, version: str, why: str
+):
+    arguments = ["--sealed", bucket, "--version", version, "--timeout", "50 ms"]
+    found = run("wait", *arguments, form=lake.settings.table.format)
+    assert found.exit_code == 1
+    assert why in found.stdout.replace("\n", " ")
+    told = json.loads(run("wait", *arguments, "--json", form=lake.settings.table.format).stdout)
+    assert told["manifest"] is None
+    assert why in f"{told['state']}: {told['why']}"
+
+
+def test_who_waits_goes_on_the_moment_the_bucket_is_sealed(lake: SealedLake, run: Callable[..., Result]):
+    form = lake.settings.table.format
+    at_once = run("wait", "--sealed", "2026-11-20T03:00Z", form=form)
+    assert (at_once.exit_code, "40 rows in 1 file" in at_once.stdout) == (0, True)
+    timer = threading.Timer(0.3, lambda: lake.seal(5))
+    timer.start()
+    try:
+        found = run("wait", "--sealed", "hour=2026-11-20T05", "--timeout", "30 s", "--json", form=form)
+    finally:
+        timer.join()
+    told = json.loads(found.stdout)
+    assert (found.exit_code, told["state"], told["manifest"]["rows"]) == (0, "sealed", 10)
+
+
+def test_a_closed_bucket_that_never_had_a_row_is_complete(lake: SealedLake, run: Callable[..., Result]):
+    found = run("wait", "--sealed", "2026-11-20T01", "--timeout", "1 s", form=lake.settings.table.format)
+    assert found.exit_code == 0
+    assert "complete, and empty" in found.stdout
+
+
+def test_hooks_are_listed_run_and_skipped_by_hand(tmp_path: Path, run: Callable[..., Result]):
+    lake = SealedLake(tmp_path)
+    for hour in (3, 4):
+        lake.add(hour, 10)
+        lake.seal(hour)
+    with scripted(lambda _: Reply(500, b"not today")) as server:
+        hooks = [{"type": "webhook", "url": f"{server.url}/hidden", "start": "earliest", "timeout": "2 s"}]
+        failed = run("hooks run", hooks=hooks)
+        assert (failed.exit_code, len(server.asked)) == (1, 2)
+        assert "0 delivered, 2 waiting" in failed.stdout
+        assert "500: not today" in failed.stdout
+        assert "hidden" not in failed.stdout
+        gone = run("hooks skip", "--hook", "webhook", "--bucket", "2026-11-20T03", hooks=hooks)
+        assert (gone.exit_code, "not told of 2026-11-20T03 version 1" in gone.stdout) == (0, True)
+        assert run("hooks skip", "--hook", "webhook", "--bucket", "2026-11-20T03", hooks=hooks).exit_code == 1
+        server.answer = lambda _: Reply(200)
+        assert run("hooks run", hooks=hooks).exit_code == 0
+        told = json.loads(run("hooks list", "--json", hooks=hooks).stdout)["pipelines"]["clicks"][0]
+        assert (told["delivered"], told["skipped"], told["waiting"]) == (1, 1, [])
+        assert run("hooks run", "--bucket", "2026-11-20T03", "--hook", "webhook", hooks=hooks).exit_code == 0
+        assert server.asked[-1].json()["bucket"] == ["2026-11-20T03"]
+
+
+def test_a_pipeline_without_hooks_says_so(tmp_path: Path, run: Callable[..., Result]):
+    SealedLake(tmp_path)
+    assert "clicks has no hooks (pipelines.clicks.hooks)" in run("hooks list").stdout

@@ -1,0 +1,277 @@
+"""`headrace buckets` and `headrace wait`: how the buckets are, and when one is complete. From the lake alone."""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.text import Text
+
+import bucketers
+from writer.config import Config
+from writer.errors import ConfigError
+from writer.manifest import Manifest
+from writer.rooms.columnar import BucketKey
+from writer.seal import Blocked, Resting, is_closed
+from writer.sealer import Sealer
+from writer.stores.location import on_s3
+from writer.surface.lines import Column, Sheet, emit_whole, hanging, sentence
+from writer.surface.naming import bucket_of, name_of
+from writer.surface.words import instant, iso, plural, span
+from writer.tables.base import BucketFile, Part
+from writer.units import show_duration, show_size
+from writer.watermark import watermark
+
+State = Literal["open", "closed", "sealed", "reopened"]
+_READ_AT_ONCE = 16  # manifests
+_LOOK_EVERY_S, _LOOK_EVERY_ON_S3_S = 1.0, 5.0
+_STYLES = {"open": "cyan", "closed": "yellow", "sealed": "green", "reopened": "magenta"}
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket that has rows, as it is now."""
+
+    key: BucketKey
+    start: datetime | None
+    end: datetime | None
+    state: State
+    rows: int | None  # None: another client wrote a file and does not say
+    files: int
+    bytes: int
+    late: int  # rows that came after it was closed, since it began
+    manifest: Manifest | None  # the newest
+    why: str  # it is not sealed, or not again
+
+
+class Look:
+    """The buckets of one pipeline at one moment. Changes nothing."""
+
+    def __init__(self, name: str, config: Config, now: datetime) -> None:
+        """Look. Raises ConfigError where there is no table yet, CommitFailed, OSError."""
+        self.sealer = Sealer(name, config)
+        self.bucketer = bucketers.build(config.pipelines[name].bucket)
+        if not self.sealer.table.exists():
+            raise ConfigError(
+                f"the table at {self.sealer.table.location} does not exist yet. Start the pipeline (`headrace run`)."
+            )
+        self.again(now)
+
+    def again(self, now: datetime) -> None:
+        """Look once more. Raises CommitFailed, OSError."""
+        self.now, self.standing = now, self.sealer.follow(keep=False)
+        snapshot = self.standing.snapshot
+        numbers = {topic: len(ids) for topic, ids in snapshot.incarnations().items()}
+        parts = self.sealer.parts(self.standing, numbers, frozenset())
+        self.watermark = watermark(parts, self.sealer.policy.out_of_orderness)
+
+    def buckets(self, since: datetime | None) -> list[Bucket]:
+        """Return the buckets that end after an instant, the earliest first; those that go by no time come last."""
+        files: dict[BucketKey, list[BucketFile]] = {}
+        for file in self.sealer.table.bucket_files(self.standing.snapshot):
+            files.setdefault(file.bucket, []).append(file)
+        spans = {key: bucketers.interval(self.bucketer, key) for key in files}
+        chosen = [key for key in files if since is None or (span_ := spans[key]) is None or span_[1] > since]
+        never = {b.bucket for b in self.standing.books.buckets.values() if not b.sealed}
+        sealed = [key for key in chosen if key not in never]
+        with ThreadPoolExecutor(_READ_AT_ONCE) as threads:
+            manifests = dict(zip(sealed, threads.map(self.sealer.manifests.newest, sealed), strict=True))
+        found = [self._bucket(key, files[key], spans[key], manifests.get(key)) for key in chosen]
+        last = datetime.max.replace(tzinfo=UTC)
+        return sorted(found, key=lambda b: (b.start or last, tuple(map(str, b.key))))
+
+    def why_not(self, key: BucketKey, version: int) -> tuple[str, str]:
+        """Return the state of a bucket, and why it is not sealed in this version yet."""
+        one = self.standing.books.buckets.get(key)
+        span_ = bucketers.interval(self.bucketer, key)
+        closed = span_ is not None and is_closed(span_[1], self.standing.closed_until)
+        if one is not None:
+            state = "reopened" if one.sealed else "closed" if closed else "open"
+            return state, self._why(key, span_[1] if span_ else None)
+        newest = self.sealer.manifests.newest(key)
+        if newest is not None:
+            return "sealed", f"its newest version is {newest.version}, and nothing changed since; {version} is awaited"
+        return (
+            ("empty", "")
+            if closed
+            else ("open", f"no row of it came yet; {self._holding(span_[1] if span_ else None)}")
+        )
+
+    def _bucket(
+        self, key: BucketKey, files: Sequence[BucketFile], span_: tuple[datetime, datetime] | None,
+        manifest: Manifest | None,
+    ) -> Bucket:  # fmt: skip
+        one = self.standing.books.buckets.get(key)
+        rows = None if any(file.rows is None for file in files) else sum(file.rows or 0 for file in files)
+        start, end = span_ or (None, None)
+        state: State = "sealed" if one is None and manifest else "reopened" if manifest else (
+            "closed" if end is not None and is_closed(end, self.standing.closed_until) else "open"
+        )  # fmt: skip
+        late = (manifest.late if manifest else 0) + (one.late if one else 0)
+        why = "" if state in ("sealed", "open") else self._why(key, end)
+        return Bucket(key, start, end, state, rows, len(files), sum(file.bytes for file in files), late, manifest, why)
+
+    def _why(self, key: BucketKey, end: datetime | None) -> str:
+        for state in self.sealer.due(self.standing, self.now):
+            if state.bucket != key:
+                continue
+            match state:
+                case Blocked(why=why):
+                    return why
+                case Resting(due=due):
+                    return f"rows came after it was sealed; it is sealed again after {instant(due)}"
+                case _:
+                    return "it is about to be sealed, by a running driver or `headrace seal`"
+        return self._holding(end)
+
+    def _holding(self, end: datetime | None) -> str:
+        """Say what the closing of an open bucket waits for."""
+        if end is None:
+            return "it goes by no time, so nothing closes it"
+        if not self.sealer.settings.seal.enabled:
+            return "sealing is switched off (seal.enabled)"
+        until = end + self.sealer.policy.allowed_lateness
+        mark = self.watermark
+        if mark.instant is None:
+            held = f": {_part(mark.held_by)} has no row yet" if mark.held_by else ""
+            return f"it is closed when the watermark reaches {instant(until)}; there is none yet{held}"
+        if mark.instant >= until:
+            return "it is about to be closed, by a running driver or `headrace seal`"
+        held = f", held back by {_part(mark.held_by)}" if mark.held_by else ""
+        return (
+            f"it is closed when the watermark reaches {instant(until)}; it stands at {instant(mark.instant)}{held}, "
+            f"{span((until - mark.instant).total_seconds())} short"
+        )
+
+
+def listed(
+    config: Config, names: Sequence[str], *, state: State | None, since: datetime | None, as_json: bool, out: Console
+) -> int:
+    """Show the buckets of the pipelines."""
+    now = datetime.now(UTC)
+    looks = {name: Look(name, config, now) for name in names}
+    found = {name: [b for b in look.buckets(since) if state in (None, b.state)] for name, look in looks.items()}
+    if as_json:
+        emit_whole(
+            {"at": iso(now), "pipelines": {name: _document(look, found[name]) for name, look in looks.items()}}
+        )  # fmt: skip
+        return 0
+    for name, look in looks.items():
+        if len(names) > 1:
+            sentence(out, name, "bold")
+        _show(look, found[name], out)
+    return 0
+
+
+def wait(config: Config, name: str, text: str, *, version: int, within: timedelta, as_json: bool, out: Console) -> int:
+    """Block until a bucket is sealed in this version or a newer one. Returns 1 when the time is over.
+
+    A bucket that is closed and never had a row is complete as well: it is not sealed, for there is nothing to seal.
+    """
+    look = Look(name, config, datetime.now(UTC))
+    key = bucket_of(text, look.bucketer)
+    deadline = time.monotonic() + within.total_seconds()
+    pause_s = _LOOK_EVERY_ON_S3_S if on_s3(look.sealer.table.location) else _LOOK_EVERY_S
+    while True:
+        manifest = look.sealer.manifests.newest(key)
+        if manifest is not None and manifest.version >= version:
+            return _arrived(manifest, as_json=as_json, out=out)
+        state, why = look.why_not(key, version)
+        if state == "empty" and version == 1:
+            return _empty(name, key, as_json=as_json, out=out)
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            break
+        time.sleep(min(pause_s, left_s))
+        look.again(datetime.now(UTC))
+    if as_json:
+        told = {"pipeline": name, "bucket": list(key), "state": state, "why": why, "watermark": _mark(look)}
+        emit_whole({**told, "manifest": None})
+    else:
+        wanted = f"version {version} of {name_of(key)}" if version > 1 else name_of(key)
+        sentence(out, f"{wanted} is not sealed after {show_duration(within)}; it is {state}: {why}")
+    return 1
+
+
+def _arrived(manifest: Manifest, *, as_json: bool, out: Console) -> int:
+    if as_json:
+        bucket = list(manifest.bucket)
+        emit_whole({"pipeline": manifest.pipeline, "bucket": bucket, "state": "sealed", "manifest": manifest.to_json()})
+    else:
+        late = f", {manifest.late:,} of them late" if manifest.late else ""
+        gap = "; records that Kafka lost may be missing" if manifest.with_gap else ""
+        sentence(
+            out, f"{name_of(manifest.bucket)} is sealed: version {manifest.version} at {instant(manifest.sealed_at)}, "
+            f"{plural(manifest.rows, 'row')}{late} in {plural(manifest.files, 'file')}{gap}",
+        )  # fmt: skip
+    return 0
+
+
+def _empty(name: str, key: BucketKey, *, as_json: bool, out: Console) -> int:
+    if as_json:
+        emit_whole({"pipeline": name, "bucket": list(key), "state": "empty", "manifest": None})
+    else:
+        sentence(out, f"{name_of(key)} is complete, and empty: it is closed, and no row of it came")
+    return 0
+
+
+def _show(look: Look, found: Sequence[Bucket], out: Console) -> None:
+    titles = ("rows", "files", "size", "late", "version")
+    right = [Column(title, right=True) for title in titles]
+    sheet = Sheet(out, [Column("bucket", width_max=60), Column("state"), *right, Column("sealed at")])
+    if found:
+        sheet.add([_row(bucket) for bucket in found])
+    counts = Counter(bucket.state for bucket in found)
+    sentence(out, ", ".join(f"{n:,} {state}" for state, n in sorted(counts.items())) or "no bucket has rows")
+    for bucket in found:
+        if bucket.why:
+            hanging(out, f"{name_of(bucket.key)}: ", bucket.why, "yellow")
+    mark, closed = look.watermark, look.standing.closed_until
+    held = f", held back by {_part(mark.held_by)}" if mark.held_by else ""
+    stands = "none yet" if mark.instant is None else instant(mark.instant)
+    sentence(out, f"watermark: {stands}{held}; closed until: {'never yet' if closed is None else instant(closed)}")
+
+
+def _row(bucket: Bucket) -> list[str | Text]:
+    manifest = bucket.manifest
+    return [
+        name_of(bucket.key), Text(bucket.state, _STYLES[bucket.state]),
+        "?" if bucket.rows is None else f"{bucket.rows:,}", f"{bucket.files:,}", show_size(bucket.bytes),
+        f"{bucket.late:,}" if bucket.late else "", str(manifest.version) if manifest else "",
+        instant(manifest.sealed_at) if manifest else "",
+    ]  # fmt: skip
+
+
+def _document(look: Look, found: Sequence[Bucket]) -> dict[str, Any]:
+    closed = look.standing.closed_until
+    return {
+        "watermark": _mark(look), "closed_until": None if closed is None else iso(closed),
+        "buckets": [
+            {
+                "bucket": list(b.key), "start": None if b.start is None else iso(b.start),
+                "end": None if b.end is None else iso(b.end), "state": b.state, "rows": b.rows, "files": b.files,
+                "bytes": b.bytes, "late": b.late, "version": b.manifest.version if b.manifest else None,
+                "sealed_at": iso(b.manifest.sealed_at) if b.manifest else None, "why": b.why or None,
+            }
+            for b in found
+        ],
+    }  # fmt: skip
+
+
+def _mark(look: Look) -> dict[str, Any]:
+    mark = look.watermark
+    return {
+        "instant": None if mark.instant is None else iso(mark.instant),
+        "held_by": None if mark.held_by is None else _part(mark.held_by),
+    }
+
+
+def _part(part: Part | None) -> str:
+    if part is None:
+        return "nobody"
+    again = f" of incarnation {part.incarnation}" if part.incarnation > 1 else ""
+    return f"{part.topic}/{part.partition}{again}"

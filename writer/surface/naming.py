@@ -1,0 +1,91 @@
+"""From what a person or a scheduler types to a bucket: its folder, its label, or when it begins."""
+
+import re
+from collections.abc import Iterator
+from datetime import datetime
+
+import pyarrow as pa
+
+import bucketers
+from writer.errors import ConfigError
+from writer.rooms.columnar import BucketKey, hive_value
+
+_CLOCK = re.compile(r"(\d{4}-\d{2}-\d{2})(?:[T ](\d{2})(?:[:-](\d{2}))?(?:[:-](\d{2}))?([bc]?))?")
+_EXAMPLE = datetime.fromisoformat("2026-11-20T05:00:00+00:00")
+
+
+def bucket_of(text: str, bucketer: bucketers.Bucketer) -> BucketKey:
+    """Return the bucket that a text names. Raises ConfigError with how buckets of this table are named.
+
+    Known are `hour=2026-11-20T05`, `2026-11-20T05`, `2026-11-20 05:00`, `2026-11-20T05:00Z`; of a daily bucket
+    `2026-11-20`; of several columns all of them, with slashes between.
+    """
+    parts = text.strip().strip("/").split("/")
+    if len(parts) != len(bucketer.columns):
+        raise ConfigError(f"{text!r} does not name a bucket: this table's are named {_shape(bucketer)}")
+    typed = tuple(_value(column, part) for column, part in zip(bucketer.columns, parts, strict=True))
+    if not isinstance(bucketer, bucketers.Timed) or bucketers.interval(bucketer, typed) is not None:
+        return typed
+    for at, value in enumerate(typed):
+        for other in _meant(value or "", bucketer, at):
+            key = (*typed[:at], other, *typed[at + 1 :])
+            if bucketers.interval(bucketer, key) is not None:
+                return key
+    if _known_shape(bucketer) is None:  # it has no bucket by time
+        return typed
+    raise ConfigError(f"no bucket of this table is named {text!r}; they are named {_shape(bucketer)}")
+
+
+def name_of(bucket: BucketKey) -> str:
+    """Write a bucket as a person does: 2026-11-20T05, or 2026-11-20T05/DE."""
+    return "/".join("null" if value is None else value for value in bucket)
+
+
+def _value(column: str, part: str) -> str | None:
+    name, equals, _ = part.partition("=")
+    return hive_value(part) if equals and name.lower() == column.lower() else part
+
+
+def _meant(text: str, bucketer: bucketers.Bucketer, at: int) -> Iterator[str | None]:
+    """Yield labels that a text may stand for: less fine where it ends in zeros, or of the instant that it is."""
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        instant = None
+    if instant is not None and instant.tzinfo is not None:
+        values = _at(bucketer, instant)
+        span = bucketers.interval(bucketer, values)
+        if span is not None and span[0] == instant:
+            yield values[at]
+        return
+    found = _CLOCK.fullmatch(text)
+    if found is None:
+        return
+    date, *clock, suffix = found.groups()
+    fields = [field or "00" for field in clock]
+    for keep in (3, 2, 1, 0):
+        if all(field == "00" for field in fields[keep:]):
+            yield f"{date}{'T' if keep else ''}{'-'.join(fields[:keep])}{suffix or ''}"
+
+
+def _at(bucketer: bucketers.Bucketer, instant: datetime) -> BucketKey:
+    """Return the bucket of an instant; columns that go by fields have no value in it."""
+    parts = getattr(bucketer, "parts", (bucketer,))
+    found: list[str | None] = []
+    for part in parts:
+        if isinstance(part, bucketers.Timed):
+            rows, times = pa.table({"x": [0]}), pa.array([instant], pa.timestamp("us", "UTC"))
+            found += part.assign(rows, times).values[0]  # type: ignore[attr-defined]
+        else:
+            found += [None] * len(part.columns)
+    return tuple(found)
+
+
+def _known_shape(bucketer: bucketers.Bucketer) -> BucketKey | None:
+    values = _at(bucketer, _EXAMPLE)
+    return values if bucketers.interval(bucketer, values) is not None else None
+
+
+def _shape(bucketer: bucketers.Bucketer) -> str:
+    example = _known_shape(bucketer) or (None,) * len(bucketer.columns)
+    return "/".join(f"{column}={value or '…'}" for column, value in zip(bucketer.columns, example, strict=True))
