@@ -82,6 +82,11 @@ def _configuration() -> list[str]:
 def _keys(model: type[BaseModel], prefix: str) -> list[str]:
     lines = []
     for name, field in model.model_fields.items():
+        kinds = _kinds_of(field.annotation)
+        for kind in kinds:
+            lines += _keys(kind, f"{prefix}{name}[{typing.get_args(kind.model_fields['type'].annotation)[0]}].")
+        if kinds:
+            continue
         inner = _model_of(field.annotation)
         if inner is None:
             default = (
@@ -92,6 +97,14 @@ def _keys(model: type[BaseModel], prefix: str) -> list[str]:
             key = f"{prefix}{name}." if not _is_mapping(field.annotation) else f"{prefix}{name}.<name>."
             lines += _keys(inner, key)
     return lines
+
+
+def _kinds_of(annotation: Any) -> list[type[BaseModel]]:
+    """Return the sections that an item of a list may be, told apart by their `type`."""
+    for item in typing.get_args(annotation):
+        if typing.get_origin(item) is typing.Annotated:
+            return list(typing.get_args(typing.get_args(item)[0]))
+    return []
 
 
 def _model_of(annotation: Any) -> type[BaseModel] | None:

@@ -13,6 +13,8 @@ from writer.care.cli import join as join_care
 from writer.errors import HeadraceError
 from writer.rewrite_verbs import join as join_rewrites
 from writer.seal_verb import seal
+from writer.surface.buckets_cli import join as join_buckets
+from writer.surface.hooks_cli import join as join_hooks
 from writer.surface.ledger_cli import join as join_ledger
 from writer.surface.schema_verbs import schema
 from writer.topic import topic
@@ -251,6 +253,8 @@ app.add_typer(topic, name="topic")
 join_ledger(app)
 join_care(app)
 join_rewrites(app)
+join_buckets(app)
+join_hooks(app)
 
 
 def compose() -> typer.Typer:

@@ -14,6 +14,7 @@ from writer.clocks import ClockRule, told
 from writer.compact_section import Compact
 from writer.connections import S3, Http, Kafka, Registry, Spark
 from writer.errors import ConfigError
+from writer.hooks.settings import HookSettings, check_names
 from writer.rooms import wire
 from writer.rooms.assign import TimeRule
 from writer.seal_section import Seal
@@ -255,6 +256,9 @@ class Pipeline(Strict):
     )
     seal: Seal = Seal.model_validate({})
     compact: Compact = Compact.model_validate({})
+    hooks: list[HookSettings] = Field(
+        default_factory=list, description="who is told when a bucket is sealed (docs/HOOKS.md)"
+    )
     mirror_offsets: str | None = Field(
         None, min_length=1, description="consumer group that is told the frontier, for tools that show a group's lag"
     )
@@ -270,6 +274,12 @@ class Pipeline(Strict):
             case {"offsets": dict() as topics, **rest} if not rest:
                 return {"offsets": {str(topic): _offsets(partitions) for topic, partitions in topics.items()}}
         raise ValueError(_POSITIONS)
+
+    @field_validator("hooks")
+    @classmethod
+    def _named_apart(cls, value: list[HookSettings]) -> list[HookSettings]:
+        check_names(value)
+        return value
 
     @model_validator(mode="after")
     def _retention_beyond_max_age(self) -> "Pipeline":
@@ -379,6 +389,13 @@ class Config(Strict):
                     "give each its own"
                 )
         return self
+
+    def one(self, name: str | None) -> str:
+        """Name of the pipeline that was asked for; of the only one, when none was. Raises ConfigError."""
+        names = self.chosen([name] if name else None)
+        if len(names) > 1:
+            raise ConfigError(f"there are {len(names)} pipelines; say which: --pipeline {' or '.join(names)}")
+        return names[0]
 
     def chosen(self, only: list[str] | None) -> list[str]:
         """Names of the pipelines that were asked for; all, when none was. Raises ConfigError for an unknown one."""

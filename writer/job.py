@@ -19,6 +19,7 @@ from writer.care.retention import Regularly, Retention
 from writer.compacting import beside_seals, here, in_spark
 from writer.config import Config
 from writer.errors import HeadraceError
+from writer.hooks.couriers import Delivery, couriers
 from writer.kafka import Cluster
 from writer.lag import Watch
 from writer.pipeline import PipelineRun, Start
@@ -141,6 +142,9 @@ def _begin(spark: Any, config: Config, url: str | None, once: bool, r: Running, 
     r.shown.callback(watch_lag.close)
     pipeline.gate.watch()
     r.shown.callback(pipeline.gate.close)
+    delivery = Delivery(name, couriers(name, config), r.progress.hooked)
+    delivery.start()  # before anything is sealed, and closed after
+    r.shown.callback(delivery.close, last=once)
     if url is not None:
         driver = http.me(url, pipeline.epoch)
         http.announce(config.checkpoints, name, driver, config.s3.settings)
@@ -150,7 +154,8 @@ def _begin(spark: Any, config: Config, url: str | None, once: bool, r: Running, 
         # With --once Spark may be gone when the last round comes; nobody waits for the driver's processor then.
         rewriting = here if once else in_spark(spark, f"rewrites of {name}", pipeline.config.compact.share)
         merge = beside_seals(sealer, config.s3.settings, rewriting)
-        rounds = Rounds(sealer, steps(pipeline, cluster, merge, retention.works(name, config)), r.progress)
+        beside = {**steps(pipeline, cluster, merge, retention.works(name, config)), "hooks": delivery.follow}
+        rounds = Rounds(sealer, beside, r.progress)
         seals = Seals(rounds, r.progress)
         seals.start()
         r.shown.callback(seals.close, last=once)

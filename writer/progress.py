@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from writer.care.pausing import Pause
+from writer.hooks.health import Health
 from writer.lives import Lives
 from writer.rooms.columnar import BucketKey
 from writer.rooms.late import Lateness
@@ -146,6 +147,7 @@ class View:
     log_moved: str = ""  # why the logs are not those that this start began with
     pause: Pause | None = None
     lives: Lives | None = None  # of the buckets; None: nobody looked
+    hooks: Mapping[str, Health] = field(default_factory=dict)  # by name
 
 
 class Progress:
@@ -186,6 +188,7 @@ class Progress:
         self._log_moved = ""
         self._pause: Pause | None = None
         self._lives: Lives | None = None
+        self._hooks: Mapping[str, Health] = {}
         self._listeners: list[Callable[[], None]] = []
         self._batch: Batch | None = None
         self._began = 0.0  # of the batch, as the measuring clock has it
@@ -329,6 +332,11 @@ class Progress:
         with self._lock:
             self._mirror_failures += 1
 
+    def hooked(self, hooks: Mapping[str, Health]) -> None:
+        """Note how the hooks are doing, all of them."""
+        with self._lock:
+            self._hooks = hooks
+
     def heard(self, sample: Sample, starts: Mapping[Source, int]) -> None:
         """Kafka said where the logs end and begin. Samples that are older than the window go."""
         with self._lock:
@@ -357,7 +365,7 @@ class Progress:
                 duration_sum_seconds=self._duration_sum, duration_last_seconds=self._duration_last,
                 schemas=self._schemas, buckets=len(self._buckets), mirror_failures=self._mirror_failures,
                 logs=self._logs, gaps=self._gaps, gap_last=self._gap_last, restarts=self._restarts,
-                log_moved=self._log_moved, pause=self._pause, lives=self._lives,
+                log_moved=self._log_moved, pause=self._pause, lives=self._lives, hooks=self._hooks,
             )  # fmt: skip
 
     def _seen(self) -> State:

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
+from writer.hooks.health import Health
 from writer.lag import Lag, arrival_rate, lags
 from writer.lives import Lives
 from writer.progress import OUTCOMES, Batch, Commit, Logs, Totals, View
@@ -59,6 +60,7 @@ def _described(view: View, now: datetime, source: Source) -> dict[str, Any]:
             "last": None if view.gap_last is None else ticket(view.gap_last),
         },
         "restarts": view.restarts,
+        "hooks": {name: _hook(hook, now) for name, hook in view.hooks.items()},
     }
 
 
@@ -79,6 +81,13 @@ def buckets(lives: Lives, now: datetime) -> dict[str, Any]:
         "sealed": lives.sealed, "resealed": lives.resealed,
         "last": None if lives.last is None else lives.last.to_json(),
         "trouble": [{"step": step, "because": why} for step, why in lives.trouble],
+    }  # fmt: skip
+
+
+def _hook(hook: Health, now: datetime) -> dict[str, Any]:
+    return {
+        "target": hook.target, "delivered": hook.delivered, "failures": hook.failures, "waiting": hook.waiting,
+        "oldest_waiting_seconds": _age(hook.oldest, now), "error": hook.error or None,
     }  # fmt: skip
 
 

@@ -9,6 +9,8 @@ from writer.care.pausing import standing
 from writer.config import Config
 from writer.errors import HeadraceError
 from writer.frontier import number
+from writer.hooks.couriers import seen
+from writer.hooks.health import Health
 from writer.kafka import Cluster
 from writer.lag import RATE_WINDOW, listen, settle
 from writer.lives import Lives
@@ -31,12 +33,13 @@ def view(name: str, config: Config, cluster: Cluster, now: datetime) -> View:
     pause = None
     found: Lives | None = None
     snapshot, entries, buckets, frontier, logs = None, list[Entry](), 0, dict[Source, int](), Logs()
+    hooks: Mapping[str, Health] = {}
     try:
         pause = standing(table.store)
         if table.exists():
             snapshot, buckets = table.snapshot(), len(table.buckets())
         if snapshot is not None and snapshot.epoch > 0:
-            state, entries = "unknown", table.history(_ENTRIES_LOOKED_AT)
+            state, entries, hooks = "unknown", table.history(_ENTRIES_LOOKED_AT), seen(name, config)
             found = _lives(name, config, now) if settings.seal.enabled else None
     except (CommitFailed, OSError, ValueError) as error:
         state = "unreadable"
@@ -49,7 +52,7 @@ def view(name: str, config: Config, cluster: Cluster, now: datetime) -> View:
         pipeline=name, state=state, since=now, error="; ".join(trouble), epoch=None, run=None, batch=None,
         frontier=frontier, limits={}, commits=(), committed_at=None, event_time_newest=None, totals=Totals(),
         phases={}, durations=(), duration_sum_seconds=0.0, duration_last_seconds=None, schemas={}, buckets=0,
-        mirror_failures=0, logs=logs, pause=pause,
+        mirror_failures=0, logs=logs, pause=pause, hooks=hooks,
     )  # fmt: skip
     return blank if snapshot is None else _filled(replace(blank, buckets=buckets, lives=found), snapshot, entries)
 

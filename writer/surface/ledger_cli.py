@@ -154,14 +154,10 @@ def join(app: typer.Typer) -> None:
 
 
 def _opened(path: Path, pipeline: str | None) -> "tuple[Config, str]":
-    from writer.errors import ConfigError
     from writer.file import load
 
     settings = load(path)
-    names = settings.chosen([pipeline] if pipeline else None)
-    if len(names) > 1:
-        raise ConfigError(f"there are {len(names)} pipelines; say which: --pipeline {' or '.join(names)}")
-    return settings, names[0]
+    return settings, settings.one(pipeline)
 
 
 def _selection(

@@ -336,6 +336,39 @@ CATALOGUE: tuple[Metric, ...] = (
         ("pipeline", "decoder"),
     ),
     Metric(
+        "headrace_hook_deliveries_total",
+        "counter",
+        "Sealed buckets that a hook was told of by this driver.",
+        _named(lambda r: {name: hook.delivered for name, hook in r.view.hooks.items()}),
+        ("pipeline", "hook"),
+    ),
+    Metric(
+        "headrace_hook_failures_total",
+        "counter",
+        "Attempts of a hook that failed; each is tried again.",
+        _named(lambda r: {name: hook.failures for name, hook in r.view.hooks.items()}),
+        ("pipeline", "hook"),
+    ),
+    Metric(
+        "headrace_hook_waiting",
+        "gauge",
+        "Deliveries that a hook has not done yet, those under way included.",
+        _named(lambda r: {name: hook.waiting for name, hook in r.view.hooks.items()}),
+        ("pipeline", "hook"),
+    ),
+    Metric(
+        "headrace_hook_oldest_waiting_seconds",
+        "gauge",
+        "Seconds since the oldest bucket was sealed that a hook is still to be told of; 0 when none is.",
+        _named(
+            lambda r: {
+                name: 0.0 if hook.oldest is None else max(0.0, (r.now - hook.oldest).total_seconds())
+                for name, hook in r.view.hooks.items()
+            }
+        ),
+        ("pipeline", "hook"),
+    ),
+    Metric(
         "headrace_mirror_failures_total",
         "counter",
         "Times that the frontier could not be written to the consumer group of mirror_offsets.",

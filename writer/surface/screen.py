@@ -106,6 +106,7 @@ def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
         ("dead letters", _dead_letters(pipeline["totals"]["records"])) if pipeline["epoch"] else None,
         ("buckets", _buckets(pipeline)) if pipeline["epoch"] else None,
         *(seal_lines(pipeline) if pipeline["epoch"] else ()),
+        *(("hook " + name, _hook(hook)) for name, hook in pipeline.get("hooks", {}).items()),
         ("schemas", _schemas(pipeline["schemas"])) if pipeline["schemas"] else None,
         ("retention", _headroom(pipeline["lag"]["headroom_seconds"])),
         ("mirror", Text(f"failed {plural(pipeline['mirror_failures'], 'time')}", style="yellow"))
@@ -208,6 +209,18 @@ def _buckets(pipeline: Mapping[str, Any]) -> Text:
         f", newest event {span(-delay)} ahead"
     )  # fmt: skip
     return Text(f"{pipeline['buckets']:,} with rows{newest}")
+
+
+def _hook(hook: Mapping[str, Any]) -> Text:
+    text = Text(f"{hook['delivered']:,} delivered")
+    if hook["waiting"]:
+        age = (
+            "" if hook["oldest_waiting_seconds"] is None else f", the oldest for {span(hook['oldest_waiting_seconds'])}"
+        )
+        text.append(f", {hook['waiting']:,} waiting{age}", style="yellow" if hook["error"] else "")
+    if hook["error"]:
+        text.append(f"; {hook['error']}", style="red")
+    return text
 
 
 def _schemas(schemas: Mapping[str, int]) -> Text:

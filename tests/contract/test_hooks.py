@@ -1,0 +1,298 @@
+"""Every sealed version of a bucket reaches a hook, at least once, whatever fails or dies in between."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tests.sealed import SealedLake
+from tests.servers.scripted import Asked, Reply, scripted
+from tests.unit.test_hook_servers import Overlord
+from writer.care.retention import Retention
+from writer.hooks.courier import Courier
+from writer.hooks.couriers import Delivery, couriers, seen
+from writer.hooks.health import Health
+from writer.progress import Progress
+from writer.surface.facts import document
+from writer.surface.metrics import exposition
+from writer.surface.screen import screen, show
+from writer.tables.parquet import LOG
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+OK: Callable[[Asked], Reply] = lambda _: Reply(200)  # noqa: E731
+ROUND = """
+import sys
+from datetime import datetime, timedelta
+from pathlib import Path
+from writer.config import Config
+from writer.hooks.couriers import couriers
+
+config = Config.model_validate_json(Path(sys.argv[1]).read_text())
+(courier,) = couriers("clicks", config)
+now = datetime.fromisoformat("2026-11-20T12:00:00+00:00")
+for n in range(6):
+    courier.round(now + timedelta(minutes=n))
+"""
+
+
+def lake_with(tmp_path: Path, form: str = "delta", **hook: Any) -> tuple[SealedLake, Courier]:
+    lake = SealedLake(tmp_path, form, hooks=[{"timeout": "2 s", **hook}])
+    (courier,) = couriers("clicks", lake.config)
+    return lake, courier
+
+
+def told(asked: list[Asked]) -> list[tuple[str, int, int]]:
+    return [(one.json()["bucket"][0][-2:], one.json()["version"], one.json()["rows"]) for one in asked]
+
+
+@pytest.mark.parametrize("form", ["delta", "parquet"])
+def test_each_version_of_each_bucket_is_told_once_and_in_order(tmp_path: Path, form: str):
+    with scripted(OK) as server:
+        lake, courier = lake_with(tmp_path, form, type="webhook", url=server.url)
+        courier.round(NOW)
+        lake.add(5, 10)
+        lake.add(6, 3)
+        lake.seal(5)
+        lake.add(5, 2, minute=30)
+        lake.seal(6)
+        lake.seal(5)
+        box = courier.round(NOW)
+        assert (box.delivered, len(box.parcels), told(server.asked)) == (2, 1, [("05", 1, 10), ("06", 1, 3)])
+        assert courier.round(NOW).delivered == 3
+        (again,) = couriers("clicks", lake.config)
+        again.round(NOW)
+        lake.add(6, 1, minute=30)
+        lake.seal(6)
+        again.round(NOW)
+    assert told(server.asked) == [("05", 1, 10), ("06", 1, 3), ("05", 2, 12), ("06", 2, 4)]
+
+
+def test_a_hook_that_is_new_to_the_table_begins_where_its_configuration_says(tmp_path: Path):
+    with scripted(OK) as server:
+        both = [
+            {"type": "webhook", "url": server.url, "name": name, "start": name} for name in ("latest", "earliest")
+        ]  # fmt: skip
+        lake = SealedLake(tmp_path, hooks=both)
+        lake.add(5, 10)
+        lake.seal(5)
+        latest, earliest = couriers("clicks", lake.config)
+        assert (latest.round(NOW).delivered, earliest.round(NOW).delivered) == (0, 1)
+        lake.add(6, 1)
+        lake.seal(6)
+        assert (latest.round(NOW).delivered, earliest.round(NOW).delivered) == (1, 2)
+
+
+def test_a_failure_is_tried_again_after_a_pause_and_keeps_no_other_bucket_waiting(tmp_path: Path):
+    broken = True
+    with scripted(lambda asked: Reply(500, b"no") if broken and b"T05" in asked.body else Reply(200)) as server:
+        lake, courier = lake_with(tmp_path, type="webhook", url=server.url)
+        courier.round(NOW)
+        for hour in (5, 6):
+            lake.add(hour, 1)
+            lake.seal(hour)
+        box = courier.round(NOW)
+        (parcel,) = box.parcels
+        assert (box.delivered, parcel.bucket, parcel.attempts) == (1, ("2026-11-20T05",), 1)
+        assert (courier.health.failures, courier.health.waiting) == (1, 1)
+        assert "answered 500: no" in courier.health.error
+        courier.round(NOW + timedelta(seconds=1))
+        assert len(server.asked) == 2
+        courier.round(NOW + timedelta(seconds=6))
+        broken = False
+        assert courier.round(NOW + timedelta(minutes=1)).parcels == ()
+        assert (courier.health.error, courier.health.waiting, courier.health.oldest) == ("", 0, None)
+
+
+def test_where_the_log_was_cleaned_up_the_manifests_tell(tmp_path: Path):
+    with scripted(OK) as server:
+        lake, courier = lake_with(tmp_path, "parquet", type="webhook", url=server.url)
+        position = courier.round(NOW).position
+        for hour in (5, 6):
+            lake.add(hour, 1)
+            lake.seal(hour)
+        newest = lake.table.snapshot()
+        lake.table._format.log.checkpoint(newest.state)
+        for version in range(position + 1, newest.version):
+            (Path(lake.table.location) / LOG / f"{version:020}.json").unlink()
+        (fresh,) = couriers("clicks", lake.config)
+        assert fresh.round(NOW).delivered == 2
+    assert sorted(told(server.asked)) == [("05", 1, 1), ("06", 1, 1)]
+
+
+def test_a_seal_whose_manifest_is_still_to_be_put_waits_for_it(tmp_path: Path):
+    with scripted(OK) as server:
+        lake, courier = lake_with(tmp_path, type="webhook", url=server.url)
+        courier.round(NOW)
+        lake.add(5, 1)
+        manifest = lake.seal(5, put=False)
+        (parcel,) = courier.round(NOW).parcels
+        assert (parcel.attempts, parcel.error) == (0, "its manifest is not there yet")
+        lake.sealer.manifests.put(manifest)
+        assert courier.round(NOW + timedelta(seconds=2)).delivered == 1
+
+
+def test_of_versions_that_wait_druid_gets_the_newest_and_so_many_at_once_as_it_may(tmp_path: Path):
+    druid = Overlord()
+    with scripted(druid) as server:
+        lake, courier = lake_with(tmp_path, type="druid", url=server.url, at_once=1)
+        courier.round(NOW)
+        for hour in (5, 6):
+            lake.add(hour, 10)
+            lake.seal(hour)
+        lake.add(5, 20, minute=30)
+        lake.seal(5)
+        lake.add(5, 3, minute=40)  # after the seal: not part of it
+        box = courier.round(NOW)
+        assert (len(druid.tasks), len(box.parcels), box.superseded) == (1, 2, 1)
+        assert courier.due(box) > NOW
+        druid.report = _took(10)
+        druid.tasks = dict.fromkeys(druid.tasks, "SUCCESS")
+        box = courier.round(NOW + timedelta(seconds=3))
+        assert (box.delivered, len(druid.tasks)) == (1, 2)
+        druid.report, druid.tasks = _took(30), dict.fromkeys(druid.tasks, "SUCCESS")
+        assert courier.round(NOW + timedelta(seconds=6)).delivered == 2
+    sources = [spec["spec"]["ioConfig"]["inputSource"]["files"] for spec in druid.specs]
+    assert [len(files) for files in sources] == [1, 2]
+
+
+def test_a_bucket_that_retention_took_is_told_of_as_retired_and_druid_forgets_it(tmp_path: Path):
+    druid = Overlord()
+    druid.report = _took(10)
+    with scripted(OK) as posted, scripted(druid) as server:
+        hooks = [{"type": "webhook", "url": posted.url}, {"type": "druid", "url": server.url}]
+        lake = SealedLake(tmp_path, hooks=hooks)
+        both = couriers("clicks", lake.config)
+        for courier in both:
+            courier.round(NOW)
+        lake.add(5, 10)
+        lake.add(6, 1)
+        lake.seal(5)
+        (dropped,) = Retention(lake.table, lake.bucketer, timedelta(days=1)).run(NOW.replace(day=21, hour=6))
+        assert dropped.buckets == (("2026-11-20T05",),)
+        for courier in both:
+            courier.round(NOW)
+            assert courier.round(NOW).parcels == ()
+        assert [one.json()["retired"] for one in posted.asked] == [False, True]
+        assert len({one.headers["webhook-id"] for one in posted.asked}) == 2
+        assert server.asked[-1].path.endswith("/markUnused")
+        assert not druid.tasks  # the newest is enough: there is nothing to ingest
+
+
+def _took(rows: int) -> Any:
+    return {"ingestionStatsAndErrors": {"payload": {"rowStats": {"buildSegments": {"processed": rows}}}}}
+
+
+_POINTS = {
+    "webhook": ("hook_take:1", "hook_take:2", "hook_taken:2", "hook_delivered:1", "hook_noted:1"),
+    "druid": ("hook_taken:2", "hook_submitted:1", "hook_delivered:1", "hook_noted:1"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "point"), [(kind, point) for kind, points in _POINTS.items() for point in points])
+def test_whatever_moment_it_is_killed_at_each_seal_is_delivered(tmp_path: Path, point: str, kind: str):
+    druid, posted = Overlord(), list[str]()
+
+    def answer(asked: Asked) -> Reply:
+        if kind == "webhook":
+            posted.append(asked.headers["idempotency-key"])
+            return Reply(200)
+        druid.report = _took(10)
+        reply = druid(asked)
+        druid.tasks = dict.fromkeys(druid.tasks, "SUCCESS")
+        return reply
+
+    with scripted(answer) as server:
+        lake, courier = lake_with(tmp_path, type=kind, url=server.url, start="earliest")
+        config = tmp_path / "config.json"
+        config.write_text(_dumped(lake, server.url, kind))
+        if not point.startswith("hook_take:1"):
+            courier.take_up()
+        for hour in (5, 6):
+            lake.add(hour, 10)
+            lake.seal(hour)
+        fault = point.replace(":2", ":1") if not point.startswith("hook_take:1") else point
+        command = [sys.executable, "-c", ROUND, str(config)]
+        died = subprocess.run(command, env={**os.environ, "HEADRACE_FAULT": fault}, timeout=60, check=False)
+        assert died.returncode == -9
+        subprocess.run(command, timeout=60, check=True)
+    box = courier.outbox.read()
+    assert (box.parcels, box.position) == ((), lake.table.snapshot().version)
+    if kind == "webhook":
+        assert len(set(posted)) == 2
+        assert len(posted) <= 3  # one may come twice, under one id
+    else:
+        assert len(druid.tasks) == len(druid.specs) == 2
+
+
+def _dumped(lake: SealedLake, url: str, kind: str) -> str:
+    known = lake.config.model_dump(mode="json", exclude={"pipelines": {"clicks": {"hooks"}}}, exclude_none=True)
+    known["registry"] = {"url": "http://127.0.0.1:1"}
+    known["pipelines"]["clicks"]["bucket"]["width"] = "1 h"
+    known["pipelines"]["clicks"]["hooks"] = [{"type": kind, "url": url, "timeout": "2 s", "start": "earliest"}]
+    return json.dumps(known)
+
+
+def test_a_driver_delivers_in_threads_of_their_own_and_ends_while_a_server_hangs(tmp_path: Path):
+    heard: dict[str, Health] = {}
+    with scripted(OK) as server:
+        hooks = [
+            {"type": "webhook", "url": server.url, "name": "good", "start": "earliest"},
+            {"type": "webhook", "url": "http://127.0.0.1:9", "name": "bad", "start": "earliest", "timeout": "1 s"},
+        ]
+        lake = SealedLake(tmp_path, hooks=hooks)
+        lake.add(5, 10)
+        lake.seal(5)
+        delivery = Delivery("clicks", couriers("clicks", lake.config), heard.update)
+        delivery.start()
+        try:
+            _until(lambda: heard["good"].delivered == 1 and heard["bad"].failures == 1)
+            lake.add(6, 10)
+            lake.seal(6)
+            delivery.wake()
+            _until(lambda: heard["good"].delivered == 2 and heard["bad"].waiting == 2)
+        finally:
+            delivery.close()
+    assert "cannot reach http://127.0.0.1:9" in heard["bad"].error
+
+
+def test_how_the_hooks_are_is_in_status_and_metrics(tmp_path: Path):
+    progress = Progress("clicks", now=lambda: NOW)
+    sealed = NOW - timedelta(minutes=5)
+    progress.hooked({"druid": Health("http://druid", 3, 2, 1, sealed, "no disk")})
+    told = document([progress.view()], NOW)["pipelines"]["clicks"]
+    assert told["hooks"]["druid"] == {
+        "target": "http://druid", "delivered": 3, "failures": 2, "waiting": 1, "oldest_waiting_seconds": 300.0,
+        "error": "no disk",
+    }  # fmt: skip
+    out = Console(file=io.StringIO(), width=200)
+    show(screen({"pipelines": {"clicks": told}}), out)
+    assert "hook druid" in out.file.getvalue()
+    assert "3 delivered, 1 waiting, the oldest for 5 min; no disk" in out.file.getvalue()
+    page = exposition({"clicks": progress}, "")[0].decode()
+    assert 'headrace_hook_deliveries_total{hook="druid",pipeline="clicks"} 3.0' in page
+    assert 'headrace_hook_waiting{hook="druid",pipeline="clicks"} 1.0' in page
+    lake = SealedLake(tmp_path, hooks=[{"type": "webhook", "url": "http://127.0.0.1:9/s", "start": "earliest"}])
+    lake.add(5, 1)
+    lake.seal(5)
+    assert seen("clicks", lake.config)["webhook"].waiting == 0  # it never looked
+    couriers("clicks", lake.config)[0].take_up()
+    assert seen("clicks", lake.config)["webhook"] == Health(
+        "http://127.0.0.1:9", 0, 0, 1, lake.sealer.sealed[0].sealed_at
+    )
+
+
+def _until(so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -1,0 +1,217 @@
+"""Hooks and the texts of `headrace ddl` on the real Trino, Presto and Druid: what was sealed is what they answer."""
+
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.sealed import SealedLake
+from writer.engines.described import described
+from writer.hooks.courier import Courier
+from writer.hooks.couriers import couriers
+from writer.surface.ddl import texts
+
+pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(600)]
+FORMATS = ["delta", "parquet"]
+CATALOG = {"delta": "delta", "parquet": "hive"}
+PER_HOUR = "SELECT hour, count(*), count(DISTINCT _offset), sum(id), max(attrs.x) FROM {} GROUP BY hour ORDER BY hour"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("lake")
+
+
+@pytest.fixture(scope="module")
+def trino(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from tests.servers.trino import trino
+
+    with trino(tmp_path_factory.mktemp("trino"), root) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def presto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from tests.servers.presto import presto
+
+    with presto(tmp_path_factory.mktemp("presto")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def druid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from tests.servers.druid import druid
+
+    with druid(tmp_path_factory.mktemp("druid")) as server:
+        yield server
+
+
+def lake_at(root: Path, name: str, form: str, **hook: Any) -> tuple[SealedLake, Courier]:
+    lake = SealedLake(root / f"{name}_site", form, location=str(root / name), hooks=[hook])
+    (courier,) = couriers("clicks", lake.config)
+    courier.round(datetime.now(UTC))
+    return lake, courier
+
+
+def hours(*held: tuple[int, range]) -> list[list[Any]]:
+    """What PER_HOUR must answer: hour, and the ids that are in it. The oracle is what was produced."""
+    by_hour: dict[int, list[int]] = {}
+    for hour, ids in held:
+        by_hour.setdefault(hour, []).extend(ids)
+    return [
+        [f"2026-11-20T{hour:02}", len(ids), len(ids), sum(ids), max(n % 11 for n in ids)]
+        for hour, ids in sorted(by_hour.items())
+    ]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_trino_answers_what_was_sealed_and_what_came_late(root: Path, trino: Any, form: str):
+    name = f"trino_{form}"
+    table = f"{CATALOG[form]}.lake.{name}"
+    lake, courier = lake_at(
+        root,
+        name,
+        form,
+        type="trino",
+        url=trino.url,
+        table=table,
+        location=f"local:///{name}",
+        analyze=form == "parquet",
+    )
+    _answers(lake, courier, lambda: [list(row) for row in trino.ask(PER_HOUR.format(table)).rows])
+    ((least,),) = trino.ask(f"SELECT CAST(min(at) AS varchar) FROM {table}").rows
+    assert least.startswith("2026-11-20 05:00:00.000007" if form == "parquet" else "2026-11-20 05:00:00.000")
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_presto_answers_what_was_sealed_and_what_came_late(root: Path, presto: Any, form: str):
+    name = f"presto_{form}"
+    table = f"{CATALOG[form]}.lake.{name}"
+    lake, courier = lake_at(
+        root, name, form, type="presto", url=presto.url, table=table, location=f"file://{root}/{name}"
+    )
+    _answers(lake, courier, lambda: [list(row) for row in presto.ask(PER_HOUR.format(table)).rows])
+
+
+def _answers(lake: SealedLake, courier: Courier, ask: Callable[[], list[list[Any]]]) -> None:
+    lake.add(5, 100)
+    lake.seal(5)
+    assert courier.round(datetime.now(UTC)).delivered == 1, courier.health.error
+    assert ask() == hours((5, range(100)))
+    lake.add(6, 3)
+    lake.add(5, 10, minute=30)
+    lake.seal(5)
+    lake.seal(6)
+    assert courier.round(datetime.now(UTC)).parcels == (), courier.health.error
+    assert ask() == hours((5, range(100)), (6, range(100, 103)), (5, range(103, 113)))
+
+
+def test_a_column_that_came_later_is_read_by_trino_in_new_and_in_older_partitions(root: Path, trino: Any):
+    """Of a Parquet table, whose partitions keep the columns that they began with."""
+    lake, courier = lake_at(
+        root, "grown", "parquet", type="trino", url=trino.url, table="hive.lake.grown", location="local:///grown"
+    )  # fmt: skip
+    lake.add(5, 10)
+    lake.seal(5)
+    courier.round(datetime.now(UTC))
+    lake.table.grow([pa.field("extra", pa.int64())], lake.epoch)
+    lake.extra = True
+    lake.add(5, 4, minute=30)
+    lake.add(6, 2)
+    lake.seal(5)
+    lake.seal(6)
+    assert courier.round(datetime.now(UTC)).parcels == (), courier.health.error
+    found = trino.ask("SELECT hour, count(*), count(extra), sum(extra) FROM hive.lake.grown GROUP BY 1 ORDER BY 1").rows
+    assert [tuple(row) for row in found] == [
+        ("2026-11-20T05", 14, 4, 10 + 11 + 12 + 13), ("2026-11-20T06", 2, 2, 14 + 15),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_druid_has_each_row_of_a_bucket_once_however_often_it_is_sealed(root: Path, druid: Any, form: str):
+    name = f"druid_{form}"
+    lake, courier = lake_at(root, name, form, type="druid", url=druid.overlord, datasource=name)
+    lake.add(5, 100)
+    lake.seal(5)
+    _delivered(courier)
+    _served(druid, name, hours((5, range(100))))
+    lake.add(6, 3)
+    lake.add(5, 10, minute=30)
+    lake.add(7, 1)
+    lake.seal(5)
+    lake.seal(6)
+    _delivered(courier)
+    _served(druid, name, hours((5, range(100)), (6, range(100, 103)), (5, range(103, 113))))
+    _delivered(courier, again="2026-11-20T05")  # by hand, once more
+    _served(druid, name, hours((5, range(100)), (6, range(100, 103)), (5, range(103, 113))))
+
+
+def test_a_file_that_druid_does_not_find_is_a_failure_and_not_a_bucket_without_it(root: Path, druid: Any):
+    lake, courier = lake_at(root, "druid_lost", "delta", type="druid", url=druid.overlord, datasource="druid_lost")
+    lake.add(5, 100)
+    lake.seal(5)
+    (file,) = (root / "druid_lost").glob("hour=*/*.parquet")
+    kept = file.rename(root / "kept.parquet")
+    _delivered(courier, tries=1)
+    assert "took 0 of 100 rows" in courier.health.error
+    kept.rename(file)
+    courier.hurry()
+    _delivered(courier)
+    _served(druid, "druid_lost", hours((5, range(100))))
+
+
+def test_druid_takes_the_task_of_a_whole_table(root: Path, druid: Any):
+    lake = SealedLake(root / "whole_site", "parquet", location=str(root / "whole"))
+    lake.add(5, 20)
+    lake.add(6, 5)
+    spec = texts(described("clicks", lake.config, lake.table), "druid", name="whole", location=None)
+    druid.ingest(spec)
+    _served(druid, "whole", hours((5, range(20)), (6, range(20, 25))))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_the_texts_of_ddl_run_in_trino_and_presto(root: Path, trino: Any, presto: Any, form: str):
+    name = f"ddl_{form}"
+    lake = SealedLake(root / f"{name}_site", form, location=str(root / name))
+    lake.add(5, 20)
+    known = described("clicks", lake.config, lake.table)
+    table = f"{CATALOG[form]}.lake.{name}"
+    for engine, server, location in (("trino", trino, f"local:///{name}"), ("presto", presto, f"file://{root}/{name}")):
+        for statement in texts(known, engine, name=table, location=location):
+            if not statement.startswith("SET SESSION"):  # of a session; each request here has its own
+                server.ask(statement)
+        assert [list(row) for row in server.ask(PER_HOUR.format(table)).rows] == hours((5, range(20)))
+
+
+def _delivered(courier: Courier, *, again: str = "", tries: int = 0) -> None:
+    if again:
+        courier.again((again,))
+    deadline = time.monotonic() + 120
+    while (box := courier.round(datetime.now(UTC))).parcels:
+        if tries and box.parcels[0].attempts >= tries:
+            return
+        assert time.monotonic() < deadline, box
+        assert tries or not courier.health.error, courier.health.error
+        time.sleep(0.3)
+    assert not tries
+
+
+def _served(druid: Any, name: str, expected: list[list[Any]]) -> None:
+    """Wait until Druid answers what it must: it lets go of the old segments a moment after it has the new ones."""
+    sql = f"""SELECT TIME_FORMAT(TIME_FLOOR(__time, 'PT1H'), 'yyyy-MM-dd''T''HH'), COUNT(*), COUNT(DISTINCT "_offset"),
+      SUM(id), MAX(JSON_VALUE(attrs, '$.x' RETURNING BIGINT)) FROM "{name}" GROUP BY 1 ORDER BY 1"""
+    deadline = time.monotonic() + 90
+    found: Any = None
+    while found != expected:
+        assert time.monotonic() < deadline, (found, expected)
+        try:
+            found = [list(row) for row in druid.ask(sql)]
+        except AssertionError as error:
+            if "not found" not in str(error):  # the broker has not heard of the datasource yet
+                raise
+            found = error
+        time.sleep(0.3)

@@ -1,0 +1,76 @@
+"""Hooks of a real driver: a server that is away holds nothing up, a driver that is killed forgets nobody."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tests.servers.scripted import Asked, Reply, scripted
+from tests.writing import Site
+from writer.file import load
+from writer.hooks.couriers import seen
+from writer.surface.buckets import Bucket, Look
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def say(*words: str) -> Any:
+    command = [sys.executable, "-m", "writer.cli", *words, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+def buckets(site: Site) -> list[Bucket]:
+    return Look("events", load(site.config), datetime.now(UTC)).buckets(None)
+
+
+def waiting(site: Site) -> int:
+    (health,) = seen("events", load(site.config)).values()
+    return health.waiting
+
+
+def versions(asked: list[Asked]) -> dict[str, list[int]]:
+    """Versions that were told of each bucket, each once, in the order they came."""
+    found: dict[str, list[int]] = {}
+    for one in {one.headers["webhook-id"]: one for one in asked}.values():
+        found.setdefault(one.json()["bucket"][0], []).append(one.json()["version"])
+    return found
+
+
+def test_each_sealed_version_is_told_whoever_is_away_or_dies(site: Site, topic: Callable[..., str]) -> None:
+    name = topic(2)
+    with scripted(lambda _: Reply(503)) as server:
+        hook = {"type": "webhook", "url": server.url, "timeout": "5 s"}
+        site.pipeline("events", [name], seal={"reopen_after": "0 s"}, hooks=[hook])
+        site.fill(name, 400, seed=1)
+        said = site.once()
+        assert "bucket_sealed" in said
+        assert "hook_failed" in said
+        sealed = buckets(site)
+        assert {one.state for one in sealed} == {"sealed"}
+        assert waiting(site) == len(sealed)
+        server.answer = lambda _: Reply(200)
+        server.asked.clear()
+        writer = site.start(env={"HEADRACE_FAULT": "hook_delivered:1"})
+        assert writer.wait(120) == -signal.SIGKILL
+        site.fill(name, 60, seed=2)
+        running = site.start()
+        late = len(sealed) + 1
+        running.until(lambda: sum(map(len, versions(server.asked).values())) >= late, 400)
+        bucket = next(bucket for bucket, told in versions(server.asked).items() if told[-1] == 2)
+        assert say("wait", str(site.config), "--sealed", bucket, "--version", "2")["manifest"]["added"] > 0
+        running.until(lambda: waiting(site) == 0 and {one.state for one in buckets(site)} == {"sealed"})
+        status = say("status", str(site.config))["pipelines"]["events"]
+        assert (status["source"], status["hooks"]["webhook"]["waiting"]) == ("driver", 0)
+        running.stop()
+    told = versions(server.asked)
+    newest = {one.key[0]: one.manifest.version for one in buckets(site)}
+    assert {bucket: list(range(1, version + 1)) for bucket, version in newest.items()} == told
+    last = {one.json()["bucket"][0]: one.json()["rows"] for one in server.asked}
+    assert sum(last.values()) == sum(one.rows for one in buckets(site))

@@ -1,0 +1,83 @@
+"""What a hook is: told of one sealed version of a bucket, it does its work, or says why it could not."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Literal, Protocol
+
+from writer.engines.described import Described
+from writer.manifest import Manifest
+
+Per = Literal["bucket", "interval", "table"]
+NO_STATE: Mapping[str, Any] = {}
+
+
+class HookFailed(Exception):
+    """A delivery did not work; it is tried again. Its message says what, where, and what was answered."""
+
+    def __init__(self, why: str, *, after: timedelta | None = None, state: Mapping[str, Any] = NO_STATE) -> None:
+        """`after`: how long the other side asks to be left alone; `state`: what the next try is told."""
+        super().__init__(why)
+        self.after, self.state = after, state
+
+
+@dataclass(frozen=True)
+class File:
+    """A data file of a sealed bucket."""
+
+    path: str  # relative to the table
+    rows: int | None
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """One sealed version of a bucket, or its end, and what a hook may ask of its table."""
+
+    manifest: Manifest
+    entry: int  # version of the table's log that sealed it
+    table: Described
+    files: Callable[[], Sequence[File]]  # of all buckets of its interval, as of that version. Raises OSError
+    retired: bool = False  # retention took the bucket: it holds no row any more
+
+
+@dataclass(frozen=True)
+class Done:
+    """It is delivered. `what`: in a few words, for the log."""
+
+    what: str
+
+
+@dataclass(frozen=True)
+class Going:
+    """The other side works on it: look again after a while. `state` is kept, also over a crash."""
+
+    what: str
+    after: timedelta
+    state: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Hook(Protocol):
+    """Who is told. Idempotent: the same version of a bucket may come twice, after a crash."""
+
+    @property
+    def name(self) -> str:
+        """Name in the configuration."""
+
+    @property
+    def target(self) -> str:
+        """Where it delivers, without secrets."""
+
+    @property
+    def newest_only(self) -> bool:
+        """A newer version of a bucket makes an older one that still waits superfluous."""
+
+    @property
+    def per(self) -> Per:
+        """What one delivery is about: of several seals of the same, one that is newest may stand for all."""
+
+    @property
+    def at_once(self) -> int:
+        """Most deliveries that may be under way."""
+
+    def deliver(self, sealed: Sealed, state: Mapping[str, Any]) -> Done | Going:
+        """Deliver, or look how it goes. `state` is of the last try. Raises HookFailed, OSError."""

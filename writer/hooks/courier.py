@@ -1,0 +1,169 @@
+"""Takes up what was sealed and delivers it to one hook: what is due, one attempt each, and what became of it is kept.
+
+Everything is read from the table's log, the manifests and the outbox, so it goes on where a crash broke it off.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Literal
+
+from writer import faults, log
+from writer.engines.described import Described
+from writer.errors import ConfigError, HeadraceError
+from writer.hooks.base import Done, Hook, HookFailed, Per
+from writer.hooks.health import Health, read_from
+from writer.hooks.outbox import Box, Outbox, Parcel, failed
+from writer.hooks.seals import Seal, Seals
+from writer.manifest import Manifest
+from writer.rooms.columnar import BucketKey
+
+_POSITION_EVERY = 200  # entries without a seal, after which the position is written all the same
+_NOT_THERE_YET = timedelta(seconds=1)  # of a manifest: its entry stands, and its object is about to
+Start = Literal["latest", "earliest"]
+
+
+class Courier:
+    """Delivers to one hook. Not for several threads."""
+
+    def __init__(self, hook: Hook, start: Start, seals: Seals, describe: Callable[[], Described]) -> None:
+        """`start`: where a hook that is new to the table begins; `describe`: what engines are told of the table."""
+        self.hook, self._start, self._seals, self._describe = hook, start, seals, describe
+        self._pipeline = ""
+        self.outbox = Outbox(seals.table.store, hook.name)
+        self._reached = -1  # version of the log up to which this process looked
+        self._idle: Box | None = None  # the box, while nothing waits: it need not be read to know that
+        self.health = Health(hook.target)
+
+    def round(self, now: datetime) -> Box:
+        """Take up what is new, and see to what is due. Returns the box.
+
+        Raises OSError, HeadraceError.
+        """
+        box = self.take_up()
+        for parcel in box.next():
+            if (parcel.due is None or parcel.due <= now) and self._may(parcel, box):
+                box = self._attempt(parcel, now)
+        self._idle = None if box.parcels else box
+        self._tell(box)
+        return box
+
+    def begin(self) -> None:
+        """Let a hook that is new to the table miss no seal from here on. Raises OSError, HeadraceError."""
+        if self._start == "latest" and self.outbox.read() is None:
+            self.take_up()
+
+    def take_up(self) -> Box:
+        """Take up the seals that the log has by now. Returns the box. Raises OSError, HeadraceError."""
+        newest = self._seals.table.snapshot().version
+        if self._idle is not None and newest == self._reached:
+            return self._idle
+        box = self.outbox.read()
+        since = -1 if box is None else max(self._reached, box.position)
+        if box is not None and newest <= since:
+            return box
+        new = [] if box is None and self._start == "latest" else self._parcels(self._seals.since(since, newest))
+        self._reached = newest
+        if box is not None and not new and newest - box.position < _POSITION_EVERY:
+            return box
+        faults.point("hook_take")
+        taken = self.outbox.change(
+            lambda known: (known or Box(-1)).taken(new, newest, newest_only=self.hook.newest_only)
+        )
+        faults.point("hook_taken")
+        return taken
+
+    def again(self, bucket: BucketKey) -> Box:
+        """Take up the newest manifest of a bucket, whether it was delivered or not. Raises ConfigError without one."""
+        newest = self._seals.manifests().newest(bucket)
+        if newest is None:
+            raise ConfigError(f"bucket {'/'.join(map(str, bucket))} was never sealed; there is nothing to deliver")
+        (parcel,) = self._parcels([Seal(newest.table_version or 0, newest)])
+        return self._changed(
+            lambda box: replace(box, parcels=(*(one for one in box.parcels if one.id != parcel.id), parcel))
+        )
+
+    def hurry(self) -> Box:
+        """Let all that waits be due now."""
+        return self._changed(lambda box: replace(box, parcels=tuple(replace(one, due=None) for one in box.parcels)))
+
+    def due(self, box: Box) -> datetime | None:
+        """When something is to be done next, as far as is known; None: nothing waits. A parcel without time: now."""
+        return min((parcel.due or parcel.since for parcel in box.next() if self._may(parcel, box)), default=None)
+
+    def _may(self, parcel: Parcel, box: Box) -> bool:
+        return _under_way(parcel) or sum(map(_under_way, box.parcels)) < self.hook.at_once
+
+    def say(self, why: str) -> None:
+        """Note why a round came to nothing."""
+        self.health = replace(self.health, error=why, failures=self.health.failures + 1)
+
+    def _attempt(self, parcel: Parcel, now: datetime) -> Box:
+        """Try to deliver a parcel, and write down what became of it."""
+        try:
+            table = self._describe()
+            self._pipeline = table.pipeline
+            sealed = self._seals.read(parcel, table)
+            result = None if sealed is None else self.hook.deliver(sealed, parcel.state)
+        except (HookFailed, HeadraceError, OSError) as error:
+            return self._failed(parcel, now, error)
+        if result is None:
+            late = replace(parcel, due=now + _NOT_THERE_YET, error="its manifest is not there yet")
+            return self._changed(lambda box: box.changed(late))
+        if isinstance(result, Done):
+            faults.point("hook_delivered")
+            box = self._changed(lambda box: box.done(parcel, now, result.what))
+            faults.point("hook_noted")
+            self.health = replace(self.health, delivered=self.health.delivered + 1)
+            log.event("hook_delivered", **self._about(parcel), what=result.what)
+            return box
+        going = replace(parcel, due=now + result.after, state=result.state, error="")
+        return self._changed(lambda box: box.changed(going))
+
+    def _failed(self, parcel: Parcel, now: datetime, error: Exception) -> Box:
+        why = " ".join(str(error).split()) or type(error).__name__
+        told = error if isinstance(error, HookFailed) else HookFailed(why, state=parcel.state)
+        again = failed(parcel, now, why, told.after, told.state)
+        self.health = replace(self.health, failures=self.health.failures + 1)
+        due = again.due or now
+        log.warning(
+            "hook_failed", **self._about(parcel), attempts=again.attempts, error=why,
+            again_in_seconds=round((due - now).total_seconds()),
+        )  # fmt: skip
+        return self._changed(lambda box: box.changed(again))
+
+    def _changed(self, to: Callable[[Box], Box]) -> Box:
+        self._idle = None
+        return self.outbox.change(lambda known: to(known or Box(-1)))
+
+    def _parcels(self, seals: Iterable[Seal]) -> list[Parcel]:
+        """Make a parcel of whatever one delivery is about."""
+        found: dict[tuple[str, int], Parcel] = {}
+        for seal in seals:
+            manifest, key = seal.manifest, _key(seal.manifest, self.hook.per)
+            parcel = Parcel(
+                key, manifest.bucket, manifest.version, seal.entry, manifest.sealed_at, retired=seal.retired
+            )
+            found.setdefault(parcel.id, parcel)
+        return list(found.values())
+
+    def _about(self, parcel: Parcel) -> dict[str, object]:
+        bucket = "/".join(value or "null" for value in parcel.bucket)
+        return {"pipeline": self._pipeline, "hook": self.hook.name, "bucket": bucket, "version": parcel.version}
+
+    def _tell(self, box: Box) -> None:
+        known = self.health
+        self.health = replace(read_from(box, known.target), delivered=known.delivered, failures=known.failures)
+
+
+def _key(manifest: Manifest, per: Per) -> str:
+    match per:
+        case "table":
+            return ""
+        case "interval" if manifest.start is not None:
+            return f"{manifest.start.isoformat()}/{manifest.end.isoformat() if manifest.end else ''}"
+    return manifest.name
+
+
+def _under_way(parcel: Parcel) -> bool:
+    return bool(parcel.state.get("accepted"))

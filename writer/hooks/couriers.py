@@ -1,0 +1,112 @@
+"""The hooks of one pipeline, a thread for each: a server that hangs makes neither the stream nor another hook wait."""
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+import bucketers
+from writer import log
+from writer.config import Config
+from writer.engines.described import described
+from writer.errors import HeadraceError
+from writer.hooks.build import hooks_of
+from writer.hooks.courier import Courier
+from writer.hooks.health import Health, read_from
+from writer.hooks.outbox import Box
+from writer.hooks.seals import Seals
+from writer.sealer import Sealer
+from writer.tables.formats import main_table
+
+_LOOK_EVERY = timedelta(seconds=15)  # when nobody says that something was sealed
+_LEAST = timedelta(milliseconds=100)
+_END_WITHIN_S = 2.0  # a delivery under way is left alone: it is found again
+
+
+def couriers(name: str, config: Config) -> list[Courier]:
+    """Return a courier for each hook of a pipeline, with a handle of the table of its own."""
+    bucketer = bucketers.build(config.pipelines[name].bucket)
+    found = []
+    for settings, hook in hooks_of(name, config):
+        table = main_table(name, config)
+        found.append(Courier(hook, settings.start, Seals(table, bucketer), partial(described, name, config, table)))
+    return found
+
+
+def seen(name: str, config: Config) -> dict[str, Health]:
+    """Return how the hooks of a pipeline are doing, from their outboxes alone. Raises OSError."""
+    return {
+        courier.hook.name: read_from(courier.outbox.read() or Box(-1), courier.hook.target)
+        for courier in couriers(name, config)
+    }
+
+
+class Delivery:
+    """Lets couriers do their rounds while a driver runs."""
+
+    def __init__(self, pipeline: str, found: list[Courier], tell: Callable[[Mapping[str, Health]], None]) -> None:
+        """`tell`: who is told how the hooks are, after each round."""
+        self._pipeline, self._couriers, self._tell = pipeline, found, tell
+        self._told: dict[str, Health] = {courier.hook.name: courier.health for courier in found}
+        self._lock = threading.Lock()
+        self._sealed = 0  # manifests of this process that the couriers were woken for
+        self._end = threading.Event()
+        self._awake = {courier.hook.name: threading.Event() for courier in found}
+        self._threads = [
+            threading.Thread(
+                target=self._run, args=[courier], name=f"hook {courier.hook.name} of {pipeline}", daemon=True
+            )
+            for courier in found
+        ]
+
+    def start(self) -> None:
+        """Begin. What a hook that is new to the table may miss is settled before anything is sealed."""
+        for courier in self._couriers:
+            with suppress(OSError, HeadraceError):  # its thread says it, and tries again
+                courier.begin()
+        self._tell(self._told)
+        for thread in self._threads:
+            thread.start()
+
+    def follow(self, sealer: Sealer, _: datetime) -> None:
+        """Let the couriers look as soon as something was sealed: a step of the sealing."""
+        if len(sealer.sealed) != self._sealed:
+            self._sealed = len(sealer.sealed)
+            self.wake()
+
+    def wake(self) -> None:
+        """Let the couriers look."""
+        for event in self._awake.values():
+            event.set()
+
+    def close(self, *, last: bool = False) -> None:
+        """End. What waits is delivered by the next driver; `last`: with one more round, where there may be none."""
+        self._end.set()
+        self.wake()
+        for courier, thread in zip(self._couriers, self._threads, strict=True):
+            if thread.is_alive():
+                thread.join(_END_WITHIN_S)
+            if last and not thread.is_alive():
+                self._round(courier)
+
+    def _run(self, courier: Courier) -> None:
+        awake = self._awake[courier.hook.name]
+        while not self._end.is_set():
+            awake.wait(self._round(courier).total_seconds())
+            awake.clear()
+
+    def _round(self, courier: Courier) -> timedelta:
+        """Let a courier do a round, and tell how its hook is. Returns for how long there is nothing to do."""
+        try:
+            due = courier.due(courier.round(datetime.now(UTC)))
+            wait = _LOOK_EVERY if due is None else min(_LOOK_EVERY, max(_LEAST, due - datetime.now(UTC)))
+        except (OSError, HeadraceError) as error:
+            why = " ".join(str(error).split())
+            log.warning("hook_waits", pipeline=self._pipeline, hook=courier.hook.name, error=why)
+            courier.say(why)
+            wait = _LOOK_EVERY
+        with self._lock:
+            self._told = {**self._told, courier.hook.name: courier.health}
+            self._tell(self._told)
+        return wait

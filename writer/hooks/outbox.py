@@ -1,0 +1,171 @@
+"""What a hook was told and what it still is to be told: small, beside the table, changed by compare-and-put.
+
+What stands there is a claim: all seals up to `position` are delivered, but for the parcels that wait. A claim stays
+true for good, so of two processes that deliver at once neither loses a parcel; one may be delivered twice.
+"""
+
+import json
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from writer.rooms.columnar import BucketKey
+from writer.stores.base import Store
+
+FOLDER = "_headrace/hooks"
+_FORMAT = 1
+_PAUSE_MIN, _PAUSE_MAX = timedelta(seconds=5), timedelta(minutes=10)
+_TRIES = 20  # to change a box that others change as well
+
+
+class OutboxUnreadable(OSError):
+    """The box is not what this version of headrace writes."""
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """One sealed version of a bucket that a hook is to be told of."""
+
+    key: str  # a newer parcel of the same key may take its place
+    bucket: BucketKey
+    version: int  # of the manifest
+    entry: int  # version of the table's log that sealed it
+    since: datetime  # when it was sealed
+    retired: bool = False  # retention took the bucket
+    attempts: int = 0  # that failed
+    due: datetime | None = None  # not before; None: at once
+    error: str = ""  # of the last attempt
+    state: Mapping[str, Any] = field(default_factory=dict)  # the hook's own, of a delivery that is under way
+
+    @property
+    def id(self) -> tuple[str, int]:
+        """Tells it from all others of the box."""
+        return self.key, self.entry
+
+
+@dataclass(frozen=True)
+class Box:
+    """What a hook was told."""
+
+    position: int  # version of the table's log up to which seals were taken up
+    parcels: tuple[Parcel, ...] = ()  # oldest first
+    delivered: int = 0
+    skipped: int = 0  # by command
+    superseded: int = 0
+    last: Mapping[str, Any] | None = None  # delivery: bucket, version, at, what
+
+    def next(self) -> list[Parcel]:
+        """Of each key the oldest parcel: what comes after it waits for it."""
+        first: dict[str, Parcel] = {}
+        for parcel in self.parcels:
+            first.setdefault(parcel.key, parcel)
+        return list(first.values())
+
+    def taken(self, parcels: Iterable[Parcel], position: int, *, newest_only: bool) -> "Box":
+        """Take parcels up. With `newest_only` each takes the place of an older one of its key that waits."""
+        kept = {parcel.id: parcel for parcel in self.parcels}
+        new = [parcel for parcel in parcels if parcel.entry > self.position]
+        gone = 0
+        for parcel in new:
+            old = [one.id for one in kept.values() if newest_only and one.key == parcel.key]
+            gone += len(old)
+            for one in old:
+                del kept[one]
+            kept[parcel.id] = parcel
+        position = max(position, self.position)
+        return replace(self, position=position, parcels=tuple(kept.values()), superseded=self.superseded + gone)
+
+    def done(self, parcel: Parcel, now: datetime, what: str) -> "Box":
+        """Note that a parcel was delivered."""
+        rest = tuple(one for one in self.parcels if one.id != parcel.id)
+        last = {"bucket": list(parcel.bucket), "version": parcel.version, "at": now.isoformat(), "what": what}
+        return replace(self, parcels=rest, delivered=self.delivered + 1, last=last)
+
+    def changed(self, parcel: Parcel) -> "Box":
+        """Note what became of an attempt, unless the parcel is not there any more."""
+        return replace(self, parcels=tuple(parcel if one.id == parcel.id else one for one in self.parcels))
+
+    def without(self, parcels: Iterable[Parcel]) -> "Box":
+        """Leave parcels out: they are never delivered."""
+        gone = {parcel.id for parcel in parcels}
+        rest = tuple(one for one in self.parcels if one.id not in gone)
+        return replace(self, parcels=rest, skipped=self.skipped + len(self.parcels) - len(rest))
+
+
+def failed(parcel: Parcel, now: datetime, why: str, after: timedelta | None, state: Mapping[str, Any]) -> Parcel:
+    """Return the parcel with its next attempt put off: twice as long each time, at most ten minutes, and jittered."""
+    doubled = _PAUSE_MIN * 2 ** min(parcel.attempts, 10)
+    pause = min(doubled, _PAUSE_MAX) * random.uniform(0.5, 1)  # noqa: S311 - jitter
+    return replace(parcel, attempts=parcel.attempts + 1, due=now + max(pause, after or pause), error=why, state=state)
+
+
+class Outbox:
+    """The box of one hook, an object of its own for each generation: put where none is, or not at all."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        """Take the store of the table."""
+        self._store, self._folder = store, f"{FOLDER}/{name}"
+        self.location = f"{store.location}/{self._folder}"
+
+    def read(self) -> Box | None:
+        """Return the newest box; None for a hook that was never told of this table. Raises OSError."""
+        return self._newest()[1]
+
+    def change(self, to: Callable[[Box | None], Box]) -> Box:
+        """Put what `to` makes of the newest box in its place. Returns it. Raises OSError."""
+        for _ in range(_TRIES):
+            generation, box = self._newest()
+            new = to(box)
+            if new == box:
+                return new
+            if self._put(generation, new):
+                self._store.delete(self._name(generation - 1))  # who listed it a moment ago can still read the last
+                return new
+        raise OSError(f"{self.location} changes too fast to write to")
+
+    def _put(self, generation: int, box: Box) -> bool:
+        """Put the box that follows a generation; False when another one does."""
+        name = self._name(generation + 1)
+        return self._store.put_if_absent(name, _content(box), still=lambda: self._last() == generation)
+
+    def _newest(self) -> tuple[int, Box | None]:
+        while (at := self._last()) >= 0:
+            found = self._store.read(self._name(at))
+            if found is not None:
+                return at, _box(found.content, f"{self.location}/{at:020}.json")
+        return -1, None
+
+    def _last(self) -> int:
+        names = (name.removesuffix(".json") for name in self._store.list(self._folder) if name.endswith(".json"))
+        return max((int(name) for name in names if name.isdigit()), default=-1)
+
+    def _name(self, generation: int) -> str:
+        return f"{self._folder}/{generation:020}.json"
+
+
+def _content(box: Box) -> bytes:
+    said = {"format": _FORMAT, **asdict(box)}
+    return json.dumps(said, default=datetime.isoformat, ensure_ascii=False, indent=1).encode()
+
+
+def _box(content: bytes, where: str) -> Box:
+    try:
+        raw = json.loads(content)
+        if raw.pop("format") != _FORMAT:
+            raise OutboxUnreadable(f"{where} was written by another version of headrace. Use that one, or a newer.")
+        parcels = tuple(
+            Parcel(
+                **{
+                    **one, "bucket": tuple(one["bucket"]), "since": datetime.fromisoformat(one["since"]),
+                    "due": None if one["due"] is None else datetime.fromisoformat(one["due"]),
+                }
+            )
+            for one in raw.pop("parcels")
+        )  # fmt: skip
+        return Box(parcels=parcels, **raw)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise OutboxUnreadable(
+            f"{where} is no outbox of a hook: {error}. Delete the folder: the hook begins anew, as `start` says."
+        ) from error

@@ -1,0 +1,90 @@
+"""What was sealed, as the table tells it: entries of its log, and where those were cleaned up, the manifests."""
+
+from dataclasses import dataclass
+from functools import partial
+from urllib.parse import unquote
+
+import bucketers
+from writer.care.retention import WHY as RETENTION
+from writer.engines.described import Described
+from writer.hooks.base import File, Sealed
+from writer.hooks.outbox import Parcel
+from writer.manifest import Manifest, Manifests
+from writer.tables.entry import said
+from writer.tables.snapshot import PipelineSnapshot
+from writer.tables.table import PipelineTable
+
+
+@dataclass(frozen=True)
+class Seal:
+    """One version of a bucket that was sealed, or its end: retention took it."""
+
+    entry: int  # version of the log that says so
+    manifest: Manifest
+    retired: bool = False
+
+
+class Seals:
+    """The seals of one table."""
+
+    def __init__(self, table: PipelineTable, bucketer: bucketers.Bucketer) -> None:
+        self.table, self._bucketer = table, bucketer
+
+    def since(self, version: int, newest: int) -> list[Seal]:
+        """Return what was sealed or retired after a version, oldest first.
+
+        Where the log does not reach back so far any more, the newest manifest of a bucket stands for all before it.
+        Raises CommitFailed, ManifestUnreadable, OSError.
+        """
+        entries, manifests = self.table.entries(version), self.manifests()
+        found: list[Seal] = []
+        for at, actions in entries:
+            about = said(actions)[1]
+            match about.get("kind"):
+                case "seal":
+                    sealed = (Manifest.from_json(raw, f"version {at}").standing(at) for raw in about["manifests"])
+                    found += [Seal(at, manifest) for manifest in sealed]
+                case "rewrite" if (about.get("taken") or {}).get("why") == RETENTION:
+                    last = (manifests.newest(tuple(bucket)) for bucket in about["buckets"])
+                    found += [Seal(at, manifest, retired=True) for manifest in last if manifest is not None]
+        if version < newest and (not entries or entries[0][0] > version + 1):
+            known = {(seal.entry, seal.manifest.bucket) for seal in found}
+            older = ((one.table_version or 0, one) for one in manifests.all())
+            found += [Seal(at, one) for at, one in older if at > version and (at, one.bucket) not in known]
+        return sorted(found, key=lambda seal: (seal.entry, seal.manifest.name))
+
+    def read(self, parcel: Parcel, table: Described) -> Sealed | None:
+        """Return what a parcel holds; None while its manifest is not there."""
+        manifest = self.manifests().read(parcel.bucket, parcel.version)
+        if manifest is None:
+            return None
+        return Sealed(manifest, parcel.entry, table, partial(self._files, manifest), retired=parcel.retired)
+
+    def manifests(self) -> Manifests:
+        """Return the manifests that stand beside the table."""
+        return Manifests(self.table.store, self.table.snapshot().state.metadata["partitionColumns"])
+
+    def _files(self, manifest: Manifest) -> list[File]:
+        """List the files of a manifest's interval: as they were sealed, or as they are, once they were written anew."""
+        assert manifest.table_version is not None
+        newest = self.table.snapshot()
+        if len(manifest.columns) > 1:
+            return self._of_interval(newest, manifest)
+        now = self.table.bucket_files(newest, manifest.bucket)
+        later = {
+            unquote(action["add"]["path"])
+            for _, actions in self.table.entries(manifest.table_version)
+            for action in actions
+            if "add" in action
+        }
+        then = [file for file in now if file.path not in later]
+        known = sum(file.rows or 0 for file in then)
+        return [File(file.path, file.rows) for file in (then if known == manifest.rows else now)]
+
+    def _of_interval(self, snapshot: PipelineSnapshot, manifest: Manifest) -> list[File]:
+        span = (manifest.start, manifest.end)
+        return [
+            File(file.path, file.rows)
+            for file in self.table.bucket_files(snapshot)
+            if file.bucket == manifest.bucket or bucketers.interval(self._bucketer, file.bucket) == span
+        ]

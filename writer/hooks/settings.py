@@ -1,0 +1,136 @@
+"""The sections `pipelines.*.hooks` of the configuration: who is told when a bucket is sealed."""
+
+import re
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from writer.strict import Strict
+from writer.units import Duration
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+_HTTP = re.compile(r"https?://[^/\s@]+(/\S*)?")
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TYPES = ("webhook", "druid", "trino", "presto")
+
+
+class _Told(Strict):
+    """What every hook has."""
+
+    name: str = Field("", description="name of the hook in `status`, metrics and commands; default: its type")
+    start: Literal["latest", "earliest"] = Field(
+        "latest",
+        description="what a hook that is new to the table is told of: what is sealed from now on, or every sealed "
+        "bucket",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, raw: Any) -> Any:
+        return {"name": raw.get("type"), **raw} if isinstance(raw, dict) else raw
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_name(cls, value: str) -> str:
+        if not _NAME.fullmatch(value):
+            raise ValueError(f"hook name {value!r}: use lower-case letters, digits, - and _ (it becomes a folder)")
+        return value
+
+
+def _url(value: SecretStr) -> SecretStr:
+    if not _HTTP.fullmatch(value.get_secret_value()):
+        raise ValueError("'url' is no http:// or https:// URL without user and password; write https://host:port/path")
+    return SecretStr(value.get_secret_value().rstrip("/"))
+
+
+class _Login(_Told):
+    """A server that may want to know who asks."""
+
+    url: SecretStr = Field(description="base URL of the server")
+    user: str | None = Field(None, min_length=1, description="user name")
+    password: SecretStr | None = Field(None, description="with `user`; take it from `${env:NAME}` or `${file:/path}`")
+    token: SecretStr | None = Field(None, description="sent as `Authorization: Bearer`, instead of a password")
+
+    _checked = field_validator("url")(_url)
+
+    @model_validator(mode="after")
+    def _one_way(self) -> "_Login":
+        if self.password is not None and (self.user is None or self.token is not None):
+            raise ValueError("a 'password' needs a 'user' and goes without 'token'")
+        return self
+
+
+class Webhook(_Told):
+    """An HTTP server of your own."""
+
+    type: Literal["webhook"] = Field(description="POST the manifest as JSON")
+    url: SecretStr = Field(description="where to POST; only its host is ever shown")
+    secret: SecretStr | None = Field(
+        None, min_length=8,
+        description="sign by the Standard Webhooks scheme with this secret (`whsec_…`, or any text); take it from "
+        "`${env:NAME}` or `${file:/path}`",
+    )  # fmt: skip
+    headers: dict[str, SecretStr] = Field(default_factory=dict, description="further headers of the request")
+    timeout: Duration = Field(timedelta(seconds=30), description="how long an answer may take")
+
+    _checked = field_validator("url")(_url)
+
+
+class Druid(_Login):
+    """Apache Druid."""
+
+    type: Literal["druid"] = Field(description="ingest exactly the interval of the bucket, in place of what was there")
+    datasource: str | None = Field(None, min_length=1, description="datasource; default: the pipeline's name")
+    at_once: int = Field(2, ge=1, description="most tasks of this hook that run at a time")
+    input_source: dict[str, Any] = Field(
+        default_factory=dict, description="keys added to the task's inputSource, such as `properties` for S3"
+    )
+    spec: dict[str, Any] = Field(
+        default_factory=dict, description="keys laid over the task's spec, such as `tuningConfig: {maxRowsInMemory: …}`"
+    )
+    timeout: Duration = Field(timedelta(seconds=30), description="how long one answer may take; a task may take longer")
+
+
+class _Sql(_Login):
+    """A server that speaks the statement protocol."""
+
+    table: str = Field(description="catalog.schema.table to register")
+    location: str | None = Field(
+        None, min_length=1, description="the table's location as the server names it; default: as headrace does"
+    )
+    analyze: bool = Field(False, description="run ANALYZE on the table after each seal")
+    timeout: Duration = Field(timedelta(minutes=10), description="how long one statement may take")
+
+    @field_validator("table")
+    @classmethod
+    def _three_parts(cls, value: str) -> str:
+        parts = value.split(".")
+        if len(parts) != 3 or not all(_IDENTIFIER.fullmatch(part) for part in parts):  # noqa: PLR2004
+            raise ValueError(f"table {value!r} is no catalog.schema.table; write it as delta.lake.clicks")
+        return value
+
+
+class Trino(_Sql):
+    """Trino."""
+
+    type: Literal["trino"] = Field(description="register the table; with table.format: parquet, its new partitions too")
+
+
+class Presto(_Sql):
+    """PrestoDB."""
+
+    type: Literal["presto"] = Field(
+        description="register the table; with table.format: parquet, its new partitions too"
+    )
+
+
+HookSettings = Annotated[Webhook | Druid | Trino | Presto, Field(discriminator="type")]
+
+
+def check_names(hooks: Sequence[HookSettings]) -> None:
+    """Raise ValueError when two hooks have one name: what was delivered is kept under it."""
+    names = [hook.name for hook in hooks]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"two hooks are named {twice!r}; give each its own 'name'")

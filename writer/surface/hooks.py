@@ -1,0 +1,170 @@
+"""`headrace hooks`: what each hook has delivered, what waits, and delivering or giving it up by hand."""
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from rich.console import Console
+
+import bucketers
+from writer.config import Config
+from writer.errors import ConfigError
+from writer.hooks.courier import Courier
+from writer.hooks.couriers import couriers
+from writer.hooks.outbox import Box, Parcel
+from writer.rooms.columnar import BucketKey
+from writer.strict import did_you_mean
+from writer.surface.lines import Column, Sheet, emit_whole, hanging, sentence
+from writer.surface.naming import bucket_of, name_of
+from writer.surface.words import instant, iso, span
+
+_PAUSE_S = 0.5
+_SHOWN = 10  # parcels of a hook
+
+
+def listed(config: Config, names: list[str], *, as_json: bool, out: Console) -> int:
+    """Show the hooks of the pipelines."""
+    now = datetime.now(UTC)
+    told = {name: [_told(courier, courier.outbox.read()) for courier in couriers(name, config)] for name in names}
+    if as_json:
+        emit_whole({"at": iso(now), "pipelines": told})
+        return 0
+    for name, found in told.items():
+        if not found:
+            sentence(out, f"{name} has no hooks (pipelines.{name}.hooks)")
+        for one in found:
+            _show(name, one, now, out)
+    return 0
+
+
+def delivered(
+    config: Config, name: str, *, hook: str | None, bucket: str | None, within: timedelta, as_json: bool, out: Console
+) -> int:
+    """Deliver what waits, and wait for what is under way. Returns 1 when something failed or still waits."""
+    found = _chosen(config, name, hook)
+    key = None if bucket is None else bucket_of(bucket, bucketers.build(config.pipelines[name].bucket))
+    boxes = [_worked_off(courier, key, within) for courier in found]
+    told = [_told(courier, box) for courier, box in zip(found, boxes, strict=True)]
+    if as_json:
+        emit_whole({"at": iso(datetime.now(UTC)), "pipelines": {name: told}})
+    else:
+        for one in told:
+            _show(name, one, datetime.now(UTC), out)
+    return int(any(courier.health.failures or box.parcels for courier, box in zip(found, boxes, strict=True)))
+
+
+def skipped(config: Config, name: str, *, hook: str, bucket: str, as_json: bool, out: Console) -> int:
+    """Give up what waits of a bucket. Returns 1 when nothing of it does."""
+    (courier,) = _chosen(config, name, hook)
+    key = bucket_of(bucket, bucketers.build(config.pipelines[name].bucket))
+    courier.take_up()
+    gone: list[Parcel] = []
+
+    def without(box: Box | None) -> Box:
+        known = box or Box(-1)
+        gone[:] = [parcel for parcel in known.parcels if parcel.bucket == key]
+        return known.without(gone)
+
+    courier.outbox.change(without)
+    versions = [parcel.version for parcel in gone]
+    if as_json:
+        emit_whole({"pipeline": name, "hook": hook, "bucket": list(key), "versions": versions})
+    elif versions:
+        shown = ", ".join(map(str, versions))
+        sentence(out, f"{hook} is not told of {name_of(key)} version {shown}")
+    else:
+        sentence(out, f"nothing of {name_of(key)} waits for {hook}")
+    return int(not versions)
+
+
+def _chosen(config: Config, name: str, hook: str | None) -> list[Courier]:
+    found = couriers(name, config)
+    known = [courier.hook.name for courier in found]
+    if not found:
+        raise ConfigError(f"pipeline {name!r} has no hooks; list them in pipelines.{name}.hooks")
+    if hook is not None and hook not in known:
+        raise ConfigError(f"pipeline {name!r} has no hook {hook!r}{did_you_mean(hook, known)}")
+    return [courier for courier in found if hook in (None, courier.hook.name)]
+
+
+def _worked_off(courier: Courier, key: BucketKey | None, within: timedelta) -> Box:
+    """Do rounds until nothing waits, something failed, or the time is over. Returns the box."""
+    deadline = time.monotonic() + within.total_seconds()
+    courier.take_up()
+    if key is not None:
+        courier.again(key)
+    courier.hurry()
+    while True:
+        box = courier.round(datetime.now(UTC))
+        due = courier.due(box)
+        tried = all(parcel.error for parcel in box.next())
+        if due is None or tried or time.monotonic() > deadline:
+            return box
+        time.sleep(_PAUSE_S)
+
+
+def _told(courier: Courier, box: Box | None) -> dict[str, Any]:
+    known = box or Box(-1)
+    return {
+        "hook": courier.hook.name, "target": courier.hook.target, "position": known.position if box else None,
+        "delivered": known.delivered, "superseded": known.superseded, "skipped": known.skipped, "last": known.last,
+        "waiting": [
+            {
+                "bucket": list(parcel.bucket), "version": parcel.version, "sealed_at": iso(parcel.since),
+                "attempts": parcel.attempts, "next": None if parcel.due is None else iso(parcel.due),
+                "error": parcel.error or None, "state": dict(parcel.state),
+            }
+            for parcel in known.parcels
+        ],
+    }  # fmt: skip
+
+
+def _show(pipeline: str, told: dict[str, Any], now: datetime, out: Console) -> None:
+    waiting = told["waiting"]
+    head = f"{pipeline}  {told['hook']}  → {told['target']}"
+    state = f"{told['delivered']:,} delivered, {len(waiting):,} waiting"
+    more = [f"{told[key]:,} {key}" for key in ("superseded", "skipped") if told[key]]
+    sentence(out, head, "bold")
+    sentence(out, "  " + ", ".join([state, *more]))
+    if told["position"] is None:
+        sentence(out, "  never ran yet", "dim")
+    if (last := told["last"]) is not None:
+        sentence(
+            out, f"  last: {name_of(last['bucket'])} version {last['version']} at {instant(last['at'])}: {last['what']}"
+        )
+    if not waiting:
+        return
+    sheet = Sheet(
+        out,
+        [
+            Column("  bucket"),
+            Column("version", right=True),
+            Column("sealed"),
+            Column("tries", right=True),
+            Column("next"),
+        ],
+    )
+    sheet.add(
+        [
+            [
+                f"  {name_of(one['bucket'])}",
+                str(one["version"]),
+                instant(one["sealed_at"]),
+                str(one["attempts"]),
+                _when(one, now),
+            ]
+            for one in waiting[:_SHOWN]
+        ]
+    )
+    if len(waiting) > _SHOWN:
+        sentence(out, f"  and {len(waiting) - _SHOWN:,} more")
+    for error in dict.fromkeys(one["error"] for one in waiting if one["error"]):
+        hanging(out, "  ", error, "yellow")
+
+
+def _when(one: dict[str, Any], now: datetime) -> str:
+    if one["next"] is None:
+        return "now"
+    seconds = (datetime.fromisoformat(one["next"]) - now).total_seconds()
+    word = "looks again" if one["state"].get("accepted") else "tries again"
+    return f"{word} in {span(seconds)}" if seconds > 0 else "now"
