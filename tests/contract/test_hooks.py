@@ -82,10 +82,12 @@ def test_a_hook_that_is_new_to_the_table_begins_where_its_configuration_says(tmp
             {"type": "webhook", "url": server.url, "name": name, "start": name} for name in ("latest", "earliest")
         ]  # fmt: skip
         lake = SealedLake(tmp_path, hooks=both)
-        lake.add(5, 10)
-        lake.seal(5)
+        for rows in (10, 2):
+            lake.add(5, rows)
+            lake.seal(5)
         latest, earliest = couriers("clicks", lake.config)
         assert (latest.round(NOW).delivered, earliest.round(NOW).delivered) == (0, 1)
+        assert told(server.asked) == [("05", 2, 12)]
         lake.add(6, 1)
         lake.seal(6)
         assert (latest.round(NOW).delivered, earliest.round(NOW).delivered) == (1, 2)

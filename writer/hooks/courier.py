@@ -62,7 +62,7 @@ class Courier:
         since = -1 if box is None else max(self._reached, box.position)
         if box is not None and newest <= since:
             return box
-        new = [] if box is None and self._start == "latest" else self._parcels(self._seals.since(since, newest))
+        new = self._parcels(self._new(box, since, newest))
         self._reached = newest
         if box is not None and not new and newest - box.position < _POSITION_EVERY:
             return box
@@ -97,6 +97,11 @@ class Courier:
     def say(self, why: str) -> None:
         """Note why a round came to nothing."""
         self.health = replace(self.health, error=why, failures=self.health.failures + 1)
+
+    def _new(self, box: Box | None, since: int, newest: int) -> list[Seal]:
+        if box is not None:
+            return self._seals.since(since, newest)
+        return self._seals.everything(newest) if self._start == "earliest" else []
 
     def _attempt(self, parcel: Parcel, now: datetime) -> Box:
         """Try to deliver a parcel, and write down what became of it."""

@@ -1,5 +1,6 @@
 """What was sealed, as the table tells it: entries of its log, and where those were cleaned up, the manifests."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from urllib.parse import unquote
@@ -13,6 +14,8 @@ from writer.manifest import Manifest, Manifests
 from writer.tables.entry import said
 from writer.tables.snapshot import PipelineSnapshot
 from writer.tables.table import PipelineTable
+
+_RECENT = 200  # entries
 
 
 @dataclass(frozen=True)
@@ -48,10 +51,24 @@ class Seals:
                     last = (manifests.newest(tuple(bucket)) for bucket in about["buckets"])
                     found += [Seal(at, manifest, retired=True) for manifest in last if manifest is not None]
         if version < newest and (not entries or entries[0][0] > version + 1):
-            known = {(seal.entry, seal.manifest.bucket) for seal in found}
-            older = ((one.table_version or 0, one) for one in manifests.all())
-            found += [Seal(at, one) for at, one in older if at > version and (at, one.bucket) not in known]
+            found += self._older(found, version)
         return sorted(found, key=lambda seal: (seal.entry, seal.manifest.name))
+
+    def everything(self, newest: int) -> list[Seal]:
+        """Return the newest seal of every bucket that is there: by the manifests, and a look at the end of the log.
+
+        A seal whose manifest is still to be put is there; the whole log need not be read for it. Raises as `since`.
+        """
+        found = self.since(max(-1, newest - _RECENT), newest)
+        by_entry = sorted([*found, *self._older(found, -1)], key=lambda seal: (seal.entry, seal.manifest.name))
+        last = {seal.manifest.bucket: seal for seal in by_entry}
+        return [seal for seal in by_entry if last[seal.manifest.bucket] is seal and not seal.retired]
+
+    def _older(self, found: Sequence[Seal], version: int) -> list[Seal]:
+        """Return the newest manifests that are of entries after a version, and not among those that were found."""
+        known = {(seal.entry, seal.manifest.bucket) for seal in found}
+        older = ((one.table_version or 0, one) for one in self.manifests().all())
+        return [Seal(at, one) for at, one in older if at > version and (at, one.bucket) not in known]
 
     def read(self, parcel: Parcel, table: Described) -> Sealed | None:
         """Return what a parcel holds; None while its manifest is not there."""
