@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from writer.seal import Ask, Blocked, Close, Hold, Hole, Policy, Ready, Resting, Unsealed, is_closed, to_close, to_seal
+from writer.sealing import Listener
 from writer.tables.base import Part
 from writer.units import instant, microseconds
 from writer.watermark import Look, Seen, furthest, risen, watermark
@@ -159,3 +160,33 @@ def test_an_outage_with_unread_backlog_closes_nothing_by_silence() -> None:
 @given(st.integers(-(10**15), 10**16))
 def test_an_instant_is_its_microseconds(us):
     assert microseconds(instant(us)) == us
+
+
+class Broker:
+    """One partition: where its log ends, and whether its newest record is young."""
+
+    def __init__(self) -> None:
+        self.end, self.young = 10, False
+
+    def sources(self, _):
+        return [("t", 0)]
+
+    def latest(self, _):
+        return {("t", 0): self.end}
+
+    def found(self, wanted):
+        return dict.fromkeys(wanted, (9, 1) if self.young else (-1, -1))
+
+
+def test_a_partition_whose_end_moved_is_not_quiet_even_if_its_records_look_old() -> None:
+    """A producer may write any time into its records; that the log grew, it cannot hide."""
+    broker = Broker()
+    listener, frontier = Listener(broker, ["t"]), {("t", 0): 10}
+    assert listener.look(10 * MINUTE, NOON).idle(frontier) == {("t", 0)}
+    broker.young = True
+    assert listener.look(10 * MINUTE, NOON).idle(frontier) == set()
+    broker.young, broker.end = False, 11
+    assert listener.look(10 * MINUTE, NOON + MINUTE).idle({("t", 0): 11}) == set()
+    assert listener.look(10 * MINUTE, NOON + 10 * MINUTE).idle({("t", 0): 11}) == set()
+    assert listener.look(10 * MINUTE, NOON + 11 * MINUTE).idle({("t", 0): 11}) == {("t", 0)}
+    assert listener.look(10 * MINUTE, NOON + 11 * MINUTE).idle({("t", 0): 10}) == set()  # one record waits

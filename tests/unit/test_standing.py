@@ -1,6 +1,7 @@
 """How a start finds its topics: against a real table, and a Kafka whose logs a test decides."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ from writer import standing
 from writer.config import Pipeline
 from writer.errors import LogChanged
 from writer.kafka import Topic
-from writer.tables.base import Part, Range
+from writer.tables.base import Batch, Part, Range
 from writer.tables.formats import delta_table
 from writer.tables.table import PipelineTable
+from writer.units import microseconds
 
 
 class Cluster:
@@ -131,3 +133,23 @@ def test_a_log_that_was_cut_back_is_refused_and_one_that_only_seemed_so_is_not(t
 def test_brokers_without_topic_ids_are_said(table: PipelineTable, caplog: pytest.LogCaptureFixture) -> None:
     find(table, Cluster((0, 9), id_="AAAAAAAAAAAAAAAAAAAAAA"))
     assert "topic_without_id topic=clicks" in caplog.text
+
+
+def test_a_gap_says_between_which_event_times_its_records_may_have_lain(tmp_path: Path) -> None:
+    noon, margin = datetime(2026, 11, 20, 12, tzinfo=UTC), timedelta(minutes=5)
+    table = delta_table(str(tmp_path / "lake"), "events")
+    table.create(pa.schema([("hour", pa.string())]), ["hour"])
+    parts = [Part("clicks", 1, p) for p in range(3)]
+    epoch = table.begin(dict.fromkeys(parts, 0), {"clicks": ["a"]})
+    seen = {parts[0]: microseconds(noon), parts[1]: microseconds(noon)}
+    table.commit(table.snapshot(), Batch("id", epoch, [Range(p, 0, 1) for p in parts], seen=seen))
+    later = microseconds(noon + timedelta(hours=1)) // 1000
+    left = {("clicks", 0): (9, later), ("clicks", 1): (-1, -1), ("clicks", 2): (9, later)}
+    lost = [Range(part, 1, 9) for part in parts]
+    now = noon + timedelta(hours=3)
+    before, after = (noon - margin).isoformat(), (noon + timedelta(hours=1) + margin).isoformat()
+    assert standing.gap_hints(lost, table.snapshot(), left, margin, now) == [
+        {"from": before, "until": after},
+        {"from": before, "until": (now + margin).isoformat()},  # nothing is left: up to now
+        {"from": None, "until": after},  # no row of it was ever seen
+    ]
