@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,7 +24,8 @@ from writer.tables.table import PipelineTable
 from writer.units import show_duration
 from writer.vacuum import Needed, Stored, Waste, of_checkpoints, of_table
 
-SCRATCH = ("headrace-stage-", "headrace-avro-", "headrace-rewrite-")
+_DECODER = "headrace-avro-"
+SCRATCH = ("headrace-stage-", _DECODER, "headrace-rewrite-")
 _AT_ONCE = 16
 _RETENTION = "delta.deletedFileRetentionDuration"
 _UNITS = {"week": "weeks", "day": "days", "hour": "hours", "minute": "minutes", "second": "seconds"}
@@ -140,7 +142,31 @@ def _scratch(folder: str, cutoff: datetime) -> Iterator[Waste]:
     """Find what tasks on this machine spilled and left. What is written to is touched."""
     for path in sorted(Path(folder).glob("headrace-*")):
         if path.is_dir() and path.name.startswith(SCRATCH):
-            inside = [found.stat() for found in (path, *path.rglob("*"))]
-            touched = datetime.fromtimestamp(max(found.st_mtime for found in inside), UTC)
-            if touched < cutoff:
+            inside = _inside(path)
+            touched = datetime.fromtimestamp(max((found.st_mtime for found in inside), default=cutoff.timestamp()), UTC)
+            if touched < cutoff and not _at_work(path):
                 yield Waste(path.name, sum(found.st_size for found in inside[1:]), touched, "scratch")
+
+
+def _inside(folder: Path) -> list[os.stat_result]:
+    """Look at a folder and what is in it, as far as it is still there: its task may end meanwhile."""
+    found = []
+    for path in (folder, *folder.rglob("*")):
+        with suppress(FileNotFoundError):
+            found.append(path.lstat())
+    return found
+
+
+def _at_work(folder: Path) -> bool:
+    """Tell whether a decoder that lives may own the folder, however old it is: its file is in that process's memory."""
+    if not folder.name.startswith(_DECODER):
+        return False
+    link = folder / "block.avro"
+    if not link.is_symlink():
+        return True  # where files cannot be in memory, nobody can tell
+    try:
+        return _DECODER.rstrip("-") in str(link.readlink().readlink())
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True  # another user's

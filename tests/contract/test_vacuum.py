@@ -14,12 +14,14 @@ from typer.testing import CliRunner
 
 from tests.carried import Died, Driver, log
 from tests.contract.test_compact import carry, compacted, filled, offsets
-from tests.looking import event
+from tests.looking import EVENT, event
 from tests.servers.objects import ObjectServer
 from writer.cli import compose
 from writer.errors import ConfigError, HeadraceError
 from writer.ledger.audit import audit
 from writer.ledger.book import FOLDER
+from writer.rooms import avro
+from writer.rooms.native import NativeDecoder
 from writer.stores.location import store_at
 from writer.surface import rewrites
 from writer.vacuuming import everything, look, remove
@@ -161,13 +163,19 @@ def test_drafts_manifests_and_runs_of_old_go(tmp_path: Path) -> None:
 
 def test_what_dead_tasks_spilled_on_this_machine_goes(tmp_path: Path, scratch: Path) -> None:
     driver = filled(tmp_path, "delta", commits=1)
-    for name in ("headrace-stage-a", "headrace-avro-b", "headrace-rewrite-c", "somebodys-d"):
+    for name in ("headrace-stage-a", "headrace-stage-b", "headrace-rewrite-c", "somebodys-d"):
         (scratch / name).mkdir()
         (scratch / name / "run-0.arrow").write_bytes(b"12345")
-    os.utime(scratch / "headrace-avro-b" / "run-0.arrow", (later(7.5).timestamp(),) * 2)  # it is written to
-    assert sorted(found(driver)) == [f"{scratch}/headrace-rewrite-c", f"{scratch}/headrace-stage-a"]
+    os.utime(scratch / "headrace-stage-b" / "run-0.arrow", (later(7.5).timestamp(),) * 2)  # it is written to
+    alive = NativeDecoder(avro.parse(json.dumps(EVENT)), scratch=str(scratch))
+    (decoder,) = scratch.glob("headrace-avro-*")
+    (scratch / "headrace-avro-e").mkdir()
+    (scratch / "headrace-avro-e" / "block.avro").symlink_to("/proc/999999999/fd/8")
+    gone = ["headrace-avro-e", "headrace-rewrite-c", "headrace-stage-a"]
+    assert sorted(found(driver)) == [f"{scratch}/{name}" for name in gone]
     remove(driver.config, look(driver.config, "clicks", None, later()))
-    assert sorted(path.name for path in scratch.iterdir()) == ["headrace-avro-b", "somebodys-d"]
+    assert sorted(path.name for path in scratch.iterdir()) == sorted([decoder.name, "headrace-stage-b", "somebodys-d"])
+    assert alive.scratch == str(scratch)
 
 
 def test_an_age_below_that_of_orphans_is_refused(tmp_path: Path) -> None:
