@@ -12,7 +12,7 @@ from typing import Literal
 Why = Literal["orphan", "removed", "draft", "manifest", "checkpoint", "scratch"]
 WORDS: Mapping[str, str] = {
     "orphan": "no version names it",
-    "removed": "removed from the table, and no version that is kept names it",
+    "removed": "removed from the table",
     "draft": "a writer died while it wrote it",
     "manifest": "a newer version of it stands beside",
     "checkpoint": "of a run that no start continues",
