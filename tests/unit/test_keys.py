@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from writer.care import keys
 from writer.care.keys import Finder, Keys, Match, from_file, where
 from writer.errors import ConfigError
 
@@ -99,6 +100,24 @@ def test_values_come_from_a_file_with_a_head(tmp_path: Path) -> None:
 def test_a_file_that_lacks_the_column_has_no_such_row() -> None:
     finder = Finder(where("id = 42"), ROWS.schema)
     assert not finder.among(ROWS.select(["name"])).any()
+
+
+def test_bounds_that_are_not_numbers_bound_nothing() -> None:
+    class Told:
+        has_min_max, min, max = True, float("nan"), 3.0
+
+    class Column:
+        statistics = Told
+
+    class Group:
+        def column(self, _: int) -> type[Column]:
+            return Column
+
+    assert keys._may_hold(Group(), 0, [2.0])
+    Told.min, Told.max = 1.0, float("nan")
+    assert keys._may_hold(Group(), 0, [2.0])
+    Told.max = 1.5
+    assert not keys._may_hold(Group(), 0, [2.0])
 
 
 VALUES = st.one_of(st.none(), st.integers(-3, 3))

@@ -113,8 +113,8 @@ def _left(out: Console, name: str, *, delta: bool) -> None:
     """Say where the rows are still to be found."""
     if delta:
         lines.sentence(
-            out, "The files of before lie there, for who reads an older version, until "
-            f"`headrace vacuum --pipeline {name}` removes them; the log keeps the least and the greatest value of a "
+            out, f"The files of before lie there for who reads an older version; `headrace vacuum --pipeline {name} "
+            "--delete` removes them once table.orphan_age is over. The log keeps the least and the greatest value of a "
             "column of each file until its retention is over.",
         )  # fmt: skip
     else:

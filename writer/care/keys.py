@@ -159,6 +159,8 @@ def _may_hold(group: Any, index: int | None, values: Sequence[Any]) -> bool:
     told = group.column(index).statistics
     if told is None or not told.has_min_max:
         return True
+    if told.min != told.min or told.max != told.max:
+        return True
     try:
         at = bisect_left(values, told.min)
         return at < len(values) and bool(values[at] <= told.max)

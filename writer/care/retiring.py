@@ -88,7 +88,7 @@ def _verdict(out: Console, done: Sequence[Retired], *, delta: bool) -> None:
         lines.sentence(out, "Nothing was dropped. The same without --dry-run drops them.")
         return
     versions = ", ".join(str(one.version) for one in done)
-    after = "The files lie there until `headrace vacuum` removes them." if delta else "Their files are removed."
+    after = "`headrace vacuum --delete` removes the files." if delta else "Their files are removed."
     lines.sentence(
         out, f"{plural(sum(one.rows for one in done), 'row')} were dropped (version {versions} of the table). {after}"
     )
