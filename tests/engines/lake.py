@@ -14,7 +14,7 @@ from tests import oracle
 from tests.engines.events import WAVE, Produced, Row
 from tests.servers.objects import ObjectServer
 from tests.writing import Site, Writer
-from writer.config import S3
+from writer.connections import S3
 from writer.rooms.columnar import BucketKey
 from writer.rooms.rewrite import Job, Source, rewrite
 from writer.tables.base import BucketFile, Rewrite
