@@ -111,7 +111,7 @@ def test_every_flat_type_of_the_table_can_be_looked_at_for_a_dictionary():
         pa.timestamp("us", "UTC"), pa.decimal128(38, 4),
     ]  # fmt: skip
     rows = pa.table({str(kind): pa.nulls(3, kind) for kind in kinds} | {"nested": pa.array([{"a": 1}] * 3)})
-    assert distinct_columns(rows) == frozenset()
+    assert distinct_columns(rows) == {str(kind) for kind in kinds}, "an empty dictionary keeps Presto from asking"
     assert distinct_columns(pa.table({"id": [1, 2, None], "same": [1, 1, None]})) == {"id"}
 
 
