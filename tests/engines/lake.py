@@ -3,6 +3,7 @@
 import shutil
 from collections import defaultdict
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,6 +16,7 @@ from tests.engines.events import WAVE, Produced, Row
 from tests.servers.objects import ObjectServer
 from tests.writing import Site, Writer
 from writer.connections import S3
+from writer.rooms.assign import TimeRule
 from writer.rooms.columnar import BucketKey
 from writer.rooms.rewrite import Job, Source, rewrite
 from writer.tables.base import BucketFile, Rewrite
@@ -86,8 +88,8 @@ def _rewrite(root: Path) -> None:
     for bucket, found in files.items():
         sources = tuple(Source(file.path, None) for file in found)
         job = Job(
-            str(copy), bucket, ("hour", "kind_bucket"), columns, sources, target_file_size=2**24, budget=2**24,
-            time_field="event_time", time_unit="auto",
+            str(copy), bucket, ("hour", "kind_bucket"), columns, sources, 2**24, 2**24,
+            TimeRule("event_time", "auto", timedelta(days=36_500), timedelta(days=36_500)),
         )  # fmt: skip
         done = rewrite(job)
         gone = [file for file in found if file.path in done.removed]

@@ -36,6 +36,9 @@ class Coordinator:
         rows: list[tuple[Any, ...]] = []
         while True:
             if "error" in answer:
+                if answer["error"].get("errorName") == "NO_NODES_AVAILABLE" and time.monotonic() < deadline:
+                    time.sleep(0.5)  # the worker is not active yet, or did not answer the coordinator for a moment
+                    return self.ask(sql, seconds_max=deadline - time.monotonic())
                 raise QueryFailed(f"{self.flavour}: {answer['error']['message']}\n  {sql}")
             rows.extend(tuple(row) for row in answer.get("data", []))
             if "nextUri" not in answer:
