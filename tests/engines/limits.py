@@ -17,7 +17,7 @@ class Limit:
 
 
 _FLOAT = "A float column widened to double: a predicate on it fails over older files"
-_PRESTO_NESTED = "A field added inside a struct: queries of that struct fail over older files"
+_PRESTO_NESTED = "A field of a struct that is null in some rows: queries fail without a filter"
 _DRUID_BUCKETS = "The bucket columns are not there"
 
 _DELTA, _BOTH, _ALL = ("delta",), ("delta", "parquet"), ("delta", "parquet", "rewritten")
@@ -25,8 +25,8 @@ _DELTA, _BOTH, _ALL = ("delta",), ("delta", "parquet"), ("delta", "parquet", "re
 LIMITS = (
     Limit("trino", "bounds of ratio", _FLOAT, _BOTH),
     Limit("presto", "bounds of ratio", _FLOAT, _DELTA),
-    Limit("presto", "nested fields", _PRESTO_NESTED, _DELTA),
-    Limit("presto", "a nested field added over older files", _PRESTO_NESTED, _DELTA),
+    Limit("presto", "nested fields", _PRESTO_NESTED, ("delta", "rewritten")),
+    Limit("presto", "what is null", "`IS NULL` over a column that is null throughout a file", ("rewritten",)),
     Limit("druid", "rows by bucket", _DRUID_BUCKETS, _ALL),
     Limit("druid", "first and last event of a bucket", _DRUID_BUCKETS, _ALL),
     Limit("druid", "one bucket by its values", _DRUID_BUCKETS, _ALL),

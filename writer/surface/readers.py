@@ -17,7 +17,7 @@ _NAMED = 3  # columns in a sentence
 
 @dataclass(frozen=True)
 class _Trap:
-    """A kind of column, and what some readers cannot do once a schema has changed it."""
+    """A kind of column, and what some readers cannot do with it."""
 
     readers: dict[Reader, tuple[str, ...]]  # reader → formats
     columns: Callable[[pa.DataType], bool]
@@ -36,13 +36,13 @@ _TRAPS = (
     ),
     _Trap(
         {"presto": ("delta",)}, pa.types.is_struct, widened=False,
-        said="a query of a struct fails over older files once a field is added to it",
+        said="a query of a field fails where its struct is null in some rows",
     ),
 )  # fmt: skip
 
 
 def readers(pipeline: Pipeline, columns: pa.Schema) -> Finding:
-    """Tell which of the table's readers a change of its schemas may stop."""
+    """Tell which of the table's readers will trip over which columns."""
     said = list(_traps(pipeline, columns))
     if not said:
         return good("readers", f"{', '.join(pipeline.table.readers) or 'none'}: nothing that they cannot read")
