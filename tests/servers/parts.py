@@ -8,6 +8,7 @@ import subprocess
 import time
 import zipfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from writer import artifacts
@@ -51,6 +52,7 @@ _DRUID_EXTENSIONS = {  # name → where its source lies; they are on Maven Centr
     "druid-parquet-extensions": "extensions-core/parquet-extensions",
     "druid-deltalake-extensions": "extensions-contrib/druid-deltalake-extensions",
 }
+_AT_ONCE = 4  # Ivy asks for one file after the other, and waits more than it works
 _AVRO = "extensions-core/avro-extensions/src/main/java"  # the Parquet extension needs a few classes of that one
 
 
@@ -80,11 +82,13 @@ def druid() -> Path:
     """Return Druid's home: `lib`, `extensions/<name>`, and `main`, the class that runs all roles in one JVM."""
 
     def make(work: Path, lock: int) -> None:
-        jars = _druid_jars()
-        for name, modules in jars.items():
+        for name, modules in _druid_jars().items():
             into = work / "lib" if name == "lib" else work / "extensions" / name
             into.mkdir(parents=True)
-            artifacts.retrieve(Bundle(f"druid-{name}", "33.0.0", modules, len(modules), 0), into, lock=lock)
+            shares = [modules[at::_AT_ONCE] for at in range(_AT_ONCE)]
+            bundles = [Bundle(f"druid-{name}-{n}", "33.0.0", s, len(s), 0) for n, s in enumerate(shares)]
+            with ThreadPoolExecutor(_AT_ONCE) as pool:
+                list(pool.map(lambda bundle, into=into: artifacts.retrieve(bundle, into, lock=lock), bundles))
         source = work / "source"
         source.mkdir()
         artifacts.retrieve(DRUID_SOURCE, source, lock=lock)
