@@ -125,6 +125,7 @@ def spark_engine(directory: Path, lake: Lake) -> Iterator[Engine]:
         .config("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.files.openCostInBytes", "0")  # small files share tasks
+        .config("spark.databricks.delta.snapshotPartitions", "1")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.warehouse.dir", str(directory))
         .config("spark.driver.extraJavaOptions", f"-XX:TieredStopAtLevel=1 -Dderby.system.home={directory}")

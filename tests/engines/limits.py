@@ -23,6 +23,8 @@ _DRUID_BUCKETS = "The bucket columns are not there"
 _DELTA, _BOTH, _ALL = ("delta",), ("delta", "parquet"), ("delta", "parquet", "rewritten")
 
 LIMITS = (
+    Limit("spark", "bounds of fee", "A decimal widened: a predicate on it fails over older files", _BOTH),
+    Limit("spark", "bounds of big", "rounds the bounds of decimals beyond 15 digits", ("rewritten",)),
     Limit("trino", "bounds of ratio", _FLOAT, _BOTH),
     Limit("presto", "bounds of ratio", _FLOAT, _DELTA),
     Limit("presto", "nested fields", _PRESTO_NESTED, ("delta", "rewritten")),

@@ -31,6 +31,10 @@ _TRAPS = (
         said="a predicate fails over older files once a float column is double",
     ),
     _Trap(
+        {"spark": ("delta", "parquet")}, pa.types.is_decimal, widened=True,
+        said="a predicate fails over older files once a decimal has more digits",
+    ),
+    _Trap(
         {"druid": ("delta",)}, pa.types.is_decimal, widened=True,
         said="its Delta input source fails once a decimal has more digits",
     ),
