@@ -88,7 +88,7 @@ def event(i: int, *, later: bool = False) -> Row:
         "event_time": hour + offset,
         "id": i,
         "name": NAMES[i % len(NAMES)],
-        "kind": KINDS[i % len(KINDS)],
+        "kind": KINDS[at % len(KINDS)],
         "n": widest.get(i % 100, i % 50 - 25),
         "ratio": 0.1 if later and i % 2 else (i % 8) / 4,
         "fee": Decimal(i * (10**9 if later else 1) - 50).scaleb(-2),

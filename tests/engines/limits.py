@@ -22,9 +22,11 @@ _DRUID_BUCKETS = "The bucket columns are not there"
 
 _DELTA, _BOTH, _ALL = ("delta",), ("delta", "parquet"), ("delta", "parquet", "rewritten")
 
+_BY_BOUNDS = ("spark", "trino")
+
 LIMITS = (
     Limit("spark", "bounds of fee", "A decimal widened: a predicate on it fails over older files", _BOTH),
-    Limit("spark", "bounds of big", "rounds the bounds of decimals beyond 15 digits", ("rewritten",)),
+    *(Limit(e, "bounds of big", "rounds the bounds of decimals beyond 15 digits", ("rewritten",)) for e in _BY_BOUNDS),
     Limit("trino", "bounds of ratio", _FLOAT, _BOTH),
     Limit("presto", "bounds of ratio", _FLOAT, _DELTA),
     Limit("presto", "nested fields", _PRESTO_NESTED, ("delta", "rewritten")),
