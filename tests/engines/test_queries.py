@@ -68,7 +68,8 @@ def asked(running: Running, format_: str, place: str, rows: list[Any]) -> dict[s
     """What an engine answers to each question, or how it fails, beside what is right."""
     d = running.engine.tables[format_, place]
     wanted = {question.name: (question.sql(d), list(question.answer(rows, d))) for question in QUESTIONS}
-    wanted |= {f"bounds of {column}": boundary(column, rows, d) for column in BOUNDED}
+    bounded = BOUNDED if place == "local" else BOUNDED[:1]  # the files are alike, and S3 is slow to be asked
+    wanted |= {f"bounds of {column}": boundary(column, rows, d) for column in bounded}
     answers: dict[str, tuple[Any, Answer]] = {}
     for name, (sql, expected) in wanted.items():
         try:
