@@ -60,7 +60,7 @@ def environment(job: Job) -> Mapping[str, str]:
 
 
 def configuration(job: Job) -> str:
-    """Return the writer's configuration: defaults, but for the size of a commit and events of a fixed day."""
+    """Return the writer's configuration: defaults, but for seals, the size of a commit and events of a fixed day."""
     return yaml.safe_dump(
         {
             "kafka": {"bootstrap_servers": job.bootstrap},
@@ -76,6 +76,7 @@ def configuration(job: Job) -> str:
                     "bucket": {"type": "event_time", "width": "1 h"},
                     "commit": {"max_records": job.batch_events},
                     "roll": {"target_file_size": "128 MiB"},
+                    "seal": {"enabled": False},  # no other contender says when a bucket is complete
                 }
             },
         },

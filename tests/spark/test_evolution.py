@@ -82,7 +82,7 @@ def carried(writer: Writer, site: Site, lake: Path, topic: str) -> None:
     ends = sum(site.ends(topic).values())
 
     def there() -> bool:
-        return sum(at for name, at in oracle.replay(lake).frontier.items() if topic in name) == ends
+        return sum(oracle.frontier_of(lake, "events").values()) == ends
 
     writer.until(there, seconds=60)
 
