@@ -16,7 +16,7 @@ demo: $(READY)
 
 test: check slow
 
-# About a minute: format, lint, types, arrows, unit, property, docs.
+# Some minutes: format, lint, types, arrows, unit, property, docs.
 check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .

@@ -43,9 +43,20 @@ class Running:
 
 
 ENGINES = ("duckdb", "spark", "trino", "presto", "druid")
+NOT_TRIED = {  # as docs/ENGINES.md says
+    ("duckdb", "delta", "s3"), ("duckdb", "parquet", "s3"), ("spark", "delta", "s3"), ("spark", "parquet", "s3"),
+    ("presto", "parquet", "s3"), ("druid", "delta", "s3"), ("druid", "parquet", "s3"),
+}  # fmt: skip
+_PLACES = [*product(FORMATS, ["local", "s3"]), (REWRITTEN, "local")]
+TRIED = [(engine, *place) for engine in ENGINES for place in _PLACES if (engine, *place) not in NOT_TRIED]
 
 
-@pytest.fixture(scope="module", params=ENGINES)
+def by(*engines: str) -> pytest.MarkDecorator:
+    """Run a test on these engines."""
+    return pytest.mark.parametrize("running", engines, indirect=True)
+
+
+@pytest.fixture(scope="module")
 def running(
     request: pytest.FixtureRequest, written: Lake, s3: ObjectServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Running]:
@@ -79,13 +90,10 @@ def asked(running: Running, format_: str, place: str, rows: list[Any]) -> dict[s
     return answers
 
 
-@pytest.mark.parametrize(("format_", "place"), [*product(FORMATS, ["local", "s3"]), (REWRITTEN, "local")])
+@pytest.mark.parametrize(("running", "format_", "place"), TRIED, indirect=["running"])
 def test_every_question_has_the_answer_that_the_events_have(
     running: Running, written: Lake, format_: str, place: str
 ) -> None:
-    if (format_, place) not in running.engine.tables:
-        assert (running.name, format_, place) in NOT_TRIED
-        return
     wrong, mended = {}, []
     for name, (found, expected) in asked(running, format_, place, written.rows_of(format_)).items():
         limited = any(limit.holds(running.name, format_, name) for limit in LIMITS)
@@ -98,17 +106,9 @@ def test_every_question_has_the_answer_that_the_events_have(
     assert mended == [], "these are read now: take them off tests/engines/limits.py and docs/ENGINES.md"
 
 
-# What docs/ENGINES.md says was not tried.
-NOT_TRIED = {
-    ("duckdb", "delta", "s3"), ("duckdb", "parquet", "s3"), ("spark", "delta", "s3"), ("spark", "parquet", "s3"),
-    ("presto", "parquet", "s3"), ("druid", "delta", "s3"), ("druid", "parquet", "s3"),
-}  # fmt: skip
-
-
+@by("trino", "presto")
 def test_buckets_and_bounds_spare_files(running: Running) -> None:
     """A question of one bucket, or of one offset, reads a part of what the whole table's reads."""
-    if running.name not in ("trino", "presto"):
-        return
     for format_ in FORMATS:
         table = running.engine.tables[format_, "local"].table
 
@@ -124,9 +124,8 @@ def test_buckets_and_bounds_spare_files(running: Running) -> None:
             assert read("WHERE _partition = 0 AND _offset < 10") <= 300, "the log's bounds leave the first wave's files"
 
 
+@by("trino")
 def test_a_compacted_table_takes_fewer_splits_and_bytes(running: Running) -> None:
-    if running.name != "trino":
-        return
     sql = "SELECT count(name), count(price) FROM {} WHERE id >= 30"
     many, few = (
         running.server.ask(sql.format(running.engine.tables[name, "local"].table)) for name in ("delta", REWRITTEN)
@@ -136,9 +135,8 @@ def test_a_compacted_table_takes_fewer_splits_and_bytes(running: Running) -> Non
     assert few.stats["physicalInputBytes"] < many.stats["physicalInputBytes"]
 
 
+@by("druid")
 def test_druids_delta_input_takes_a_table_until_a_column_is_widened(running: Running, written: Lake) -> None:
-    if running.name != "druid":
-        return
     columns = engines.columns(written)
     source = {"type": "delta", "tablePath": written.location("delta")}
     with pytest.raises(IngestFailed, match=r"Found Delta type Decimal\(15, 2\) but Parquet type has precision=9"):
