@@ -28,8 +28,8 @@ import pyarrow as pa
 from bench.cli import number
 from bench.data import TIME_FIELD, dataset
 from writer import job
-from writer.compacting import in_spark
 from writer.config import Config, Memory, Roll
+from writer.rewrites.compacting import in_spark
 from writer.rooms.assign import TimeRule
 from writer.rooms.columnar import BucketKey
 from writer.rooms.order import Dedupe

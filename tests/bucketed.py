@@ -14,7 +14,7 @@ from tests import hive
 from writer.config import Config
 from writer.rooms.columnar import Destination, StagedFile
 from writer.rooms.statistics import delta_statistics
-from writer.sealer import Sealer
+from writer.seals.sealer import Sealer
 from writer.tables.base import Batch, Part, Range
 from writer.tables.formats import main_table
 from writer.units import microseconds

@@ -10,11 +10,11 @@ import pyarrow as pa
 import bucketers
 from tests.looking import config as configuration
 from writer.config import Config
-from writer.manifest import Manifest
 from writer.rooms.columnar import BucketFiles, Destination
 from writer.rooms.late import Lateness
-from writer.seal import Ready
-from writer.sealer import Sealer
+from writer.seals.manifest import Manifest
+from writer.seals.seal import Ready
+from writer.seals.sealer import Sealer
 from writer.stores.location import store_at
 from writer.tables.base import Batch, Part, Range, Sealing
 from writer.tables.formats import main_table

@@ -11,8 +11,8 @@ import typer
 
 from writer.care.cli import join as join_care
 from writer.errors import HeadraceError
-from writer.rewrite_verbs import join as join_rewrites
-from writer.seal_verb import seal
+from writer.rewrites.verbs import join as join_rewrites
+from writer.seals.verb import seal
 from writer.surface.buckets_cli import join as join_buckets
 from writer.surface.hooks_cli import join as join_hooks
 from writer.surface.ledger_cli import join as join_ledger

@@ -13,9 +13,9 @@ from writer.errors import CheckpointUnusable, HeadraceError
 from writer.ledger.holes import Holes, holes
 from writer.rooms.columnar import StagedFile
 from writer.rooms.report import EXITS, Counts, Report
+from writer.seals.watermark import risen
 from writer.tables.base import Batch, Part, Range, SideTable, Table
 from writer.units import show_duration
-from writer.watermark import risen
 
 Reason = Literal["size", "backlog", "timeout", "start", "once", "replay"]
 

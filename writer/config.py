@@ -11,13 +11,13 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 import bucketers
 from writer.clocks import ClockRule, told
-from writer.compact_section import Compact
 from writer.connections import S3, Http, Kafka, Registry, Spark
 from writer.errors import ConfigError
 from writer.hooks.settings import HookSettings, check_names
+from writer.rewrites.section import Compact
 from writer.rooms import wire
 from writer.rooms.assign import TimeRule
-from writer.seal_section import Seal
+from writer.seals.section import Seal
 from writer.stores import location
 from writer.strict import Strict, did_you_mean
 from writer.units import Duration, Size, duration, show_duration

@@ -16,7 +16,6 @@ from writer import artifacts, log
 from writer.care import retention
 from writer.care.pausing import Paused
 from writer.care.retention import Regularly, Retention
-from writer.compacting import beside_seals, here, in_spark
 from writer.config import Config
 from writer.errors import HeadraceError
 from writer.hooks.couriers import Delivery, couriers
@@ -25,9 +24,10 @@ from writer.lag import Watch
 from writer.pipeline import PipelineRun, Start
 from writer.progress import Progress
 from writer.registry import source
+from writer.rewrites.compacting import beside_seals, here, in_spark
 from writer.running import Running, watch
-from writer.sealer import Sealer
-from writer.sealing import Closer, Listener, Rounds, Seals, Step, seal_due
+from writer.seals.sealer import Sealer
+from writer.seals.sealing import Closer, Listener, Rounds, Seals, Step, seal_due
 from writer.stores.base import S3Settings
 from writer.stores.location import for_spark, on_s3
 from writer.surface import http, lake

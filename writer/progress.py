@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 from writer.care.pausing import Pause
 from writer.hooks.health import Health
-from writer.lives import Lives
 from writer.rooms.columnar import BucketKey
 from writer.rooms.late import Lateness
 from writer.rooms.plan import Rejected, WriterSchema
 from writer.rooms.report import Source
+from writer.seals.lives import Lives
 
 OUTCOMES = ("read", "rows", "late", "dead_letters", "quarantined", "tombstones")
 GAP_CAUSES = ("retention",)

@@ -15,7 +15,7 @@ from writer.rooms import task
 from writer.rooms.columnar import BucketKey
 from writer.rooms.report import Report, Source
 from writer.schemas import Schemas
-from writer.seal import is_closed
+from writer.seals.seal import is_closed
 from writer.stores.base import S3Settings
 from writer.tables.table import PipelineTable
 from writer.transfer import arrow_limits, handed_over

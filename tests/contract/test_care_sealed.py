@@ -15,10 +15,10 @@ from writer.care.keys import where
 from writer.care.pausing import Pause
 from writer.care.retention import MARK, Retention
 from writer.ledger.audit import audit
-from writer.manifest import FOLDER
 from writer.progress import Progress
-from writer.sealer import Sealer
-from writer.sealing import Rounds, seal_due
+from writer.seals.manifest import FOLDER
+from writer.seals.sealer import Sealer
+from writer.seals.sealing import Rounds, seal_due
 from writer.surface.lines import console
 from writer.tables.base import Closing
 

@@ -24,11 +24,11 @@ from tests import hive, oracle
 from tests.carried import Driver, log
 from tests.looking import EVENT, NOW, value
 from writer.cli import compose
-from writer.compacting import Compactor, Done, here
 from writer.ledger.audit import audit
+from writer.rewrites.compacting import Compactor, Done, here
 from writer.rooms.rewrite import Job
-from writer.seal_verb import Wanted, done
-from writer.sealer import Sealer
+from writer.seals.sealer import Sealer
+from writer.seals.verb import Wanted, done
 from writer.surface import rewrites
 from writer.tables.base import Closing
 

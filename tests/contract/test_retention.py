@@ -20,7 +20,7 @@ from writer.cli import compose
 from writer.config import Pipeline
 from writer.errors import HeadraceError
 from writer.ledger.audit import audit
-from writer.manifest import FOLDER
+from writer.seals.manifest import FOLDER
 from writer.tables.base import BucketFile, Closing, Rewrite, Taken
 from writer.tables.snapshot import PipelineSnapshot
 

@@ -12,15 +12,15 @@ import pytest
 
 from tests.bucketed import HOUR, MINUTE, NOON, PARTS, Lake, label
 from writer.errors import ConfigError, HeadraceError
-from writer.manifest import Manifest
 from writer.progress import Progress
-from writer.seal import Blocked, Ready, Resting
-from writer.seal_verb import Done, Wanted, done
-from writer.sealer import Sealer
-from writer.sealing import Closer, Listener, Rounds, seal_due
+from writer.seals.manifest import Manifest
+from writer.seals.seal import Blocked, Ready, Resting
+from writer.seals.sealer import Sealer
+from writer.seals.sealing import Closer, Listener, Rounds, seal_due
+from writer.seals.unsealed import BOOKMARK, Bookmark
+from writer.seals.verb import Done, Wanted, done
 from writer.tables.base import ClosedMeanwhile, Closing, Gap, Range, Resealed, Rewrite, Sealing, Taken
 from writer.units import microseconds
-from writer.unsealed import BOOKMARK, Bookmark
 
 
 @pytest.fixture(params=["delta", "parquet"])

@@ -20,11 +20,11 @@ from writer.cli import compose
 from writer.errors import ConfigError, HeadraceError
 from writer.ledger.audit import audit
 from writer.ledger.book import FOLDER
+from writer.rewrites.vacuuming import everything, look, remove
 from writer.rooms import avro
 from writer.rooms.native import NativeDecoder
 from writer.stores.location import store_at
 from writer.surface import rewrites
-from writer.vacuuming import everything, look, remove
 
 DAYS = timedelta(days=1)
 

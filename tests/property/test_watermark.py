@@ -5,11 +5,24 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from writer.seal import Ask, Blocked, Close, Hold, Hole, Policy, Ready, Resting, Unsealed, is_closed, to_close, to_seal
-from writer.sealing import Listener
+from writer.seals.seal import (
+    Ask,
+    Blocked,
+    Close,
+    Hold,
+    Hole,
+    Policy,
+    Ready,
+    Resting,
+    Unsealed,
+    is_closed,
+    to_close,
+    to_seal,
+)
+from writer.seals.sealing import Listener
+from writer.seals.watermark import Look, Seen, furthest, risen, watermark
 from writer.tables.base import Part
 from writer.units import instant, microseconds
-from writer.watermark import Look, Seen, furthest, risen, watermark
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)

@@ -9,10 +9,10 @@ import pytest
 from tests.contract.test_compact import BUCKET, carry, close, compactor, files, filled, offsets
 from tests.writing import QUICK_START
 from writer import job
-from writer.compacting import in_spark
 from writer.config import Config
 from writer.errors import ConfigError, HeadraceError
 from writer.ledger.audit import audit
+from writer.rewrites.compacting import in_spark
 
 pytestmark = pytest.mark.slow
 

@@ -11,8 +11,8 @@ import pytest
 from tests import oracle
 from tests.writing import Site
 from writer.file import load
-from writer.manifest import Manifest
-from writer.sealer import Sealer
+from writer.seals.manifest import Manifest
+from writer.seals.sealer import Sealer
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]

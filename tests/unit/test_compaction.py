@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from writer.commit import StagedTooLongAgo, check_age
-from writer.compacting import pause_s
-from writer.compaction import GROUP_FILES, Policy, plan
+from writer.rewrites.compacting import pause_s
+from writer.rewrites.compaction import GROUP_FILES, Policy, plan
 from writer.rooms.order import Dedupe
 from writer.tables.base import BucketFile
 

@@ -22,7 +22,7 @@ from writer.hooks.druid import DruidHook
 from writer.hooks.settings import Druid, Presto, Trino, Webhook
 from writer.hooks.sql import SqlHook
 from writer.hooks.webhook import WebhookHook, signature
-from writer.manifest import Manifest
+from writer.seals.manifest import Manifest
 
 START = datetime(2026, 11, 20, 5, tzinfo=UTC)
 COLUMNS = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("hour", pa.string())])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from writer.manifest import Manifest, Manifests, ManifestUnreadable, manifest_path
+from writer.seals.manifest import Manifest, Manifests, ManifestUnreadable, manifest_path
 from writer.stores.local import LocalStore
 
 FIVE = datetime(2026, 11, 20, 5, tzinfo=UTC)

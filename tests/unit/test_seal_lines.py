@@ -4,15 +4,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from writer.lives import Lives, lives
 from writer.progress import Progress
 from writer.rooms.late import BOUNDS_S
-from writer.seal import Blocked, Ready, Resting, Unsealed
+from writer.seals.lives import Lives, lives
+from writer.seals.seal import Blocked, Ready, Resting, Unsealed
+from writer.seals.watermark import Watermark
 from writer.surface.facts import buckets
 from writer.surface.metrics import exposition
 from writer.surface.seal_lines import seal_lines
 from writer.tables.base import Part
-from writer.watermark import Watermark
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

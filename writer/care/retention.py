@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import bucketers
 from writer import log
 from writer.config import Config
-from writer.manifest import FOLDER, bucket_path
 from writer.rooms.columnar import BucketKey, open_file
+from writer.seals.manifest import FOLDER, bucket_path
 from writer.stores.base import Store
 from writer.tables.base import BucketFile, FilesGone, Rewrite, Taken
 from writer.tables.formats import main_table, side_table

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any, Literal, Protocol
 
 from writer.engines.described import Described
-from writer.manifest import Manifest
+from writer.seals.manifest import Manifest
 
 Per = Literal["bucket", "interval", "table"]
 NO_STATE: Mapping[str, Any] = {}

@@ -15,8 +15,8 @@ from writer.hooks.base import Done, Hook, HookFailed, Per
 from writer.hooks.health import Health, read_from
 from writer.hooks.outbox import Box, Outbox, Parcel, failed
 from writer.hooks.seals import Seal, Seals
-from writer.manifest import Manifest
 from writer.rooms.columnar import BucketKey
+from writer.seals.manifest import Manifest
 
 _POSITION_EVERY = 200  # entries without a seal, after which the position is written all the same
 _NOT_THERE_YET = timedelta(seconds=1)  # of a manifest: its entry stands, and its object is about to

@@ -16,7 +16,7 @@ from writer.hooks.courier import Courier
 from writer.hooks.health import Health, read_from
 from writer.hooks.outbox import Box
 from writer.hooks.seals import Seals
-from writer.sealer import Sealer
+from writer.seals.sealer import Sealer
 from writer.tables.formats import main_table
 
 _LOOK_EVERY = timedelta(seconds=15)  # when nobody says that something was sealed

@@ -10,7 +10,7 @@ from writer.care.retention import WHY as RETENTION
 from writer.engines.described import Described
 from writer.hooks.base import File, Sealed
 from writer.hooks.outbox import Parcel
-from writer.manifest import Manifest, Manifests
+from writer.seals.manifest import Manifest, Manifests
 from writer.tables.entry import said
 from writer.tables.snapshot import PipelineSnapshot
 from writer.tables.table import PipelineTable

@@ -14,17 +14,17 @@ from rich.text import Text
 import bucketers
 from writer.config import Config
 from writer.errors import ConfigError
-from writer.manifest import Manifest
 from writer.rooms.columnar import BucketKey
-from writer.seal import Blocked, Resting, is_closed
-from writer.sealer import Sealer
+from writer.seals.manifest import Manifest
+from writer.seals.seal import Blocked, Resting, is_closed
+from writer.seals.sealer import Sealer
+from writer.seals.watermark import watermark
 from writer.stores.location import on_s3
 from writer.surface.lines import Column, Sheet, emit_whole, hanging, sentence
 from writer.surface.naming import bucket_of, name_of
 from writer.surface.words import instant, iso, plural, span
 from writer.tables.base import BucketFile, Part
 from writer.units import show_duration, show_size
-from writer.watermark import watermark
 
 State = Literal["open", "closed", "sealed", "reopened"]
 _READ_AT_ONCE = 16  # manifests

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from writer.hooks.health import Health
 from writer.lag import Lag, arrival_rate, lags
-from writer.lives import Lives
 from writer.progress import OUTCOMES, Batch, Commit, Logs, Totals, View
 from writer.rooms.late import BOUNDS_S
+from writer.seals.lives import Lives
 from writer.surface.words import iso
 
 Source = Literal["driver", "lake"]

@@ -6,10 +6,12 @@ from typing import Any
 
 from rich.console import Console
 
-from writer.compacting import Compactor, Done, here
-from writer.compaction import Piece
 from writer.config import Config
 from writer.errors import ConfigError, HeadraceError
+from writer.rewrites.compacting import Compactor, Done, here
+from writer.rewrites.compaction import Piece
+from writer.rewrites.vacuum import WORDS
+from writer.rewrites.vacuuming import Place, look, remove
 from writer.rooms.columnar import BucketKey, hive_folder, hive_value
 from writer.surface import lines
 from writer.surface.lines import Column, Sheet, console, emit_whole
@@ -18,8 +20,6 @@ from writer.tables.base import BucketFile
 from writer.tables.formats import main_table
 from writer.tables.table import PipelineTable
 from writer.units import duration, show_duration, show_size
-from writer.vacuum import WORDS
-from writer.vacuuming import Place, look, remove
 
 _DONE = [
     Column("bucket", width_max=48), Column("files", right=True), Column("then", right=True),

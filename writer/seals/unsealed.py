@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from writer.manifest import Manifest, Reason
 from writer.rooms.columnar import BucketKey
-from writer.seal import Hole, Unsealed, is_closed
+from writer.seals.manifest import Manifest, Reason
+from writer.seals.seal import Hole, Unsealed, is_closed
 from writer.stores.base import Store
 from writer.tables.base import BucketFile
 from writer.tables.entry import said

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from writer.manifest import Reason
 from writer.rooms.columnar import BucketKey
-from writer.watermark import Seen, furthest, watermark
+from writer.seals.manifest import Reason
+from writer.seals.watermark import Seen, furthest, watermark
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Buckets' files written anew: by Spark's tasks in the driver, in this process from the command line. One function.
 
-What is decided is in `writer/compaction.py`, how rows are written in `writer/rooms/rewrite.py`, what keeps two of them
-from doubling rows in `writer/tables/`.
+What is decided is in `compaction.py`, how rows are written in `writer/rooms/rewrite.py`, what keeps two of them from
+doubling rows in `writer/tables/`.
 """
 
 import os
@@ -19,12 +19,12 @@ import pyarrow as pa
 import bucketers
 from writer import config, log
 from writer.commit import check_age
-from writer.compaction import Piece, Policy, plan
 from writer.errors import ConfigError, HeadraceError
+from writer.rewrites.compaction import Piece, Policy, plan
 from writer.rooms.columnar import BucketKey, StagedFile, staged_name
 from writer.rooms.rewrite import Job, Rewritten, Source, UnknownColumn, rewrite
-from writer.seal import is_closed
-from writer.sealer import Sealer
+from writer.seals.seal import is_closed
+from writer.seals.sealer import Sealer
 from writer.stores.base import S3Settings
 from writer.tables.base import BucketFile, CommitFailed, FilesGone, Rewrite, Taken
 from writer.tables.entry import named

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from writer.config import Config
-    from writer.manifest import Reason
     from writer.rooms.columnar import BucketKey
-    from writer.seal import State
-    from writer.sealer import Sealer, Standing
+    from writer.seals.manifest import Reason
+    from writer.seals.seal import State
+    from writer.seals.sealer import Sealer, Standing
 
 _COMMAND: "Reason" = "command"
 _KAFKA_WITHIN = timedelta(seconds=5)  # a person waits for the answer
@@ -97,9 +97,9 @@ class Done:
 
 def done(name: str, config: "Config", wanted: Wanted, now: datetime) -> Done:
     """Close and seal what is asked for. Raises ConfigError, HeadraceError when there is no table, CommitFailed."""
-    from writer.compacting import beside_seals, here
     from writer.kafka import BrokerUnreachable
-    from writer.sealer import Sealer
+    from writer.rewrites.compacting import beside_seals, here
+    from writer.seals.sealer import Sealer
 
     sealer = Sealer(name, config)
     beside_seals(sealer, config.s3.settings, here)
@@ -134,8 +134,8 @@ def done(name: str, config: "Config", wanted: Wanted, now: datetime) -> Done:
 def _due(sealer: "Sealer", config: "Config", now: datetime, *, keep: bool) -> "tuple[datetime | None, Reason]":
     """Return how far watermark or clock close by now, and which. Raises BrokerUnreachable."""
     from writer.kafka import Cluster
-    from writer.seal import Close
-    from writer.sealing import Closer, Listener, numbers_now
+    from writer.seals.seal import Close
+    from writer.seals.sealing import Closer, Listener, numbers_now
 
     cluster = Cluster(config.kafka.bootstrap_servers, min(config.kafka.request_timeout, _KAFKA_WITHIN))
     numbers = numbers_now(sealer, cluster)
@@ -146,7 +146,7 @@ def _due(sealer: "Sealer", config: "Config", now: datetime, *, keep: bool) -> "t
 def _sealed(
     sealer: "Sealer", standing: "Standing", wanted: Wanted, chosen: "BucketKey | None", notes: list[str], now: datetime
 ) -> Done:
-    from writer.seal import Blocked, Ready, Resting
+    from writer.seals.seal import Blocked, Ready, Resting
 
     states = [s for s in sealer.due(standing, now) if chosen in (None, s.bucket)]
     if chosen is not None and not states:  # it does not go by time: nothing closes it but this word
@@ -199,7 +199,7 @@ def _chosen(sealer: "Sealer", text: str) -> "BucketKey":
 
 
 def _name(sealer: "Sealer", bucket: "BucketKey") -> str:
-    from writer.manifest import bucket_path
+    from writer.seals.manifest import bucket_path
 
     return bucket_path(sealer.columns, bucket)
 
@@ -215,7 +215,7 @@ def _time(text: str | None) -> datetime | None:
 
 
 def _show(found: Done, out: "Console") -> None:
-    from writer.manifest import Manifest
+    from writer.seals.manifest import Manifest
     from writer.surface.lines import Column, Sheet, hanging, sentence
     from writer.surface.words import instant, plural
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from writer.manifest import Manifest, bucket_path
 from writer.rooms.columnar import BucketKey
-from writer.seal import Blocked, State, Unsealed
-from writer.watermark import Watermark
+from writer.seals.manifest import Manifest, bucket_path
+from writer.seals.seal import Blocked, State, Unsealed
+from writer.seals.watermark import Watermark
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Looks at what lies in a pipeline's places, and removes what nobody needs. What that is says `writer/vacuum.py`."""
+"""Looks at what lies in a pipeline's places, and removes what nobody needs; `vacuum.py` says what that is."""
 
 import os
 import shutil
@@ -15,6 +15,7 @@ from pyarrow import fs
 
 from writer.config import Config
 from writer.errors import ConfigError, HeadraceError
+from writer.rewrites.vacuum import Needed, Stored, Waste, of_checkpoints, of_table
 from writer.rooms.columnar import staged_name
 from writer.stores.base import Store
 from writer.stores.location import store_at
@@ -22,7 +23,6 @@ from writer.tables.entry import landed, said
 from writer.tables.formats import main_table, side_table
 from writer.tables.table import PipelineTable
 from writer.units import show_duration
-from writer.vacuum import Needed, Stored, Waste, of_checkpoints, of_table
 
 _DECODER = "headrace-avro-"
 SCRATCH = ("headrace-stage-", _DECODER, "headrace-rewrite-")

@@ -13,19 +13,19 @@ import bucketers
 from bucketers import interval
 from writer import faults, log
 from writer.config import Config
-from writer.lives import Lives, lives
-from writer.manifest import Manifest, Manifests, Reason, bucket_path
 from writer.rooms.columnar import BucketKey, bucket_folder
 from writer.rooms.report import Source
-from writer.seal import Blocked, Hole, Ready, State, Unsealed, is_closed, to_seal
+from writer.seals.lives import Lives, lives
+from writer.seals.manifest import Manifest, Manifests, Reason, bucket_path
+from writer.seals.seal import Blocked, Hole, Ready, State, Unsealed, is_closed, to_seal
+from writer.seals.unsealed import Ask, Bookmark, Books, after, expected, from_files, holes
+from writer.seals.watermark import Seen, Watermark
 from writer.tables.base import BucketFile, Closing, Sealing
 from writer.tables.entry import said
 from writer.tables.formats import main_table
 from writer.tables.log import Action
 from writer.tables.snapshot import PipelineSnapshot
 from writer.units import instant
-from writer.unsealed import Ask, Bookmark, Books, after, expected, from_files, holes
-from writer.watermark import Seen, Watermark
 
 _ENTRIES_UNMARKED_MAX = 50  # that the next process reads again
 _BUCKETS_AT_ONCE = 100  # that one entry seals

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from writer.seal import Policy
+from writer.seals.seal import Policy
 from writer.stores import location
 from writer.strict import Strict
 from writer.units import Duration, Slack
