@@ -1,16 +1,24 @@
-"""Where a process may be made to die, or to wait, on purpose. Silent unless HEADRACE_FAULT names a point.
+"""Where a process may be made to die, to wait, or to find its disk failing, on purpose.
+
+Silent unless the environment asks: HEADRACE_FAULT names a point.
 
 `HEADRACE_FAULT=after_commit:3` kills the process with SIGKILL the third time it passes the point `after_commit`;
 `HEADRACE_FAULT=before_stage:2:/path` makes it write `/path` the second time it passes, and wait until that is gone. The
 crash tests use it; the points are the moments between two durable effects, and in a task the end of each room's work
 on a piece (`in_decode`).
+
+`HEADRACE_TROUBLE=/path`: while that file is there, operations of local storage fail and are slow, as its two numbers
+say: the share that fails, half of them after they took effect, and the seconds that one takes at the most.
 """
 
 import os
+import random
 import signal
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 _passed: Counter[str] = Counter()
 _LOOK_S = 0.05
@@ -30,3 +38,16 @@ def point(name: str) -> None:
     Path(flag).touch()
     while Path(flag).exists():
         time.sleep(_LOOK_S)
+
+
+def trouble() -> Literal["before", "after"] | None:
+    """Wait as long as an operation of storage shall take. Returns when it shall fail, if it shall."""
+    flag = os.environ.get("HEADRACE_TROUBLE", "")
+    if not flag:
+        return None
+    with suppress(OSError, ValueError):  # it is gone, or just being written
+        share, seconds = (float(number) for number in Path(flag).read_text().split())
+        time.sleep(random.uniform(0, seconds))  # noqa: S311 - no secret
+        if random.random() < share:  # noqa: S311
+            return random.choice(("before", "after"))  # noqa: S311
+    return None

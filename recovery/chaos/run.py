@@ -1,0 +1,121 @@
+"""One run of chaos: the script played on the stage, the end waited for, and judged."""
+
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+
+from rich.text import Text
+
+from recovery.chaos.judge import Verdict, judge, look
+from recovery.chaos.script import Event, script
+from recovery.chaos.stage import PIPELINE, Stage
+from writer.config import TableFormat
+from writer.demo.ground import Ground, Interruption, Stopped
+from writer.demo.screen import Screen
+from writer.demo.show import require_the_extra
+from writer.file import load
+from writer.ledger.audit import audit
+
+
+def chaos(
+    seed: int, lasts: timedelta, form: TableFormat, keep: Path | None, screen: Screen, *, as_json: bool = False
+) -> int:
+    """Run it. Returns 0 when nothing was lost or doubled and the writer recovered, 1 if not, 128 + n on signal n.
+
+    Without `keep` the directory is removed, unless something is wrong. Call it from the main thread.
+
+    Raises ConfigError, ServerFailed, KafkaException.
+    """
+    require_the_extra("chaos")
+    directory = keep or Path(tempfile.mkdtemp(prefix="headrace-chaos-"))
+    ground, interruption = Ground(directory, form), Interruption()
+    verdict: Verdict | None = None
+    try:
+        try:
+            interruption.listen()
+            ground.make()
+            verdict = _play(Stage(ground), script(seed, lasts), screen, interruption)
+        finally:
+            interruption.hold()
+    except Stopped:
+        pass
+    finally:
+        ground.clear()
+        interruption.done()
+    clean = verdict is not None and verdict.clean and not verdict.said
+    if keep is None and (clean or verdict is None):
+        shutil.rmtree(directory, ignore_errors=True)
+    if verdict is None:
+        screen.say("stopped; nothing is left running")
+        return interruption.exit_code
+    if as_json:
+        found = {"seed": seed, "minutes": lasts / timedelta(minutes=1), "clean": clean, **asdict(verdict)}
+        screen.console.print_json(json.dumps(found))
+    else:
+        _conclude(verdict, seed, lasts, form, directory, screen, clean=clean)
+    return 0 if clean else 1
+
+
+def _play(stage: Stage, events: Sequence[Event], screen: Screen, interruption: Interruption) -> Verdict:
+    """Produce and strike, until the script is over; then let the writer read to the end, and judge."""
+    try:
+        with screen.step("starting broker, registry and supervisor", "broker, registry and supervisor started"):
+            stage.start()
+        begun = time.monotonic()
+        for event in events:
+            while time.monotonic() - begun < event.at.total_seconds():
+                interruption.check()
+                time.sleep(0.1)
+            stage.produce(event)
+            done = stage.strike(event)
+            interruption.check()
+            at = timedelta(seconds=int(time.monotonic() - begun))
+            screen.done(f"{at}  {event}{f' ({done})' if done else ''}")
+        with screen.step("waiting until the writer has read everything", "the faults are over; the logs are read"):
+            settled = stage.settle()
+        ended = stage.finish()
+        with screen.step("reading the lake with DuckDB", "lake read by DuckDB; audit of every file"):
+            return _judged(stage, settled=settled, ended=ended)
+    finally:
+        stage.stop()
+
+
+def _judged(stage: Stage, *, settled: bool, ended: int | None) -> Verdict:
+    numbers = stage.numbers()
+    unseen = len(numbers)  # a life that ended before the writer saw it has no number; it has no row either
+    lives = {}
+    for life_id, life in stage.lives.items():
+        unseen += life_id not in numbers
+        lives[life.topic, numbers.get(life_id, -unseen)] = life
+    verdict = judge(lives, look([stage.lake, stage.letters]))
+    said = list(verdict.said)
+    if not settled:
+        said.append("the writer did not read to the end of the logs within ten minutes after the last fault")
+    if ended != 0:
+        said.append(f"asked to drain, the supervisor ended with code {ended}")
+    found = audit(load(stage.config), PIPELINE, since=None, deep=True)
+    said += [f"audit: {p.what} {p.part} {p.spans}" for p in found.problems]
+    return Verdict(**{**asdict(verdict), "said": tuple(said)})
+
+
+def _conclude(
+    verdict: Verdict, seed: int, lasts: timedelta, form: str, directory: Path, screen: Screen, *, clean: bool
+) -> None:
+    words = (
+        f"{verdict.produced:,} produced = {verdict.held:,} held + {verdict.taken:,} taken by retention + "
+        f"{verdict.died:,} deleted with their topic + {verdict.lost:,} lost, {verdict.twice:,} twice"
+    )
+    screen.say()
+    screen.say(Text.assemble(screen.mark(good=clean), (f" {words}", "bold green" if clean else "bold")))
+    for line in verdict.said:
+        screen.say(f"  {line}", style="red")
+    screen.say(f"  again: headrace chaos --seed {seed} --minutes {lasts / timedelta(minutes=1):g} --format {form}")
+    if not clean:
+        with suppress(OSError):
+            screen.say(f"  the lake, the checkpoints and the writer's log: {directory}")

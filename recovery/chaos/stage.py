@@ -1,0 +1,293 @@
+"""The stack that faults are done to: broker, registry, supervisor and driver, each real, below one directory."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+
+import psutil
+import yaml
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from recovery.chaos.damage import damage
+from recovery.chaos.judge import Life, look, without
+from recovery.chaos.script import TOPICS, Event, Fault
+from writer.demo.ground import Ground
+from writer.embedded import Stack
+from writer.embedded.events import produce
+from writer.embedded.process import Process
+from writer.kafka import Cluster
+
+PIPELINE = "chaos"
+_ANSWER = timedelta(seconds=30)
+_QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a third off the start on two cores
+_LOOK_S = 0.2
+_FAILING = "0.25 0.3"  # share of operations, seconds
+_DRAINED_WITHIN_S = 120.0
+
+
+class Stage:
+    """Faults are done one after the other. Launch it on the main thread: its servers end with that thread."""
+
+    def __init__(self, ground: Ground) -> None:
+        self.directory = directory = ground.directory
+        self.config = directory / "headrace.yaml"
+        self.lake = directory / "lake" / PIPELINE
+        self.letters = directory / "lake" / f"{PIPELINE}_dead_letters"
+        self.lives: dict[str, Life] = {}  # by topic id
+        self._form = ground.format
+        self._trouble = directory / "trouble"
+        self._scratch = directory / "scratch"
+        self._stack = ground.stack = Stack(directory / "servers")
+        self._supervisor: Process | None = None
+
+    def start(self) -> None:
+        """Start all. Raises ServerFailed, ArtifactError, KafkaException."""
+        self._stack.start()
+        self._admin = AdminClient({"bootstrap.servers": self._stack.broker.bootstrap, "log_level": 0})
+        for topic in TOPICS:
+            self._create(topic)
+        self.config.write_text(self._configuration())
+        self._launch()
+
+    def stop(self) -> None:
+        """End the supervisor, whatever state it is in; all else ends with the ground."""
+        if self._supervisor is not None:
+            self._supervisor.stop(grace=timedelta(0))
+
+    def produce(self, event: Event) -> None:
+        """Produce the events that come before a fault, to all topics."""
+        for turn, topic in enumerate(TOPICS):
+            produce(
+                self._stack.broker.bootstrap, self._stack.registry.url, topic, event.events, kind="clicks",
+                now=datetime.now(UTC), seed=event.seed + turn, broken=event.broken,
+            )  # fmt: skip
+
+    def strike(self, event: Event) -> str:
+        """Do a fault, and undo it where it lasts. Returns what was done where chance or the moment decided it."""
+        rnd = Random(event.seed)  # noqa: S311 - no secret
+        match event.fault:
+            case Fault.KILL_DRIVER | Fault.KILL_JVM | Fault.KILL_WORKER | Fault.KILL_SUPERVISOR:
+                return self._kill(event.fault)
+            case Fault.PAUSE:
+                return self._pause(event.seconds)
+            case Fault.DAMAGE:
+                runs = sorted((self.directory / "checkpoints" / PIPELINE).glob("[0-9]*"))
+                done = damage(runs[-1], event.what, rnd) if runs else "there is no checkpoint yet"
+                return f"{done}; {self._kill(Fault.KILL_DRIVER)}"
+            case Fault.BROKER:
+                self._stack.broker.stop()
+                time.sleep(event.seconds)
+                self._stack.broker.start()
+                return ""
+            case Fault.STORAGE:
+                self._trouble.write_text(_FAILING)
+                time.sleep(event.seconds)
+                self._trouble.unlink()
+                return ""
+            case Fault.RETENTION:
+                return self._take(event.what, rnd)
+            case Fault.RECREATE:
+                return self._again(event.what)
+
+    def settle(self) -> bool:
+        """Let the writer read to the end of the logs. False when it does not, for as long as a last resort takes."""
+        deadline = time.monotonic() + 10 * 60
+        while time.monotonic() < deadline:
+            if self._caught_up():
+                return True
+            self._revive()
+            time.sleep(_LOOK_S * 5)
+        return False
+
+    def finish(self) -> int | None:
+        """Ask the supervisor to drain and end. Returns its exit code, None when it does not end."""
+        process = self._process()
+        if process is None:
+            return None
+        process.send_signal(signal.SIGTERM)
+        with suppress(psutil.TimeoutExpired):
+            return int(process.wait(_DRAINED_WITHIN_S))
+        return None
+
+    def note_ends(self) -> None:
+        """Note how far the logs are, of the lives that there are now."""
+        cluster = Cluster(self._stack.broker.bootstrap, _ANSWER)
+        for topic in cluster.topics(list(TOPICS)).values():
+            ends = cluster.latest([(topic.name, p) for p in range(topic.partitions)])
+            life = self.lives.setdefault(topic.id, Life(topic.name, {}))
+            life.ends = {p: end for (_, p), end in ends.items()}
+
+    def _caught_up(self) -> bool:
+        """Tell whether the lake holds the last record of each log, as far as retention left one."""
+        self.note_ends()
+        last: dict[tuple[str, int], tuple[int, int]] = {}  # of the newest life that has rows
+        for (topic, number, partition), found in look([self.lake, self.letters]).items():
+            seen = (number, max(end for _, end in found.spans))
+            last[topic, partition] = max(last.get((topic, partition), (0, 0)), seen)
+        for life in self.lives.values():
+            for partition, end in life.ends.items() if not life.deleted else ():
+                at = last.get((life.topic, partition), (0, 0))[1]
+                if any(without((min(at, end), end), sorted(life.taken.get(partition, ())))):
+                    return False
+        return True
+
+    def _kill(self, fault: Fault) -> str:
+        found = self._target(fault)
+        if found is None:
+            return "there is none at the moment"
+        with suppress(psutil.NoSuchProcess):
+            found.kill()
+        if fault is Fault.KILL_SUPERVISOR:
+            self._revive()
+        return ""
+
+    def _pause(self, seconds: float) -> str:
+        """Let driver and JVM stand still together, as a frozen machine does."""
+        driver = self._target(Fault.KILL_DRIVER)
+        if driver is None:
+            return "there is none at the moment"
+        with suppress(psutil.NoSuchProcess):
+            frozen = [driver, *driver.children(recursive=True)]
+            for process in frozen:
+                process.suspend()
+            time.sleep(seconds)
+            for process in frozen:
+                with suppress(psutil.NoSuchProcess):
+                    process.resume()
+        return ""
+
+    def _take(self, topic: str, rnd: Random) -> str:
+        """Delete records up to an offset somewhere in what is held, as retention does."""
+        cluster = Cluster(self._stack.broker.bootstrap, _ANSWER)
+        found = cluster.topics([topic])[topic]
+        sources = [(topic, p) for p in range(found.partitions)]
+        earliest, ends = cluster.earliest(sources), cluster.latest(sources)
+        partition = rnd.randrange(found.partitions)
+        start, end = earliest[topic, partition], ends[topic, partition]
+        until = rnd.randint(start, end)
+        wanted = [TopicPartition(topic, partition, until)]
+        for future in self._admin.delete_records(wanted).values():
+            future.result(_ANSWER.total_seconds())
+        self.lives[found.id].taken.setdefault(partition, []).append((start, until))
+        return f"{topic}/{partition} begins at {until}, ends at {end}"
+
+    def _again(self, topic: str) -> str:
+        """Delete a topic and create it again under its name. The life that ends keeps its last ends."""
+        self.note_ends()
+        before = next(life for life in self.lives.values() if life.topic == topic and not life.deleted)
+        before.deleted = True
+        self._admin.delete_topics([topic])[topic].result(_ANSWER.total_seconds())
+        self._create(topic)
+        return f"{topic} had {sum(before.ends.values())} records"
+
+    def _create(self, topic: str) -> None:
+        deadline = time.monotonic() + _ANSWER.total_seconds()
+        while True:
+            try:
+                made = self._admin.create_topics([NewTopic(topic, TOPICS[topic], 1)])[topic]
+                made.result(_ANSWER.total_seconds())
+                break
+            except KafkaException as error:
+                deleting = error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
+                if not deleting or time.monotonic() > deadline:
+                    raise
+                time.sleep(_LOOK_S)
+        self.note_life(topic)
+
+    def note_life(self, topic: str) -> None:
+        """Note the life that a topic has now."""
+        cluster = Cluster(self._stack.broker.bootstrap, _ANSWER)
+        found = cluster.topics([topic])[topic]
+        self.lives[found.id] = Life(topic, dict.fromkeys(range(found.partitions), 0))
+
+    def _launch(self) -> None:
+        environment = {
+            "HEADRACE_TROUBLE": str(self._trouble), "TMPDIR": str(self._scratch),
+            "SPARK_LOCAL_DIRS": str(self._scratch),
+            "PYTHONPATH": os.pathsep.join(
+                [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+            ),
+        }  # fmt: skip
+        command: list[str | Path] = [sys.executable, "-m", "writer.cli", "recover", "run", self.config]
+        log = self.directory / "writer.log"
+        self._supervisor = Process("the supervisor", command, cwd=self._scratch, log=log, env=environment)
+        self._supervisor.launch()
+
+    def _revive(self) -> None:
+        """Start the supervisor again if it is gone, as systemd or a pod would."""
+        if self._process() is None:
+            if self._supervisor is not None:
+                self._supervisor.stop(grace=timedelta(0))
+            self._launch()
+
+    def _process(self) -> psutil.Process | None:
+        """Return the supervisor, if it lives."""
+        pid = self._supervisor and self._supervisor.pid
+        with suppress(psutil.NoSuchProcess):
+            found = psutil.Process(pid) if pid else None
+            return found if found and found.status() != psutil.STATUS_ZOMBIE else None
+        return None
+
+    def _target(self, fault: Fault) -> psutil.Process | None:
+        """Return the process that a fault is for. Among several workers, the oldest."""
+        supervisor = self._process()
+        if supervisor is None or fault is Fault.KILL_SUPERVISOR:
+            return supervisor
+        with suppress(psutil.Error):
+            for process in supervisor.children(recursive=True):
+                words = process.cmdline()
+                if _is(fault, words):
+                    return process
+        return None
+
+    def _configuration(self) -> str:
+        return yaml.safe_dump(
+            {
+                "kafka": {"bootstrap_servers": self._stack.broker.bootstrap, "request_timeout": "10 s"},
+                "registry": {"url": self._stack.registry.url},
+                "checkpoints": str(self.directory / "checkpoints"),
+                "http": {"port": 0},
+                "spark": {"conf": {"spark.driver.extraJavaOptions": _QUICK_START}},
+                "pipelines": {
+                    PIPELINE: {
+                        "topics": list(TOPICS),
+                        "table": {"location": str(self.lake), "format": self._form},
+                        "dead_letters": str(self.letters),
+                        "event_time": {"field": "event_time"},
+                        "bucket": {"type": "event_time", "width": "1 h"},
+                        "commit": {"max_delay": "2 s", "max_records": 5000},
+                        "roll": {"target_file_size": "4 MiB"},
+                        "limits": {"poison_share": 1.0},
+                        "on_data_loss": "record",
+                        "on_new_incarnation": "start",
+                    }
+                },
+            },
+            sort_keys=False,
+        )
+
+    def numbers(self) -> dict[str, int]:
+        """Return the number that the table gives each life, by topic id."""
+        from writer.file import load
+        from writer.tables.formats import main_table
+
+        known = main_table(PIPELINE, load(self.config)).snapshot().incarnations()
+        return {life: number for lives in known.values() for number, life in enumerate(lives, 1)}
+
+
+def _is(fault: Fault, words: Sequence[str]) -> bool:
+    line = " ".join(words)
+    match fault:
+        case Fault.KILL_JVM:
+            return "org.apache.spark.deploy.SparkSubmit" in line
+        case Fault.KILL_WORKER:
+            return "pyspark.daemon" in line
+        case _:
+            return "writer.cli" in line and " run " in f"{line} " and "recover" not in words

@@ -1,0 +1,50 @@
+"""The verb `chaos` of the command."""
+
+import secrets
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from writer.config import TableFormat
+
+
+def join(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command()(chaos)
+
+
+def chaos(
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, help="What happens, and when. By default a new one, which is said.")
+    ] = None,
+    minutes: Annotated[float, typer.Option("--minutes", min=0.5, help="How long faults are done.")] = 10.0,
+    form: Annotated[TableFormat, typer.Option("--format", help="Format of the table.")] = "delta",
+    keep: Annotated[
+        Path | None, typer.Option("--keep", help="Put everything into this new directory and keep it.")
+    ] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Only show what would happen.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document at the end.")] = False,
+) -> None:
+    """Do faults to a real stack on this machine while events flow, and judge the lake: nothing lost, nothing twice.
+
+    Broker, registry, supervisor and writer are started here; processes are killed and frozen, checkpoints damaged,
+    storage fails, topics are created again, retention takes records. The same seed plays the same script.
+
+    Exit codes: 0 every record is accounted for, 1 not, or the writer did not recover, 2 something is missing.
+    """
+    from recovery.chaos.run import chaos as run
+    from recovery.chaos.script import script
+    from writer.demo.screen import Screen
+
+    seed = secrets.randbelow(2**31) if seed is None else seed
+    lasts = timedelta(minutes=minutes)
+    screen = Screen(Console(highlight=False, stderr=as_json and not plan))
+    screen.say(f"headrace chaos: seed {seed}, {minutes:g} minutes of faults, {form}", style="bold")
+    if plan:
+        for event in script(seed, lasts):
+            screen.say(f"  {timedelta(seconds=int(event.at.total_seconds()))}  {event}")
+        return
+    raise typer.Exit(run(seed, lasts, form, keep, screen, as_json=as_json))
