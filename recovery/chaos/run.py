@@ -19,8 +19,11 @@ from writer.config import TableFormat
 from writer.demo.ground import Ground, Interruption, Stopped
 from writer.demo.screen import Screen
 from writer.demo.show import require_the_extra
+from writer.embedded import ServerFailed
 from writer.file import load
 from writer.ledger.audit import audit
+
+FIRST = 1000  # events of each topic, before the first fault
 
 
 def chaos(
@@ -67,12 +70,16 @@ def _play(stage: Stage, events: Sequence[Event], screen: Screen, interruption: I
     try:
         with screen.step("starting broker, registry and supervisor", "broker, registry and supervisor started"):
             stage.start()
+        with screen.step("waiting for the first commit", "the first events are in the lake"):
+            stage.produce(FIRST, 0)
+            if not stage.settle():
+                raise ServerFailed(f"no commit within ten minutes, and no fault was done yet: see {stage.log}")
         begun = time.monotonic()
         for event in events:
             while time.monotonic() - begun < event.at.total_seconds():
                 interruption.check()
                 time.sleep(0.1)
-            stage.produce(event)
+            stage.produce(event.events, event.seed, event.broken)
             done = stage.strike(event)
             interruption.check()
             at = timedelta(seconds=int(time.monotonic() - begun))

@@ -7,7 +7,7 @@ from enum import StrEnum
 from random import Random
 
 EVERY_S = (6.0, 20.0)  # between two faults; a start of Spark takes about eight seconds
-QUIET = timedelta(seconds=15)  # at the begin, so that there is something to lose
+QUIET = timedelta(seconds=2)  # after the first commit
 TOPICS: Mapping[str, int] = {"clicks": 3, "views": 2}  # partitions
 _PORTION = (50, 3000)  # events before each fault
 _BROKEN_MAX = 5  # of them undecodable

@@ -22,7 +22,9 @@ from writer.demo.ground import Ground
 from writer.embedded import Stack
 from writer.embedded.events import produce
 from writer.embedded.process import Process
+from writer.file import load
 from writer.kafka import Cluster
+from writer.tables.formats import main_table
 
 PIPELINE = "chaos"
 _ANSWER = timedelta(seconds=30)
@@ -40,6 +42,7 @@ class Stage:
         self.config = directory / "headrace.yaml"
         self.lake = directory / "lake" / PIPELINE
         self.letters = directory / "lake" / f"{PIPELINE}_dead_letters"
+        self.log = directory / "writer.log"
         self.lives: dict[str, Life] = {}  # by topic id
         self._form = ground.format
         self._trouble = directory / "trouble"
@@ -54,6 +57,7 @@ class Stage:
         for topic in TOPICS:
             self._create(topic)
         self.config.write_text(self._configuration())
+        self._headrace = load(self.config)
         self._launch()
 
     def stop(self) -> None:
@@ -61,12 +65,12 @@ class Stage:
         if self._supervisor is not None:
             self._supervisor.stop(grace=timedelta(0))
 
-    def produce(self, event: Event) -> None:
-        """Produce the events that come before a fault, to all topics."""
+    def produce(self, events: int, seed: int, broken: int = 0) -> None:
+        """Produce so many events to each topic."""
         for turn, topic in enumerate(TOPICS):
             produce(
-                self._stack.broker.bootstrap, self._stack.registry.url, topic, event.events, kind="clicks",
-                now=datetime.now(UTC), seed=event.seed + turn, broken=event.broken,
+                self._stack.broker.bootstrap, self._stack.registry.url, topic, events, kind="clicks",
+                now=datetime.now(UTC), seed=seed + turn, broken=broken,
             )  # fmt: skip
 
     def strike(self, event: Event) -> str:
@@ -216,8 +220,7 @@ class Stage:
             ),
         }  # fmt: skip
         command: list[str | Path] = [sys.executable, "-m", "writer.cli", "recover", "run", self.config]
-        log = self.directory / "writer.log"
-        self._supervisor = Process("the supervisor", command, cwd=self._scratch, log=log, env=environment)
+        self._supervisor = Process("the supervisor", command, cwd=self._scratch, log=self.log, env=environment)
         self._supervisor.launch()
 
     def _revive(self) -> None:
@@ -258,8 +261,11 @@ class Stage:
                 "pipelines": {
                     PIPELINE: {
                         "topics": list(TOPICS),
-                        "table": {"location": str(self.lake), "format": self._form},
-                        "dead_letters": str(self.letters),
+                        "table": {
+                            "location": str(self.lake),
+                            "format": self._form,
+                            "dead_letters": str(self.letters),
+                        },
                         "event_time": {"field": "event_time"},
                         "bucket": {"type": "event_time", "width": "1 h"},
                         "commit": {"max_delay": "2 s", "max_records": 5000},
@@ -275,10 +281,7 @@ class Stage:
 
     def numbers(self) -> dict[str, int]:
         """Return the number that the table gives each life, by topic id."""
-        from writer.file import load
-        from writer.tables.formats import main_table
-
-        known = main_table(PIPELINE, load(self.config)).snapshot().incarnations()
+        known = main_table(PIPELINE, self._headrace).snapshot().incarnations()
         return {life: number for lives in known.values() for number, life in enumerate(lives, 1)}
 
 
