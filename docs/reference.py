@@ -133,6 +133,7 @@ def _environment() -> list[str]:
         "| `HEADRACE_JARS` | directory with Spark's Kafka jars; nothing is fetched |",
         "| `HEADRACE_IVY_SETTINGS` | an Ivy settings file, to fetch from a mirror |",
         "| `HEADRACE_FAULT` | for tests: `point:n` kills the process the n-th time it passes, `:n:file` holds it |",
+        "| `HEADRACE_TROUBLE` | for tests: while that file is there, local storage fails and is slow, as it says |",
         "| `AWS_…` | where S3 is, and the credentials for it: see [storage](STORAGE.md) |",
         "| `HEADRACE_TEST_S3` | `minio`: the test suite runs MinIO where it would run moto |",
         "| `HEADRACE_TEST_SERVERS` | `containers`: the test suite takes its servers from a container daemon |",
