@@ -5,7 +5,6 @@ runs, `commits/N` after it, and `sources/0/0` with the first start.
 """
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,6 +14,8 @@ from writer.stores.location import store_at
 
 Source = tuple[str, int]  # topic, partition
 Offsets = Mapping[Source, int]
+VERSION = "v1"  # of the files of offsets that Spark 4.0 reads and writes
+_SHOWN = 80  # characters of a line that is not understood
 
 
 @dataclass(frozen=True)
@@ -119,21 +120,35 @@ class Checkpoints:
         return sorted(int(name) for name in self._store.list(f"{run:06d}/{folder}") if name.isdigit())
 
     def _read(self, run: int, name: str, *, line: int) -> Offsets:
-        """Offset files: `v1`, for batches a line of metadata, then one line of JSON {topic: {partition: offset}}."""
         try:
             found = self._store.read(f"{run:06d}/{name}")
             if found is None:
                 raise self._unusable(run, f"{name} cannot be read (there is none)")
-            lines = found.content.decode().lstrip("\0").splitlines()
-            if not re.fullmatch(r"v1", lines[0]):
-                raise self._unusable(run, f"{name} has version {lines[0]!r}, only v1 is known")
-            raw = json.loads(lines[line])
-            return {(t, int(p)): _offset(found) for t, partitions in raw.items() for p, found in partitions.items()}
-        except (OSError, ValueError, IndexError, AttributeError) as error:
+            lines = lines_of(found.content)
+            if lines[0] != VERSION:
+                raise self._unusable(run, f"{name} has version {lines[0]!r}, only {VERSION} is known")
+            return offsets_of(lines[line])
+        except (OSError, ValueError, IndexError) as error:
             raise self._unusable(run, f"{name} cannot be read ({type(error).__name__}: {error})") from error
 
     def _unusable(self, run: int, why: str) -> CheckpointUnusable:
         return CheckpointUnusable(f"checkpoint {self.path(run)}: {why}")
+
+
+def lines_of(content: bytes) -> list[str]:
+    """Take a file of Spark's logs apart: its version, for batches a line of metadata, then a line for each source.
+
+    Raises ValueError.
+    """
+    return content.decode().lstrip("\0").splitlines()
+
+
+def offsets_of(line: str) -> dict[Source, int]:
+    """Read the offsets of a Kafka source: JSON {topic: {partition: offset}}. Raises ValueError."""
+    raw = json.loads(line)
+    if not isinstance(raw, dict) or not all(isinstance(partitions, dict) for partitions in raw.values()):
+        raise ValueError(f"{line[:_SHOWN]!r} is no mapping of topics to partitions")
+    return {(topic, int(p)): _offset(found) for topic, partitions in raw.items() for p, found in partitions.items()}
 
 
 def _offset(found: object) -> int:

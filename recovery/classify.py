@@ -1,0 +1,88 @@
+"""What an error means for a checkpoint: the catalogue of damages, asked with the whole text of an error and its causes.
+
+The class of an error says little: what fails in `foreachBatch` has the same class whatever it is. The catalogue is data,
+`damages.json`, with the words of each version of Spark; its order counts, the first that fits is taken.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from recovery.rungs import Rung
+
+SPARK = "4.0"  # whose words are looked for
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Damage:
+    """One row of the catalogue."""
+
+    row: str
+    damage: str
+    kind: str  # class: what all rows of a kind have in common
+    rung: Rung | None  # where the ladder begins; None: headrace goes on by itself, or a person must act
+    halt: bool
+    loud: bool  # Spark says something; else it starts, and reads too much or too little
+    said: str
+    symptom: re.Pattern[str] | None = None  # what plain Spark says
+    ours: re.Pattern[str] | None = None  # what headrace says itself
+    finding: str | None = None  # the check of the preflight that finds it
+    not_run: str | None = None  # why no test does this damage
+    elsewhere: Sequence[str] = ()  # tests that do it under another name
+
+    def fits(self, text: str) -> bool:
+        """Tell whether the text of an error and its causes is of this damage."""
+        return any(pattern is not None and pattern.search(text) for pattern in (self.ours, self.symptom))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What an error leads to."""
+
+    row: str
+    rung: Rung | None  # where the ladder begins; None where `halt`
+    halt: bool  # a person must act: nothing that is tried again would help
+    said: str
+
+
+UNKNOWN = Verdict("unknown", Rung.RESTART, halt=False, said="The catalogue does not know this error.")
+
+
+@cache
+def catalogue(spark: str = SPARK) -> tuple[Damage, ...]:
+    """Return all damages, with the words of a version of Spark. Raises ValueError for a version without words."""
+    raw = json.loads(files("recovery").joinpath("damages.json").read_text(encoding="utf-8"))
+    if raw["format"] != _FORMAT:
+        raise ValueError(f"recovery/damages.json has format {raw['format']}, this version reads {_FORMAT}")
+    known = sorted({version for row in raw["damages"] for version in row["symptom"]})
+    if spark not in known:
+        raise ValueError(f"the catalogue has no words of Spark {spark}; it has those of {', '.join(known)}")
+    return tuple(_damage(row, spark) for row in raw["damages"])
+
+
+def classify(text: str, damages: Sequence[Damage] | None = None) -> Verdict:
+    """Say what an error means. `text`: the error and all its causes, as `writer.again.causes` writes them out.
+
+    An error that no row fits begins with a restart.
+    """
+    for damage in catalogue() if damages is None else damages:
+        if damage.fits(text):
+            return Verdict(damage.row, damage.rung, damage.halt, damage.said)
+    return UNKNOWN
+
+
+def _damage(raw: dict[str, Any], spark: str) -> Damage:
+    return Damage(
+        raw["row"], raw["damage"], raw["class"], None if raw["rung"] is None else Rung[raw["rung"]], raw["halt"],
+        raw["loud"], raw["said"], _pattern(raw["symptom"].get(spark)), _pattern(raw.get("ours")), raw.get("finding"),
+        raw.get("not_run"), tuple(raw.get("elsewhere", ())),
+    )  # fmt: skip
+
+
+def _pattern(text: str | None) -> re.Pattern[str] | None:
+    return None if text is None else re.compile(text, re.MULTILINE)

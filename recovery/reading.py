@@ -1,0 +1,231 @@
+"""A checkpoint of Spark's, read as a physician would: each file understood, or said to be torn, and why.
+
+Any Structured Streaming checkpoint with a Kafka source, also one that headrace did not write: several sources, state,
+other versions of the files. What `writer/checkpoint.py` refuses to go on from, this describes. Nothing is changed.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from writer.checkpoint import VERSION, Offsets, lines_of, offsets_of
+from writer.stores.base import Store
+
+_COMMIT_VERSIONS = ("v1", "v2")  # Spark 4.0 writes v2 where `stateStore.checkpointFormatVersion` is 2
+_CHECKSUM = re.compile(r"\.(\d+)\.crc")  # local disks only: Hadoop's, beside each file
+_DRAFT = re.compile(r"\.\d+\..+\.tmp(?:\.crc)?")
+_SOURCE_LINES = 2  # version and metadata stand before the sources
+_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+@dataclass(frozen=True)
+class Torn:
+    """A file that cannot be understood."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One planned batch: for each source where it ends. None: the source is none of Kafka's, or had nothing yet."""
+
+    sources: Sequence[Offsets | None]
+    metadata: Mapping[str, Any]  # watermark, time, and the settings that Spark keeps with it
+    content: bytes
+
+    @property
+    def ends(self) -> Offsets:
+        """Offsets of all Kafka sources together; of a source that is read twice, the lesser."""
+        found: dict[tuple[str, int], int] = {}
+        for offsets in self.sources:
+            for source, end in (offsets or {}).items():
+                found[source] = min(end, found.get(source, end))
+        return found
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What lies in a checkpoint."""
+
+    location: str
+    query_id: str | None = None  # None: metadata is missing or torn
+    batches: Mapping[int, Batch] = field(default_factory=dict)  # those whose files are whole
+    planned: Sequence[int] = ()  # numbers in offsets/, torn ones included, ascending
+    committed: Sequence[int] = ()  # numbers in commits/, torn ones included, ascending
+    begun: Mapping[int, Offsets] = field(default_factory=dict)  # number of a source → where it began
+    torn: Sequence[Torn] = ()
+    newer: Sequence[Torn] = ()  # files of a version that Spark 4.0 does not read
+    orphans: Sequence[str] = ()  # checksums of files that are not there, which would stand in Spark's way
+    drafts: Sequence[str] = ()  # half-written files that Spark does not look at
+    state: bool = False
+
+    @property
+    def blank(self) -> bool:
+        """Nothing was ever planned from it."""
+        return not (self.planned or self.committed)
+
+    @property
+    def last(self) -> int | None:
+        """Number of the newest batch that was planned."""
+        return self.planned[-1] if self.planned else None
+
+    @property
+    def finished(self) -> bool:
+        """The newest batch is done, as far as Spark knows."""
+        return bool(self.planned) and bool(self.committed) and self.committed[-1] >= self.planned[-1]
+
+    def start(self) -> Offsets | None:
+        """Where the next batch begins; None where the files do not tell."""
+        if self.last is None:
+            return None
+        if self.finished:
+            return self._ends(self.last)
+        if self.last == 0:
+            merged: dict[tuple[str, int], int] = {}
+            for offsets in self.begun.values():
+                merged.update(offsets)
+            return merged or None
+        return self._ends(self.last - 1)
+
+    def end(self) -> Offsets | None:
+        """Where the batch ends that was planned and is not done; None where there is none, or its file is torn."""
+        return None if self.last is None or self.finished else self._ends(self.last)
+
+    def said_torn(self, name: str) -> str | None:
+        """Why a file is torn; None when it is whole or missing."""
+        return next((torn.why for torn in self.torn if torn.name == name), None)
+
+    def _ends(self, batch: int) -> Offsets | None:
+        found = self.batches.get(batch)
+        return None if found is None else found.ends
+
+
+def read(store: Store) -> Reading:
+    """Read the checkpoint that lies at a store's location. Raises StoreError."""
+    names = {folder: list(store.list(folder)) for folder in ("offsets", "commits")}
+    planned, committed = (_numbers(names[folder]) for folder in ("offsets", "commits"))
+    torn, newer, batches = list[Torn](), list[Torn](), dict[int, Batch]()
+    query_id = _query_id(store, torn)
+    for number in planned:
+        name = f"offsets/{number}"
+        content = _content(store, name)
+        try:
+            batches[number] = _batch(content)
+        except _Newer as found:
+            newer.append(Torn(name, str(found)))
+        except (ValueError, IndexError) as error:
+            torn.append(Torn(name, _why(content, error)))
+    for number in committed:
+        name = f"commits/{number}"
+        content = _content(store, name)
+        try:
+            _commit(content)
+        except _Newer as found:
+            newer.append(Torn(name, str(found)))
+        except (ValueError, IndexError) as error:
+            torn.append(Torn(name, _why(content, error)))
+    return Reading(
+        store.location, query_id, batches, planned, committed, _begun(store, torn), torn, newer,
+        orphans=sorted(f"{folder}/{name}" for folder, found in names.items() for name in _orphans(found)),
+        drafts=sorted(f"{folder}/{name}" for folder, found in names.items() for name in found if _DRAFT.match(name)),
+        state=any(True for _ in store.list("state")),
+    )  # fmt: skip
+
+
+class _Newer(Exception):
+    """A file is of a version that Spark 4.0 does not read."""
+
+
+def _numbers(names: Iterable[str]) -> list[int]:
+    return sorted(int(name) for name in names if name.isdigit())
+
+
+def _orphans(names: Sequence[str]) -> list[str]:
+    """Checksums that are in the way of a file that Spark has yet to write: numbers beyond the newest file."""
+    there = _numbers(names)
+    return [
+        name
+        for name in names
+        if (found := _CHECKSUM.fullmatch(name))
+        and int(found[1]) not in there
+        and int(found[1]) > max(there, default=-1)
+    ]
+
+
+def _content(store: Store, name: str) -> bytes:
+    found = store.read(name)
+    return b"" if found is None else found.content
+
+
+def _batch(content: bytes) -> Batch:
+    lines = lines_of(content)
+    _check_version(lines[0], (VERSION,))
+    metadata = json.loads(lines[1])
+    if not isinstance(metadata, dict):
+        raise ValueError(f"its metadata {lines[1][:80]!r} is no mapping")  # noqa: TRY004 - damage, not a bug
+    if len(lines) == _SOURCE_LINES:
+        raise ValueError("no source stands in it")
+    return Batch([_source(line) for line in lines[_SOURCE_LINES:]], metadata, content)
+
+
+def _source(line: str) -> Offsets | None:
+    """Read one source's line; None for a source that is none of Kafka's (its line is whole JSON, or a dash)."""
+    if line == "-":
+        return None
+    raw = json.loads(line)
+    kafka = isinstance(raw, dict) and all(isinstance(found, dict) for found in raw.values())
+    return offsets_of(line) if kafka else None
+
+
+def _commit(content: bytes) -> None:
+    lines = lines_of(content)
+    _check_version(lines[0], _COMMIT_VERSIONS)
+    json.loads(lines[1])
+
+
+def _check_version(line: str, known: Sequence[str]) -> None:
+    if line in known:
+        return
+    if re.fullmatch(r"v\d+", line):
+        raise _Newer(f"version {line}, Spark 4.0 reads {' and '.join(known)}")
+    raise ValueError(f"{line[:80]!r} is no version")
+
+
+def _query_id(store: Store, torn: list[Torn]) -> str | None:
+    found = store.read("metadata")
+    if found is None:
+        return None
+    try:
+        query_id = json.loads(found.content)["id"]
+        if isinstance(query_id, str) and _ID.fullmatch(query_id):
+            return query_id
+        torn.append(Torn("metadata", f"its id {query_id!r} is none"))
+    except (ValueError, LookupError, TypeError) as error:
+        torn.append(Torn("metadata", _why(found.content, error)))
+    return None
+
+
+def _begun(store: Store, torn: list[Torn]) -> dict[int, Offsets]:
+    begun = dict[int, Offsets]()
+    for folder in store.list("sources"):
+        number = folder.removesuffix("/")
+        if not number.isdigit() or (found := store.read(f"sources/{number}/0")) is None:
+            continue
+        try:
+            lines = lines_of(found.content)
+            if lines[0] == VERSION and lines[1].startswith("{"):  # another source keeps something else there
+                begun[int(number)] = offsets_of(lines[1])
+        except (ValueError, IndexError) as error:
+            torn.append(Torn(f"sources/{number}/0", _why(found.content, error)))
+    return begun
+
+
+def _why(content: bytes, error: Exception) -> str:
+    if not content.strip(b"\0\n"):
+        return "it is empty" if not content.strip(b"\n") else f"it holds nothing but {len(content)} zero bytes"
+    if isinstance(error, IndexError):
+        return "it ends too early"
+    return f"{type(error).__name__}: {error}"
