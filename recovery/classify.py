@@ -1,7 +1,7 @@
-"""What an error means for a checkpoint: the catalogue of damages, asked with the whole text of an error and its causes.
+"""What an error means for a checkpoint: the catalogue of damages, asked with the whole text of an error.
 
-The class of an error says little: what fails in `foreachBatch` has the same class whatever it is. The catalogue is data,
-`damages.json`, with the words of each version of Spark; its order counts, the first that fits is taken.
+The class of an error says little: what fails in `foreachBatch` has the same class whatever it is. So all causes count.
+The catalogue is data, `damages.json`, with the words of each version of Spark; the first row that fits is taken.
 """
 
 import json

@@ -1,10 +1,12 @@
-"""Joins the verbs of recovery to the command."""
+"""The verbs of recovery, which join the `headrace` command through the entry-point group `headrace.commands`."""
 
 import typer
 
-from recovery.chaos.verb import join as join_chaos
+from recovery import doctor
+from recovery.chaos import verb as chaos
 
 
 def join(app: typer.Typer) -> None:
-    """Add the verbs of this package."""
-    join_chaos(app)
+    """Add the verbs to the command."""
+    doctor.join(app)
+    chaos.join(app)

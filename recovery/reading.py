@@ -10,10 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from writer.checkpoint import VERSION, Offsets, lines_of, offsets_of
+from writer.checkpoint import COMMIT_VERSIONS, VERSION, Offsets, lines_of, offsets_of
 from writer.stores.base import Store
 
-_COMMIT_VERSIONS = ("v1", "v2")  # Spark 4.0 writes v2 where `stateStore.checkpointFormatVersion` is 2
 _CHECKSUM = re.compile(r"\.(\d+)\.crc")  # local disks only: Hadoop's, beside each file
 _DRAFT = re.compile(r"\.\d+\..+\.tmp(?:\.crc)?")
 _SOURCE_LINES = 2  # version and metadata stand before the sources
@@ -66,6 +65,11 @@ class Reading:
     def blank(self) -> bool:
         """Nothing was ever planned from it."""
         return not (self.planned or self.committed)
+
+    @property
+    def nothing(self) -> bool:
+        """There is no checkpoint."""
+        return self.blank and self.query_id is None and not self.torn
 
     @property
     def last(self) -> int | None:
@@ -182,7 +186,7 @@ def _source(line: str) -> Offsets | None:
 
 def _commit(content: bytes) -> None:
     lines = lines_of(content)
-    _check_version(lines[0], _COMMIT_VERSIONS)
+    _check_version(lines[0], COMMIT_VERSIONS)
     json.loads(lines[1])
 
 

@@ -5,8 +5,9 @@ runs, `commits/N` after it, and `sources/0/0` with the first start.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from zlib import crc32
 
 from writer.errors import CheckpointUnusable
 from writer.stores.base import S3Settings
@@ -15,6 +16,7 @@ from writer.stores.location import store_at
 Source = tuple[str, int]  # topic, partition
 Offsets = Mapping[Source, int]
 VERSION = "v1"  # of the files of offsets that Spark 4.0 reads and writes
+COMMIT_VERSIONS = ("v1", "v2")  # of commits: v2 where `stateStore.checkpointFormatVersion` is 2
 _SHOWN = 80  # characters of a line that is not understood
 
 
@@ -78,16 +80,17 @@ class Checkpoints:
     """The checkpoint runs of one pipeline."""
 
     def __init__(self, location: str, pipeline: str, s3: S3Settings | None = None) -> None:
-        self._store = store_at(f"{location.rstrip('/')}/{pipeline}", s3)
+        self.store = store_at(f"{location.rstrip('/')}/{pipeline}", s3)
+        self._crcs = dict[str, int]()
 
     def newest(self) -> int | None:
         """Return the highest run id that has a directory."""
-        folders = [name.removesuffix("/") for name in self._store.list() if name.endswith("/")]
+        folders = [name.removesuffix("/") for name in self.store.list() if name.endswith("/")]
         return max((int(name) for name in folders if name.isdigit()), default=None)
 
     def path(self, run: int) -> str:
         """Location that Spark gets for this run."""
-        return f"{self._store.location}/{run:06d}"
+        return f"{self.store.location}/{run:06d}"
 
     def planned(self, run: int) -> Planned | None:
         """Read what Spark would do next; None when it never planned a batch. Raises CheckpointUnusable."""
@@ -97,7 +100,10 @@ class Checkpoints:
                 raise self._unusable(run, "offsets/ is empty, but commits/ is not")
             return None
         last = batches[-1]
+        self._check_what_spark_reads(run, done)
         if done and done[-1] == last:
+            if last > 0:
+                self.ends(run, last - 1)  # Spark reads it, too
             return Planned(self.ends(run, last), None)
         if done and done[-1] != last - 1:
             raise self._unusable(
@@ -116,20 +122,46 @@ class Checkpoints:
         """Read the end offsets of a batch from Spark's offset log."""
         return self._read(run, f"offsets/{batch}", line=2)
 
+    def crc(self, run: int, batch: int) -> int | None:
+        """Checksum of a batch's offset file as it was last read here; None when it was not."""
+        return self._crcs.get(f"{run:06d}/offsets/{batch}")
+
+    def query_id(self, run: int) -> str | None:
+        """Read the id that Spark gave its query; None while there is none. Raises CheckpointUnusable."""
+        try:
+            found = self.store.read(f"{run:06d}/metadata")
+            return None if found is None else str(json.loads(found.content)["id"])
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise self._unusable(run, f"metadata cannot be read ({type(error).__name__}: {error})") from error
+
+    def _check_what_spark_reads(self, run: int, done: list[int]) -> None:
+        """Raise CheckpointUnusable for a file that Spark would fail on again and again."""
+        self.query_id(run)
+        if done:
+            name = f"commits/{done[-1]}"
+            try:
+                json.loads(self._lines(run, name, COMMIT_VERSIONS)[1])
+            except (OSError, ValueError, IndexError) as error:
+                raise self._unusable(run, f"{name} cannot be read ({type(error).__name__}: {error})") from error
+
     def _numbers(self, run: int, folder: str) -> list[int]:
-        return sorted(int(name) for name in self._store.list(f"{run:06d}/{folder}") if name.isdigit())
+        return sorted(int(name) for name in self.store.list(f"{run:06d}/{folder}") if name.isdigit())
 
     def _read(self, run: int, name: str, *, line: int) -> Offsets:
         try:
-            found = self._store.read(f"{run:06d}/{name}")
-            if found is None:
-                raise self._unusable(run, f"{name} cannot be read (there is none)")
-            lines = lines_of(found.content)
-            if lines[0] != VERSION:
-                raise self._unusable(run, f"{name} has version {lines[0]!r}, only {VERSION} is known")
-            return offsets_of(lines[line])
+            return offsets_of(self._lines(run, name, (VERSION,))[line])
         except (OSError, ValueError, IndexError) as error:
             raise self._unusable(run, f"{name} cannot be read ({type(error).__name__}: {error})") from error
+
+    def _lines(self, run: int, name: str, versions: Sequence[str]) -> list[str]:
+        found = self.store.read(f"{run:06d}/{name}")
+        if found is None:
+            raise self._unusable(run, f"{name} cannot be read (there is none)")
+        self._crcs[f"{run:06d}/{name}"] = crc32(found.content)
+        lines = lines_of(found.content)
+        if lines[0] not in versions:
+            raise self._unusable(run, f"{name} has version {lines[0]!r}, only {' and '.join(versions)} is known")
+        return lines
 
     def _unusable(self, run: int, why: str) -> CheckpointUnusable:
         return CheckpointUnusable(f"checkpoint {self.path(run)}: {why}")

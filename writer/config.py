@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 import bucketers
 from writer.clocks import ClockRule, told
-from writer.connections import S3, Http, Kafka, Registry, Spark
+from writer.connections import S3, Http, Kafka, Recovery, Registry, Spark
 from writer.errors import ConfigError
 from writer.hooks.settings import HookSettings, check_names
 from writer.rewrites.section import Compact
@@ -364,6 +364,7 @@ class Config(Strict):
     s3: S3 = S3.model_validate({})
     spark: Spark = Spark.model_validate({})
     http: Http = Http.model_validate({})
+    recovery: Recovery = Recovery.model_validate({})
     pipelines: dict[str, Pipeline] = Field(min_length=1, description="pipelines by name; all run in one application")
 
     @model_validator(mode="after")

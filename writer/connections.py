@@ -57,6 +57,14 @@ class Http(Strict):
     port: int = Field(9643, ge=0, le=65535, description="port to listen on; 0 takes any that is free")
 
 
+class Recovery(Strict):
+    """What is kept beside Spark's checkpoints, for the day on which one of them is needed."""
+
+    copies: int = Field(10, ge=0, description="copies of a pipeline's checkpoint that are kept; 0: none is made")
+    copies_interval: Duration = Field(timedelta(minutes=10), description="a copy is made at most this often")
+    copies_max_age: Duration = Field(timedelta(days=1), description="older copies go; the newest stays")
+
+
 class S3(Strict):
     """How S3 is reached. Credentials stand nowhere here: they come by the standard chain of AWS."""
 

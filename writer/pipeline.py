@@ -39,6 +39,7 @@ from writer.tables.formats import main_table, side_table
 from writer.tables.snapshot import PipelineSnapshot
 from writer.tables.vintage import FORMAT
 from writer.tasks import Frozen, Tasks
+from writer.witness import Observed
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class PipelineRun:
         self._table = main_table(name, config)
         self._side = cache(partial(side_table, name, config))  # location → table, which follows its log
         self._checkpoints = Checkpoints(config.checkpoints, name, self._s3)
+        self._observed = Observed(name, self._checkpoints, config.recovery)
         self._bucket_columns = bucketers.build(self.config.bucket).columns
         self._draining = threading.Event()
         self._found = Found(name, self.config, config.kafka)
@@ -119,6 +121,7 @@ class PipelineRun:
         self._found.keep_unit(next((facts["time_unit"] for facts in recent if facts["time_unit"]), ""))
         self._tasks.grow(self.epoch)
         run = self._run_id = self._run(decision)
+        self._observed.begin(run, decision.reason if isinstance(decision, NewRun) else None, now.offsets)
         gap = self._record_gap(now.lost)
         planned = self._checkpoints.planned(run) if isinstance(decision, Resume) else None
         self._replayed = None if planned is None else planned.end
@@ -212,6 +215,7 @@ class PipelineRun:
         if not committing:
             log.event("batch_skipped", pipeline=self.name, batch=batch_id, reason="the table has all of it")
             self.progress.skipped()
+            self._observed.done(batch_id, None)
             return
         waiting = {(r.part.topic, r.part.partition): Span(r.start, r.end) for r in committing}
         self._found.look_for_wire(waiting, self._schemas)
@@ -233,6 +237,7 @@ class PipelineRun:
                 self._side(place).tidy()
         except CommitFailed as error:
             log.warning("tidying_failed", pipeline=self.name, version=version, error=str(error))
+        self._observed.done(batch_id, version)
 
     def _carry(
         self, frame: Any, snapshot: PipelineSnapshot, frozen: Frozen, committing: list[Range], about: Mapping[str, Any]

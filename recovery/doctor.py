@@ -1,0 +1,170 @@
+"""`headrace doctor`: whether a checkpoint can be gone on from, and what would be done about it. Changes nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from recovery.preflight import Check, Facts, leads_to, preflight
+from recovery.rungs import Rung
+from writer.errors import ConfigError
+from writer.stores.base import S3Settings, StoreError
+from writer.stores.location import checked
+
+_WORDS = {
+    Rung.WAIT: "wait until it answers",
+    Rung.RESTART: "start again",
+    Rung.REPAIR: "mend the checkpoint",
+    Rung.NEW_RUN: "a new run from the table's frontier",
+    Rung.WALK_BACK: "an older checkpoint",
+    Rung.LATEST: "skip what is gone, and write it down",
+}
+_OF_A_STRANGER = {
+    Rung.NEW_RUN: "a new checkpoint from where your sink ends",
+    Rung.REPAIR: "mend the checkpoint by hand",
+}
+_FOUND = 1  # exit code
+
+
+@dataclass(frozen=True)
+class Examined:
+    """One checkpoint, and what was found."""
+
+    pipeline: str | None
+    run: int | None
+    checkpoint: str
+    facts: Facts
+    checks: Sequence[Check]
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        rung = leads_to(self.checks)
+        return {
+            "pipeline": self.pipeline, "run": self.run, "checkpoint": self.checkpoint,
+            "leads_to": None if rung is None else rung.label, "halt": any(check.halt for check in self.checks),
+            "checks": [
+                {
+                    "name": check.name, "ok": check.ok, "said": check.said, "halt": check.halt,
+                    "rung": None if check.rung is None else check.rung.label,
+                }
+                for check in self.checks
+            ],
+        }  # fmt: skip
+
+
+def join(app: typer.Typer) -> None:
+    """Add the verb to the command."""
+    app.command()(doctor)
+
+
+def doctor(
+    config: Annotated[Path | None, typer.Argument(help="Configuration file (YAML).")] = None,
+    pipeline: Annotated[
+        list[str] | None, typer.Option("--pipeline", help="Only this pipeline; may be repeated.")
+    ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option("--checkpoint", help="Instead: a checkpoint of any Spark query that reads Kafka; path or s3://."),
+    ] = None,
+    bootstrap_servers: Annotated[
+        str | None, typer.Option("--bootstrap-servers", help="With --checkpoint: the cluster that the query reads.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON list with the checks of each checkpoint.")] = False,
+) -> None:
+    """Examine Spark's checkpoints: can they be gone on from, and if not, which rung of the ladder helps?
+
+    Holds a checkpoint against itself, the table and Kafka, as each start of `headrace recover` does. Changes nothing.
+
+    Exit codes: 0 all is well, 1 something was found, 2 configuration.
+    """
+    if (config is None) == (checkpoint is None):
+        raise ConfigError("name either a configuration file, or a checkpoint with --checkpoint")
+    found = _of_pipelines(config, pipeline) if config else [_of_place(str(checkpoint), bootstrap_servers)]
+    if as_json:
+        from writer.surface.lines import emit_whole
+
+        emit_whole([one.document() for one in found])
+    else:
+        from writer.surface.lines import console
+
+        for one in found:
+            show(one, console())
+    raise typer.Exit(_FOUND if any(check.ok is False for one in found for check in one.checks) else 0)
+
+
+def show(one: Examined, out: Console) -> None:
+    """Show what was found, a line for each check."""
+    from writer.surface.finding import MARKS, PLAIN_MARKS
+
+    marks = MARKS if out.encoding.startswith("utf") else PLAIN_MARKS
+    title = f"{one.pipeline}: " if one.pipeline else ""
+    out.print(Text(f"{title}{one.checkpoint}", "bold"), soft_wrap=True)
+    width = max(len(check.name) for check in one.checks)
+    for check in one.checks:
+        mark, style = {True: (marks["ok"], "green"), None: (marks["not_checked"], "dim")}.get(
+            check.ok, (marks["failed"], "bold red")
+        )
+        out.print(
+            Text.assemble((mark, style), f" {check.name:<{width}}  {check.said}{_lead(check, one)}"), soft_wrap=True
+        )
+    rung, halt = leads_to(one.checks), any(check.halt for check in one.checks)
+    if halt:
+        said = "A person must act first."
+    elif rung is None:
+        said = "All is well."
+    else:
+        said = f"Leads to {rung.label}: {_words(rung, one)}."
+    out.print(Text(said, "bold red" if halt or rung else ""), "")
+
+
+def _lead(check: Check, one: Examined) -> str:
+    if check.ok is not False:
+        return ""
+    return " → a person must act" if check.rung is None else f" → {check.rung.label}, {_words(check.rung, one)}"
+
+
+def _words(rung: Rung, one: Examined) -> str:
+    return _OF_A_STRANGER.get(rung, _WORDS[rung]) if one.facts.foreign else _WORDS[rung]
+
+
+def _of_pipelines(path: Path, only: list[str] | None) -> list[Examined]:
+    from recovery.facts import of_pipeline
+    from writer.file import load
+
+    settings = load(path)
+    found = []
+    for name in settings.chosen(only):
+        try:
+            asked = of_pipeline(settings, name)
+        except StoreError as error:
+            found.append(_unreadable(name, f"{settings.checkpoints}/{name}", error))
+            continue
+        found.append(Examined(name, asked.run, asked.location, asked.facts, preflight(asked.facts)))
+    return found
+
+
+def _of_place(place: str, bootstrap: str | None) -> Examined:
+    import os
+
+    from recovery.facts import of_checkpoint
+
+    try:
+        location = checked(place)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    try:
+        facts = of_checkpoint(location, bootstrap, S3Settings().resolved(os.environ))
+    except StoreError as error:
+        return _unreadable(None, location, error)
+    if facts.reading is not None and facts.reading.nothing:
+        raise ConfigError(f"{location} holds no checkpoint; name the folder that has metadata and offsets in it")
+    return Examined(None, None, location, facts, preflight(facts))
+
+
+def _unreadable(name: str | None, location: str, error: StoreError) -> Examined:
+    check = Check("storage", ok=False, said=str(error).rstrip("."), rung=Rung.WAIT)
+    return Examined(name, None, location, Facts(None, foreign=name is None), [check])

@@ -1,0 +1,112 @@
+"""Gathers what a preflight looks at: from checkpoint, table and Kafka. Reads only; what does not answer is said."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from recovery.preflight import Facts, TopicIds
+from recovery.reading import Reading, read
+from writer import witness
+from writer.checkpoint import Checkpoints, Offsets
+from writer.config import Config
+from writer.errors import TopicMissing
+from writer.frontier import Held
+from writer.kafka import BrokerUnreachable, Cluster, Topic
+from writer.stores.base import S3Settings
+from writer.stores.location import store_at
+from writer.tables.base import CommitFailed, Part
+from writer.tables.formats import main_table
+from writer.tables.snapshot import PipelineSnapshot
+from writer.tables.table import PipelineTable
+
+_LOOKS = 5  # at table and checkpoint, until no commit came between
+_TIMEOUT = timedelta(seconds=10)  # of a broker that only the command line names
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A pipeline's newest run, and its facts."""
+
+    run: int | None
+    location: str  # of its checkpoint; of all of the pipeline's where there is none
+    facts: Facts
+
+
+def of_pipeline(config: Config, name: str) -> Asked:
+    """Gather the facts of a pipeline: its newest run, its table, its topics. Raises StoreError."""
+    settings = config.pipelines[name]
+    checkpoints = Checkpoints(config.checkpoints, name, config.s3.settings)
+    table, unknown = main_table(name, config), dict[str, str]()
+    run, reading, snapshot = _steady(checkpoints, table, unknown, config.s3.settings)
+    seen = None if run is None else witness.read(checkpoints.store, run)
+    known = snapshot.incarnations() if snapshot else {}
+    frontier = None if snapshot is None else newest_frontier(snapshot, settings.topics)
+    facts = Facts(reading, frontier, witness=seen, unknown=unknown)
+    cluster = Cluster(config.kafka.bootstrap_servers, config.kafka.request_timeout)
+    ids = {topic: known[topic][-1] if known.get(topic) else None for topic in settings.topics}
+    location = checkpoints.store.location if run is None else checkpoints.path(run)
+    return Asked(run, location, _with_kafka(facts, cluster, ids))
+
+
+def of_checkpoint(location: str, bootstrap: str | None, s3: S3Settings | None = None) -> Facts:
+    """Gather the facts of a checkpoint of which only the place is known. Raises StoreError."""
+    reading = read(store_at(location, s3))
+    facts = Facts(reading, foreign=True)
+    start = reading.start()
+    if bootstrap is None or start is None:
+        return facts
+    return _with_kafka(facts, Cluster(bootstrap, _TIMEOUT), dict.fromkeys(sorted({topic for topic, _ in start})))
+
+
+def newest_frontier(snapshot: PipelineSnapshot, topics: list[str]) -> Offsets:
+    """Return the frontier of the newest incarnation of each topic."""
+    numbers = {topic: len(ids) for topic, ids in snapshot.incarnations().items() if topic in topics}
+    return {
+        (part.topic, part.partition): at
+        for part, at in snapshot.parts().items()
+        if part == Part(part.topic, numbers.get(part.topic, 0), part.partition)
+    }
+
+
+def _steady(
+    checkpoints: Checkpoints, table: PipelineTable, unknown: dict[str, str], s3: S3Settings
+) -> tuple[int | None, Reading | None, PipelineSnapshot | None]:
+    """Read checkpoint and table as of one moment: a driver may be at work."""
+    run, reading, before = None, None, _snapshot(table, unknown)
+    for _ in range(_LOOKS):
+        run = checkpoints.newest()
+        reading = None if run is None else read(store_at(checkpoints.path(run), s3))
+        after = _snapshot(table, unknown)
+        if before is None or after is None or before.parts() == after.parts():
+            return run, reading, after
+        before = after
+    return run, reading, before
+
+
+def _with_kafka(facts: Facts, cluster: Cluster, known: Mapping[str, str | None]) -> Facts:
+    """Ask Kafka for the topics, and for what it holds of where the next batch begins. `known`: topic → its id."""
+    start = facts.frontier or (facts.reading.start() if facts.reading else None) or {}
+    try:
+        topics = {name: _described(cluster, name) for name in known}
+        there = {(topic.name, p) for topic in topics.values() if topic for p in range(topic.partitions)}
+        asked = sorted(start.keys() & there)
+        earliest, ends = cluster.earliest(asked), cluster.latest(asked)
+    except BrokerUnreachable as error:
+        return replace(facts, unknown={**facts.unknown, "kafka": str(error)})
+    ids = {name: TopicIds(known[name], topic.id if topic else None) for name, topic in topics.items()}
+    return replace(facts, topics=ids, held={source: Held(earliest[source], ends[source]) for source in asked})
+
+
+def _described(cluster: Cluster, name: str) -> Topic | None:
+    try:
+        return cluster.topics([name])[name]
+    except TopicMissing:
+        return None
+
+
+def _snapshot(table: PipelineTable, unknown: dict[str, str]) -> PipelineSnapshot | None:
+    try:
+        return table.snapshot() if table.exists() else None
+    except CommitFailed as error:
+        unknown["table"] = str(error)
+        return None

@@ -1,0 +1,292 @@
+"""What is looked at before a start: whether a checkpoint can be gone on from, and what each finding leads to.
+
+Pure: facts in, checks out. `recovery/facts.py` gathers the facts, for a pipeline or for a checkpoint that headrace did
+not write; what nobody can know of such a one is not looked at.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from recovery.reading import Reading
+from recovery.rungs import Rung
+from writer.checkpoint import Offsets, Source
+from writer.frontier import Held
+from writer.witness import Witness
+
+_SHOWN = 3  # things that a sentence names
+
+
+@dataclass(frozen=True)
+class Lease:
+    """Who may write: `held` tells whether it is whoever asks."""
+
+    held: bool
+    said: str
+
+
+@dataclass(frozen=True)
+class TopicIds:
+    """The id that a topic has now, and the one that the table was filled under."""
+
+    known: str | None  # None: nobody kept it
+    now: str | None  # None: the topic is not there
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that a preflight looks at. None: nobody could be asked; `unknown` says why."""
+
+    reading: Reading | None  # None: there is no checkpoint
+    frontier: Offsets | None = None
+    topics: Mapping[str, TopicIds] | None = None
+    held: Mapping[Source, Held] | None = None
+    witness: Witness | None = None
+    lease: Lease | None = None
+    foreign: bool = False  # headrace did not write the checkpoint: there is no table to hold it against
+    unknown: Mapping[str, str] = field(default_factory=dict)  # `kafka`, `table` → the error that an answer was
+
+
+@dataclass(frozen=True)
+class Check:
+    """What one check found. `rung`: where the ladder would begin; None for a finding that a person must mend."""
+
+    name: str
+    ok: bool | None  # None: not looked at
+    said: str
+    rung: Rung | None = None
+
+    @property
+    def halt(self) -> bool:
+        """A person must act."""
+        return self.ok is False and self.rung is None
+
+
+def preflight(facts: Facts) -> list[Check]:
+    """Look at everything, in the order in which it matters to a start."""
+    checks = [_lease(facts)]
+    if facts.reading is None or facts.reading.nothing:
+        checks.append(Check("checkpoint", ok=True, said=f"there is none; {_begins(facts)}"))
+    else:
+        checks += _of_the_checkpoint(facts, facts.reading)
+    return [*checks, _topics(facts), _log(facts)]
+
+
+def leads_to(checks: Iterable[Check]) -> Rung | None:
+    """Where a ladder would begin: at the highest rung that a finding asks for; None when all is well."""
+    return max((check.rung for check in checks if check.ok is False and check.rung is not None), default=None)
+
+
+def _of_the_checkpoint(facts: Facts, reading: Reading) -> Iterator[Check]:
+    yield _spark(reading)
+    yield _metadata(facts, reading)
+    yield _files(facts, reading)
+    yield _checksums(reading)
+    yield _witness(facts, reading)
+    yield _commits(facts, reading)
+    yield _partitions(facts, reading)
+    yield _frontier(facts, reading)
+
+
+def _lease(facts: Facts) -> Check:
+    if facts.lease is None:
+        return _not_looked_at("lease", "no supervisor keeps one")
+    return Check("lease", facts.lease.held, facts.lease.said)
+
+
+def _spark(reading: Reading) -> Check:
+    if reading.newer:
+        what = _listed(f"{found.name}: {found.why}" for found in reading.newer)
+        return Check("spark", ok=False, said=f"a newer Spark wrote the checkpoint ({what}). Run that Spark, or begin a "
+                     "new run if the change was meant")  # fmt: skip
+    return Check("spark", ok=True, said="the files are of the version that Spark 4.0 reads")
+
+
+def _metadata(facts: Facts, reading: Reading) -> Check:
+    torn = reading.said_torn("metadata")
+    if torn:
+        return Check("metadata", ok=False, said=f"{torn}: Spark does not start from it", rung=Rung.NEW_RUN)
+    if reading.query_id is None:
+        said = "it is missing: Spark would give the query a new id in silence"
+        return Check("metadata", ok=False, said=said, rung=Rung.NEW_RUN)
+    known = facts.witness.query_id if facts.witness else None
+    if known not in (None, reading.query_id):
+        said = f"its id is {reading.query_id}, the run's is {known}: it is another query's"
+        return Check("metadata", ok=False, said=said, rung=Rung.NEW_RUN)
+    return Check("metadata", ok=True, said=f"the query's id is {reading.query_id}")
+
+
+def _files(facts: Facts, reading: Reading) -> Check:
+    found = [
+        (torn.name, torn.why, _torn(facts, reading, torn.name)) for torn in reading.torn if torn.name != "metadata"
+    ]
+    last = reading.last
+    if last and last - 1 not in reading.planned:
+        found.append((f"offsets/{last - 1}", "it is missing", Rung.NEW_RUN))
+    if last == 0 and not reading.finished and not reading.begun:
+        found.append(("sources/0/0", "it is missing: nothing says where batch 0 begins", Rung.NEW_RUN))
+    if not found:
+        count = len(reading.planned) + len(reading.committed)
+        return Check("files", ok=True, said=f"{count} files of offsets and commits can be read")
+    rung = max(rung for _, _, rung in found)
+    said = _listed(f"{name}: {why}" for name, why, _ in sorted(found, key=lambda one: -one[2]))
+    if facts.foreign and rung is Rung.REPAIR:
+        said += f". It may be removed only where your sink has nothing of batch {last}"
+    return Check("files", ok=False, said=said, rung=rung)
+
+
+def _torn(facts: Facts, reading: Reading, name: str) -> Rung:
+    """What a torn file leads to. Spark reads the newest two of offsets/ and the newest of commits/."""
+    folder, _, number = name.rpartition("/")
+    last = reading.last
+    if folder == "commits":
+        return Rung.REPAIR if reading.committed[-1] == int(number) else Rung.RESTART
+    if folder != "offsets":
+        return Rung.NEW_RUN if last == 0 and not reading.finished else Rung.RESTART
+    if int(number) == last and not reading.finished:
+        start = reading.start()
+        proven = facts.foreign or (start is not None and start == facts.frontier)
+        return Rung.REPAIR if proven else Rung.NEW_RUN
+    return Rung.NEW_RUN if last is not None and int(number) >= last - 1 else Rung.RESTART
+
+
+def _checksums(reading: Reading) -> Check:
+    if reading.orphans:
+        what = _listed(reading.orphans)
+        said = f"{what} of files that are not there: Spark would take them for another query at work"
+        return Check("checksums", ok=False, said=said, rung=Rung.REPAIR)
+    return Check("checksums", ok=True, said="none is in the way of a file that is to be written")
+
+
+def _witness(facts: Facts, reading: Reading) -> Check:
+    if facts.witness is None:
+        return _not_looked_at("witness", "nobody put down what Spark had planned")
+    wrong = [n for n, batch in reading.batches.items() if facts.witness.differs(n, batch.content)]
+    if wrong:
+        rung = Rung.NEW_RUN if reading.last is not None and max(wrong) >= reading.last - 1 else Rung.RESTART
+        said = _listed(f"offsets/{n}" for n in sorted(wrong, reverse=True))
+        return Check("witness", ok=False, said=f"{said} is not what the writer acted on: it was edited", rung=rung)
+    seen = len(facts.witness.batches.keys() & reading.batches.keys())
+    return Check("witness", ok=True, said=f"{seen} batches are as the writer acted on them")
+
+
+def _commits(facts: Facts, reading: Reading) -> Check:
+    planned, committed = reading.planned, reading.committed
+    if not planned and committed:
+        said = f"offsets/ is empty, but commits/ is not: Spark would begin at batch 0 and fail at batch {committed[0]}"
+        return Check("commits", ok=False, said=said, rung=Rung.NEW_RUN)
+    if not planned:
+        if facts.witness and facts.witness.batches:
+            said = f"offsets/ and commits/ are empty, but batch {max(facts.witness.batches)} was done"
+            return Check("commits", ok=False, said=said, rung=Rung.NEW_RUN)
+        return Check("commits", ok=True, said=f"no batch was planned; {_begins(facts)}")
+    last = planned[-1]
+    if committed and committed[-1] > last:
+        said = f"commits end at batch {committed[-1]}, offsets at {last}: Spark would run batch {last} again, then fail"
+        return Check("commits", ok=False, said=said, rung=Rung.NEW_RUN)
+    if committed and committed[-1] < last - 1:
+        said = f"offsets end at batch {last}, commits at {committed[-1]}: batches between are in doubt"
+        return Check("commits", ok=False, said=said, rung=Rung.NEW_RUN)
+    if reading.finished:
+        return Check("commits", ok=True, said=f"batch {last} is done, the next is {last + 1}")
+    return Check("commits", ok=True, said=f"batch {last} is planned; it runs again")
+
+
+def _partitions(facts: Facts, reading: Reading) -> Check:
+    start = reading.start()
+    if facts.frontier is None or start is None:
+        return _against_the_table("partitions", facts, start)
+    if start.keys() == facts.frontier.keys():
+        return Check("partitions", ok=True, said=f"the table has the same {len(start)}")
+    fewer, more = sorted(facts.frontier.keys() - start.keys()), sorted(start.keys() - facts.frontier.keys())
+    said = [f"the checkpoint lacks {_listed(map(_named, fewer))}"] if fewer else []
+    said += [f"the table lacks {_listed(map(_named, more))}"] if more else []
+    return Check("partitions", ok=False, said="; ".join(said), rung=Rung.NEW_RUN)
+
+
+def _frontier(facts: Facts, reading: Reading) -> Check:
+    start, end, frontier = reading.start(), reading.end(), facts.frontier
+    if frontier is None or start is None:
+        return _against_the_table("frontier", facts, start)
+    ahead = {source: at - frontier[source] for source, at in start.items() if at > frontier.get(source, at)}
+    behind = {source: frontier[source] - at for source, at in start.items() if at < frontier.get(source, at)}
+    if ahead:
+        what = _listed(f"{count} offsets of {_named(source)}" for source, count in sorted(ahead.items()))
+        said = f"the checkpoint begins beyond the table: {what} would be lost"
+        return Check("frontier", ok=False, said=said, rung=Rung.NEW_RUN)
+    if behind and end is not None and all(end.get(source) == at for source, at in frontier.items()):
+        return Check("frontier", ok=True, said="the planned batch is in the table, only Spark does not know")
+    if behind:
+        what = _listed(f"{count} offsets of {_named(source)}" for source, count in sorted(behind.items()))
+        said = f"the checkpoint is older than the table: {what} would be read again"
+        return Check("frontier", ok=False, said=said, rung=Rung.NEW_RUN)
+    return Check("frontier", ok=True, said="the checkpoint begins where the table ends")
+
+
+def _topics(facts: Facts) -> Check:
+    if facts.topics is None:
+        return _silent("topics", "kafka", facts)
+    gone = sorted(name for name, ids in facts.topics.items() if ids.now is None)
+    if gone:
+        return Check("topics", ok=False, said=f"{_listed(gone)} is not there. Create it, or correct the configuration")
+    other = sorted(name for name, ids in facts.topics.items() if ids.known not in (None, ids.now))
+    if other:
+        said = (
+            f"{_listed(other)} was created again: its offsets mean other records. A start reads it from its beginning"
+        )
+        return Check("topics", ok=False, said=said, rung=Rung.RESTART)
+    kept = sum(ids.known is not None for ids in facts.topics.values())
+    what = "with the ids that the table knows" if kept == len(facts.topics) else "ids were not kept, so not compared"
+    return Check("topics", ok=True, said=f"{_listed(sorted(facts.topics))}: {what}")
+
+
+def _log(facts: Facts) -> Check:
+    start = facts.frontier if facts.frontier is not None else (facts.reading.start() if facts.reading else None)
+    if facts.held is None:
+        return _silent("log", "kafka", facts)
+    if start is None:
+        return _not_looked_at("log", "nothing says where to begin")
+    beyond = sorted(source for source, at in start.items() if source in facts.held and at > facts.held[source].end)
+    if beyond:
+        what = _listed(f"{_named(s)} ends at {facts.held[s].end}, {start[s]} is wanted" for s in beyond)
+        return Check("log", ok=False, said=f"Kafka's log is shorter: {what}. Restore it, or adopt the topic")
+    gone = sorted(source for source, at in start.items() if source in facts.held and at < facts.held[source].earliest)
+    if gone:
+        what = _listed(f"[{start[s]}, {facts.held[s].earliest}) of {_named(s)}" for s in gone)
+        lead = "Spark would not read on" if facts.foreign else "a start records it as a gap"
+        rung = Rung.LATEST if facts.foreign else Rung.RESTART
+        return Check("log", ok=False, said=f"Kafka no longer holds {what}; {lead}", rung=rung)
+    return Check("log", ok=True, said="Kafka holds what comes next")
+
+
+def _against_the_table(name: str, facts: Facts, start: Offsets | None) -> Check:
+    if facts.foreign:
+        return _not_looked_at(name, "there is no table to hold it against")
+    if facts.frontier is None:
+        return _silent(name, "table", facts)
+    assert start is None, "where both are known, they are compared"
+    return _not_looked_at(name, "the files do not tell where it begins")
+
+
+def _silent(name: str, who: str, facts: Facts) -> Check:
+    """Return a check that nobody answered: to be waited for; or that nobody was asked."""
+    error = facts.unknown.get(who)
+    if error is None:
+        return _not_looked_at(name, "no broker was named" if who == "kafka" else "there is no table yet")
+    return Check(name, ok=False, said=error.rstrip("."), rung=Rung.WAIT)
+
+
+def _not_looked_at(name: str, why: str) -> Check:
+    return Check(name, ok=None, said=why)
+
+
+def _begins(facts: Facts) -> str:
+    return "Spark begins at its starting offsets" if facts.foreign else "a start begins a new run from the frontier"
+
+
+def _named(source: Source) -> str:
+    return f"{source[0]}/{source[1]}"
+
+
+def _listed(found: Iterable[str]) -> str:
+    names: Sequence[str] = list(found)
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

@@ -1,0 +1,143 @@
+"""What the writer itself puts down of a run, because Spark keeps no checksum of what it planned.
+
+`<checkpoints>/<pipeline>/witness/<run>.json`: why the run began and where, whose versions wrote it, the id that Spark
+gave its query, and for each of its newest batches a checksum of the offset file as the writer acted on it. It lies
+beside the run's directory, not in it: newer versions of Spark begin only in an empty one. Nothing depends on it; where
+it is missing, less is known.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+from zlib import crc32
+
+from writer import copies, log
+from writer.checkpoint import Checkpoints, Offsets
+from writer.connections import Recovery
+from writer.errors import CheckpointUnusable
+from writer.stores.base import Store
+
+_FORMAT = 1
+_BATCHES_KEPT = 20  # as many as Spark keeps of its own files (job.py)
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """One batch: the checksum of its offset file, and the table's version that holds it. None: it was there before."""
+
+    crc: int
+    version: int | None
+
+
+@dataclass(frozen=True)
+class Witness:
+    """What is put down of one run."""
+
+    run: int
+    reason: str  # why it began
+    at: str  # when it began, ISO 8601
+    offsets: Offsets  # where it began
+    versions: Mapping[str, str]
+    query_id: str | None = None  # None: Spark had not started it yet
+    batches: Mapping[int, Stamp] = field(default_factory=dict)  # the newest
+
+    def with_batch(self, batch: int, stamp: Stamp, query_id: str | None) -> "Witness":
+        """Return it with one more batch; the oldest beyond those that are kept goes."""
+        newest = sorted({**self.batches, batch: stamp}.items())[-_BATCHES_KEPT:]
+        return replace(self, batches=dict(newest), query_id=self.query_id or query_id)
+
+    def differs(self, batch: int, content: bytes) -> bool:
+        """Tell whether a batch's offset file is another one than the writer acted on; False where it did not."""
+        known = self.batches.get(batch)
+        return known is not None and known.crc != crc32(content)
+
+
+def begun(run: int, reason: str, now: datetime, offsets: Offsets) -> Witness:
+    """Return what there is to say when a run begins."""
+    versions = {name: version(name) for name in ("headrace", "pyspark")}
+    return Witness(run, reason, now.isoformat(), offsets, versions)
+
+
+def write(store: Store, witness: Witness) -> None:
+    """Put it down, in the place of what stands there. `store`: of the pipeline's checkpoints. Raises StoreError."""
+    offsets: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(witness.offsets.items()):
+        offsets.setdefault(topic, {})[str(partition)] = offset
+    document = {
+        "format": _FORMAT, "run": witness.run, "reason": witness.reason, "at": witness.at, "offsets": offsets,
+        "versions": dict(witness.versions), "query_id": witness.query_id,
+        "batches": {str(n): {"crc": f"{s.crc:08x}", "version": s.version} for n, s in witness.batches.items()},
+    }  # fmt: skip
+    store.put(_name(witness.run), (json.dumps(document) + "\n").encode())
+
+
+def read(store: Store, run: int) -> Witness | None:
+    """Return what was put down of a run; None where nothing was, or it is not understood. Raises StoreError."""
+    found = store.read(_name(run))
+    try:
+        return None if found is None else _witness(json.loads(found.content))
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def _witness(raw: Mapping[str, Any]) -> Witness | None:
+    if raw["format"] != _FORMAT:
+        return None
+    return Witness(
+        raw["run"], raw["reason"], raw["at"],
+        {(topic, int(p)): offset for topic, found in raw["offsets"].items() for p, offset in found.items()},
+        raw["versions"], raw["query_id"],
+        {int(n): Stamp(int(stamp["crc"], 16), stamp["version"]) for n, stamp in raw["batches"].items()},
+    )  # fmt: skip
+
+
+def _name(run: int) -> str:
+    return f"witness/{run:06d}.json"
+
+
+class Observed:
+    """The run that a pipeline carries: its witness, and copies of its checkpoint. What fails is said, and no more."""
+
+    def __init__(self, pipeline: str, checkpoints: Checkpoints, policy: Recovery) -> None:
+        self._pipeline, self._checkpoints, self._policy = pipeline, checkpoints, policy
+        self._witness: Witness | None = None
+        self._copied: datetime | None = None
+
+    def begin(self, run: int, reason: str | None, offsets: Offsets) -> None:
+        """Put down that a run began. `reason`: None for a run that is gone on with."""
+        now = datetime.now(UTC)
+        try:
+            known = None if reason else read(self._checkpoints.store, run)
+            self._witness = known or begun(run, reason or "nobody put down why", now, offsets)
+            if known is None:
+                write(self._checkpoints.store, self._witness)
+        except OSError as error:
+            log.warning("witness_failed", pipeline=self._pipeline, run=run, error=str(error))
+
+    def done(self, batch: int, version: int | None) -> None:
+        """Put down a batch that the table has. `version`: of the table; None: it had it before."""
+        crc = None if self._witness is None else self._checkpoints.crc(self._witness.run, batch)
+        if self._witness is None or crc is None:
+            return
+        run, store = self._witness.run, self._checkpoints.store
+        try:
+            query_id = self._witness.query_id or self._checkpoints.query_id(run)
+            self._witness = self._witness.with_batch(batch, Stamp(crc, version), query_id)
+            write(store, self._witness)
+            self._copy(run, batch, datetime.now(UTC))
+        except (OSError, CheckpointUnusable) as error:
+            log.warning("witness_failed", pipeline=self._pipeline, run=run, batch=batch, error=str(error))
+
+    def _copy(self, run: int, batch: int, now: datetime) -> None:
+        """Make a copy when one is due, and let go of those beyond the policy."""
+        policy = self._policy
+        if not policy.copies or (self._copied is not None and now - self._copied < policy.copies_interval):
+            return
+        self._copied = now
+        store = self._checkpoints.store
+        copies.take(store, run, batch, now)
+        for copy in copies.beyond(copies.kept(store), policy.copies, policy.copies_max_age, now):
+            copies.remove(store, copy)
