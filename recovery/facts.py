@@ -41,7 +41,9 @@ def of_pipeline(config: Config, name: str) -> Asked:
     seen = None if run is None else witness.read(checkpoints.store, run)
     known = snapshot.incarnations() if snapshot else {}
     frontier = None if snapshot is None else newest_frontier(snapshot, settings.topics)
-    facts = Facts(reading, frontier, witness=seen, unknown=unknown)
+    told = {topic for topic, _ in frontier or {}}
+    lost = next((topic for topic in settings.topics if known.get(topic) and topic not in told), None)
+    facts = Facts(reading, frontier, witness=seen, lost=lost, unknown=unknown)
     cluster = Cluster(config.kafka.bootstrap_servers, config.kafka.request_timeout)
     ids = {topic: known[topic][-1] if known.get(topic) else None for topic in settings.topics}
     location = checkpoints.store.location if run is None else checkpoints.path(run)

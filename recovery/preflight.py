@@ -42,6 +42,7 @@ class Facts:
     held: Mapping[Source, Held] | None = None
     witness: Witness | None = None
     lease: Lease | None = None
+    lost: str | None = None  # a topic that the table knows, and of which it does not say how far it was read
     foreign: bool = False  # headrace did not write the checkpoint: there is no table to hold it against
     unknown: Mapping[str, str] = field(default_factory=dict)  # `kafka`, `table` → the error that an answer was
 
@@ -195,6 +196,8 @@ def _partitions(facts: Facts, reading: Reading) -> Check:
     start = reading.start()
     if facts.frontier is None or start is None:
         return _against_the_table("partitions", facts, start)
+    if facts.lost:
+        return _not_looked_at("partitions", "the table does not tell")
     if start.keys() == facts.frontier.keys():
         return Check("partitions", ok=True, said=f"the table has the same {len(start)}")
     fewer, more = sorted(facts.frontier.keys() - start.keys()), sorted(start.keys() - facts.frontier.keys())
@@ -205,6 +208,9 @@ def _partitions(facts: Facts, reading: Reading) -> Check:
 
 def _frontier(facts: Facts, reading: Reading) -> Check:
     start, end, frontier = reading.start(), reading.end(), facts.frontier
+    if facts.lost:
+        said = f"the table knows topic {facts.lost!r}, but not how far it was read"
+        return Check("frontier", ok=False, said=said, rung=Rung.WALK_BACK)
     if frontier is None or start is None:
         return _against_the_table("frontier", facts, start)
     ahead = {source: at - frontier[source] for source, at in start.items() if at > frontier.get(source, at)}

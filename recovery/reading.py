@@ -133,7 +133,7 @@ def read(store: Store) -> Reading:
             torn.append(Torn(name, _why(content, error)))
     return Reading(
         store.location, query_id, batches, planned, committed, _begun(store, torn), torn, newer,
-        orphans=sorted(f"{folder}/{name}" for folder, found in names.items() for name in _orphans(found)),
+        orphans=_in_the_way(store, names),
         drafts=sorted(f"{folder}/{name}" for folder, found in names.items() for name in found if _DRAFT.match(name)),
         state=any(True for _ in store.list("state")),
     )  # fmt: skip
@@ -145,6 +145,18 @@ class _Newer(Exception):
 
 def _numbers(names: Iterable[str]) -> list[int]:
     return sorted(int(name) for name in names if name.isdigit())
+
+
+def _in_the_way(store: Store, logs: Mapping[str, Sequence[str]]) -> list[str]:
+    """Checksums without their file, where Spark is to write that file."""
+    found = [f"{folder}/{name}" for folder, names in logs.items() for name in _orphans(names)]
+    root = set(store.list())
+    found += [".metadata.crc"] if ".metadata.crc" in root and "metadata" not in root else []
+    for folder in store.list("sources"):
+        place = f"sources/{folder.removesuffix('/')}"
+        names = set(store.list(place))
+        found += [f"{place}/.0.crc"] if ".0.crc" in names and "0" not in names else []
+    return sorted(found)
 
 
 def _orphans(names: Sequence[str]) -> list[str]:

@@ -85,8 +85,12 @@ class Checkpoints:
 
     def newest(self) -> int | None:
         """Return the highest run id that has a directory."""
+        return max(self.runs(), default=None)
+
+    def runs(self) -> list[int]:
+        """Return the ids of all runs that have a directory, in any order."""
         folders = [name.removesuffix("/") for name in self.store.list() if name.endswith("/")]
-        return max((int(name) for name in folders if name.isdigit()), default=None)
+        return [int(name) for name in folders if name.isdigit()]
 
     def path(self, run: int) -> str:
         """Location that Spark gets for this run."""

@@ -6,6 +6,7 @@ HeadraceError            1  crash: restart
 │   └── TopicMissing     2  a topic is not there
 ├── LogChanged           2  Kafka's log is not the one that the table was filled from: somebody must say how to go on
 ├── CheckpointUnusable   3  Spark's checkpoint disagrees with the table: run again with --new-run
+├── FrontierLost         3  the table does not say how far it has come: it must be put together anew
 ├── Fenced               4  another run owns the pipeline: do not restart this one
 └── LimitReached         5  stopped by a limit of the configuration
 
@@ -50,6 +51,12 @@ class CheckpointUnusable(HeadraceError):
         """Add the mend to the reason."""
         mend = "`headrace run --new-run` begins a new checkpoint from the table's frontier; nothing is lost or doubled"
         super().__init__(f"{why}. {mend}.")
+
+
+class FrontierLost(HeadraceError):
+    """The table knows a topic, but of none of its partitions how far it was read."""
+
+    exit_code = 3
 
 
 class Fenced(HeadraceError):

@@ -7,7 +7,7 @@ from typing import Any, assert_never
 
 from writer import log
 from writer.config import Pipeline
-from writer.errors import LogChanged
+from writer.errors import FrontierLost, LogChanged
 from writer.frontier import Begin, Gap, Held, Refuse, decide, incarnations, number, reborn, without_id
 from writer.kafka import Cluster, Topic
 from writer.rooms.report import Source
@@ -58,6 +58,7 @@ def find(
         (t.name, p): Part(t.name, number(ids[t.name], t.id), p) for t in topics.values() for p in range(t.partitions)
     }
     frontier = {source: snapshot.frontier(part) for source, part in parts.items()}
+    _check_told(topics, known, frontier)
     fresh = _initial(settings, cluster, [s for s, at in frontier.items() if at is None], snapshot)
     at = {part: fresh[s] if (known_at := frontier[s]) is None else known_at for s, part in parts.items()}
     for look in range(1, _LOOKS + 1):
@@ -76,6 +77,23 @@ def find(
             assert_never(decision)
     begin = {source: offsets[part] for source, part in parts.items()}
     return Standing(now, ids, parts, {parts[s]: o for s, o in fresh.items()}, begin, lost)
+
+
+def _check_told(
+    topics: Mapping[str, Topic], known: Mapping[str, Sequence[str]], frontier: Mapping[Source, int | None]
+) -> None:
+    """Raise FrontierLost when a topic that the table knows has no frontier: all of it would be read again.
+
+    What makes a topic known, a start or an adoption, sets the frontier of its partitions in the same entry.
+    """
+    for topic in topics.values():
+        told = any(frontier[topic.name, p] is not None for p in range(topic.partitions))
+        if topic.id in known.get(topic.name, ()) and topic.partitions and not told:
+            raise FrontierLost(
+                f"the table knows topic {topic.name!r}, but says of none of its partitions how far it was read: its "
+                "log lost that, or was restored without it. `headrace recover` puts it together from the table's files "
+                "and an older checkpoint (L4); nothing was read."
+            )
 
 
 def gap_hints(

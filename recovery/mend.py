@@ -1,0 +1,109 @@
+"""L2: a checkpoint is mended in place, by taking away what is torn, after a copy, at most once for each run.
+
+Only a file whose loss costs nothing goes: the newest offsets when the table proves that nothing of their batch was
+committed; the newest commit, as the table drops what it has when its batch runs again; checksums without their file.
+`plan` decides and is pure, `repair` carries it out.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import assert_never
+
+from recovery.reading import Reading, read
+from writer import copies
+from writer.checkpoint import Checkpoints, Offsets
+from writer.stores.base import S3Settings, Store
+from writer.stores.location import store_at
+
+
+@dataclass(frozen=True)
+class Remove:
+    """Take these files away."""
+
+    names: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Leave:
+    """Do not touch it: another rung helps, or nothing is wrong."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Mended:
+    """What was done: the files that are gone, and where a copy of all lies."""
+
+    run: int
+    removed: Sequence[str]
+    copy: str
+
+
+def plan(reading: Reading, frontier: Offsets | None) -> Remove | Leave:
+    """Choose which files of a checkpoint go. `frontier`: of the table; None: it cannot be told."""
+    last, torn = reading.last, {found.name for found in reading.torn}
+    if reading.newer:
+        return Leave(f"{reading.newer[0].name} was written by a newer Spark")
+    names = list(reading.orphans)
+    newest_commit = f"commits/{reading.committed[-1]}" if reading.committed else ""
+    newest_plan = f"offsets/{last}" if last is not None else ""
+    beyond_mend = sorted(torn - {newest_commit, newest_plan})
+    if beyond_mend:
+        return Leave(f"{beyond_mend[0]} is torn, and nothing stands for it")
+    if last and last - 1 not in reading.planned:
+        return Leave(f"offsets/{last - 1} is missing, and nothing stands for it")
+    if newest_plan in torn:
+        start = reading.start()
+        if reading.finished:
+            return Leave(f"{newest_plan} is torn, and its batch was done")
+        if frontier is None:
+            return Leave(f"{newest_plan} is torn, and the table does not tell whether its batch was committed")
+        if start != frontier:
+            return Leave(f"{newest_plan} is torn, and the table does not prove that nothing of its batch was committed")
+        names += [newest_plan, _checksum(newest_plan)]
+    if newest_commit in torn:
+        if last is None or reading.committed[-1] != last:
+            return Leave(f"{newest_commit} is torn, and is not of the newest batch")
+        names += [newest_commit, _checksum(newest_commit)]
+    return Remove(names) if names else Leave("nothing in it is torn or in the way")
+
+
+def repair(
+    checkpoints: Checkpoints, run: int, frontier: Offsets | None, now: datetime, s3: S3Settings | None = None
+) -> Mended | Leave:
+    """Mend a run's checkpoint, if that is safe. Nothing may be running from it. Raises StoreError.
+
+    All its files are copied aside before one of them goes.
+    """
+    there = store_at(checkpoints.path(run), s3)
+    reading = read(there)
+    match plan(reading, frontier):
+        case Leave() as left:
+            return left
+        case Remove(names):
+            copy = copies.take(checkpoints.store, run, reading.last or 0, now, whole=True)
+            mended = Mended(run, names, f"{checkpoints.store.location}/{copy.folder}")
+            if not checkpoints.store.put_if_absent(f"mended/{run:06d}.json", _told(mended, now)):
+                copies.remove(checkpoints.store, copy)
+                return Leave(f"run {run} was mended before, and broke again")
+            _remove(there, names)
+            return mended
+        case other:
+            assert_never(other)
+
+
+def _remove(store: Store, names: Sequence[str]) -> None:
+    for name in names:
+        store.delete(name)
+
+
+def _told(mended: Mended, now: datetime) -> bytes:
+    document = {"run": mended.run, "at": now.isoformat(), "removed": list(mended.removed), "copy": mended.copy}
+    return (json.dumps(document) + "\n").encode()
+
+
+def _checksum(name: str) -> str:
+    folder, _, number = name.rpartition("/")
+    return f"{folder}/.{number}.crc"

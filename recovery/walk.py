@@ -1,0 +1,187 @@
+"""L4: the table's frontier cannot be told, so it is put together anew, from the table's files and an older checkpoint.
+
+Each row says which offset it came from. So the files prove a frontier: behind the last row of each part. A checkpoint
+confirms it: the newest that can be read and begins nowhere beyond what the files prove. It also tells of parts without
+rows. Nothing is lost, as reading begins behind the last row at the latest; nothing is twice, as it begins behind it.
+`choose` is pure, `walk_back` carries it out with one commit, after which a new run begins as on any other day.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recovery.preflight import TopicIds
+from recovery.reading import Reading, read
+from writer import copies
+from writer.checkpoint import Checkpoints, Offsets, Source
+from writer.config import Config
+from writer.errors import TopicMissing
+from writer.frontier import Held
+from writer.kafka import Cluster
+from writer.stores.base import S3Settings
+from writer.stores.location import store_at
+from writer.tables.base import Part
+from writer.tables.formats import main_table, side_table
+from writer.tables.snapshot import PipelineSnapshot
+from writer.tables.table import PipelineTable
+
+_PLACE = ("_topic", "_incarnation", "_partition")
+_RUNS_MAX = 10  # that are walked back over
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A checkpoint that may be walked back to: of a run, or a copy."""
+
+    place: str
+    run: int
+    reading: Reading
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where to read on, and which checkpoint confirms it."""
+
+    offsets: Mapping[Part, int]
+    place: str
+    passed_over: Sequence[str]  # newer ones, and why not they
+
+
+@dataclass(frozen=True)
+class Nowhere:
+    """No checkpoint agrees with the files: a person must say where to read on."""
+
+    reason: str
+    passed_over: Sequence[str] = ()
+
+
+def choose(
+    candidates: Iterable[Candidate],
+    proven: Mapping[Part, int],
+    topics: Mapping[str, TopicIds],
+    numbers: Mapping[str, int],
+    held: Mapping[Source, Held],
+) -> Found | Nowhere:
+    """Choose the newest checkpoint that agrees with the files, and where each part is read on. Pure.
+
+    `proven`: behind the last row of each part. `numbers`: topic → number of its newest incarnation. `held`: of all
+    partitions that the topics have now.
+    """
+    for topic, ids in sorted(topics.items()):
+        if ids.now is None:
+            return Nowhere(f"topic {topic!r} is not there; create it, or correct the configuration")
+        if ids.known not in (None, ids.now):
+            return Nowhere(f"topic {topic!r} was created again, so offsets of older checkpoints mean other records")
+    files = {(p.topic, p.partition): at for p, at in proven.items() if numbers.get(p.topic) == p.incarnation}
+    passed = list[str]()
+    for candidate in candidates:
+        why = _against(candidate.reading, files, topics.keys())
+        if why is None:
+            start = {**{s: at for s, at in (candidate.reading.start() or {}).items() if s not in files}, **files}
+            why = _not_held(start, held)
+        if why is None:
+            parts = {Part(t, numbers[t], p): at for (t, p), at in start.items()}
+            return Found(parts, candidate.place, passed)
+        passed.append(f"{candidate.place}: {why}")
+    return Nowhere("no checkpoint can be read and agrees with the table's files", passed)
+
+
+def walk_back(config: Config, name: str, cluster: Cluster) -> Found | Nowhere:
+    """Put a pipeline's frontier together anew, and commit it for the parts that have none. Nothing may be running.
+
+    What is running is fenced. Raises CommitFailed, StoreError, BrokerUnreachable.
+    """
+    settings, s3 = config.pipelines[name], config.s3.settings
+    table = main_table(name, config)
+    snapshot = table.snapshot()
+    known = snapshot.incarnations()
+    lost = missing(snapshot, rows := proven(config, name))
+    if not lost:
+        return Nowhere("the table tells the frontier of every part that has rows; a new run from it loses nothing")
+    numbers = {topic: len(known.get(topic, ())) or 1 for topic in settings.topics}
+    topics = {topic: TopicIds(known[topic][-1] if known.get(topic) else None, _id(cluster, topic)) for topic in numbers}
+    sources = cluster.sources([topic for topic, ids in topics.items() if ids.now is not None])
+    earliest, ends = cluster.earliest(sources), cluster.latest(sources)
+    checkpoints = Checkpoints(config.checkpoints, name, s3)
+    held = {source: Held(earliest[source], ends[source]) for source in sources}
+    match choose(candidates(checkpoints, s3), rows, topics, numbers, held):
+        case Nowhere() as nowhere:
+            return nowhere
+        case Found() as found:
+            ids = {topic: known.get(topic) or [str(topics[topic].now)] for topic in settings.topics}
+            table.begin(found.offsets, {**known, **ids}, checkpoints.newest() or 0)
+            return found
+        case other:
+            assert_never(other)
+
+
+def missing(snapshot: PipelineSnapshot, rows: Mapping[Part, int]) -> list[Part]:
+    """Parts that have rows and no frontier."""
+    return sorted(part for part in rows if snapshot.frontier(part) is None)
+
+
+def proven(config: Config, name: str) -> dict[Part, int]:
+    """Return the offset behind the last row, letter or late row of each part. Reads every file. Raises CommitFailed."""
+    settings = config.pipelines[name]
+    side = [side_table(name, config, place) for place in (settings.dead_letters, settings.late_place)]
+    found: dict[Part, int] = {}
+    for table in [main_table(name, config), *(one for one in side if one.exists())]:
+        for part, last in _last(table):
+            found[part] = max(last + 1, found.get(part, 0))
+    return found
+
+
+def candidates(checkpoints: Checkpoints, s3: S3Settings | None = None) -> Iterator[Candidate]:
+    """Yield checkpoints and copies, of the newest run first, and of each the newest first. Raises StoreError."""
+    known = copies.kept(checkpoints.store)
+    runs = sorted(checkpoints.runs(), reverse=True)[:_RUNS_MAX]
+    for run in runs:
+        places = [checkpoints.path(run)]
+        places += [f"{checkpoints.store.location}/{copy.folder}" for copy in known if copy.run == run]
+        for place in places:
+            yield Candidate(place, run, read(store_at(place, s3)))
+
+
+def _last(table: PipelineTable) -> Iterator[tuple[Part, int]]:
+    rows = table.rows()
+    if not {*_PLACE, "_offset"} <= set(rows.schema.names):
+        return
+    for batch in rows.to_batches(columns=[*_PLACE, "_offset"]):
+        listed = pa.table(batch).group_by(list(_PLACE), use_threads=False).aggregate([("_offset", "max")])
+        for row in listed.filter(pc.is_valid(listed.column("_offset_max"))).to_pylist():
+            yield Part(*(row[name] for name in _PLACE)), row["_offset_max"]
+
+
+def _against(reading: Reading, files: Offsets, topics: Iterable[str]) -> str | None:
+    """Say why a checkpoint does not agree with the files; None when it does."""
+    start = reading.start()
+    if start is None:
+        torn = next(iter(reading.torn), None)
+        return "it planned no batch" if torn is None else f"{torn.name}: {torn.why}"
+    other = {topic for topic, _ in start} - set(topics)
+    if other:
+        return f"it is of other topics: {', '.join(sorted(other))}"
+    for source, at in sorted(start.items()):
+        end = files.get(source)
+        if end is not None and at > end:
+            return f"it begins at offset {at} of {source[0]}/{source[1]}, but the last row there is {end - 1}"
+    return None
+
+
+def _not_held(start: Offsets, held: Mapping[Source, Held]) -> str | None:
+    for source, at in sorted(start.items()):
+        there = held.get(source)
+        if there is None or not there.earliest <= at <= there.end:
+            what = "no such partition" if there is None else f"[{there.earliest}, {there.end})"
+            return f"it would read on at offset {at} of {source[0]}/{source[1]}, of which Kafka holds {what}"
+    return None
+
+
+def _id(cluster: Cluster, topic: str) -> str | None:
+    try:
+        return cluster.topics([topic])[topic].id
+    except TopicMissing:
+        return None
