@@ -124,7 +124,7 @@ def registry_url(stack: Servers) -> str:
     return stack.registry.url
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def topic(bootstrap: str) -> Callable[..., str]:
     """A factory of topics with names of their own: `topic(3, prefix="clicks", **{"retention.ms": "1000"})`."""
     from confluent_kafka.admin import AdminClient, NewTopic

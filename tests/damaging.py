@@ -143,16 +143,20 @@ class Place:
         return job.exit_code([running.error]), again.causes(running.error)
 
 
-def golden(root: Path, bootstrap: str, registry_url: str, topic: str, spark: Any) -> Place:
-    """A pipeline that has committed six batches or more, run 1."""
+def blank(root: Path, bootstrap: str, registry_url: str, topic: str) -> Place:
+    """A pipeline that never ran."""
+    root.mkdir(parents=True)
     site = Site(root, bootstrap, registry_url)
     site.pipeline(PIPELINE, [topic], commit={"max_records": 50})
     site.overrides["spark"] = {"master": "local[2]", "conf": {"spark.driver.extraJavaOptions": QUICK_START}}
-    site.fill(topic, 300)
-    place = Place(site, topic)
+    return Place(site, topic)
+
+
+def golden(place: Place, spark: Any) -> None:
+    """Let a pipeline commit six batches, run 1."""
+    place.site.fill(place.topic, 300)
     code, text = place.carry(spark)
     assert code == 0, text
-    return place
 
 
 def die_in_a_batch(spark: Any, place: Place) -> None:

@@ -1,0 +1,213 @@
+"""What is looked at before a start, and what is taken out of a checkpoint. Directories as Spark writes them, by hand."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+from recovery.mend import Leave, Mended, Remove, plan, repair
+from recovery.preflight import Facts, Lease, TopicIds, leads_to, preflight
+from recovery.reading import read
+from recovery.rungs import Rung
+from tests.unit.test_checkpoint import METADATA, Run, offsets
+from writer import copies, witness
+from writer.checkpoint import Checkpoints
+from writer.frontier import Held
+from writer.stores.local import LocalStore
+
+A, B = ("clicks", 0), ("clicks", 1)
+ID = "a76f7e84-306b-4262-ab49-81df29c41119"
+AT = datetime(2026, 11, 22, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Batches 0 and 1 are done, 2 is planned."""
+    made = Run(tmp_path).started(0, 0).planned(0, 5, 4).committed(0).planned(1, 6, 4).committed(1).planned(2, 9, 9)
+    (made.path / "metadata").write_text(json.dumps({"id": ID}))
+    return made
+
+
+def reading(run):
+    return read(LocalStore(str(run.path)))
+
+
+def facts(run, **changes):
+    about = {
+        "frontier": {A: 6, B: 4}, "topics": {"clicks": TopicIds("u1", "u1")},
+        "held": {A: Held(0, 9), B: Held(0, 9)}, "lease": Lease(held=True, said="held"), **changes,
+    }  # fmt: skip
+    return Facts(reading(run), **about)
+
+
+def bad(found):
+    return {check.name: (check.rung, check.said) for check in preflight(found) if check.ok is False}
+
+
+def test_a_checkpoint_that_can_be_gone_on_from_has_nothing(run):
+    checks = preflight(facts(run))
+    assert [check.name for check in checks if check.ok is not True] == ["witness"]
+    assert leads_to(checks) is None
+
+
+def test_the_order_is_that_in_which_a_start_needs_it(run):
+    names = [check.name for check in preflight(facts(run))]
+    assert names == [
+        "lease", "spark", "metadata", "files", "checksums", "witness", "commits", "partitions", "frontier", "topics",
+        "log",
+    ]  # fmt: skip
+
+
+def test_no_checkpoint_is_no_trouble(tmp_path):
+    found = preflight(Facts(read(LocalStore(str(tmp_path / "none"))), frontier={A: 5}))
+    assert leads_to(found) is None
+    assert "begins a new run" in found[1].said
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "rung"),
+    [
+        ({"lease": Lease(held=False, said="pod-2 holds it")}, "lease", None),
+        ({"frontier": {A: 5, B: 4}}, "frontier", Rung.NEW_RUN),
+        ({"frontier": {A: 7, B: 4}}, "frontier", Rung.NEW_RUN),
+        ({"frontier": {A: 6}}, "partitions", Rung.NEW_RUN),
+        ({"frontier": {A: 6, B: 4, ("clicks", 2): 0}}, "partitions", Rung.NEW_RUN),
+        ({"lost": "clicks"}, "frontier", Rung.WALK_BACK),
+        ({"topics": {"clicks": TopicIds("u1", None)}}, "topics", None),
+        ({"topics": {"clicks": TopicIds("u1", "u2")}}, "topics", Rung.RESTART),
+        ({"held": {A: Held(7, 9), B: Held(0, 9)}}, "log", Rung.RESTART),
+        ({"held": {A: Held(0, 5), B: Held(0, 9)}}, "log", None),
+        ({"held": None, "unknown": {"kafka": "no broker answers."}}, "log", Rung.WAIT),
+        ({"frontier": None, "unknown": {"table": "no answer."}}, "frontier", Rung.WAIT),
+    ],
+)
+def test_a_finding_leads_to_its_rung(run, changes, name, rung):
+    found = bad(facts(run, **changes))
+    assert found[name][0] == rung
+    assert leads_to(preflight(facts(run, **changes))) == rung
+
+
+def test_a_planned_batch_that_is_in_the_table_is_well(run):
+    assert not bad(facts(run, frontier={A: 9, B: 9}))
+
+
+def test_a_witness_tells_an_edited_file_and_another_id(run):
+    content = (run.path / "offsets/1").read_bytes()
+    seen = witness.begun(1, "test", AT, {A: 0, B: 0}).with_batch(1, witness.Stamp(crc32(content), 5), ID)
+    assert not bad(facts(run, witness=seen))
+    assert bad(facts(run, witness=replace(seen, query_id="other")))["metadata"][0] is Rung.NEW_RUN
+    (run.path / "offsets/1").write_text(f"v1\n{METADATA}\n{offsets(6, 3)}")
+    assert bad(facts(run, witness=seen))["witness"] == (
+        Rung.NEW_RUN, "offsets/1 is not what the writer acted on: it was edited",
+    )  # fmt: skip
+
+
+def test_a_witness_is_read_as_it_was_written(tmp_path):
+    store = LocalStore(str(tmp_path))
+    seen = witness.begun(7, "there is no checkpoint", AT, {A: 5, B: 0})
+    for batch in range(25):
+        seen = seen.with_batch(batch, witness.Stamp(batch, None if batch == 24 else batch), ID)
+    witness.write(store, seen)
+    assert witness.read(store, 7) == seen
+    assert sorted(seen.batches) == list(range(5, 25))
+    assert witness.read(store, 8) is None
+    (tmp_path / "witness/000007.json").write_text("{")
+    assert witness.read(store, 7) is None
+
+
+# --- a checkpoint that headrace did not write ---------------------------------------------------------------------
+
+
+def test_several_sources_are_told_apart(run):
+    other = json.dumps({"installs": {"0": 3}})
+    (run.path / "offsets/2").write_text(f'v1\n{METADATA}\n{offsets(9, 9)}\n{{"logOffset":4}}\n-\n{other}')
+    found = reading(run)
+    assert found.batches[2].sources == [{A: 9, B: 9}, None, None, {("installs", 0): 3}]
+    assert found.end() == {A: 9, B: 9, ("installs", 0): 3}
+
+
+def test_of_a_stranger_no_table_is_asked(run):
+    found = preflight(replace(facts(run), foreign=True, frontier=None, held={A: Held(7, 9), B: Held(0, 9)}))
+    said = {check.name: check for check in found}
+    assert said["frontier"].ok is None
+    assert said["log"].rung is Rung.LATEST
+
+
+# --- mending ------------------------------------------------------------------------------------------------------
+
+
+def torn(run, name, content=b""):
+    (run.path / name).write_bytes(content)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("name", "frontier", "wanted"),
+    [
+        ("offsets/2", {A: 6, B: 4}, Remove(["offsets/2", "offsets/.2.crc"])),
+        ("offsets/2", {A: 9, B: 9}, "does not prove"),
+        ("offsets/2", None, "does not tell"),
+        ("offsets/1", {A: 6, B: 4}, "nothing stands for it"),
+        ("commits/1", {A: 6, B: 4}, "is not of the newest batch"),
+        ("metadata", {A: 6, B: 4}, "nothing stands for it"),
+    ],
+)
+def test_only_what_costs_nothing_is_taken_away(run, name, frontier, wanted):
+    found = plan(reading(torn(run, name)), frontier)
+    assert found == wanted or (isinstance(found, Leave) and str(wanted) in found.reason)
+
+
+def test_a_torn_commit_of_the_newest_batch_goes_whatever_the_table_says(run):
+    run.committed(2)
+    assert plan(reading(torn(run, "commits/2")), None) == Remove(["commits/2", "commits/.2.crc"])
+
+
+def test_what_is_whole_is_left_alone(run):
+    assert isinstance(plan(reading(run), {A: 6, B: 4}), Leave)
+
+
+def test_a_checksum_in_the_way_goes_and_others_stay(run):
+    (run.path / "offsets/.3.crc").write_bytes(b"crc")
+    (run.path / "offsets/.0.crc").write_bytes(b"crc")
+    (run.path / "offsets/0").unlink()
+    assert plan(reading(run), {A: 6, B: 4}) == Remove(["offsets/.3.crc"])
+
+
+def test_a_run_is_mended_once_and_a_copy_lies_aside(run, tmp_path):
+    checkpoints = Checkpoints(str(tmp_path), "clicks")
+    torn(run, "offsets/2", b"v1")
+    done = repair(checkpoints, 1, {A: 6, B: 4}, AT)
+    assert isinstance(done, Mended)
+    assert not (run.path / "offsets/2").exists()
+    assert (Path(done.copy) / "offsets/2").read_bytes() == b"v1"
+    assert (Path(done.copy) / "offsets/0").exists(), "all of it is copied"
+    assert checkpoints.newest() == 1
+    torn(run, "offsets/2", b"v1")
+    again = repair(checkpoints, 1, {A: 6, B: 4}, AT + timedelta(minutes=1))
+    assert again == Leave("run 1 was mended before, and broke again")
+    assert (run.path / "offsets/2").exists()
+    assert len(copies.kept(checkpoints.store)) == 1
+
+
+# --- copies -------------------------------------------------------------------------------------------------------
+
+
+def test_a_copy_has_what_spark_needs_and_no_more(run, tmp_path):
+    store = Checkpoints(str(tmp_path), "clicks").store
+    copy = copies.take(store, 1, 2, AT)
+    assert copies.kept(store) == [copy]
+    found = read(LocalStore(f"{store.location}/{copy.folder}"))
+    assert found.planned == [1, 2]
+    assert (found.start(), found.end()) == (reading(run).start(), reading(run).end())
+    copies.remove(store, copy)
+    assert copies.kept(store) == []
+
+
+def test_copies_beyond_the_policy_go_and_the_newest_stays():
+    made = [copies.Copy(1, n, AT - timedelta(hours=n)) for n in range(5)]
+    assert copies.beyond(made, 3, timedelta(days=1), AT) == made[3:]
+    assert copies.beyond(made, 10, timedelta(minutes=90), AT) == made[2:]
+    assert copies.beyond(made, 10, timedelta(0), AT + timedelta(days=9)) == made[1:]
