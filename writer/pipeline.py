@@ -206,6 +206,7 @@ class PipelineRun:
         self._same_topics()
         snapshot = self._table.snapshot()
         self._table.check_owner(snapshot, self.epoch)
+        self.progress.open_gaps(snapshot.gaps)
         self._settled = commit.redo(self._table, self._side, since=self._settled)
         start, end = self._checkpoints.range(self._run_id, batch_id)
         parts = {source: self._part(*source) for source in end}

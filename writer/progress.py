@@ -141,7 +141,7 @@ class View:
     buckets: int
     mirror_failures: int
     logs: Logs
-    gaps: tuple[int, int] = (0, 0)  # that the table has ever had recorded, and the offsets they hold
+    gaps: tuple[int, int] = (0, 0)  # that are open, and the offsets they hold
     gap_last: Mapping[str, Any] | None = None  # what its entry says; None: none among the entries that were looked at
     restarts: int = 0  # inside this process
     log_moved: str = ""  # why the logs are not those that this start began with
@@ -210,7 +210,7 @@ class Progress:
     ) -> None:
         """The start commit is made. `recent` are the facts of earlier commits, newest first; `gap` those of this start.
 
-        `gaps` are all that the table has: their number, and the offsets they hold.
+        `gaps` are those that are open: their number, and the offsets they hold.
         """
         earlier = list(recent)
         with self._lock:
@@ -326,6 +326,11 @@ class Progress:
         """Somebody looked how the buckets are."""
         with self._lock:
             self._lives = found
+
+    def open_gaps(self, gaps: tuple[int, int]) -> None:
+        """Note how many gaps are open by now, and the offsets they hold: others fill them and give them up."""
+        with self._lock:
+            self._gaps = gaps
 
     def mirror_failed(self) -> None:
         """The frontier could not be written to the consumer group."""

@@ -35,9 +35,9 @@ def histories(draw):
     """Entries that add up, and the frontier after them."""
     begins = {part: draw(st.integers(0, 5)) for part in PARTS}
     entries, frontier = [entry({"kind": "start"}, begins.items())], dict(begins)
-    letters = Counter()
+    letters, waiting = Counter(), []
     for _ in range(draw(st.integers(0, 8))):
-        kind = draw(st.sampled_from(["batch", "batch", "gap", "replay", "start", "foreign"]))
+        kind = draw(st.sampled_from(["batch", "batch", "gap", "fill", "lost", "replay", "start", "foreign"]))
         part = draw(st.sampled_from(PARTS))
         place = {"topic": part.topic, "incarnation": part.incarnation, "partition": part.partition}
         start = frontier[part]
@@ -52,7 +52,29 @@ def histories(draw):
             entries.append(entry({"kind": "batch", "ranges": [about]}, [(part, frontier[part])]))
         elif kind == "gap":
             frontier[part] += draw(st.integers(0, 3))
-            entries.append(entry({"kind": "gap", "ranges": [{**place, "start": start, "end": frontier[part]}]}))
+            skipped = {**place, "start": start, "end": frontier[part]}
+            name = f"gap{len(entries)}"
+            entries.append(entry({"kind": "gap", "id": name, "cause": "retention", "ranges": [skipped]}))
+            waiting.append((name, part, start, frontier[part]))
+        elif kind == "fill" and waiting:
+            gap, part, first, end = waiting.pop()
+            at = draw(st.integers(first, end))
+            holes = draw(st.integers(0, at - first))
+            dead = draw(st.integers(0, at - first - holes))
+            about = {"topic": part.topic, "incarnation": part.incarnation, "partition": part.partition,
+                     "spans": [[first, at]] if first < at else [], "read": at - first - holes, "dead_letters": dead,
+                     "rows": at - first - holes - dead}  # fmt: skip
+            about |= {"holes": {"offsets": holes, "spans": []}} if holes else {}
+            told = {"gap": gap, "source": "kafka", "left": end - at, "done": at == end, "files": 1}
+            letters[part] += dead
+            waiting += [(gap, part, at, end)] if at < end else []
+            entries.append(entry({"kind": "fill", "ranges": [about], **told}))
+        elif kind == "lost" and waiting:
+            gap, _, first, end = waiting.pop(0)
+            told = {"gap": gap, "by": "somebody", "reason": "nobody has it", "left": end - first}
+            entries.append(entry({"kind": "lost", **told}))
+        elif kind in ("fill", "lost"):
+            pass
         elif kind == "replay":
             moved = draw(st.integers(0, letters[part]))
             letters[part] -= moved
@@ -110,8 +132,8 @@ def test_an_entry_that_lies_about_a_count_is_found(history, data):
 def test_a_page_of_another_format_is_refused():
     (one,) = chapters([(0, entry({"kind": "start"}))], "p")
     page = to_json(one, "p", "id")
-    with pytest.raises(LedgerUnreadable, match="has the format 2, this headrace knows 1"):
-        from_json({**page, "format": 2}, "page 0")
+    with pytest.raises(LedgerUnreadable, match="has the format 3, this headrace knows"):
+        from_json({**page, "format": 3}, "page 0")
     del page["begins"]
     with pytest.raises(LedgerUnreadable, match="is not a page of the ledger"):
         from_json(page, "page 0")

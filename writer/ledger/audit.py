@@ -95,10 +95,11 @@ def audit(config: Config, pipeline: str, *, since: int | datetime | None, deep: 
     late_taken = _by_operation(gone_late)
     rows_removed, letters_removed = sum(rows_taken.values()), sum(letters_taken.values())
     late_removed = sum(late_taken.values())
+    unplaced = statement.adopted + statement.unplaced
     if floor < 0:
         expected = statement.total("dead_letters") + statement.total("quarantined") - letters_removed
         problems += _totals("late rows", set_aside, statement.total("late") - late_removed, 0)
-        problems += _totals("rows", ours, statement.total("rows") + statement.adopted - rows_removed, 0)
+        problems += _totals("rows", ours, statement.total("rows") + unplaced - rows_removed, 0)
         problems += _totals("dead letters", [*aside, *waiting.files], expected, waiting.withdrawn)
     found: dict[Part, Found] = {}
     if deep:
@@ -109,11 +110,14 @@ def audit(config: Config, pipeline: str, *, since: int | datetime | None, deep: 
         ]  # fmt: skip
         found = _counted(shelves, statement, below_is_known=floor >= 0)
         known = {line.part: line for line in statement.lines}
-        adopted = statement.adopted - found.pop(NOBODY, Found()).rows if floor < 0 else 0
+        adopted = unplaced - found.pop(NOBODY, Found()).rows if floor < 0 else 0
         if adopted < 0:
-            problems.append(Problem(f"{-adopted:,} rows say no offset, beyond those that were adopted"))
+            problems.append(
+                Problem(f"{-adopted:,} rows say no offset, beyond those that were adopted or came by event time")
+            )
         if adopted > rows_removed:
-            problems.append(Problem(f"{adopted - rows_removed:,} rows that were adopted are not there"))
+            what = "that were adopted, or came by event time,"
+            problems.append(Problem(f"{adopted - rows_removed:,} rows {what} are not there"))
         removed = rows_removed - max(adopted, 0) + late_removed
         problems += _compared(known, found, removed, letters_removed, exact=floor < 0)
         found.pop(NOBODY, None)

@@ -13,12 +13,15 @@ from typing import Any
 from urllib.parse import unquote
 
 from writer.errors import HeadraceError
+from writer.gaps import ticket
+from writer.gaps.ticket import Ticket, together
 from writer.rooms.report import EXITS
 from writer.tables.base import Part
 from writer.tables.entry import harmless, said
 from writer.tables.log import Action
 
-FORMAT = 1
+FORMAT = 2
+_KNOWN = (1, FORMAT)  # before 2, pages said nothing of tickets
 _PART = re.compile(r"^(?P<topic>[^/]+)@(?P<incarnation>\d+)/(?P<partition>\d+)$")
 
 
@@ -72,6 +75,7 @@ class Chapter:
     removals: tuple[Removal, ...] = ()
     strange: tuple[str, ...] = ()  # what the account does not survive, each as a phrase
     adopted: int | None = None  # rows that were there when the table was taken over; None: it was not, here
+    tickets: Mapping[str, Ticket] = field(default_factory=dict)  # of gaps, as far as is told of them here
 
 
 Known = Callable[[int], Mapping[str, int | None]]  # version → rows of each file that it names
@@ -129,6 +133,7 @@ def bound(chapters: Sequence[Chapter]) -> Chapter:
         moves=moves, removals=tuple(r for c in chapters for r in c.removals),
         strange=tuple(text for c in chapters for text in c.strange),
         adopted=next((c.adopted for c in chapters if c.adopted is not None), None),
+        tickets=together(c.tickets for c in chapters),
     )  # fmt: skip
 
 
@@ -167,7 +172,9 @@ def _of(version: int, actions: Sequence[Action], pipeline: str, known: Known) ->
             return replace(one, stretches=tuple(_carried(account, version) for account in about.get("ranges", ())))
         case "gap":
             skipped = (Stretch(part_of(r), r["start"], r["end"], version, version, gap=True) for r in about["ranges"])
-            return replace(one, stretches=tuple(skipped))
+            return replace(one, stretches=tuple(skipped), tickets=_ticket(version, about))
+        case "fill" | "lost":
+            return replace(one, tickets=_ticket(version, about))
         case "replay":
             return replace(one, moves={part_of(m): {k: m[k] for k in EXITS if m.get(k)} for m in about["moves"]})
         case "take":
@@ -180,6 +187,11 @@ def _of(version: int, actions: Sequence[Action], pipeline: str, known: Known) ->
             return replace(one, strange=(f"version {version} is of the kind {kind!r}, which a newer headrace writes",))
         case _:
             return one  # such as new columns: neither rows nor offsets
+
+
+def _ticket(version: int, about: Mapping[str, Any]) -> dict[str, Ticket]:
+    found = ticket.told(version, about)
+    return {found.id: found} if found else {}
 
 
 def part_of(raw: Mapping[str, Any]) -> Part:
@@ -250,14 +262,15 @@ def to_json(one: Chapter, pipeline: str, table_id: str) -> dict[str, Any]:
         "removals": [vars(removal) for removal in one.removals],
         "strange": list(one.strange),
         "adopted": one.adopted,
+        "tickets": [ticket.to_json(found) for found in one.tickets.values()],
     }  # fmt: skip
 
 
 def from_json(raw: Mapping[str, Any], where: str) -> Chapter:
     """Read what `to_json` wrote. Raises LedgerUnreadable."""
-    if raw.get("format") != FORMAT:
+    if raw.get("format") not in _KNOWN:
         raise LedgerUnreadable(
-            f"{where} has the format {raw.get('format')!r}, this headrace knows {FORMAT}. Use the one that wrote it."
+            f"{where} has the format {raw.get('format')!r}, this headrace knows {_KNOWN}. Use the one that wrote it."
         )
     try:
         return Chapter(
@@ -274,6 +287,7 @@ def from_json(raw: Mapping[str, Any], where: str) -> Chapter:
             tuple(Removal(r["version"], r["operation"], r["rows"]) for r in raw["removals"]),
             tuple(raw["strange"]),
             raw.get("adopted"),
+            {found["id"]: ticket.from_json(found) for found in raw.get("tickets", ())},
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise LedgerUnreadable(

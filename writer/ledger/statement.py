@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from writer.gaps.ticket import Carried, Ticket, together, without
 from writer.ledger.chapter import Chapter, Removal, Stretch
 from writer.rooms.report import EXITS, Span, joined
 from writer.tables.base import Part
@@ -46,6 +47,8 @@ class Statement:
     removals: tuple[Removal, ...]
     problems: tuple[Problem, ...] = field(default=())
     adopted: int = 0  # rows that were there when the table was taken over
+    tickets: Mapping[str, Ticket] = field(default_factory=dict)  # of gaps
+    unplaced: int = 0  # rows without an offset, which backfills brought by event time
 
     def total(self, name: str) -> int:
         """Add an outcome up over all parts."""
@@ -70,8 +73,12 @@ def state(chapters: Sequence[Chapter], frontier: Mapping[Part, int], version: in
             mine = moves.setdefault(part, {})
             mine.update({name: mine.get(name, 0) + count for name, count in changed.items()})
     lines = []
+    tickets = together(one.tickets for one in chapters)
+    brought = _brought(tickets, whole=since < 0)
+    problems += [p for part, known in brought.items() for p in _unsound_fills(part, known, parts.get(part, []))]
     for part in sorted({*parts, *begins, *(frontier if since < 0 else ())}):
         line, wrong = _line(part, begins.get(part), parts.get(part, []), frontier.get(part), whole=since < 0)
+        line = _filled(line, brought.get(part, Carried()))
         moved = moves.pop(part, {})
         if sum(moved.values()):
             wrong = [*wrong, Problem(f"replays changed its outcomes by {moved}, which is not nothing in sum", part)]
@@ -84,7 +91,40 @@ def state(chapters: Sequence[Chapter], frontier: Mapping[Part, int], version: in
         ]
     removals = tuple(removal for one in chapters for removal in one.removals)
     adopted = sum(one.adopted or 0 for one in chapters)
-    return Statement(since + 1, version, tuple(lines), removals, tuple(problems), adopted)
+    unplaced = sum(one.unplaced for one in tickets.values())
+    return Statement(since + 1, version, tuple(lines), removals, tuple(problems), adopted, tickets, unplaced)
+
+
+def _brought(tickets: Mapping[str, Ticket], *, whole: bool) -> dict[Part, Carried]:
+    """Return what backfills brought of each part: of gaps that the versions looked at opened."""
+    found: dict[Part, Carried] = {}
+    for one in tickets.values():
+        for part, carried in one.carried.items() if whole or one.opened else ():
+            found[part] = found.get(part, Carried()).plus(carried)
+    return found
+
+
+def _filled(line: Line, carried: Carried) -> Line:
+    """Add what backfills brought to a line: fewer of its offsets lie in gaps."""
+    gaps = tuple(without(line.gaps, carried.spans))
+    outcomes = {name: count + carried.outcomes.get(name, 0) for name, count in line.outcomes.items()}
+    left = sum(end - start for start, end in gaps)
+    return replace(line, outcomes=outcomes, holes=line.holes + carried.holes, gap=left, gaps=gaps)
+
+
+def _unsound_fills(part: Part, carried: Carried, stretches: Sequence[Stretch]) -> list[Problem]:
+    """Say what does not add up of backfills: offsets twice, without an outcome, or in no gap."""
+    found: list[Problem] = []
+    if not carried.sound:
+        told = ", ".join(f"{count} {name}" for name, count in carried.outcomes.items())
+        what = (
+            f"backfills settle {carried.offsets} offsets, but say {told}, {carried.holes} holes, or settle some twice"
+        )
+        found.append(Problem(what, part, carried.spans))
+    outside = without(carried.spans, [(s.start, s.end) for s in stretches if s.gap])
+    if outside:
+        found.append(Problem("backfills settle offsets that lie in no gap", part, tuple(outside)))
+    return found
 
 
 def _missing_versions(chapters: Sequence[Chapter], version: int, since: int) -> Iterable[Problem]:

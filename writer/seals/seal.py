@@ -7,6 +7,7 @@ forward. It is sealed when a manifest says what it holds.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Literal
 
 from writer.rooms.columnar import BucketKey
 from writer.seals.manifest import Reason
@@ -48,6 +49,7 @@ class Hole:
     gap: str  # id of its ticket
     start: datetime | None  # None: from the beginning of time
     end: datetime
+    state: Literal["open", "done", "lost"] = "open"  # of the ticket
 
     def touches(self, start: datetime, end: datetime) -> bool:
         """Tell whether an interval may miss records."""
@@ -143,9 +145,12 @@ def _one(policy: Policy, b: Unsealed, holes: Sequence[Hole], now: datetime) -> S
     if b.sealed:
         due = b.changed + policy.reopen_after
         return Ready(b.bucket) if due <= now else Resting(b.bucket, due)
-    missing = [hole.gap for hole in holes if hole.touches(b.start, b.end)]
+    missing = [hole.gap for hole in holes if hole.state == "open" and hole.touches(b.start, b.end)]
     if missing:
-        why = f"records of it may lie in gap {missing[0]}; `headrace seal --with-gap` seals it without them"
+        why = (
+            f"records of it may lie in gap {missing[0]}; `headrace backfill` brings them, `headrace gaps close --lost` "
+            "gives them up, `headrace seal --with-gap` seals it without them"
+        )
         return Blocked(b.bucket, why, by_gap=True)
     return Ready(b.bucket)
 

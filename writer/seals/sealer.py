@@ -13,12 +13,13 @@ import bucketers
 from bucketers import interval
 from writer import faults, log
 from writer.config import Config
+from writer.gaps.book import tickets
 from writer.rooms.columnar import BucketKey, bucket_folder
 from writer.rooms.report import Source
 from writer.seals.lives import Lives, lives
 from writer.seals.manifest import Manifest, Manifests, Reason, bucket_path
-from writer.seals.seal import Blocked, Hole, Ready, State, Unsealed, is_closed, to_seal
-from writer.seals.unsealed import Ask, Bookmark, Books, after, expected, from_files, holes
+from writer.seals.seal import Blocked, Ready, State, Unsealed, is_closed, to_seal
+from writer.seals.unsealed import Ask, Bookmark, Books, after, expected, from_files, holes_of
 from writer.seals.watermark import Seen, Watermark
 from writer.tables.base import BucketFile, Closing, Sealing
 from writer.tables.entry import said
@@ -81,9 +82,8 @@ class Sealer:
         entries = [entry for entry in self.table.entries(books.version) if entry[0] <= version]
         ask, promised = self._ask(snapshot), False
         if [n for n, _ in entries] != list(range(books.version + 1, version + 1)):  # cleaned up before it was read
-            gaps = [hole for _, actions in entries for hole in _gaps(actions)]
-            files = self.table.bucket_files(snapshot)
-            books = from_files(table, version, files, [*books.holes, *gaps], datetime.now(UTC), ask)
+            known = holes_of(tickets(self.table, self.pipeline), books.holes)
+            books = from_files(table, version, self.table.bucket_files(snapshot), known, datetime.now(UTC), ask)
             entries, self._marked = [], -1
         for number, actions in entries:
             promised = (keep and self._keep(number, actions)) or promised
@@ -183,14 +183,17 @@ class Sealer:
                 one.bucket, f"its files hold {rows:,} rows, the log has {told:,}; `headrace audit --deep` says which"
             )
         times = [at for file in files for at in (file.event_time_min, file.event_time_max) if at is not None]
-        touched = any(one.start and one.end and hole.touches(one.start, one.end) for hole in standing.books.holes)
+        near = [h for h in standing.books.holes if one.start and one.end and h.touches(one.start, one.end)]
+        filled = any(hole.state == "done" for hole in near)
+        touched = any(hole.state != "done" for hole in near)
         return Manifest(
             pipeline=self.pipeline, table=self.settings.table.location, columns=self.columns, bucket=one.bucket,
             start=one.start, end=one.end, version=one.sealed + 1, rows=rows, files=len(files),
             bytes=sum(file.bytes for file in files), event_time_min=min(times, default=None),
             event_time_max=max(times, default=None), late=(before.late if before else 0) + one.late,
             deduped=(before.deduped if before else 0) + one.deduped, added=rows - (before.rows if before else 0),
-            reason=one.reason or "command", with_gap=touched or bool(before and before.with_gap), sealed_at=now,
+            reason=one.reason or "command", with_gap=touched or bool(before and before.with_gap and not filled),
+            sealed_at=now,
             log_position=standing.books.version,
         )  # fmt: skip
 
@@ -229,8 +232,3 @@ class Sealer:
             return self.manifests.newest(bucket)
 
         return Ask(partial(interval, self._bucketer), newest)
-
-
-def _gaps(actions: Sequence[Action]) -> list[Hole]:
-    about = said(actions)[1]
-    return holes(about) if about.get("kind") == "gap" else []

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from writer.gaps.ticket import Ticket
 from writer.rooms.columnar import BucketKey
 from writer.seals.manifest import Manifest, Reason
 from writer.seals.seal import Hole, Unsealed, is_closed
@@ -52,7 +53,8 @@ def after(books: Books, version: int, actions: Sequence[Action], columns: Sequen
     at = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC)
     books = replace(books, version=version)
     match about.get("kind"):
-        case "batch" | "replay":
+        case "batch" | "replay" | "fill":
+            books = replace(books, holes=_ended(books.holes, about))
             late = Counter({tuple(key): rows for key, rows in about.get("late", {}).get("buckets", ())})
             return _with(
                 books, [_came(books, b, rows, late[b], at, ask) for b, rows in _adds(actions, columns).items()]
@@ -66,6 +68,8 @@ def after(books: Books, version: int, actions: Sequence[Action], columns: Sequen
             return _closed(books, datetime.fromisoformat(about["until"]), about["reason"])
         case "gap":
             return replace(books, holes=(*books.holes, *holes(about)))
+        case "lost":
+            return replace(books, holes=_ended(books.holes, about))
         case None:  # another client: which rows came or went it does not say
             touched = {_key(change, columns) for change in _changes(actions) if change.get("dataChange", True)}
             return _with(books, [replace(_known(books, b, at, ask), changed=at, told=False) for b in touched])
@@ -102,6 +106,26 @@ def holes(about: Mapping[str, Any]) -> list[Hole]:
     starts = [None if h["from"] is None else datetime.fromisoformat(h["from"]) for h in hints]
     ends = [datetime.fromisoformat(h["until"]) for h in hints]
     return [Hole(about["id"], start, end) for start, end in sorted(set(zip(starts, ends, strict=True)), key=str)]
+
+
+def _ended(holes: tuple[Hole, ...], about: Mapping[str, Any]) -> tuple[Hole, ...]:
+    """Return the holes after an entry that may end a gap: filled, or given up."""
+    lost = about.get("kind") == "lost"
+    if not lost and not about.get("done"):
+        return holes
+    return tuple(replace(h, state="lost" if lost else "done") if h.gap == about["gap"] else h for h in holes)
+
+
+def holes_of(tickets: Mapping[str, Ticket], known: Iterable[Hole]) -> list[Hole]:
+    """Return the holes of tickets, and those `known` of gaps whose tickets nobody has any more."""
+    found = [hole for hole in known if hole.gap not in tickets]
+    for one in tickets.values():
+        if one.opened is None:
+            continue
+        late = instant(2**53) if one.opened.at is None else one.opened.at
+        spans = {(h.start, h.end) for h in one.opened.hints} or {(None, late)}
+        found += [Hole(one.id, start, end, one.state) for start, end in sorted(spans, key=str)]
+    return found
 
 
 def expected(one: Unsealed, manifest: Manifest | None) -> int | None:
@@ -214,7 +238,9 @@ def to_json(books: Books) -> dict[str, Any]:
             {**vars(one), "start": _iso(one.start), "end": _iso(one.end), "changed": _iso(one.changed)}
             for one in books.buckets.values()
         ],
-        "holes": [{"gap": h.gap, "start": _iso(h.start), "end": _iso(h.end)} for h in books.holes],
+        "holes": [
+            {"gap": h.gap, "start": _iso(h.start), "end": _iso(h.end), "state": h.state} for h in books.holes
+        ],
         "retained": _iso(books.retained),
         "closed": None if books.closed is None else [_iso(books.closed[0]), books.closed[1]],
     }  # fmt: skip
@@ -231,7 +257,10 @@ def from_json(raw: Mapping[str, Any]) -> Books | None:
         })
         for one in raw["buckets"]
     ]  # fmt: skip
-    holes = tuple(Hole(h["gap"], _time(h["start"]), datetime.fromisoformat(h["end"])) for h in raw["holes"])
+    holes = tuple(
+        Hole(h["gap"], _time(h["start"]), datetime.fromisoformat(h["end"]), h.get("state", "open"))
+        for h in raw["holes"]
+    )
     closed = None if raw["closed"] is None else (datetime.fromisoformat(raw["closed"][0]), raw["closed"][1])
     return Books(raw["table"], raw["version"], {b.bucket: b for b in buckets}, holes, _time(raw["retained"]), closed)
 

@@ -23,6 +23,7 @@ _WORDS = {
     "rows": "rows", "late": "late rows", "tombstones": "tombstones", "dead_letters": "dead letters",
     "quarantined": "quarantined",
 }  # fmt: skip
+_STATES = ("open", "done", "lost")  # of a gap's ticket
 _SPANS_SHOWN = 5  # of a problem, for a person
 
 
@@ -59,6 +60,8 @@ def told(one: Audit, *, deep: bool) -> dict[str, Any]:
         "offsets_without_records": sum(line.holes for line in statement.lines),
         "offsets_in_gaps": sum(line.gap for line in statement.lines),
         "rows_adopted": statement.adopted,
+        "rows_by_event_time": statement.unplaced,
+        "gaps": {state: sum(one.state == state for one in statement.tickets.values()) for state in _STATES},
         "rows_removed": one.rows_removed,
         "rows_removed_by": dict(one.rows_taken),
         "letters_removed": one.letters_removed,
@@ -113,6 +116,9 @@ def _page(name: str, one: Audit, *, deep: bool) -> list[RenderableType]:
         if one.waiting
         else "",
         f"{plural(statement.adopted, 'row')} were there when the table was taken over" if statement.adopted else "",
+        f"{plural(statement.unplaced, 'row')} came from an archive by event time: about right, not proven by offsets"
+        if statement.unplaced
+        else "",
         *(f"{plural(rows, 'row')} {_taken(why, rows)}" for why, rows in one.rows_taken.items() if rows),
         *(f"{plural(count, 'dead letter')} {_taken(why, count)}" for why, count in one.letters_taken.items() if count),
         *(f"{plural(count, 'late row')} {_taken(why, count)}" for why, count in one.late_taken.items() if count),

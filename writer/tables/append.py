@@ -26,6 +26,7 @@ from writer.tables.vintage import check_format
 
 PATIENCE = timedelta(minutes=2)
 _T = TypeVar("_T")
+Values = Mapping[str, int] | Callable[[PipelineSnapshot], Mapping[str, int]]
 
 
 class LostRace(Exception):
@@ -92,7 +93,7 @@ class Appender:
         self,
         snapshot: PipelineSnapshot,
         files: Sequence[StagedFile],
-        values: Mapping[str, int],
+        values: Values,
         about: Mapping[str, Any],
         check: Callable[[PipelineSnapshot], None],
         swap: Swap | None = None,
@@ -100,8 +101,8 @@ class Appender:
     ) -> int:
         """Write an entry right after a version that `check` does not refuse, and let readers see its files.
 
-        Returns where it stands. Whatever another writer puts in between is seen, and checked again. `moment` names the
-        fault points before and after.
+        Returns where it stands. Whatever another writer puts in between is seen, and checked again. `values` that count
+        something up are asked for the version they follow. `moment` names the fault points before and after.
         """
         version = self._appended(snapshot, files, values, about, check, swap, moment)
         self.publish(snapshot.state.metadata["id"], version)
@@ -111,7 +112,7 @@ class Appender:
         self,
         snapshot: PipelineSnapshot,
         files: Sequence[StagedFile],
-        values: Mapping[str, int],
+        values: Values,
         about: Mapping[str, Any],
         check: Callable[[PipelineSnapshot], None],
         swap: Swap | None,
@@ -125,7 +126,8 @@ class Appender:
             check(snapshot)
             try:
                 faults.point(f"before_{moment}")
-                self.write(snapshot, files, values, about, None, *((swap,) if swap else ()))
+                sets = values(snapshot) if callable(values) else values
+                self.write(snapshot, files, sets, about, None, *((swap,) if swap else ()))
                 faults.point(f"after_{moment}")
             except LostRace as error:
                 problem, pause = error, 0

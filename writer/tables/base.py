@@ -31,7 +31,7 @@ class Resealed(HeadraceError):
 
 
 class Overtaken(HeadraceError):
-    """Another replay was committed since the letters were read."""
+    """Another replay was committed since the letters were read, or another change of a gap since it was looked at."""
 
 
 class FilesGone(HeadraceError):
@@ -83,12 +83,45 @@ class Gap:
     epoch: int
     ranges: Sequence[Range]
     cause: str
-    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: run, at
+    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: run, at, hints; by and reason of a person
+    takes_over: bool = False  # the epoch rises with it: whoever holds this one is fenced
 
     @property
     def offsets(self) -> int:
         """How many offsets it holds."""
         return sum(r.end - r.start for r in self.ranges)
+
+
+@dataclass(frozen=True)
+class Fill:
+    """One atomic commit of a backfill: records of a gap, and which of its offsets are settled. It moves no frontier."""
+
+    id: str  # unique; the same when the commit is tried again
+    gap: str  # id of the ticket
+    generation: int  # number of changes of the ticket that the open offsets were read after
+    offsets: int  # that it settles
+    left: int  # that are open after it
+    done: bool  # the ticket ends with it; with offsets left only where the source knows none
+    files: Sequence[StagedFile] = ()
+    side_files: Mapping[str, Sequence[StagedFile]] = field(default_factory=dict)  # table location → files
+    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: account of each part, rows, by, source, at
+
+    def __post_init__(self) -> None:
+        if self.offsets < 0 or self.left < 0:
+            raise ValueError(f"a fill settles and leaves at least nothing, got {self.offsets} and {self.left}")
+        if not self.left and not self.done:
+            raise ValueError("a fill that leaves no offset ends its ticket")
+
+
+@dataclass(frozen=True)
+class Loss:
+    """One atomic entry that gives up what is open of a gap: nobody will bring it."""
+
+    id: str  # unique; the same when the entry is tried again
+    gap: str  # id of the ticket
+    generation: int  # number of changes of the ticket that it was looked at after
+    left: int  # offsets that are given up
+    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: by, reason, at
 
 
 @dataclass(frozen=True)
@@ -188,7 +221,7 @@ class Entry:
 
     version: int
     at: datetime
-    kind: Literal["start", "batch", "gap", "adopt", "close", "seal"]
+    kind: Literal["start", "batch", "gap", "adopt", "close", "seal", "fill", "lost"]
     facts: Mapping[str, Any]
 
 
@@ -213,7 +246,7 @@ class Snapshot(Protocol):
 
     @property
     def gaps(self) -> tuple[int, int]:
-        """How many gaps were recorded, and how many offsets they hold."""
+        """How many gaps are open, and how many offsets nobody has brought or given up."""
 
     @property
     def replays(self) -> int:
@@ -279,6 +312,16 @@ class Table(Protocol):
 
         Each range begins at the frontier. Raises as `commit` does.
         """
+
+    def fill(self, snapshot: Snapshot, fill: Fill) -> int:
+        """Add records of a gap, and settle their offsets. Returns the version that holds it.
+
+        It needs no epoch and raises none: whoever writes the table goes on. Raises Overtaken when the ticket changed
+        since it was looked at, ForeignChange, CommitFailed.
+        """
+
+    def give_up(self, snapshot: Snapshot, loss: Loss) -> int:
+        """End a gap whose records nobody will bring. Returns the version that holds it. Raises as `fill` does."""
 
     def adopt(self, snapshot: Snapshot, adoption: Adoption) -> int:
         """Rename incarnations and set the frontier of new parts on exactly this snapshot; raise the epoch.

@@ -18,8 +18,10 @@ from writer.tables.base import (
     BucketFile,
     Closing,
     Committed,
+    Fill,
     ForeignChange,
     Gap,
+    Loss,
     Part,
     Replay,
     Rewrite,
@@ -95,6 +97,17 @@ def gap_said(gap: Gap) -> dict[str, Any]:
     return {"kind": "gap", "id": gap.id, "cause": gap.cause, **gap.facts, "ranges": ranges}
 
 
+def fill_said(fill: Fill) -> dict[str, Any]:
+    """Return what the entry of a fill says of itself: which offsets of its gap it settles, and what is left."""
+    told = {"gap": fill.gap, "offsets": fill.offsets, "left": fill.left, "done": fill.done}
+    return {"kind": "fill", "id": fill.id, **told, "side_files": _side(fill.side_files), **fill.facts}
+
+
+def loss_said(loss: Loss) -> dict[str, Any]:
+    """Return what the entry says of itself that gives a gap up."""
+    return {"kind": "lost", "id": loss.id, "gap": loss.gap, "left": loss.left, **loss.facts}
+
+
 def replay_said(replay: Replay) -> dict[str, Any]:
     """Return what the entry of a replay says of itself: which letters failed again, and which go."""
     withdrawn = {
@@ -149,7 +162,7 @@ def touched(columns: Sequence[str], actions: Sequence[Action]) -> set[BucketKey]
 
 def landed(version: int, about: Mapping[str, Any]) -> Committed | None:
     """Return the batch, or what else is appended by an id, that an entry is which says this of itself; None: none."""
-    if about.get("kind") not in ("batch", "gap", "replay", "rewrite", "close", "seal"):
+    if about.get("kind") not in ("batch", "gap", "replay", "rewrite", "close", "seal", "fill", "lost"):
         return None
     side = {place: [file_from_json(f) for f in files] for place, files in about.get("side_files", {}).items()}
     withdrawn = {

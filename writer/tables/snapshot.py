@@ -10,6 +10,7 @@ from writer.tables.log import State
 from writer.tables.vintage import format_of
 from writer.units import instant
 
+GAP_SUMS = ("gaps", "gap_offsets", "gaps_ended", "gap_offsets_ended")
 INCARNATIONS = "headrace.incarnations"  # a property of the table
 
 
@@ -70,9 +71,18 @@ class PipelineSnapshot:
 
     @property
     def gaps(self) -> tuple[int, int]:
-        """How many gaps were recorded, and how many offsets they hold."""
-        known = self.state.transactions
-        return known.get(f"{self._pipeline}/gaps", 0), known.get(f"{self._pipeline}/gap_offsets", 0)
+        """How many gaps are open, and how many offsets nobody has brought or given up."""
+        count, offsets = (self.gap_sums[name] for name in ("gaps", "gap_offsets"))
+        return count - self.gap_sums["gaps_ended"], offsets - self.gap_sums["gap_offsets_ended"]
+
+    @property
+    def gap_sums(self) -> dict[str, int]:
+        """How many gaps were ever recorded and ended, and how many offsets these were."""
+        return {name: self.state.transactions.get(f"{self._pipeline}/{name}", 0) for name in GAP_SUMS}
+
+    def changes(self, gap: str) -> int:
+        """Number of fills and losses that a gap has had, by the id of its ticket."""
+        return self.state.transactions.get(changes_name(self._pipeline, gap), 0)
 
     @property
     def closed_until(self) -> datetime | None:
@@ -101,6 +111,11 @@ def app_id(pipeline: str, part: Part) -> str:
 def seen_name(pipeline: str, part: Part) -> str:
     """Name of the `txn` that says how far a part has come in event time."""
     return f"{app_id(pipeline, part)}/seen"
+
+
+def changes_name(pipeline: str, gap: str) -> str:
+    """Name of the `txn` that counts the changes of a gap."""
+    return f"{pipeline}/gap/{gap}/changes"
 
 
 def closed_name(pipeline: str) -> str:

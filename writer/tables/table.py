@@ -22,7 +22,7 @@ from writer.ledger.chapter import LedgerUnreadable
 from writer.ledger.deep import DataFile
 from writer.rooms.columnar import BucketKey, StagedFile, staged_name
 from writer.rooms.report import Span
-from writer.tables import takeover
+from writer.tables import gaps, takeover
 from writer.tables.append import PATIENCE, Appender, LostRace, Swap, one_line
 from writer.tables.base import (
     Adoption,
@@ -34,7 +34,9 @@ from writer.tables.base import (
     Committed,
     Entry,
     FilesGone,
+    Fill,
     Gap,
+    Loss,
     Overtaken,
     Part,
     Range,
@@ -47,7 +49,6 @@ from writer.tables.columns import Unfit, grown
 from writer.tables.entry import (
     batch_said,
     changed,
-    gap_said,
     removed,
     replay_said,
     rewrite_said,
@@ -220,9 +221,21 @@ class PipelineTable:
     def record_gap(self, snapshot: Snapshot, gap: Gap) -> int:
         """Move the frontier over lost ranges, atomically, and keep the ticket."""
         assert isinstance(snapshot, PipelineSnapshot)
-        count, offsets = snapshot.gaps  # no other gap comes in between: its range would begin at our frontier
-        values = {f"{self._pipeline}/gaps": count + 1, f"{self._pipeline}/gap_offsets": offsets + gap.offsets}
-        return self._land(snapshot, gap.epoch, gap.ranges, [], values, gap_said(gap))
+
+        def check(newest: PipelineSnapshot) -> None:
+            self._check(newest, gap.epoch, gap.ranges)
+
+        return gaps.record(self._end, self._pipeline, snapshot, gap, check)
+
+    def fill(self, snapshot: Snapshot, fill: Fill) -> int:
+        """Add records of a gap, and settle their offsets, unless the ticket changed since it was looked at."""
+        assert isinstance(snapshot, PipelineSnapshot)
+        return gaps.fill(self._end, self._pipeline, snapshot, fill)
+
+    def give_up(self, snapshot: Snapshot, loss: Loss) -> int:
+        """End a gap whose records nobody will bring, unless the ticket changed since it was looked at."""
+        assert isinstance(snapshot, PipelineSnapshot)
+        return gaps.give_up(self._end, self._pipeline, snapshot, loss)
 
     def replay(self, snapshot: Snapshot, replay: Replay) -> int:
         """Add the rows of dead letters, and say which letters go."""
@@ -368,7 +381,7 @@ class PipelineTable:
         found = []
         for version, actions in self._end.entries(-1 if count is None else newest - count):
             info, about = said(actions)
-            if about.get("kind") in ("start", "batch", "gap", "adopt", "close", "seal"):
+            if about.get("kind") in ("start", "batch", "gap", "adopt", "close", "seal", "fill", "lost"):
                 at = datetime.fromtimestamp(info["timestamp"] / 1000, UTC)
                 found.append(Entry(version, at, about["kind"], about))
         return found[::-1]

@@ -1,0 +1,38 @@
+"""Where the tickets of a table's gaps are read: its ledger and, from there on, its log. Nothing else keeps them."""
+
+from writer.errors import ConfigError
+from writer.gaps.ticket import Ticket, together
+from writer.ledger.book import Book
+from writer.ledger.chapter import chapters
+from writer.tables.snapshot import PipelineSnapshot
+from writer.tables.table import PipelineTable
+
+_ID_MIN = 4  # characters by which a ticket may be named
+
+
+class NoSuchGap(ConfigError):
+    """No ticket has this id, or several begin with it."""
+
+
+def tickets(table: PipelineTable, pipeline: str) -> dict[str, Ticket]:
+    """Return the tickets of all gaps, oldest first. Raises CommitFailed, LedgerUnreadable, OSError."""
+    return standing(table, pipeline)[1]
+
+
+def standing(table: PipelineTable, pipeline: str) -> tuple[PipelineSnapshot, dict[str, Ticket]]:
+    """Return a snapshot, and the tickets as they are in it. Raises as `tickets` does."""
+    pages = Book(table.store, table.snapshot().state.metadata["id"], pipeline).pages()
+    snapshot = table.snapshot()  # at or after the newest page
+    after = pages[-1].last if pages else -1
+    entries = ((version, actions) for version, actions in table.entries(after) if version <= snapshot.version)
+    return snapshot, together(one.tickets for one in [*pages, *chapters(entries, pipeline)])
+
+
+def named(found: dict[str, Ticket], wanted: str) -> Ticket:
+    """Return the ticket whose id begins so. Raises NoSuchGap."""
+    fit = [one for key, one in found.items() if key == wanted or (len(wanted) >= _ID_MIN and key.startswith(wanted))]
+    if len(fit) == 1:
+        return fit[0]
+    known = ", ".join(key[:8] for key in found) or "none"
+    what = "is the beginning of several gaps" if fit else "is no gap of this pipeline"
+    raise NoSuchGap(f"{wanted!r} {what}; there are: {known}. `headrace gaps list` shows them.")

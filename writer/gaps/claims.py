@@ -1,0 +1,97 @@
+"""Who fills a gap at the moment: small objects beside the table, so that two people do not do the same work.
+
+A claim protects effort, never rows: what is committed is decided by the table's log alone. Each claim is a new object,
+put where none is; the one with the highest number stands, until its time is over.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from writer.errors import HeadraceError
+from writer.stores.base import Store
+
+FOLDER = "_headrace/gaps"
+LEASE = timedelta(minutes=2)
+_NAME = re.compile(r"^claim-(\d{10})\.json$")
+_KEPT = 2  # older ones are removed
+
+
+class Claimed(HeadraceError):
+    """Somebody else fills this gap."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Who fills a gap, and until when that stands unless it is renewed."""
+
+    number: int
+    by: str
+    at: datetime
+    until: datetime
+
+    def stands(self, now: datetime) -> bool:
+        """Tell whether its time is not over."""
+        return now < self.until
+
+
+class Claims:
+    """The claims of one table. Operations raise StoreError."""
+
+    def __init__(self, store: Store) -> None:
+        """Take the store of the table."""
+        self._store = store
+
+    def newest(self, gap: str) -> Claim | None:
+        """Return the last claim of a gap, whether it stands or not; None: there never was one, or it was released."""
+        numbers = self._numbers(gap)
+        found = self._store.read(_path(gap, numbers[-1])) if numbers else None
+        if found is None:
+            return None
+        try:
+            told = json.loads(found.content)
+            instants = (datetime.fromisoformat(told[name]) for name in ("at", "until"))
+            return Claim(numbers[-1], told["by"], *instants)
+        except (ValueError, KeyError, TypeError):
+            return None  # half of one: nobody can hold it
+
+    def take(self, gap: str, by: str, now: datetime) -> Claim:
+        """Claim a gap. Raises Claimed while somebody else's claim stands."""
+        known = self.newest(gap)
+        if known is not None and known.stands(now) and known.by != by:
+            raise Claimed(
+                f"gap {gap[:8]} is being filled by {known.by} since {known.at:%Y-%m-%dT%H:%M:%SZ}; without a sign of "
+                f"life it is free at {known.until:%H:%M:%SZ}."
+            )
+        return self._put(gap, known, by, now, known.at if known and known.by == by else now)
+
+    def renew(self, gap: str, mine: Claim, now: datetime) -> Claim:
+        """Prolong a claim. Raises Claimed when somebody else took the gap meanwhile."""
+        known = self.newest(gap)
+        if known is not None and known.by != mine.by:
+            raise Claimed(f"gap {gap[:8]} was taken over by {known.by} at {known.at:%Y-%m-%dT%H:%M:%SZ}.")
+        return self._put(gap, known, mine.by, now, mine.at)
+
+    def release(self, gap: str) -> None:
+        """Let a gap go: all of its claims are removed."""
+        for number in self._numbers(gap):
+            self._store.delete(_path(gap, number))
+
+    def _put(self, gap: str, known: Claim | None, by: str, now: datetime, since: datetime) -> Claim:
+        numbers = self._numbers(gap)
+        made = Claim((numbers[-1] if numbers else 0) + 1, by, since, now + LEASE)
+        text = json.dumps({"by": made.by, "at": made.at.isoformat(), "until": made.until.isoformat()})
+        if not self._store.put_if_absent(_path(gap, made.number), text.encode()):
+            raise Claimed(f"gap {gap[:8]} was claimed by somebody else at this moment.")
+        for number in numbers[: -_KEPT + 1]:
+            self._store.delete(_path(gap, number))
+        assert known is None or known.number < made.number
+        return made
+
+    def _numbers(self, gap: str) -> list[int]:
+        return sorted(int(found[1]) for name in self._store.list(f"{FOLDER}/{gap}") if (found := _NAME.match(name)))
+
+
+def _path(gap: str, number: int) -> str:
+    return f"{FOLDER}/{gap}/claim-{number:010}.json"

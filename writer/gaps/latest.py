@@ -1,0 +1,168 @@
+"""The last resort: read on at the end of Kafka's log, and write down exactly what was skipped. One entry of the log.
+
+The ends are asked for once. The entry moves the frontier to them and carries the gap; it raises the epoch, so a driver
+that is still up is fenced by it. What begins afterwards begins at the frontier, as any start does. `decide` is pure.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, assert_never
+from uuid import uuid4
+
+from writer import log
+from writer.config import Config
+from writer.errors import HeadraceError, LogChanged
+from writer.frontier import Held, number
+from writer.kafka import Cluster
+from writer.rooms.report import Source
+from writer.standing import gap_hints
+from writer.surface.http import announced, asked
+from writer.tables.base import Gap, Part, Range
+from writer.tables.formats import main_table
+from writer.tables.snapshot import PipelineSnapshot
+from writer.tables.table import PipelineTable
+
+Asker = Literal["person", "automatic"]
+_SHOWN = 3  # partitions that a sentence names
+
+
+class DriverAlive(HeadraceError):
+    """A driver of the pipeline runs, and nobody said that it is to be fenced."""
+
+
+@dataclass(frozen=True)
+class Skip:
+    """Move the frontier over these ranges."""
+
+    ranges: tuple[Range, ...]
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """Everything that Kafka has is committed."""
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """Do not skip anything."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a skip would do, and all that it was decided by."""
+
+    snapshot: PipelineSnapshot
+    decision: Skip | Nothing | Refuse
+    held: int  # of the offsets that it skips, those that Kafka still holds
+    topic_ids: Mapping[str, str]
+
+
+def decide(
+    frontier: Mapping[Part, int], held: Mapping[Part, Held], asker: Asker, changed: Sequence[str] = ()
+) -> Skip | Nothing | Refuse:
+    """Choose what is skipped: of each part, all from its frontier to the end of its log.
+
+    `held`: what Kafka holds of it, up to where committed records can be read. `changed`: topics whose id is not the one
+    that the table knows. While Kafka holds a frontier, its records can still be read, and only a person may skip them.
+    """
+    if changed:
+        return Refuse(
+            f"{', '.join(changed)}: deleted and created again since the table saw it. Nothing of it can be skipped: a "
+            "start reads the new log from its beginning."
+        )
+    beyond = [part for part, at in frontier.items() if at > held[part].end]
+    if beyond:
+        return Refuse(
+            f"Kafka's log is shorter than what the table has of it: {_listed(beyond)}. Restore the log, or let "
+            "`headrace topic adopt` say where to read on."
+        )
+    ranges = tuple(Range(part, at, held[part].end) for part, at in frontier.items() if at < held[part].end)
+    if not ranges:
+        return Nothing()
+    alive = [r.part for r in ranges if r.start >= held[r.part].earliest]
+    if alive and asker == "automatic":
+        return Refuse(
+            f"Kafka still holds the frontier of {_listed(alive)}: a new run from the table's frontier loses nothing. "
+            "Only a person may skip to the latest records while that is so."
+        )
+    return Skip(ranges)
+
+
+def look(config: Config, pipeline: str, cluster: Cluster, asker: Asker) -> Look:
+    """Ask table and Kafka what a skip would do. Raises HeadraceError when there is no table, BrokerUnreachable."""
+    table = _table(config, pipeline)
+    snapshot = table.snapshot()
+    topics = cluster.topics(config.pipelines[pipeline].topics)
+    known = snapshot.incarnations()
+    ids = {topic.name: topic.id for topic in topics.values()}
+    changed = [name for name, found in ids.items() if known.get(name) and found not in known[name]]
+    numbers = {name: number(known[name], found) for name, found in ids.items() if found in known.get(name, ())}
+    frontier = {part: at for part, at in snapshot.parts().items() if numbers.get(part.topic) == part.incarnation}
+    sources = {(part.topic, part.partition): part for part in frontier}
+    ends, earliest = cluster.readable(sources), cluster.earliest(sources)  # the ends first, and once
+    held = {part: Held(earliest[source], ends[source]) for source, part in sources.items()}
+    decision = decide(frontier, held, asker, changed)
+    there = sum(r.end - max(r.start, held[r.part].earliest) for r in _ranges(decision) if r.end > held[r.part].earliest)
+    return Look(snapshot, decision, there, ids)
+
+
+def skip(
+    config: Config, pipeline: str, found: Look, *, by: str, reason: str, now: datetime, fence: bool = False
+) -> tuple[int, Gap] | None:
+    """Write the entry that was looked at. Returns its version and the gap; None: there is nothing to skip.
+
+    `fence`: a driver that answers is not waited for; the entry fences it. Raises LogChanged for what was refused,
+    DriverAlive, Fenced when something was committed since the look, CommitFailed.
+    """
+    match found.decision:
+        case Refuse(reason=why):
+            raise LogChanged(why)
+        case Nothing():
+            return None
+        case Skip(ranges):
+            if not fence:
+                nobody_runs(config, pipeline)
+        case _:
+            assert_never(found.decision)
+    left: dict[Source, tuple[int, int]] = {(r.part.topic, r.part.partition): (-1, -1) for r in ranges}  # they end now
+    hints = gap_hints(ranges, found.snapshot, left, config.pipelines[pipeline].seal.out_of_orderness, now)
+    ids = {topic: found.topic_ids[topic] for topic in sorted({r.part.topic for r in ranges})}
+    about = {"run": None, "at": now.isoformat(), "hints": hints, "by": by, "reason": reason, "topic_ids": ids}
+    gap = Gap(uuid4().hex, found.snapshot.epoch, ranges, "latest", about, takes_over=True)
+    version = _table(config, pipeline).record_gap(found.snapshot, gap)
+    for r in ranges:
+        log.warning(
+            "gap_recorded", pipeline=pipeline, version=version, id=gap.id, cause=gap.cause, topic=r.part.topic,
+            incarnation=r.part.incarnation, partition=r.part.partition, start=r.start, end=r.end,
+            offsets=r.end - r.start,
+        )  # fmt: skip
+    return version, gap
+
+
+def nobody_runs(config: Config, pipeline: str) -> None:
+    """Raise DriverAlive when a driver of the pipeline answers."""
+    driver = announced(config.checkpoints, pipeline, config.s3.settings)
+    if driver is not None and asked(driver, pipeline) is not None:
+        raise DriverAlive(
+            f"a driver of pipeline {pipeline!r} runs (process {driver.pid}, {driver.url}). Stop it first, or say that "
+            "it is to be fenced: its next commit then ends it with exit 4."
+        )
+
+
+def _table(config: Config, pipeline: str) -> PipelineTable:
+    table = main_table(pipeline, config)
+    if not table.exists():
+        raise HeadraceError(f"pipeline {pipeline!r} has no table yet: nothing can be skipped. `headrace run` makes it.")
+    return table
+
+
+def _ranges(decision: Skip | Nothing | Refuse) -> Sequence[Range]:
+    return decision.ranges if isinstance(decision, Skip) else ()
+
+
+def _listed(parts: Sequence[Part]) -> str:
+    more = f" and {len(parts) - _SHOWN} more" if len(parts) > _SHOWN else ""
+    return ", ".join(f"{part.topic}/{part.partition}" for part in parts[:_SHOWN]) + more

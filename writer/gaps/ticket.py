@@ -1,0 +1,234 @@
+"""A gap's ticket: what was skipped and why, which of its offsets were brought since, how it ended. Pure.
+
+A ticket is drawn from the entries of a table's log, or from the ledger that outlives them; what two stretches of the
+history say of one ticket is put together.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Literal
+
+from writer.rooms.report import EXITS, Span, joined
+from writer.tables.base import Part, Range
+
+Outcome = Literal["open", "done", "lost"]
+
+
+@dataclass(frozen=True)
+class Hint:
+    """Where in event time the records of a range may lie, margins included. `start` None: nobody can say."""
+
+    start: datetime | None
+    end: datetime
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What the entry says that skipped the offsets."""
+
+    version: int
+    at: datetime | None
+    cause: str
+    ranges: tuple[Range, ...]
+    hints: tuple[Hint, ...] = ()
+    by: str = ""  # empty: the writer itself
+    reason: str = ""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)  # topic → its id when they were skipped
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a ticket ended."""
+
+    version: int
+    how: Literal["done", "lost"]
+    at: datetime | None
+    by: str = ""
+    reason: str = ""
+    left: int = 0  # offsets that nobody brought
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What backfills brought of one part. `offsets` counts each of them; more than `spans` hold were brought twice."""
+
+    spans: tuple[Span, ...] = ()
+    offsets: int = 0
+    outcomes: Mapping[str, int] = field(default_factory=dict)  # read, and EXITS
+    holes: int = 0
+
+    @property
+    def sound(self) -> bool:
+        """Each offset gave a record or a hole, once; each record has one outcome."""
+        read = self.outcomes.get("read", 0)
+        once = self.offsets == sum(end - start for start, end in self.spans)
+        return once and self.offsets == read + self.holes and read == sum(self.outcomes.get(name, 0) for name in EXITS)
+
+    def plus(self, other: "Carried") -> "Carried":
+        """Add what another backfill brought."""
+        names = ("read", *EXITS)
+        outcomes = {name: self.outcomes.get(name, 0) + other.outcomes.get(name, 0) for name in names}
+        spans = tuple(joined([*self.spans, *other.spans]))
+        return Carried(spans, self.offsets + other.offsets, outcomes, self.holes + other.holes)
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """One gap, as far as a stretch of the history tells of it."""
+
+    id: str
+    opened: Opened | None = None  # None: before this stretch
+    carried: Mapping[Part, Carried] = field(default_factory=dict)
+    unplaced: int = 0  # rows that came by event time, without an offset
+    files: int = 0
+    changes: int = 0  # fills and losses
+    sources: tuple[str, ...] = ()  # where records came from
+    through: Mapping[str, str] = field(default_factory=dict)  # archive by event time → last partition that was brought
+    ended: Ended | None = None
+
+    @property
+    def state(self) -> Outcome:
+        """Whether somebody is still to bring or to give up its records."""
+        return self.ended.how if self.ended else "open"
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets were skipped."""
+        return sum(r.end - r.start for r in self.opened.ranges) if self.opened else 0
+
+    @property
+    def rows(self) -> int:
+        """Rows that backfills brought."""
+        return self.unplaced + sum(one.outcomes.get("rows", 0) for one in self.carried.values())
+
+    def left(self) -> list[Range]:
+        """Return the offsets that nobody brought, in order."""
+        found = []
+        for r in self.opened.ranges if self.opened else ():
+            known = self.carried.get(r.part, Carried())
+            found += [Range(r.part, start, end) for start, end in without([(r.start, r.end)], known.spans)]
+        return found
+
+
+def without(spans: Iterable[Span], taken: Iterable[Span]) -> list[Span]:
+    """Return what is left of spans when others are taken out."""
+    out: list[Span] = []
+    gone = joined(taken)
+    for first, last in joined(spans):
+        start, end = first, last
+        for a, b in gone:
+            if b <= start or a >= end:
+                continue
+            if a > start:
+                out.append((start, a))
+            start = max(start, b)
+        if start < end:
+            out.append((start, end))
+    return out
+
+
+def told(version: int, about: Mapping[str, Any]) -> Ticket | None:
+    """Return what an entry of the log says of a ticket; None: it is of no gap."""
+    match about.get("kind"):
+        case "gap":
+            ranges = tuple(Range(_part(r), r["start"], r["end"]) for r in about["ranges"])
+            hints = tuple(Hint(_time(h["from"]), datetime.fromisoformat(h["until"])) for h in about.get("hints") or ())
+            opened = Opened(
+                version, _time(about.get("at")), about["cause"], ranges, hints, about.get("by", ""),
+                about.get("reason", ""), dict(about.get("topic_ids", {})),
+            )  # fmt: skip
+            return Ticket(about["id"], opened)
+        case "fill":
+            carried: dict[Part, Carried] = {}
+            for r in about.get("ranges", ()):
+                carried[_part(r)] = carried.get(_part(r), Carried()).plus(_carried(r))
+            through = {about["source"]: about["through"]} if about.get("through") else {}
+            ended = Ended(version, "done", _time(about.get("at")), left=about["left"]) if about["done"] else None
+            return Ticket(
+                about["gap"], None, carried, about.get("unplaced", 0), about.get("files", 0), 1, (about["source"],),
+                through, ended,
+            )  # fmt: skip
+        case "lost":
+            ended = Ended(version, "lost", _time(about.get("at")), about["by"], about["reason"], about["left"])
+            return Ticket(about["gap"], changes=1, ended=ended)
+    return None
+
+
+def merged(one: Ticket, after: Ticket) -> Ticket:
+    """Put together what two stretches of the history say of a ticket; `after` is the later one."""
+    carried = dict(one.carried)
+    for part, more in after.carried.items():
+        carried[part] = carried.get(part, Carried()).plus(more)
+    return replace(
+        one, opened=one.opened or after.opened, carried=carried, unplaced=one.unplaced + after.unplaced,
+        files=one.files + after.files, changes=one.changes + after.changes,
+        sources=tuple(dict.fromkeys([*one.sources, *after.sources])), through={**one.through, **after.through},
+        ended=after.ended or one.ended,
+    )  # fmt: skip
+
+
+def together(stretches: Iterable[Mapping[str, Ticket]]) -> dict[str, Ticket]:
+    """Put the tickets of stretches of the history together, oldest stretch first."""
+    found: dict[str, Ticket] = {}
+    for tickets in stretches:
+        for key, ticket in tickets.items():
+            found[key] = merged(found[key], ticket) if key in found else ticket
+    return found
+
+
+def to_json(ticket: Ticket) -> dict[str, Any]:
+    """Write a ticket as JSON values."""
+    opened, ended = ticket.opened, ticket.ended
+    return {
+        "id": ticket.id, "unplaced": ticket.unplaced, "files": ticket.files, "changes": ticket.changes,
+        "sources": list(ticket.sources), "through": dict(ticket.through),
+        "opened": opened and {
+            "version": opened.version, "at": _iso(opened.at), "cause": opened.cause, "by": opened.by,
+            "reason": opened.reason, "topic_ids": dict(opened.topic_ids),
+            "ranges": [{**vars(r.part), "start": r.start, "end": r.end} for r in opened.ranges],
+            "hints": [{"from": _iso(h.start), "until": _iso(h.end)} for h in opened.hints],
+        },
+        "carried": [
+            {**vars(part), "spans": [list(s) for s in c.spans], "offsets": c.offsets, "holes": c.holes, **c.outcomes}
+            for part, c in ticket.carried.items()
+        ],
+        "ended": ended and {**vars(ended), "at": _iso(ended.at)},
+    }  # fmt: skip
+
+
+def from_json(raw: Mapping[str, Any]) -> Ticket:
+    """Read what `to_json` wrote. Raises KeyError, TypeError, ValueError for anything else."""
+    opened, ended = raw["opened"], raw["ended"]
+    known = opened and told(opened["version"], {**opened, "kind": "gap", "id": raw["id"]})
+    carried = {
+        _part(c): Carried(_spans(c["spans"]), c["offsets"], {n: c[n] for n in ("read", *EXITS) if n in c}, c["holes"])
+        for c in raw["carried"]
+    }
+    return Ticket(
+        raw["id"], known.opened if known else None, carried, raw["unplaced"], raw["files"], raw["changes"],
+        tuple(raw["sources"]), dict(raw["through"]), Ended(**{**ended, "at": _time(ended["at"])}) if ended else None,
+    )  # fmt: skip
+
+
+def _carried(raw: Mapping[str, Any]) -> Carried:
+    spans = _spans(raw["spans"])
+    outcomes = {name: raw.get(name, 0) for name in ("read", *EXITS)}
+    offsets = sum(end - start for start, end in spans)
+    return Carried(tuple(joined(spans)), offsets, outcomes, raw.get("holes", {}).get("offsets", 0))
+
+
+def _spans(raw: Sequence[Sequence[int]]) -> tuple[Span, ...]:
+    return tuple((int(start), int(end)) for start, end in raw)
+
+
+def _part(raw: Mapping[str, Any]) -> Part:
+    return Part(raw["topic"], raw["incarnation"], raw["partition"])
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
+
+
+def _iso(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat()
