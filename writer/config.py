@@ -14,6 +14,7 @@ from writer.clocks import ClockRule, told
 from writer.connections import S3, Http, Kafka, Recovery, Registry, Spark
 from writer.errors import ConfigError
 from writer.hooks.settings import HookSettings, check_names
+from writer.notices import Notify
 from writer.rewrites.section import Compact
 from writer.rooms import wire
 from writer.rooms.assign import TimeRule
@@ -365,6 +366,7 @@ class Config(Strict):
     spark: Spark = Spark.model_validate({})
     http: Http = Http.model_validate({})
     recovery: Recovery = Recovery.model_validate({})
+    notify: Notify = Notify.model_validate({})
     pipelines: dict[str, Pipeline] = Field(min_length=1, description="pipelines by name; all run in one application")
 
     @model_validator(mode="after")

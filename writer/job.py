@@ -7,12 +7,12 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from writer import artifacts, log
+from writer import artifacts, log, notify
 from writer.care import retention
 from writer.care.pausing import Paused
 from writer.care.retention import Regularly, Retention
@@ -35,6 +35,7 @@ from writer.tables.formats import main_table
 from writer.transfer import KAFKA_OPTIONS, WORKER_ENVIRONMENT
 
 _TRIGGER = "1 second"  # how often Spark asks Kafka for new offsets; a shorter interval burdens the broker
+_LAST_WORDS = timedelta(seconds=5)  # for notices that wait when the process ends
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"  # those of the file are added, they do not replace ours
 
 
@@ -43,10 +44,13 @@ def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = N
     stop = threading.Event()
     names = only or list(config.pipelines)
     board = {name: Progress(name) for name in names}
+    tells = notify.opened(config.notify)
     # HTTP before Spark: a port that is taken is said at once.
     with _signals(stop.set), http.serving(config.http, board) as url, ExitStack() as after:
+        after.callback(tells.close, _LAST_WORDS)
         spark = session(config, len(names))
-        running = [Running(board[name], partial(_begin, spark, config, url, once), waits=not once) for name in names]
+        begin = partial(_begin, spark, config, url, tells, once)
+        running = [Running(board[name], begin, waits=not once) for name in names]
         try:
             for r in running:
                 after.callback(r.shown.close)
@@ -121,11 +125,15 @@ def exit_code(errors: list[BaseException | None]) -> int:
     return max(codes, key=lambda code: care[code], default=0)
 
 
-def _begin(spark: Any, config: Config, url: str | None, once: bool, r: Running, new_run: bool) -> None:
+def _begin(
+    spark: Any, config: Config, url: str | None, tells: notify.Tells, once: bool, r: Running, new_run: bool
+) -> None:
     """Start the pipeline and its query, and let others see it: its lag, and where this driver answers."""
     name = r.progress.pipeline
     cluster = Cluster(config.kafka.bootstrap_servers, config.kafka.request_timeout)
-    pipeline = PipelineRun(name, config, schemas=source(config.registry), cluster=cluster, progress=r.progress)
+    pipeline = PipelineRun(
+        name, config, schemas=source(config.registry), cluster=cluster, progress=r.progress, tells=tells
+    )
     r.pipeline = pipeline
     try:
         pipeline.gate.enter(once=once)

@@ -13,7 +13,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 import bucketers
-from writer import commit, faults, frontier, log, standing
+from writer import commit, faults, frontier, log, notices, notify, standing
 from writer.care.pausing import Gate
 from writer.checkpoint import Checkpoints, NewRun, Offsets, Refuse, Resume, decide
 from writer.config import Config, layout
@@ -21,8 +21,8 @@ from writer.errors import CheckpointUnusable, ConfigError, Draining, Fenced, Log
 from writer.found import Found
 from writer.kafka import BrokerUnreachable, Cluster
 from writer.ledger.ask import next_records
+from writer.ledger.holes import RecordsMissed, questions
 from writer.ledger.holes import check as check_holes
-from writer.ledger.holes import questions
 from writer.ledger.poison import check as check_poison
 from writer.progress import Progress, holes
 from writer.registry import SchemaSource
@@ -55,11 +55,12 @@ class PipelineRun:
     """A pipeline between its start and its end. `process` is called by Spark for each micro-batch, one at a time."""
 
     def __init__(
-        self, name: str, config: Config, *, schemas: SchemaSource, cluster: Cluster, progress: Progress | None = None
-    ) -> None:
+        self, name: str, config: Config, *, schemas: SchemaSource, cluster: Cluster, progress: Progress | None = None,
+        tells: notify.Tells | None = None,
+    ) -> None:  # fmt: skip
         self.name, self.config, self._kafka = name, config.pipelines[name], config.kafka
         self.progress = progress or Progress(name)
-        self.cluster = cluster
+        self.cluster, self._tells, self._told_holes = cluster, tells or notify.Nobody(), False
         self._s3 = config.s3.settings
         self._table = main_table(name, config)
         self._side = cache(partial(side_table, name, config))  # location → table, which follows its log
@@ -122,6 +123,8 @@ class PipelineRun:
         self._tasks.grow(self.epoch)
         run = self._run_id = self._run(decision)
         self._observed.begin(run, decision.reason if isinstance(decision, NewRun) else None, now.offsets)
+        for topic, (before, found) in frontier.reborn(snapshot.incarnations(), now.topic_ids).items():
+            self._tells.tell(notices.topic_created_again(self.name, topic, before, found, datetime.now(UTC)))
         gap = self._record_gap(now.lost)
         planned = self._checkpoints.planned(run) if isinstance(decision, Resume) else None
         self._replayed = None if planned is None else planned.end
@@ -301,6 +304,9 @@ class PipelineRun:
         )  # fmt: skip
         if missing := holes(facts):
             log.event("offsets_without_records", pipeline=self.name, version=version, offsets=missing)
+            if not self._told_holes:  # once a start: transactions leave some in each commit
+                self._tells.tell(notices.holes_found(self.name, missing, version, datetime.now(UTC)))
+            self._told_holes = True
 
     def _why(self, start: Offsets, end: Offsets, batch_id: int) -> dict[str, Any]:
         """Say why Spark ended the batch here, and what it was told. Kafka's silence leaves `waiting` unknown."""
@@ -319,9 +325,12 @@ class PipelineRun:
 
     def _check_account(self, report: Report, committing: Sequence[Range]) -> None:
         """Raise RecordsMissed when the broker holds records that were not read, LimitReached for too much poison."""
-        asked = questions(commit.unread(report, committing))
-        kafka = self._kafka
-        check_holes(next_records(kafka.bootstrap_servers, kafka.request_timeout, asked))
+        asked, kafka = questions(commit.unread(report, committing)), self._kafka
+        try:
+            check_holes(next_records(kafka.bootstrap_servers, kafka.request_timeout, asked))
+        except RecordsMissed as error:
+            self._tells.tell(notices.records_missed(self.name, str(error), datetime.now(UTC)))
+            raise
         limits = self.config.limits
         check_poison(
             self.name, report.counts, report.poison,
@@ -350,6 +359,7 @@ class PipelineRun:
         about = {"run": self._run_id, "at": now.isoformat(), "hints": hints}
         gap = Gap(uuid4().hex, self.epoch, lost, "retention", about)
         version = self._table.record_gap(snapshot, gap)
+        self._tells.tell(notices.gap_opened(self.name, gap_said(gap), version, now))
         for r in lost:
             log.warning(
                 "gap_recorded", pipeline=self.name, version=version, id=gap.id, cause=gap.cause, topic=r.part.topic,

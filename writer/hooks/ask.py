@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from email.message import Message
 from http.client import HTTPException
 from typing import Any
@@ -21,6 +22,7 @@ _PIECE = 64 * 2**10
 _SHOWN = 300  # characters of an answer in a message
 _MOVED = (307, 308)
 _MOVES_MAX = 3
+_AFTER_MAX_S = 3600
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,12 @@ class Answer:
     def ok(self) -> bool:
         """The server did what it was asked."""
         return 200 <= self.status < 300  # noqa: PLR2004
+
+    @property
+    def after(self) -> timedelta | None:
+        """How long the server asks to be left alone."""
+        said = self.headers.get("retry-after", "")
+        return timedelta(seconds=min(int(said), _AFTER_MAX_S)) if said.isdigit() else None
 
     def json(self) -> Any:
         """Return the body as JSON. Raises HookFailed."""

@@ -7,7 +7,6 @@ import hmac
 import json
 import time
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from typing import Any
 
 from writer.hooks.ask import ask, host
@@ -15,7 +14,6 @@ from writer.hooks.base import Done, HookFailed, Per, Sealed
 from writer.hooks.settings import Webhook
 
 _MARKED = "whsec_"  # before a secret that is base64
-_AFTER_MAX_S = 3600
 
 
 class WebhookHook:
@@ -47,7 +45,7 @@ class WebhookHook:
         timeout_s = self._settings.timeout.total_seconds()
         answer = ask(self._url, method="POST", body=body, headers={**headers, **own}, timeout_s=timeout_s)
         if not answer.ok:
-            raise HookFailed(f"{self.target} answered {answer.shown()}", after=_after(answer.headers))
+            raise HookFailed(f"{self.target} answered {answer.shown()}", after=answer.after)
         return Done(f"answered {answer.status}")
 
 
@@ -70,9 +68,3 @@ def _key(secret: str) -> bytes:
         return base64.b64decode(secret.removeprefix(_MARKED), validate=True)
     except binascii.Error as error:
         raise HookFailed(f"the secret begins with {_MARKED} and is no base64 after it; correct it") from error
-
-
-def _after(headers: Mapping[str, str]) -> timedelta | None:
-    """Return how long the server asks to be left alone."""
-    said = headers.get("retry-after", "")
-    return timedelta(seconds=min(int(said), _AFTER_MAX_S)) if said.isdigit() else None

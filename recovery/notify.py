@@ -1,0 +1,43 @@
+"""What recovery tells people at once: the two highest rungs, gaps, and pipelines that were given up.
+
+    tells = opened(config.notify)
+    tells.tell(climbed(name, Rung.LATEST, why, at=now))
+    tells.close(timedelta(seconds=5))  # before the process ends
+
+Drivers tell of holes, gaps of retention and topics that were created again themselves.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from recovery.rungs import Rung
+from writer.notices import Event, gap_opened
+from writer.notify import Tells, opened
+
+__all__ = ["Event", "Tells", "climbed", "gap_opened", "given_up", "opened"]
+
+
+def climbed(
+    pipeline: str, rung: Rung, why: str, *, at: datetime, fields: Mapping[str, Any] | None = None
+) -> Event | None:
+    """Tell that a rung was taken which people should know of; None for the rungs that lose nothing and guess nothing.
+
+    `why`: the finding that led there, as a sentence.
+    """
+    about = {"rung": rung.label, **(fields or {})}
+    match rung:
+        case Rung.WALK_BACK:
+            text = f"{rung.label}: the table's frontier cannot be told; it is rebuilt from an older checkpoint. {why}"
+            return Event("walked_back", "page", pipeline, text, at, about)
+        case Rung.LATEST:
+            text = f"{rung.label}: skipped to the end of Kafka's log; what lies between is a gap. {why}"
+            return Event("latest_taken", "page", pipeline, text, at, about)
+        case Rung.WAIT | Rung.RESTART | Rung.REPAIR | Rung.NEW_RUN:
+            return None
+
+
+def given_up(pipeline: str, why: str, *, at: datetime, fields: Mapping[str, Any] | None = None) -> Event:
+    """Tell that nothing more is tried: somebody must act."""
+    text = f"given up, nothing is written any more. {why}"
+    return Event("pipeline_given_up", "page", pipeline, text, at, fields or {})

@@ -1,0 +1,149 @@
+"""Notices: what a server gets, what is sent again, and that nobody waits for it."""
+
+import json
+import logging
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from recovery.notify import climbed, given_up
+from recovery.rungs import Rung
+from tests.servers.scripted import Asked, Reply, Scripted, scripted
+from writer.errors import ConfigError
+from writer.notices import Event, Notify, gap_opened, holes_found, topic_created_again
+from writer.notify import Nobody, Notifier, opened
+
+AT = datetime(2026, 11, 20, 5, tzinfo=UTC)
+SOON = timedelta(seconds=10)
+
+
+def notifier(url: str, **settings: Any) -> Notifier:
+    return Notifier(url, **{"timeout": timedelta(seconds=2), "patience": SOON, "pause_first_s": 0.01, **settings})
+
+
+def event(number: int = 1) -> Event:
+    return holes_found("clicks", number, 7, AT)
+
+
+def answering(*statuses: int, **headers: str) -> Any:
+    left = list(statuses)
+
+    def answer(_: Asked) -> Reply:
+        return Reply(left.pop(0) if left else 200, headers=headers)
+
+    return answer
+
+
+def sent(script: Scripted) -> list[int]:
+    return [asked.json()["fields"]["offsets"] for asked in script.asked]
+
+
+def test_a_slack_compatible_server_gets_a_text_and_the_facts_beside_it():
+    gap = {"id": "g1", "cause": "retention", "ranges": [
+        {"topic": "clicks", "incarnation": 1, "partition": 0, "start": 5, "end": 1_005},
+    ]}  # fmt: skip
+    with scripted(answering(200)) as script:
+        tells = notifier(f"{script.url}/services/T0/secret")
+        tells.tell(gap_opened("clicks", gap, 12, AT))
+        assert tells.close(SOON)
+    (asked,) = script.asked
+    told = asked.json()
+    assert asked.method == "POST"
+    assert asked.headers["idempotency-key"] == told["id"]
+    assert told["text"].startswith("[page] clicks: 1,000 offsets were skipped (retention): clicks/0 [5, 1005).")
+    assert (told["event"], told["severity"], told["at"]) == ("gap_opened", "page", "2026-11-20T05:00:00+00:00")
+    assert told["fields"]["ranges"] == gap["ranges"]
+
+
+def test_a_server_that_fails_first_gets_the_same_message_again_and_the_order_stays():
+    with scripted(answering(503, 429, 500)) as script:
+        tells = notifier(script.url)
+        for number in (1, 2, 3):
+            tells.tell(event(number))
+        assert tells.close(SOON)
+    assert sent(script) == [1, 1, 1, 1, 2, 3]
+    assert len({asked.json()["id"] for asked in script.asked[:4]}) == 1
+
+
+def test_a_message_that_is_refused_is_logged_and_does_not_hold_up_the_next(caplog: pytest.LogCaptureFixture):
+    with caplog.at_level(logging.INFO, "headrace"), scripted(answering(404)) as script:
+        tells = notifier(f"{script.url}/services/secret")
+        tells.tell(event(1))
+        tells.tell(event(2))
+        assert tells.close(SOON)
+    assert sent(script) == [1, 2]
+    assert "notice_lost event=holes_found pipeline=clicks" in caplog.text
+    assert "404" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_nobody_waits_for_a_server_that_does_not_answer():
+    held = threading.Event()
+
+    def hang(_: Asked) -> Reply:
+        held.wait(10)
+        return Reply()
+
+    with scripted(hang) as script:
+        tells = notifier(script.url)
+        began = time.monotonic()
+        for number in range(300):
+            tells.tell(event(number))
+        assert not tells.close(timedelta(seconds=0.05))
+        assert time.monotonic() - began < 1
+        held.set()
+
+
+def test_a_server_that_is_down_is_tried_until_patience_ends(caplog: pytest.LogCaptureFixture):
+    with scripted(answering()) as script:
+        url = script.url
+    with caplog.at_level(logging.INFO, "headrace"):
+        tells = notifier(url, patience=timedelta(seconds=0.05))
+        tells.tell(event())
+        assert tells.close(SOON)
+    assert "cannot reach" in caplog.text
+
+
+def test_the_end_of_the_process_does_not_wait_for_a_pause_that_is_longer():
+    with scripted(answering(503, **{"Retry-After": "30"})) as script:
+        tells = notifier(script.url)
+        tells.tell(event())
+        began = time.monotonic()
+        assert not tells.close(timedelta(seconds=0.2))
+        assert time.monotonic() - began < 2
+
+
+def test_only_the_chosen_kinds_are_told():
+    with scripted(answering()) as script:
+        tells = notifier(script.url, kinds=("topic_created_again",))
+        tells.tell(event())
+        tells.tell(topic_created_again("clicks", "clicks", "a", "b", AT))
+        assert tells.close(SOON)
+    assert [json.loads(asked.body)["event"] for asked in script.asked] == ["topic_created_again"]
+
+
+def test_the_url_comes_from_the_environment_and_is_never_shown():
+    assert isinstance(opened(Notify(), {}), Nobody)
+    section = Notify(url_env="HOOK")
+    with pytest.raises(ConfigError, match="HOOK, which is not set"):
+        opened(section, {})
+    with pytest.raises(ConfigError) as refused:
+        opened(section, {"HOOK": "secret-without-scheme"})
+    assert "secret-without" not in str(refused.value)
+    assert isinstance(opened(section, {"HOOK": "https://hooks.example/secret"}), Notifier)
+
+
+@pytest.mark.parametrize("rung", Rung)
+def test_the_rungs_that_lose_or_guess_are_told_and_no_other(rung: Rung):
+    told = climbed("clicks", rung, "No checkpoint agrees.", at=AT)
+    assert (told is not None) == (rung >= Rung.WALK_BACK)
+    if told is not None:
+        assert told.severity == "page"
+        assert told.fields["rung"] == rung.label
+
+
+def test_a_pipeline_that_was_given_up_is_a_page():
+    assert given_up("clicks", "Six restarts failed.", at=AT).severity == "page"
