@@ -210,7 +210,8 @@ def redo(table: Table, side: Callable[[str], SideTable], since: int) -> int:
         version = max(version, committed.version)
         for location in {**committed.side_files, **committed.withdrawn}:
             files, withdrawn = committed.side_files.get(location, ()), committed.withdrawn.get(location, {})
-            side(location).apply_side(committed.version, files, withdrawn)
+            why = "rewind" if committed.facts.get("kind") == "rewind" else ""
+            side(location).apply_side(committed.version, files, withdrawn, why)
     return version
 
 

@@ -315,7 +315,7 @@ def test_redo_applies_what_newer_commits_list_each_to_its_table():
         def __init__(self, location: str) -> None:
             self.location = location
 
-        def apply_side(self, version, files, withdrawn) -> None:
+        def apply_side(self, version, files, withdrawn, why="") -> None:  # noqa: ARG002
             applied.append((self.location, version, sum(file.rows for file in files), len(withdrawn)))
 
     assert redo(Main(), Side, 4) == 11

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from urllib.parse import unquote
 from uuid import uuid4
 
 import pyarrow as pa
@@ -58,10 +57,10 @@ def take(side: PipelineTable, find: Callable[[], Letters], keys: Keys, now: date
             return found
         by_path = {file.path: file for file in side.bucket_files(snapshot)}
         try:
-            with without(side.store, side.files(snapshot.version), found.places, hidden=side.hidden) as (gone, rest):
-                removed = [by_path[unquote(action["remove"]["path"])] for action in gone]
+            with without(side.store, side.files(snapshot.version), found.places, hidden=side.hidden) as left:
+                removed = [by_path[file.path] for file in left.removed]
                 facts = {"at": now.isoformat(), "request": request, "fields": keys.fields, "keys": keys.count}
-                swap = Rewrite(uuid4().hex, removed, rest, Taken(WHY, found.meant), facts)
+                swap = Rewrite(uuid4().hex, removed, left.rest, Taken(WHY, found.meant), facts)
                 found.version = side.rewrite(snapshot, swap)
         except (FilesGone, FileNotFoundError):  # a replay wrote letters anew meanwhile
             if tries == _TRIES - 1:

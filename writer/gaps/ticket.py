@@ -12,7 +12,7 @@ from typing import Any, Literal
 from writer.rooms.report import EXITS, Span, joined
 from writer.tables.base import Part, Range
 
-Outcome = Literal["open", "done", "lost"]
+Outcome = Literal["open", "done", "lost", "rewound"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Ended:
     """How a ticket ended."""
 
     version: int
-    how: Literal["done", "lost"]
+    how: Literal["done", "lost", "rewound"]
     at: datetime | None
     by: str = ""
     reason: str = ""
@@ -153,6 +153,12 @@ def told(version: int, about: Mapping[str, Any]) -> Ticket | None:
             ended = Ended(version, "lost", _time(about.get("at")), about["by"], about["reason"], about["left"])
             return Ticket(about["gap"], changes=1, ended=ended)
     return None
+
+
+def rewound(version: int, about: Mapping[str, Any]) -> dict[str, Ticket]:
+    """Return what the entry of a rewind says of tickets: those whose offsets it took back are over."""
+    at = _time(about.get("at"))
+    return {gap: Ticket(gap, changes=1, ended=Ended(version, "rewound", at)) for gap in about["gaps"]}
 
 
 def merged(one: Ticket, after: Ticket) -> Ticket:

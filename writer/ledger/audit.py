@@ -1,7 +1,7 @@
 """Proves from the lake alone that every offset is accounted for: log and ledger, and on request every file."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import pyarrow.parquet as pq
@@ -15,11 +15,15 @@ from writer.ledger.statement import Line, Problem, Statement, state
 from writer.rooms.columnar import open_file, staged_name
 from writer.rooms.plan import PROVENANCE
 from writer.rooms.report import Span
-from writer.tables.base import Part
+from writer.stores.base import Store
+from writer.tables.base import Committed, Part
 from writer.tables.entry import landed, said
 from writer.tables.formats import main_table, side_table
 from writer.tables.snapshot import PipelineSnapshot
 from writer.tables.table import PipelineTable
+from writer.tables.withdraw import count as rows_at
+
+_Files = tuple[Store, Sequence[DataFile]]
 
 
 @dataclass(frozen=True)
@@ -28,9 +32,12 @@ class Waiting:
 
     files: Sequence[DataFile]
     late: Sequence[DataFile]
-    without: Mapping[Part, Sequence[Span]]  # letters that replays made rows
+    without: Mapping[Part, Sequence[Span]]  # letters that replays made rows, or rewinds take
     withdrawn: int
     commits: int
+    rewound: int = 0  # of these letters, those that rewinds take
+    late_without: Mapping[Part, Sequence[Span]] = field(default_factory=dict)
+    late_rewound: int = 0  # late rows that rewinds take
 
 
 @dataclass(frozen=True)
@@ -80,31 +87,34 @@ def audit(config: Config, pipeline: str, *, since: int | datetime | None, deep: 
     chosen, floor = _chosen(history, since)
     statement = state(chosen, snapshot.parts(), snapshot.version, floor)
     applied = {dead_letters: letters, settings.late_place: late}
-    places = [(place, max(one.applied if one else -1, snapshot.settled)) for place, one in applied.items()]
-    waiting = _waiting(main, snapshot.version, *places)
+    letters_at, late_at = ((at, max(one.applied if one else -1, snapshot.settled)) for at, one in applied.items())
     ours = main.files(snapshot.version)
     aside = [] if letters is None else side.files(letters.version)
-    set_aside = [*([] if late is None else lates.files(late.version)), *waiting.late]
+    late_files = [] if late is None else lates.files(late.version)
+    waiting = _waiting(main, snapshot.version, letters_at, late_at, (side.store, aside), (lates.store, late_files))
+    set_aside = [*late_files, *waiting.late]
     taken = [removal for one in aside_history for removal in one.removals]
     gone_late = [removal for one in late_history for removal in one.removals]
     problems = [*statement.problems, *_unsaid(statement.removals, location), *_unsaid(taken, dead_letters)]
     problems += _unsaid(gone_late, settings.late_place)
     beside = ((dead_letters, aside_history), (settings.late_place, late_history))
     problems += [Problem(f"{text} in {place}") for place, told_ in beside for one in told_ for text in one.strange]
-    rows_taken, letters_taken = _by_operation(statement.removals), _by_operation(taken)
-    late_taken = _by_operation(gone_late)
+    rows_taken, letters_taken = _by_operation(statement.removals), _by_operation(taken, waiting.rewound)
+    late_taken = _by_operation(gone_late, waiting.late_rewound)
     rows_removed, letters_removed = sum(rows_taken.values()), sum(letters_taken.values())
     late_removed = sum(late_taken.values())
     unplaced = statement.adopted + statement.unplaced
     if floor < 0:
         expected = statement.total("dead_letters") + statement.total("quarantined") - letters_removed
-        problems += _totals("late rows", set_aside, statement.total("late") - late_removed, 0)
+        late_expected = statement.total("late") - late_removed
+        problems += _totals("late rows", set_aside, late_expected, waiting.late_rewound)
         problems += _totals("rows", ours, statement.total("rows") + unplaced - rows_removed, 0)
         problems += _totals("dead letters", [*aside, *waiting.files], expected, waiting.withdrawn)
     found: dict[Part, Found] = {}
     if deep:
         shelves = [
-            Shelf(main.store, _seen(main, ours)), Shelf(lates.store, _seen(lates, set_aside)),
+            Shelf(main.store, _seen(main, ours)),
+            Shelf(lates.store, _seen(lates, set_aside), without=waiting.late_without),
             Shelf(side.store, _seen(side, aside), letters=True, without=waiting.without),
             Shelf(side.store, waiting.files, letters=True),
         ]  # fmt: skip
@@ -146,7 +156,10 @@ def _chosen(history: Sequence[Chapter], since: int | datetime | None) -> tuple[l
     return kept, floor
 
 
-def _waiting(main: PipelineTable, version: int, letters: tuple[str, int], late: tuple[str, int]) -> Waiting:
+def _waiting(
+    main: PipelineTable, version: int, letters: tuple[str, int], late: tuple[str, int], letter_files: _Files,
+    late_files: _Files,
+) -> Waiting:  # fmt: skip
     """Find what redo has still to do for the tables at these places, after the versions that they have."""
     since = min(letters[1], late[1])
     entries = ((n, said(actions)[1]) for n, actions in main.entries(since) if n <= version)
@@ -155,20 +168,36 @@ def _waiting(main: PipelineTable, version: int, letters: tuple[str, int], late: 
         [DataFile(f.path, f.rows) for one in listed if one.version > at for f in one.side_files.get(place, ())]
         for place, at in (letters, late)
     )
-    without: dict[Part, list[Span]] = {}
-    for one in listed:
-        for part, spans in one.withdrawn.get(letters[0], {}).items() if one.version > letters[1] else ():
-            without.setdefault(part, []).extend(spans)
-    withdrawn = sum(end - start for spans in without.values() for start, end in spans)
+    rewinds = [one for one in listed if one.facts["kind"] == "rewind"]
+    replays = [one for one in listed if one.facts["kind"] != "rewind"]
+    replayed, going, late_going = _spans(replays, *letters), _spans(rewinds, *letters), _spans(rewinds, *late)
+    rewound, late_rewound = _rows_at(*letter_files, going), _rows_at(*late_files, late_going)
+    withdrawn = rewound + sum(end - start for spans in replayed.values() for start, end in spans)
+    without = {part: [*replayed.get(part, ()), *going.get(part, ())] for part in {**replayed, **going}}
     pending = sum(
         any(one.version > at and (place in one.side_files or place in one.withdrawn) for place, at in (letters, late))
         for one in listed
     )
-    return Waiting(files, rows, without, withdrawn, pending)
+    return Waiting(files, rows, without, withdrawn, pending, rewound, late_going, late_rewound)
 
 
-def _by_operation(removals: Sequence[Removal]) -> dict[str, int]:
-    found: dict[str, int] = {}
+def _spans(commits: Sequence[Committed], place: str, applied: int) -> dict[Part, list[Span]]:
+    """Return which offsets of the table at a place go, by commits that it does not have yet."""
+    found: dict[Part, list[Span]] = {}
+    for one in commits:
+        for part, spans in one.withdrawn.get(place, {}).items() if one.version > applied else ():
+            found.setdefault(part, []).extend(spans)
+    return found
+
+
+def _rows_at(store: Store, files: Sequence[DataFile], offsets: Mapping[Part, Sequence[Span]]) -> int:
+    """Count rows at these offsets. What a rewind takes was there when it landed: nobody commits before its redo."""
+    return sum(rows_at(store, file, offsets) for file in files) if offsets else 0
+
+
+def _by_operation(removals: Sequence[Removal], rewound: int = 0) -> dict[str, int]:
+    """Add up what was taken, by why; `rewound`: what rewinds are still to take."""
+    found: dict[str, int] = {"rewind": rewound} if rewound else {}
     for one in removals:
         found[one.operation] = found.get(one.operation, 0) + (one.rows or 0)
     return found

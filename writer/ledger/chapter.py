@@ -61,6 +61,16 @@ class Removal:
 
 
 @dataclass(frozen=True)
+class Back:
+    """The frontier of a part returned from `end` to `start`: what was committed between counts as taken."""
+
+    part: Part
+    version: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
 class Chapter:
     """Entries [first, last] of a table's log, both included, as an account of offsets."""
 
@@ -76,6 +86,7 @@ class Chapter:
     strange: tuple[str, ...] = ()  # what the account does not survive, each as a phrase
     adopted: int | None = None  # rows that were there when the table was taken over; None: it was not, here
     tickets: Mapping[str, Ticket] = field(default_factory=dict)  # of gaps, as far as is told of them here
+    backs: tuple[Back, ...] = ()  # where rewinds took the frontier back
 
 
 Known = Callable[[int], Mapping[str, int | None]]  # version → rows of each file that it names
@@ -134,6 +145,7 @@ def bound(chapters: Sequence[Chapter]) -> Chapter:
         strange=tuple(text for c in chapters for text in c.strange),
         adopted=next((c.adopted for c in chapters if c.adopted is not None), None),
         tickets=together(c.tickets for c in chapters),
+        backs=tuple(back for c in chapters for back in c.backs),
     )  # fmt: skip
 
 
@@ -166,8 +178,8 @@ def _of(version: int, actions: Sequence[Action], pipeline: str, known: Known) ->
         case "start" | "adopt":
             starts = int(about["kind"] == "start")
             return replace(one, starts=starts, begins=dict(_moved(actions, pipeline)))
-        case "side":  # letters: their main commit has the account
-            return one
+        case "side":  # letters: their main commit has the account, but for how many a rewind took
+            return replace(one, removals=_taken(version, about))
         case "batch":
             return replace(one, stretches=tuple(_carried(account, version) for account in about.get("ranges", ())))
         case "gap":
@@ -181,6 +193,11 @@ def _of(version: int, actions: Sequence[Action], pipeline: str, known: Known) ->
             return replace(one, adopted=int(about["rows"]))
         case "rewrite":
             return replace(one, removals=_taken(version, about))
+        case "rewind":
+            backs = (Back(part_of(r), version, r["start"], r["end"]) for r in about["ranges"])
+            return replace(
+                one, removals=_taken(version, about), backs=tuple(backs), tickets=ticket.rewound(version, about)
+            )
         case None:
             return replace(one, **_foreign(version, info, actions, known))
         case kind if any("add" in action or "remove" in action for action in actions) or [*_moved(actions, pipeline)]:
@@ -263,6 +280,8 @@ def to_json(one: Chapter, pipeline: str, table_id: str) -> dict[str, Any]:
         "strange": list(one.strange),
         "adopted": one.adopted,
         "tickets": [ticket.to_json(found) for found in one.tickets.values()],
+        "backs": [{**vars(back.part), "version": back.version, "start": back.start, "end": back.end}
+                  for back in one.backs],
     }  # fmt: skip
 
 
@@ -288,6 +307,7 @@ def from_json(raw: Mapping[str, Any], where: str) -> Chapter:
             tuple(raw["strange"]),
             raw.get("adopted"),
             {found["id"]: ticket.from_json(found) for found in raw.get("tickets", ())},
+            tuple(Back(part_of(b), b["version"], b["start"], b["end"]) for b in raw.get("backs", ())),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise LedgerUnreadable(

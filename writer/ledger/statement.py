@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from writer.gaps.ticket import Carried, Ticket, together, without
-from writer.ledger.chapter import Chapter, Removal, Stretch
+from writer.ledger.chapter import Back, Chapter, Removal, Stretch
 from writer.rooms.report import EXITS, Span, joined
 from writer.tables.base import Part
 
@@ -30,6 +30,7 @@ class Line:
     gap: int = 0
     gaps: tuple[Span, ...] = ()
     replayed: int = 0  # rows that were dead letters once
+    back: int = 0  # offsets that rewinds took back: they count among the outcomes each time that they were read
 
     @property
     def letters(self) -> int:
@@ -62,20 +63,23 @@ def state(chapters: Sequence[Chapter], frontier: Mapping[Part, int], version: in
     """
     problems = list(_missing_versions(chapters, version, since))
     problems += [Problem(text) for one in chapters for text in one.strange]
-    parts: dict[Part, list[Stretch]] = {}
+    parts: dict[Part, list[Stretch | Back]] = {}
     begins: dict[Part, int] = {}
     moves: dict[Part, dict[str, int]] = {}
     for one in chapters:
         begins |= {part: at for part, at in one.begins.items() if part not in begins}
         for stretch in one.stretches:
             parts.setdefault(stretch.part, []).append(stretch)
+        for back in one.backs:
+            parts.setdefault(back.part, []).append(back)
         for part, changed in one.moves.items():
             mine = moves.setdefault(part, {})
             mine.update({name: mine.get(name, 0) + count for name, count in changed.items()})
     lines = []
     tickets = together(one.tickets for one in chapters)
     brought = _brought(tickets, whole=since < 0)
-    problems += [p for part, known in brought.items() for p in _unsound_fills(part, known, parts.get(part, []))]
+    gaps = {part: [one for one in steps if isinstance(one, Stretch) and one.gap] for part, steps in parts.items()}
+    problems += [p for part, known in brought.items() for p in _unsound_fills(part, known, gaps.get(part, []))]
     for part in sorted({*parts, *begins, *(frontier if since < 0 else ())}):
         line, wrong = _line(part, begins.get(part), parts.get(part, []), frontier.get(part), whole=since < 0)
         line = _filled(line, brought.get(part, Carried()))
@@ -112,7 +116,7 @@ def _filled(line: Line, carried: Carried) -> Line:
     return replace(line, outcomes=outcomes, holes=line.holes + carried.holes, gap=left, gaps=gaps)
 
 
-def _unsound_fills(part: Part, carried: Carried, stretches: Sequence[Stretch]) -> list[Problem]:
+def _unsound_fills(part: Part, carried: Carried, gaps: Sequence[Stretch]) -> list[Problem]:
     """Say what does not add up of backfills: offsets twice, without an outcome, or in no gap."""
     found: list[Problem] = []
     if not carried.sound:
@@ -121,7 +125,7 @@ def _unsound_fills(part: Part, carried: Carried, stretches: Sequence[Stretch]) -
             f"backfills settle {carried.offsets} offsets, but say {told}, {carried.holes} holes, or settle some twice"
         )
         found.append(Problem(what, part, carried.spans))
-    outside = without(carried.spans, [(s.start, s.end) for s in stretches if s.gap])
+    outside = without(carried.spans, [(s.start, s.end) for s in gaps])
     if outside:
         found.append(Problem("backfills settle offsets that lie in no gap", part, tuple(outside)))
     return found
@@ -138,15 +142,25 @@ def _missing_versions(chapters: Sequence[Chapter], version: int, since: int) -> 
 
 
 def _line(
-    part: Part, begin: int | None, stretches: Sequence[Stretch], frontier: int | None, *, whole: bool
+    part: Part, begin: int | None, steps: Sequence[Stretch | Back], frontier: int | None, *, whole: bool
 ) -> tuple[Line, list[Problem]]:
-    """Chain a part's stretches from where it begins to its frontier."""
+    """Chain a part's stretches, and its ways back, from where it begins to its frontier."""
     problems: list[Problem] = []
     if begin is None and whole:
         problems.append(Problem("no start says where it begins", part))
-    start = begin if begin is not None else stretches[0].start if stretches else frontier or 0
-    at = start
-    for one in stretches:
+    steps = sorted(steps, key=lambda one: one.version if isinstance(one, Back) else one.first)
+    start = at = begin if begin is not None else _first(steps, frontier)
+    gaps: list[Span] = []
+    for one in steps:
+        if isinstance(one, Back):
+            if one.end != at:
+                problems.append(
+                    Problem(f"version {one.version} goes back from {one.end}, the commits end at {at}", part)
+                )
+            start, at = min(start, one.start), one.start
+            gaps = [(first, min(end, at)) for first, end in gaps if first < at]
+            continue
+        gaps += [(one.start, one.end)] if one.gap and one.start < one.end else []
         if one.start > at:
             problems.append(
                 Problem(f"no commit up to version {one.last} holds these offsets", part, ((at, one.start),))
@@ -162,11 +176,24 @@ def _line(
         lower, upper = sorted((at, frontier))
         what = f"the frontier is {frontier}, the commits end at {at}"
         problems.append(Problem(what, part, ((lower, upper),)))
+    stretches = [one for one in steps if isinstance(one, Stretch)]
     outcomes = {name: sum(s.outcomes.get(name, 0) for s in stretches) for name in ("read", *EXITS)}
-    gaps = tuple(joined((s.start, s.end) for s in stretches if s.gap and s.start < s.end))
+    skipped = tuple(joined(gaps))
     return Line(
-        part, start, at, outcomes, sum(s.holes for s in stretches), sum(end - first for first, end in gaps), gaps
-    ), problems
+        part, start, at, outcomes, sum(s.holes for s in stretches), sum(end - first for first, end in skipped),
+        skipped, back=sum(one.end - one.start for one in steps if isinstance(one, Back)),
+    ), problems  # fmt: skip
+
+
+def _first(steps: Sequence[Stretch | Back], frontier: int | None) -> int:
+    """Return where a part is first spoken of, where no start says so."""
+    match steps:
+        case [Back(end=end), *_]:
+            return end
+        case [Stretch(start=start), *_]:
+            return start
+        case _:
+            return frontier or 0
 
 
 def _unsound(one: Stretch) -> list[Problem]:

@@ -227,8 +227,8 @@ class Sealer:
     def _ask(self, snapshot: PipelineSnapshot) -> Ask:
         def newest(bucket: BucketKey) -> Manifest | None:
             span = interval(self._bucketer, bucket)
-            if span is not None and not is_closed(span[1], snapshot.closed_until):
-                return None  # it is open, so it was never sealed
+            if span is not None and not is_closed(span[1], snapshot.closed_ever):
+                return None  # it was always open, so it was never sealed
             return self.manifests.newest(bucket)
 
         return Ask(partial(interval, self._bucketer), newest)

@@ -70,6 +70,8 @@ def after(books: Books, version: int, actions: Sequence[Action], columns: Sequen
             return replace(books, holes=(*books.holes, *holes(about)))
         case "lost":
             return replace(books, holes=_ended(books.holes, about))
+        case "rewind":
+            return _rewound(books, about, at, ask)
         case None:  # another client: which rows came or went it does not say
             touched = {_key(change, columns) for change in _changes(actions) if change.get("dataChange", True)}
             return _with(books, [replace(_known(books, b, at, ask), changed=at, told=False) for b in touched])
@@ -120,11 +122,11 @@ def holes_of(tickets: Mapping[str, Ticket], known: Iterable[Hole]) -> list[Hole]
     """Return the holes of tickets, and those `known` of gaps whose tickets nobody has any more."""
     found = [hole for hole in known if hole.gap not in tickets]
     for one in tickets.values():
-        if one.opened is None:
+        if one.opened is None or (state := one.state) == "rewound":
             continue
         late = instant(2**53) if one.opened.at is None else one.opened.at
         spans = {(h.start, h.end) for h in one.opened.hints} or {(None, late)}
-        found += [Hole(one.id, start, end, one.state) for start, end in sorted(spans, key=str)]
+        found += [Hole(one.id, start, end, state) for start, end in sorted(spans, key=str)]
     return found
 
 
@@ -167,6 +169,27 @@ def _rewritten(
         deduped = taken["rows"] if taken["why"] == "dedupe" else 0
         found.append(replace(one, changed=at, taken=one.taken + taken["rows"], deduped=one.deduped + deduped))
     return _with(books, found)
+
+
+def _rewound(books: Books, about: Mapping[str, Any], at: datetime, ask: Ask) -> Books:
+    """Follow a rewind: what it names is open or closed as it was then, and no manifest says what it holds.
+
+    A bucket that had no manifest and has no row any more is none.
+    """
+    until = None if about["closed_until"] is None else datetime.fromisoformat(about["closed_until"])
+    gone, found = set(about["gaps"]), dict(books.buckets)
+    for key, taken, left in about["reopened"]:
+        one = _known(books, tuple(key), at, ask)
+        found[one.bucket] = replace(one, changed=at, taken=one.taken + taken)
+        if not one.sealed and not left:
+            del found[one.bucket]
+    opened = {
+        b: one if one.end is None or is_closed(one.end, until) else replace(one, reason=None)
+        for b, one in found.items()
+    }
+    closed = None if until is None or books.closed is None else (until, books.closed[1])
+    holes = tuple(hole for hole in books.holes if hole.gap not in gone)
+    return replace(books, buckets=opened, holes=holes, closed=closed)
 
 
 def _known(books: Books, bucket: BucketKey, at: datetime, ask: Ask) -> Unsealed:

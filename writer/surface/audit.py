@@ -23,7 +23,7 @@ _WORDS = {
     "rows": "rows", "late": "late rows", "tombstones": "tombstones", "dead_letters": "dead letters",
     "quarantined": "quarantined",
 }  # fmt: skip
-_STATES = ("open", "done", "lost")  # of a gap's ticket
+_STATES = ("open", "done", "lost", "rewound")  # of a gap's ticket
 _SPANS_SHOWN = 5  # of a problem, for a person
 
 
@@ -59,6 +59,7 @@ def told(one: Audit, *, deep: bool) -> dict[str, Any]:
         "replayed": sum(line.replayed for line in statement.lines),
         "offsets_without_records": sum(line.holes for line in statement.lines),
         "offsets_in_gaps": sum(line.gap for line in statement.lines),
+        "offsets_rewound": sum(line.back for line in statement.lines),
         "rows_adopted": statement.adopted,
         "rows_by_event_time": statement.unplaced,
         "gaps": {state: sum(one.state == state for one in statement.tickets.values()) for state in _STATES},
@@ -80,6 +81,7 @@ def _part(line: Line, one: Audit, *, deep: bool) -> dict[str, Any]:
     about = {
         **vars(line.part), "start": line.start, "end": line.end, **line.outcomes, "replayed": line.replayed,
         "offsets_without_records": line.holes, "offsets_in_gaps": line.gap,
+        "offsets_rewound": line.back,
     }  # fmt: skip
     if deep:
         there = one.found[line.part]
@@ -161,6 +163,7 @@ def _columns(one: Audit, *, deep: bool) -> Mapping[str, list[int]]:
         "holes": [line.holes for line in lines],
         "gaps": [line.gap for line in lines],
         "replayed": [line.replayed for line in lines],
+        "rewound": [line.back for line in lines],
     }
     if deep:
         there = [one.found[line.part] for line in lines]

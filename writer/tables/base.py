@@ -31,7 +31,7 @@ class Resealed(HeadraceError):
 
 
 class Overtaken(HeadraceError):
-    """Another replay was committed since the letters were read, or another change of a gap since it was looked at."""
+    """Since letters were read, or a gap looked at, somebody else replayed, changed that gap, or rewound the table."""
 
 
 class FilesGone(HeadraceError):
@@ -171,7 +171,7 @@ class BucketFile:
 
 @dataclass(frozen=True)
 class Taken:
-    """Rows that go on purpose, and why: dedupe, retention, delete."""
+    """Rows that go on purpose, and why: dedupe, retention, delete, rewind."""
 
     why: str
     rows: int
@@ -198,6 +198,48 @@ class Rewrite:
 
 
 @dataclass(frozen=True)
+class Reopened:
+    """A bucket that a rewind took rows out of, or that was sealed since the version to which it goes back."""
+
+    bucket: BucketKey
+    taken: int
+    left: int  # rows that stay
+
+
+@dataclass(frozen=True)
+class Rewind:
+    """One atomic step back: the frontier returns to where an earlier version had it, and all rows from there on go.
+
+    It is the only entry that lowers a frontier, or `closed_until`.
+    """
+
+    id: str  # unique; the same when the entry is tried again
+    to: int  # version of the table
+    ranges: Sequence[Range]  # [where the frontier returns to, where it was)
+    removed: Sequence[BucketFile]
+    files: Sequence[StagedFile]  # what is left of the removed files
+    withdrawn: Mapping[str, Mapping[Part, Sequence[Span]]]  # location of a side table → offsets whose rows go
+    reopened: Sequence[Reopened] = ()
+    seen: Mapping[Part, int | None] = field(default_factory=dict)  # as the earlier version had it
+    closed_until: datetime | None = None  # the same
+    gaps: Mapping[str, int] = field(default_factory=dict)  # open tickets that were recorded since: id → offsets
+    closed: int = 0  # runs up to this one read beyond: they are not continued
+    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: at
+
+    @property
+    def rows(self) -> int:
+        """How many rows of the table itself go."""
+        return sum(one.taken for one in self.reopened)
+
+    def __post_init__(self) -> None:
+        if not self.ranges or any(r.start == r.end for r in self.ranges):
+            raise ValueError("a rewind takes at least one offset back of each part that it names")
+        before, after = sum(file.rows or 0 for file in self.removed), sum(file.rows for file in self.files)
+        if before - self.rows != after:
+            raise ValueError(f"a rewind of {before} rows leaves {after} and takes {self.rows}: that does not add up")
+
+
+@dataclass(frozen=True)
 class Closing:
     """One atomic step of `closed_until`. It adds no file."""
 
@@ -221,7 +263,7 @@ class Entry:
 
     version: int
     at: datetime
-    kind: Literal["start", "batch", "gap", "adopt", "close", "seal", "fill", "lost"]
+    kind: Literal["start", "batch", "gap", "adopt", "close", "seal", "fill", "lost", "rewind"]
     facts: Mapping[str, Any]
 
 
@@ -253,6 +295,10 @@ class Snapshot(Protocol):
         """Number of replays of dead letters that the table has had."""
 
     @property
+    def rewinds(self) -> int:
+        """Number of rewinds that the table has had."""
+
+    @property
     def closed_until(self) -> datetime | None:
         """Buckets that end at or before this instant take no more rows on time; None: none was ever closed."""
 
@@ -276,11 +322,15 @@ class SideTable(Protocol):
     """A table that rides along: a main commit lists its files, redo applies them."""
 
     def apply_side(
-        self, version: int, files: Sequence[StagedFile], withdrawn: Mapping[Part, Sequence[Span]] | None = None
+        self,
+        version: int,
+        files: Sequence[StagedFile],
+        withdrawn: Mapping[Part, Sequence[Span]] | None = None,
+        why: str = "",
     ) -> None:
         """Add the files that main commit `version` listed for this table, once; a second time does nothing.
 
-        In the same commit, the rows of `withdrawn` offsets go.
+        In the same commit, the rows of `withdrawn` offsets go; `why`: they are a term of the account, under this name.
         """
 
 
@@ -342,6 +392,12 @@ class Table(Protocol):
 
         It needs no epoch and raises none: whoever writes the table goes on. `snapshot`: where the files were listed.
         Raises FilesGone when one of those that it removes is not there any more, ForeignChange, CommitFailed.
+        """
+
+    def rewind(self, snapshot: Snapshot, rewind: Rewind) -> int:
+        """Go back on exactly this snapshot; raise the epoch. Returns the version that holds the rewind.
+
+        Whoever held an older epoch is fenced from then on. Raises CommitFailed when something was committed since.
         """
 
     def bucket_files(self, snapshot: Snapshot, bucket: BucketKey | None = None) -> Sequence[BucketFile]:

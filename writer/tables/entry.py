@@ -12,7 +12,7 @@ import pyarrow as pa
 from deltalake import Schema
 
 from writer.rooms.columnar import BucketKey, StagedFile
-from writer.rooms.report import file_from_json, file_to_json
+from writer.rooms.report import Span, file_from_json, file_to_json
 from writer.tables.base import (
     Batch,
     BucketFile,
@@ -23,7 +23,9 @@ from writer.tables.base import (
     Gap,
     Loss,
     Part,
+    Range,
     Replay,
+    Rewind,
     Rewrite,
     Sealing,
 )
@@ -87,14 +89,35 @@ def batch_said(batch: Batch) -> dict[str, Any]:
 
 def gap_said(gap: Gap) -> dict[str, Any]:
     """Return what the entry of a gap says of itself: its ticket."""
-    ranges = [
+    return {"kind": "gap", "id": gap.id, "cause": gap.cause, **gap.facts, "ranges": _ranges(gap.ranges)}
+
+
+def rewind_said(rewind: Rewind) -> dict[str, Any]:
+    """Return what the entry of a rewind says of itself: what goes back, and which rows it takes."""
+    until = rewind.closed_until
+    return {
+        "kind": "rewind", "id": rewind.id, "to": rewind.to, "taken": {"why": "rewind", "rows": rewind.rows},
+        "reopened": [[list(one.bucket), one.taken, one.left] for one in rewind.reopened],
+        "closed_until": None if until is None else until.isoformat(), "gaps": list(rewind.gaps), **rewind.facts,
+        "withdrawn": _withdrawn(rewind.withdrawn), "ranges": _ranges(rewind.ranges),
+    }  # fmt: skip
+
+
+def _ranges(ranges: Sequence[Range]) -> list[dict[str, Any]]:
+    return [
         {
             "topic": r.part.topic, "incarnation": r.part.incarnation, "partition": r.part.partition,
             "start": r.start, "end": r.end,
         }
-        for r in gap.ranges
+        for r in ranges
     ]  # fmt: skip
-    return {"kind": "gap", "id": gap.id, "cause": gap.cause, **gap.facts, "ranges": ranges}
+
+
+def _withdrawn(withdrawn: Mapping[str, Mapping[Part, Sequence[Span]]]) -> dict[str, list[list[Any]]]:
+    return {
+        place: [[part.topic, part.incarnation, part.partition, spans] for part, spans in parts.items()]
+        for place, parts in withdrawn.items()
+    }
 
 
 def fill_said(fill: Fill) -> dict[str, Any]:
@@ -110,11 +133,7 @@ def loss_said(loss: Loss) -> dict[str, Any]:
 
 def replay_said(replay: Replay) -> dict[str, Any]:
     """Return what the entry of a replay says of itself: which letters failed again, and which go."""
-    withdrawn = {
-        place: [[part.topic, part.incarnation, part.partition, spans] for part, spans in parts.items()]
-        for place, parts in replay.withdrawn.items()
-    }
-    side = _side(replay.side_files)
+    side, withdrawn = _side(replay.side_files), _withdrawn(replay.withdrawn)
     return {"kind": "replay", "id": replay.id, "side_files": side, "withdrawn": withdrawn, **replay.facts}
 
 
@@ -162,7 +181,7 @@ def touched(columns: Sequence[str], actions: Sequence[Action]) -> set[BucketKey]
 
 def landed(version: int, about: Mapping[str, Any]) -> Committed | None:
     """Return the batch, or what else is appended by an id, that an entry is which says this of itself; None: none."""
-    if about.get("kind") not in ("batch", "gap", "replay", "rewrite", "close", "seal", "fill", "lost"):
+    if about.get("kind") not in ("batch", "gap", "replay", "rewrite", "close", "seal", "fill", "lost", "rewind"):
         return None
     side = {place: [file_from_json(f) for f in files] for place, files in about.get("side_files", {}).items()}
     withdrawn = {

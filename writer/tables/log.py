@@ -98,6 +98,18 @@ class Log:
         self._state = state
         return state
 
+    def at(self, version: int) -> State:
+        """Return the state at an earlier version. Raises LogUnreadable when the log does not reach back to it."""
+        bases = [(at, names) for at, names in sorted(self._checkpoints().items(), reverse=True) if at <= version]
+        for at, names in [*bases, (-1, [])]:
+            with suppress(OSError):  # torn: the one before it leads to the same state
+                state = State(at).then(at, [said for name in names for said in self._checkpointed(name)])
+                while state.version < version and (actions := self.entry(state.version + 1)) is not None:
+                    state = state.then(state.version + 1, actions)
+                if state.version == version and state.metadata and state.protocol:
+                    return state
+        raise LogUnreadable(f"{self._store.location} does not reach back to version {version} any more")
+
     def checkpointed(self) -> int:
         """Version of the newest checkpoint, as its last writer noted; -1 when nothing, or nonsense, is noted."""
         noted = self._store.read(_NOTE)

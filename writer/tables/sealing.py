@@ -8,15 +8,20 @@ from writer.units import microseconds
 
 
 class _FarEnough(Exception):
-    """Somebody closed that far already."""
+    """Somebody closed that far already, or took the table back meanwhile."""
 
 
 def close(end: Appender, pipeline: str, snapshot: PipelineSnapshot, closing: Closing) -> int | None:
-    """Append the entry that moves `closed_until` forward. Returns where it stands; None: it is that far already."""
+    """Append the entry that moves `closed_until` forward. Returns where it stands.
+
+    None: it is that far already, or the table was rewound since the snapshot.
+    """
 
     def check(newest: PipelineSnapshot) -> None:
         if newest.closed_until is not None and newest.closed_until >= closing.until:
             raise _FarEnough
+        if newest.rewinds != snapshot.rewinds:
+            raise _FarEnough  # what led to this instant may be gone: whoever wants it looks again
 
     values = {closed_name(pipeline): microseconds(closing.until)}
     try:

@@ -11,6 +11,7 @@ from writer.tables.vintage import format_of
 from writer.units import instant
 
 GAP_SUMS = ("gaps", "gap_offsets", "gaps_ended", "gap_offsets_ended")
+NEVER = -(2**62)  # what stands for no instant where a `txn` had one and goes back
 INCARNATIONS = "headrace.incarnations"  # a property of the table
 
 
@@ -87,12 +88,23 @@ class PipelineSnapshot:
     @property
     def closed_until(self) -> datetime | None:
         """Buckets that end at or before this instant take no more rows on time."""
-        at = self.state.transactions.get(closed_name(self._pipeline))
-        return None if at is None else instant(at)
+        return _instant(self.state.transactions.get(closed_name(self._pipeline), NEVER))
+
+    @property
+    def closed_ever(self) -> datetime | None:
+        """The furthest that `closed_until` ever was: buckets that end by then may have manifests."""
+        before = _instant(self.state.transactions.get(f"{closed_name(self._pipeline)}/ever", NEVER))
+        return max((at for at in (before, self.closed_until) if at is not None), default=None)
+
+    @property
+    def rewinds(self) -> int:
+        """Number of rewinds that the table has had."""
+        return self.state.transactions.get(f"{self._pipeline}/rewinds", 0)
 
     def seen(self, part: Part) -> int | None:
         """Return how far rows of this part have come, in microseconds since 1970."""
-        return self.state.transactions.get(seen_name(self._pipeline, part))
+        at = self.state.transactions.get(seen_name(self._pipeline, part), NEVER)
+        return None if at == NEVER else at
 
     def columns(self) -> pa.Schema:
         """Columns with their Arrow types."""
@@ -101,6 +113,10 @@ class PipelineSnapshot:
     def incarnations(self) -> dict[str, list[str]]:
         """Topic → ids of its incarnations, in order."""
         return dict(json.loads(self.state.configuration.get(INCARNATIONS, "{}")))
+
+
+def _instant(at: int) -> datetime | None:
+    return None if at == NEVER else instant(at)
 
 
 def app_id(pipeline: str, part: Part) -> str:

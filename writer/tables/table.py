@@ -21,8 +21,7 @@ from writer.ledger.book import Book
 from writer.ledger.chapter import LedgerUnreadable
 from writer.ledger.deep import DataFile
 from writer.rooms.columnar import BucketKey, StagedFile, staged_name
-from writer.rooms.report import Span
-from writer.tables import gaps, takeover
+from writer.tables import gaps, rewinding, takeover
 from writer.tables.append import PATIENCE, Appender, LostRace, Swap, one_line
 from writer.tables.base import (
     Adoption,
@@ -41,6 +40,7 @@ from writer.tables.base import (
     Part,
     Range,
     Replay,
+    Rewind,
     Rewrite,
     Sealing,
     Snapshot,
@@ -60,7 +60,7 @@ from writer.tables.sealing import close, seal
 from writer.tables.snapshot import INCARNATIONS, PipelineSnapshot, app_id, seen_name
 from writer.tables.takeover import OWNER
 from writer.tables.vintage import FORMAT, check_format
-from writer.tables.withdraw import without
+from writer.tables.withdraw import Left, Offsets, without
 
 CHECKPOINT_INTERVAL = 50  # versions
 
@@ -247,8 +247,23 @@ class PipelineTable:
                     f"another replay of pipeline {self._pipeline!r} was committed meanwhile; its letters are read again"
                 )
 
+            if newest.rewinds != snapshot.rewinds:
+                raise Overtaken(f"pipeline {self._pipeline!r} was rewound meanwhile; its letters are read again")
+
         values = {f"{self._pipeline}/replay": replay.generation + 1}
         return self._end.append(snapshot, replay.files, values, replay_said(replay), check)
+
+    def rewind(self, snapshot: Snapshot, rewind: Rewind) -> int:
+        """Go back on exactly this snapshot; raise the epoch."""
+        assert isinstance(snapshot, PipelineSnapshot)
+        return rewinding.rewind(self._end, self._pipeline, snapshot, rewind)
+
+    def at(self, version: int) -> PipelineSnapshot:
+        """Read an earlier version, its files left aside. Raises CommitFailed when the log does not reach back to it."""
+        try:
+            return PipelineSnapshot(self._log.at(version), self._pipeline)
+        except OSError as error:
+            raise CommitFailed(f"cannot read version {version} of the table: {one_line(error)}") from error
 
     def rewrite(self, snapshot: Snapshot, rewrite: Rewrite) -> int:
         """Swap files, for as long as all that are removed are there."""
@@ -381,7 +396,7 @@ class PipelineTable:
         found = []
         for version, actions in self._end.entries(-1 if count is None else newest - count):
             info, about = said(actions)
-            if about.get("kind") in ("start", "batch", "gap", "adopt", "close", "seal", "fill", "lost"):
+            if about.get("kind") in ("start", "batch", "gap", "adopt", "close", "seal", "fill", "lost", "rewind"):
                 at = datetime.fromtimestamp(info["timestamp"] / 1000, UTC)
                 found.append(Entry(version, at, about["kind"], about))
         return found[::-1]
@@ -453,37 +468,40 @@ class PipelineTable:
             raise CommitFailed(f"cannot tidy the table at {self._location}: {one_line(error)}") from error
 
     def apply_side(
-        self, version: int, files: Sequence[StagedFile], withdrawn: Mapping[Part, Sequence[Span]] | None = None
+        self, version: int, files: Sequence[StagedFile], withdrawn: Offsets | None = None, why: str = ""
     ) -> None:
         """Add the files that main commit `version` listed for this table, once; a second time does nothing.
 
-        In the same commit, the rows of `withdrawn` offsets go.
+        In the same commit, the rows of `withdrawn` offsets go; `why`: they are a term of the account, under this name.
         """
 
         def apply(snapshot: PipelineSnapshot) -> None:
             table, at = snapshot.state.place
             if snapshot.applied < version:
-                about = {"kind": "side", "main_version": version}
-                with self._without(snapshot, withdrawn or {}) as (gone, rest):
-                    self._end.write(
-                        snapshot, [*files, *rest], {f"{self._pipeline}/main": version}, about, None, Swap(gone)
-                    )
+                about: dict[str, Any] = {"kind": "side", "main_version": version}
+                with self.without(snapshot, withdrawn or {}) as left:
+                    if why and left.rows:
+                        about["taken"] = {"why": why, "rows": left.rows}
+                    moved = {f"{self._pipeline}/main": version}
+                    self._end.write(snapshot, [*files, *left.rest], moved, about, None, Swap(left.gone))
                 at += 1
             self._format.publish((table, at))
 
         self._end.retried(apply)
 
     @contextmanager
-    def _without(
-        self, snapshot: PipelineSnapshot, withdrawn: Mapping[Part, Sequence[Span]]
-    ) -> Iterator[tuple[list[Action], list[StagedFile]]]:
+    def without(self, snapshot: PipelineSnapshot, offsets: Offsets, prefix: str = "replay") -> Iterator[Left]:
         """Stage what is left of the files that hold rows at these offsets. Raises LostRace, OSError."""
-        if not withdrawn:
-            yield [], []
+        if not offsets:
+            yield Left()
             return
         self._format.publish(snapshot.state.place)  # what is left of a file is read in its place
         try:
-            with without(self.store, self.files(snapshot.version), withdrawn, hidden=self.hidden) as found:
+            files, known = self.files(snapshot.version), {one.path: one for one in self.bucket_files(snapshot)}
+            columns = snapshot.state.metadata["partitionColumns"]
+            with without(
+                self.store, files, offsets, columns=columns, known=known, hidden=self.hidden, prefix=prefix
+            ) as found:
                 yield found
         except FileNotFoundError as error:
             if self.snapshot().version == snapshot.version:

@@ -13,7 +13,7 @@ from writer.errors import ConfigError
 KINDS: Mapping[int, tuple[str, ...]] = {
     1: ("start", "batch", "gap", "adopt", "replay", "side", "columns"),
     2: ("close", "seal", "rewrite", "take"),
-    3: ("fill", "lost"),
+    3: ("fill", "lost", "rewind"),
 }
 FORMAT = max(KINDS)
 

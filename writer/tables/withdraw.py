@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import numpy as np
@@ -10,7 +11,7 @@ import pyarrow.parquet as pq
 
 from writer.ledger.deep import DataFile
 from writer.ledger.letters import among
-from writer.rooms.columnar import Destination, StagedFile, let_go, open_file, parquet_writer
+from writer.rooms.columnar import Destination, StagedFile, distinct_columns, let_go, open_file, parquet_writer
 from writer.rooms.report import Span
 from writer.rooms.statistics import delta_statistics
 from writer.stores.base import OutcomeUnknown, Store
@@ -18,30 +19,51 @@ from writer.tables.base import BucketFile, Part
 from writer.tables.entry import removed
 from writer.tables.log import Action
 
-_ROWS_AT_ONCE = 10_000
+_ROWS_AT_ONCE = 65_536
 _PREFIX = "replay"
+_PLACE = ["_topic", "_incarnation", "_partition", "_offset"]
+_NONE: Mapping[str, BucketFile] = {}
+Offsets = Mapping[Part, Sequence[Span]]
+
+
+@dataclass
+class Left:
+    """What is left of files once rows went: what is to be removed, what stands for it, how many rows went."""
+
+    removed: list[BucketFile] = field(default_factory=list)
+    rest: list[StagedFile] = field(default_factory=list)
+    rows: int = 0
+    columns: Sequence[str] = ()  # of the table's buckets
+
+    @property
+    def gone(self) -> list[Action]:
+        """The actions that remove the files."""
+        now = datetime.now(UTC)
+        return [removed(file, self.columns, now) for file in self.removed]
 
 
 @contextmanager
 def without(
-    store: Store, files: Sequence[DataFile], offsets: Mapping[Part, Sequence[Span]], *, hidden: bool = False
-) -> Iterator[tuple[list[Action], list[StagedFile]]]:
-    """Stage what is left of the files that hold rows at these offsets. Gives their remove actions, and what is staged.
+    store: Store, files: Sequence[DataFile], offsets: Offsets, *, columns: Sequence[str] = (),
+    known: Mapping[str, BucketFile] = _NONE, hidden: bool = False, prefix: str = _PREFIX,
+) -> Iterator[Left]:  # fmt: skip
+    """Stage what is left of the files that hold rows at these offsets.
 
-    The table has no bucket columns. If the block is left by an exception, what was staged is removed.
-    `hidden`: stage where readers do not look.
+    `columns`: of the table's buckets, and `known`: its files by path, which tell their bucket; neither for a table
+    without buckets. If the block is left by an exception, what was staged is removed. `hidden`: stage where readers do
+    not look.
     """
-    gone: list[Action] = []
-    rest: list[StagedFile] = []
-    to = Destination(store, (), _PREFIX, 0, hidden=hidden)
-    now = datetime.now(UTC)
+    found = Left(columns=columns)
+    to = Destination(store, tuple(columns), prefix, 0, hidden=hidden)
     try:
         for file in files:
-            touched, left = _left(to, file.path, offsets, now) if _reached(file, offsets) else (False, None)
-            if touched:
-                gone.append(removed(BucketFile(file.path, (), file.rows, file.bytes), (), now))
-                rest += [left] if left else []
-        yield gone, rest
+            if going := count(store, file, offsets):
+                one = known.get(file.path) or BucketFile(file.path, (), file.rows, file.bytes)
+                found.removed.append(one)
+                found.rows += going
+                if (left := _left(to, one, offsets, going)) is not None:
+                    found.rest.append(left)
+        yield found
     except OutcomeUnknown:
         raise  # an entry may name them by now, or may yet
     except BaseException:
@@ -49,39 +71,51 @@ def without(
         raise
 
 
-def _reached(file: DataFile, offsets: Mapping[Part, Sequence[Span]]) -> bool:
+def count(store: Store, file: DataFile, offsets: Offsets) -> int:
+    """Count the rows of a file at these offsets. Raises OSError."""
+    if not _reached(file, offsets):
+        return 0
+    with open_file(store, file.path) as source:
+        opened = pq.ParquetFile(source)
+        if not {*_PLACE} <= {*opened.schema_arrow.names}:
+            return 0  # of a table that was taken over: its rows say no offset
+        return sum(int(_going(batch, offsets).sum()) for batch in opened.iter_batches(_ROWS_AT_ONCE, columns=_PLACE))
+
+
+def _reached(file: DataFile, offsets: Offsets) -> bool:
     low, high = file.offset_min, file.offset_max
     if low is None or high is None:
         return bool(offsets)
     return any(start <= high and end > low for spans in offsets.values() for start, end in spans)
 
 
-def _left(
-    to: Destination, path: str, offsets: Mapping[Part, Sequence[Span]], now: datetime
-) -> tuple[bool, StagedFile | None]:
-    """Write the rows of a file that stay, if some go. Returns whether some do, and the new file, if rows stay."""
-    with open_file(to.store, path) as source:
+def _left(to: Destination, known: BucketFile, offsets: Offsets, going: int) -> StagedFile | None:
+    """Write the rows of a file that stay. None when none does."""
+    now = datetime.now(UTC)
+    with open_file(to.store, known.path) as source:
         file = pq.ParquetFile(source)
-        going = sum(int(_going(batch, offsets).sum()) for batch in _batches(file, ["_offset"]))
-        if going in (0, file.metadata.num_rows):
-            return going > 0, None
-        target, sink = to.open(())
-        writer = parquet_writer(sink, file.schema_arrow)
+        if going == file.metadata.num_rows:
+            return None
+        path, sink = to.open(known.bucket)
+        writer, gone = None, 0
         try:
-            for batch in _batches(file, None):
-                writer.write_batch(batch.filter(pa.array(~_going(batch, offsets))))
+            for batch in file.iter_batches(_ROWS_AT_ONCE):
+                out = _going(batch, offsets)
+                gone += int(out.sum())
+                left = pa.Table.from_batches([batch.filter(pa.array(~out))])
+                writer = writer or parquet_writer(sink, left.schema, plain=distinct_columns(left))
+                writer.write_table(left)
+            assert writer is not None, "a file with rows has a batch"
             writer.close()
             metadata, size = writer.writer.metadata, sink.tell()
         finally:
-            let_go(writer, sink)
-    return True, StagedFile(target, (), metadata.num_rows, size, delta_statistics(metadata), now, now, {})
+            let_go(writer or sink, sink)
+    assert gone == going, f"{known.path}: {gone} rows went, {going} were counted"
+    first, last = known.event_time_min or now, known.event_time_max or now
+    return StagedFile(path, known.bucket, metadata.num_rows, size, delta_statistics(metadata), first, last, {})
 
 
-def _batches(file: pq.ParquetFile, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
-    place = ["_topic", "_incarnation", "_partition"]
-    yield from file.iter_batches(_ROWS_AT_ONCE, columns=None if columns is None else [*place, *columns])
-
-
-def _going(batch: pa.RecordBatch, offsets: Mapping[Part, Sequence[Span]]) -> np.ndarray:
+def _going(batch: pa.RecordBatch, offsets: Offsets) -> np.ndarray:
     """Tell of each row whether it goes."""
-    return np.asarray(np.logical_or.reduce([among(batch, part, spans) for part, spans in offsets.items()]))
+    found = [among(batch, part, spans) for part, spans in offsets.items()]
+    return np.asarray(np.logical_or.reduce(found)) if found else np.zeros(batch.num_rows, bool)
