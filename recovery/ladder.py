@@ -344,7 +344,7 @@ def _paused(state: State) -> State:
 
 
 def _pause(policy: Policy, streak: int, jitter: float) -> timedelta:
-    whole = min(policy.pause_first * 2 ** min(streak, 32), policy.pause_max)
+    whole = min(policy.pause_first * (1 << min(streak, 32)), policy.pause_max)
     return whole * (0.5 + 0.5 * min(max(jitter, 0.0), 1.0))
 
 

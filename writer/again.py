@@ -6,6 +6,8 @@ Pure. What a start then finds, a gap or a new incarnation, `writer/frontier.py` 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from writer.errors import HeadraceError
+
 RESTARTS_MAX = 6  # within the window: a minute of pauses, enough for a topic to be deleted and created again
 WINDOW_S = 600.0
 _PAUSE_FIRST_S, _PAUSE_MAX_S = 1.0, 30.0
@@ -50,6 +52,13 @@ def decide(earlier_s: Sequence[float], now_s: float) -> Again | GiveUp:
 def tells_of_loss(text: str) -> bool:
     """Tell whether an error, its causes included, says that Kafka lacks offsets that were counted on."""
     return any(sign in text for sign in _SIGNS)
+
+
+def sentence(error: BaseException | None) -> str:
+    """Return a sentence of ours whole, of any other error its kind and first line."""
+    if isinstance(error, HeadraceError):
+        return str(error)
+    return f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}"
 
 
 def causes(error: BaseException | None) -> str:

@@ -2,6 +2,7 @@
 
 import sys
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import entry_points
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -60,12 +61,21 @@ def run(
     Exit codes: 0 done, 1 crash (restart), 2 configuration (do not restart), 3 checkpoint unusable (run again with
     --new-run), 4 fenced by another run, 5 stopped by a limit.
     """
-    from writer import job, log
+    from writer import job, log, supervised
     from writer.file import load
 
     log.set_up()
-    settings = load(config)
-    raise typer.Exit(job.run(settings, once=once, new_run=new_run, only=settings.chosen(pipeline)))
+    link = supervised.folder()
+    if link is not None:
+        link.begin()
+    try:
+        settings = load(config)
+        code = job.run(settings, once=once, new_run=new_run, only=settings.chosen(pipeline))
+    except Exception as error:
+        if link is not None:
+            link.tell(None, error)
+        raise
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -257,12 +267,11 @@ join_buckets(app)
 join_hooks(app)
 
 
+@cache
 def compose() -> typer.Typer:
-    """Return the command with the verbs of all installed packages. An entry point is named as its verb."""
-    joined = {command.name for command in app.registered_commands}
+    """Return the command with the verbs of all installed packages, each joined once. An entry point is a package's."""
     for entry in entry_points(group="headrace.commands"):
-        if entry.name not in joined:
-            entry.load()(app)
+        entry.load()(app)
     return app
 
 

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 import bucketers
 from writer.clocks import ClockRule, told
-from writer.connections import S3, Http, Kafka, Recovery, Registry, Spark
+from writer.connections import S3, Http, Kafka, Recovery, Registry, Spark, Supervisor
 from writer.errors import ConfigError
 from writer.hooks.settings import HookSettings, check_names
 from writer.notices import Notify
@@ -366,6 +366,7 @@ class Config(Strict):
     spark: Spark = Spark.model_validate({})
     http: Http = Http.model_validate({})
     recovery: Recovery = Recovery.model_validate({})
+    supervisor: Supervisor = Supervisor.model_validate({})
     notify: Notify = Notify.model_validate({})
     pipelines: dict[str, Pipeline] = Field(min_length=1, description="pipelines by name; all run in one application")
 

@@ -65,6 +65,35 @@ class Recovery(Strict):
     copies_max_age: Duration = Field(timedelta(days=1), description="older copies go; the newest stays")
 
 
+class Supervisor(Strict):
+    """How `headrace recover run` looks after a driver."""
+
+    host: str = Field("127.0.0.1", min_length=1, description="address where the supervisor answers /metrics, /status")
+    port: int = Field(9644, ge=0, le=65535, description="port for that; 0 takes any that is free")
+    lease_expiry: Duration = Field(
+        timedelta(seconds=20), description="a supervisor that was silent for so long may be replaced by another"
+    )
+    start_within: Duration = Field(
+        timedelta(minutes=10), description="a driver that has not started its pipelines for so long hangs"
+    )
+    heartbeat_within: Duration = Field(
+        timedelta(minutes=2), description="a driver whose main thread gave no sign for so long hangs"
+    )
+    stalled_after: Duration = Field(
+        timedelta(minutes=30),
+        description="a driver that commits nothing for so long while records wait hangs; three times commit.max_delay "
+        "where that is more",
+    )
+    healthy_after: Duration = Field(
+        timedelta(minutes=30), description="after so long without a failure the budgets of the ladder are new"
+    )
+    latest: bool = Field(
+        False,
+        description="where nothing else is left, skip to the end of Kafka's log without asking; what is skipped is a "
+        "recorded gap",
+    )
+
+
 class S3(Strict):
     """How S3 is reached. Credentials stand nowhere here: they come by the standard chain of AWS."""
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from writer import artifacts, log, notify
+from writer import artifacts, log, notify, supervised
 from writer.care import retention
 from writer.care.pausing import Paused
 from writer.care.retention import Regularly, Retention
@@ -25,7 +25,7 @@ from writer.pipeline import PipelineRun, Start
 from writer.progress import Progress
 from writer.registry import source
 from writer.rewrites.compacting import beside_seals, here, in_spark
-from writer.running import Running, watch
+from writer.running import Asked, Running, watch
 from writer.seals.sealer import Sealer
 from writer.seals.sealing import Closer, Listener, Rounds, Seals, Step, seal_due
 from writer.stores.base import S3Settings
@@ -41,26 +41,45 @@ _JAVA_OPTIONS = "spark.driver.extraJavaOptions"  # those of the file are added, 
 
 def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = None) -> int:
     """Run the pipelines until they are done, fail, or a signal asks to stop. Returns the exit code."""
-    stop = threading.Event()
+    stop, asked = threading.Event(), Asked()
     names = only or list(config.pipelines)
     board = {name: Progress(name) for name in names}
     tells = notify.opened(config.notify)
+    link = supervised.folder()
+    orders = supervised.Orders() if link is None else link.orders()
+    post = http.starts(board, orders.token, lambda name, new_run: asked.ask(name, new_run=new_run))
     # HTTP before Spark: a port that is taken is said at once.
-    with _signals(stop.set), http.serving(config.http, board) as url, ExitStack() as after:
+    with _signals(stop.set), http.serving(config.http, board, post) as url, ExitStack() as after:
         after.callback(tells.close, _LAST_WORDS)
+        if link is not None:
+            link.say(pid=os.getpid(), url=url)
         spark = session(config, len(names))
-        begin = partial(_begin, spark, config, url, tells, once)
-        running = [Running(board[name], begin, waits=not once) for name in names]
+        begin = partial(_begin, spark, config, url, tells, orders, once)
+        tell = {} if link is None else {"tell": link.tell}
+        running = {name: Running(board[name], begin, waits=not once, **tell) for name in names}
         try:
-            for r in running:
+            for name, r in running.items():
                 after.callback(r.shown.close)
-                r.begin(new_run=new_run)
+                if not orders.of(name).start:
+                    r.progress.stopped()
+                    continue
+                r.begin(new_run=new_run or orders.of(name).new_run)
                 if r.error is not None:
                     r.fail()
-            watch([r for r in running if r.error is None], stop)
+            watch(running, stop, asked, partial(_beat, link, stop))
         finally:
             spark.stop()
-    return exit_code([r.error for r in running])
+    return exit_code([r.error for r in running.values()])
+
+
+def _beat(link: supervised.Folder | None, stop: threading.Event) -> None:
+    """Let the supervisor see that this driver lives; without one, there is nobody to drain it later: stop."""
+    if link is None:
+        return
+    link.beat()
+    if not stop.is_set() and link.forsaken():
+        log.warning("supervisor_gone", reason="its lock is free")
+        stop.set()
 
 
 def session(config: Config, pipelines: int = 1) -> Any:
@@ -126,8 +145,9 @@ def exit_code(errors: list[BaseException | None]) -> int:
 
 
 def _begin(
-    spark: Any, config: Config, url: str | None, tells: notify.Tells, once: bool, r: Running, new_run: bool
-) -> None:
+    spark: Any, config: Config, url: str | None, tells: notify.Tells, orders: supervised.Orders, once: bool,
+    r: Running, new_run: bool,
+) -> None:  # fmt: skip
     """Start the pipeline and its query, and let others see it: its lag, and where this driver answers."""
     name = r.progress.pipeline
     cluster = Cluster(config.kafka.bootstrap_servers, config.kafka.request_timeout)
@@ -141,7 +161,7 @@ def _begin(
         if not once:
             _listen(config, name, cluster, r.progress)
         raise
-    start = pipeline.start(new_run=new_run, once=once)
+    start = pipeline.start(new_run=new_run, once=once, lease=orders.of(name).lease)
     watch_lag = Watch(
         cluster, pipeline.topic_ids, r.progress,
         interval=config.kafka.lag_interval, mirror=pipeline.config.mirror_offsets,

@@ -82,12 +82,17 @@ class PipelineRun:
         )
         self.gate = Gate(self._table.store, self.progress)
         self.epoch = 0  # before the start commit
+        self._lease: int | None = None
         self._fresh = True  # no batch of this query was planned yet
         self._former: dict[str, Any] | None = None  # what the commit before this one cost; it could not say so itself
         self.error: BaseException | None = None
 
-    def start(self, *, new_run: bool, once: bool = False) -> Start:
-        """Take the pipeline over and choose the checkpoint. Raises CheckpointUnusable, ConfigError."""
+    def start(self, *, new_run: bool, once: bool = False, lease: int | None = None) -> Start:
+        """Take the pipeline over and choose the checkpoint. `lease`: epoch of the lease that a supervisor holds.
+
+        Raises CheckpointUnusable, ConfigError, Fenced.
+        """
+        self._lease = lease
         topics = self.cluster.topics(self.config.topics)
         self._schemas.begin()
         self._check_event_time()
@@ -114,7 +119,7 @@ class PipelineRun:
         self._found.look_for_wire(waiting, self._schemas)
         decision = self._decide(now.offsets, reason, snapshot.closed)
         closed = decision.run - 1 if isinstance(decision, NewRun) else 0
-        self.epoch = self._table.begin(now.fresh, now.incarnations, closed)
+        self.epoch = self._table.begin(now.fresh, now.incarnations, closed, lease)
         if snapshot.epoch and snapshot.format < FORMAT:
             log.event("table_upgraded", pipeline=self.name, format=FORMAT, before=snapshot.format)
         self._settled = commit.redo(self._table, self._side, since=snapshot.settled)
@@ -227,7 +232,8 @@ class PipelineRun:
         faults.point("before_stage")
         starts = {source: span.start for source, span in waiting.items()}
         frozen = Frozen(now, self.epoch, starts, self._standing.numbers, snapshot.closed_until)
-        about = {"run": self._run_id, "batch": batch_id, "started": now.isoformat(), **why}
+        held = {} if self._lease is None else {"lease": self._lease}
+        about = {"run": self._run_id, "batch": batch_id, "started": now.isoformat(), **held, **why}
         version, planned = self._carry(frame, snapshot, frozen, committing, about)
         self.progress.entered("redo")
         faults.point("before_redo")

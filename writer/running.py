@@ -2,16 +2,17 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
 from writer import again, log
+from writer.again import sentence
 from writer.care.pausing import LOOK_S, Paused
 from writer.errors import Draining, Fenced, HeadraceError, LogMoved, TopicMissing
 from writer.kafka import BrokerUnreachable
 from writer.pipeline import PipelineRun
-from writer.progress import Progress
+from writer.progress import Progress, View
 
 _LOOK_S = 0.2  # between two looks at the queries
 
@@ -19,12 +20,20 @@ _LOOK_S = 0.2  # between two looks at the queries
 class Running:
     """One pipeline of a driver, over all its starts in this process."""
 
-    def __init__(self, progress: Progress, begin: Callable[["Running", bool], None], *, waits: bool = True) -> None:
+    def __init__(
+        self,
+        progress: Progress,
+        begin: Callable[["Running", bool], None],
+        *,
+        waits: bool = True,
+        tell: Callable[[View, BaseException | None], None] = lambda _view, _error: None,
+    ) -> None:
         """`begin` makes the next start (its flag: leave Spark's checkpoint aside) and sets `pipeline` and `query`.
 
         `waits`: the start of a pipeline that is paused is made when the pause is over; else it fails.
+        `tell`: who is told how it ended.
         """
-        self.progress, self._begin, self._waits = progress, begin, waits
+        self.progress, self._begin, self._waits, self._tell = progress, begin, waits, tell
         self._new_run = False  # for a start that was held
         self.pipeline: PipelineRun | None = None
         self.query: Any = None
@@ -48,6 +57,11 @@ class Running:
                 self.error = error
         except Exception as error:  # noqa: BLE001 - one pipeline fails alone; its error decides the exit code
             self.error = error
+
+    @property
+    def waited_for(self) -> bool:
+        """Whether it was started, and did not fail at that."""
+        return self.error is None and (self.query is not None or self._due_s is not None)
 
     def look(self, *, stopping: bool) -> bool:
         """Attend to it. True once it has ended for good."""
@@ -75,9 +89,10 @@ class Running:
         """Say what it ended with."""
         self._judge()
         self.shown.close()
-        self.progress.failed(words(self.error))
+        self._tell(self.progress.view(), self.error)
+        self.progress.failed(sentence(self.error))
         code = self.error.exit_code if isinstance(self.error, HeadraceError) else 1
-        log.warning("pipeline_failed", pipeline=self.progress.pipeline, exit_code=code, error=words(self.error))
+        log.warning("pipeline_failed", pipeline=self.progress.pipeline, exit_code=code, error=sentence(self.error))
         if not isinstance(self.error, HeadraceError):
             log.detail(self.error)
 
@@ -85,6 +100,7 @@ class Running:
         if self.error is None or isinstance(self.error, Draining):
             self.error = None
             self.shown.close()
+            self._tell(self.progress.view(), None)
             self.progress.stopped()
             log.event("pipeline_stopped", pipeline=self.progress.pipeline)
             return True
@@ -99,20 +115,20 @@ class Running:
         if self.pipeline is not None and not isinstance(self.error, Fenced) and not self.pipeline.owns_table():
             name = self.progress.pipeline
             self.error = Fenced(
-                f"pipeline {name!r} was started again: another writer runs. Stop one of them. ({words(self.error)})"
+                f"pipeline {name!r} was started again: another writer runs. Stop one of them. ({sentence(self.error)})"
             )
 
     def _log_changed(self) -> str:
         """Say why another start may go on where this one failed; empty when it would fail in the same way."""
         if isinstance(self.error, LogMoved | TopicMissing):
-            return words(self.error)
+            return sentence(self.error)
         if isinstance(self.error, BrokerUnreachable) and self._restarts_s:
-            return words(self.error)
+            return sentence(self.error)
         if isinstance(self.error, HeadraceError) or self.pipeline is None:
             return ""
         if why := self.pipeline.log_moved():
             return why
-        return words(self.error) if again.tells_of_loss(again.causes(self.error)) else ""
+        return sentence(self.error) if again.tells_of_loss(again.causes(self.error)) else ""
 
     def _planned(self, why: str) -> bool:
         """Plan the next start; False when there were too many."""
@@ -130,17 +146,45 @@ class Running:
         return True
 
 
-def watch(running: Iterable[Running], stop: threading.Event) -> None:
-    """Wait until all have ended, noting each end as it comes; drain when asked to stop."""
-    waiting = list(running)
+class Asked:
+    """Which pipelines somebody asked to start anew, and whether with a new run. Asked on any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._wanted: dict[str, bool] = {}
+
+    def ask(self, pipeline: str, *, new_run: bool) -> None:
+        """Ask for a start."""
+        with self._lock:
+            self._wanted[pipeline] = new_run
+
+    def take(self) -> dict[str, bool]:
+        """Return what was asked for since the last look."""
+        with self._lock:
+            found, self._wanted = self._wanted, {}
+            return found
+
+
+def watch(
+    running: Mapping[str, Running],
+    stop: threading.Event,
+    asked: Asked | None = None,
+    beat: Callable[[], None] = lambda: None,
+) -> None:
+    """Wait until all have ended, noting each end as it comes; drain when asked to stop.
+
+    `asked`: pipelines that have ended, and are to be started once more beside the others. `beat` is called each time.
+    """
+    waiting = {name: r for name, r in running.items() if r.waited_for}
     while waiting:
         if stop.wait(_LOOK_S):
             time.sleep(_LOOK_S)  # once it is set, waiting for it does not wait
-        waiting = [r for r in waiting if not r.look(stopping=stop.is_set())]
-
-
-def words(error: BaseException | None) -> str:
-    """Return a sentence of ours whole, of any other error its kind and first line."""
-    if isinstance(error, HeadraceError):
-        return str(error)
-    return f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}"
+        beat()
+        for name, new_run in (asked.take() if asked else {}).items():
+            if name not in waiting and not stop.is_set():
+                r = running[name]
+                r.begin(new_run=new_run)
+                waiting |= {name: r} if r.error is None else {}
+                if r.error is not None:
+                    r.fail()
+        waiting = {name: r for name, r in waiting.items() if not r.look(stopping=stop.is_set())}

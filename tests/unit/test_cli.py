@@ -13,9 +13,10 @@ def test_the_version_is_that_of_the_distribution():
     assert (told.exit_code, told.stdout) == (0, f"headrace {version('headrace')}\n")
 
 
-def test_verbs_of_other_packages_join_once_under_the_name_of_their_entry_point():
+def test_verbs_of_other_packages_join_once():
     assert compose() is compose()
     names = [command.name or command.callback.__name__ for command in compose().registered_commands]
+    names += [group.name or group.typer_instance.info.name for group in compose().registered_groups]
     assert len(names) == len(set(names))
-    joined = {entry.name for entry in entry_points(group="headrace.commands")}
-    assert joined <= get_command(compose()).commands.keys()
+    assert {"bench", "recovery"} <= {entry.name for entry in entry_points(group="headrace.commands")}
+    assert {"bench", "recover"} <= get_command(compose()).commands.keys()

@@ -160,5 +160,5 @@ def test_a_query_of_a_log_that_moved_is_told_to_end(starts: Callable[..., Runnin
 
 def test_all_are_waited_for(starts: Callable[..., Running]) -> None:
     both = [starts(None), starts(None)]
-    watch(both, threading.Event())
+    watch({"clicks": both[0], "views": both[1]}, threading.Event())
     assert {r.progress.view().state for r in both} == {"stopped"}

@@ -1,17 +1,20 @@
-"""What a running driver tells over HTTP, and where the command finds it. Read only.
+"""What a running driver tells over HTTP, and where the command finds it.
 
-`/metrics` for Prometheus, `/healthz` and `/readyz` for a supervisor, `/status` for `headrace status`.
+`/metrics` for Prometheus, `/healthz` and `/readyz` for a supervisor, `/status` for `headrace status`. Nothing changes
+by asking but for one thing: a supervisor, who has the token, may start a pipeline that has ended.
 """
 
 import errno
+import hmac
 import ipaddress
 import json
 import os
+import re
 import socket
 import socketserver
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -37,6 +40,9 @@ _POLL_S = 0.1  # the end waits for it once
 _DRIVER = "driver.json"
 _TEXT, _JSON = "text/plain; charset=utf-8", "application/json"
 Answer = tuple[HTTPStatus, str, bytes]
+Get = Callable[[str, str], Answer]  # path, what the client accepts
+Post = Callable[[str, str], Answer | None]  # path, the Authorization header; None: nothing is posted there
+_START = re.compile(r"/pipelines/([a-z0-9_-]+)/start(\?new_run=(true|false))?")
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,32 @@ def answer(path: str, accept: str, board: Mapping[str, Progress], now: datetime)
     return HTTPStatus.NOT_FOUND, _TEXT, b"not here; see /\n"
 
 
+def nothing_posted(_path: str, _authorization: str) -> Answer | None:
+    """Refuse every POST."""
+    return None
+
+
+def starts(board: Mapping[str, Progress], token: str, ask: Callable[[str, bool], None]) -> Post:
+    """Answer `POST /pipelines/<name>/start` of who has the token: ask for a start of a pipeline that has ended."""
+
+    def answered(path: str, authorization: str) -> Answer | None:
+        found = _START.fullmatch(path)
+        if found is None:
+            return None
+        if not token or not hmac.compare_digest(authorization.encode(), f"Bearer {token}".encode()):
+            return HTTPStatus.FORBIDDEN, _TEXT, b"this needs the token of the supervisor\n"
+        progress = board.get(found[1])
+        if progress is None:
+            return HTTPStatus.NOT_FOUND, _TEXT, f"there is no pipeline {found[1]} here\n".encode()
+        state = progress.view().state
+        if state not in ("failed", "stopped"):
+            return HTTPStatus.CONFLICT, _TEXT, f"pipeline {found[1]} has not ended: {state}\n".encode()
+        ask(found[1], found[3] == "true")
+        return HTTPStatus.ACCEPTED, _TEXT, b"asked\n"
+
+    return answered
+
+
 def _verdict(reasons: list[str], notes: list[str] | None = None) -> Answer:
     if reasons:
         return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, ("\n".join(reasons) + "\n").encode()
@@ -95,18 +127,27 @@ class _Handler(BaseHTTPRequestHandler):
     server: "_Server"
 
     def do_GET(self) -> None:
-        """Answer from the board."""
-        status, content_type, body = answer(
-            self.path, self.headers.get("Accept", ""), self.server.board, datetime.now(UTC)
-        )
+        """Answer who asks."""
+        self._send(self.server.get(self.path, self.headers.get("Accept", "")))
+
+    do_HEAD = do_GET  # noqa: N815 - the name that http.server looks for
+
+    def do_POST(self) -> None:
+        """Answer who wants something done."""
+        found = self.server.post(self.path, self.headers.get("Authorization", ""))
+        if found is None:
+            self.send_error(HTTPStatus.NOT_IMPLEMENTED, f"Unsupported method ({self.command!r})")
+        else:
+            self._send(found)
+
+    def _send(self, answered: Answer) -> None:
+        status, content_type, body = answered
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
-
-    do_HEAD = do_GET  # noqa: N815 - the name that http.server looks for
 
     def version_string(self) -> str:
         """Name the server, and not what it is made of."""
@@ -119,8 +160,8 @@ class _Handler(BaseHTTPRequestHandler):
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], board: Mapping[str, Progress]) -> None:
-        self.board = board
+    def __init__(self, address: tuple[str, int], get: Get, post: Post) -> None:
+        self.get, self.post = get, post
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Handler)
 
@@ -137,12 +178,19 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def serving(settings: Http, board: Mapping[str, Progress]) -> Iterator[str | None]:
+def serving(settings: Http, board: Mapping[str, Progress], post: Post = nothing_posted) -> Iterator[str | None]:
     """Serve while inside; gives the URL, None when it is switched off. Raises HeadraceError when the port is taken."""
     if not settings.enabled:
         yield None
         return
-    server = _bound(settings, board)
+    with answering(settings, lambda path, accept: answer(path, accept, board, datetime.now(UTC)), post) as url:
+        yield url
+
+
+@contextmanager
+def answering(settings: Http, get: Get, post: Post = nothing_posted, section: str = "http") -> Iterator[str]:
+    """Answer while inside; gives the URL. Raises HeadraceError, naming the section, when the port is taken."""
+    server = _bound(settings, get, post, section)
     thread = threading.Thread(target=server.serve_forever, args=[_POLL_S], name="http", daemon=True)
     thread.start()
     url = _url(settings.host, server.server_port)
@@ -154,18 +202,18 @@ def serving(settings: Http, board: Mapping[str, Progress]) -> Iterator[str | Non
         server.server_close()
 
 
-def _bound(settings: Http, board: Mapping[str, Progress]) -> _Server:
+def _bound(settings: Http, get: Get, post: Post, section: str) -> _Server:
     try:
-        return _Server((settings.host, settings.port), board)
+        return _Server((settings.host, settings.port), get, post)
     except OSError as error:
         where = f"{settings.host}:{settings.port}"
         if error.errno == errno.EADDRINUSE:
             raise HeadraceError(
-                f"port {settings.port} of {settings.host} is taken, perhaps by another driver. Set http.port to a free "
-                "one (0 takes any), or http.enabled to false."
+                f"port {settings.port} of {settings.host} is taken, perhaps by another driver. Set {section}.port to a "
+                f"free one (0 takes any){', or http.enabled to false' if section == 'http' else ''}."
             ) from error
         raise ConfigError(
-            f"cannot listen on {where}: {error.strerror or error}. Correct http.host or http.port."
+            f"cannot listen on {where}: {error.strerror or error}. Correct {section}.host or {section}.port."
         ) from error
 
 

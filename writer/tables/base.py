@@ -340,12 +340,19 @@ class Table(Protocol):
     def snapshot(self) -> Snapshot:
         """Read the newest version."""
 
-    def begin(self, starts: Mapping[Part, int], incarnations: Mapping[str, Sequence[str]], closed: int = 0) -> int:
+    def begin(
+        self,
+        starts: Mapping[Part, int],
+        incarnations: Mapping[str, Sequence[str]],
+        closed: int = 0,
+        lease: int | None = None,
+    ) -> int:
         """Take the pipeline over: raise the epoch, and set the frontier of new parts, in one commit. Returns the epoch.
 
         A part that has a frontier by then keeps it. Runs up to `closed` are not continued by any later start.
 
-        Whoever held an older epoch is fenced from then on.
+        Whoever held an older epoch is fenced from then on. `lease`: epoch of the lease under which this start was
+        ordered. Raises Fenced when a start under a newer lease came before: this one is a straggler.
         """
 
     def check_owner(self, snapshot: Snapshot, epoch: int) -> None:

@@ -32,6 +32,11 @@ class PipelineSnapshot:
         return self.state.transactions.get(f"{self._pipeline}/epoch", 0)
 
     @property
+    def lease(self) -> int:
+        """Epoch of the newest lease under which a supervisor had this pipeline started; 0: none."""
+        return self.state.transactions.get(f"{self._pipeline}/lease", 0)
+
+    @property
     def format(self) -> int:
         """Format of the table's log."""
         return format_of(self.state.transactions, self._pipeline)

@@ -155,14 +155,26 @@ class PipelineTable:
         """Entries after version `since` that the log still has, whoever wrote them, oldest first."""
         return self._end.entries(since)
 
-    def begin(self, starts: Mapping[Part, int], incarnations: Mapping[str, Sequence[str]], closed: int = 0) -> int:
+    def begin(
+        self,
+        starts: Mapping[Part, int],
+        incarnations: Mapping[str, Sequence[str]],
+        closed: int = 0,
+        lease: int | None = None,
+    ) -> int:
         """Take the pipeline over with the next epoch."""
 
         def start(snapshot: PipelineSnapshot) -> int:
+            if lease is not None and lease < snapshot.lease:
+                raise Fenced(
+                    f"pipeline {self._pipeline!r} was started under lease {snapshot.lease} of its supervisors, this "
+                    f"start was ordered under lease {lease}: another supervisor has taken over. Leave it to that one."
+                )
             new = {part: offset for part, offset in starts.items() if snapshot.frontier(part) is None}
             older = {"upgraded": {"from": snapshot.format, "to": FORMAT}} if snapshot.epoch else {}
-            about = {"kind": "start", **(older if snapshot.format < FORMAT else {})}
-            self._take_over(snapshot, new, incarnations, closed, about)
+            held = {} if lease is None else {"lease": lease}
+            about = {"kind": "start", **held, **(older if snapshot.format < FORMAT else {})}
+            self._take_over(snapshot, new, incarnations, closed, about, lease)
             return snapshot.epoch + 1
 
         return self._end.retried(start)
@@ -196,11 +208,13 @@ class PipelineTable:
         incarnations: Mapping[str, Sequence[str]],
         closed: int,
         about: Mapping[str, Any],
+        lease: int | None = None,
     ) -> None:
         wanted = {topic: list(ids) for topic, ids in incarnations.items()}
         values = {app_id(self._pipeline, part): offset for part, offset in starts.items()}
         values |= {f"{self._pipeline}/format": FORMAT} if snapshot.format < FORMAT else {}
         values |= {f"{self._pipeline}/closed": max(closed, snapshot.closed)} if closed else {}
+        values |= {} if lease is None else {f"{self._pipeline}/lease": lease}
         properties = {} if snapshot.incarnations() == wanted else {INCARNATIONS: json.dumps(wanted)}
         self._end.write(snapshot, [], {**values, f"{self._pipeline}/epoch": snapshot.epoch + 1}, about, properties)
         self._table_id = snapshot.state.metadata["id"]

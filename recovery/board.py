@@ -1,0 +1,167 @@
+"""What a supervisor tells over HTTP: `/metrics` and `/status`. A driver's own are gone when it is; these stay."""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any, Literal
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+from recovery.holding import Held
+from recovery.memory import document
+from recovery.patient import Patient
+from writer.surface.http import Answer, Get
+from writer.surface.words import iso
+
+_TEXT, _JSON = "text/plain; charset=utf-8", "application/json"
+Value = tuple[tuple[str, ...], float]  # values of the labels after the pipeline, and the number
+
+
+@dataclass(frozen=True)
+class Ward:
+    """All that a supervisor looks after."""
+
+    patients: Mapping[str, Patient]
+    held: Held
+    driving: Callable[[], bool]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One entry of the catalogue. `read` gives its values for one pipeline."""
+
+    name: str
+    kind: Literal["gauge", "counter"]
+    help: str
+    read: Callable[[Ward, Patient], Iterable[Value]]
+    labels: tuple[str, ...] = ("pipeline",)
+
+
+CATALOGUE: tuple[Metric, ...] = (
+    Metric(
+        "headrace_supervised_up",
+        "gauge",
+        "1 while the supervisor's driver runs the pipeline, as far as it is known.",
+        lambda ward, p: [((), float(p.up and ward.driving()))],
+    ),
+    Metric(
+        "headrace_recovery_level",
+        "gauge",
+        "Rung that was taken last, 0 to 5; 0 again after supervisor.healthy_after without a failure.",
+        lambda _, p: [((), p.level)],
+    ),
+    Metric(
+        "headrace_recovery_total",
+        "counter",
+        "What recovery did, by class (the row of the catalogue), level (L0 to L5, none) and result: worked, failed, "
+        "refused (it could not be carried out), halted.",
+        lambda _, p: [(labels, count) for labels, count in dict(p.results).items()],
+        ("pipeline", "class", "level", "result"),
+    ),
+    Metric(
+        "headrace_recovery_halted",
+        "gauge",
+        "1 while nothing more is tried: somebody must act. /status says why.",
+        lambda _, p: [((), float(bool(p.halted)))],
+    ),
+    Metric(
+        "headrace_recovery_starts_total",
+        "counter",
+        "Starts of the pipeline that this supervisor ordered, the first included.",
+        lambda _, p: [((), p.starts)],
+    ),
+    Metric(
+        "headrace_recovery_unwell_seconds",
+        "gauge",
+        "Seconds since the pipeline failed and has not committed again; 0 while it is well.",
+        lambda _, p: [((), 0.0 if p.failed_s is None else max(0.0, time.monotonic() - p.failed_s))],
+    ),
+    Metric(
+        "headrace_recovery_seconds",
+        "gauge",
+        "Seconds from the last failure to the first commit after it, by the level that did it.",
+        lambda _, p: [((level,), seconds) for level, seconds in dict(p.memory.recovered_s).items()],
+        ("pipeline", "level"),
+    ),
+    Metric(
+        "headrace_lease_epoch",
+        "gauge",
+        "Epoch of the pipeline's lease that this supervisor holds; 0 while it waits for it. It rises with each holder.",
+        lambda ward, p: [((), ward.held.epochs.get(p.name, 0))],
+    ),
+    Metric(
+        "headrace_lease_lost_total",
+        "counter",
+        "Leases that another supervisor took from this one.",
+        lambda ward, p: [((), float(ward.held.lost == p.name))],
+    ),
+)
+
+
+class Scrape(Collector):
+    """Reads the pipelines at the moment of the scrape."""
+
+    def __init__(self, ward: Ward) -> None:
+        self._ward = ward
+
+    def collect(self) -> Iterator[Family]:
+        """Give every family of the catalogue, those without a value too."""
+        for metric in CATALOGUE:
+            kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+            family = kind(metric.name, metric.help, labels=metric.labels)
+            for patient in self._ward.patients.values():
+                for values, number in metric.read(self._ward, patient):
+                    family.add_metric([patient.name, *values], number)
+            yield family
+
+
+def answers(ward: Ward) -> Get:
+    """Answer a GET."""
+
+    def get(path: str, accept: str) -> Answer:
+        match path.split("?", 1)[0]:
+            case "/metrics":
+                registry = CollectorRegistry(auto_describe=False)
+                registry.register(Scrape(ward))
+                encode, content_type = choose_encoder(accept)
+                return HTTPStatus.OK, content_type, encode(registry)
+            case "/status":
+                return HTTPStatus.OK, _JSON, (json.dumps(status(ward)) + "\n").encode()
+            case "/healthz":
+                halted = [f"pipeline {p.name} is given up: {p.halted}\n" for p in ward.patients.values() if p.halted]
+                code = HTTPStatus.SERVICE_UNAVAILABLE if halted else HTTPStatus.OK
+                return code, _TEXT, "".join(halted or ["ok\n"]).encode()
+            case "/":
+                return HTTPStatus.OK, _TEXT, b"headrace recover\n\n/metrics\n/healthz\n/status\n"
+        return HTTPStatus.NOT_FOUND, _TEXT, b"not here; see /\n"
+
+    return get
+
+
+def status(ward: Ward) -> dict[str, Any]:
+    """Describe everything as JSON values."""
+    now_s = time.monotonic()
+    return {
+        "at": iso(datetime.now(UTC)),
+        "driver": ward.driving(),
+        "pipelines": {
+            p.name: {
+                "up": p.up,
+                "halted": p.halted or None,
+                "level": p.level,
+                "starts": p.starts,
+                "lease_epoch": ward.held.epochs.get(p.name),
+                "next_start_in_seconds": None if p.due_s is None else round(max(0.0, p.due_s - now_s), 3),
+                "unwell_seconds": 0.0 if p.failed_s is None else round(now_s - p.failed_s, 3),
+                **document(p.memory),
+            }
+            for p in ward.patients.values()
+        },
+    }

@@ -1,0 +1,138 @@
+"""The driver as a child process: started, looked at, asked, stopped, and nothing of it left behind."""
+
+import ctypes
+import fcntl
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import ProxyHandler, Request, build_opener
+
+from recovery.judging import Look, Seen, seen
+from writer.supervised import DUMP_ON, VARIABLE, Folder, Order, Orders, Words
+
+_ANSWER_WITHIN_S = 3.0
+_DUMP_WITHIN_S = 2.0
+_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
+
+
+class Driver:
+    """One process of the writer, and what it says."""
+
+    def __init__(self, folder: Folder, command: Sequence[str], orders: Mapping[str, Order]) -> None:
+        """Start it, in a process group of its own."""
+        self._folder, self._token = folder, secrets.token_hex(16)
+        folder.prepare(Orders(orders, self._token))
+        self._began_s = time.monotonic()
+        self._beat: tuple[float, float] | None = None  # the newest sign of life, and when it was first seen
+        self._process = subprocess.Popen(  # noqa: S603 - what the person who runs the supervisor wrote
+            command, start_new_session=True, stdin=subprocess.DEVNULL, env={**os.environ, VARIABLE: str(folder.path)}
+        )
+        self.pid = self._process.pid
+
+    def ended(self) -> int | None:
+        """Return its exit code, negative for a signal; None while it lives. Whatever it left running is killed then."""
+        code = self._process.poll()
+        if code is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)  # its JVM has no life of its own
+        return code
+
+    def heard(self) -> dict[str, Words]:
+        """Take its last words, by pipeline."""
+        return self._folder.heard()
+
+    def look(self) -> Look:
+        """Ask how it is."""
+        now_s, beaten = time.monotonic(), self._folder.beaten_at()
+        if beaten is not None and (self._beat is None or self._beat[0] != beaten):
+            self._beat = beaten, now_s
+        return Look(now_s - self._began_s, None if self._beat is None else now_s - self._beat[1], self._status())
+
+    def start(self, pipeline: str, *, new_run: bool) -> bool:
+        """Ask it to start a pipeline that has ended. False when it does not take the order, or does not answer."""
+        _, url = self._folder.driver()
+        if url is None:
+            return False
+        path = f"{url}/pipelines/{pipeline}/start?new_run={str(new_run).lower()}"
+        request = Request(path, method="POST", headers={"Authorization": f"Bearer {self._token}"})  # noqa: S310
+        with suppress(HTTPError, URLError, OSError), _opener().open(request, timeout=_ANSWER_WITHIN_S) as answer:
+            return bool(answer.status == 202)  # noqa: PLR2004 - accepted
+        return False
+
+    def drain(self) -> None:
+        """Ask it to finish its batch and end."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it now, with all that it started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def dump(self) -> str:
+        """Let it write the stacks of its threads. Empty when it cannot."""
+        pid, _ = self._folder.driver()
+        if pid is None:
+            return ""
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, DUMP_ON)
+        deadline = time.monotonic() + _DUMP_WITHIN_S
+        while not (found := self._folder.threads()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return found
+
+    def _status(self) -> dict[str, Seen]:
+        _, url = self._folder.driver()
+        if url is None:
+            return {}
+        try:
+            with _opener().open(f"{url}/status", timeout=_ANSWER_WITHIN_S) as answer:
+                told: dict[str, Any] = json.loads(answer.read())["pipelines"]
+                return {name: seen(one) for name, one in told.items()}
+        except (URLError, OSError, ValueError, LookupError, TypeError):
+            return {}
+
+
+@contextmanager
+def place() -> Iterator[Folder]:
+    """Make the folder where supervisor and driver talk, and hold its lock: a driver whose supervisor is gone ends."""
+    with (
+        tempfile.TemporaryDirectory(prefix="headrace-supervisor-") as path,
+        (Path(path) / "supervisor.lock").open("w") as lock,
+    ):
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield Folder(Path(path))
+
+
+def adopt_orphans() -> None:
+    """Become the parent of what the driver's children leave behind, as process 1 of a container is anyway."""
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+
+
+def reap(driver: int | None) -> None:
+    """Wait for children that have ended, but for the driver, whose end has its own place."""
+    while True:
+        try:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        if found is None or found.si_pid == driver:
+            return
+        with suppress(ChildProcessError):
+            os.waitpid(found.si_pid, os.WNOHANG)
+
+
+def _opener() -> Any:
+    return build_opener(ProxyHandler({}))  # it is on this machine

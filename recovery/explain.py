@@ -1,0 +1,129 @@
+"""`headrace recover explain`: what a supervisor knows of a pipeline, and what it would do now. Changes nothing."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from recovery import asking
+from recovery.ladder import Down, Event, Failed, Frontier, Policy, decide, used
+from recovery.lease import Seen, StoreLeases
+from recovery.memory import Memory, document, read
+from recovery.patient import said, verdict
+from recovery.run import hands
+from recovery.rungs import Rung
+from recovery.supervise import impatient, policy, store
+from writer.config import Config
+from writer.surface.lines import emit_whole
+from writer.surface.words import iso
+from writer.units import show_duration
+
+
+def explain(config: Config, names: Sequence[str], *, as_json: bool, console: Console) -> int:
+    """Show the pipelines. Returns 1 when one is given up, or what is kept of it cannot be read."""
+    told = {name: look(impatient(config), name, datetime.now(UTC)) for name in names}
+    if as_json:
+        emit_whole(told)
+    else:
+        for name, one in told.items():
+            _show(console, name, one)
+    return int(any(one["error"] or one["memory"]["state"]["halted"] for one in told.values()))
+
+
+def look(config: Config, name: str, now: datetime) -> dict[str, Any]:
+    """Describe one pipeline as JSON values."""
+    place, error = store(config, name), None
+    memory, lease = Memory(), None
+    try:
+        memory, lease = read(place), StoreLeases(place).look()
+    except OSError as failed:
+        error = str(failed)
+    rules = policy(config, hands(config))
+    frontier, silent = _frontier(config, name)
+    return {
+        "at": iso(now),
+        "error": error,
+        "lease": None if lease is None else _lease(lease),
+        "frontier": frontier.value if frontier else None,
+        "silent": silent,
+        "memory": document(memory),
+        "budgets": budgets(rules, memory, now),
+        "next": next_step(rules, memory, frontier, silent, now),
+    }
+
+
+def budgets(rules: Policy, memory: Memory, now: datetime) -> dict[str, dict[str, Any]]:
+    """Return by rung how much of its budget is used; null where the rung has no hands here."""
+    return {
+        rung.label: {
+            "rung": rung.name,
+            "able": rung in rules.hands and (rung != Rung.LATEST or rules.latest_allowed),
+            "used": used(memory.state, rung, budget, now),
+            "times_max": budget.times_max,
+            "within_seconds": budget.within.total_seconds(),
+        }
+        for rung, budget in rules.budgets.items()
+    }
+
+
+def next_step(rules: Policy, memory: Memory, frontier: Frontier | None, silent: str | None, now: datetime) -> str:
+    """Say what would be done if the last failure came again now; pauses are at their longest."""
+    known = memory.failure
+    if known is None:
+        return "nothing failed yet, as far as is kept"
+    event: Event = Failed(verdict(known), frontier or Frontier.HELD, known.run)
+    if silent is not None and not known.halt:
+        event = Down(silent)
+    return said(decide(rules, memory.state, event, now, 1.0).action)
+
+
+def _frontier(config: Config, name: str) -> tuple[Frontier | None, str | None]:
+    try:
+        return asking.frontier(config, name), None
+    except asking.Silent as error:
+        return None, str(error)
+
+
+def _lease(seen: Seen) -> dict[str, Any]:
+    return {"epoch": seen.epoch, "holder": seen.holder, "released": seen.released}
+
+
+def _show(console: Console, name: str, told: dict[str, Any]) -> None:
+    memory, lease = told["memory"], told["lease"]
+    state, failure = memory["state"], memory["failure"]
+    console.print(Text(name, style="bold"))
+    rows: list[tuple[str, str]] = []
+    if told["error"]:
+        rows.append(("unreadable", told["error"]))
+    held = "nobody ever held it"
+    if lease is not None:
+        held = f"epoch {lease['epoch']}, {'released by' if lease['released'] else 'taken by'} {lease['holder']}"
+    rows.append(("lease", held))
+    rows.append(("frontier", told["silent"] or told["frontier"]))
+    if failure is not None:
+        what = "a person must act" if failure["halt"] else f"begins at {failure['rung'] or Rung.RESTART.name}"
+        rows.append(("last failure", f"{failure['at']}, exit code {failure['exit_code']}"))
+        rows.append(("said", failure["error"] or "nothing"))
+        rows.append(("verdict", f"{failure['row']}: {failure['said']} ({what})"))
+        rows.append(("decided then", memory["action"]))
+    rows.append(("rung", state["rung"] or "none: at the foot of the ladder"))
+    rows.append(("halted", state["halted"] or "no"))
+    for label, one in told["budgets"].items():
+        spent = f"{one['used']} of {one['times_max']} within {_span(one['within_seconds'])}"
+        rows.append((f"{label} {one['rung']}", spent + ("" if one["able"] else ", not done here by itself")))
+    rows.append(("if it came again", told["next"]))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    console.print(table)
+
+
+def _span(seconds: float) -> str:
+    from datetime import timedelta
+
+    return show_duration(timedelta(seconds=seconds))

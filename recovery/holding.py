@@ -1,0 +1,107 @@
+"""The leases of a supervisor: taken one after the other, renewed by a thread, lost for good."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+
+from recovery.lease import EXPIRES_AFTER, Leases, Seen, Watched, free, watched
+from writer import log
+
+_CLOSE_WITHIN_S = 5.0
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Another supervisor has a lease that this one wants."""
+
+    pipeline: str
+    seen: Seen
+
+
+class Held:
+    """Leases of some pipelines, by one holder. A lease that is lost is said once, from the thread that renews."""
+
+    def __init__(
+        self,
+        leases: Mapping[str, Leases],
+        holder: str,
+        *,
+        expires_after: timedelta = EXPIRES_AFTER,
+        lost: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`lost` is called with the name of the first pipeline whose lease another one has."""
+        self._leases, self._holder = dict(sorted(leases.items())), holder
+        self._expires, self._lost = expires_after, lost
+        self._step_s = expires_after.total_seconds() / 4
+        self.epochs: dict[str, int] = {}
+        self.lost: str | None = None
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="leases", daemon=True)
+
+    def take(self, stop: Callable[[float], bool], said: Callable[[Waiting], None] = lambda _: None) -> bool:
+        """Take all leases, in the order of their names, so that two supervisors never wait for each other.
+
+        `stop` waits some seconds and tells whether to give up. `said` is called for each one that is waited for. False
+        when it was told to give up; what was taken is released. What it has taken is renewed from then on.
+        """
+        self._thread.start()
+        for pipeline, leases in self._leases.items():
+            if not self._taken(pipeline, leases, stop, said):
+                self.close()
+                return False
+        return True
+
+    def close(self) -> None:
+        """Release what is held and end the thread. A storage that does not answer leaves the others to wait."""
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join(_CLOSE_WITHIN_S)
+        for pipeline, epoch in self.epochs.items():
+            with suppress(OSError):
+                if self._leases[pipeline].renew(epoch, self._holder):
+                    self._leases[pipeline].release(epoch, self._holder)
+
+    def _taken(
+        self, pipeline: str, leases: Leases, stop: Callable[[float], bool], said: Callable[[Waiting], None]
+    ) -> bool:
+        watch: Watched | None = None
+        told: tuple[int, str] | None = None
+        silent = False
+        while True:
+            try:
+                watch = watched(watch, leases.look(), time.monotonic())
+                seen, silent = watch.seen, False
+                if free(watch, time.monotonic(), self._expires):
+                    epoch = 1 if seen is None else seen.epoch + 1
+                    if leases.take(epoch, self._holder):
+                        self.epochs[pipeline] = epoch
+                        log.event("lease_taken", pipeline=pipeline, epoch=epoch, holder=self._holder)
+                        return True
+                elif seen is not None and told != (seen.epoch, seen.holder):
+                    told = seen.epoch, seen.holder
+                    said(Waiting(pipeline, seen))
+            except OSError as error:
+                if not silent:
+                    log.warning("lease_unknown", pipeline=pipeline, error=str(error))
+                silent, watch = True, None  # what was not seen for a while has not stood still
+            if stop(self._step_s / 2):
+                return False
+
+    def _renew(self) -> None:
+        silent = False
+        while not self._closing.wait(self._step_s):
+            for pipeline, epoch in list(self.epochs.items()):
+                try:
+                    if not self._leases[pipeline].renew(epoch, self._holder):
+                        self.lost = pipeline
+                        log.warning("lease_lost", pipeline=pipeline, epoch=epoch, holder=self._holder)
+                        self._lost(pipeline)
+                        return
+                    silent = False
+                except OSError as error:  # the others cannot take it either; when it answers, it says who has it
+                    if not silent:
+                        log.warning("lease_not_renewed", pipeline=pipeline, error=str(error))
+                    silent = True

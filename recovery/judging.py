@@ -1,0 +1,117 @@
+"""What the end of a driver, or a look at a living one, says about its pipelines. Pure."""
+
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from recovery.classify import Verdict, classify
+from recovery.rungs import Rung
+
+_CONFIGURATION, _CHECKPOINT, _FENCED, _LIMIT = 2, 3, 4, 5
+_SHELL = 128  # a shell says 128 + n of a child that signal n has killed
+_BATCHES = 3  # commits that may be missing before a pipeline counts as stalled
+
+
+def judged(code: int, text: str, ask: Callable[[str], Verdict] = classify) -> Verdict:
+    """Say what an exit code and the whole text of the causes mean. `text` is empty when nothing was said any more."""
+    if code < 0 or (code > _SHELL and not text):
+        number = -code if code < 0 else code - _SHELL
+        return Verdict("killed", Rung.RESTART, halt=False, said=f"The driver was killed ({_signal(number)}).")
+    found = ask(text) if text else Verdict("silent", Rung.RESTART, halt=False, said=f"The driver ended with {code}.")
+    if found.halt or (code == 1 or code > _LIMIT):
+        return found
+    match code:
+        case 0:
+            return Verdict("ended", Rung.RESTART, halt=False, said="The pipeline ended, though nobody asked for it.")
+        case 3:
+            if found.rung is not None and found.rung >= Rung.REPAIR:
+                return found
+            return Verdict("checkpoint", Rung.NEW_RUN, halt=False, said="The checkpoint cannot be continued.")
+        case _:
+            row = {_CONFIGURATION: "configuration", _FENCED: "fenced", _LIMIT: "limit"}.get(code, "unknown")
+            return Verdict(row, None, halt=True, said=f"Exit code {code}: a start would end in the same way.")
+
+
+def hung(why: str) -> Verdict:
+    """Say that a driver was killed because it hung."""
+    return Verdict("hung", Rung.RESTART, halt=False, said=f"The driver hung: {why}.")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A pipeline as a driver's `/status` has it."""
+
+    state: str
+    since_s: float  # since the driver began with it
+    run: int | None
+    version: int | None  # table version of the newest commit of this start
+    waiting: int | None  # offsets that are not committed; None: Kafka has not said it
+    commit_age_s: float | None  # of the newest commit, also of an earlier start
+    error: str | None = None
+
+    @property
+    def well(self) -> bool:
+        """Whether it has shown that it works: it committed, or nothing waits. A pause is as it was asked for."""
+        return self.state == "paused" or (self.state == "running" and (self.version is not None or self.waiting == 0))
+
+
+@dataclass(frozen=True)
+class Look:
+    """A living driver at one moment."""
+
+    age_s: float  # since its process began
+    silent_s: float | None  # since its main thread was last seen alive; None: never yet
+    pipelines: Mapping[str, Seen]  # empty while it does not answer
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a driver may take."""
+
+    start_within: timedelta
+    heartbeat_within: timedelta
+    stalled_after: Mapping[str, timedelta]  # by pipeline
+
+
+def why_hung(look: Look, patience: Patience) -> str:
+    """Say why a driver hangs; empty while it does not."""
+    states = {seen.state for seen in look.pipelines.values()}
+    starting = not states or "starting" in states
+    limit = patience.start_within if starting else patience.heartbeat_within
+    silent_s = look.age_s if look.silent_s is None else look.silent_s
+    if silent_s > limit.total_seconds():
+        return f"its main thread gave no sign for {silent_s:.0f} s"
+    for name, seen in look.pipelines.items():
+        still_s = min(seen.since_s, seen.since_s if seen.commit_age_s is None else seen.commit_age_s)
+        after = patience.stalled_after[name]
+        if seen.state == "running" and seen.waiting and still_s > after.total_seconds():
+            return f"pipeline {name} has {seen.waiting} offsets waiting and committed nothing for {still_s:.0f} s"
+    return ""
+
+
+def stalled_after(settings: timedelta, delay_max: timedelta) -> timedelta:
+    """Return after how long without a commit a pipeline that has work hangs."""
+    return max(settings, _BATCHES * delay_max)
+
+
+def seen(told: Mapping[str, Any]) -> Seen:
+    """Read a pipeline's part of `/status`. What Kafka said a while ago does not count as waiting."""
+    lag, last = told["lag"], told["last_commit"]
+    age = lag["source_age_seconds"]
+    fresh = age is not None and age < _LAG_FRESH_S
+    return Seen(
+        told["state"], told["since_seconds"], told["run"], None if last is None else last["version"],
+        lag["offsets"] if fresh else None, told["commit_age_seconds"], told["error"] or None,
+    )  # fmt: skip
+
+
+_LAG_FRESH_S = 120.0
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

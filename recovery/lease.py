@@ -1,0 +1,137 @@
+"""Who may run a driver: of several supervisors one holds the lease. It keeps the peace; the table keeps the truth.
+
+A lease has an epoch, one higher with each holder. Nobody compares clocks: who wants a lease watches whether its holder
+still renews it, for an interval of its own; a holder that finds a higher epoch has lost. Between the two a loser may
+work on for a moment. That costs nothing: the next holder's start fences it in the table, and a start that was ordered
+under an older epoch is refused there.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Protocol
+
+from writer.stores.base import Mark, Store
+
+FOLDER = "_lease"  # beside a pipeline's runs, whose names are numbers
+_KEPT = 10  # epochs whose objects stay: a straggler must find that its number is taken
+EXPIRES_AFTER = timedelta(seconds=20)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A lease as somebody saw it."""
+
+    epoch: int
+    holder: str
+    mark: Mark | None  # changes with each renewal
+    released: bool = False
+
+
+class Leases(Protocol):
+    """The lease of one pipeline, wherever it is kept. All operations raise OSError when that does not answer."""
+
+    def look(self) -> Seen | None:
+        """Return the newest lease; None: there never was one."""
+
+    def take(self, epoch: int, holder: str) -> bool:
+        """Make a lease with this epoch. Of many who try one succeeds."""
+
+    def renew(self, epoch: int, holder: str) -> bool:
+        """Show that the holder lives. False when a higher epoch is there: the lease is lost."""
+
+    def release(self, epoch: int, holder: str) -> None:
+        """Let the next one take it without waiting."""
+
+
+class StoreLeases:
+    """A lease as objects of a store: `_lease/<epoch>` is put by who takes it, `_lease/<epoch>.beat` at each renewal."""
+
+    def __init__(self, store: Store) -> None:
+        """`store`: of what lies below `<checkpoints>/<pipeline>`."""
+        self._store = store
+
+    def look(self) -> Seen | None:
+        """Read the object with the highest number."""
+        epoch = max(self._epochs(), default=None)
+        if epoch is None:
+            return None
+        taken, beat = self._store.read(_name(epoch)), self._store.read(f"{_name(epoch)}.beat")
+        newest = beat or taken
+        told = {} if newest is None else _json(newest.content)
+        mark = None if newest is None else newest.mark
+        return Seen(epoch, str(told.get("holder", "")), mark, bool(told.get("released", False)))
+
+    def take(self, epoch: int, holder: str) -> bool:
+        """Put the object where none is; then look whether it is the highest."""
+        if not self._store.put_if_absent(_name(epoch), _content(holder)):
+            return False
+        known = sorted(self._epochs())
+        if known[-1] != epoch:
+            return False
+        for old in known[:-_KEPT]:
+            self._store.delete(_name(old))
+            self._store.delete(f"{_name(old)}.beat")
+        return True
+
+    def renew(self, epoch: int, holder: str) -> bool:
+        """Look for the next number first: who wakes up late does not renew what is lost.
+
+        One's own is gone when many have held the lease since.
+        """
+        if self._store.mark(_name(epoch + 1)) is not None or self._store.mark(_name(epoch)) is None:
+            return False
+        self._store.put(f"{_name(epoch)}.beat", _content(holder))
+        return True
+
+    def release(self, epoch: int, holder: str) -> None:
+        """Say so in the place of a renewal."""
+        self._store.put(f"{_name(epoch)}.beat", _content(holder, released=True))
+
+    def _epochs(self) -> Iterator[int]:
+        return (int(name) for name in self._store.list(FOLDER) if name.isdigit())
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What somebody who wants a lease has seen of it, and since when by its own clock that measures."""
+
+    seen: Seen | None
+    since_s: float
+
+
+def watched(before: Watched | None, seen: Seen | None, now_s: float) -> Watched:
+    """Note what is seen now; any change begins the interval anew."""
+    if before is None or before.seen != seen:
+        return Watched(seen, now_s)
+    return before
+
+
+def free(watch: Watched, now_s: float, expires_after: timedelta) -> bool:
+    """Tell whether a lease may be taken: none was there, it was released, or its holder was silent for long enough."""
+    if watch.seen is None or watch.seen.released:
+        return True
+    return now_s - watch.since_s >= expires_after.total_seconds()
+
+
+def _name(epoch: int) -> str:
+    return f"{FOLDER}/{epoch:012d}"
+
+
+def _content(holder: str, *, released: bool = False) -> bytes:
+    return (json.dumps(asdict(_Said(holder, released)), ensure_ascii=False) + "\n").encode()
+
+
+@dataclass(frozen=True)
+class _Said:
+    holder: str
+    released: bool
+
+
+def _json(content: bytes) -> dict[str, object]:
+    try:
+        found = json.loads(content)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,109 @@
+"""What a supervisor remembers of a pipeline, kept beside its checkpoints so that the next one goes on there."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from recovery.ladder import Attempt, State
+from recovery.rungs import Rung
+from writer.stores.base import Store
+
+NAME = "_recovery.json"  # beside the runs, whose names are numbers
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The last failure of a pipeline, as it was understood."""
+
+    at: datetime
+    exit_code: int
+    row: str
+    rung: Rung | None
+    halt: bool
+    said: str
+    error: str  # the driver's own sentence; empty when it said nothing
+    run: int | None = None
+    frontier: str = "held"
+
+
+@dataclass(frozen=True)
+class Memory:
+    """All that is kept of one pipeline."""
+
+    state: State = field(default_factory=State)
+    failure: Failure | None = None
+    action: str = ""  # what was decided last, and why
+    recovered_s: Mapping[str, float] = field(default_factory=dict)  # rung → seconds from failure to commit, the last
+
+
+def read(store: Store) -> Memory:
+    """Read it; a new one where there is none, or none that can be read. Raises StoreError."""
+    found = store.read(NAME)
+    if found is None:
+        return Memory()
+    try:
+        raw = json.loads(found.content)
+        return _memory(raw) if raw["format"] == _FORMAT else Memory()
+    except (ValueError, KeyError, TypeError):
+        return Memory()  # it is a memory of budgets, not of data: without it the ladder begins at its foot
+
+
+def write(store: Store, memory: Memory) -> None:
+    """Keep it. Raises StoreError."""
+    store.put(NAME, (json.dumps({"format": _FORMAT, **document(memory)}, ensure_ascii=False) + "\n").encode())
+
+
+def forgiven(memory: Memory) -> Memory:
+    """Return it for a supervisor that begins: a person, or the platform, wants it tried again."""
+    return replace(memory, state=replace(memory.state, halted="", healthy_since=None))
+
+
+def document(memory: Memory) -> dict[str, Any]:
+    """Describe it as JSON values."""
+    state, failure = memory.state, memory.failure
+    return {
+        "state": {
+            "rung": None if state.rung is None else state.rung.name,
+            "attempts": [{**asdict(a), "rung": a.rung.name, "at": a.at.isoformat()} for a in state.attempts],
+            "streak": state.streak,
+            "healthy_since": None if state.healthy_since is None else state.healthy_since.isoformat(),
+            "halted": state.halted,
+        },
+        "failure": None
+        if failure is None
+        else {
+            **asdict(failure),
+            "at": failure.at.isoformat(),
+            "rung": None if failure.rung is None else failure.rung.name,
+        },
+        "action": memory.action,
+        "recovered_seconds": dict(memory.recovered_s),
+    }
+
+
+def _memory(raw: Mapping[str, Any]) -> Memory:
+    state, failure = raw["state"], raw["failure"]
+    attempts = tuple(
+        Attempt(Rung[a["rung"]], datetime.fromisoformat(a["at"]), a["row"], a["run"]) for a in state["attempts"]
+    )
+    return Memory(
+        State(_rung(state["rung"]), attempts, state["streak"], _instant(state["healthy_since"]), state["halted"]),
+        None
+        if failure is None
+        else Failure(
+            **{**failure, "at": datetime.fromisoformat(failure["at"]), "rung": _rung(failure["rung"])},
+        ),
+        raw["action"],
+        raw["recovered_seconds"],
+    )
+
+
+def _rung(name: str | None) -> Rung | None:
+    return None if name is None else Rung[name]
+
+
+def _instant(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)

@@ -1,0 +1,116 @@
+"""One pipeline in a supervisor's care: what it was given, how that went, and when it is started next."""
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from recovery.classify import Verdict
+from recovery.ladder import Action, Decision, Halt, NewRun, Stay, rung_of
+from recovery.memory import Failure, Memory
+from recovery.rungs import Rung
+
+FIRST = "start"  # in the place of a verdict, for what no failure led to
+
+
+@dataclass
+class Patient:
+    """Everything that changes. Written by the supervisor's main thread, read by any."""
+
+    name: str
+    memory: Memory = field(default_factory=Memory)
+    up: bool = False  # a driver runs it, as far as is known
+    done: bool = False  # it ended well
+    due_s: float | None = 0.0  # when it is to be started; None: it is not
+    rung: Rung = Rung.WAIT  # what is to be done at its start
+    new_run: bool = False
+    run: int | None = None  # of the checkpoint that it used last
+    starts: int = 0
+    row: str = FIRST  # verdict that led to the attempt that is under way
+    failed_s: float | None = None  # since when it is not well, by the clock that measures
+    well_s: float | None = None  # when it was last seen well
+    results: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # class, level, result
+
+    @property
+    def halted(self) -> str:
+        """Why nothing is done any more; empty while something is."""
+        return self.memory.state.halted
+
+    @property
+    def level(self) -> int:
+        """Rung that it is on, as a number; 0 at the foot."""
+        return int(self.memory.state.rung or 0)
+
+    def began(self) -> None:
+        """It was started."""
+        self.up, self.due_s, self.starts = True, None, self.starts + 1
+
+    def ended(self) -> None:
+        """It ended well."""
+        self.up, self.done, self.due_s = False, True, None
+
+    def failed(self, failure: Failure, decision: Decision, now_s: float) -> None:
+        """Note a failure and what was decided for it."""
+        if self.failed_s is not None and self.starts:
+            self.results[self.row, self.rung.label, "failed"] += 1
+        self.failed_s = now_s if self.failed_s is None else self.failed_s
+        self.up, self.run = False, failure.run if failure.run is not None else self.run
+        self.row = failure.row
+        self._take(decision, failure, now_s)
+
+    def refused(self, decision: Decision, now_s: float) -> None:
+        """What was decided could not be carried out; note what is tried instead."""
+        self.results[self.row, self.rung.label, "refused"] += 1
+        self._take(decision, self.memory.failure, now_s)
+
+    def well(self, decision: Decision, now_s: float) -> float | None:
+        """Note that it runs and commits. Returns the seconds since it failed, the first time after a failure."""
+        self.well_s, took_s = now_s, None
+        recovered = self.memory.recovered_s
+        if self.failed_s is not None:
+            took_s, self.failed_s = now_s - self.failed_s, None
+            recovered = {**recovered, self.rung.label: round(took_s, 3)}
+            self.results[self.row, self.rung.label, "worked"] += 1
+        self.memory = replace(self.memory, state=decision.state, recovered_s=recovered)
+        return took_s
+
+    def _take(self, decision: Decision, failure: Failure | None, now_s: float) -> None:
+        action = decision.action
+        self.memory = replace(self.memory, state=decision.state, failure=failure, action=said(action))
+        match action:
+            case Stay():
+                raise AssertionError("a failure leads to something")
+            case Halt():
+                self.due_s = None
+                self.results[self.row, "none", "halted"] += 1
+            case _:
+                self.rung, self.new_run = rung_of(action), isinstance(action, NewRun)
+                self.due_s = now_s + action.pause.total_seconds()
+
+
+def failure(verdict: Verdict, code: int, error: str, run: int | None, frontier: str, at: datetime) -> Failure:
+    """Write down a failure as it was understood."""
+    return Failure(at, code, verdict.row, verdict.rung, verdict.halt, verdict.said, error, run, frontier)
+
+
+def verdict(found: Failure) -> Verdict:
+    """Return what a failure was understood as."""
+    return Verdict(found.row, found.rung, found.halt, found.said)
+
+
+def said(action: Action) -> str:
+    """Say an action as a sentence."""
+    match action:
+        case Stay(reason):
+            return f"leave it alone: {reason}"
+        case Halt(reason):
+            return f"halt: {reason}"
+        case _:
+            what = {
+                Rung.WAIT: "start it again as it is",
+                Rung.RESTART: "restart it on the same checkpoint",
+                Rung.REPAIR: "mend the checkpoint",
+                Rung.NEW_RUN: "begin a new run from the table's frontier",
+                Rung.WALK_BACK: "walk back over older checkpoints",
+                Rung.LATEST: "skip to the end of Kafka's log and record a gap",
+            }[rung_of(action)]
+            return f"{rung_of(action).label}, after {action.pause.total_seconds():.1f} s: {what}: {action.reason}"

@@ -1,0 +1,97 @@
+"""`headrace recover run`: puts a supervisor together, and `headrace recover explain` beside it."""
+
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+from types import FrameType
+
+from recovery import notify
+from recovery.board import Ward, answers
+from recovery.driver import adopt_orphans, place
+from recovery.holding import Held, Waiting
+from recovery.lease import StoreLeases
+from recovery.memory import Memory, forgiven, read
+from recovery.patient import Patient
+from recovery.rungs import Rung
+from recovery.supervise import Hand, Supervisor, store
+from writer import log
+from writer.config import Config
+from writer.connections import Http
+from writer.surface.http import answering
+
+_LAST_WORDS = timedelta(seconds=5)
+
+
+def supervise(config: Config, path: Path, names: Sequence[str], command: Sequence[str]) -> int:
+    """Hold the leases, then keep a driver going. Returns the exit code."""
+    stop = threading.Event()
+    _on_signals(stop)
+    adopt_orphans()
+    tells = notify.opened(config.notify)
+    leases = {name: StoreLeases(store(config, name)) for name in names}
+    held = Held(leases, holder(), expires_after=config.supervisor.lease_expiry)
+    patients = {name: Patient(name) for name in names}
+    with ExitStack() as after:
+        after.callback(tells.close, _LAST_WORDS)
+        folder = after.enter_context(place())
+        supervisor = Supervisor(
+            config, patients, command or _writer(path, names, config), folder=folder, held=held, tells=tells,
+            hands=hands(config), stop=stop,
+        )  # fmt: skip
+        ward = Ward(patients, held, lambda: supervisor.driving)
+        http = Http(enabled=True, host=config.supervisor.host, port=config.supervisor.port)
+        url = after.enter_context(answering(http, answers(ward), section="supervisor"))
+        log.event("supervisor_listening", url=url)
+        after.callback(held.close)
+        if not held.take(stop.wait, _waits):
+            return 0
+        for patient in patients.values():
+            patient.memory = _remembered(config, patient.name)
+        return supervisor.run()
+
+
+def holder() -> str:
+    """Name this supervisor, for whoever waits for it."""
+    return f"{socket.gethostname()}/{os.getpid()}"
+
+
+def hands(config: Config) -> Mapping[Rung, Hand]:
+    """Return what carries out the rungs that are more than a start."""
+    del config
+    return {}
+
+
+def _writer(path: Path, names: Sequence[str], config: Config) -> list[str]:
+    """Return the command of a driver that runs these pipelines."""
+    only = [] if set(names) == set(config.pipelines) else [f"--pipeline={name}" for name in names]
+    return [sys.executable, "-m", "writer.cli", "run", str(path), *only]
+
+
+def _remembered(config: Config, name: str) -> Memory:
+    try:
+        return forgiven(read(store(config, name)))
+    except OSError as error:
+        log.warning("recovery_not_remembered", pipeline=name, error=str(error))
+        return Memory()
+
+
+def _waits(waiting: Waiting) -> None:
+    log.warning(
+        "lease_waited_for", pipeline=waiting.pipeline, holder=waiting.seen.holder, epoch=waiting.seen.epoch,
+        because="another supervisor holds it and renews it",
+    )  # fmt: skip
+
+
+def _on_signals(stop: threading.Event) -> None:
+    def asked(number: int, _frame: FrameType | None) -> None:
+        log.event("stop_requested", signal=signal.Signals(number).name)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, asked)

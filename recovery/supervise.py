@@ -1,0 +1,273 @@
+"""The supervisor: the driver's parent. It starts it, watches it, and carries out what the ladder decides."""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+
+from recovery import asking, notify
+from recovery.classify import Verdict
+from recovery.driver import Driver, reap
+from recovery.holding import Held
+from recovery.judging import Patience, hung, judged, stalled_after, why_hung
+from recovery.ladder import Down, Event, Failed, Frontier, Halt, Healthy, Policy, Refused, decide
+from recovery.memory import write
+from recovery.patient import Patient, failure, verdict
+from recovery.rungs import Rung
+from writer import log
+from writer.config import Config
+from writer.errors import Fenced
+from writer.stores.base import Store
+from writer.stores.location import store_at
+from writer.supervised import Folder, Order, Words
+
+_STEP_S, _LOOK_S = 0.2, 2.0
+_LOSER_S = 10.0  # a driver whose lease is lost may finish what it does for so long; the table fences it anyway
+_HUNG_S = 20.0  # so long may a driver that hangs take to end by itself
+_STORE_WITHIN = timedelta(seconds=5)
+_CARE = (0, 1, 5, 2, 3, 4)  # exit codes, the one that asks for most care last
+
+
+class Refusal(Exception):
+    """A rung cannot be carried out here. Its message says why."""
+
+
+Hand = Callable[[str, int | None], str]  # pipeline, newest run known → what was done; raises Refusal
+
+
+class Supervisor:
+    """Some pipelines, and the driver that runs them."""
+
+    def __init__(
+        self, config: Config, patients: Mapping[str, Patient], command: Sequence[str], *, folder: Folder, held: Held,
+        tells: notify.Tells, hands: Mapping[Rung, Hand], stop: threading.Event,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:  # fmt: skip
+        """`hands` carry out the rungs that are more than a start; a rung without one is passed over."""
+        self._config = impatient(config)
+        self.patients, self._command, self._folder, self._held = dict(patients), command, folder, held
+        self._tells, self._hands, self._stop, self._jitter = tells, hands, stop, jitter
+        settings = config.supervisor
+        self._policy = policy(config, hands)
+        self._patience = Patience(
+            settings.start_within,
+            settings.heartbeat_within,
+            {n: stalled_after(settings.stalled_after, config.pipelines[n].commit.max_delay) for n in patients},
+        )
+        self._driver: Driver | None = None
+        self._looked_s = 0.0
+        self._draining_s: float | None = None  # since when the driver is told to end
+        self._hung = ""
+
+    def run(self) -> int:
+        """Keep the pipelines going until they are done, nothing can be done, or a stop is asked for."""
+        while (code := self._step()) is None:
+            self._stop.wait(_STEP_S)
+            if self._stop.is_set():
+                time.sleep(_STEP_S)
+        return code
+
+    @property
+    def driving(self) -> bool:
+        """Whether a driver runs."""
+        return self._driver is not None
+
+    def _step(self) -> int | None:
+        """Do what is due. Returns the exit code when it is over."""
+        driver = self._driver
+        reap(None if driver is None else driver.pid)
+        if driver is None:
+            return self._idle()
+        if (code := driver.ended()) is not None:
+            return self._over(driver, code)
+        if self._stop.is_set() or self._held.lost:
+            self._end(driver)
+            return None
+        now_s = time.monotonic()
+        if now_s - self._looked_s >= _LOOK_S:
+            self._looked_s = now_s
+            self._hear(driver.heard().values())
+            self._look(driver)
+        for patient in self._due(now_s):
+            if self._prepared(patient) and driver.start(patient.name, new_run=patient.new_run):
+                self._began(patient)
+            else:
+                patient.due_s = now_s + _LOOK_S if patient.due_s is not None else None
+        return None
+
+    def _idle(self) -> int | None:
+        if self._stop.is_set():
+            return 0
+        if self._held.lost:
+            return Fenced.exit_code
+        waiting = [p.due_s for p in self.patients.values() if p.due_s is not None]
+        if not waiting:
+            codes = [p.memory.failure.exit_code for p in self.patients.values() if p.halted and p.memory.failure]
+            return max((code if code in _CARE else 1 for code in codes), key=_CARE.index, default=0)
+        if min(waiting) <= time.monotonic():
+            ready = [patient for patient in self._due(time.monotonic()) if self._prepared(patient)]
+            if ready:
+                self._begin(ready)
+        return None
+
+    def _due(self, now_s: float) -> list[Patient]:
+        return [p for p in self.patients.values() if p.due_s is not None and p.due_s <= now_s]
+
+    def _begin(self, ready: Sequence[Patient]) -> None:
+        """Start a driver with the pipelines that are ready; the others wait for their time."""
+        orders = {
+            p.name: Order(p in ready, p in ready and p.new_run, self._held.epochs.get(p.name))
+            for p in self.patients.values()
+        }
+        self._draining_s, self._hung = None, ""
+        self._driver = Driver(self._folder, self._command, orders)
+        log.event("driver_started", pid=self._driver.pid, pipelines=",".join(p.name for p in ready))
+        for patient in ready:
+            self._began(patient)
+
+    def _began(self, patient: Patient) -> None:
+        patient.began()
+        log.event("pipeline_ordered", pipeline=patient.name, level=patient.rung.label, new_run=patient.new_run)
+
+    def _over(self, driver: Driver, code: int) -> int | None:
+        """Attend to a driver that has ended."""
+        self._driver = None
+        words = driver.heard()
+        stopping = self._stop.is_set() or self._held.lost is not None
+        log.event("driver_ended", pid=driver.pid, exit_code=code)
+        if stopping:
+            return Fenced.exit_code if self._held.lost else code if code >= 0 else 128 - code
+        own = words.pop("", None)
+        self._hear(words.values())
+        for patient in self.patients.values():
+            if not patient.up:
+                continue
+            if code == 0:
+                patient.ended()
+            elif self._hung:
+                self._failed(patient, code, hung(self._hung), None)
+            else:
+                self._failed(patient, code, judged(code, "" if own is None else own.causes), own)
+        return None
+
+    def _hear(self, words: Iterable[Words]) -> None:
+        """Attend to the pipelines that have ended."""
+        for one in words:
+            patient = self.patients.get(one.pipeline)
+            if patient is None or not patient.up:
+                continue
+            if one.exit_code == 0:
+                patient.ended()
+            else:
+                self._failed(patient, one.exit_code, judged(one.exit_code, one.causes), one)
+
+    def _look(self, driver: Driver) -> None:
+        """See how the driver is; end it when it hangs."""
+        look, now_s = driver.look(), time.monotonic()
+        for name, found in look.pipelines.items():
+            patient = self.patients.get(name)
+            if patient is None or not patient.up:
+                continue
+            patient.run = found.run if found.run is not None else patient.run
+            if found.well:
+                before = patient.memory.state
+                decision = decide(self._policy, before, Healthy(), datetime.now(UTC), 0.0)
+                took_s = patient.well(decision, now_s)
+                if took_s is not None:
+                    log.event(
+                        "pipeline_recovered", pipeline=name, level=patient.rung.label, seconds=round(took_s, 1),
+                        by="nothing waits" if found.version is None else f"commit {found.version}",
+                    )  # fmt: skip
+                if took_s is not None or patient.memory.state != before:
+                    self._keep(patient)
+        if not self._hung and (why := why_hung(look, self._patience)):
+            self._hung = why
+            log.warning("driver_hung", pid=driver.pid, because=why, threads=driver.dump() or "it writes no stacks")
+        if self._hung:
+            self._end(driver)
+
+    def _end(self, driver: Driver) -> None:
+        """Ask the driver to end; what is lost or hangs is killed after a while."""
+        now_s = time.monotonic()
+        if self._draining_s is None:
+            self._draining_s = now_s
+            driver.drain()
+        patience_s = _LOSER_S if self._held.lost else _HUNG_S if self._hung else float("inf")
+        if now_s - self._draining_s > patience_s:
+            driver.kill()
+
+    def _failed(self, patient: Patient, code: int, found: Verdict, words: Words | None) -> None:
+        now = datetime.now(UTC)
+        run = patient.run if words is None or words.run is None else words.run
+        event, frontier = self._event(patient, found, run)
+        decision = decide(self._policy, patient.memory.state, event, now, self._jitter())
+        about = failure(found, code, "" if words is None else words.error, run, frontier, now)
+        patient.failed(about, decision, time.monotonic())
+        self._tell(patient, decision.action, now)
+
+    def _event(self, patient: Patient, found: Verdict, run: int | None) -> tuple[Event, Frontier]:
+        if found.halt:
+            return Failed(found, Frontier.HELD, run), Frontier.HELD
+        try:
+            frontier = asking.frontier(self._config, patient.name)
+        except asking.Silent as error:
+            return Down(f"{found.said} {error}"), Frontier.HELD
+        return Failed(found, frontier, run), frontier
+
+    def _prepared(self, patient: Patient) -> bool:
+        """Carry out what comes before a start. False when something else was decided instead."""
+        hand, known = self._hands.get(patient.rung), patient.memory.failure
+        if hand is None or known is None:
+            return True
+        try:
+            log.event(
+                "recovery_done", pipeline=patient.name, level=patient.rung.label, done=hand(patient.name, patient.run)
+            )
+        except Refusal as refusal:
+            now = datetime.now(UTC)
+            event = Refused(str(refusal), verdict(known), Frontier(known.frontier), patient.run)
+            decision = decide(self._policy, patient.memory.state, event, now, self._jitter())
+            patient.refused(decision, time.monotonic())
+            self._tell(patient, decision.action, now)
+            return False
+        return True
+
+    def _tell(self, patient: Patient, action: object, now: datetime) -> None:
+        """Log what was decided, keep it, and tell people of what they should know."""
+        known = patient.memory.failure
+        assert known is not None, "something failed"
+        log.warning(
+            "recovery_decided", pipeline=patient.name, found=known.row, exit_code=known.exit_code,
+            error=known.error or known.said, decided=patient.memory.action,
+        )  # fmt: skip
+        self._keep(patient)
+        if isinstance(action, Halt):
+            self._tells.tell(notify.given_up(patient.name, action.reason, at=now))
+        elif (event := notify.climbed(patient.name, patient.rung, known.said, at=now)) is not None:
+            self._tells.tell(event)
+
+    def _keep(self, patient: Patient) -> None:
+        """Keep what is remembered; a storage that is down makes the next supervisor forget, and stops nothing."""
+        try:
+            write(store(self._config, patient.name), patient.memory)
+        except OSError as error:
+            log.warning("recovery_not_kept", pipeline=patient.name, error=str(error))
+
+
+def policy(config: Config, hands: Iterable[Rung]) -> Policy:
+    """Return what the ladder may do."""
+    settings = config.supervisor
+    able = frozenset({Rung.WAIT, Rung.RESTART, Rung.NEW_RUN, *hands})
+    return Policy(hands=able, latest_allowed=settings.latest, healthy_after=settings.healthy_after)
+
+
+def store(config: Config, pipeline: str) -> Store:
+    """Return the store of what lies beside a pipeline's checkpoints."""
+    return store_at(f"{config.checkpoints.rstrip('/')}/{pipeline}", config.s3.settings)
+
+
+def impatient(config: Config) -> Config:
+    """Return the configuration with little patience for storage: the supervisor looks again soon."""
+    s3 = config.s3.model_copy(update={"patience": min(config.s3.patience, _STORE_WITHIN)})
+    return config.model_copy(update={"s3": s3})

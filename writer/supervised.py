@@ -1,0 +1,185 @@
+"""What a driver and the supervisor that started it tell each other: small files in a folder of their own.
+
+HEADRACE_SUPERVISED names the folder; without it a driver tells nobody. It is on this machine's disk, whatever the
+storage is doing.
+
+orders.json          supervisor → driver, read once: which pipelines to start and how, their leases, the token for HTTP
+driver.json          driver → supervisor: process id, and the URL where it answers
+heartbeat            touched by the driver's main thread
+words/<pipeline>     driver → supervisor: how a pipeline ended, with the whole text of the causes
+last.json            the same of the driver itself, when it failed beside its pipelines
+threads.txt          stacks of all threads, written on SIGUSR1
+supervisor.lock      locked for as long as the supervisor lives
+"""
+
+import faulthandler
+import fcntl
+import json
+import os
+import signal
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from writer.again import causes, sentence
+from writer.errors import HeadraceError
+from writer.progress import View
+
+VARIABLE = "HEADRACE_SUPERVISED"
+DUMP_ON = signal.SIGUSR1
+THREADS = "threads.txt"
+_BEAT_S = 1.0
+_LAST = "last.json"
+
+
+@dataclass(frozen=True)
+class Order:
+    """How a pipeline is to be started."""
+
+    start: bool = True  # False: it is left alone until it is asked for
+    new_run: bool = False
+    lease: int | None = None  # epoch of the lease that the supervisor holds
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What a driver is told at its start."""
+
+    pipelines: Mapping[str, Order] = field(default_factory=dict)
+    token: str = ""  # who shows it may start pipelines over HTTP
+
+    def of(self, pipeline: str) -> Order:
+        """Return the order for a pipeline; one that is not named is started."""
+        return self.pipelines.get(pipeline, Order())
+
+
+@dataclass(frozen=True)
+class Words:
+    """How a pipeline ended, or with an empty name the driver itself."""
+
+    pipeline: str
+    exit_code: int
+    error: str  # a sentence
+    causes: str  # the error and all its causes, with their traces
+    at: str  # ISO 8601
+    epoch: int | None = None
+    run: int | None = None
+    batch: int | None = None
+    commits: int = 0  # of this start
+
+
+class Folder:
+    """The folder, from either side."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._beaten_s = float("-inf")
+
+    # --- the driver's side ---------------------------------------------------------------------------------------
+
+    def orders(self) -> Orders:
+        """Read what the supervisor ordered."""
+        raw = json.loads((self.path / "orders.json").read_text(encoding="utf-8"))
+        return Orders({name: Order(**order) for name, order in raw["pipelines"].items()}, raw["token"])
+
+    def begin(self) -> None:
+        """Say which process this is, and write all stacks when SIGUSR1 asks for them."""
+        self.say(pid=os.getpid())
+        faulthandler.register(DUMP_ON, file=(self.path / THREADS).open("w", encoding="utf-8"), all_threads=True)
+        self.beat()
+
+    def say(self, *, pid: int, url: str | None = None) -> None:
+        """Say where this driver is."""
+        self._write("driver.json", {"pid": pid, "url": url})
+
+    def beat(self) -> None:
+        """Say that the main thread lives; at most once a second."""
+        if time.monotonic() - self._beaten_s >= _BEAT_S:
+            self._beaten_s = time.monotonic()
+            (self.path / "heartbeat").touch()
+
+    def tell(self, view: View | None, error: BaseException | None) -> None:
+        """Leave last words: of a pipeline, or of the driver itself (no view). No error: it ended well."""
+        code = error.exit_code if isinstance(error, HeadraceError) else int(error is not None)
+        said = Words(
+            pipeline="" if view is None else view.pipeline,
+            exit_code=code,
+            error="" if error is None else sentence(error),
+            causes=causes(error),
+            at=datetime.now(UTC).isoformat(),
+            epoch=None if view is None else view.epoch,
+            run=None if view is None else view.run,
+            batch=None if view is None or view.batch is None else view.batch.number,
+            commits=0 if view is None else sum(view.totals.commits.values()),
+        )
+        self._write(f"words/{said.pipeline}" if said.pipeline else _LAST, asdict(said))
+
+    def forsaken(self) -> bool:
+        """Tell whether the supervisor is gone: nobody holds its lock any more."""
+        with (self.path / "supervisor.lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+    # --- the supervisor's side -----------------------------------------------------------------------------------
+
+    def prepare(self, orders: Orders) -> None:
+        """Make the folder ready for a driver's start: what an earlier one said is gone."""
+        (self.path / "words").mkdir(exist_ok=True)
+        earlier = [self.path / name for name in ("driver.json", "heartbeat", _LAST, THREADS)]
+        for path in (*earlier, *(self.path / "words").iterdir()):
+            path.unlink(missing_ok=True)
+        self._write("orders.json", asdict(orders))
+
+    def driver(self) -> tuple[int | None, str | None]:
+        """Return the driver's process id and URL, as far as it said them."""
+        told = self._read("driver.json") or {}
+        return told.get("pid"), told.get("url")
+
+    def beaten_at(self) -> float | None:
+        """When the main thread was last seen alive, in seconds since 1970; None: never."""
+        with suppress(FileNotFoundError):
+            return (self.path / "heartbeat").stat().st_mtime
+        return None
+
+    def heard(self) -> dict[str, Words]:
+        """Take the last words that are there, by pipeline; those of the driver itself under an empty name."""
+        found = {}
+        for path in (self.path / _LAST, *sorted((self.path / "words").glob("[!.]*"))):
+            told = self._read(str(path.relative_to(self.path)))
+            if told is not None:
+                found[told["pipeline"]] = Words(**told)
+                path.unlink()
+        return found
+
+    def threads(self) -> str:
+        """Return the stacks that were written last."""
+        with suppress(FileNotFoundError):
+            return (self.path / THREADS).read_text(encoding="utf-8", errors="replace")
+        return ""
+
+    def _write(self, name: str, content: Any) -> None:
+        """Write a file whole, readable by its owner only."""
+        target = self.path / name
+        draft = target.with_name(f".{target.name}.{os.getpid()}")
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as out:
+            json.dump(content, out, ensure_ascii=False)
+        draft.replace(target)
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        with suppress(FileNotFoundError):
+            found: dict[str, Any] = json.loads((self.path / name).read_text(encoding="utf-8"))
+            return found
+        return None
+
+
+def folder() -> Folder | None:
+    """Return the folder that the supervisor gave; None: nobody supervises this driver."""
+    path = os.environ.get(VARIABLE)
+    return Folder(Path(path)) if path else None
