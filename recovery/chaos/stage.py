@@ -257,6 +257,7 @@ class Stage:
                 "registry": {"url": self._stack.registry.url},
                 "checkpoints": str(self.directory / "checkpoints"),
                 "http": {"port": 0},
+                "supervisor": {"port": 0, "healthy_after": "20 s"},  # faults come as often here as in months elsewhere
                 "spark": {"conf": {"spark.driver.extraJavaOptions": _QUICK_START}},
                 "pipelines": {
                     PIPELINE: {
