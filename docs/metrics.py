@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
+from recovery.board import CATALOGUE as SUPERVISOR
 from writer.surface.metrics import CATALOGUE
 
 
 def text() -> str:
     """Return the whole page."""
-    return "\n".join([*_head(), *_catalogue(), *_questions()]) + "\n"
+    return "\n".join([*_head(), *_catalogue(), *_supervisor(), *_questions()]) + "\n"
 
 
 def _head() -> list[str]:
@@ -23,6 +24,19 @@ def _head() -> list[str]:
 def _catalogue() -> list[str]:
     lines = ["| metric | type | labels | meaning |", "| --- | --- | --- | --- |"]
     for metric in CATALOGUE:
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
+    return [*lines, ""]
+
+
+def _supervisor() -> list[str]:
+    lines = [
+        "## Of the supervisor", "",
+        "`headrace recover run` answers at `http://127.0.0.1:9644/metrics` (`supervisor` in the configuration), also",
+        "while no driver runs. Its counters begin with the supervisor.", "",
+        "| metric | type | labels | meaning |", "| --- | --- | --- | --- |",
+    ]  # fmt: skip
+    for metric in SUPERVISOR:
         labels = ", ".join(f"`{label}`" for label in metric.labels)
         lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
     return [*lines, ""]

@@ -1,6 +1,7 @@
 """The supervisor: the driver's parent. It starts it, watches it, and carries out what the ladder decides."""
 
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -134,10 +135,12 @@ class Supervisor:
         """Attend to a driver that has ended."""
         self._driver = None
         words = driver.heard()
-        stopping = self._stop.is_set() or self._held.lost is not None
+        stopping = self._stop.is_set()
         log.event("driver_ended", pid=driver.pid, exit_code=code)
-        if stopping:
-            return Fenced.exit_code if self._held.lost else code if code >= 0 else 128 - code
+        if self._held.lost:
+            return Fenced.exit_code
+        if stopping:  # SIGTERM before it could listen ends it at once, with nothing to drain
+            return 0 if code == -signal.SIGTERM else code if code >= 0 else 128 - code
         own = words.pop("", None)
         self._hear(words.values())
         for patient in self.patients.values():

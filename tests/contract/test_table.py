@@ -161,6 +161,22 @@ def test_a_later_start_fences_the_earlier_one(table: PipelineTable, stage: Calla
     assert rows(table) == 0
 
 
+def test_a_straggler_of_an_older_lease_is_fenced(table: PipelineTable, stage: Callable[[int], StagedFile]) -> None:
+    """A driver that an older supervisor ordered, and that begins after the newer one's."""
+    ids = {"clicks": ["uuid-1"]}
+    table.begin({P0: 0, P1: 0}, ids, lease=6)
+    heir = table.begin({}, ids, lease=7)
+    with pytest.raises(Fenced, match="lease 7 of its supervisors, this start was ordered under lease 6"):
+        table.begin({}, ids, lease=6)
+    table.commit(table.snapshot(), batch(heir, 0, 10, stage(10)))
+    assert (rows(table), table.snapshot().lease) == (10, 7)
+    by_hand = table.begin({}, ids)
+    assert (by_hand, table.snapshot().lease) == (heir + 1, 7), (
+        "who starts it by hand takes it over, and keeps the lease"
+    )
+    assert table.begin({}, ids, lease=7) == by_hand + 1
+
+
 def gap(epoch: int, *ranges: Range) -> Gap:
     return Gap(uuid4().hex, epoch, ranges, "retention", {"run": 1, "at": "2026-11-20T05:00:00+00:00"})
 

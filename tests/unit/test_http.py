@@ -13,7 +13,7 @@ import pytest
 from writer.connections import Http
 from writer.errors import ConfigError, HeadraceError
 from writer.progress import Progress
-from writer.surface.http import Driver, announce, announced, asked, me, retract, serving
+from writer.surface.http import Driver, announce, announced, asked, me, retract, serving, starts
 
 ANY = Http(port=0)
 
@@ -96,6 +96,40 @@ def test_head_gives_no_body_and_a_post_is_refused(url):
     assert get(url, "/healthz", "HEAD")[::2] == (200, "")
     status, content_type, body = get(url, "/status", "POST")
     assert (status, content_type, body) == (501, "text/plain; charset=utf-8", "Unsupported method ('POST')\n")
+
+
+def post(url: str, path: str, token: str | None = None) -> tuple[int, str]:
+    connection = HTTPConnection(urlsplit(url).netloc, timeout=5)
+    try:
+        connection.request("POST", path, headers={} if token is None else {"Authorization": f"Bearer {token}"})
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+    finally:
+        connection.close()
+
+
+def test_who_has_the_token_may_start_a_pipeline_that_has_ended(progress):
+    asked: list[tuple[str, bool]] = []
+    board = {"clicks": progress}
+    with serving(ANY, board, starts(board, "secret", lambda name, new_run: asked.append((name, new_run)))) as url:
+        assert post(url, "/pipelines/clicks/start") == (403, "this needs the token of the supervisor\n")
+        assert post(url, "/pipelines/clicks/start", "wrong")[0] == 403
+        assert post(url, "/pipelines/views/start", "secret")[0] == 404
+        assert post(url, "/pipelines/clicks/stop", "secret")[0] == 501
+        begun(progress)
+        assert post(url, "/pipelines/clicks/start", "secret") == (409, "pipeline clicks has not ended: running\n")
+        progress.failed("the disk is full")
+        assert asked == []
+        assert post(url, "/pipelines/clicks/start", "secret") == (202, "asked\n")
+        assert post(url, "/pipelines/clicks/start?new_run=true", "secret") == (202, "asked\n")
+    assert asked == [("clicks", False), ("clicks", True)]
+
+
+def test_without_a_supervisor_nobody_has_the_token(progress):
+    progress.failed("the disk is full")
+    board = {"clicks": progress}
+    with serving(ANY, board, starts(board, "", lambda *_: None)) as url:
+        assert post(url, "/pipelines/clicks/start", "")[0] == 403
 
 
 def test_a_client_that_says_nothing_holds_nobody_up(url):

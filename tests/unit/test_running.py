@@ -9,7 +9,7 @@ from writer import running
 from writer.errors import ConfigError, Draining, Fenced, LogChanged, LogMoved, TopicMissing
 from writer.kafka import BrokerUnreachable
 from writer.progress import Progress
-from writer.running import Running, watch
+from writer.running import Asked, Running, watch
 
 
 class Query:
@@ -156,6 +156,44 @@ def test_a_query_of_a_log_that_moved_is_told_to_end(starts: Callable[..., Runnin
     assert not r.query.isActive
     assert not r.look(stopping=False)
     assert r.progress.view().error == "clicks/0 ends at offset 3, before the table's 4"
+
+
+def test_one_that_has_ended_is_started_again_beside_the_others_when_asked(starts: Callable[..., Running]) -> None:
+    class Going(Query):
+        isActive = True  # noqa: N815 - Spark's name
+
+        def __init__(self) -> None:
+            self._error = None
+
+    well, sick = starts(None), starts(RuntimeError("torn"), None)
+    well.query = Going()
+    assert sick.error is not None
+    sick.fail()
+    asked, looks = Asked(), []
+
+    def beat() -> None:
+        looks.append(sick.progress.view().state)
+        if len(looks) == 2:
+            asked.ask("sick", new_run=True)
+        if looks[-1] == "stopped":
+            well.query.isActive = False
+        assert len(looks) < 100
+
+    watch({"well": well, "sick": sick}, threading.Event(), asked, beat)
+    assert looks[:2] == ["failed", "failed"]
+    assert {r.progress.view().state for r in (well, sick)} == {"stopped"}
+
+
+def test_how_it_ended_is_told_with_all_causes() -> None:
+    told: list[tuple[str, BaseException | None]] = []
+
+    def begin(_: Running, __: bool) -> None:
+        raise ConfigError("no such field")
+
+    r = Running(Progress("clicks"), begin, tell=lambda view, error: told.append((view.pipeline, error)))
+    r.begin()
+    r.fail()
+    assert told == [("clicks", r.error)]
 
 
 def test_all_are_waited_for(starts: Callable[..., Running]) -> None:

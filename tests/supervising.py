@@ -1,0 +1,122 @@
+"""Running the real supervisor as a user does: `headrace recover run`, the parent of a real driver."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import psutil
+
+from tests.writing import Site
+
+
+@dataclass
+class Supervised:
+    """A supervisor that runs, and what it says."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def drivers(self) -> list[int]:
+        """Process ids of all drivers so far."""
+        return [int(pid) for pid in re.findall(r"driver_started pid=(\d+)", self.said())]
+
+    def times(self, words: str) -> int:
+        return self.said().count(words)
+
+    def until(self, condition: Callable[[], object], seconds: float = 240) -> None:
+        """Wait until something is so; fail with its words when it is not, or when it ends."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert self.process.poll() is None, f"it ended with {self.process.returncode}:\n{self.said()}"
+            assert time.monotonic() < deadline, f"not within {seconds} s:\n{self.said()}"
+            time.sleep(0.05)
+
+    def until_committed(self, more_than: int = 0) -> None:
+        self.until(lambda: self.times("batch_committed") > more_than)
+
+    def recovered(self) -> list[tuple[str, float]]:
+        """Level and seconds of each recovery so far."""
+        found = re.findall(r"pipeline_recovered \S+ level=(\S+) seconds=(\S+)", self.said())
+        return [(level, float(seconds)) for level, seconds in found]
+
+    def told(self, path: str) -> Any:
+        """Ask it over HTTP."""
+        url = re.findall(r"supervisor_listening url=(\S+)", self.said())[-1]
+        with urlopen(url + path, timeout=10) as answer:
+            text = answer.read().decode()
+        return json.loads(text) if path == "/status" else text
+
+    def wait(self, seconds: float) -> int:
+        """Wait for its end; nothing that it started may be left."""
+        family = self.family()
+        try:
+            code = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"it did not end within {seconds} s:\n{self.said()}") from None
+        _, alive = psutil.wait_procs(family, timeout=30)
+        for process in alive:
+            process.kill()
+        assert not alive, f"left running: {alive}\n{self.said()}"
+        return code
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.wait(120)
+
+    def family(self) -> list[psutil.Process]:
+        try:
+            return psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    def signal_all(self, number: signal.Signals) -> None:
+        """Signal the supervisor and all that it started, as a machine that is paused."""
+        for process in [psutil.Process(self.process.pid), *self.family()]:
+            process.send_signal(number)
+
+    def kill(self) -> None:
+        """End it, whatever it does."""
+        family = self.family()
+        self.process.kill()
+        self.process.wait(10)
+        for process in family:
+            if process.is_running():
+                process.kill()
+        psutil.wait_procs(family, timeout=10)
+
+
+def supervise(site: Site, *flags: str, env: Mapping[str, str] | None = None) -> Supervised:
+    """Start a supervisor for all pipelines of a site."""
+    log = site.root / f"supervisor-{len(list(site.root.glob('supervisor-*.log')))}.log"
+    site.overrides.setdefault("supervisor", {"port": 0, "lease_expiry": "6 s"})
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "writer.cli", "recover", "run", str(site.config), *flags],
+            stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
+            env={**os.environ, **(env or {})},
+        )  # fmt: skip
+    return Supervised(process, log)
+
+
+def explained(site: Site, code: int = 0) -> dict[str, Any]:
+    """What `headrace recover explain --json` says."""
+    done = subprocess.run(
+        [sys.executable, "-m", "writer.cli", "recover", "explain", str(site.config), "--json"],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found

@@ -1,0 +1,92 @@
+"""What the end of a driver means, and when one that lives hangs."""
+
+from datetime import timedelta
+
+import pytest
+
+from recovery.classify import Verdict
+from recovery.judging import Look, Patience, Seen, judged, seen, stalled_after, why_hung
+from recovery.rungs import Rung
+
+PATIENCE = Patience(timedelta(minutes=10), timedelta(minutes=2), {"clicks": timedelta(minutes=30)})
+RUNNING = Seen("running", since_s=5_000.0, run=1, version=7, waiting=10, commit_age_s=3.0)
+
+
+def found(rung: Rung | None, *, halt: bool = False) -> Verdict:
+    return Verdict("row", rung, halt, "said")
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "row", "rung", "halt"),
+    [
+        (-9, "", "killed", Rung.RESTART, False),
+        (137, "", "killed", Rung.RESTART, False),
+        (1, "", "silent", Rung.RESTART, False),
+        (2, "ConfigError: no such topic", "row", None, True),
+        (2, "", "configuration", None, True),
+        (4, "", "fenced", None, True),
+        (5, "", "limit", None, True),
+        (3, "", "checkpoint", Rung.NEW_RUN, False),
+        (99, "", "silent", Rung.RESTART, False),
+    ],
+)
+def test_an_exit_code_without_words(code: int, text: str, row: str, rung: Rung | None, halt: bool) -> None:
+    said = judged(code, text, lambda _: found(None, halt=True))
+    assert (said.row, said.rung, said.halt) == (row, rung, halt)
+
+
+def test_the_text_tells_more_than_the_code_but_a_checkpoint_that_is_refused_is_never_just_restarted() -> None:
+    assert judged(1, "some text", lambda _: found(Rung.WAIT)).rung == Rung.WAIT
+    assert judged(3, "some text", lambda _: found(Rung.REPAIR)).rung == Rung.REPAIR
+    assert judged(3, "some text", lambda _: found(Rung.RESTART)).rung == Rung.NEW_RUN
+    assert judged(3, "some text", lambda _: found(None, halt=True)).halt
+    assert judged(2, "some text", lambda _: found(Rung.RESTART)).halt, "2 is a contract: do not restart"
+
+
+def test_the_catalogue_is_asked_by_default() -> None:
+    assert judged(1, "Fenced: another writer runs").halt
+
+
+def test_a_driver_whose_main_thread_is_silent_hangs_and_one_that_starts_has_longer() -> None:
+    def look(silent_s: float | None, state: str = "running", age_s: float = 5_000.0) -> str:
+        one = Seen(state, age_s, 1, 7, 0, 1.0)
+        return why_hung(Look(age_s, silent_s, {"clicks": one} if state else {}), PATIENCE)
+
+    assert look(119.0) == ""
+    assert look(121.0) == "its main thread gave no sign for 121 s"
+    assert look(599.0, "starting") == ""
+    assert look(601.0, "starting") != ""
+    assert look(None, "", age_s=599.0) == ""
+    assert look(None, "", age_s=601.0) == "its main thread gave no sign for 601 s"
+
+
+@pytest.mark.parametrize(
+    ("one", "hangs"),
+    [
+        (RUNNING, False),
+        (Seen("running", 5_000.0, 1, 7, 10, 1_801.0), True),
+        (Seen("running", 1_000.0, 1, None, 10, 90_000.0), False),  # it has just begun with an old table
+        (Seen("running", 5_000.0, 1, 7, 0, 90_000.0), False),  # nothing waits
+        (Seen("running", 5_000.0, 1, 7, None, 90_000.0), False),  # Kafka has not said
+        (Seen("paused", 5_000.0, 1, 7, 10, 90_000.0), False),
+        (Seen("running", 1_801.0, 1, None, 10, None), True),
+    ],
+)
+def test_a_driver_that_commits_nothing_while_records_wait_hangs(one: Seen, hangs: bool) -> None:
+    assert bool(why_hung(Look(5_000.0, 1.0, {"clicks": one}), PATIENCE)) == hangs
+
+
+def test_a_long_delay_of_commits_is_no_stall() -> None:
+    half, hour = timedelta(minutes=30), timedelta(hours=1)
+    assert stalled_after(half, timedelta(minutes=10)) == half
+    assert stalled_after(half, hour) == 3 * hour
+
+
+def test_what_kafka_said_long_ago_is_not_waiting() -> None:
+    told = {
+        "state": "running", "since_seconds": 9.0, "run": 2, "last_commit": {"version": 4}, "commit_age_seconds": 1.5,
+        "error": "", "lag": {"offsets": 12, "source_age_seconds": 10.0},
+    }  # fmt: skip
+    assert seen(told) == Seen("running", 9.0, 2, 4, 12, 1.5)
+    assert seen({**told, "lag": {"offsets": 12, "source_age_seconds": 500.0}}).waiting is None
+    assert seen({**told, "last_commit": None, "lag": {"offsets": None, "source_age_seconds": None}}).well is False

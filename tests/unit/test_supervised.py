@@ -1,0 +1,160 @@
+"""What a driver and its supervisor tell each other, and what the supervisor remembers."""
+
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from recovery import memory
+from recovery.driver import Driver, place, reap
+from recovery.ladder import Failed, Policy, decide
+from recovery.memory import Memory
+from recovery.patient import Patient, failure
+from recovery.rungs import Rung
+from writer.errors import CheckpointUnusable, ConfigError
+from writer.progress import Progress
+from writer.stores.location import store_at
+from writer.supervised import VARIABLE, Folder, Order, Orders, folder
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Folder:
+    found = Folder(tmp_path)
+    found.prepare(Orders({"clicks": Order(new_run=True, lease=7)}, "secret"))
+    return found
+
+
+def test_orders_are_read_as_they_were_given_and_others_are_started(made: Folder) -> None:
+    orders = Folder(made.path).orders()
+    assert orders.token == "secret"
+    assert (orders.of("clicks"), orders.of("views")) == (Order(start=True, new_run=True, lease=7), Order())
+    assert (made.path / "orders.json").stat().st_mode & 0o077 == 0, "the token is nobody else's"
+
+
+def test_last_words_hold_all_causes_and_are_heard_once(made: Folder) -> None:
+    progress = Progress("clicks")
+    progress.started(epoch=3, run=2, frontier={}, limits={}, buckets=[], recent=[])
+    progress.began(5, "look")
+    error = CheckpointUnusable("offsets/5 cannot be read")
+    error.__cause__ = ValueError("deep down")
+    made.tell(progress.view(), error)
+    made.tell(None, RuntimeError("no port"))
+    heard = made.heard()
+    assert sorted(heard) == ["", "clicks"]
+    words = heard["clicks"]
+    assert (words.exit_code, words.epoch, words.run, words.batch) == (3, 3, 2, 5)
+    assert "headrace run --new-run" in words.error
+    assert "ValueError: deep down" in words.causes
+    assert (heard[""].exit_code, heard[""].error) == (1, "RuntimeError: no port")
+    assert made.heard() == {}
+
+
+def test_a_driver_that_ended_well_says_so(made: Folder) -> None:
+    made.tell(Progress("clicks").view(), None)
+    assert made.heard()["clicks"].exit_code == 0
+    made.tell(Progress("clicks").view(), ConfigError("no"))
+    made.prepare(Orders())
+    assert made.heard() == {}, "what an earlier driver said is gone"
+
+
+def test_a_driver_notices_that_its_supervisor_is_gone(made: Folder) -> None:
+    with (made.path / "supervisor.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert not made.forsaken()
+    assert made.forsaken()
+
+
+def test_without_a_supervisor_there_is_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert folder() is None
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    found = folder()
+    assert found is not None
+    assert found.path == tmp_path
+
+
+CHILD = """
+import subprocess, sys, time
+from writer.supervised import folder
+link = folder()
+link.begin()
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+while True:
+    link.beat()
+    time.sleep(0.05)
+"""
+
+
+def test_a_driver_is_seen_writes_its_stacks_and_leaves_nothing_behind() -> None:
+    with place() as there:
+        driver = Driver(there, [sys.executable, "-c", CHILD], {})
+        while driver.look().silent_s is None:
+            assert driver.ended() is None
+            time.sleep(0.02)
+        assert "Current thread" in driver.dump()
+        group = driver.pid
+        driver.drain()
+        while (code := driver.ended()) is None:
+            time.sleep(0.02)
+        assert code == -15
+        reap(None)
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                os.killpg(group, 0)
+            except ProcessLookupError:
+                break
+            assert time.monotonic() < deadline, "a child of the driver lives on"
+            time.sleep(0.02)
+            reap(None)
+
+
+def test_children_that_nobody_waits_for_are_reaped() -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{child.pid}").exists():
+        reap(None)
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    child.returncode = 0
+
+
+class Said:
+    row, rung, halt, said = "killed", Rung.RESTART, False, "The driver was killed."
+
+
+def test_what_is_remembered_is_read_as_it_was_and_a_halt_is_forgiven(tmp_path: Path) -> None:
+    store = store_at(str(tmp_path))
+    assert memory.read(store) == Memory()
+    patient = Patient("clicks")
+    about = failure(Said, -9, "", 4, "held", NOW)  # type: ignore[arg-type]
+    patient.failed(about, decide(Policy(), patient.memory.state, Failed(Said, run=4), NOW, 0.0), 10.0)  # type: ignore[arg-type]
+    memory.write(store, patient.memory)
+    assert memory.read(store) == patient.memory
+    assert [(a.rung, a.run) for a in patient.memory.state.attempts] == [(Rung.RESTART, 4)]
+    store.put(memory.NAME, b"{torn")
+    assert memory.read(store) == Memory()
+
+
+def test_a_failure_that_comes_again_counts_as_one_that_was_not_cured() -> None:
+    patient, policy, at = Patient("clicks"), Policy(), NOW
+    for _ in range(2):
+        patient.began()
+        about = failure(Said, -9, "", 4, "held", at)  # type: ignore[arg-type]
+        patient.failed(about, decide(policy, patient.memory.state, Failed(Said), at, 0.0), 10.0)  # type: ignore[arg-type]
+        at += timedelta(seconds=5)
+    assert dict(patient.results) == {("killed", "L1", "failed"): 1}
+    patient.began()
+    from recovery.ladder import Healthy
+
+    assert patient.well(decide(policy, patient.memory.state, Healthy(), at, 0.0), 42.0) == 32.0
+    assert patient.results["killed", "L1", "worked"] == 1
+    assert patient.memory.recovered_s == {"L1": 32.0}
+    assert patient.well(decide(policy, patient.memory.state, Healthy(), at, 0.0), 43.0) is None
