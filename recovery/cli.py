@@ -2,7 +2,8 @@
 
 import typer
 
-from recovery import doctor, verbs
+from recovery import doctor, gaps, verbs
+from recovery.backfill import verb as backfill
 from recovery.chaos import verb as chaos
 
 
@@ -10,4 +11,6 @@ def join(app: typer.Typer) -> None:
     """Add the verbs to the command."""
     doctor.join(app)
     verbs.join(app)
+    gaps.join(app)
+    backfill.join(app)
     chaos.join(app)

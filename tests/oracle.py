@@ -114,12 +114,15 @@ def check_exactly(table: Path, expected: Mapping[tuple[str, int, int], Sequence[
 
 
 def gaps(table: Path) -> dict[Source, list[int]]:
-    """Offsets that are recorded as lost, by source."""
+    """Offsets that are recorded as lost and that no backfill has brought, by source."""
     found: dict[Source, list[int]] = {}
     for commit in replay(table).commits:
         for r in commit["ranges"] if commit["kind"] == "gap" else []:  # type: ignore[attr-defined]
             found.setdefault((r["topic"], r["partition"]), []).extend(range(r["start"], r["end"]))
-    return found
+        for r in commit["ranges"] if commit["kind"] == "fill" else []:  # type: ignore[attr-defined]
+            for at in (at for start, end in r["spans"] for at in range(start, end)):
+                found[r["topic"], r["partition"]].remove(at)  # fails for one that is in no gap, or was brought before
+    return {source: offsets for source, offsets in found.items() if offsets}
 
 
 def check_rows(lake: Path, pipeline: str) -> None:

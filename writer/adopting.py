@@ -96,7 +96,7 @@ def _agree(
     first = max(end - _COMPARED_ROWS, held.earliest if held else end)
     if held is None or not first < end <= held.end:
         return None
-    rows = _rows(table, part, first, end)
+    rows = times_at(table, part, first, end)
     batch = sample.read(config.kafka, {source: sample.Span(first, end)})
     there = dict(zip(batch.column("offset").to_pylist(), batch.column("timestamp").to_pylist(), strict=True))
     if not rows.keys() & there.keys():
@@ -104,7 +104,7 @@ def _agree(
     return all(there.get(offset) == at for offset, at in rows.items())
 
 
-def _rows(table: PipelineTable, part: Part, first: int, end: int) -> dict[int, datetime]:
+def times_at(table: PipelineTable, part: Part, first: int, end: int) -> dict[int, datetime]:
     """Read offsets and timestamps from the files that may hold them, whoever wrote these and whatever the log tells."""
     column = pc.field
     wanted = (

@@ -21,7 +21,7 @@ from writer.rooms.report import Source
 from writer.seals.lives import Lives
 
 OUTCOMES = ("read", "rows", "late", "dead_letters", "quarantined", "tombstones")
-GAP_CAUSES = ("retention",)
+GAP_CAUSES = ("retention", "latest")
 DECODERS = ("native", "fastavro", "rejected")
 State = Literal["starting", "running", "paused", "draining", "failed", "stopped"]
 Seen = State | Literal["not started", "unknown", "unreadable"]  # without a driver that tells

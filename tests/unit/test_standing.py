@@ -1,6 +1,6 @@
 """How a start finds its topics: against a real table, and a Kafka whose logs a test decides."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ class Cluster:
         self.held, self.id, self.stable = list(held), id_, stable
         self.waited = 0
 
-    def topics(self) -> dict[str, Topic]:
+    def topics(self, _names: Sequence[str] = ()) -> dict[str, Topic]:
         return {"clicks": Topic("clicks", self.id, len(self.held))}
 
     def earliest(self, sources):

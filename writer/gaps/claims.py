@@ -6,6 +6,7 @@ put where none is; the one with the highest number stands, until its time is ove
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -56,10 +57,10 @@ class Claims:
         except (ValueError, KeyError, TypeError):
             return None  # half of one: nobody can hold it
 
-    def take(self, gap: str, by: str, now: datetime) -> Claim:
-        """Claim a gap. Raises Claimed while somebody else's claim stands."""
+    def take(self, gap: str, by: str, now: datetime, gone: Callable[[str], bool] = lambda _: False) -> Claim:
+        """Claim a gap. `gone` knows who does not live any more. Raises Claimed while somebody else's claim stands."""
         known = self.newest(gap)
-        if known is not None and known.stands(now) and known.by != by:
+        if known is not None and known.stands(now) and known.by != by and not gone(known.by):
             raise Claimed(
                 f"gap {gap[:8]} is being filled by {known.by} since {known.at:%Y-%m-%dT%H:%M:%SZ}; without a sign of "
                 f"life it is free at {known.until:%H:%M:%SZ}."

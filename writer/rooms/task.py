@@ -137,6 +137,16 @@ class Task:
             elif not self._report.unknown_schemas:  # else the driver will run the batch again: spare the work
                 self._decode_to_stage(group, schema_id, known)
 
+    def take_rows(self, batch: pa.RecordBatch, rows: pa.Table) -> None:
+        """Carry rows that were decoded elsewhere: they have the plan's columns, one row for each record of the batch.
+
+        The records have no value of their own that could be read; an empty one stands for it.
+        """
+        with self._clock("skip"):
+            records = skip(pa.Table.from_batches([batch]), self._plan.frontier, self._counts)
+            assert records.num_rows == batch.num_rows == rows.num_rows, "each record has a row, and none is known"
+        self._place(records, None, rows)
+
     def finish(self) -> Report:
         """Complete the files. Raises AssertionError when a record is unaccounted for."""
         report = self._report
@@ -178,6 +188,11 @@ class Task:
             group = group.take(decoded.taken)
         with self._clock("conform"):
             rows = conform(decoded.rows, known, plan.schemas)
+        self._place(group, schema_id, rows)
+
+    def _place(self, group: pa.Table, schema_id: int | None, rows: pa.Table) -> None:
+        """Give rows their buckets, and stage them; `group`: the records that they are of, one to one."""
+        plan = self._plan
         with self._clock("assign"):
             assigned = assign(rows, plan.time_rule, self._bucketer, plan.now, group.column("topic"))
             self._report.time_unit = assigned.unit
@@ -195,7 +210,7 @@ class Task:
             self._stage.add(rows, assigned.event_time, assigned.buckets)
 
     def _set_aside(
-        self, found: Late, rows: pa.Table, assigned: Assigned, group: pa.Table, schema_id: int
+        self, found: Late, rows: pa.Table, assigned: Assigned, group: pa.Table, schema_id: int | None
     ) -> tuple[pa.Table, Assigned]:
         """Count the late rows, and do with them as the policy says (cold: late rows are few). Returns the others."""
         plan = self._plan

@@ -240,7 +240,7 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric(
         "headrace_gaps_total",
         "counter",
-        "Gaps recorded by this driver, by cause: retention. Each is one entry of the table's log, with its ranges.",
+        "Gaps recorded by this driver, by cause: retention, latest. Each is one entry of the log, with its ranges.",
         _named(lambda r: r.view.totals.gaps, GAP_CAUSES),
         ("pipeline", "cause"),
     ),
@@ -254,14 +254,13 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric(
         "headrace_gaps_open",
         "gauge",
-        "Gaps that the table has, of all its drivers. Alert when it rises: a counter that a new driver begins at 1 "
-        "does not.",
+        "Gaps of the table that are open: nobody has brought their records, or given them up. As of the last batch.",
         _plain(lambda r: r.view.gaps[0]),
     ),
     Metric(
         "headrace_gap_offsets_open",
         "gauge",
-        "Offsets of the gaps that the table has.",
+        "Offsets of the open gaps that nobody has brought.",
         _plain(lambda r: r.view.gaps[1]),
     ),
     Metric(

@@ -74,6 +74,8 @@ def lost(cause: str) -> str:
     match cause:
         case "retention":
             return "the log began later than the table ended: retention, or a deletion of records, was faster"
+        case "latest":
+            return "they were skipped on purpose, to read on at the end of Kafka's log"
     return f"its entry says {cause!r}, which this version of headrace does not know"
 
 

@@ -1,0 +1,267 @@
+"""Records of a gap from an archive's files: by the offsets that its rows carry, else by their event time.
+
+With offsets it is exact: a row settles its own offset, and what the archive does not hold stays open. Without, rows
+whose event time lies where the gap's may, each once by a key: about right, and the ticket says so.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recovery.backfill.carry import Filling
+from recovery.backfill.rows import KEYS
+from recovery.backfill.shelf import File, files, partitions
+from recovery.backfill.source import NO_TIME_MS, Chunk, Piece, Source, SourceFailed, in_full
+from writer.errors import ConfigError
+from writer.gaps.ticket import Hint, Ticket
+from writer.ledger.deep import inside
+from writer.rooms.assign import TimeRule, times_of
+from writer.rooms.plan import SchemaPlan
+from writer.rooms.report import Span, joined
+from writer.tables.base import Part, Range
+
+_ROLES = ("topic", "partition", "offset", "time", "key", "value", "incarnation")
+_OURS = {"topic": "_topic", "partition": "_partition", "offset": "_offset", "time": "_kafka_time",
+         "incarnation": "_incarnation"}  # fmt: skip
+_KAFKAS = {"topic": "topic", "partition": "partition", "offset": "offset", "time": "timestamp", "key": "key",
+           "value": "value"}  # fmt: skip
+_TIMES = pa.timestamp("us", "UTC")
+
+
+def opened(
+    filling: Filling, ticket: Ticket, locations: Sequence[str], columns: str | None, by_time: str | None
+) -> Source:
+    """Open an archive. Raises ConfigError where its rows cannot be told apart by what was said."""
+    found = files(locations, filling.config.s3.settings)
+    name = f"archive {','.join(locations)}"
+    if by_time is not None:
+        keys = [key.strip() for key in by_time.split(",") if key.strip()]
+        hints = ticket.opened.hints if ticket.opened else ()
+        topic = filling.settings.topics[0]
+        return ByTime(name, found, keys, hints, filling.walk.time_rule, topic, dict(ticket.through))
+    head = next(iter(found[0].batches()), pa.table({}))
+    roles = columns_of(head.schema.names, columns)
+    parts = {r.part for r in (ticket.opened.ranges if ticket.opened else ())}
+    if "topic" not in roles and len({part.topic for part in parts}) > 1:
+        raise ConfigError("the gap has several topics; say with --columns topic=... which column names the topic")
+    return ByOffset(name, found, roles)
+
+
+def columns_of(names: Sequence[str], said: str | None) -> dict[str, str]:
+    """Return which column has which role: as was said, or as headrace's tables or Spark's Kafka source name them."""
+    if said is None:
+        for known in (_OURS, _KAFKAS):
+            if all(known[role] in names for role in ("partition", "offset")):
+                return {role: name for role, name in known.items() if name in names}
+        raise ConfigError(
+            f"the archive has no offsets that can be recognised among its columns {', '.join(names)}. Say which with "
+            "--columns partition=...,offset=..., or let --by-time bring rows by their event time."
+        )
+    roles = dict(pair.strip().partition("=")[::2] for pair in said.split(","))
+    if odd := [role for role in roles if role not in _ROLES]:
+        raise ConfigError(f"--columns: {odd[0]!r} is none of {', '.join(_ROLES)}")
+    if missing := [role for role in ("partition", "offset") if role not in roles]:
+        raise ConfigError(f"--columns does not say which column is the {missing[0]}")
+    if absent := [name for name in roles.values() if name not in names]:
+        raise ConfigError(f"--columns: the archive has no column {absent[0]!r}; it has {', '.join(names)}")
+    return roles
+
+
+@dataclass
+class _Held:
+    """Rows for one chunk."""
+
+    records: list[pa.Table] = field(default_factory=list)
+    spans: dict[Part, list[Span]] = field(default_factory=dict)
+    count: int = 0
+
+
+class ByOffset:
+    """An archive whose rows carry their offsets: exact. With a value it holds records, else decoded rows."""
+
+    def __init__(self, name: str, found: Sequence[File], roles: Mapping[str, str]) -> None:
+        """`roles`: role → column of the archive."""
+        self.name, self._files, self._roles = name, found, dict(roles)
+
+    def available(self, wanted: Sequence[Range]) -> list[Range]:
+        """Return the offsets that it holds. Reads all of it."""
+        spans: dict[Part, list[Span]] = {}
+        for file in self._files:
+            for batch in file.batches():
+                for part, rows in self._by_part(batch, wanted, spans):
+                    offsets = rows.column(self._roles["offset"]).cast(pa.int64()).to_numpy()
+                    spans[part] = joined([*spans.get(part, []), *_spans(offsets)])
+        return [Range(part, *span) for part, found in spans.items() for span in found]
+
+    def chunks(self, left: Callable[[], Sequence[Range]], rows_max: int) -> Iterator[Chunk]:
+        """Yield chunks partition by partition; none reaches over two."""
+        for _, found in partitions(self._files):
+            held = _Held()
+            for file in found:
+                for batch in file.batches():
+                    for part, rows in self._by_part(batch, left(), held.spans):
+                        for at in range(0, rows.num_rows, rows_max):
+                            self._hold(held, part, rows.slice(at, rows_max))
+                            if held.count >= rows_max:
+                                yield self._chunk(held)
+                                held = _Held()
+            if held.count:
+                yield self._chunk(held)
+
+    def _by_part(
+        self, batch: pa.Table, wanted: Sequence[Range], taken: Mapping[Part, Sequence[Span]]
+    ) -> Iterator[tuple[Part, pa.Table]]:
+        """Yield the rows of a batch that are wanted and not taken yet, part by part, each offset once, in order."""
+        spans: dict[Part, list[Span]] = {}
+        for r in wanted:
+            spans.setdefault(r.part, []).append((r.start, r.end))
+        partition = batch.column(self._roles["partition"]).cast(pa.int64())
+        offset = batch.column(self._roles["offset"]).cast(pa.int64()).to_numpy()
+        for part, open_ in spans.items():
+            mine = pc.equal(partition, part.partition)
+            if "topic" in self._roles:
+                mine = pc.and_(mine, pc.equal(batch.column(self._roles["topic"]).cast(pa.string()), part.topic))
+            if "incarnation" in self._roles:
+                mine = pc.and_(mine, pc.equal(batch.column(self._roles["incarnation"]), part.incarnation))
+            keep = pc.fill_null(mine, False).to_numpy(zero_copy_only=False) & inside(offset, open_)
+            if taken.get(part):
+                keep &= ~inside(offset, taken[part])
+            at = np.flatnonzero(keep)
+            _, first = np.unique(offset[at], return_index=True)
+            if len(first):
+                yield part, batch.take(pa.array(at[first]))
+
+    def _hold(self, held: _Held, part: Part, rows: pa.Table) -> None:
+        table = _named(rows, part, self._roles)
+        held.records.append(table)
+        held.spans[part] = joined([*held.spans.get(part, []), *_spans(table.column("offset").to_numpy())])
+        held.count += rows.num_rows
+
+    def _chunk(self, held: _Held) -> Chunk:
+        return Chunk(held.spans, partial(self._read, held.records), in_full)
+
+    def _read(self, held: Sequence[pa.Table], plan: SchemaPlan) -> Iterator[Piece]:
+        for table in held:
+            records = table.select(["topic", "partition", "offset", "timestamp", "key", "value"])
+            (batch,) = records.combine_chunks().to_batches()
+            if "value" in self._roles:
+                yield Piece(batch)
+            else:
+                yield Piece(batch, conformed(table, plan))
+
+
+def _named(rows: pa.Table, part: Part, roles: Mapping[str, str]) -> pa.Table:
+    """Return rows with the columns of a record in front of their own."""
+    count = rows.num_rows
+    no_time = pa.scalar(NO_TIME_MS, pa.timestamp("ms", "UTC")).cast(_TIMES)
+    times = (
+        pc.fill_null(_instants(rows.column(roles["time"])), no_time) if "time" in roles else pa.repeat(no_time, count)
+    )
+    empty = pa.repeat(pa.scalar(b"", pa.binary()), count)
+    made = {
+        "topic": pa.repeat(part.topic, count), "partition": pa.repeat(pa.scalar(part.partition, pa.int32()), count),
+        "offset": rows.column(roles["offset"]).cast(pa.int64()), "timestamp": times,
+        "key": rows.column(roles["key"]).cast(pa.binary()) if "key" in roles else pa.nulls(count, pa.binary()),
+        "value": rows.column(roles["value"]).cast(pa.binary()) if "value" in roles else empty,
+    }  # fmt: skip
+    rest = {} if "value" in roles else {f"row {name}": rows.column(name) for name in rows.column_names}
+    return pa.table({**made, **rest})
+
+
+def conformed(table: pa.Table, plan: SchemaPlan) -> pa.Table:
+    """Give decoded rows exactly the plan's columns; those that the archive lacks are null. Raises SourceFailed."""
+    columns = []
+    for column in plan.columns:
+        name = f"row {column.name}"
+        if name not in table.column_names:
+            columns.append(pa.nulls(table.num_rows, column.type))
+            continue
+        values = table.column(name)
+        try:
+            columns.append(values if values.type == column.type else values.cast(column.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise SourceFailed(
+                f"column {column.name} is {values.type} in the archive, and cannot become the table's {column.type}: "
+                f"{error}. Write the archive anew with that type, or bring its records with value=..."
+            ) from error
+    return pa.table(columns, schema=plan.columns)
+
+
+class ByTime:
+    """An archive that knows no offsets: rows where the gap's may be in event time, each once by its keys."""
+
+    def __init__(
+        self, name: str, found: Sequence[File], keys: Sequence[str], hints: Sequence[Hint], rule: TimeRule, topic: str,
+        through: Mapping[str, str],
+    ) -> None:  # fmt: skip
+        """`through`: partitions that are whole already, by the name of the archive."""
+        self.name, self._files, self._keys, self._hints = name, found, list(keys), list(hints)
+        self._rule, self._topic, self._through = rule, topic, through.get(name)
+        if not hints:
+            raise ConfigError("the gap says nothing of event times, so no row of an archive can be told to be its")
+        if not keys:
+            raise ConfigError("--by-time needs the columns that tell one event from another")
+
+    def available(self, wanted: Sequence[Range]) -> list[Range]:
+        """Return all that is wanted: which offsets its rows had, nobody can say."""
+        return list(wanted)
+
+    def chunks(self, left: Callable[[], Sequence[Range]], rows_max: int) -> Iterator[Chunk]:  # noqa: ARG002
+        """Yield chunks partition by partition, and one at the end that closes the ticket."""
+        for partition, found in partitions(self._files):
+            if self._through is not None and partition <= self._through:
+                continue
+            held: list[pa.Table] = []
+            for file in found:
+                for batch in file.batches():
+                    held.append(batch)
+                    if sum(table.num_rows for table in held) >= rows_max:
+                        yield self._chunk(held, "")
+                        held = []
+            yield self._chunk(held, partition)
+        yield Chunk({}, lambda _: iter(()), in_full, unplaced=True, last=True)
+
+    def _chunk(self, held: Sequence[pa.Table], through: str) -> Chunk:
+        return Chunk({}, partial(self._read, held), in_full, unplaced=True, through=through)
+
+    def _read(self, held: Sequence[pa.Table], plan: SchemaPlan) -> Iterator[Piece]:
+        if absent := [key for key in self._keys if key not in plan.columns.names]:
+            raise ConfigError(f"--by-time: the table has no column {absent[0]!r}")
+        for table in held:
+            rows = conformed(table.rename_columns([f"row {name}" for name in table.column_names]), plan)
+            times, _ = times_of(rows, self._rule, pa.repeat(self._topic, rows.num_rows))
+            mine = pa.repeat(pa.scalar(value=False), rows.num_rows)
+            for hint in self._hints:
+                within = pc.less(times, _scalar(hint.end, times.type))
+                if hint.start is not None:
+                    within = pc.and_(within, pc.greater_equal(times, _scalar(hint.start, times.type)))
+                mine = pc.or_(mine, pc.fill_null(within, False))
+            kept = rows.filter(mine).replace_schema_metadata({KEYS: ",".join(self._keys)})
+            nothing = pa.RecordBatch.from_pydict({"timestamp": pa.nulls(kept.num_rows, _TIMES)})
+            yield Piece(nothing, kept)
+
+
+def _instants(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Read broker times: timestamps of any unit, or milliseconds since 1970 as Kafka has them."""
+    if pa.types.is_integer(values.type):
+        return values.cast(pa.int64()).cast(pa.timestamp("ms", "UTC")).cast(_TIMES)
+    if pa.types.is_timestamp(values.type) and values.type.tz is None:
+        return pc.assume_timezone(values.cast(pa.timestamp("us")), "UTC")
+    return values.cast(_TIMES)
+
+
+def _scalar(at: datetime, kind: pa.DataType) -> pa.Scalar:
+    return pa.scalar(at, kind)
+
+
+def _spans(offsets: np.ndarray) -> list[Span]:
+    """Cut offsets, in any order, where the next is not the one after."""
+    ordered = np.unique(offsets)
+    cuts = np.flatnonzero(np.diff(ordered) != 1)
+    starts, ends = [0, *(cuts + 1)], [*(cuts + 1), len(ordered)]
+    return [(int(ordered[a]), int(ordered[b - 1]) + 1) for a, b in zip(starts, ends, strict=True) if a < b]

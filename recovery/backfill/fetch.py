@@ -1,0 +1,103 @@
+"""Exact ranges of a topic, read to their last record. What the broker no longer holds is an error, never skipped."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+from recovery.backfill.source import NO_TIME_MS, SourceFailed
+from writer.kafka import BrokerUnreachable, client
+from writer.rooms.report import Source, Span
+from writer.rooms.wire import HEADERS
+
+_GROUP = "headrace-backfill"  # librdkafka wants a name; no group is joined and no offset committed
+_AT_ONCE = 10_000
+_SETTINGS = {
+    "group.id": _GROUP, "enable.auto.commit": False, "enable.auto.offset.store": False, "enable.partition.eof": True,
+    "auto.offset.reset": "error",  # an offset that retention took ends the chunk
+    "isolation.level": "read_committed", "queued.min.messages": 50_000, "queued.max.messages.kbytes": 65_536,
+}  # fmt: skip
+_GONE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}  # noqa: SLF001 - its public name
+
+
+def fetched(
+    bootstrap: str, timeout: timedelta, wanted: Mapping[Source, Span], *, headers: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of these ranges, one partition after the other, in order. Offsets without a record give none.
+
+    Raises SourceFailed for offsets that the log no longer holds, BrokerUnreachable.
+    """
+    with _consumer(bootstrap) as consumer:
+        for (topic, partition), (start, end) in sorted(wanted.items()):
+            consumer.assign([TopicPartition(topic, partition, start)])
+            at, deadline = start, time.monotonic() + timeout.total_seconds()
+            while at < end:
+                messages = consumer.consume(min(_AT_ONCE, end - at), timeout=0.2)
+                if not messages and time.monotonic() > deadline:
+                    raise BrokerUnreachable(
+                        f"{bootstrap} sends no records of {topic}/{partition} from offset {at} within "
+                        f"{timeout.total_seconds():.0f} s. Check that the partition has a leader."
+                    )
+                found = [m for m in messages if _is_record(m, at) and m.offset() < end]
+                at, ended = _reached(messages, at, end)
+                if messages:
+                    deadline = time.monotonic() + timeout.total_seconds()
+                if found:
+                    yield _batch(topic, partition, found, headers=headers)
+                if ended:
+                    break
+
+
+def _reached(messages: list[Message], at: int, end: int) -> tuple[int, bool]:
+    """Return the next offset after these messages, and whether nothing more of the range will come."""
+    for message in messages:
+        if message.error() is None:
+            at = max(at, message.offset() + 1)
+        else:
+            return at, True  # the end of the log: the caller has made sure that the range does not reach beyond it
+    return at, at >= end
+
+
+def _is_record(message: Message, at: int) -> bool:
+    error = message.error()
+    if error is None:
+        return True
+    if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its public name
+        return False
+    where = f"{message.topic()}/{message.partition()}"
+    if error.code() in _GONE:
+        raise SourceFailed(
+            f"the log of {where} no longer holds offset {at}: retention was faster. Nothing of it was committed, "
+            "and what is left may come from a mirror or an archive."
+        )
+    raise BrokerUnreachable(f"the broker gives no records of {where} at offset {at}: {error.str()}")
+
+
+def _batch(topic: str, partition: int, messages: list[Message], *, headers: bool) -> pa.RecordBatch:
+    count = len(messages)
+    times = [ms if kind else NO_TIME_MS for kind, ms in (m.timestamp() for m in messages)]
+    columns: dict[str, Any] = {
+        "topic": pa.repeat(topic, count),
+        "partition": pa.repeat(pa.scalar(partition, pa.int32()), count),
+        "offset": pa.array([m.offset() for m in messages], pa.int64()),
+        "timestamp": pa.array(times, pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC")),
+        "key": pa.array([m.key() for m in messages], pa.binary()),
+        "value": pa.array([m.value() for m in messages], pa.binary()),
+    }
+    if headers:
+        beside = [[{"key": k, "value": v} for k, v in m.headers() or []] or None for m in messages]
+        columns["headers"] = pa.array(beside, HEADERS)
+    return pa.RecordBatch.from_pydict(columns)
+
+
+@contextmanager
+def _consumer(bootstrap: str) -> Iterator[Any]:
+    consumer = Consumer(client(bootstrap) | _SETTINGS)
+    try:
+        yield consumer
+    finally:
+        consumer.close()

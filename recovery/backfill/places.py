@@ -1,0 +1,110 @@
+"""The sources of a backfill, made of what a person said and what the table knows."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from recovery.backfill.archive import opened
+from recovery.backfill.carry import Filling
+from recovery.backfill.source import Source
+from recovery.backfill.topic import Segment, Topic
+from writer import sample
+from writer.adopting import times_at
+from writer.connections import Kafka
+from writer.errors import ConfigError
+from writer.gaps.ticket import Ticket
+from writer.tables.base import Part, Range
+
+_MIRROR = re.compile(r"^(?P<bootstrap>[^/]+)/(?P<topic>[A-Za-z0-9._-]+)$")
+_PAIR = re.compile(r"^(?:(?P<topic>[A-Za-z0-9._-]+)/)?(?P<partition>\d+):(?P<here>\d+)=(?P<there>\d+)$")
+_COMPARED = 5  # rows on each side of a gap
+
+
+def kafka(filling: Filling) -> Topic:
+    """The gap's own topic."""
+    settings = filling.config.kafka
+    return Topic(
+        settings.bootstrap_servers, settings.request_timeout, headers=_headers(filling),
+        ids=filling.table.snapshot().incarnations(),
+    )  # fmt: skip
+
+
+def mirror(filling: Filling, ticket: Ticket, where: str, mapped: Sequence[str]) -> Topic:
+    """A copy of the topic, whose offsets a person has mapped. Raises ConfigError."""
+    found = _MIRROR.match(where)
+    if found is None:
+        raise ConfigError(f"--from-mirror {where!r} is no mirror; write broker-1:9092,broker-2:9092/topic")
+    segments = segmented(ticket.opened.ranges if ticket.opened else (), mapped, found["topic"])
+    settings = filling.config.kafka.model_copy(update={"bootstrap_servers": found["bootstrap"]})
+    return Topic(
+        found["bootstrap"], settings.request_timeout, headers=_headers(filling), ids={}, segments=segments,
+        name=f"mirror {where}", same=_comparing(filling, settings),
+    )  # fmt: skip
+
+
+def archive(
+    filling: Filling, ticket: Ticket, locations: Sequence[str], columns: str | None, by_time: str | None
+) -> Source:
+    """Files of an archive. Raises ConfigError."""
+    return opened(filling, ticket, locations, columns, by_time)
+
+
+def segmented(ranges: Sequence[Range], mapped: Sequence[str], topic: str) -> list[Segment]:
+    """Return where the ranges of a gap stand in a mirror, by pairs of offsets. Raises ConfigError.
+
+    A pair holds up to the next one of its partition, and the first also for what is before it.
+    """
+    pairs = _pairs(ranges, mapped)
+    found = []
+    for r in ranges:
+        mine = sorted(pairs.get(r.part, {}).items())
+        for at, (here, there) in enumerate(mine):
+            start = r.start if at == 0 else max(r.start, here)
+            end = mine[at + 1][0] if at + 1 < len(mine) else r.end
+            start = max(start, here - there)  # the mirror begins at 0
+            if start < min(end, r.end):
+                found.append(Segment(r.part, start, min(end, r.end), (topic, r.part.partition), there - here))
+    return found
+
+
+def _pairs(ranges: Sequence[Range], mapped: Sequence[str]) -> Mapping[Part, dict[int, int]]:
+    topics = sorted({r.part.topic for r in ranges})
+    found: dict[Part, dict[int, int]] = {}
+    for text in mapped:
+        said = _PAIR.match(text)
+        if said is None:
+            raise ConfigError(f"--map {text!r} maps no offset; write 0:5000=1200 or clicks/0:5000=1200")
+        if said["topic"] is None and len(topics) > 1:
+            raise ConfigError(f"the gap has several topics; write --map {topics[0]}/{text}")
+        topic = said["topic"] or (topics[0] if topics else "")
+        parts = [r.part for r in ranges if (r.part.topic, r.part.partition) == (topic, int(said["partition"]))]
+        if not parts:
+            raise ConfigError(f"--map {text!r}: the gap has no offsets of {topic}/{said['partition']}")
+        found.setdefault(parts[0], {})[int(said["here"])] = int(said["there"])
+    return found
+
+
+def _comparing(filling: Filling, kafka: Kafka) -> Callable[[Segment], bool | None]:
+    """Compare the times of the table's rows next to a segment with the mirror's records; None: nothing to compare."""
+
+    def same(s: Segment) -> bool | None:
+        verdicts = []
+        for start, end in ((max(0, s.start - _COMPARED), s.start), (s.end, s.end + _COMPARED)):
+            first = max(start, -s.shift)
+            if first >= end:
+                continue
+            rows = times_at(filling.table, s.part, first, end)
+            if not rows:
+                continue
+            there = sample.read(kafka, {s.source: sample.Span(first + s.shift, end + s.shift)})
+            offsets = (at - s.shift for at in there.column("offset").to_pylist())
+            times = dict(zip(offsets, there.column("timestamp").to_pylist(), strict=True))
+            if rows.keys() & times.keys():
+                verdicts.append(all(times[at] == when for at, when in rows.items() if at in times))
+        return all(verdicts) if verdicts else None
+
+    return same
+
+
+def _headers(filling: Filling) -> bool:
+    wire = filling.walk.wire
+    return wire is None or wire.header is not None

@@ -1,0 +1,104 @@
+"""Rows from an archive that knows no offsets: those whose keys the table does not have yet. About right, not proven."""
+
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+import bucketers
+from writer.config import Pipeline
+from writer.errors import ConfigError
+from writer.rooms.assign import Assigned, TimeRule, assign
+from writer.rooms.columnar import BucketKey, Destination, open_file
+from writer.rooms.plan import PROVENANCE
+from writer.rooms.report import Report
+from writer.rooms.stage import Stage
+from writer.rooms.task import TaskPlan
+from writer.stores.location import store_at
+from writer.tables.snapshot import PipelineSnapshot
+from writer.tables.table import PipelineTable
+
+KEYS = "headrace.keys"  # of the rows' schema: which columns tell one event from another
+
+
+class Unplaced:
+    """Stages rows without provenance, bucket by bucket, less those whose keys are in the bucket already."""
+
+    def __init__(
+        self, table: PipelineTable, snapshot: PipelineSnapshot, settings: Pipeline, to: TaskPlan, rule: TimeRule
+    ) -> None:
+        """`to`: where files go."""
+        self._table, self._snapshot, self._settings, self._to, self._rule = table, snapshot, settings, to, rule
+        self._bucketer = bucketers.build(settings.bucket)
+
+    def carried(self, pieces: Iterable[pa.Table]) -> tuple[Report, int, int]:
+        """Stage what is new. Returns the report, the rows, and how many were left out: known, or without a time."""
+        destination = Destination(
+            store_at(self._to.table, self._to.s3), self._to.bucket_columns, self._to.prefix, self._to.target_file_size,
+            self._to.entropy_bits, self._to.hidden,
+        )  # fmt: skip
+        stage = Stage(destination, budget=self._to.budget)
+        known: dict[BucketKey, set[tuple[object, ...]]] = {}
+        rows = out = 0
+        try:
+            for piece in pieces:
+                keys = _keys(piece)
+                found = self._assigned(piece)
+                fresh = self._fresh(found, keys, known)
+                out += piece.num_rows - (pc.sum(fresh).as_py() or 0)
+                kept = _nowhere(found.rows.filter(fresh))
+                rows += kept.num_rows
+                buckets = found.buckets.__class__(
+                    found.buckets.codes.filter(fresh), found.buckets.values, found.buckets.intervals
+                )
+                stage.add(kept, found.event_time.filter(fresh), buckets)
+            return Report(files=stage.finish()), rows, out
+        except BaseException:
+            stage.abandon()
+            raise
+
+    def _assigned(self, piece: pa.Table) -> Assigned:
+        topics = pa.repeat(self._settings.topics[0], piece.num_rows)
+        try:
+            return assign(piece, self._rule, self._bucketer, self._to.now, topics)
+        except ValueError as error:
+            raise ConfigError(f"the archive's rows have no event time that can be read: {error}") from error
+
+    def _fresh(
+        self, found: Assigned, keys: Sequence[str], known: dict[BucketKey, set[tuple[object, ...]]]
+    ) -> pa.BooleanArray:
+        """Tell of each row whether its key is new in its bucket (cold: an archive is read once)."""
+        columns = [found.rows.column(name).to_pylist() for name in keys]
+        marks = []
+        for code, *key in zip(found.buckets.codes.to_pylist(), *columns, strict=True):
+            bucket = found.buckets.values[code]
+            if bucket not in known:
+                known[bucket] = self._there(bucket, keys)
+            marks.append(tuple(key) not in known[bucket])
+            known[bucket].add(tuple(key))
+        return pa.array(marks, pa.bool_())
+
+    def _there(self, bucket: BucketKey, keys: Sequence[str]) -> set[tuple[object, ...]]:
+        """Read the keys that the table has in a bucket."""
+        found: set[tuple[object, ...]] = set()
+        for file in self._table.bucket_files(self._snapshot, bucket):
+            with open_file(self._table.store, file.path) as source:
+                have = pq.read_schema(source).names
+                source.seek(0)
+                rows = pq.read_table(source, columns=[name for name in keys if name in have])
+                columns = [rows.column(k).to_pylist() if k in have else [None] * rows.num_rows for k in keys]
+                found |= set(zip(*columns, strict=True))
+        return found
+
+
+def _keys(piece: pa.Table) -> list[str]:
+    told: bytes = (piece.schema.metadata or {})[KEYS.encode()]
+    return told.decode().split(",")
+
+
+def _nowhere(rows: pa.Table) -> pa.Table:
+    """Give rows the columns that say where they came from: nothing is known of it."""
+    for field in PROVENANCE:
+        rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
+    return rows.replace_schema_metadata(None)

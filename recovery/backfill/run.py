@@ -1,0 +1,173 @@
+"""The loop of a backfill: ticket by ticket, source by source, chunk by chunk. What is open, the log says each time.
+
+It may be killed anywhere and run again, and run beside the live writer and beside another backfill.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Protocol, Self
+
+from recovery import who
+from recovery.backfill.carry import Filling, Settled
+from recovery.backfill.source import Source
+from recovery.backfill.throttle import Pace, lag_max, live_lag
+from writer import log
+from writer.config import Config
+from writer.gaps.book import named
+from writer.gaps.claims import LEASE, Claim, Claims
+from writer.gaps.ticket import Ticket
+from writer.rooms.report import joined
+from writer.tables.base import Overtaken, Range
+
+_OVERTAKEN_MAX = 10  # times in a row that somebody else changed the ticket first
+
+
+class Board(Protocol):
+    """Who is told how it goes."""
+
+    def began(self, ticket: Ticket, offsets: int) -> None:
+        """A ticket is being filled, of which so many offsets are open."""
+
+    def settled(self, ticket: Ticket, chunk: Settled) -> None:
+        """One chunk more is in the table."""
+
+    def waits(self, why: str) -> None:
+        """It waits."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a person asked for."""
+
+    gaps: Sequence[str] = ()  # ids, or their beginnings; none: all that are open
+    rows_max: int = 500_000  # of one chunk
+    rate: float | None = None  # rows a second
+    lag_max: timedelta | None = None  # of the live writer; None: by its max_delay
+    by: str = ""
+
+
+@dataclass
+class Outcome:
+    """What became of one ticket."""
+
+    ticket: Ticket
+    chunks: list[Settled] = field(default_factory=list)
+    absent: Sequence[Range] = ()  # open offsets that no source has
+
+    @property
+    def rows(self) -> int:
+        """Rows that this backfill brought."""
+        return sum(chunk.rows for chunk in self.chunks)
+
+
+def chosen(tickets: Mapping[str, Ticket], wish: Wish) -> list[Ticket]:
+    """Return the open tickets that are meant, oldest first. Raises NoSuchGap."""
+    meant = [named(dict(tickets), gap) for gap in wish.gaps] if wish.gaps else list(tickets.values())
+    return [one for one in meant if one.state == "open"]
+
+
+def fill(
+    filling: Filling, sources: Callable[[Ticket], Sequence[Source]], wish: Wish, board: Board,
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> list[Outcome]:  # fmt: skip
+    """Fill the tickets that are meant. Raises Claimed, SourceFailed, LimitReached, CommitFailed."""
+    _, tickets = filling.look()
+    done = []
+    for ticket in chosen(tickets, wish):
+        with _Held(filling, ticket, wish, clock) as held:
+            done.append(_one(filling, ticket, sources(ticket), wish, board, held, clock))
+    return done
+
+
+class _Held:
+    """A claim that is renewed while it is used."""
+
+    def __init__(self, filling: Filling, ticket: Ticket, wish: Wish, clock: Callable[[], datetime]) -> None:
+        self._claims, self._gap, self._clock = Claims(filling.table.store), ticket.id, clock
+        self._by = who.process(wish.by or who.person())
+        self._claim: Claim | None = None
+        self._renewed = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self._claim = self._claims.take(self._gap, self._by, self._clock(), who.gone)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._claim is not None and (newest := self._claims.newest(self._gap)) and newest.by == self._by:
+            self._claims.release(self._gap)
+
+    def renew(self) -> None:
+        """Prolong the claim once a quarter of its time is over. Raises Claimed."""
+        assert self._claim is not None
+        if time.monotonic() - self._renewed > LEASE.total_seconds() / 4:
+            self._claim = self._claims.renew(self._gap, self._claim, self._clock())
+            self._renewed = time.monotonic()
+
+
+def _one(
+    filling: Filling, ticket: Ticket, sources: Sequence[Source], wish: Wish, board: Board, held: _Held,
+    clock: Callable[[], datetime],
+) -> Outcome:  # fmt: skip
+    """Fill one ticket, as far as the sources have its records."""
+    outcome = Outcome(ticket)
+    board.began(ticket, _offsets(ticket.left()))
+    pace = _pace(filling.config, filling.name, wish, board, held)
+    for source in sources:
+        lost = 0
+        while lost < _OVERTAKEN_MAX:
+            try:
+                outcome.ticket = _from(filling, outcome, source, wish, board, pace, clock)
+                break
+            except Overtaken as error:
+                lost += 1
+                log.event("backfill_overtaken", pipeline=filling.name, gap=ticket.id, reason=str(error))
+                if lost == _OVERTAKEN_MAX:
+                    raise
+        if outcome.ticket.state != "open":
+            break
+    left = outcome.ticket.left() if outcome.ticket.state == "open" else []
+    outcome.absent = left
+    return outcome
+
+
+def _from(
+    filling: Filling, outcome: Outcome, source: Source, wish: Wish, board: Board, pace: Pace,
+    clock: Callable[[], datetime],
+) -> Ticket:  # fmt: skip
+    """Bring what one source has. Returns the ticket as it is then. Raises Overtaken."""
+    snapshot, tickets = filling.look()
+    ticket = tickets[outcome.ticket.id]
+    if ticket.state != "open":
+        return ticket
+
+    def left() -> list[Range]:
+        return ticket.left()
+
+    for chunk in source.chunks(left, wish.rows_max):
+        pace.hold()
+        by = wish.by or who.person()
+        settled = filling.carry(ticket, snapshot, chunk, source.name, by, clock(), pace.pieces)
+        outcome.chunks.append(settled)
+        log.event(
+            "gap_filled", pipeline=filling.name, gap=ticket.id, version=settled.version, source=source.name,
+            offsets=settled.offsets, rows=settled.rows, left=settled.left, done=settled.done,
+        )  # fmt: skip
+        board.settled(ticket, settled)
+        snapshot, tickets = filling.look()
+        ticket = tickets[ticket.id]
+        if ticket.state != "open":
+            break
+    return ticket
+
+
+def _pace(config: Config, pipeline: str, wish: Wish, board: Board, held: _Held) -> Pace:
+    limit = wish.lag_max or lag_max(config.pipelines[pipeline].commit.max_delay)
+    return Pace(partial(live_lag, config, pipeline), limit, wish.rate, alive=held.renew, told=board.waits)
+
+
+def _offsets(ranges: Sequence[Range]) -> int:
+    parts = {r.part for r in ranges}
+    return sum(b - a for part in parts for a, b in joined((r.start, r.end) for r in ranges if r.part == part))

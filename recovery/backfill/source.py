@@ -1,0 +1,70 @@
+"""What a backfill asks of a place that records come from, and what it gets: chunks, each for one commit."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+
+import pyarrow as pa
+
+from writer.errors import HeadraceError
+from writer.ledger.holes import Holes
+from writer.rooms.plan import SchemaPlan
+from writer.rooms.report import Span
+from writer.tables.base import Part, Range
+
+ANY_AGE = timedelta(days=36_500)  # of an event, where nobody knows when the broker had it
+NO_TIME_MS = -1  # what records carry that the broker gave no time, as Spark hands them over
+
+
+class SourceFailed(HeadraceError):
+    """The source does not hold what it said, or its records are not those of the gap. Nothing of it was committed."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Records as a task takes them; `rows`: the same, decoded elsewhere, one row for each."""
+
+    records: pa.RecordBatch
+    rows: pa.Table | None = None
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Records for one commit. `read` gives them anew each time."""
+
+    spans: Mapping[Part, Sequence[Span]]  # offsets that it settles
+    read: Callable[[SchemaPlan], Iterator[Piece]]
+    confirm: Callable[[Sequence[Holes]], None]  # raises SourceFailed when an offset without a record may be a loss
+    unplaced: bool = False  # its rows have no offset: they come by event time
+    through: str = ""  # partition of the archive that is whole with it
+    last: bool = False  # the source has no more for this gap, and what is left of it nobody will prove
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets it settles."""
+        return sum(end - start for spans in self.spans.values() for start, end in spans)
+
+
+class Source(Protocol):
+    """A place that records of a gap come from."""
+
+    @property
+    def name(self) -> str:
+        """How the ticket names it: kafka, mirror HOST/TOPIC, archive LOCATION."""
+
+    def available(self, wanted: Sequence[Range]) -> list[Range]:
+        """Return what it holds of these offsets, as far as it can say before reading."""
+
+    def chunks(self, left: Callable[[], Sequence[Range]], rows_max: int) -> Iterator[Chunk]:
+        """Yield chunks, oldest first. `left` says at any moment what is open. Raises SourceFailed, HeadraceError."""
+
+
+def in_full(holes: Sequence[Holes]) -> None:
+    """Raise SourceFailed when an offset gave no record: for sources that know which records they have."""
+    if holes:
+        one = holes[0]
+        raise SourceFailed(
+            f"{one.offsets} offsets of {one.source[0]}/{one.source[1]} gave no record, such as {list(one.spans[:3])}; "
+            "the source said that it has them. Nothing of the chunk was committed."
+        )

@@ -1,0 +1,103 @@
+"""When a backfill waits: for the live writer, which comes first, and for its own rate. Decisions are pure."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import assert_never
+
+from recovery.backfill.source import Piece
+from writer.config import Config
+from writer.surface.http import announced, asked
+
+LOOK_S = 5.0  # between two looks at the live writer
+_NAP_S = 1.0  # between two signs of life while it waits
+_SLACK_MIN = timedelta(seconds=30)
+
+
+@dataclass(frozen=True)
+class Go:
+    """Carry on."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Do nothing for these seconds, then look again."""
+
+    seconds: float
+    why: str
+    for_live: bool = False  # time that does not count against the rate
+
+
+def lag_max(delay_max: timedelta) -> timedelta:
+    """Return the lag beyond which the live writer is behind: up to its delay, and a batch's time, is its normal."""
+    return delay_max + max(_SLACK_MIN, delay_max / 2)
+
+
+def by_lag(lag_seconds: float | None, limit: timedelta) -> Go | Wait:
+    """Wait while the live writer is behind. None: no writer runs, or it does not know its lag yet."""
+    if lag_seconds is None or lag_seconds <= limit.total_seconds():
+        return Go()
+    why = f"the live writer is {lag_seconds:.0f} s behind, beyond {limit.total_seconds():.0f} s"
+    return Wait(LOOK_S, why, for_live=True)
+
+
+def by_rate(rows: int, seconds: float, rate: float | None) -> Go | Wait:
+    """Wait until `rows` in `seconds` are no more than the rate (rows a second); None: as fast as it goes."""
+    early = 0.0 if rate is None else rows / rate - seconds
+    return Wait(early, f"{rate:,.0f} rows a second are enough") if early > 0 else Go()
+
+
+def live_lag(config: Config, pipeline: str) -> float | None:
+    """Ask the driver how many seconds it is behind; None: none answers, or it does not know yet."""
+    driver = announced(config.checkpoints, pipeline, config.s3.settings)
+    found = asked(driver, pipeline) if driver is not None else None
+    seconds = None if found is None else found["lag"]["seconds"]
+    return None if seconds is None else float(seconds)
+
+
+class Pace:
+    """Slows pieces down. `alive` is called again and again while it waits or works, `told` when it begins to wait."""
+
+    def __init__(
+        self, lag: Callable[[], float | None], limit: timedelta, rate: float | None, *, alive: Callable[[], None],
+        told: Callable[[str], None] = lambda _: None, clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:  # fmt: skip
+        self._lag, self._limit, self._rate = lag, limit, rate
+        self._alive, self._told, self._clock, self._sleep = alive, told, clock, sleep
+        self._began = self._looked = clock()
+        self._rows = 0
+        self._looked -= LOOK_S
+        self.waited_s = 0.0
+
+    def pieces(self, source: Iterable[Piece]) -> Iterator[Piece]:
+        """Yield the pieces, each when it may go."""
+        for piece in source:
+            self.hold()
+            self._rows += piece.records.num_rows
+            yield piece
+
+    def hold(self) -> None:
+        """Come back when nothing speaks against going on."""
+        self._alive()
+        while self._clock() - self._looked >= LOOK_S:
+            self._looked = self._clock()
+            if not self._pause(by_lag(self._lag(), self._limit)):
+                break
+        self._pause(by_rate(self._rows, self._clock() - self._began - self.waited_s, self._rate))
+
+    def _pause(self, decision: Go | Wait) -> bool:
+        match decision:
+            case Go():
+                return False
+            case Wait(seconds=seconds, why=why, for_live=for_live):
+                self._told(why)
+                end = self._clock() + seconds
+                while (left := end - self._clock()) > 0:
+                    self._sleep(min(left, _NAP_S))
+                    self._alive()
+                self.waited_s += seconds if for_live else 0.0
+                return True
+            case _:
+                assert_never(decision)

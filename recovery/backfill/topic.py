@@ -1,0 +1,166 @@
+"""Records of a gap from Kafka: the same offsets of the same topic, or those of a mirror that a person has mapped."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recovery.backfill.fetch import fetched
+from recovery.backfill.slices import aligned, instants
+from recovery.backfill.source import Chunk, Piece, SourceFailed, in_full
+from writer.frontier import number
+from writer.kafka import Cluster, Source
+from writer.ledger.ask import next_records
+from writer.ledger.holes import Holes, RecordsMissed, check, questions
+from writer.rooms.plan import SchemaPlan
+from writer.rooms.report import Span
+from writer.tables.base import Part, Range
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Offsets [start, end) of a part, and how far from them the same records stand in another log."""
+
+    part: Part
+    start: int
+    end: int
+    source: Source  # where they stand
+    shift: int  # offset there less offset here
+
+    def clipped(self, r: Range) -> "Segment | None":
+        """Return what lies in a range; None: nothing."""
+        start, end = max(self.start, r.start), min(self.end, r.end)
+        mine = r.part == self.part and start < end
+        return Segment(self.part, start, end, self.source, self.shift) if mine else None
+
+
+class Topic:
+    """The gap's own topic, as far as Kafka still holds it; or a mirror, where segments say which offsets are which."""
+
+    def __init__(
+        self, bootstrap: str, timeout: timedelta, *, headers: bool, ids: Mapping[str, Sequence[str]],
+        segments: Sequence[Segment] | None = None, name: str = "kafka",
+        same: Callable[[Segment], bool | None] = lambda _: None,
+    ) -> None:  # fmt: skip
+        """`ids`: incarnations of each topic, as the table knows them. `same`: compares what lies around a segment."""
+        self.name = name
+        self._bootstrap, self._timeout, self._headers = bootstrap, timeout, headers
+        self._cluster = Cluster(bootstrap, timeout)
+        self._ids, self._given, self._same = ids, segments, same
+
+    def available(self, wanted: Sequence[Range]) -> list[Range]:
+        """Return what Kafka holds of these offsets now. Raises BrokerUnreachable, TopicMissing for a mirror."""
+        return [Range(one.part, one.start, one.end) for one in self._segments(wanted)]
+
+    def chunks(self, left: Callable[[], Sequence[Range]], rows_max: int) -> Iterator[Chunk]:
+        """Yield slices that are aligned by the broker's time, oldest first."""
+        segments = self._segments(left())
+        if not segments:
+            return
+        for one in segments:
+            if self._same(one) is False:
+                raise SourceFailed(
+                    f"records of {one.source[0]}/{one.source[1]} around {one.start + one.shift} have other times than "
+                    f"the table's rows around offset {one.start} of {one.part.topic}/{one.part.partition}: the "
+                    "mapping is wrong. Correct --map."
+                )
+        for ranges in aligned(
+            [Range(s.part, s.start, s.end) for s in segments], self._marks(segments, rows_max), rows_max
+        ):
+            mine = [cut for r in ranges for s in segments if (cut := s.clipped(r))]
+            spans: dict[Part, list[Span]] = {}
+            for cut in mine:
+                spans.setdefault(cut.part, []).append((cut.start, cut.end))
+            yield Chunk(spans, partial(self._read, mine), partial(self._confirm, mine))
+
+    def _segments(self, wanted: Sequence[Range]) -> list[Segment]:
+        """Return where the wanted offsets stand, as far as they are there."""
+        if self._given is None:
+            given = self._own(wanted)
+        else:
+            given = [cut for r in wanted for s in self._given if (cut := s.clipped(r))]
+        sources = {one.source for one in given}
+        earliest, ends = self._cluster.earliest(sources), self._cluster.latest(sources)
+        found = []
+        for one in given:
+            start = max(one.start, earliest[one.source] - one.shift)
+            end = min(one.end, ends[one.source] - one.shift)
+            if start < end:
+                found.append(Segment(one.part, start, end, one.source, one.shift))
+        return sorted(found, key=lambda s: (s.part, s.start))
+
+    def _own(self, wanted: Sequence[Range]) -> list[Segment]:
+        """Return the ranges whose incarnation is the topic's present one: another one's offsets are other records."""
+        names = sorted({r.part.topic for r in wanted})
+        topics = self._cluster.topics(names)
+        now = {n: number(self._ids[n], topics[n].id) for n in names if topics[n].id in self._ids.get(n, ())}
+        return [
+            Segment(r.part, r.start, r.end, (r.part.topic, r.part.partition), 0)
+            for r in wanted
+            if now.get(r.part.topic) == r.part.incarnation and r.part.partition < topics[r.part.topic].partitions
+        ]
+
+    def _marks(self, segments: Sequence[Segment], rows_max: int) -> list[dict[Part, int]]:
+        """Ask each log where it stands at instants of the time that the segments hold."""
+        offsets = sum(s.end - s.start for s in segments)
+        ends = self._edges(segments)
+        if offsets <= rows_max or not ends:
+            return []
+        marks: list[dict[Part, int]] = []
+        for when in instants(min(ends), max(ends), offsets, rows_max):
+            at = self._cluster.found({s.source: int(when.timestamp() * 1000) for s in segments})
+            mark: dict[Part, int] = {}
+            for s in segments:
+                there = at[s.source][0]
+                here = s.end if there < 0 else min(max(there - s.shift, s.start), s.end)
+                if there >= 0 and there - s.shift < s.start:
+                    continue  # of another segment of the part
+                mark[s.part] = max(mark.get(s.part, 0), here)
+            marks.append({p: max(o, marks[-1].get(p, 0)) if marks else o for p, o in mark.items()})
+        return marks
+
+    def _edges(self, segments: Sequence[Segment]) -> list[datetime]:
+        """Return the broker's times of the first and the last record of each segment, where there is one."""
+        found: list[datetime] = []
+        for s in segments:
+            for start in {s.start, s.end - 1}:
+                there = {s.source: (start + s.shift, start + s.shift + 1)}
+                for batch in fetched(self._bootstrap, self._timeout, there, headers=False):
+                    found += [t for t in batch.column("timestamp").to_pylist() if t > datetime(1970, 1, 1, tzinfo=UTC)]
+        return found
+
+    def _read(self, segments: Sequence[Segment], _: SchemaPlan) -> Iterator[Piece]:
+        for s in segments:
+            wanted = {s.source: (s.start + s.shift, s.end + s.shift)}
+            for batch in fetched(self._bootstrap, self._timeout, wanted, headers=self._headers):
+                yield Piece(_renamed(batch, s))
+
+    def _confirm(self, segments: Sequence[Segment], holes: Sequence[Holes]) -> None:
+        """Ask another client for the offsets that gave no record. In a mirror each hole shifts what comes after it."""
+        if self._given is not None:
+            in_full(holes)
+            return
+        earliest = self._cluster.earliest({s.source for s in segments})
+        if gone := [s for s in segments if holes and earliest[s.source] > s.start]:
+            raise SourceFailed(
+                f"retention took offsets of {gone[0].source[0]}/{gone[0].source[1]} while they were read. Nothing of "
+                "the chunk was committed; the next look sees what is left."
+            )
+        try:
+            check(next_records(self._bootstrap, self._timeout, questions(holes)))
+        except RecordsMissed as error:
+            raise SourceFailed(str(error)) from error
+
+
+def _renamed(batch: pa.RecordBatch, s: Segment) -> pa.RecordBatch:
+    """Give records the names that they have in the gap."""
+    if s.shift == 0 and s.source == (s.part.topic, s.part.partition):
+        return batch
+    columns = {name: batch.column(name) for name in batch.schema.names}
+    columns["topic"] = pa.repeat(s.part.topic, batch.num_rows)
+    columns["partition"] = pa.repeat(pa.scalar(s.part.partition, pa.int32()), batch.num_rows)
+    columns["offset"] = pc.subtract(columns["offset"], s.shift)
+    return pa.RecordBatch.from_pydict(columns)

@@ -1,0 +1,193 @@
+"""What `headrace gaps` does and shows."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import uuid4
+
+from rich.console import Console
+
+from recovery import who
+from writer.config import Config
+from writer.errors import ConfigError, HeadraceError
+from writer.gaps import latest
+from writer.gaps.book import named, standing, tickets
+from writer.gaps.claims import Claim, Claims
+from writer.gaps.ticket import Hint, Ticket
+from writer.sample import asked
+from writer.surface import lines
+from writer.surface.words import plural
+from writer.tables.base import Loss, Range
+from writer.tables.formats import main_table
+from writer.tables.table import PipelineTable
+
+_SHOWN = 8  # characters of an id, for a person
+
+
+class NotOpen(ConfigError):
+    """The gap has ended already."""
+
+
+def listed(
+    config: Config, names: Sequence[str], *, everything: bool, now: datetime, as_json: bool, out: Console
+) -> int:
+    """List the tickets. Returns 1 while one is open."""
+    found: dict[str, list[tuple[Ticket, Claim | None]]] = {}
+    for name in names:
+        table = _table(config, name)
+        claims = Claims(table.store)
+        found[name] = [
+            (one, _standing(claims, one, now))
+            for one in tickets(table, name).values()
+            if everything or one.state == "open"
+        ]
+    some_open = any(one.state == "open" for each in found.values() for one, _ in each)
+    if as_json:
+        lines.emit_whole({"pipelines": {name: [told(*one) for one in each] for name, each in found.items()}})
+        return int(some_open)
+    columns = [lines.Column(title, right=title in ("offsets", "left")) for title in (
+        "pipeline", "gap", "state", "opened", "cause", "offsets", "left", "by",
+    )]  # fmt: skip
+    rows = [_row(name, one, claim) for name, each in found.items() for one, claim in each]
+    if rows:
+        lines.Sheet(out, columns).add(rows)
+        out.print()
+    count = sum(one.state == "open" for each in found.values() for one, _ in each)
+    lines.sentence(
+        out,
+        f"{plural(count, 'gap')} open; `headrace backfill` brings what was skipped." if count else "No gap is open.",
+    )
+    return int(some_open)
+
+
+def shown(config: Config, name: str, gap: str, *, now: datetime, as_json: bool, out: Console) -> int:
+    """Show one ticket."""
+    table = _table(config, name)
+    one = named(tickets(table, name), gap)
+    document = told(one, _standing(Claims(table.store), one, now))
+    if as_json:
+        lines.emit_whole(document)
+        return 0
+    out.print(f"[bold]gap {one.id}[/bold]  {document['state']}", soft_wrap=True)
+    for key in ("opened_at", "cause", "reason", "opened_by", "claimed_by", "offsets", "left", "rows", "unplaced"):
+        if document[key]:
+            out.print(f"{key.replace('_', ' '):<11} {document[key]}", soft_wrap=True, markup=False)
+    for title, ranges in (("skipped", document["ranges"]), ("open", document["open"])):
+        for r in ranges:
+            where = f"{r['topic']}/{r['partition']} of incarnation {r['incarnation']}"
+            out.print(f"{title:<11} {where} [{r['start']:,}, {r['end']:,})", soft_wrap=True, markup=False)
+    for hint in document["hints"]:
+        start = hint["from"] or "the beginning"
+        out.print(f"{'event time':<11} from {start} to {hint['until']}", soft_wrap=True, markup=False)
+    if one.ended:
+        out.print(f"{'ended':<11} {document['ended']}", soft_wrap=True, markup=False)
+    return 0
+
+
+def closed(
+    config: Config, name: str, gap: str, *, reason: str, by: str | None, now: datetime, as_json: bool, out: Console
+) -> int:
+    """Give up what is open of a ticket. Raises NotOpen, Overtaken, CommitFailed."""
+    table = _table(config, name)
+    snapshot, found = standing(table, name)
+    one = named(found, gap)
+    if one.state != "open":
+        raise NotOpen(f"gap {one.id[:_SHOWN]} is {one.state} already.")
+    if not reason.strip():
+        raise ConfigError("--reason is empty; say why nobody will bring the records")
+    left = sum(r.end - r.start for r in one.left())
+    about = {"by": by or who.person(), "reason": reason, "at": now.isoformat()}
+    version = table.give_up(snapshot, Loss(uuid4().hex, one.id, snapshot.changes(one.id), left, about))
+    if as_json:
+        lines.emit_whole({"gap": one.id, "state": "lost", "offsets": left, "version": version})
+    else:
+        lines.sentence(out, f"{plural(left, 'offset')} given up, as version {version} of the table: {reason}")
+    return 0
+
+
+def opened(
+    config: Config, name: str, *, reason: str, by: str | None, write: bool, fence: bool, now: datetime, as_json: bool,
+    out: Console,
+) -> int:  # fmt: skip
+    """Skip to the latest records, or show what that would do. Raises as `latest.skip` does."""
+    if not reason.strip():
+        raise ConfigError("--reason is empty; say why what waits is to be skipped")
+    found = latest.look(config, name, asked(config.kafka), "person")
+    if isinstance(found.decision, latest.Refuse):
+        raise ConfigError(found.decision.reason)
+    ranges = found.decision.ranges if isinstance(found.decision, latest.Skip) else ()
+    offsets = sum(r.end - r.start for r in ranges)
+    written = None
+    if write:
+        written = latest.skip(config, name, found, by=by or who.person(), reason=reason, now=now, fence=fence)
+    if as_json:
+        lines.emit_whole({
+            "pipeline": name, "offsets": offsets, "kafka_holds": found.held, "ranges": [_range(r) for r in ranges],
+            "gap": written[1].id if written else None, "version": written[0] if written else None,
+        })  # fmt: skip
+        return 0
+    if not ranges:
+        lines.sentence(out, f"{name}: nothing waits in Kafka; there is nothing to skip.")
+        return 0
+    for r in ranges:
+        where = f"{r.part.topic}/{r.part.partition} [{r.start:,}, {r.end:,})"
+        out.print(f"{where}  {plural(r.end - r.start, 'offset')}", soft_wrap=True, markup=False)
+    lines.sentence(
+        out,
+        f"{name}: {plural(offsets, 'offset')} skipped, of which Kafka still holds {found.held:,}; gap "
+        f"{written[1].id[:_SHOWN]}, version {written[0]} of the table. Start the pipeline, then `headrace backfill`."
+        if written
+        else f"{name}: {plural(offsets, 'offset')} would be skipped, of which Kafka still holds {found.held:,}. "
+        "Nothing was written; the same with --yes writes it.",
+    )
+    return 0
+
+
+def told(one: Ticket, claim: Claim | None) -> dict[str, Any]:
+    """Describe a ticket as JSON values."""
+    known, left = one.opened, one.left()
+    return {
+        "id": one.id, "state": "claimed" if claim and one.state == "open" else one.state,
+        "opened_at": known and _iso(known.at), "opened_by": known and (known.by or "the writer"),
+        "cause": known and known.cause, "reason": known and known.reason, "version": known and known.version,
+        "topic_ids": dict(known.topic_ids) if known else {}, "offsets": one.offsets,
+        "left": 0 if one.state == "done" and not left else sum(r.end - r.start for r in left),
+        "rows": one.rows, "unplaced": one.unplaced, "files": one.files, "sources": list(one.sources),
+        "approximate": one.unplaced > 0, "claimed_by": claim.by if claim else None,
+        "ranges": [_range(r) for r in known.ranges] if known else [], "open": [_range(r) for r in left],
+        "hints": [_hint(h) for h in known.hints] if known else [],
+        "ended": one.ended and {**vars(one.ended), "at": _iso(one.ended.at)},
+    }  # fmt: skip
+
+
+def _row(name: str, one: Ticket, claim: Claim | None) -> list[str]:
+    document = told(one, claim)
+    by = document["claimed_by"] or (one.ended.by if one.ended else "") or document["opened_by"] or ""
+    return [
+        name, one.id[:_SHOWN], document["state"], (document["opened_at"] or "?")[:19], document["cause"] or "?",
+        f"{one.offsets:,}", f"{document['left']:,}", by,
+    ]  # fmt: skip
+
+
+def _standing(claims: Claims, one: Ticket, now: datetime) -> Claim | None:
+    found = claims.newest(one.id) if one.state == "open" else None
+    return found if found and found.stands(now) and not who.gone(found.by) else None
+
+
+def _table(config: Config, name: str) -> PipelineTable:
+    table = main_table(name, config)
+    if not table.exists():
+        raise HeadraceError(f"pipeline {name!r} has no table yet. `headrace run` makes it.")
+    return table
+
+
+def _range(r: Range) -> dict[str, Any]:
+    return {**vars(r.part), "start": r.start, "end": r.end}
+
+
+def _hint(hint: Hint) -> dict[str, Any]:
+    return {"from": _iso(hint.start), "until": _iso(hint.end)}
+
+
+def _iso(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat()

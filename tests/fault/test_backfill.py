@@ -1,0 +1,244 @@
+"""What was skipped comes back beside the live writer: from Kafka, from a mirror, from an archive; exact, and once."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from tests import oracle
+from tests.writing import Site, Writer
+from writer.file import load
+from writer.gaps.book import tickets
+from writer.gaps.ticket import Ticket
+from writer.ledger.audit import audit
+from writer.tables.formats import main_table
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+MakeTopic = Callable[..., str]
+COMMAND = "from writer.cli import main; main()"
+
+
+def headrace(site: Site, *words: object, code: int = 0, env: dict[str, str] | None = None) -> str:
+    """Run a verb in a process of its own, as a person does."""
+    at = 2 if words[0] == "gaps" else 1
+    said = [str(word) for word in (*words[:at], site.config, *words[at:])]
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, *said], capture_output=True, text=True, timeout=300, check=False,
+        env={**os.environ, **(env or {})},
+    )  # fmt: skip
+    assert done.returncode == code, f"exit code {done.returncode}, expected {code}:\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def ticket(site: Site) -> Ticket:
+    (found,) = tickets(main_table("events", load(site.config)), "events").values()
+    return found
+
+
+def clean(site: Site, lake: Path, name: str) -> None:
+    """Assert that each offset is there once, by the oracle and by a deep audit."""
+    oracle.check(lake, "events", site.ends(name))
+    found = audit(load(site.config), "events", since=None, deep=True)
+    assert found.adds_up, found.problems
+
+
+def skipped(site: Site, name: str, count: int, *, partitions: int = 2) -> tuple[Path, int]:
+    """Carry some records, then skip many that wait. Returns the lake, and how many were skipped."""
+    lake = site.pipeline("events", [name], commit={"max_delay": "2 s"})
+    site.fill(name, 600, broken=3)
+    site.once()
+    waiting = site.fill(name, count, seed=8, broken=5)
+    assert len(site.ends(name)) == partitions
+    shown = json.loads(headrace(site, "gaps", "open", "--reason", "a test", "--json"))
+    assert (shown["offsets"], shown["kafka_holds"], shown["version"]) == (waiting, waiting, None)
+    headrace(site, "gaps", "open", "--reason", "a test", "--yes")
+    return lake, waiting
+
+
+def live(site: Site, name: str, lake: Path) -> Writer:
+    """Start the writer; it reads on at the end."""
+    writer = site.start()
+    writer.until(lambda: "pipeline_started" in writer.said())
+    site.fill(name, 200, seed=9)
+    writer.until(lambda: writer.commits() >= 1)
+    oracle.check_rows(lake, "events")
+    return writer
+
+
+@pytest.mark.cell("records are skipped on purpose", "and brought back beside the live writer")
+def test_a_skip_beside_a_live_stream_is_filled_from_kafka_and_the_audit_is_clean(site: Site, topic: MakeTopic) -> None:
+    name = topic(2)
+    lake, waiting = skipped(site, name, 3_000)
+    writer = live(site, name, lake)
+    assert f"{waiting:,} of {waiting:,} offsets are there" in headrace(site, "backfill", "--dry-run")
+    assert "a driver of pipeline" in _refused(site)
+    stop = threading.Event()
+    feeding = threading.Thread(target=_feed, args=(site, name, stop))
+    feeding.start()
+    try:
+        out = [json.loads(line) for line in headrace(site, "backfill", "--chunk-rows", 400, "--json").splitlines()]
+    finally:
+        stop.set()
+        feeding.join()
+    assert out[-1]["gaps"][0]["state"] == "done"
+    assert len([one for one in out if one["event"] == "chunk"]) >= 7
+    assert "no gap is open" in headrace(site, "backfill"), "a second time there is nothing to do"
+    before = writer.commits()
+    site.fill(name, 300, seed=10)
+    writer.until(lambda: writer.commits() > before)
+    said = writer.stop()
+    assert "fenced" not in said
+    assert "pipeline_restarting" not in said
+    site.once()
+    clean(site, lake, name)
+    assert ticket(site).offsets == waiting
+
+
+def _refused(site: Site) -> str:
+    """Ask for another skip while the driver runs."""
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, "gaps", "open", str(site.config), "--reason", "again", "--yes"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    return done.stderr if done.returncode == 1 else "a driver of pipeline: nothing waits"
+
+
+def _feed(site: Site, name: str, stop: threading.Event) -> None:
+    seed = 100
+    while not stop.wait(0.5):
+        seed += 1
+        site.fill(name, 50, seed=seed)
+
+
+@pytest.mark.cell("a backfill is killed", "at each step of a chunk")
+def test_a_backfill_from_kafka_killed_at_each_step_and_run_again_is_exact(site: Site, topic: MakeTopic) -> None:
+    name = topic(2)
+    lake, waiting = skipped(site, name, 2_000)
+    writer = live(site, name, lake)
+    for point in ("before_chunk", "after_chunk", "before_fill", "after_fill", "before_chunk_redo"):
+        env = {"HEADRACE_FAULT": f"{point}:2"}
+        headrace(site, "backfill", "--chunk-rows", 150, env=env, code=-signal.SIGKILL)
+        oracle.check_rows(lake, "events")
+        found = audit(load(site.config), "events", since=None, deep=True)
+        assert found.adds_up, (point, found.problems)
+    headrace(site, "backfill", "--chunk-rows", 300)
+    writer.stop()
+    site.once()
+    clean(site, lake, name)
+    assert (ticket(site).state, ticket(site).offsets) == ("done", waiting)
+
+
+@pytest.mark.cell("Kafka loses records", "and a mirror or an archive has them")
+def test_what_retention_took_comes_from_an_archive_and_from_a_mirror(site: Site, topic: MakeTopic) -> None:
+    name, copy = topic(2), topic(2)
+    lake = site.pipeline("events", [name])
+    site.fill(name, 400)
+    site.once()
+    was = site.ends(name)
+    site.fill(name, 1_000, seed=8, broken=4)
+    ends = site.ends(name)
+    _copied(site, name, copy, {0: was[name, 0] - 7, 1: ends[name, 1]})  # its offsets are other offsets
+    _archived(site, name, 1)
+    site.fill(name, 100, seed=9)
+    site.forget(name, {0: ends[name, 0], 1: ends[name, 1]})
+    site.once()
+    assert "0 of" in headrace(site, "backfill", "--dry-run", code=1)
+    assert "are not in this source" in headrace(site, "backfill", code=1)
+    assert ticket(site).state == "open"
+    wrong = f"0:{was[name, 0]}=9"
+    mirror = ("--from-mirror", f"{site.bootstrap}/{copy}")
+    headrace(site, "backfill", *mirror, "--map", wrong, code=1)
+    headrace(site, "backfill", *mirror, "--map", f"0:{was[name, 0]}=7", code=1)
+    left = ticket(site).left()
+    assert [(r.part.partition, r.start, r.end) for r in left] == [(1, was[name, 1], ends[name, 1])]
+    oracle.check(lake, "events")
+    headrace(site, "backfill", "--from-archive", site.root / "archive")
+    clean(site, lake, name)
+    assert ticket(site).sources == (f"mirror {site.bootstrap}/{copy}", f"archive {site.root / 'archive'}")
+
+
+def _messages(site: Site, name: str, partition: int) -> list[object]:
+    consumer = Consumer({"bootstrap.servers": site.bootstrap, "group.id": "copy"})
+    consumer.assign([TopicPartition(name, partition, 0)])
+    found: list[object] = []
+    end = site.ends(name)[name, partition]
+    deadline = time.monotonic() + 60
+    while len(found) < end:
+        assert time.monotonic() < deadline
+        found += [m for m in consumer.consume(1_000, timeout=1) if m.error() is None]
+    consumer.close()
+    return found
+
+
+def _copied(site: Site, name: str, copy: str, first: dict[int, int]) -> None:
+    """Copy a topic from these offsets on, as a mirroring tool does: with its times, not with its offsets."""
+    producer = Producer({"bootstrap.servers": site.bootstrap})
+    for partition, start in first.items():
+        for m in _messages(site, name, partition)[start:]:
+            producer.produce(copy, m.value(), m.key(), partition, timestamp=m.timestamp()[1])  # type: ignore[attr-defined]
+    assert producer.flush(30) == 0
+
+
+def _archived(site: Site, name: str, partition: int) -> None:
+    rows = [
+        {"topic": name, "partition": partition, "offset": m.offset(), "timestamp": m.timestamp()[1], "key": m.key(),
+         "value": m.value()} for m in _messages(site, name, partition)  # type: ignore[attr-defined]
+    ]  # fmt: skip
+    (site.root / "archive").mkdir()
+    pq.write_table(pa.Table.from_pylist(rows), site.root / "archive" / "part.parquet")
+
+
+@pytest.mark.cell("Kafka loses records", "while a backfill reads them")
+def test_retention_that_is_faster_than_a_backfill_leaves_the_rest_open(site: Site, topic: MakeTopic) -> None:
+    name, flag = topic(1), site.root / "held"
+    lake, _ = skipped(site, name, 2_000, partitions=1)
+    gap = ticket(site).opened
+    assert gap is not None
+    (r,) = gap.ranges
+    env = {**os.environ, "HEADRACE_FAULT": f"before_chunk:3:{flag}"}
+    words = ["backfill", str(site.config), "--chunk-rows", "300"]
+    doing = subprocess.Popen([sys.executable, "-c", COMMAND, *words], env=env, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not flag.exists():
+        assert doing.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    left = ticket(site).left()[0]
+    site.forget(name, {0: left.start + 100})
+    flag.unlink()
+    assert doing.wait(120) == 1
+    assert "retention was faster" in (doing.stderr.read() if doing.stderr else "")
+    assert ticket(site).left()[0] == left, "nothing of that chunk was committed"
+    headrace(site, "backfill", code=1)
+    assert [(one.start, one.end) for one in ticket(site).left()] == [(left.start, left.start + 100)]
+    headrace(site, "gaps", "close", ticket(site).id[:8], "--lost", "--reason", "retention")
+    oracle.check(lake, "events")
+    found = audit(load(site.config), "events", since=None, deep=True)
+    assert found.adds_up, found.problems
+    assert r.end == site.ends(name)[name, 0]
+
+
+def test_history_comes_from_an_archive_and_the_stream_hands_over_at_an_offset(site: Site, topic: MakeTopic) -> None:
+    """Bootstrap: the pipeline starts at 0, Kafka holds less; what lies before is a ticket, which the archive fills."""
+    name = topic(1)
+    site.fill(name, 500)
+    _archived(site, name, 0)
+    handed_over = site.ends(name)[name, 0]
+    site.fill(name, 300, seed=8)
+    site.forget(name, {0: handed_over})
+    lake = site.pipeline("events", [name], start={"offsets": {name: {0: 0}}})
+    site.once()
+    assert [(r.start, r.end) for r in ticket(site).left()] == [(0, handed_over)]
+    headrace(site, "backfill", "--from-archive", site.root / "archive")
+    clean(site, lake, name)
+    assert ticket(site).state == "done"

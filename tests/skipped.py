@@ -1,0 +1,107 @@
+"""Gaps and archives for tests of backfills: a pipeline without Spark and Kafka whose writer skipped something."""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from recovery.backfill.archive import opened
+from recovery.backfill.carry import Filling, Settled
+from recovery.backfill.run import Outcome, Wish, fill
+from recovery.backfill.source import Source
+from tests import oracle
+from tests.carried import Driver
+from tests.looking import NOW, event
+from tests.unit.test_standing import Cluster
+from writer.gaps import latest
+from writer.gaps.book import tickets
+from writer.gaps.ticket import Ticket
+from writer.ledger.audit import audit
+
+RAW = pa.schema(
+    [
+        pa.field("topic", pa.string()), pa.field("partition", pa.int32()), pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("ms", "UTC")), pa.field("key", pa.binary()), pa.field("value", pa.binary()),
+    ]
+)  # fmt: skip
+
+
+class Silent:
+    """Nobody watches."""
+
+    def began(self, ticket: Ticket, offsets: int) -> None: ...
+    def settled(self, ticket: Ticket, chunk: Settled) -> None: ...
+    def waits(self, why: str) -> None: ...
+
+
+def values(start: int, end: int) -> dict[int, bytes | None]:
+    """Of ten records one is cut for good, of twenty one is a tombstone."""
+    made: dict[int, bytes | None] = {at: event(at) for at in range(start, end)}
+    for at in range(start, end):
+        if at % 10 == 5:
+            made[at] = b"\0\0\0\0\1cut"
+    return made
+
+
+def skipped(driver: Driver, *ends: int, asker: latest.Asker = "person", fence: bool = False, held: int = 0) -> str:
+    """Skip to these ends of the partitions. Returns the ticket's id."""
+    cluster = Cluster(*((held, end) for end in ends), id_="uuid-1")
+    found = latest.look(driver.config, "clicks", cluster, asker)  # type: ignore[arg-type]
+    done = latest.skip(driver.config, "clicks", found, by="ann", reason="a test", now=NOW, fence=fence)
+    assert done is not None
+    return done[1].id
+
+
+def archived(root: Path, records: Mapping[int, bytes | None], *, partition: int = 0, folder: str = "day=20") -> Path:
+    """Write an archive of records, as a connector does. Returns where it lies."""
+    place = root / "archive"
+    (place / folder).mkdir(parents=True, exist_ok=True)
+    rows = [
+        {"topic": "clicks", "partition": partition, "offset": at, "timestamp": NOW, "key": f"k{at}".encode(),
+         "value": value} for at, value in records.items()
+    ]  # fmt: skip
+    number = len(list(place.rglob("*.parquet")))
+    pq.write_table(pa.Table.from_pylist(rows, RAW), place / folder / f"part-{number}.parquet")
+    return place
+
+
+def decoded(root: Path, ids: Sequence[int], *, folder: str, columns: Callable[[int], Mapping[str, object]]) -> Path:
+    """Write an archive of rows that somebody else decoded."""
+    place = root / "rows"
+    (place / folder).mkdir(parents=True, exist_ok=True)
+    rows = [{"id": n, "at": at_of(n), "note": None if n % 3 else f"note {n}", **columns(n)} for n in ids]
+    pq.write_table(pa.Table.from_pylist(rows), place / folder / f"part-{len(list(place.rglob('*.parquet')))}.parquet")
+    return place
+
+
+def at_of(number: int) -> datetime:
+    return NOW - timedelta(minutes=number)
+
+
+def filled(
+    driver: Driver, *places: Path, columns: str | None = None, by_time: str | None = None, rows_max: int = 500_000,
+    by: str = "ann",
+) -> list[Outcome]:  # fmt: skip
+    """Run a backfill from archives."""
+    filling = Filling("clicks", driver.config, driver.schemas)
+
+    def sources(ticket: Ticket) -> list[Source]:
+        return [opened(filling, ticket, [str(place) for place in places], columns, by_time)]
+
+    return fill(filling, sources, Wish(rows_max=rows_max, by=by), Silent())
+
+
+def only(driver: Driver) -> Ticket:
+    (found,) = tickets(driver.table, "clicks").values()
+    return found
+
+
+def check(driver: Driver, rows: int, letters: int) -> None:
+    """Assert by the oracle and by the audit that each offset is there once, or open in a gap."""
+    lake, aside = Path(driver.lake), Path(driver.letters)
+    assert (len(oracle.rows(lake, "_offset")), len(oracle.rows(aside, "_offset"))) == (rows, letters)
+    oracle.check(lake, "clicks")
+    found = audit(driver.config, "clicks", since=None, deep=True)
+    assert found.adds_up, found.problems
