@@ -159,7 +159,7 @@ def _against(reading: Reading, files: Offsets, topics: Iterable[str]) -> str | N
     """Say why a checkpoint does not agree with the files; None when it does."""
     start = reading.start()
     if start is None:
-        torn = next(iter(reading.torn), None)
+        torn = next((found for found in reading.torn if found.name != "metadata"), None)
         return "it planned no batch" if torn is None else f"{torn.name}: {torn.why}"
     other = {topic for topic, _ in start} - set(topics)
     if other:

@@ -1,4 +1,4 @@
-"""What is looked at before a start, and what is taken out of a checkpoint, in directories that are made by hand."""
+"""What is looked at before a start, and what is taken out of a checkpoint. Directories are written by hand."""
 
 import json
 from dataclasses import replace

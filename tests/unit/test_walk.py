@@ -1,0 +1,81 @@
+"""Which older checkpoint is walked back to, when the table does not say how far it has come."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from recovery.preflight import TopicIds
+from recovery.reading import read
+from recovery.walk import Candidate, Found, Nowhere, candidates, choose
+from tests.unit.test_checkpoint import Run
+from writer import copies
+from writer.checkpoint import Checkpoints
+from writer.frontier import Held
+from writer.stores.local import LocalStore
+from writer.tables.base import Part
+
+A, B = Part("clicks", 1, 0), Part("clicks", 1, 1)
+HELD = {("clicks", 0): Held(0, 20), ("clicks", 1): Held(0, 20)}
+SAME = {"clicks": TopicIds("u1", "u1")}
+
+
+def at(root, run, *starts):
+    """A run whose next batch begins at these offsets."""
+    made = Run(root, run).started(0, 0).planned(0, *starts).committed(0)
+    return Candidate(f"run {run}", run, read(LocalStore(str(made.path))))
+
+
+@pytest.mark.parametrize(
+    ("starts", "proven", "chosen", "offsets"),
+    [
+        ([(6, 4)], {A: 6, B: 4}, "run 9", {A: 6, B: 4}),
+        ([(5, 4)], {A: 6, B: 4}, "run 9", {A: 6, B: 4}),  # older than the files: these say how far it is
+        ([(7, 4), (6, 4)], {A: 6, B: 4}, "run 8", {A: 6, B: 4}),  # what it is beyond the files nobody can prove
+        ([(7, 4), (6, 9), (3, 3)], {A: 6, B: 4}, "run 7", {A: 6, B: 4}),
+        ([(6, 4)], {A: 6}, "run 9", {A: 6, B: 4}),  # a part without rows: the checkpoint's word
+        ([(6, 4)], {A: 6, B: 4, Part("clicks", 2, 0): 90}, "run 9", {A: 6, B: 4}),  # of another life of the topic
+    ],
+)
+def test_the_newest_that_agrees_with_the_files_is_taken(tmp_path, starts, proven, chosen, offsets):
+    found = choose([at(tmp_path, 9 - i, *one) for i, one in enumerate(starts)], proven, SAME, {"clicks": 1}, HELD)
+    assert isinstance(found, Found)
+    assert (found.place, found.offsets) == (chosen, offsets)
+    assert len(found.passed_over) == 9 - int(chosen.split()[1])
+
+
+@pytest.mark.parametrize(
+    ("topics", "held", "said"),
+    [
+        ({"clicks": TopicIds("u1", "u2")}, HELD, "was created again"),
+        ({"clicks": TopicIds("u1", None)}, HELD, "is not there"),
+        (SAME, {("clicks", 0): Held(7, 20), ("clicks", 1): Held(0, 20)}, "no checkpoint"),
+        (SAME, {("clicks", 0): Held(0, 5), ("clicks", 1): Held(0, 20)}, "no checkpoint"),
+    ],
+)
+def test_where_nothing_agrees_a_person_must_say(tmp_path, topics, held, said):
+    found = choose([at(tmp_path, 1, 6, 4)], {A: 6, B: 4}, topics, {"clicks": 1}, held)
+    assert isinstance(found, Nowhere)
+    assert said in found.reason
+
+
+def test_a_torn_checkpoint_and_one_of_other_topics_are_passed_over(tmp_path):
+    broken = Run(tmp_path, 3).started(0, 0).planned(0, 6, 4).committed(0)
+    (broken.path / "offsets/0").write_bytes(b"")
+    torn = Candidate("torn", 3, read(LocalStore(str(broken.path))))
+    found = choose([torn, at(tmp_path, 2, 6, 4)], {A: 6, B: 4}, SAME, {"clicks": 1}, HELD)
+    assert isinstance(found, Found)
+    assert found.place == "run 2"
+    assert found.passed_over == ["torn: offsets/0: it is empty"]
+    other = choose([at(tmp_path, 4, 6, 4)], {}, {"installs": TopicIds(None, "u")}, {"installs": 1}, HELD)
+    assert isinstance(other, Nowhere)
+    assert "other topics: clicks" in other.passed_over[0]
+
+
+def test_runs_come_before_their_copies_and_newer_runs_first(tmp_path):
+    checkpoints = Checkpoints(str(tmp_path), "clicks")
+    for run in (1, 2):
+        Run(tmp_path, run).started(0, 0).planned(0, 6, 4).committed(0)
+    when = datetime(2026, 11, 22, 1, tzinfo=UTC)
+    early, late = copies.take(checkpoints.store, 1, 0, when), copies.take(checkpoints.store, 1, 3, when)
+    places = [one.place.removeprefix(f"{tmp_path}/clicks/") for one in candidates(checkpoints)]
+    assert places == ["000002", "000001", late.folder, early.folder]
