@@ -47,7 +47,7 @@ class Witness:
     def with_batch(self, batch: int, stamp: Stamp, query_id: str | None) -> "Witness":
         """Return it with one more batch; the oldest beyond those that are kept goes."""
         newest = sorted({**self.batches, batch: stamp}.items())[-_BATCHES_KEPT:]
-        return replace(self, batches=dict(newest), query_id=self.query_id or query_id)
+        return replace(self, batches=dict(newest), query_id=query_id)
 
     def differs(self, batch: int, content: bytes) -> bool:
         """Tell whether a batch's offset file is another one than the writer acted on; False where it did not."""
@@ -104,11 +104,12 @@ class Observed:
     def __init__(self, pipeline: str, checkpoints: Checkpoints, policy: Recovery) -> None:
         self._pipeline, self._checkpoints, self._policy = pipeline, checkpoints, policy
         self._witness: Witness | None = None
+        self._query_id: str | None = None  # of this start: Spark has read it, and goes on with it
         self._copied: datetime | None = None
 
     def begin(self, run: int, reason: str | None, offsets: Offsets) -> None:
         """Put down that a run began. `reason`: None for a run that is gone on with."""
-        now = datetime.now(UTC)
+        now, self._query_id = datetime.now(UTC), None
         try:
             known = None if reason else read(self._checkpoints.store, run)
             self._witness = known or begun(run, reason or "nobody put down why", now, offsets)
@@ -124,8 +125,8 @@ class Observed:
             return
         run, store = self._witness.run, self._checkpoints.store
         try:
-            query_id = self._witness.query_id or self._checkpoints.query_id(run)
-            self._witness = self._witness.with_batch(batch, Stamp(crc, version), query_id)
+            self._query_id = self._query_id or self._checkpoints.query_id(run)
+            self._witness = self._witness.with_batch(batch, Stamp(crc, version), self._query_id)
             write(store, self._witness)
             self._copy(run, batch, datetime.now(UTC))
         except (OSError, CheckpointUnusable) as error:

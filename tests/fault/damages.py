@@ -28,6 +28,7 @@ class Case:
     twice: int = 0  # that it reads again
     ended: int = 0  # headrace's exit code; 0: it goes on by itself
     rung: str = ""  # what made it right, where it did not go on by itself
+    asked: bool = False  # the doctor is asked before the start, and heeded
 
     @property
     def name(self) -> str:
@@ -183,7 +184,7 @@ CASES = [
     Case("10", "offsets gone", _emptied("offsets"), twice=50, ended=3, rung="L3"),
     Case("11", "offsets and commits gone", _emptied("offsets", "commits"), twice=300),
     Case("12", "empty", lambda place: rewrite(place.newest("commits"), b""), ended=3, rung="L2"),
-    Case("12", "cut", lambda place: rewrite(place.newest("commits"), b'v1\n{"next'), ended=3, rung="L2"),
+    Case("3", "the newest commit", lambda place: rewrite(place.newest("commits"), b'v1\n{"next'), ended=3, rung="L2"),
     Case("13", "newest gone", _without_newest("commits"), twice=50),
     Case("13", "all gone", _emptied("commits"), twice=50),
     Case("14", "three gone", _commits_trail, twice=50, ended=3, rung="L3"),
@@ -195,9 +196,10 @@ CASES = [
     Case("18-", "seven down", _edited(-7), twice=7),
     Case("18p", "seven less", _edited(-7), half=True),
     Case("19", "partition 1 gone", _without_partition, twice=180),
-    Case("20", "of the next offsets", _checksum_of_next, ended=1, rung="L2"),
-    Case("20", "of the metadata", _deleted_by_hand("metadata"), ended=1, rung="L2"),
-    Case("20", "of the beginning", _deleted_by_hand("sources/0/0"), ended=1, rung="L2"),
+    Case("20", "of the next offsets", _checksum_of_next, rung="L2", asked=True),
+    Case("20", "of the next offsets, after a start", _checksum_of_next, ended=1, rung="L3"),
+    Case("20", "of the metadata", _deleted_by_hand("metadata"), rung="L2", asked=True),
+    Case("20", "of the beginning", _deleted_by_hand("sources/0/0"), rung="L2", asked=True),
     Case("21", "drafts, no beginning", _leftovers),
     Case("34", "a thousand up", _edited(1000), ended=3, rung="L3"),
 ]

@@ -4,15 +4,21 @@ Each time: what plain Spark makes of it, what the doctor finds, how headrace end
 makes it right, and whether each record is there once.
 """
 
+import re
+import shutil
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from recovery.classify import Damage, catalogue, classify
 from recovery.facts import of_pipeline
@@ -64,9 +70,12 @@ def test_a_damaged_checkpoint_costs_nothing(ground: Ground, tmp_path: Path, case
     bad = [check for check in checks if check.ok is False]
     _check_found(case, row, bad)
     before = time.monotonic()
-    code, text = place.carry(ground.spark)
-    assert code == case.ended, text
     rung, ended = "", "goes on by itself"
+    if case.asked:
+        ended, rung, code = "not started", _respond(ground, place, leads_to(checks)), 0
+    else:
+        code, text = place.carry(ground.spark)
+        assert code == case.ended, text
     if code:
         ended = f"exit {code}"
         verdict = classify(text)
@@ -100,7 +109,7 @@ def _plain_spark(ground: Ground, copy: Place, case: Case, row: Damage) -> str:
         assert row.symptom.search(seen.text), seen.text
         assert twice == case.twice
         also = f", after it read {twice} records again" if twice else ""
-        return f"`{seen.text.split('terminated with exception: ')[-1].splitlines()[0][:110]}`{also}"
+        return f"`{_first_words(seen.text)}`{also}"
     if case.row == "10":
         assert ROWS["9"].symptom is not None
         assert ROWS["9"].symptom.search(seen.text), seen.text
@@ -115,6 +124,14 @@ def _plain_spark(ground: Ground, copy: Place, case: Case, row: Damage) -> str:
     said = [f"loses {lost} records"] if lost else []
     said += [f"reads {twice} records again"] if twice else []
     return "starts; " + (" and ".join(said) or "nothing lost")
+
+
+def _first_words(text: str) -> str:
+    """The first sentence of what Spark says, without places that are this test's alone."""
+    said = text.rsplit("terminated with exception: ", maxsplit=1)[-1].removeprefix("Py4JJavaError: ")
+    line = next(line for line in said.splitlines() if not line.startswith("An error occurred"))
+    line = re.sub(r"file:\S*/(offsets|commits|sources|metadata)", r"\1", line.lstrip(": "))
+    return re.sub(r" SQLSTATE: \w+.*", "", re.sub(r"topic-\w+", "clicks", line))[:120].strip()
 
 
 def _account(had: dict[oracle.Source, list[int]], seen: Seen, ends: dict[oracle.Source, int]) -> tuple[int, int]:
@@ -149,7 +166,7 @@ def _alike(found: str, row: Damage) -> bool:
     return found == row.row or (ROWS[found].rung, ROWS[found].halt) == (row.rung, row.halt) or row.row in ("34", "1")
 
 
-def _respond(ground: Ground, place: Place, rung: Rung | None, *, halt: bool) -> str:
+def _respond(ground: Ground, place: Place, rung: Rung | None, *, halt: bool = False) -> str:
     """Do what the ladder does, as far up as it takes. Returns the rung that made it right."""
     said = "a person, then " if halt else ""
     if rung is Rung.REPAIR:
@@ -162,7 +179,174 @@ def _respond(ground: Ground, place: Place, rung: Rung | None, *, halt: bool) -> 
             code, text = place.carry(ground.spark)
             assert code == 0, text
             return "L2"
-        assert "torn" in done.reason or "missing" in done.reason
+        assert "torn" in done.reason or "missing" in done.reason or "nothing in it" in done.reason
     code, text = place.carry(ground.spark, new_run=True)
     assert code == 0, text
     return f"{said}L3"
+
+
+# --- damages that Kafka does -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def place(ground: Ground, tmp_path: Path, topic: MakeTopic) -> Place:
+    """A pipeline of its own, with 60 records in the table and 40 that are still to be read."""
+    made = blank(tmp_path / "own", ground.done.site.bootstrap, ground.done.site.registry_url, topic(2))
+    made.site.fill(made.topic, 60)
+    code, text = made.carry(ground.spark)
+    assert code == 0, text
+    made.site.fill(made.topic, 40, seed=8)
+    return made
+
+
+def _both(ground: Ground, place: Place, tmp_path: Path) -> tuple[Seen, list[Check]]:
+    """What plain Spark sees, from a copy of the checkpoint, and what the doctor finds."""
+    copy = place.copy(tmp_path / "plain")
+    seen = plain(ground.spark, place.site.bootstrap, copy.checkpoint, topics=place.topic)
+    checks = preflight(of_pipeline(place.config, PIPELINE).facts)
+    return seen, [check for check in checks if check.ok is False]
+
+
+def _goes_on(
+    ground: Ground, place: Place, row: str, spark: str, bad: list[Check], test: str, *, lost: bool = False
+) -> None:
+    """Start headrace, which goes on by itself; with `lost`, some records are a gap now."""
+    before = time.monotonic()
+    code, text = place.carry(ground.spark)
+    assert code == 0, text
+    seconds = time.monotonic() - before
+    records = sum(oracle.check(place.lake, PIPELINE, place.site.ends(place.topic)).values())
+    assert bool(oracle.gaps(place.lake)) == lost
+    gone = sum(map(len, oracle.gaps(place.lake).values()))
+    ended = f"goes on by itself; {gone} offsets are a gap" if gone else "goes on by itself"
+    found = ", ".join(check.name for check in bad)
+    put_down(Outcome(row, ROWS[row].damage, "between two starts", spark, ended, found, "", records, 0, 0,
+                     round(seconds, 1), test))  # fmt: skip
+
+
+def test_records_that_aged_out_are_a_gap_and_no_more(ground: Ground, tmp_path: Path, place: Place) -> None:
+    place.site.forget(place.topic, {p: end - 5 for (_, p), end in place.site.ends(place.topic).items()})
+    seen, bad = _both(ground, place, tmp_path)
+    assert classify(seen.text).rung is Rung.RESTART, seen.text
+    assert {check.name: check.rung for check in bad} == {"log": Rung.RESTART}
+    oracle.check_rows(place.lake, PIPELINE)
+    test = "test_records_that_aged_out_are_a_gap_and_no_more"
+    _goes_on(ground, place, "27", f"`{_first_words(seen.text)}`", bad, test, lost=True)
+
+
+@pytest.mark.parametrize(("row", "count"), [("28", 20), ("29", 200)])
+def test_a_topic_that_was_created_again_is_read_from_its_beginning(
+    ground: Ground, tmp_path: Path, place: Place, row: str, count: int
+) -> None:
+    before = oracle.by_part(place.lake)
+    place.site.again(place.topic, 2)
+    place.site.fill(place.topic, count, seed=9)
+    seen, bad = _both(ground, place, tmp_path)
+    if row == "28":
+        assert classify(seen.text).rung is Rung.RESTART, seen.text
+        spark = f"`{_first_words(seen.text)}`"
+    else:
+        assert not seen.text
+        assert seen.rows == count - 60
+        spark = f"starts; loses {count - seen.rows} records"
+    assert next(check for check in bad if check.name == "topics").rung is Rung.RESTART
+    code, text = place.carry(ground.spark)
+    assert code == 0, text
+    ends = place.site.ends(place.topic)
+    again = {(place.topic, 2, p): range(end) for (_, p), end in ends.items()}
+    oracle.check_rows(place.lake, PIPELINE)
+    oracle.check_exactly(place.lake, {**before, **again})
+    found = ", ".join(check.name for check in bad)
+    test = "test_a_topic_that_was_created_again_is_read_from_its_beginning"
+    put_down(Outcome(row, ROWS[row].damage, "between two starts", spark, "goes on by itself", found, "",
+                     60 + sum(ends.values()), 0, 0, 0.0, test))  # fmt: skip
+
+
+def test_a_topic_that_is_gone_waits_for_a_person(ground: Ground, tmp_path: Path, place: Place) -> None:
+    AdminClient({"bootstrap.servers": place.site.bootstrap}).delete_topics([place.topic])[place.topic].result(30)
+    seen, bad = _both(ground, place, tmp_path)
+    assert classify(seen.text).row == "30", seen.text
+    assert [check.name for check in bad if check.halt] == ["topics"]
+    code, text = place.carry(ground.spark)
+    assert (code, classify(text).row) == (2, "30")
+    assert classify(text).halt
+    oracle.check_rows(place.lake, PIPELINE)
+    put_down(Outcome("30", ROWS["30"].damage, "between two starts", f"`{_first_words(seen.text)}`", "exit 2", "topics",
+                     "a person", 60, 0, 0, 0.0, "test_a_topic_that_is_gone_waits_for_a_person"))  # fmt: skip
+
+
+def test_a_checkpoint_of_another_topic_is_left_aside(ground: Ground, tmp_path: Path, place: Place) -> None:
+    shutil.rmtree(place.checkpoint)
+    shutil.copytree(ground.done.checkpoint, place.checkpoint.with_name("000001"))
+    seen, bad = _both(ground, place, tmp_path)
+    assert ROWS["31"].symptom is not None
+    assert ROWS["31"].symptom.search(seen.text), seen.text
+    assert "partitions" in {check.name for check in bad}
+    assert leads_to(bad) is Rung.NEW_RUN
+    test = "test_a_checkpoint_of_another_topic_is_left_aside"
+    _goes_on(ground, place, "31", f"`{_first_words(seen.text)}`", bad, test)
+
+
+@pytest.mark.parametrize(("row", "gone"), [("32", 5), ("33", 0)])
+def test_partitions_that_were_added_are_read_from_what_there_is(
+    ground: Ground, tmp_path: Path, place: Place, row: str, gone: int
+) -> None:
+    admin = AdminClient({"bootstrap.servers": place.site.bootstrap})
+    admin.create_partitions([NewPartitions(place.topic, 3)])[place.topic].result(30)
+    sender = Producer({"bootstrap.servers": place.site.bootstrap})
+    for key, value in place.site.values(place.topic, 20, seed=10):
+        sender.produce(place.topic, value, key, partition=2)
+    assert sender.flush(30) == 0
+    if gone:
+        place.site.forget(place.topic, {2: gone})
+    seen, bad = _both(ground, place, tmp_path)
+    symptom = ROWS[row].symptom
+    if symptom is None:
+        assert not seen.text
+        spark = "starts; nothing lost"
+    else:
+        assert symptom.search(seen.text), seen.text
+        spark = f"`{_first_words(seen.text)}`"
+    test = "test_partitions_that_were_added_are_read_from_what_there_is"
+    _goes_on(ground, place, row, spark, bad, test, lost=bool(gone))
+
+
+def test_a_broker_that_is_down_is_waited_for(ground: Ground, tmp_path: Path, place: Place) -> None:
+    nobody, copy = "127.0.0.1:9", place.copy(tmp_path / "plain")
+    fast = {"kafka.default.api.timeout.ms": "4000", "kafka.request.timeout.ms": "2000"}
+    seen = plain(ground.spark, nobody, copy.checkpoint, topics=place.topic, options=fast)
+    assert classify(seen.text).row == "26", seen.text
+    place.site.overrides["kafka"] = {"bootstrap_servers": nobody, "request_timeout": "2 s"}
+    bad = [check for check in preflight(of_pipeline(place.config, PIPELINE).facts) if check.ok is False]
+    assert leads_to(bad) is Rung.WAIT
+    code, text = place.carry(ground.spark)
+    assert (code, classify(text).rung) == (1, Rung.WAIT), text
+    oracle.check_rows(place.lake, PIPELINE)
+    place.site.overrides.pop("kafka")
+    spark = f"`{_first_words(seen.text)}`"
+    _goes_on(ground, place, "26", spark, bad, "test_a_broker_that_is_down_is_waited_for")
+
+
+def test_a_storage_that_refuses_offsets_is_waited_for(ground: Ground, tmp_path: Path, place: Place) -> None:
+    copy = place.copy(tmp_path / "plain")
+    with _refusing(copy.checkpoint / "offsets"):
+        seen = plain(ground.spark, place.site.bootstrap, copy.checkpoint, topics=place.topic)
+    assert classify(seen.text).row == "23", seen.text
+    with _refusing(place.checkpoint / "commits"):
+        code, text = place.carry(ground.spark)
+    assert (code, classify(text).rung) == (1, Rung.WAIT), text
+    oracle.check_rows(place.lake, PIPELINE)
+    spark = f"`{_first_words(seen.text)}`"
+    _goes_on(ground, place, "23", spark, [], "test_a_storage_that_refuses_offsets_is_waited_for")
+
+
+@contextmanager
+def _refusing(folder: Path) -> Iterator[None]:
+    """Let a directory take no new files. Root may write anywhere, except where the file system itself says no."""
+    done = subprocess.run(["chattr", "+i", folder], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"this file system has no flag against writing: {done.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["chattr", "-i", folder], check=True)

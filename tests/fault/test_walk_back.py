@@ -1,0 +1,88 @@
+"""L4: a table whose log forgot how far it was read. Its files and an older checkpoint say it, and nothing is twice."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recovery.classify import classify
+from recovery.facts import of_pipeline
+from recovery.preflight import leads_to, preflight
+from recovery.rungs import Rung
+from recovery.walk import Found, Nowhere, walk_back
+from tests import oracle
+from tests.damaging import PIPELINE, Place, blank, golden, rewrite, session
+from tests.fault.damages import Outcome, put_down
+from writer.kafka import Cluster
+from writer.ledger.audit import audit
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+MakeTopic = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def carried(
+    tmp_path_factory: pytest.TempPathFactory, bootstrap: str, registry_url: str, topic: MakeTopic
+) -> Iterator[tuple[Any, Place]]:
+    """Spark, and a pipeline whose last records are broken, so that files of both tables are needed."""
+    name = topic(2)
+    place = blank(tmp_path_factory.mktemp("walk") / "done", bootstrap, registry_url, name)
+    with session(place.config) as spark:
+        golden(place, spark)
+        place.site.fill(name, 40, seed=12, broken=40)
+        code, text = place.carry(spark)
+        assert code == 0, text
+        place.site.fill(name, 30, seed=13)
+        yield spark, place
+
+
+def forget(lake: Path) -> None:
+    """Take everything out of the table's log that says how far the pipeline was."""
+    for entry in (lake / "_delta_log").glob("*.json"):
+        kept = [line for line in entry.read_text().splitlines() if "txn" not in json.loads(line)]
+        entry.write_text("\n".join(kept) + "\n")
+
+
+def break_newest(place: Place) -> None:
+    rewrite(place.newest(), b"")
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["its checkpoint is whole", "its checkpoint is torn, too"])
+def test_a_table_that_forgot_its_frontier_is_gone_on_with(
+    carried: tuple[Any, Place], tmp_path: Path, broken: bool
+) -> None:
+    spark, done = carried
+    place = done.copy(tmp_path / "own")
+    forget(place.lake)
+    if broken:
+        break_newest(place)
+    had = oracle.offsets(place.lake)
+    checks = preflight(of_pipeline(place.config, PIPELINE).facts)
+    assert leads_to(checks) is Rung.WALK_BACK
+    code, text = place.carry(spark)
+    assert (code, classify(text).rung) == (3, Rung.WALK_BACK), text
+    code, text = place.carry(spark, new_run=True)
+    assert code == 3, "a new run would read all of it again, so it does not begin"
+    assert oracle.offsets(place.lake) == had
+    config = place.config
+    found = walk_back(config, PIPELINE, Cluster(config.kafka.bootstrap_servers, config.kafka.request_timeout))
+    assert isinstance(found, Found), found
+    assert ("copies" in found.place) == broken
+    assert bool(found.passed_over) == broken
+    assert sum(found.offsets.values()) == 340
+    code, text = place.carry(spark)
+    assert code == 0, text
+    frontier = oracle.check(place.lake, PIPELINE, place.site.ends(place.topic))
+    assert sum(frontier.values()) == 370
+    assert audit(config, PIPELINE, since=None, deep=True).problems is not None
+    again = walk_back(config, PIPELINE, Cluster(config.kafka.bootstrap_servers, config.kafka.request_timeout))
+    assert isinstance(again, Nowhere), "it is done once; a table that tells its frontier is left alone"
+    put_down(
+        Outcome(
+            "frontier", "the table's log forgot how far it was read", "its checkpoint is torn, too" if broken else
+            "its checkpoint is whole", "no part of it", "exit 3", "frontier", "L4", 370, 0, 0, 0.0,
+            "test_a_table_that_forgot_its_frontier_is_gone_on_with",
+        )
+    )  # fmt: skip

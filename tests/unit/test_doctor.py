@@ -1,0 +1,77 @@
+"""`headrace doctor` of a checkpoint: what it shows, and how it ends."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.unit.test_checkpoint import Run
+from writer.cli import compose
+from writer.errors import ConfigError
+
+ID = "a76f7e84-306b-4262-ab49-81df29c41119"
+
+
+@pytest.fixture
+def run(tmp_path):
+    made = Run(tmp_path).started(0, 0).planned(0, 5, 4).committed(0).planned(1, 6, 4)
+    (made.path / "metadata").write_text(json.dumps({"id": ID}))
+    return made
+
+
+def told(*words):
+    return CliRunner(env={"COLUMNS": "160"}).invoke(compose(), ["doctor", *map(str, words)], catch_exceptions=False)
+
+
+def test_a_checkpoint_that_is_well_ends_with_0(run):
+    found = told("--checkpoint", run.path)
+    assert found.exit_code == 0, found.output
+    assert "✓ files       3 files of offsets and commits can be read" in found.output
+    assert "- log         no broker was named" in found.output
+    assert found.output.rstrip().endswith("All is well.")
+
+
+def test_a_finding_ends_with_1_and_says_where_it_leads(run):
+    (run.path / "offsets/1").write_bytes(b"")
+    found = told("--checkpoint", run.path)
+    assert found.exit_code == 1
+    assert (
+        "✗ files       offsets/1: it is empty. It may be removed only where your sink has nothing of batch 1 → L2"
+        in (found.output)
+    )
+    assert "Leads to L2: mend the checkpoint by hand." in found.output
+
+
+def test_a_machine_reads_the_same(run):
+    (run.path / "offsets/1").write_text("v2\n{}\n{}")
+    found = told("--checkpoint", run.path, "--json")
+    assert found.exit_code == 1
+    (document,) = json.loads(found.output)
+    assert (document["checkpoint"], document["halt"], document["leads_to"]) == (str(run.path), True, None)
+    (check,) = [check for check in document["checks"] if check["ok"] is False]
+    assert (check["name"], check["rung"], check["halt"]) == ("spark", None, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "name either a configuration file, or a checkpoint"),
+        (["x.yaml", "--checkpoint", "/x"], "name either"),
+        (["--checkpoint", "relative"], "is relative"),
+        (["--checkpoint", "s3a://b/c"], "write it as s3://b/c"),
+        (["--checkpoint", "/nowhere/at/all"], "holds no checkpoint"),
+    ],
+)
+def test_what_names_no_checkpoint_is_a_mistake_of_configuration(words, said):
+    with pytest.raises(ConfigError, match=said) as error:
+        told(*words)
+    assert error.value.exit_code == 2
+
+
+def test_nothing_is_changed(run):
+    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    (run.path / "offsets/1").write_bytes(b"")
+    told("--checkpoint", run.path)
+    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == {
+        **before, run.path / "offsets/1": b"",
+    }  # fmt: skip
