@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -173,6 +174,28 @@ def test_a_bucket_is_rewritten_before_it_is_sealed(tmp_path: Path, form: str) ->
     assert manifest.deduped > 0
     found = audit(driver.config, "clicks", since=None, deep=True)
     assert found.adds_up, found.problems
+
+
+def test_files_of_a_sealed_bucket_are_near_the_target_size(tmp_path: Path, form: str) -> None:
+    """Many small files, and too much for one: none that the seal leaves is beyond 30 % of the target."""
+    target = 256 * 2**10
+    driver = Driver(tmp_path, form, compact={"at_seal": True}, roll={"target_file_size": "256 KiB"})
+    driver.start()
+    rng = random.Random(1)
+    for n in range(12):
+        offsets_ = range(20 * n, 20 * n + 20)
+        noise = {at: value(1, EVENT, row(at, 0) | {"note": rng.randbytes(3500).hex()}) for at in offsets_}
+        driver.carry([log(noise)], {0: 20 * n + 20})
+    before = [file.bytes for file in driver.table.bucket_files(driver.table.snapshot(), BUCKET)]
+    assert all(size < 0.7 * target for size in before), before
+    done("clicks", driver.config, Wanted(None, HOUR + timedelta(hours=1), with_gap=False, dry_run=False), NOW)
+    manifest = Sealer("clicks", driver.config).manifests.newest(BUCKET)
+    assert manifest is not None
+    sizes = [file.bytes for file in driver.table.bucket_files(driver.table.snapshot(), BUCKET)]
+    assert (manifest.files, manifest.rows, manifest.bytes) == (len(sizes), 240, sum(sizes))
+    assert 1 < len(sizes) < len(before)
+    assert all(0.7 * target <= size <= 1.3 * target for size in sizes), sizes
+    assert offsets(driver) == list(range(240))
 
 
 def test_of_two_compactors_at_once_one_stands(driver: Driver) -> None:

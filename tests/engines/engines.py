@@ -1,7 +1,7 @@
 """The engines, each with the tables of a lake as it is pointed at them, and its own words for what it is asked."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +13,13 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from tests import oracle
+from tests.engines import dialects
 from tests.engines.ddl import hive_table
-from tests.engines.dialects import Dialect, Druid, DuckDB, Presto, Spark, Trino, TrinoHive
+from tests.engines.dialects import Dialect, DuckDB, Presto, Spark, Trino, TrinoHive
 from tests.engines.lake import REWRITTEN, Lake
-from tests.servers import druid as druid_server
+from tests.servers.druid import Druid
 from tests.servers.objects import ObjectServer
-from tests.servers.presto import presto
 from tests.servers.statement import Coordinator
-from tests.servers.trino import trino
 from writer import artifacts
 from writer.tables.formats import OPENED
 
@@ -41,22 +40,22 @@ def columns(lake: Lake) -> pa.Schema:
     return OPENED["parquet"](lake.location("parquet"), "parquet").snapshot().columns()
 
 
-@contextmanager
-def trino_engine(directory: Path, lake: Lake, s3: ObjectServer | None) -> Iterator[tuple[Engine, Coordinator]]:
-    with trino(directory, lake.root, s3) as server:
-        tables: dict[tuple[str, str], Dialect] = {}
-        for place, root in (("local", "local:///"), ("s3", f"{lake.bucket}/")):
-            if place == "s3" and s3 is None:
-                continue
-            register(server, f"delta_{place}", f"{root}delta")
-            tables["delta", place] = Trino(f"delta.lake.delta_{place}")
-            name = f"hive.lake.parquet_{place}"
-            server.ask(hive_table(name, columns(lake), BUCKETS, f"{root}parquet", timestamp="timestamp(6)"))
-            server.ask(f"CALL hive.system.sync_partition_metadata('lake', 'parquet_{place}', 'ADD')")
-            tables["parquet", place] = TrinoHive(name)
-        register(server, REWRITTEN, f"local:///{REWRITTEN}")
-        tables[REWRITTEN, "local"] = Trino(f"delta.lake.{REWRITTEN}")
-        yield Engine(lambda sql: server.ask(sql).rows, tables), server
+def trino_engine(server: Coordinator, lakes: Path, lake: Lake, s3: ObjectServer | None) -> Engine:
+    """Trino, whose local files lie below `lakes`, after each table was registered or created."""
+    tables: dict[tuple[str, str], Dialect] = {}
+    local = f"local:///{lake.root.relative_to(lakes)}/"
+    for place, root in (("local", local), ("s3", f"{lake.bucket}/")):
+        if place == "s3" and s3 is None:
+            continue
+        register(server, f"delta_{place}", f"{root}delta")
+        tables["delta", place] = Trino(f"delta.lake.delta_{place}")
+        name = f"hive.lake.parquet_{place}"
+        server.ask(hive_table(name, columns(lake), BUCKETS, f"{root}parquet", timestamp="timestamp(6)"))
+        server.ask(f"CALL hive.system.sync_partition_metadata('lake', 'parquet_{place}', 'ADD')")
+        tables["parquet", place] = TrinoHive(name)
+    register(server, REWRITTEN, f"{local}{REWRITTEN}")
+    tables[REWRITTEN, "local"] = Trino(f"delta.lake.{REWRITTEN}")
+    return Engine(lambda sql: server.ask(sql).rows, tables)
 
 
 def register(server: Coordinator, name: str, location: str) -> None:
@@ -67,21 +66,33 @@ def register(server: Coordinator, name: str, location: str) -> None:
     )
 
 
-@contextmanager
-def presto_engine(directory: Path, lake: Lake, s3: ObjectServer | None) -> Iterator[tuple[Engine, Coordinator]]:
-    with presto(directory, s3) as server:
-        tables: dict[tuple[str, str], Dialect] = {}
-        for name in ("delta", REWRITTEN):
-            location = f"file://{lake.location(name)}"
-            server.ask(f"CREATE TABLE delta.lake.{name} (ignored int) WITH (external_location = '{location}')")
-            tables[name, "local"] = Presto(f"delta.lake.{name}")
-        if s3 is not None:  # the file metastore takes no s3://; paths as names of tables are lower case
-            tables["delta", "s3"] = Presto(f'delta."$path$"."{lake.location("delta", s3=True)}"')
-        name, location = "hive.lake.parquet_local", f"file://{lake.location('parquet')}"
-        server.ask(hive_table(name, columns(lake), BUCKETS, location, timestamp="timestamp"))
-        server.ask("CALL hive.system.sync_partition_metadata('lake', 'parquet_local', 'ADD')")
-        tables["parquet", "local"] = Presto(name)
-        yield Engine(lambda sql: server.ask(sql).rows, tables), server
+def presto_engine(server: Coordinator, lake: Lake, s3: ObjectServer | None) -> Engine:
+    """Presto after each table was created, or with its path for a name."""
+    tables: dict[tuple[str, str], Dialect] = {}
+    for name in ("delta", REWRITTEN):
+        location = f"file://{lake.location(name)}"
+        server.ask(f"CREATE TABLE delta.lake.{name} (ignored int) WITH (external_location = '{location}')")
+        tables[name, "local"] = Presto(f"delta.lake.{name}")
+    if s3 is not None:  # the file metastore takes no s3://; paths as names of tables are lower case
+        tables["delta", "s3"] = Presto(f'delta."$path$"."{lake.location("delta", s3=True)}"')
+    name, location = "hive.lake.parquet_local", f"file://{lake.location('parquet')}"
+    server.ask(hive_table(name, columns(lake), BUCKETS, location, timestamp="timestamp"))
+    server.ask("CALL hive.system.sync_partition_metadata('lake', 'parquet_local', 'ADD')")
+    tables["parquet", "local"] = Presto(name)
+    return Engine(lambda sql: server.ask(sql).rows, tables)
+
+
+def delta_view(connection: duckdb.DuckDBPyConnection, name: str, location: str, buckets: Sequence[str]) -> None:
+    """Let DuckDB know the files that a Delta log names now, with the buckets that it gives them."""
+    adds = pa.table(DeltaTable(location).get_add_actions(flatten=True))
+    files = [f"{location}/{unquote(path)}" for path in adds["path"].to_pylist()]
+    known = {"filename": files, **{bucket: adds[f"partition.{bucket}"] for bucket in buckets}}
+    connection.register(f"{name}_files", pa.table(known))
+    listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
+    connection.execute(
+        f"CREATE OR REPLACE VIEW {name} AS FROM read_parquet([{listed}], union_by_name = true, filename = true,"
+        f" hive_partitioning = false) JOIN {name}_files USING (filename)"
+    )
 
 
 @contextmanager
@@ -89,15 +100,7 @@ def duckdb_engine(lake: Lake) -> Iterator[Engine]:
     """DuckDB over the files that the Delta log names, with the buckets that it gives them, and over the folders."""
     connection = duckdb.connect()
     for name in ("delta", REWRITTEN):
-        adds = pa.table(DeltaTable(lake.location(name)).get_add_actions(flatten=True))
-        files = [f"{lake.location(name)}/{unquote(path)}" for path in adds["path"].to_pylist()]
-        buckets = {bucket: adds[f"partition.{bucket}"] for bucket in BUCKETS}
-        connection.register(f"{name}_files", pa.table({"filename": files, **buckets}))
-        listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
-        connection.execute(
-            f"CREATE VIEW {name} AS FROM read_parquet([{listed}], union_by_name = true, filename = true,"
-            f" hive_partitioning = false) JOIN {name}_files USING (filename)"
-        )
+        delta_view(connection, name, lake.location(name), BUCKETS)
     read = f"read_parquet('{lake.location('parquet')}/*/*/*.parquet', hive_partitioning = true,"
     tables: dict[tuple[str, str], Dialect] = {
         ("delta", "local"): DuckDB("delta"),
@@ -111,8 +114,8 @@ def duckdb_engine(lake: Lake) -> Iterator[Engine]:
 
 
 @contextmanager
-def spark_engine(directory: Path, lake: Lake) -> Iterator[Engine]:
-    """Spark with Delta's own jars; it reads the folders of a Parquet table with the columns it is told."""
+def spark_session(directory: Path) -> Iterator[Any]:
+    """Run Spark with Delta's own jars until the end of the block."""
     from pyspark.sql import SparkSession
 
     jars = [str(jar) for jar in sorted(artifacts.fetch("delta-spark", say=print).glob("*.jar"))]
@@ -132,37 +135,40 @@ def spark_engine(directory: Path, lake: Lake) -> Iterator[Engine]:
         .getOrCreate()
     )
     try:
-        delta = f"delta.`{lake.location('delta')}`"
-        schema = session.table(delta).schema
-        session.read.schema(schema).parquet(lake.location("parquet")).createOrReplaceTempView("parquet_local")
-        tables: dict[tuple[str, str], Dialect] = {
-            ("delta", "local"): Spark(delta), ("parquet", "local"): Spark("parquet_local"),
-            (REWRITTEN, "local"): Spark(f"delta.`{lake.location(REWRITTEN)}`"),
-        }  # fmt: skip
-        yield Engine(lambda sql: [tuple(row) for row in session.sql(sql).collect()], tables)
+        yield session
     finally:
         session.stop()
         os.environ.pop("PYSPARK_GATEWAY_PORT", None)
 
 
-@contextmanager
-def druid_engine(directory: Path, lake: Lake) -> Iterator[tuple[Engine, druid_server.Druid]]:
+def spark_engine(session: Any, lake: Lake) -> Engine:
+    """Spark; it reads the folders of a Parquet table with the columns it is told."""
+    delta = f"delta.`{lake.location('delta')}`"
+    schema = session.table(delta).schema
+    session.read.schema(schema).parquet(lake.location("parquet")).createOrReplaceTempView("parquet_local")
+    tables: dict[tuple[str, str], Dialect] = {
+        ("delta", "local"): Spark(delta), ("parquet", "local"): Spark("parquet_local"),
+        (REWRITTEN, "local"): Spark(f"delta.`{lake.location(REWRITTEN)}`"),
+    }  # fmt: skip
+    return Engine(lambda sql: [tuple(row) for row in session.sql(sql).collect()], tables)
+
+
+def druid_engine(server: Druid, lake: Lake) -> Engine:
     """Druid after a native batch of each table's files: those that the Delta log names, those in the folders."""
-    with druid_server.druid(directory) as server:
-        inputs: dict[str, dict[str, Any]] = {
-            name: {
-                "type": "local",
-                "files": [str(lake.root / name / path) for path in oracle.replay(lake.root / name).files],
-            }
-            for name in ("delta", REWRITTEN)
+    inputs: dict[str, dict[str, Any]] = {
+        name: {
+            "type": "local",
+            "files": [str(lake.root / name / path) for path in oracle.replay(lake.root / name).files],
         }
-        inputs["parquet"] = {"type": "local", "baseDir": lake.location("parquet"), "filter": "*.parquet"}
-        for source, found in inputs.items():
-            io = {"inputSource": found, "inputFormat": {"type": "parquet", "binaryAsString": False}}
-            server.ingest(ingestion(source, io, columns(lake)))
-            server.served(source)
-        tables: dict[tuple[str, str], Dialect] = {(source, "local"): Druid(source) for source in inputs}
-        yield Engine(server.ask, tables), server
+        for name in ("delta", REWRITTEN)
+    }
+    inputs["parquet"] = {"type": "local", "baseDir": lake.location("parquet"), "filter": "*.parquet"}
+    for source, found in inputs.items():
+        io = {"inputSource": found, "inputFormat": {"type": "parquet", "binaryAsString": False}}
+        server.ingest(ingestion(source, io, columns(lake)))
+        server.served(source)
+    tables: dict[tuple[str, str], Dialect] = {(source, "local"): dialects.Druid(source) for source in inputs}
+    return Engine(server.ask, tables)
 
 
 def ingestion(source: str, io: dict[str, Any], columns_: pa.Schema) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Hooks and the texts of `headrace ddl` on the real Trino, Presto and Druid: what was sealed is what they answer."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,33 +21,9 @@ CATALOG = {"delta": "delta", "parquet": "hive"}
 PER_HOUR = "SELECT hour, count(*), count(DISTINCT _offset), sum(id), max(attrs.x) FROM {} GROUP BY hour ORDER BY hour"
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("lake")
-
-
-@pytest.fixture(scope="module")
-def trino(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from tests.servers.trino import trino
-
-    with trino(tmp_path_factory.mktemp("trino"), root) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def presto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from tests.servers.presto import presto
-
-    with presto(tmp_path_factory.mktemp("presto")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def druid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from tests.servers.druid import druid
-
-    with druid(tmp_path_factory.mktemp("druid")) as server:
-        yield server
+@pytest.fixture
+def root(lakes: Path) -> Path:
+    return lakes
 
 
 def lake_at(root: Path, name: str, form: str, **hook: Any) -> tuple[SealedLake, Courier]:

@@ -1,10 +1,11 @@
 """Every engine gives the answers that follow from the events that were produced, or a limit says that it cannot."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
@@ -26,10 +27,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="session")
-def written(stack: Servers, s3: ObjectServer, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+def written(stack: Servers, s3: ObjectServer, lakes: Path) -> Lake:
     admin = AdminClient({"bootstrap.servers": stack.broker.bootstrap})
     admin.create_topics([NewTopic("engines", 2, 1)])["engines"].result(timeout=30)
-    site = Site(tmp_path_factory.mktemp("engines"), stack.broker.bootstrap, stack.registry.url)
+    site = Site(lakes / "asked", stack.broker.bootstrap, stack.registry.url)
+    site.root.mkdir()
     return lake.write(site, "engines", s3)
 
 
@@ -57,22 +59,23 @@ def by(*engines: str) -> pytest.MarkDecorator:
 
 
 @pytest.fixture(scope="module")
-def running(
-    request: pytest.FixtureRequest, written: Lake, s3: ObjectServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Running]:
-    """One engine after the other: three servers at once would need two gigabytes."""
-    directory = tmp_path_factory.mktemp(request.param)
-    starts: dict[str, Callable[[], Any]] = {
-        "duckdb": lambda: engines.duckdb_engine(written),
-        "spark": lambda: engines.spark_engine(directory, written),
-        "trino": lambda: engines.trino_engine(directory, written, s3),
-        "presto": lambda: engines.presto_engine(directory, written, s3),
-        "druid": lambda: engines.druid_engine(directory, written),
-    }
+def running(request: pytest.FixtureRequest, written: Lake, s3: ObjectServer, lakes: Path) -> Iterator[Running]:
+    """An engine that knows the tables; its server is started by the first test that asks for it."""
+    name = request.param
+    server = None if name == "duckdb" else request.getfixturevalue(name)
     with ExitStack() as stack:
-        found = stack.enter_context(starts[request.param]())
-        engine, server = found if isinstance(found, tuple) else (found, None)
-        yield Running(request.param, engine, server)
+        match name:
+            case "duckdb":
+                engine = stack.enter_context(engines.duckdb_engine(written))
+            case "spark":
+                engine = engines.spark_engine(server, written)
+            case "trino":
+                engine = engines.trino_engine(server, lakes, written, s3)
+            case "presto":
+                engine = engines.presto_engine(server, written, s3)
+            case _:
+                engine = engines.druid_engine(server, written)
+        yield Running(name, engine, server)
 
 
 def asked(running: Running, format_: str, place: str, rows: list[Any]) -> dict[str, tuple[Any, Answer]]:

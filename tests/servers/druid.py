@@ -12,8 +12,8 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from tests.servers import parts
+from tests.servers.coordinator import lines
 from tests.servers.objects import ObjectServer
-from tests.servers.trino import lines
 from writer import artifacts
 from writer.embedded.process import LOOPBACK, Process, free_ports, java_options
 

@@ -2,94 +2,63 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 
 from tests.servers import parts
+from tests.servers.coordinator import Program, coordinator
 from tests.servers.objects import ObjectServer
 from tests.servers.statement import Coordinator
-from tests.servers.trino import lines
-from writer import artifacts
-from writer.embedded.process import LOOPBACK, Process, free_ports, java_options
 
+JAVA_MIN = 17
 HEAP_MEGABYTES = 640
-READY_WITHIN = timedelta(seconds=180)  # seen: 10 s
 _OPENED = (
-    "io lang lang.ref lang.reflect net nio security text util util.concurrent util.regex"  # below java.
+    "java.io", "java.lang", "java.lang.ref", "java.lang.reflect", "java.net", "java.nio", "java.security",
+    "java.text", "java.util", "java.util.concurrent", "java.util.regex", "javax.security.auth",
+    "javax.security.auth.login", "jdk.internal.loader", "sun.nio.ch",
 )  # fmt: skip
+_CONFIG = {
+    "discovery-server.enabled": "true",
+    "query.max-memory": "192MB",
+    "query.max-memory-per-node": "192MB",
+    "query.max-total-memory-per-node": "192MB",
+    "memory.heap-headroom-per-node": "128MB",
+}
+_HIVE = {
+    "connector.name": "hive-hadoop2",
+    "hive.non-managed-table-writes-enabled": "true",
+    "hive.parquet.use-column-names": "true",
+}
 
 
 @contextmanager
 def presto(directory: Path, s3: ObjectServer | None = None) -> Iterator[Coordinator]:
     """Run Presto until the end of the block. Locations are `file:///<absolute path>` and, for Delta, `s3://…`."""
-    home = parts.presto()
-    (port,) = free_ports(1)
-    url = f"http://{LOOPBACK}:{port}"
-    _configure(directory, home, url, s3)
-    opened = [f"java.{package}" for package in _OPENED.split()]
-    opened += ["javax.security.auth", "javax.security.auth.login", "jdk.internal.loader", "sun.nio.ch"]
-    command = [
-        artifacts.java(),
-        *java_options(directory, heap_megabytes=HEAP_MEGABYTES),
-        "-Djdk.attach.allowAttachSelf=true",
-        *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in opened),
-        "-Dnode.environment=test",
-        "-Dnode.id=presto",
-        f"-Dnode.internal-address={LOOPBACK}",
-        f"-Dnode.bind-ip={LOOPBACK}",
-        f"-Dnode.data-dir={directory}/data",
-        f"-Dconfig={directory}/config.properties",
-        f"-Dlog.levels-file={directory}/log.properties",
-        "-cp",
-        f"{home}/lib/*",
-        "com.facebook.presto.server.PrestoServer",
-    ]
-    utf8 = {"LC_ALL": "C.UTF-8"}  # else it cannot open files whose names are not ASCII
-    process = Process("presto", command, cwd=directory, log=directory / "presto.log", env=utf8)
-    coordinator = Coordinator(url, "Presto")
-    try:
-        process.launch()
-        process.wait_until(
-            lambda: coordinator.answers("SELECT count(*) FROM delta.information_schema.tables"), within=READY_WITHIN
-        )
-        coordinator.ask("CREATE SCHEMA IF NOT EXISTS hive.lake")
-        yield coordinator
-    finally:
-        process.stop(grace=timedelta(0))
+    home, files = parts.presto(), _files(directory, s3)
+    (directory / "metastore").mkdir(parents=True)
+    program = Program(
+        name="Presto",
+        main="com.facebook.presto.server.PrestoServer",
+        home=home,
+        java_min=JAVA_MIN,
+        heap_megabytes=HEAP_MEGABYTES,
+        options=[f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED],
+        config={**_CONFIG, "plugin.dir": f"{home}/plugin"},
+        catalogs={"delta": {"connector.name": "delta", **files}, "hive": {**_HIVE, **files}},
+    )
+    with coordinator(program, directory) as server:
+        server.ask("CREATE SCHEMA IF NOT EXISTS hive.lake")
+        yield server
 
 
-def _configure(directory: Path, home: Path, url: str, s3: ObjectServer | None) -> None:
-    for folder in ("data", "catalog", "metastore"):
-        (directory / folder).mkdir(parents=True, exist_ok=True)
-    config = {
-        "coordinator": "true",
-        "node-scheduler.include-coordinator": "true",
-        "discovery-server.enabled": "true",
-        "http-server.http.port": url.rpartition(":")[2],
-        "discovery.uri": url,
-        "query.max-memory": "192MB",
-        "query.max-memory-per-node": "192MB",
-        "query.max-total-memory-per-node": "192MB",
-        "memory.heap-headroom-per-node": "128MB",
-        "plugin.dir": f"{home}/plugin",
-        "catalog.config-dir": f"{directory}/catalog",
-    }
-    lines(directory / "config.properties", config)
-    lines(directory / "log.properties", {"": "WARN"})
-    shared = {"hive.metastore": "file", "hive.metastore.catalog.dir": f"file://{directory}/metastore"}
+def _files(directory: Path, s3: ObjectServer | None) -> dict[str, str]:
+    """Settings of both catalogs: where tables are known, and how S3 is reached."""
+    found = {"hive.metastore": "file", "hive.metastore.catalog.dir": f"file://{directory}/metastore"}
     if s3 is not None:
-        shared |= {
+        found |= {
             "hive.s3.endpoint": s3.url,
             "hive.s3.path-style-access": "true",
             "hive.s3.ssl.enabled": "false",
             "hive.s3.aws-access-key": s3.key,
             "hive.s3.aws-secret-key": s3.secret,
         }
-    lines(directory / "catalog" / "delta.properties", {"connector.name": "delta", **shared})
-    hive = {
-        "connector.name": "hive-hadoop2",
-        "hive.non-managed-table-writes-enabled": "true",
-        "hive.parquet.use-column-names": "true",
-        **shared,
-    }
-    lines(directory / "catalog" / "hive.properties", hive)
+    return found
