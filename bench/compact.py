@@ -30,6 +30,8 @@ from bench.data import TIME_FIELD, dataset
 from writer import job
 from writer.config import Config, Memory, Roll
 from writer.rewrites.compacting import in_spark
+from writer.rewrites.pace import Pace
+from writer.rewrites.section import Compact
 from writer.rooms.assign import TimeRule
 from writer.rooms.columnar import BucketKey
 from writer.rooms.order import Dedupe
@@ -54,6 +56,7 @@ _QUESTIONS = {
 }
 _ROUND_S = 20.0
 _ROUNDS = 3
+_SLOTS = 2
 
 
 def records(start: int, count: int) -> pa.RecordBatch:
@@ -122,13 +125,20 @@ def asked(paths: Sequence[str], question: str) -> tuple[float, float]:
     return median(wall for wall, _ in spent), median(cpu for _, cpu in spent)
 
 
-def shown(name: str, paths: Sequence[Path], rate: float | None) -> None:
-    """Print a line: how a bucket is, what it took to make it so, and what a query takes."""
+def shown(name: str, paths: Sequence[Path], rate: float | None, before: Sequence[float] = ()) -> list[float]:
+    """Print how a bucket is, what it took to make it so, and what queries take, also as a ratio to `before`.
+
+    Returns CPU-seconds of each query.
+    """
     size = sum(path.stat().st_size for path in paths) / 2**20
     times = [asked([str(path) for path in paths], question) for question in _QUESTIONS.values()]
-    told = "  ".join(f"{1000 * wall:6.0f} ms ({1000 * cpu:5.0f})" for wall, cpu in times)
+    ratios = [f" x {cpu / was:.2f}" for (_, cpu), was in zip(times, before, strict=False)] or [" " * 7] * len(times)
+    told = "  ".join(
+        f"{1000 * wall:6.0f} ms ({1000 * cpu:5.0f}){ratio}" for (wall, cpu), ratio in zip(times, ratios, strict=True)
+    )
     made = "" if rate is None else f"{rate / 1000:7.0f} K/CPU-s"
     print(f"{name:14} {len(paths):4} files {size:7.1f} MiB  {made:15}  {told}", flush=True)
+    return [cpu for _, cpu in times]
 
 
 @contextmanager
@@ -145,9 +155,10 @@ def _beside(run: Callable[[threading.Event], None]) -> Iterator[None]:
 
 def stream_share(made: Job, share: float) -> float:
     """Run the rooms in both slots of a Spark application, alone and beside compaction, in turn. Returns the ratio."""
+    pace = Pace(share)
     config = Config.model_validate({
         "kafka": {"bootstrap_servers": "unused:1"}, "registry": {"url": "http://unused"}, "http": {"enabled": False},
-        "checkpoints": "/unused", "spark": {"master": "local[2]"},
+        "checkpoints": "/unused", "spark": {"master": f"local[{_SLOTS}]"},
         "pipelines": {"bench": {
             "topics": ["bench"], "table": {"location": made.table}, "event_time": {"field": TIME_FIELD},
         }},
@@ -159,7 +170,7 @@ def stream_share(made: Job, share: float) -> float:
         tries = [made] * 1000
 
         def rewriting(stop: threading.Event) -> None:
-            run = in_spark(spark, "rewrites", share, wait=stop.wait)
+            run = in_spark(spark, "rewrites", pace, wait=stop.wait)
             for done in run(tries):
                 for file in done.files:
                     Path(made.table, file.path).unlink()
@@ -170,16 +181,20 @@ def stream_share(made: Job, share: float) -> float:
             began, count = time.perf_counter(), 0
             while time.perf_counter() - began < _ROUND_S:
                 spark.sparkContext.setLocalProperty("spark.scheduler.pool", "stream")
-                count += sum(spark.sparkContext.parallelize([0, 1], 2).map(carry).collect())
+                count += sum(spark.sparkContext.parallelize(range(_SLOTS), _SLOTS).map(carry).collect())
             return count / (time.perf_counter() - began)
 
         events_per_s()  # warm
-        alone, beside = [], []
+        alone, beside, spent_s = [], [], 0.0
         for _ in range(_ROUNDS):
             alone.append(events_per_s())
+            began = time.perf_counter()
             with _beside(rewriting):
                 beside.append(events_per_s())
+            spent_s += time.perf_counter() - began
+        took = pace.busy_s / (spent_s * _SLOTS)
         print(f"stream alone {median(alone) / 1000:.0f} K/s, beside compaction {median(beside) / 1000:.0f} K/s")
+        print(f"compaction took {took:.3f} of all slots, of {share:g} that it may")
     spark.stop()
     return median(beside) / median(alone)
 
@@ -196,7 +211,7 @@ def main() -> int:
     parser.add_argument("--events", type=number, default=1_000_000)
     parser.add_argument("--commits", type=int, default=60)
     parser.add_argument("--beside", action="store_true", help="measure the stream beside compaction, too")
-    parser.add_argument("--share", type=float, default=0.15, help="compact.share")
+    parser.add_argument("--share", type=float, default=Compact.model_validate({}).share, help="compact.share")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory:
         lake = Path(directory, "lake")
@@ -205,13 +220,15 @@ def main() -> int:
         print(
             f"{given.events:,} events in {given.commits} commits: {given.events / spent / 1000:.0f} K/CPU-s, encoding"
         )
-        print(f"the largest bucket has {rows:,} rows; seconds of a query, CPU in brackets: {', '.join(_QUESTIONS)}")
-        shown("as committed", [lake / file.path for file in files], None)
+        print(
+            f"the largest bucket has {rows:,} rows; ms of a query, CPU in brackets, and its ratio to before: {', '.join(_QUESTIONS)}"
+        )
+        before = shown("as committed", [lake / file.path for file in files], None)
         for name, changes in _KINDS.items():
             began = time.process_time()
             done = rewrite(replace(made, **changes))
             rate = rows / (time.process_time() - began)
-            shown(name, [lake / file.path for file in done.files] or [lake / file.path for file in files], rate)
+            shown(name, [lake / file.path for file in done.files] or [lake / file.path for file in files], rate, before)
             for file in done.files:
                 (lake / file.path).unlink()
         if not given.beside:

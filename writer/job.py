@@ -25,6 +25,7 @@ from writer.pipeline import PipelineRun, Start
 from writer.progress import Progress
 from writer.registry import source
 from writer.rewrites.compacting import beside_seals, here, in_spark
+from writer.rewrites.pace import Pace
 from writer.running import Asked, Running, watch
 from writer.seals.sealer import Sealer
 from writer.seals.sealing import Closer, Listener, Rounds, Seals, Step, seal_due
@@ -180,7 +181,7 @@ def _begin(
     if pipeline.config.seal.enabled:
         sealer = Sealer(name, config)
         # With --once Spark may be gone when the last round comes; nobody waits for the driver's processor then.
-        rewriting = here if once else in_spark(spark, f"rewrites of {name}", pipeline.config.compact.share)
+        rewriting = here if once else in_spark(spark, f"rewrites of {name}", Pace(pipeline.config.compact.share))
         merge = beside_seals(sealer, config.s3.settings, rewriting)
         beside = {**steps(pipeline, cluster, merge, retention.works(name, config)), "hooks": delivery.follow}
         rounds = Rounds(sealer, beside, r.progress)

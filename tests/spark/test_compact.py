@@ -13,6 +13,7 @@ from writer.config import Config
 from writer.errors import ConfigError, HeadraceError
 from writer.ledger.audit import audit
 from writer.rewrites.compacting import in_spark
+from writer.rewrites.pace import Pace, pause_s
 
 pytestmark = pytest.mark.slow
 
@@ -33,18 +34,24 @@ def spark() -> Iterator[Any]:
 @pytest.mark.parametrize("form", ["delta", "parquet"])
 def test_tasks_rewrite_a_bucket_and_every_row_stays(spark: Any, tmp_path: Path, form: str) -> None:
     driver, waited = filled(tmp_path, form), []
-    run = in_spark(spark, "rewrites", 0.15, wait=waited.append)
+    run = in_spark(spark, "rewrites", pace := Pace(0.15), wait=waited.append)
     close(driver)
     compactor(driver).before_seal(BUCKET, run)
     assert (files(driver), offsets(driver)) == (1, list(range(60)))
     assert waited == []  # there was one piece
+    took = pace.busy_s
+    carry(driver, 6)
+    compactor(driver).before_seal(BUCKET, run)
+    assert (files(driver), offsets(driver)) == (1, list(range(70)))
+    (owed,) = waited  # by another bucket, or the same one again
+    assert 0 < owed <= pause_s(took, 0.15, 2)
     found = audit(driver.config, "clicks", since=None, deep=True)
     assert found.adds_up, found.problems
 
 
 def test_an_open_bucket_is_merged_once_it_has_too_many_files(spark: Any, tmp_path: Path) -> None:
     driver = filled(tmp_path, "delta", commits=4, compact={"open_files_max": 4})
-    made, run = compactor(driver), in_spark(spark, "rewrites", 1.0)
+    made, run = compactor(driver), in_spark(spark, "rewrites", Pace(1.0))
     made.merge_open(run)
     assert files(driver) == 4
     for n in range(4, 8):
@@ -59,7 +66,7 @@ def test_what_a_task_cannot_do_is_a_sentence_of_the_driver(spark: Any, tmp_path:
     driver = filled(tmp_path, "delta")
     snapshot, made = driver.table.snapshot(), compactor(driver)
     pieces = made.planned(snapshot, [BUCKET], open_too=True)[BUCKET]
-    run = in_spark(spark, "rewrites", 1.0)
+    run = in_spark(spark, "rewrites", Pace(1.0))
     (wrong,) = [type(piece)(piece.files, piece.whole, ("gone",)) for piece in pieces]
     with pytest.raises(ConfigError, match=r"pipelines\.clicks: compact\.sort_by names 'gone'"):
         list(made.carry_out(snapshot, [wrong], run))

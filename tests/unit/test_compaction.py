@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from writer.commit import StagedTooLongAgo, check_age
-from writer.rewrites.compacting import pause_s
 from writer.rewrites.compaction import GROUP_FILES, Policy, plan
+from writer.rewrites.pace import Pace, pause_s
 from writer.rooms.order import Dedupe
 from writer.tables.base import BucketFile
 
@@ -73,6 +73,15 @@ def test_rewriting_takes_its_share_of_all_slots() -> None:
     assert pause_s(10, 0.15, 16) == 0
     busy, all_slots = 10, (10 + pause_s(10, 0.15, 4)) * 4
     assert busy / all_slots == pytest.approx(0.15)
+
+
+def test_a_pause_is_owed_by_the_next_job_whichever_bucket_it_is_of() -> None:
+    pace = Pace(0.25)
+    assert pace.owed_s(0) == 0
+    pace.took(10, 8, 2, now_s=100)
+    assert [pace.owed_s(now) for now in (100, 104, 110, 200)] == [10, 6, 0, 0]
+    pace.took(10, 16, 2, now_s=200)  # in several threads
+    assert (pace.owed_s(200), pace.busy_s) == (16, 26)
 
 
 def test_what_was_staged_half_the_orphan_age_ago_is_not_committed() -> None:

@@ -21,6 +21,7 @@ from writer import config, log
 from writer.commit import check_age
 from writer.errors import ConfigError, HeadraceError
 from writer.rewrites.compaction import Piece, Policy, plan
+from writer.rewrites.pace import Pace
 from writer.rooms.columnar import BucketKey, StagedFile, staged_name
 from writer.rooms.rewrite import Job, Rewritten, Source, UnknownColumn, rewrite
 from writer.seals.seal import is_closed
@@ -219,36 +220,39 @@ def here(jobs: Sequence[Job]) -> Iterator[Rewritten]:
         yield rewrite(job)
 
 
-def in_spark(spark: Any, pool: str, share: float, wait: Wait = time.sleep) -> Run:
-    """Carry jobs out in Spark's tasks, one at a time, in at most a share of its slots over time.
+def in_spark(spark: Any, pool: str, pace: Pace, wait: Wait = time.sleep) -> Run:
+    """Carry jobs out in Spark's tasks, one at a time and at a pace, which is kept from one call to the next.
 
-    `pool`: of Spark's scheduler; `wait` is called between two jobs, and returns true to end early.
+    `pool`: of Spark's scheduler; `wait` is called before a job that has to, and returns true to end early.
     """
 
     def run(jobs: Sequence[Job]) -> Iterator[Rewritten]:
         context = spark.sparkContext
-        for at, job in enumerate(jobs):
+        for job in jobs:
+            owed_s = pace.owed_s(time.monotonic())
+            if owed_s and wait(owed_s):
+                return
             context.setLocalProperty("spark.scheduler.pool", pool)
             began = time.monotonic()
-            found = context.parallelize([job], 1).map(_carried).collect()[0]
+            found, cpu_s = context.parallelize([job], 1).map(_carried).collect()[0]
+            now = time.monotonic()
+            pace.took(now - began, cpu_s, context.defaultParallelism, now)
             if isinstance(found, Exception):
                 raise found
             yield found
-            spent = time.monotonic() - began
-            if at + 1 < len(jobs) and wait(pause_s(spent, share, context.defaultParallelism)):
-                return
 
     return run
 
 
-def pause_s(spent_s: float, share: float, slots: int) -> float:
-    """Seconds to wait after one slot was busy, so that over both its part of all slots is the share."""
-    return max(0.0, spent_s * (1 / (share * slots) - 1))
+def _carried(job: Job) -> tuple[Rewritten | FileNotFoundError | UnknownColumn, float]:
+    """Carry a job out in a task. Returns CPU-seconds, too.
 
-
-def _carried(job: Job) -> Rewritten | FileNotFoundError | UnknownColumn:
-    """Carry a job out in a task. What another try would meet again is told, not raised: Spark would try again."""
+    What another try would meet again is told, not raised: Spark would try again.
+    """
+    began = time.process_time()  # of all threads of the worker, whose only task this is
     try:
-        return rewrite(job, os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None)
+        found: Rewritten | FileNotFoundError | UnknownColumn
+        found = rewrite(job, os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None)
     except (FileNotFoundError, UnknownColumn) as error:
-        return error
+        found = error
+    return found, time.process_time() - began

@@ -36,6 +36,6 @@ class Compact(Strict):
     )
     dedupe: Dedupe | None = Field(None, description="take rows out that came more than once, when a bucket is sealed")
     share: float = Field(
-        0.15, gt=0, le=1, description="most of the driver's task slots that rewriting takes, over time; the rest is "
-        "the stream's",
+        0.1, gt=0, le=1, description="most of the driver's task slots, or of their processor time, that rewriting "
+        "takes, over time; the rest is the stream's",
     )  # fmt: skip
