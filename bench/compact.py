@@ -220,9 +220,7 @@ def main() -> int:
         print(
             f"{given.events:,} events in {given.commits} commits: {given.events / spent / 1000:.0f} K/CPU-s, encoding"
         )
-        print(
-            f"the largest bucket has {rows:,} rows; ms of a query, CPU in brackets, and its ratio to before: {', '.join(_QUESTIONS)}"
-        )
+        print(f"the largest bucket has {rows:,} rows; ms (CPU) x ratio to before, of: {', '.join(_QUESTIONS)}")
         before = shown("as committed", [lake / file.path for file in files], None)
         for name, changes in _KINDS.items():
             began = time.process_time()

@@ -33,6 +33,7 @@ class Engine:
 
     ask: Ask
     tables: dict[tuple[str, str], Dialect]
+    close: Callable[[], None] = lambda: None
 
 
 def columns(lake: Lake) -> pa.Schema:
@@ -95,8 +96,7 @@ def delta_view(connection: duckdb.DuckDBPyConnection, name: str, location: str, 
     )
 
 
-@contextmanager
-def duckdb_engine(lake: Lake) -> Iterator[Engine]:
+def duckdb_engine(lake: Lake) -> Engine:
     """DuckDB over the files that the Delta log names, with the buckets that it gives them, and over the folders."""
     connection = duckdb.connect()
     for name in ("delta", REWRITTEN):
@@ -107,10 +107,7 @@ def duckdb_engine(lake: Lake) -> Iterator[Engine]:
         (REWRITTEN, "local"): DuckDB(REWRITTEN),
         ("parquet", "local"): DuckDB(f"{read} hive_types_autocast = false, union_by_name = true)"),
     }
-    try:
-        yield Engine(lambda sql: connection.execute(sql).fetchall(), tables)
-    finally:
-        connection.close()
+    return Engine(lambda sql: connection.execute(sql).fetchall(), tables, connection.close)
 
 
 @contextmanager

@@ -176,6 +176,8 @@ def boundary(column: str, rows: Rows, d: Dialect) -> tuple[str, Answer]:
 
 BOUNDED = ("event_time", "created", "id", "n", "ratio", "fee", "price", "big", "score", "day", "name", "_offset")
 
+MANY_SCANS = "each text found"
+
 QUESTIONS = [
     Question(
         "rows by bucket",
@@ -224,7 +226,7 @@ QUESTIONS = [
         lambda rows, _: _counted(rows, "name"),
     ),
     Question(
-        "each text found",
+        MANY_SCANS,
         lambda d: " UNION ALL ".join(
             f"SELECT {n} AS label, count(*) AS n FROM {d.table} WHERE name = {d.literal(name)}"
             for n, name in enumerate(NAMES)
