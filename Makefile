@@ -32,7 +32,7 @@ slow: $(READY)
 # With Go 1.24 and Node.js also the stores: the suites of stores and tables on MinIO, and a store that must be refused.
 test-engines: $(READY)
 	$(BIN)/python -m tests.servers.parts
-	$(BIN)/pytest -q -m engines --deselect tests/engines/test_objects.py tests/engines
+	$(BIN)/pytest -q -m engines --durations 12 --deselect tests/engines/test_objects.py tests/engines
 	@if command -v go >/dev/null && command -v npm >/dev/null; then $(MAKE) test-stores; \
 	else echo "test-engines: NOT RUN: test-stores, on MinIO and s3rver, for want of Go or npm; moto played S3"; fi
 
