@@ -132,6 +132,8 @@ def test_notes_say_what_an_engine_reads_otherwise():
     said = " ".join(notes(table("delta", columns=columns), "druid"))
     assert "price become doubles" in said
     assert "tags become JSON or arrays" in said
+    assert "over decimals once they were widened: price." in said
+    assert "Delta input source" not in " ".join(notes(table("parquet", columns=columns), "druid"))
     assert "Presto cuts timestamps to milliseconds." in notes(table(), "presto")
 
 

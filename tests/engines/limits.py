@@ -20,7 +20,7 @@ _FLOAT = "A float column widened to double: a predicate on it fails over older f
 _PRESTO_NESTED = "A field of a struct that is null in some rows: queries fail without a filter"
 _DRUID_BUCKETS = "The bucket columns are not there"
 
-_DELTA, _BOTH, _ALL = ("delta",), ("delta", "parquet"), ("delta", "parquet", "rewritten")
+_BOTH, _ALL = ("delta", "parquet"), ("delta", "parquet", "rewritten")
 
 _BY_BOUNDS = ("spark", "trino")
 
@@ -28,7 +28,7 @@ LIMITS = (
     Limit("spark", "bounds of fee", "A decimal widened: a predicate on it fails over older files", _BOTH),
     *(Limit(e, "bounds of big", "rounds the bounds of decimals beyond 15 digits", ("rewritten",)) for e in _BY_BOUNDS),
     Limit("trino", "bounds of ratio", _FLOAT, _BOTH),
-    Limit("presto", "bounds of ratio", _FLOAT, _DELTA),
+    Limit("presto", "bounds of ratio", _FLOAT, _BOTH),
     Limit("presto", "nested fields", _PRESTO_NESTED, ("delta", "rewritten")),
     Limit("presto", "what is null", "`IS NULL` over a column that is null throughout a file", ("rewritten",)),
     Limit("druid", "rows by bucket", _DRUID_BUCKETS, _ALL),

@@ -46,13 +46,13 @@ class Druid:
         query = {"query": sql, "resultFormat": "array", "context": {"useApproximateCountDistinct": False}}
         return [tuple(row) for row in _call(f"{self.broker}/druid/v2/sql", query)]
 
-    def ingest(self, spec: Mapping[str, Any], *, seconds_max: float = 180) -> str:
+    def ingest(self, spec: Mapping[str, Any], *, seconds_max: float = 600) -> str:
         """Submit an ingestion, wait for its end and until its segments are served. Returns the task's id."""
         task = str(_call(f"{self.overlord}/druid/indexer/v1/task", spec)["task"])
         self.wait_for(task, seconds_max=seconds_max)
         return task
 
-    def replace(self, sql: str, *, seconds_max: float = 180) -> str:
+    def replace(self, sql: str, *, seconds_max: float = 600) -> str:
         """Run an INSERT or REPLACE to its end, as a multi-stage query. Returns the task's id."""
         found = _call(f"{self.broker}/druid/v2/sql/task", {"query": sql, "context": {"maxNumTasks": 2}})
         if found.get("state") == "FAILED":
@@ -78,7 +78,7 @@ class Druid:
                 raise IngestFailed(f"Druid: {task} is {status['status']} after {seconds_max:g} s")
             time.sleep(0.2)
 
-    def served(self, source: str, *, seconds_max: float = 120) -> None:
+    def served(self, source: str, *, seconds_max: float = 300) -> None:
         """Wait until every segment of a data source that is used is available to queries, and known to the broker."""
         used = f"""SELECT count(*) FILTER (WHERE is_available = 0 AND is_overshadowed = 0), count(*)
           FROM sys.segments WHERE datasource = '{source}' AND is_active = 1"""
@@ -140,7 +140,7 @@ def _answers(druid: Druid) -> bool:
 def _call(url: str, body: Mapping[str, Any] | None = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
     try:
-        with urlopen(Request(url, data, {"Content-Type": "application/json"}), timeout=60) as response:
+        with urlopen(Request(url, data, {"Content-Type": "application/json"}), timeout=120) as response:
             return json.load(response)
     except HTTPError as error:
         if body is None:

@@ -29,7 +29,7 @@ class Coordinator:
     url: str
     flavour: str
 
-    def ask(self, sql: str, *, seconds_max: float = 120) -> Answer:
+    def ask(self, sql: str, *, seconds_max: float = 300) -> Answer:
         """Run a statement to its end. Raises QueryFailed with the engine's own sentence."""
         deadline = time.monotonic() + seconds_max
         answer = self._call(f"{self.url}/v1/statement", sql.encode())
@@ -59,7 +59,7 @@ class Coordinator:
         headers = {f"X-{self.flavour}-User": "headrace", "X-Requested-With": "headrace"}
         while True:
             try:
-                with urlopen(Request(url, body, headers), timeout=30) as response:
+                with urlopen(Request(url, body, headers), timeout=120) as response:
                     found: dict[str, Any] = json.load(response)
                     return found
             except HTTPError as error:

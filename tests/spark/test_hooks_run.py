@@ -65,7 +65,7 @@ def test_each_sealed_version_is_told_whoever_is_away_or_dies(site: Site, topic: 
         running.until(lambda: sum(map(len, versions(server.asked).values())) >= late, 400)
         bucket = next(bucket for bucket, told in versions(server.asked).items() if told[-1] == 2)
         assert say("wait", str(site.config), "--sealed", bucket, "--version", "2")["manifest"]["added"] > 0
-        running.until(lambda: waiting(site) == 0 and {one.state for one in buckets(site)} == {"sealed"})
+        running.until(lambda: waiting(site) == 0 and {one.state for one in buckets(site)} == {"sealed"}, 400)
         status = say("status", str(site.config))["pipelines"]["events"]
         assert (status["source"], status["hooks"]["webhook"]["waiting"]) == ("driver", 0)
         running.stop()

@@ -8,7 +8,8 @@ from writer.surface.readers import readers
 
 COLUMNS = pa.schema([
     ("at", pa.timestamp("us", "UTC")), ("ratio", pa.float32()), ("fee", pa.decimal128(9, 2)),
-    ("place", pa.struct([("city", pa.string())])),
+    ("place", pa.struct([("city", pa.string())])), ("tags", pa.list_(pa.string())),
+    ("legs", pa.list_(pa.struct([("km", pa.float64())]))),
 ])  # fmt: skip
 
 
@@ -25,6 +26,7 @@ def test_each_reader_is_warned_of_for_the_columns_that_it_will_trip_over(tmp_pat
         "trino, presto: a predicate fails over older files once a float column is double (ratio)",
         "spark: a predicate fails over older files once a decimal has more digits (fee)",
         "druid: its Delta input source fails once a decimal has more digits (fee)",
+        "druid: its Delta input source fails over a list of records (legs)",
         "presto: a query of a field fails where its struct is null in some rows (place)",
     ]
     assert found.mend.startswith("Set schemas.widen to park, or set table.readers")
@@ -33,8 +35,8 @@ def test_each_reader_is_warned_of_for_the_columns_that_it_will_trip_over(tmp_pat
 @pytest.mark.parametrize(
     ("more", "left"),
     [
-        ({"widen": "park"}, ["presto: a query of a field fails"]),
-        ({"format": "parquet"}, ["trino: a predicate fails", "spark: a predicate fails"]),
+        ({"widen": "park"}, ["druid: its Delta input source fails", "presto: a query of a field fails"]),
+        ({"format": "parquet"}, ["trino, presto: a predicate fails", "spark: a predicate fails"]),
         ({"readers": ["trino"]}, ["trino: a predicate fails"]),
         ({"readers": ["duckdb"]}, []),
         ({"columns": pa.schema([("n", pa.int32())])}, []),

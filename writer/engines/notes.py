@@ -60,6 +60,13 @@ def _reading(table: Described, engine: Engine) -> Iterator[str]:
     kinds = [column.type for column in table.columns]
     if engine == "presto" and any(map(pa.types.is_timestamp, kinds)):
         yield "Presto cuts timestamps to milliseconds."
+    if engine == "druid" and table.format == "delta":
+        names = [column.name for column in table.data if _delta_input_fails(column.type)]
+        if names:
+            yield (
+                "This task reads by Druid's Delta input source, which fails over lists of records, and over decimals "
+                f"once they were widened: {', '.join(names)}. A hook of type druid reads the files themselves."
+            )
     if engine == "druid":
         yield "Druid cuts timestamps to milliseconds, and keeps all but the event time as numbers of them."
         for is_kind, said in (
@@ -70,3 +77,7 @@ def _reading(table: Described, engine: Engine) -> Iterator[str]:
             names = [column.name for column in table.data if is_kind(column.type)]
             if names:
                 yield f"In Druid {', '.join(names)} become {said}."
+
+
+def _delta_input_fails(kind: pa.DataType) -> bool:
+    return pa.types.is_decimal(kind) or (pa.types.is_list(kind) and pa.types.is_struct(kind.value_type))
