@@ -2,7 +2,7 @@
 
 import typer
 
-from recovery import doctor, gaps, verbs
+from recovery import doctor, gaps, rewind_verb, verbs
 from recovery.backfill import verb as backfill
 from recovery.chaos import verb as chaos
 
@@ -13,4 +13,5 @@ def join(app: typer.Typer) -> None:
     verbs.join(app)
     gaps.join(app)
     backfill.join(app)
+    rewind_verb.join(app)
     chaos.join(app)

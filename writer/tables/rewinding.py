@@ -9,7 +9,15 @@ from datetime import UTC, datetime
 from writer.tables.append import Appender, Swap
 from writer.tables.base import CommitFailed, Rewind
 from writer.tables.entry import removed, rewind_said
-from writer.tables.snapshot import NEVER, PipelineSnapshot, app_id, changes_name, closed_name, seen_name
+from writer.tables.snapshot import (
+    NEVER,
+    PipelineSnapshot,
+    app_id,
+    changes_name,
+    closed_ever_name,
+    closed_name,
+    seen_name,
+)
 from writer.tables.vintage import FORMAT
 from writer.units import microseconds
 
@@ -40,7 +48,7 @@ def _values(pipeline: str, snapshot: PipelineSnapshot, wanted: Rewind) -> dict[s
     if ever is not None:
         values |= {
             closed_name(pipeline): NEVER if until is None else microseconds(until),
-            f"{closed_name(pipeline)}/ever": microseconds(ever),
+            closed_ever_name(pipeline): microseconds(ever),
         }
     values |= {changes_name(pipeline, gap): snapshot.changes(gap) + 1 for gap in wanted.gaps}  # fences a backfill
     ended = snapshot.gap_sums

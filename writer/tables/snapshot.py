@@ -98,7 +98,7 @@ class PipelineSnapshot:
     @property
     def closed_ever(self) -> datetime | None:
         """The furthest that `closed_until` ever was: buckets that end by then may have manifests."""
-        before = _instant(self.state.transactions.get(f"{closed_name(self._pipeline)}/ever", NEVER))
+        before = _instant(self.state.transactions.get(closed_ever_name(self._pipeline), NEVER))
         return max((at for at in (before, self.closed_until) if at is not None), default=None)
 
     @property
@@ -137,6 +137,11 @@ def seen_name(pipeline: str, part: Part) -> str:
 def changes_name(pipeline: str, gap: str) -> str:
     """Name of the `txn` that counts the changes of a gap."""
     return f"{pipeline}/gap/{gap}/changes"
+
+
+def closed_ever_name(pipeline: str) -> str:
+    """Name of the `txn` that says up to which instant buckets ever were closed, before rewinds."""
+    return f"{pipeline}/closed_ever"
 
 
 def closed_name(pipeline: str) -> str:

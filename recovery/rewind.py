@@ -1,0 +1,198 @@
+"""What a rewind would take back, and whether it may be. Pure: facts of table and Kafka in, a plan out.
+
+Rows are told by their offsets: what goes is every row from the earlier frontier on, whatever file it lies in by now. So
+what left the table on purpose since then stays away, and a version whose files are gone can be returned to as well.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from writer.frontier import Held
+from writer.gaps.ticket import Ticket
+from writer.rooms.columnar import BucketKey
+from writer.rooms.report import Source
+from writer.tables.base import Part, Range
+from writer.tables.entry import said
+from writer.tables.log import Action
+
+_SHOWN = 5  # ranges in a sentence
+
+
+@dataclass(frozen=True)
+class Then:
+    """The table at the version to which it is to return."""
+
+    version: int
+    epoch: int
+    frontier: Mapping[Part, int]
+    at: datetime | None = None  # when it was written; None: its entry is gone
+
+
+@dataclass(frozen=True)
+class Since:
+    """What the log says of the versions after that one."""
+
+    begins: Mapping[Part, int] = field(default_factory=dict)  # where parts begin that were new
+    gaps: tuple[str, ...] = ()  # ids of the tickets that were opened
+    sealed: frozenset[BucketKey] = frozenset()
+    taken: Mapping[str, int] = field(default_factory=dict)  # rows that left on purpose, by why
+    replays: int = 0
+    moved: int | None = None  # version that gave topics other ids, or took the table over
+    foreign: str = ""  # what another client did that moves rows
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known when a plan is made."""
+
+    then: Then
+    since: Since
+    frontier: Mapping[Part, int]  # now
+    numbers: Mapping[str, int]  # topic → number of its incarnation in Kafka; only of topics that the pipeline reads
+    held: Mapping[Source, Held]  # of the parts that are read
+    tickets: Mapping[str, Ticket] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What would go back. `obstacles`: why it cannot be; `unreadable`: what Kafka does not hold any more."""
+
+    to: int
+    ranges: tuple[Range, ...] = ()
+    unreadable: tuple[Range, ...] = ()
+    obstacles: tuple[str, ...] = ()
+    deduped: int = 0  # rows that dedupe took since: another copy of theirs may be among those that go
+    gaps: Mapping[str, int] = field(default_factory=dict)  # open tickets that would be over: id → offsets
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets go back."""
+        return sum(r.end - r.start for r in self.ranges)
+
+    @property
+    def lossy(self) -> str:
+        """Say what would not come back; empty where all does."""
+        words = []
+        if self.unreadable:
+            count = sum(r.end - r.start for r in self.unreadable)
+            words.append(f"Kafka does not hold {count:,} of these offsets any more ({_listed(self.unreadable)})")
+        if self.deduped:
+            words.append(
+                f"dedupe took {self.deduped:,} rows since, and the copies that stayed may be among those that go"
+            )
+        return "; ".join(words)
+
+
+def plan(facts: Facts) -> Plan:
+    """Say what would go back, and what is in the way."""
+    then, since = facts.then, facts.since
+    if then.epoch == 0:
+        return Plan(then.version, obstacles=(f"version {then.version} is before the pipeline's first start.",))
+    before = {**since.begins, **then.frontier}
+    ranges, obstacles = [], list(_forbidden(facts))
+    for part, at in sorted(facts.frontier.items()):
+        back = before.get(part, at)
+        if back > at:
+            obstacles.append(
+                f"the table ends at {at} of {named(part)}, before {back}: it was rewound since. Choose a version after "
+                "that."
+            )
+        elif back < at:
+            ranges.append(Range(part, back, at))
+    astray = [r for r in ranges if facts.numbers.get(r.part.topic) != r.part.incarnation]
+    if astray:
+        obstacles.append(
+            f"nobody would read {_listed(astray)} again: the pipeline does not read the topic any more, or it was "
+            "deleted and created again. Choose a version after that; `headrace delete` takes single rows out."
+        )
+    unreadable = [lost for r in ranges if r not in astray for lost in _lost(r, facts.held)]
+    gone = {gap: facts.tickets[gap] for gap in since.gaps if gap in facts.tickets}
+    filled = [ticket.id for ticket in gone.values() if ticket.rows or ticket.carried]
+    if filled:
+        obstacles.append(
+            f"gap {filled[0][:8]} was opened and filled since: what a backfill brought, Kafka does not hold. Choose a "
+            "version after that."
+        )
+    open_gaps = {gap: ticket.offsets for gap, ticket in gone.items() if ticket.state == "open"}
+    deduped = since.taken.get("dedupe", 0) if ranges else 0
+    return Plan(then.version, tuple(ranges), tuple(unreadable), tuple(obstacles), deduped, open_gaps)
+
+
+def _forbidden(facts: Facts) -> Sequence[str]:
+    since = facts.since
+    found = []
+    if since.moved is not None:
+        found.append(
+            f"version {since.moved} gave topics other ids, or took the table over: offsets before it are not those of "
+            "Kafka's logs now. Choose a version after that."
+        )
+    if since.foreign:
+        found.append(
+            f"{since.foreign}: which rows it moved is not known. Start a new pipeline name on a new location instead."
+        )
+    return found
+
+
+def _lost(r: Range, held: Mapping[Source, Held]) -> Sequence[Range]:
+    """Return what of a range Kafka does not hold."""
+    there = held.get((r.part.topic, r.part.partition), Held(r.end, r.end))
+    spans = [(r.start, min(r.end, there.earliest)), (max(r.start, there.end, there.earliest), r.end)]
+    return [Range(r.part, start, end) for start, end in spans if start < end]
+
+
+def since(entries: Sequence[tuple[int, Sequence[Action]]], frontiers: Mapping[str, Part]) -> Since:
+    """Read the entries after a version, oldest first.
+
+    `frontiers`: name of each part's `txn` → the part.
+    """
+    begins: dict[Part, int] = {}
+    gaps: list[str] = []
+    sealed: set[BucketKey] = set()
+    taken: dict[str, int] = {}
+    replays, moved, foreign = 0, None, ""
+    for version, actions in entries:
+        info, about = said(actions)
+        match about.get("kind"):
+            case "start":
+                set_ = {a["txn"]["appId"]: a["txn"]["version"] for a in actions if a.get("txn")}
+                _first(begins, {frontiers[name]: at for name, at in set_.items() if name in frontiers})
+            case "batch":
+                _first(begins, {part_of(r): r["start"] for r in about["ranges"]})
+            case "gap":
+                _first(begins, {part_of(r): r["start"] for r in about["ranges"]})
+                gaps.append(about["id"])
+            case "seal":
+                sealed |= {tuple(manifest["bucket"]) for manifest in about["manifests"]}
+            case "rewrite" if about.get("taken"):
+                why = about["taken"]["why"]
+                taken[why] = taken.get(why, 0) + about["taken"]["rows"]
+            case "replay":
+                replays += 1
+            case "adopt" | "take":
+                moved = version
+            case None if info.get("operation") in ("RESTORE", "WRITE", "MERGE", "UPDATE", "REPLACE TABLE"):
+                foreign = f"another client ran {info['operation']} (version {version})"
+    return Since(begins, tuple(gaps), frozenset(sealed), taken, replays, moved, foreign)
+
+
+def _first(known: dict[Part, int], found: Mapping[Part, int]) -> None:
+    """Note where parts begin that were not known."""
+    for part, at in found.items():
+        known.setdefault(part, at)
+
+
+def part_of(raw: Mapping[str, Any]) -> Part:
+    """Return the part that an account in an entry speaks of."""
+    return Part(raw["topic"], raw["incarnation"], raw["partition"])
+
+
+def named(part: Part) -> str:
+    """Name a part; its incarnation where it is not the first."""
+    return f"{part.topic}{f'@{part.incarnation}' if part.incarnation != 1 else ''}/{part.partition}"
+
+
+def _listed(ranges: Sequence[Range]) -> str:
+    shown = ", ".join(f"{named(r.part)} [{r.start}, {r.end})" for r in ranges[:_SHOWN])
+    return shown + (f" and {len(ranges) - _SHOWN} more" if len(ranges) > _SHOWN else "")

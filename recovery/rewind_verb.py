@@ -1,0 +1,225 @@
+"""`headrace rewind`: what landed after a version goes back, as far as Kafka still holds it. Shown first, then done."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from recovery.rewinding import Look
+    from writer.config import Config
+
+_BUCKETS_SHOWN = 20
+_REFUSED = 2
+
+
+def rewind(
+    config: Annotated[Path, typer.Argument(help="Configuration file (YAML).")],
+    to: Annotated[
+        str,
+        typer.Option("--to", help="Version of the table, or a time: the newest version that was written by then."),
+    ],
+    pipeline: Annotated[
+        str | None, typer.Option("--pipeline", help="Which pipeline; may be left out when there is one.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Write it. Without, it is only shown.")] = False,
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss",
+            help="Also where Kafka does not hold all of it any more: the next start records that as a gap.",
+        ),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+) -> None:
+    """Take back what landed after a version of the table: rows, dead letters and frontier together, by one entry.
+
+    For wrong data: stop the driver, rewind, mend what was wrong, start again; the writer reads the same records anew.
+    Rows go by their offsets, so what was deleted, compacted or dropped since stays so. Sealed buckets that it touches
+    are reopened; their next manifest has the next version. Only shows what it would do until --yes.
+
+    Exit codes: 0 shown or written, 1 a driver runs, somebody wrote meanwhile, or Kafka does not answer, 2 it cannot be.
+    """
+    from recovery.rewinding import Rewinding
+    from writer.file import load
+    from writer.surface.lines import console
+
+    settings, now = load(config), datetime.now(UTC)
+    raise typer.Exit(run(
+        Rewinding(settings, settings.one(pipeline)), settings, place(to), write=yes, accept_loss=accept_loss, now=now,
+        as_json=as_json, out=console(),
+    ))  # fmt: skip
+
+
+def place(text: str) -> int | datetime:
+    """Read a version or an instant. Raises ConfigError."""
+    from writer.errors import ConfigError
+
+    if text.isdigit():
+        return int(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigError(f"--to {text!r} is neither a version nor a time; write 120 or 2026-11-20T05:00Z") from error
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def run(
+    way: Any, config: "Config", to: int | datetime, *, write: bool, accept_loss: bool, now: datetime, as_json: bool,
+    out: "Console",
+) -> int:  # fmt: skip
+    """Show the way back, and go it if told to. Returns the exit code. Raises HeadraceError."""
+    from writer.surface import lines
+
+    look, version = way.look(to), None
+    refused = refusal(look, accept_loss=accept_loss)
+    if write and not refused and look.plan.ranges:
+        look, version = way.write(look, now)
+    if as_json:
+        lines.emit_whole(told(way.name, look, version, refused))
+    else:
+        show(out, way.name, look, version, refused, records=config.pipelines[way.name].on_data_loss == "record")
+    return _REFUSED if write and refused else 0
+
+
+def refusal(look: "Look", *, accept_loss: bool) -> list[str]:
+    """Say why it is not done."""
+    found = list(look.plan.obstacles)
+    if look.plan.lossy and not accept_loss:
+        found.append(f"{look.plan.lossy}. --accept-loss gives them up; or choose a later version.")
+    return found
+
+
+def told(name: str, look: "Look", version: int | None, refused: list[str]) -> Mapping[str, Any]:
+    """Describe it as JSON values."""
+    plan, unreadable = look.plan, {r.part: (r.start, r.end) for r in look.plan.unreadable}
+    return {
+        "pipeline": name, "to": plan.to, "to_written_at": look.then.at and look.then.at.isoformat(),
+        "table_version": look.snapshot.version, "version": version, "refused": refused,
+        "offsets": plan.offsets, "rows": look.rows, "files": look.files, "dead_letters": look.letters,
+        "late_rows": look.late, "gaps": list(plan.gaps), "taken_since": dict(look.since.taken),
+        "partitions": [
+            {
+                **vars(r.part), "table_end": r.end, "back_to": r.start,
+                "log_start": held.earliest if (held := look.held.get((r.part.topic, r.part.partition))) else None,
+                "log_end": held.end if held else None, "not_held": unreadable.get(r.part),
+            }
+            for r in plan.ranges
+        ],
+        "buckets": [
+            {"bucket": list(one.key), "rows": one.taken, "left": one.left, "manifest": one.manifest or None}
+            for one in look.buckets
+        ],
+    }  # fmt: skip
+
+
+def show(out: "Console", name: str, look: "Look", version: int | None, refused: list[str], *, records: bool) -> None:
+    """Show it to a person. `records`: the next start records what Kafka lost; else it stops."""
+    from writer.surface import lines
+    from writer.surface.words import instant, plural
+
+    plan = look.plan
+    when = f" ({instant(look.then.at)})" if look.then.at else ""
+    if not plan.ranges and not refused:
+        lines.sentence(out, f"{name}: no record landed after version {plan.to}{when}; there is nothing to take back.")
+        return
+    lines.sentence(
+        out,
+        f"{name}: from version {look.snapshot.version} back to {plan.to}{when}: {plan.offsets:,} offsets, "
+        f"{plural(look.rows, 'row')} in {plural(look.files, 'file')}, {plural(look.letters, 'dead letter')}, "
+        f"{plural(look.late, 'late row')}.",
+    )
+    _partitions(out, look)
+    _buckets(out, look)
+    for sentence in notes(look):
+        lines.sentence(out, sentence)
+    if version is not None:
+        lines.sentence(
+            out,
+            f"Written as version {version} of the table. Mend what was wrong, then start the pipeline: it reads these "
+            "offsets again.",
+        )
+        if plan.unreadable and not records:
+            lines.sentence(out, "It refuses to start while on_data_loss is `stop`: Kafka does not hold all of them.")
+        return
+    for sentence in refused:
+        lines.sentence(out, f"Refused: {sentence}")
+    if not refused:
+        lines.sentence(out, "Nothing was written. Stop the driver if one runs, then the same with --yes writes it.")
+
+
+def notes(look: "Look") -> list[str]:
+    """Say what else a person should know before."""
+    from writer.surface.words import plural
+
+    plan, taken = look.plan, look.since.taken
+    found = []
+    if plan.unreadable:
+        found.append(f"{plan.lossy}: they become a gap at the next start.")
+    if plan.gaps:
+        found.append(
+            f"{plural(len(plan.gaps), 'gap')} that opened since would be over; what Kafka lacks is a gap again."
+        )
+    if taken.get("delete"):
+        found.append(
+            f"{plural(taken['delete'], 'row')} were deleted by key since. Those that came after version {plan.to} are "
+            "in Kafka: they come back, so run `headrace delete` again."
+        )
+    if look.since.replays:
+        found.append("Dead letters were replayed since; rows of letters from before stay.")
+    return found
+
+
+def _partitions(out: "Console", look: "Look") -> None:
+    from recovery.rewind import named
+    from writer.surface import lines
+
+    titles = ("goes back to", "table ends at", "offsets", "Kafka holds from", "to")
+    columns = [
+        lines.Column("partition", width_min=20),
+        *(lines.Column(t, right=True) for t in titles),
+        lines.Column(""),
+    ]
+    lost = {r.part: r for r in look.plan.unreadable}
+    out.print()
+    lines.Sheet(out, columns).add([
+        [
+            named(r.part), f"{r.start:,}", f"{r.end:,}", f"{r.end - r.start:,}",
+            f"{held.earliest:,}" if (held := look.held.get((r.part.topic, r.part.partition))) else "-",
+            f"{held.end:,}" if held else "-",
+            f"not held: [{lost[r.part].start}, {lost[r.part].end})" if r.part in lost else "",
+        ]
+        for r in look.plan.ranges
+    ])  # fmt: skip
+    out.print()
+
+
+def _buckets(out: "Console", look: "Look") -> None:
+    from writer.surface import lines
+
+    if not look.buckets:
+        return
+    columns = [
+        lines.Column("bucket", width_min=20),
+        *(lines.Column(t, right=True) for t in ("rows go", "stay", "sealed")),
+    ]
+    lines.Sheet(out, [*columns, lines.Column("")]).add([
+        [
+            ", ".join(value or "null" for value in one.key), f"{one.taken:,}", f"{one.left:,}",
+            f"v{one.manifest}" if one.manifest else "-",
+            f"reopened; its next manifest is v{one.manifest + 1}" if one.manifest else "",
+        ]
+        for one in look.buckets[:_BUCKETS_SHOWN]
+    ])  # fmt: skip
+    if len(look.buckets) > _BUCKETS_SHOWN:
+        lines.sentence(out, f"and {len(look.buckets) - _BUCKETS_SHOWN:,} more buckets (--json has all)")
+    out.print()
+
+
+def join(app: typer.Typer) -> None:
+    """Hang the verb into the command."""
+    app.command()(rewind)

@@ -1,0 +1,229 @@
+"""Carries a rewind out: asks table and Kafka for the facts, counts what would go, writes it in one fenced entry.
+
+The entry decides. What it lists of dead letters and late rows is taken out by redo right after, or by the next start.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache, partial
+from uuid import uuid4
+
+from recovery.rewind import Facts, Plan, Since, Then, plan, since
+from writer import commit, faults, sample
+from writer.checkpoint import Checkpoints
+from writer.config import Config
+from writer.errors import ConfigError, HeadraceError
+from writer.frontier import Held
+from writer.frontier import number as number_of
+from writer.gaps.book import tickets
+from writer.kafka import Cluster
+from writer.rooms.columnar import BucketKey
+from writer.seals.manifest import Manifests
+from writer.surface.http import announced, asked
+from writer.tables.append import LostRace
+from writer.tables.base import CommitFailed, Reopened, Rewind
+from writer.tables.entry import said
+from writer.tables.formats import main_table, side_table
+from writer.tables.log import Action
+from writer.tables.snapshot import PipelineSnapshot, app_id
+from writer.tables.table import PipelineTable
+from writer.tables.withdraw import Offsets, count
+
+_REACHES = (64, 1_024, None)  # entries of the log in which a time is looked for
+Side = Callable[[str], PipelineTable]
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket that a rewind reopens."""
+
+    key: BucketKey
+    taken: int
+    left: int
+    manifest: int  # version of its newest manifest; 0: it has none
+
+
+@dataclass(frozen=True)
+class Look:
+    """A plan, and what it would take."""
+
+    plan: Plan
+    then: Then
+    since: Since
+    snapshot: PipelineSnapshot
+    held: Mapping[tuple[str, int], Held]
+    files: int  # that hold rows which go
+    buckets: tuple[Bucket, ...]
+    letters: int
+    late: int
+    pending: int  # commits whose dead letters wait for redo, which comes first
+
+    @property
+    def rows(self) -> int:
+        """Rows of the table that go."""
+        return sum(one.taken for one in self.buckets)
+
+    @property
+    def offsets(self) -> Offsets:
+        """Where the rows stand that go."""
+        return {r.part: [(r.start, r.end)] for r in self.plan.ranges}
+
+
+class Rewinding:
+    """One pipeline's way back."""
+
+    def __init__(self, config: Config, name: str, cluster: Cluster | None = None) -> None:
+        """`cluster`: who is asked what Kafka holds; default: that of the configuration. Raises ConfigError."""
+        self._cluster = cluster
+        self._config, self.name, self._settings = config, name, config.pipelines[name]
+        self._main: PipelineTable = main_table(name, config)
+        self._side: Side = cache(partial(side_table, name, config))
+        if not self._main.exists():
+            raise ConfigError(f"pipeline {name!r} has no table at {self._main.location}; there is nothing to rewind.")
+
+    def look(self, to: int | datetime) -> Look:
+        """Find what a rewind would take. Changes nothing. Raises ConfigError, CommitFailed, BrokerUnreachable."""
+        snapshot = self._main.snapshot()
+        version = to if isinstance(to, int) else self._at(to, snapshot.version)
+        if not 0 <= version < snapshot.version:
+            raise ConfigError(
+                f"--to {version}: the table is at version {snapshot.version}; choose an earlier one, from 0"
+            )
+        entries = self._entries(version, snapshot.version)
+        earlier = self._main.at(version)
+        then = Then(version, earlier.epoch, earlier.parts(), self._written(version))
+        frontiers = {app_id(self.name, part): part for part in snapshot.parts()}
+        after = since(entries, frontiers)
+        numbers, held = self._asked(snapshot)
+        found = plan(Facts(then, after, snapshot.parts(), numbers, held, tickets(self._main, self.name)))
+        return self._counted(found, then, after, snapshot, held)
+
+    def write(self, look: Look, now: datetime) -> tuple[Look, int]:
+        """Take back what a look found, unless something was committed since. Returns what went, and the version.
+
+        Raises CommitFailed, HeadraceError when a driver runs.
+        """
+        self._nobody_runs()
+        commit.redo(self._main, self._side, since=look.snapshot.settled)  # letters that wait are there by then
+        look = self.look(look.plan.to) if look.pending else look
+        places = [(self._settings.dead_letters, look.letters), (self._settings.late_place, look.late)]
+        earlier, offsets = self._main.at(look.plan.to), look.offsets
+        try:
+            with self._main.without(look.snapshot, offsets, prefix="rewind") as left:
+                wanted = Rewind(
+                    uuid4().hex, look.plan.to, look.plan.ranges, left.removed, left.rest,
+                    withdrawn={place: offsets for place, rows in places if rows},
+                    reopened=[Reopened(one.key, one.taken, one.left) for one in look.buckets],
+                    seen={r.part: earlier.seen(r.part) for r in look.plan.ranges},
+                    closed_until=earlier.closed_until, gaps=look.plan.gaps,
+                    closed=Checkpoints(self._config.checkpoints, self.name, self._config.s3.settings).newest() or 0,
+                    facts={"at": now.isoformat()},
+                )  # fmt: skip
+                version = self._main.rewind(look.snapshot, wanted)
+        except (LostRace, FileNotFoundError) as error:
+            raise CommitFailed(f"the table changed meanwhile, nothing was rewound; look again ({error})") from error
+        faults.point("before_redo")
+        commit.redo(self._main, self._side, since=version - 1)
+        return look, version
+
+    def _entries(self, version: int, newest: int) -> list[tuple[int, list[Action]]]:
+        found = [entry for entry in self._main.entries(version) if entry[0] <= newest]
+        if [number for number, _ in found] != list(range(version + 1, newest + 1)):
+            raise ConfigError(
+                f"--to {version}: the log of {self._main.location} does not hold all entries since any more; the "
+                f"oldest version that it can be taken back to is {found[0][0] - 1 if found else newest}"
+            )
+        return found
+
+    def _at(self, when: datetime, newest: int) -> int:
+        """Return the newest version that was written by then. Raises ConfigError."""
+        for reach in _REACHES:
+            for version, actions in reversed(self._main.entries(-1 if reach is None else newest - reach)):
+                at = said(actions)[0].get("timestamp")
+                if at is not None and datetime.fromtimestamp(at / 1000, UTC) <= when:
+                    return version
+        raise ConfigError(f"--to {when.isoformat()}: the log of {self._main.location} has no version that old")
+
+    def _written(self, version: int) -> datetime | None:
+        """Return when a version was written; None where its entry is gone."""
+        first = next(iter(self._main.entries(version - 1)), None)
+        at = said(first[1])[0].get("timestamp") if first and first[0] == version else None
+        return None if at is None else datetime.fromtimestamp(at / 1000, UTC)
+
+    def _asked(self, snapshot: PipelineSnapshot) -> tuple[dict[str, int], dict[tuple[str, int], Held]]:
+        """Ask Kafka which incarnation each topic lives, and what its logs hold of the parts that the table knows."""
+        cluster = self._cluster or sample.asked(self._config.kafka)
+        known, topics = snapshot.incarnations(), cluster.topics(self._settings.topics)
+        numbers = {t.name: number_of(known[t.name], t.id) for t in topics.values() if t.id in known.get(t.name, ())}
+        sources = [
+            (part.topic, part.partition)
+            for part in snapshot.parts()
+            if numbers.get(part.topic) == part.incarnation and part.partition < topics[part.topic].partitions
+        ]
+        earliest, ends = cluster.earliest(sources), cluster.latest(sources)
+        return numbers, {source: Held(earliest[source], ends[source]) for source in sources}
+
+    def _counted(
+        self, found: Plan, then: Then, after: Since, snapshot: PipelineSnapshot,
+        held: Mapping[tuple[str, int], Held],
+    ) -> Look:  # fmt: skip
+        """Count the rows that would go, bucket by bucket, and the letters."""
+        offsets = {r.part: [(r.start, r.end)] for r in found.ranges}
+        taken, rows, files = self._rows(snapshot, offsets)
+        manifests = Manifests(self._main.store, snapshot.state.metadata["partitionColumns"])
+        buckets = []
+        for key in sorted({*taken, *(after.sealed if found.ranges else ())}, key=str):
+            newest = manifests.newest(key)
+            left = rows.get(key, 0) - taken.get(key, 0)
+            buckets.append(Bucket(key, taken.get(key, 0), left, newest.version if newest else 0))
+        pending = sum(
+            bool(one.side_files or one.withdrawn)
+            and not self._applied(one.version, {**one.side_files, **one.withdrawn})
+            for one in self._main.commits_since(snapshot.settled)
+        )
+        letters, late = (
+            self._aside(place, offsets) for place in (self._settings.dead_letters, self._settings.late_place)
+        )
+        return Look(found, then, after, snapshot, held, files, tuple(buckets), letters, late, pending)
+
+    def _applied(self, version: int, places: Mapping[str, object]) -> bool:
+        return all(self._side(place).snapshot().applied >= version for place in places if self._side(place).exists())
+
+    def _rows(
+        self, snapshot: PipelineSnapshot, offsets: Offsets
+    ) -> tuple[dict[BucketKey, int], dict[BucketKey, int], int]:
+        """Return the rows that go and the rows that there are, by bucket, and how many files hold some that go."""
+        buckets = {file.path: file.bucket for file in self._main.bucket_files(snapshot)}
+        taken: dict[BucketKey, int] = {}
+        rows: dict[BucketKey, int] = {}
+        files = 0
+        for file in self._main.files(snapshot.version) if offsets else ():
+            if file.rows is None:
+                raise HeadraceError(
+                    f"another client wrote {self._main.location}/{file.path} and does not say how many rows it holds; "
+                    "`headrace compact` writes it anew"
+                )
+            key = buckets[file.path]
+            rows[key] = rows.get(key, 0) + file.rows
+            if going := count(self._main.store, file, offsets):
+                taken[key] = taken.get(key, 0) + going
+                files += 1
+        return taken, rows, files
+
+    def _aside(self, place: str, offsets: Offsets) -> int:
+        """Count the rows of a side table at these offsets."""
+        table = self._side(place)
+        if not offsets or not table.exists():
+            return 0
+        return sum(count(table.store, file, offsets) for file in table.files(table.snapshot().version))
+
+    def _nobody_runs(self) -> None:
+        driver = announced(self._config.checkpoints, self.name, self._config.s3.settings)
+        with suppress(OSError):
+            if driver is not None and asked(driver, self.name) is not None:
+                raise HeadraceError(
+                    f"a driver of pipeline {self.name!r} runs (process {driver.pid}, {driver.url}). Stop it, then "
+                    "rewind: it would read on where it was."
+                )

@@ -1,0 +1,367 @@
+"""A table goes back to a version: rows, letters, late rows, frontier and seals together; the account knows, in both
+formats, whatever was compacted, deleted or replayed since.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recovery import rewind_verb
+from recovery.rewinding import Rewinding
+from tests.carried import Driver, log
+from tests.looking import NOW, event
+from writer.care import deleting
+from writer.care.keys import where
+from writer.errors import ConfigError, Fenced, HeadraceError
+from writer.kafka import Topic
+from writer.ledger.audit import audit
+from writer.rewrites.compacting import Compactor, here
+from writer.seals.sealer import Sealer
+from writer.seals.sealing import seal_due
+from writer.surface.lines import console
+from writer.tables.base import Closing, CommitFailed, FilesGone, Gap, Overtaken, Part, Range, Replay, Rewrite, Taken
+from writer.tables.entry import said
+from writer.tables.formats import main_table
+
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+P0 = Part("clicks", 1, 0)
+LATER = datetime(2027, 1, 1, tzinfo=UTC)
+
+
+class Cluster:
+    """Kafka, as it says that it holds topic `clicks`."""
+
+    def __init__(self, end: int, earliest: int = 0, topic_id: str = "uuid-1", partitions: int = 1) -> None:
+        self.end, self.first, self.id, self.partitions = end, earliest, topic_id, partitions
+
+    def topics(self, names: Sequence[str]) -> Mapping[str, Topic]:
+        return {name: Topic(name, self.id, self.partitions) for name in names}
+
+    def earliest(self, sources: Sequence[Any]) -> Mapping[Any, int]:
+        return dict.fromkeys(sources, self.first)
+
+    def latest(self, sources: Sequence[Any]) -> Mapping[Any, int]:
+        return dict.fromkeys(sources, self.end)
+
+
+class Wrong(Driver):
+    """A driver of which wrong data landed."""
+
+    good = 0  # the version before it
+
+
+@pytest.fixture(params=["delta", "parquet"])
+def form(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def driver(form: str, tmp_path: Path) -> "Wrong":
+    """Twelve offsets with two letters, then twelve more with two letters: what is to go back."""
+    made = Wrong(tmp_path, form)
+    made.start()
+    made.carry([good(0, 12)], {0: 12})
+    made.good = made.table.snapshot().version
+    made.carry([good(12, 24)], {0: 24})
+    return made
+
+
+def good(start: int, end: int) -> Any:
+    """Rows in three hours; every sixth record is broken."""
+    return log({n: b"broken" if n % 6 == 5 else event(n, at=NOW - n % 3 * HOUR) for n in range(start, end)})
+
+
+def ids(driver: Wrong) -> list[int]:
+    return sorted(main_table("clicks", driver.config).rows().to_table(columns=["id"]).column("id").to_pylist())
+
+
+def letters(driver: Wrong) -> list[int]:
+    return sorted(driver.side(driver.letters).rows().to_table(columns=["_offset"]).column("_offset").to_pylist())
+
+
+def way(driver: Wrong, cluster: Any = None) -> Rewinding:
+    return Rewinding(driver.config, "clicks", cluster or Cluster(24))
+
+
+def back(driver: Wrong, to: int | datetime, cluster: Any = None, **flags: bool) -> int:
+    """Go back, as the verb does. Returns its exit code."""
+    flags = {"write": True, "accept_loss": False, **flags}
+    return rewind_verb.run(
+        way(driver, cluster), driver.config, to, now=NOW, as_json=True, out=console(), **flags
+    )  # fmt: skip
+
+
+def sound(driver: Wrong) -> Any:
+    for deep in (False, True):
+        found = audit(driver.config, "clicks", since=None, deep=deep)
+        assert found.adds_up, found.problems
+    return found
+
+
+def again(driver: Wrong) -> None:
+    """Start the writer anew, and read on."""
+    driver.start()
+    driver.carry([good(12, 24)], {0: 24})
+
+
+ROWS = [n for n in range(24) if n % 6 != 5]
+
+
+def test_rows_letters_and_frontier_go_back_together_and_are_read_again_once(driver: Wrong) -> None:
+    assert back(driver, driver.good) == 0
+    snapshot = driver.table.snapshot()
+    assert (snapshot.frontier(P0), snapshot.epoch, snapshot.rewinds) == (12, 2, 1)
+    assert (ids(driver), letters(driver)) == ([n for n in ROWS if n < 12], [5, 11])
+    found = sound(driver)
+    assert (found.rows_taken, found.letters_taken) == ({"rewind": 10}, {"rewind": 2})
+    assert found.statement.lines[0].back == 12
+    again(driver)
+    assert (ids(driver), letters(driver)) == (ROWS, [5, 11, 17, 23])
+    assert sound(driver).statement.total("read") == 36
+
+
+def test_nothing_changes_without_yes(driver: Wrong, capsys: pytest.CaptureFixture[str]) -> None:
+    version = driver.table.snapshot().version
+    assert back(driver, driver.good, write=False) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["offsets"], told["rows"], told["dead_letters"], told["version"]) == (12, 10, 2, None)
+    assert told["partitions"][0] | {"topic": "clicks"} == {
+        "topic": "clicks", "incarnation": 1, "partition": 0, "table_end": 24, "back_to": 12, "log_start": 0,
+        "log_end": 24, "not_held": None,
+    }  # fmt: skip
+    assert driver.table.snapshot().version == version
+    assert ids(driver) == ROWS
+
+
+def test_a_person_is_shown_partitions_buckets_and_what_to_do(driver: Wrong, capsys: Any) -> None:
+    rewind_verb.run(
+        way(driver), driver.config, driver.good, write=False, accept_loss=False, now=NOW, as_json=False, out=console()
+    )  # fmt: skip
+    said = capsys.readouterr().out
+    assert "12 offsets, 10 rows in" in said
+    assert "clicks/0" in said
+    assert "the same with --yes writes it" in said
+
+
+def test_a_time_means_the_newest_version_that_was_written_by_then(driver: Wrong) -> None:
+    written = [said(actions)[0]["timestamp"] for _, actions in driver.table.entries(-1)]
+    at = datetime.fromtimestamp(written[driver.good] / 1000, UTC)
+    same = max(version for version, stamp in enumerate(written) if stamp <= written[driver.good])
+    assert way(driver).look(at).plan.to == same
+    with pytest.raises(ConfigError, match="no version that old"):
+        way(driver).look(NOW - timedelta(days=9_000))
+
+
+def test_back_to_the_start_takes_everything(driver: Wrong) -> None:
+    first = next(n for n, _ in driver.table.entries(-1) if driver.table.at(n).epoch)
+    assert back(driver, first) == 0
+    assert (ids(driver), letters(driver), driver.table.snapshot().frontier(P0)) == ([], [], 0)
+    driver.start()
+    driver.carry([good(0, 24)], {0: 24})
+    assert ids(driver) == ROWS
+    sound(driver)
+
+
+def test_a_version_before_the_first_start_or_not_yet_there_is_refused(driver: Wrong) -> None:
+    assert back(driver, 0) == 2
+    with pytest.raises(ConfigError, match="choose an earlier one"):
+        way(driver).look(driver.table.snapshot().version)
+    assert ids(driver) == ROWS
+
+
+def test_what_was_deleted_since_stays_deleted_until_it_is_read_again(driver: Wrong) -> None:
+    deleting.delete(
+        driver.config, "clicks", where("id IN (3, 14)"), driver.schemas, with_letters=False, dry_run=False, now=NOW,
+        as_json=True, out=console(),
+    )  # fmt: skip
+    look = way(driver).look(driver.good)
+    assert look.rows == 9
+    assert "run `headrace delete` again" in " ".join(rewind_verb.notes(look))
+    assert back(driver, driver.good) == 0
+    assert ids(driver) == [n for n in ROWS if n < 12 and n != 3]
+    assert sound(driver).rows_taken == {"delete": 2, "rewind": 9}
+    again(driver)
+    assert ids(driver) == [n for n in ROWS if n != 3]
+    sound(driver)
+
+
+def test_rows_of_both_sides_in_one_file_are_parted(driver: Wrong) -> None:
+    """As after a compaction: the files of the earlier version are gone, in a Parquet table for good."""
+    compacted(driver)
+    look = way(driver).look(driver.good)
+    assert (look.rows, look.files) == (10, 3)
+    assert back(driver, driver.good) == 0
+    assert ids(driver) == [n for n in ROWS if n < 12]
+    sound(driver)
+    again(driver)
+    assert ids(driver) == ROWS
+    sound(driver)
+
+
+def compacted(driver: Wrong) -> None:
+    """Write the files of each bucket as one."""
+    driver.table.close(driver.table.snapshot(), Closing("c", NOW + DAY, {"reason": "command"}))
+    compactor = Compactor("clicks", driver.settings, driver.table, None)
+    for bucket in compactor.buckets(driver.table.snapshot()):
+        compactor.before_seal(bucket, here)
+    assert len(driver.table.bucket_files(driver.table.snapshot())) == 3
+
+
+def test_a_sealed_bucket_is_reopened_and_its_next_manifest_has_the_next_version(driver: Wrong) -> None:
+    driver.table.close(driver.table.snapshot(), Closing("c", NOW + DAY, {"reason": "command"}))
+    sealer = Sealer("clicks", driver.config)
+    seal_due(sealer, NOW + DAY)
+    before = {m.bucket: (m.version, m.rows) for m in sealer.manifests.all()}
+    assert {version for version, _ in before.values()} == {1}
+    assert back(driver, driver.good) == 0
+    assert driver.table.snapshot().closed_until is None
+    standing = sealer.follow()
+    assert {one.bucket: one.sealed for one in standing.books.buckets.values()} == dict.fromkeys(before, 1)
+    assert sealer.due(standing, NOW + DAY) == [], "nothing is closed"
+    again(driver)
+    driver.table.close(driver.table.snapshot(), Closing("d", NOW + DAY, {"reason": "command"}))
+    fresh = Sealer("clicks", driver.config)
+    seal_due(fresh, LATER)
+    assert {m.bucket: (m.version, m.rows) for m in fresh.manifests.all()} == {
+        bucket: (2, rows) for bucket, (_, rows) in before.items()
+    }  # fmt: skip
+    sound(driver)
+
+
+def test_a_bucket_that_is_empty_after_it_gets_a_manifest_only_if_it_had_one(driver: Wrong) -> None:
+    other = NOW - 5 * HOUR
+    driver.carry([log({24: event(24, at=other)})], {0: 25})
+    assert back(driver, driver.good, Cluster(25)) == 0
+    driver.start()
+    assert ("2026-11-20T07",) not in {b.bucket for b in Sealer("clicks", driver.config).follow().books.buckets.values()}
+    driver.carry([log({n: event(n, at=other) for n in range(12, 14)})], {0: 14})
+    driver.table.close(driver.table.snapshot(), Closing("c", NOW + DAY, {"reason": "command"}))
+    seal_due(Sealer("clicks", driver.config), LATER)
+    assert back(driver, driver.good, Cluster(25)) == 0
+    driver.start()
+    driver.table.close(driver.table.snapshot(), Closing("d", NOW + DAY, {"reason": "command"}))
+    sealer = Sealer("clicks", driver.config)
+    seal_due(sealer, LATER)
+    newest = {m.bucket: m for m in sealer.manifests.all()}["2026-11-20T07",]
+    assert (newest.version, newest.rows) == (2, 0)
+    sound(driver)
+
+
+def test_what_kafka_does_not_hold_is_said_and_refused_without_the_flag(driver: Wrong, capsys: Any) -> None:
+    assert back(driver, driver.good, Cluster(24, earliest=15)) == 2
+    told = json.loads(capsys.readouterr().out)
+    assert told["partitions"][0]["not_held"] == [12, 15]
+    assert "clicks/0 [12, 15)" in told["refused"][0]
+    assert ids(driver) == ROWS
+    assert back(driver, driver.good, Cluster(24, earliest=15), accept_loss=True) == 0
+    epoch = driver.table.begin({}, {"clicks": ["uuid-1"]})
+    driver.table.record_gap(driver.table.snapshot(), Gap("g", epoch, [Range(P0, 12, 15)], "retention"))
+    driver.start()
+    driver.carry([good(15, 24)], {0: 24})
+    assert ids(driver) == [n for n in ROWS if not 12 <= n < 15]
+    assert sound(driver).statement.lines[0].gap == 3
+
+
+def test_a_topic_that_is_another_one_now_is_not_taken_back_even_with_the_flag(driver: Wrong) -> None:
+    assert back(driver, driver.good, Cluster(24, topic_id="uuid-2"), accept_loss=True) == 2
+    assert ids(driver) == ROWS
+
+
+def test_a_gap_that_was_opened_since_is_over_and_opened_again_where_kafka_lacks_it(driver: Wrong) -> None:
+    driver.table.record_gap(driver.table.snapshot(), Gap("g1", driver.epoch, [Range(P0, 24, 30)], "retention"))
+    assert driver.table.snapshot().gaps == (1, 6)
+    look = way(driver, Cluster(40, earliest=0)).look(driver.good)
+    assert look.plan.gaps == {"g1": 6}
+    assert back(driver, driver.good, Cluster(40)) == 0
+    assert driver.table.snapshot().gaps == (0, 0)
+    driver.start()
+    driver.carry([good(12, 36)], {0: 36})
+    assert ids(driver) == [n for n in range(36) if n % 6 != 5]
+    assert sound(driver).statement.lines[0].gap == 0
+
+
+def test_late_rows_go_out_of_their_table(form: str, tmp_path: Path) -> None:
+    driver = Driver(tmp_path, form, seal={"late": "late_table"})
+    driver.start()
+    driver.carry([good(0, 12)], {0: 12})
+    driver.table.close(driver.table.snapshot(), Closing("c", NOW + DAY, {"reason": "command"}))
+    version = driver.table.snapshot().version
+    driver.carry([good(12, 24)], {0: 24})
+    assert audit(driver.config, "clicks", since=None, deep=True).statement.total("late") == 10
+    assert back(driver, version) == 0
+    assert sound(driver).late_taken == {"rewind": 10}
+    assert driver.table.snapshot().closed_until == NOW + DAY, "as it was at that version"
+    again(driver)
+    assert ids(driver) == [n for n in ROWS if n < 12]
+    sound(driver)
+
+
+def test_whoever_wrote_before_is_fenced_and_who_replays_reads_again(driver: Wrong) -> None:
+    table = main_table("clicks", driver.config)
+    before = table.snapshot()
+    files = table.bucket_files(before)
+    assert back(driver, driver.good) == 0
+    with pytest.raises(Fenced):
+        driver.carry([good(24, 25)], {0: 25})
+    with pytest.raises(Overtaken):
+        table.replay(before, Replay("r", before.replays, [], {}, {}, {"moves": []}))
+    assert table.close(before, Closing("late", NOW + DAY, {"reason": "watermark"})) is None
+    gone = [file for file in files if file not in table.bucket_files(table.snapshot())]
+    swap = Rewrite("w", gone, (), Taken("delete", sum(file.rows or 0 for file in gone)))
+    with pytest.raises(FilesGone):
+        table.rewrite(before, swap)
+    sound(driver)
+
+
+def test_it_lands_on_exactly_what_was_looked_at_or_not_at_all(driver: Wrong) -> None:
+    going = way(driver)
+    look = going.look(driver.good)
+    driver.carry([good(24, 25)], {0: 25})
+    with pytest.raises(CommitFailed, match="written to meanwhile"):
+        going.write(look, NOW)
+    assert ids(driver) == sorted([*ROWS, 24])
+    staged = list(Path(driver.lake).rglob("*rewind-*"))
+    assert staged == [], "what was staged for it is removed"
+    sound(driver)
+
+
+def test_it_does_nothing_where_nothing_landed_since(driver: Wrong) -> None:
+    driver.start()
+    version = driver.table.snapshot().version
+    driver.start()
+    assert back(driver, version) == 0
+    assert driver.table.snapshot().rewinds == 0
+
+
+@pytest.mark.parametrize("point", ["after_rewind", "before_redo"])
+def test_a_crash_after_the_entry_is_ended_by_the_next_start(
+    driver: Wrong, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Died(BaseException):
+        pass
+
+    def die(name: str) -> None:
+        if name == point:
+            raise Died
+
+    with monkeypatch.context() as dying:
+        dying.setattr("writer.faults.point", die)
+        with pytest.raises(Died):
+            back(driver, driver.good)
+    if driver.settings.table.format == "delta" or point == "before_redo":
+        assert ids(driver) == [n for n in ROWS if n < 12]
+    assert audit(driver.config, "clicks", since=None, deep=True).adds_up, "what redo is still to do is known"
+    again(driver)
+    assert (ids(driver), letters(driver)) == (ROWS, [5, 11, 17, 23])
+    sound(driver)
+
+
+def test_a_version_that_the_log_has_lost_is_refused(driver: Wrong, form: str) -> None:
+    folder = Path(driver.lake) / ("_delta_log" if form == "delta" else "_headrace/log")
+    (folder / f"{driver.good:020}.json").unlink()
+    with pytest.raises(HeadraceError):
+        way(driver).look(driver.good)
