@@ -141,6 +141,7 @@ class PipelineRun:
         self.progress.started(
             epoch=self.epoch, run=run, frontier=now.offsets, limits=self._limits.facts(), recent=recent,
             buckets=self._table.buckets(), gaps=self._table.snapshot().gaps, gap=None if gap is None else gap_said(gap),
+            incarnations=now.numbers,
         )  # fmt: skip
         log.event("pipeline_started", pipeline=self.name, start=self.epoch, run=run, offsets=sum(now.offsets.values()))
         return Start(run, self._checkpoints.path(run), now.offsets)

@@ -144,6 +144,7 @@ class View:
     gaps: tuple[int, int] = (0, 0)  # that are open, and the offsets they hold
     gap_last: Mapping[str, Any] | None = None  # what its entry says; None: none among the entries that were looked at
     restarts: int = 0  # inside this process
+    incarnations: Mapping[str, int] = field(default_factory=dict)  # topic → number of the one that is read
     log_moved: str = ""  # why the logs are not those that this start began with
     pause: Pause | None = None
     lives: Lives | None = None  # of the buckets; None: nobody looked
@@ -183,6 +184,7 @@ class Progress:
         self._mirror_failures = 0
         self._logs = Logs()
         self._gaps = (0, 0)
+        self._incarnations: Mapping[str, int] = {}
         self._gap_last: Mapping[str, Any] | None = None
         self._restarts = 0
         self._log_moved = ""
@@ -207,16 +209,18 @@ class Progress:
         recent: Iterable[Mapping[str, Any]],
         gaps: tuple[int, int] = (0, 0),
         gap: Mapping[str, Any] | None = None,
+        incarnations: Mapping[str, int] | None = None,
     ) -> None:
         """The start commit is made. `recent` are the facts of earlier commits, newest first; `gap` those of this start.
 
-        `gaps` are those that are open: their number, and the offsets they hold.
+        `gaps` are those that are open: their number, and the offsets they hold. `incarnations`: topic → number of the
+        one that is read.
         """
         earlier = list(recent)
         with self._lock:
             self._epoch, self._run = epoch, run
             self._frontier, self._limits, self._buckets = dict(frontier), dict(limits), set(buckets)
-            self._gaps, self._log_moved = gaps, ""
+            self._gaps, self._log_moved, self._incarnations = gaps, "", dict(incarnations or {})
             if gap is not None:
                 self._gap_last = gap
                 self._totals.add_gap(gap)
@@ -370,7 +374,8 @@ class Progress:
                 duration_sum_seconds=self._duration_sum, duration_last_seconds=self._duration_last,
                 schemas=self._schemas, buckets=len(self._buckets), mirror_failures=self._mirror_failures,
                 logs=self._logs, gaps=self._gaps, gap_last=self._gap_last, restarts=self._restarts,
-                log_moved=self._log_moved, pause=self._pause, lives=self._lives, hooks=self._hooks,
+                log_moved=self._log_moved, incarnations=self._incarnations, pause=self._pause, lives=self._lives,
+                hooks=self._hooks,
             )  # fmt: skip
 
     def _seen(self) -> State:

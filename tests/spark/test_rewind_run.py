@@ -1,4 +1,4 @@
-"""Wrong data landed: the table goes back by `headrace rewind`, killed on its way, and a corrected writer reads again."""
+"""Wrong data landed: the table goes back by `headrace rewind`, killed on its way; a corrected writer reads again."""
 
 import json
 import os

@@ -77,6 +77,11 @@ def _last_duration(reading: Reading) -> list[Value]:
     return [] if last is None else [((), last)]
 
 
+def _delay_max(reading: Reading) -> list[Value]:
+    found = reading.view.limits.get("delay_max_seconds")
+    return [] if found is None else [((), float(found))]
+
+
 def _unsealed(reading: Reading) -> dict[str, float]:
     lives = reading.view.lives
     return {} if lives is None else {
@@ -157,6 +162,12 @@ CATALOGUE: tuple[Metric, ...] = (
         "gauge",
         "Seconds since the newest commit, also of an earlier start. A topic without new records makes it grow too.",
         lambda r: r.age(r.view.committed_at),
+    ),
+    Metric(
+        "headrace_commit_delay_max_seconds",
+        "gauge",
+        "commit.max_delay, for alerts: how long a record may wait for its commit to begin. Not with `run --once`.",
+        _delay_max,
     ),
     Metric(
         "headrace_newest_event_age_seconds",
@@ -268,6 +279,14 @@ CATALOGUE: tuple[Metric, ...] = (
         "counter",
         "Times that this driver started the pipeline again because a log of Kafka's changed under it.",
         _plain(lambda r: r.view.restarts),
+    ),
+    Metric(
+        "headrace_topic_incarnation",
+        "gauge",
+        "Number of the life of a topic's name that is read, from 1. Alert when it rises: the topic was deleted and "
+        "created again.",
+        _named(lambda r: r.view.incarnations),
+        ("pipeline", "topic"),
     ),
     Metric(
         "headrace_dlq_rows_total",
