@@ -80,4 +80,4 @@ def _reading(table: Described, engine: Engine) -> Iterator[str]:
 
 
 def _delta_input_fails(kind: pa.DataType) -> bool:
-    return pa.types.is_decimal(kind) or (pa.types.is_list(kind) and pa.types.is_struct(kind.value_type))
+    return bool(pa.types.is_decimal(kind) or (pa.types.is_list(kind) and pa.types.is_struct(kind.value_type)))

@@ -26,7 +26,7 @@ class _Trap:
 
 
 def _of_records(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) and pa.types.is_struct(kind.value_type)
+    return bool(pa.types.is_list(kind) and pa.types.is_struct(kind.value_type))
 
 
 _TRAPS = (
