@@ -41,11 +41,12 @@ test-stores: $(READY)
 	HEADRACE_TEST_S3=minio $(BIN)/pytest -q -k s3 tests/contract/test_store.py tests/contract/test_table.py tests/contract/test_parquet.py tests/contract/test_faulty_s3.py tests/spark/test_s3.py
 	HEADRACE_TEST_S3=minio $(BIN)/pytest -q tests/engines/test_objects.py
 
-# The whole matrix of faults, about an hour, recorded for docs/FAULTS.md; and what poison costs.
+# The whole matrix of faults, about an hour, recorded for docs/FAULTS.md and RECOVERY.md; and what poison costs.
 test-long: $(READY)
-	rm -f tests/fault/outcomes.json
-	HEADRACE_FAULTS_WHOLE=1 HEADRACE_FAULTS=$(CURDIR)/tests/fault/outcomes.json $(BIN)/pytest -q tests/fault $(TWO)
+	rm -f tests/fault/outcomes.json tests/fault/recovered.json
+	HEADRACE_FAULTS_WHOLE=1 HEADRACE_FAULTS=$(CURDIR)/tests/fault/outcomes.json HEADRACE_DAMAGES=$(CURDIR)/tests/fault/recovered.json $(BIN)/pytest -q tests/fault $(TWO)
 	PYTHONPATH=. $(BIN)/python docs/faults.py
+	PYTHONPATH=. $(BIN)/python docs/recovery.py
 	$(BIN)/python -m bench.poison
 
 # Two minutes: fails when the writer lost more than 15 % of its speed (bench/README.md).
@@ -61,12 +62,13 @@ $(READY): requirements.lock pyproject.toml
 lock:
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header -q -o requirements.lock
 
-# docs/REFERENCE.md, docs/METRICS.md and docs/SIZING.md from the code, docs/FAULTS.md from recorded outcomes.
+# docs/REFERENCE.md, docs/METRICS.md and docs/SIZING.md from the code, FAULTS.md and RECOVERY.md from recorded outcomes.
 reference: $(READY)
 	$(BIN)/python docs/reference.py
 	$(BIN)/python docs/metrics.py
 	$(BIN)/python docs/sizing.py
 	PYTHONPATH=. $(BIN)/python docs/faults.py
+	PYTHONPATH=. $(BIN)/python docs/recovery.py
 
 # docs/images/demo.svg from a run of the demo.
 demo-picture: $(READY)

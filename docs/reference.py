@@ -65,6 +65,7 @@ def _exit_codes() -> list[str]:
         errors.ConfigError,
         errors.LogChanged,
         errors.CheckpointUnusable,
+        errors.FrontierLost,
         errors.Fenced,
         errors.LimitReached,
     )

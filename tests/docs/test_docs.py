@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.fault import cells
+from recovery.classify import catalogue
+from tests.fault import cells, damages
 from writer.config import Config
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
-@pytest.mark.parametrize("page", ["reference", "metrics", "faults"])
+@pytest.mark.parametrize("page", ["reference", "metrics", "faults", "recovery"])
 def test_a_generated_page_is_what_the_code_says(page: str) -> None:
     spec = importlib.util.spec_from_file_location(page, ROOT / "docs" / f"{page}.py")
     assert spec is not None
@@ -37,6 +38,16 @@ def test_the_page_of_faults_holds_every_cell_of_the_suite_and_no_other() -> None
     found = cells.read(cells.COMMITTED)
     assert in_suite == {cell.test for cell in found}, "stale: run `make test-long`"
     assert all((cell.lost, cell.twice, cell.seen_twice) == (0, 0, 0) and cell.records for cell in found)
+
+
+def test_the_page_of_recovery_holds_each_damage_and_each_row_of_the_catalogue() -> None:
+    found = damages.read(damages.COMMITTED)
+    tried = {(one.row, one.damage.rpartition("(")[2].rstrip(")"), one.moment.startswith("a batch")) for one in found}
+    assert {(case.row, case.what, case.half) for case in damages.CASES} <= tried, "stale: run `make test-long`"
+    rows = {one.row for one in found}
+    for damage in catalogue():
+        assert damage.row in rows or damage.not_run or damage.elsewhere, f"row {damage.row} is not tried: why not?"
+    assert all((one.lost, one.twice) == (0, 0) and one.records for one in found)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,0 +1,99 @@
+"""Writes docs/RECOVERY.md from the catalogue of damages and what was seen of each when it was tried.
+
+`make test-long` records, and writes.
+"""
+
+from pathlib import Path
+
+from recovery.classify import SPARK, Damage, catalogue
+from tests.fault.damages import COMMITTED, Outcome, read
+
+_INTRODUCTION = f"""# Recovery of checkpoints
+
+Written by `make reference` from the catalogue, `recovery/damages.json`, and from what the tests have recorded in
+`tests/fault/recovered.json`; do not edit. `make test-long` records all of it anew.
+
+Spark keeps no checksum of what it plans: a checkpoint that is damaged may stop a query for ever, or start it in silence
+at other offsets. headrace holds it against its table, which is the truth, so whatever the damage is, there is a rung
+from which nothing is lost and nothing is twice.
+
+| rung | what is done |
+| --- | --- |
+| L0 | wait: storage, broker or registry is down; nothing is wrong with checkpoint or table |
+| L1 | start again with the same checkpoint |
+| L2 | mend it: take away a torn file whose loss costs nothing, after a copy of all, once for each run |
+| L3 | a new run from the table's frontier; it needs no checkpoint |
+| L4 | the table's log forgot the frontier: put it together from its files and an older checkpoint that agrees |
+| L5 | skip to the end of Kafka's log, with a gap that says exactly what was skipped |
+
+`headrace doctor CONFIG` says what it finds, and which rung that leads to; `headrace doctor --checkpoint PATH` does so
+for any Structured Streaming checkpoint that reads Kafka. It changes nothing.
+
+## What was tried
+
+Each row is a checkpoint that Spark {SPARK} wrote, damaged on purpose. *Plain Spark*: what a query of plain PySpark does
+that goes on from it. *The doctor*: which of its checks find it. *headrace*: how a start of it ends. *Rung*: what made
+it right; none where it goes on by itself. Afterwards every offset below the frontier is looked for in rows, dead
+letters and gaps, by DuckDB over the files: *lost* and *twice* are counted, not assumed.
+"""
+_HEAD = (
+    "| row | damage | when | plain Spark | the doctor | headrace | rung | records | lost | twice |",
+    "| --- | --- | --- | --- | --- | --- | --- | ---: | ---: | ---: |",
+)
+_NOT_TRIED = """## What is not tried here
+
+These cannot happen to headrace, or are tried by other tests. The classifier knows their words all the same.
+
+| row | damage | rung | why |
+| --- | --- | --- | --- |"""
+_SAID = """## What each row means
+
+`recovery/classify.py` reads the text of an error with all its causes; the first row that fits counts.
+
+| row | class | begins at | what is said |
+| --- | --- | --- | --- |"""
+
+
+def text() -> str:
+    """Return the whole page."""
+    found = sorted(read(COMMITTED), key=lambda one: (_order(one.row), one.damage, one.moment))
+    lines = [_INTRODUCTION, _sum(found), "", *_HEAD, *map(_row, found), "", _NOT_TRIED]
+    tried = {one.row for one in found}
+    lines += [_untried(damage) for damage in catalogue() if damage.row not in tried]
+    lines += ["", _SAID]
+    lines += [
+        f"| {damage.row} | {damage.kind} | {_begins(damage)} | {damage.said} |"
+        for damage in sorted(catalogue(), key=lambda damage: _order(damage.row))
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _order(row: str) -> tuple[int, str]:
+    digits = "".join(letter for letter in row if letter.isdigit())
+    return (int(digits) if digits else 1000, row)
+
+
+def _sum(found: list[Outcome]) -> str:
+    records, lost, twice = (sum(getattr(one, name) for one in found) for name in ("records", "lost", "twice"))
+    return f"**{len(found)} rows, {records:,} records: {lost} lost, {twice} twice.**"
+
+
+def _row(one: Outcome) -> str:
+    cells = (one.row, one.damage, one.moment, one.spark, one.found or "nothing", one.headrace, one.rung or "none")
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} | {one.records:,} | {one.lost} | {one.twice} |"
+
+
+def _untried(damage: Damage) -> str:
+    where = ", ".join(f"`tests/{name}`" for name in damage.elsewhere)
+    why = "; ".join(filter(None, (damage.not_run, f"tried in {where}" if where else "")))
+    return f"| {damage.row} | {damage.damage} | {_begins(damage)} | {why} |"
+
+
+def _begins(damage: Damage) -> str:
+    if damage.halt:
+        return "a person"
+    return "none" if damage.rung is None else damage.rung.label
+
+
+if __name__ == "__main__":
+    (Path(__file__).parent / "RECOVERY.md").write_text(text(), encoding="utf-8")

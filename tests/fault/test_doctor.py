@@ -1,0 +1,111 @@
+"""The doctor on checkpoints that headrace did not write: a stateful query of two Kafka sources, on a disk and on S3."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from typer.testing import CliRunner
+
+from tests.damaging import blank, rewrite, session
+from tests.servers.objects import ObjectServer
+from tests.writing import Site
+from writer.cli import compose
+from writer.stores.location import store_at
+from writer.transfer import KAFKA_OPTIONS
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+MakeTopic = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def foreign(
+    tmp_path_factory: pytest.TempPathFactory, bootstrap: str, registry_url: str, topic: MakeTopic
+) -> tuple[Path, Site, list[str]]:
+    """A checkpoint of a query that counts the records of two topics by key, each a source of its own."""
+    topics = [topic(1, prefix="left"), topic(2, prefix="right")]
+    place = blank(tmp_path_factory.mktemp("foreign") / "site", bootstrap, registry_url, topics[0])
+    _send(bootstrap, topics)
+    checkpoint = place.site.root / "query"
+    with session(place.config) as spark:
+        spark.conf.set("spark.sql.shuffle.partitions", "2")
+        for _ in range(2):
+            _count(spark, bootstrap, topics, checkpoint)
+            _send(bootstrap, topics)
+    return checkpoint, place.site, topics
+
+
+def _send(bootstrap: str, topics: list[str]) -> None:
+    sender = Producer({"bootstrap.servers": bootstrap})
+    for name in topics:
+        for number in range(20):
+            sender.produce(name, str(number), str(number % 3), partition=0)
+    assert sender.flush(30) == 0
+
+
+def _count(spark: Any, bootstrap: str, topics: list[str], checkpoint: Path) -> None:
+    def source(name: str) -> Any:
+        settings = {"kafka.bootstrap.servers": bootstrap, "startingOffsets": "earliest", **KAFKA_OPTIONS}
+        return spark.readStream.format("kafka").options(**settings).option("subscribe", name).load()
+
+    counted = source(topics[0]).union(source(topics[1])).groupBy("key").count()
+    query = (
+        counted.writeStream.option("checkpointLocation", str(checkpoint)).outputMode("update")
+        .trigger(availableNow=True).foreachBatch(lambda frame, _: frame.collect()).start()
+    )  # fmt: skip
+    query.awaitTermination(240)
+
+
+def examined(*words: object) -> tuple[int, dict[str, Any]]:
+    told = CliRunner().invoke(compose(), ["doctor", *map(str, words), "--json"], catch_exceptions=False)
+    (document,) = json.loads(told.output)
+    return told.exit_code, document
+
+
+def bad(document: dict[str, Any]) -> dict[str, str]:
+    return {check["name"]: check["rung"] for check in document["checks"] if check["ok"] is False}
+
+
+def test_a_checkpoint_of_another_query_is_examined_with_all_its_sources(
+    foreign: tuple[Path, Site, list[str]], tmp_path: Path
+) -> None:
+    import shutil
+
+    checkpoint, site, topics = foreign
+    code, document = examined("--checkpoint", checkpoint, "--bootstrap-servers", site.bootstrap)
+    assert (code, bad(document)) == (0, {})
+    said = {check["name"]: check["said"] for check in document["checks"]}
+    assert all(name in said["topics"] for name in topics)
+    assert said["log"] == "Kafka holds what comes next"
+    damaged = tmp_path / "damaged"
+    shutil.copytree(checkpoint, damaged)
+    newest = max((damaged / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+    rewrite(damaged / "commits" / newest.name, b"")
+    code, document = examined("--checkpoint", damaged)
+    assert (code, document["leads_to"], bad(document)) == (1, "L2", {"files": "L2"})
+    rewrite(newest, newest.read_bytes()[:-9])
+    assert examined("--checkpoint", damaged)[1]["leads_to"] == "L3"
+
+
+def test_on_s3_it_finds_the_same(foreign: tuple[Path, Site, list[str]], on_s3: ObjectServer) -> None:
+    checkpoint, site, _ = foreign
+    location = f"{on_s3.bucket()}/query"
+    store = store_at(location)
+    for path in checkpoint.rglob("*"):
+        if path.is_file() and not path.name.endswith(".crc"):
+            store.put(path.relative_to(checkpoint).as_posix(), path.read_bytes())
+    code, document = examined("--checkpoint", location, "--bootstrap-servers", site.bootstrap)
+    assert (code, bad(document)) == (0, {})
+    store.put("metadata", b"")
+    assert bad(examined("--checkpoint", location)[1]) == {"metadata": "L3"}
+
+
+def test_records_that_the_query_missed_are_named(foreign: tuple[Path, Site, list[str]]) -> None:
+    checkpoint, site, topics = foreign
+    site.forget(topics[0], {0: 35})
+    code, document = examined("--checkpoint", checkpoint, "--bootstrap-servers", site.bootstrap)
+    assert (code, bad(document)) == (1, {"log": "L5"})
+    (said,) = [check["said"] for check in document["checks"] if check["name"] == "log"]
+    assert f"[20, 35) of {topics[0]}/0" in said or f"[0, 35) of {topics[0]}/0" in said
