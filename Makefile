@@ -46,7 +46,7 @@ test-long: $(READY)
 	rm -f tests/fault/outcomes.json tests/fault/recovered.json
 	HEADRACE_FAULTS_WHOLE=1 HEADRACE_FAULTS=$(CURDIR)/tests/fault/outcomes.json HEADRACE_DAMAGES=$(CURDIR)/tests/fault/recovered.json $(BIN)/pytest -q tests/fault $(TWO)
 	PYTHONPATH=. $(BIN)/python docs/faults.py
-	PYTHONPATH=. $(BIN)/python docs/recovery.py
+	PYTHONPATH=. $(BIN)/python docs/damages.py
 	$(BIN)/python -m bench.poison
 
 # Two minutes: fails when the writer lost more than 15 % of its speed (bench/README.md).
@@ -68,7 +68,7 @@ reference: $(READY)
 	$(BIN)/python docs/metrics.py
 	$(BIN)/python docs/sizing.py
 	PYTHONPATH=. $(BIN)/python docs/faults.py
-	PYTHONPATH=. $(BIN)/python docs/recovery.py
+	PYTHONPATH=. $(BIN)/python docs/damages.py
 
 # docs/images/demo.svg from a run of the demo.
 demo-picture: $(READY)

@@ -52,7 +52,7 @@ def _commands(group: Any, prefix: str = "") -> list[tuple[str, Any]]:
 
 def _given(parameter: Any) -> str:
     if parameter.param_type_name != "option":
-        return "required"
+        return "required" if parameter.required else "none"
     if parameter.is_flag:
         return ""
     return "none" if parameter.default is None else f"`{parameter.default}`"

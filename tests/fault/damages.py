@@ -198,7 +198,7 @@ CASES = [
     Case("19", "partition 1 gone", _without_partition, twice=180),
     Case("20", "of the next offsets", _checksum_of_next, rung="L2", asked=True),
     Case("20", "of the next offsets, after a start", _checksum_of_next, ended=1, rung="L3"),
-    Case("20", "of the metadata", _deleted_by_hand("metadata"), rung="L2", asked=True),
+    Case("20", "of the metadata", _deleted_by_hand("metadata"), rung="L3", asked=True),
     Case("20", "of the beginning", _deleted_by_hand("sources/0/0"), rung="L2", asked=True),
     Case("21", "drafts, no beginning", _leftovers),
     Case("34", "a thousand up", _edited(1000), ended=3, rung="L3"),

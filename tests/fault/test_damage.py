@@ -263,7 +263,8 @@ def test_a_topic_that_was_created_again_is_read_from_its_beginning(
 
 
 def test_a_topic_that_is_gone_waits_for_a_person(ground: Ground, tmp_path: Path, place: Place) -> None:
-    AdminClient({"bootstrap.servers": place.site.bootstrap}).delete_topics([place.topic])[place.topic].result(30)
+    admin = AdminClient({"bootstrap.servers": place.site.bootstrap})
+    admin.delete_topics([place.topic])[place.topic].result(30)
     seen, bad = _both(ground, place, tmp_path)
     assert classify(seen.text).row == "30", seen.text
     assert [check.name for check in bad if check.halt] == ["topics"]
@@ -276,8 +277,9 @@ def test_a_topic_that_is_gone_waits_for_a_person(ground: Ground, tmp_path: Path,
 
 
 def test_a_checkpoint_of_another_topic_is_left_aside(ground: Ground, tmp_path: Path, place: Place) -> None:
-    shutil.rmtree(place.checkpoint)
-    shutil.copytree(ground.done.checkpoint, place.checkpoint.with_name("000001"))
+    own = place.checkpoint
+    shutil.rmtree(own)
+    shutil.copytree(ground.done.checkpoint, own)
     seen, bad = _both(ground, place, tmp_path)
     assert ROWS["31"].symptom is not None
     assert ROWS["31"].symptom.search(seen.text), seen.text

@@ -95,3 +95,26 @@ def test_a_version_of_spark_without_words_is_said():
 def test_the_catalogue_is_read_as_it_was_written():
     raw = json.loads((Path(__file__).parents[2] / "recovery" / "damages.json").read_text())
     assert [row["row"] for row in raw["damages"]] == [row.row for row in catalogue()]
+
+
+LOSS = (
+    "KafkaIllegalStateException: Some data may have been lost because they are not available in Kafka any more;\n"
+    "either the data was aged out by Kafka or the topic may have been deleted before all the data in the\n"
+    "topic was processed.\nReason: "
+)
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (
+            "27",
+            "Could not read records in offset [44, 52) for topic partition t1-1\nCaused by: OffsetOutOfRangeException",
+        ),
+        ("28", "Partition t1-1 offset was changed from 44 to 8."),
+        ("31", "Partitions Set(t0-1, t0-0) have been deleted."),
+        ("32", "Added partition t1-2 starts from 5 instead of 0."),
+    ],
+)
+def test_what_kafka_lost_is_told_apart_by_its_reason(row, reason):
+    assert classify(LOSS + reason).row == row

@@ -1,0 +1,61 @@
+"""Copies of checkpoints, on a disk and on S3: taken, listed, read, mended from, and let go."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from recovery.mend import Mended, repair
+from recovery.reading import read
+from tests.servers.objects import ObjectServer
+from tests.unit.test_checkpoint import Run
+from writer import copies, witness
+from writer.checkpoint import Checkpoints
+from writer.stores.location import store_at
+
+pytestmark = pytest.mark.slow
+AT = datetime(2026, 11, 22, 1, tzinfo=UTC)
+
+
+@pytest.fixture(params=["disk", "s3"])
+def checkpoints(request: pytest.FixtureRequest, tmp_path: Path) -> Checkpoints:
+    """A run with two batches done and a torn third, where the parameter says."""
+    run = Run(tmp_path / "made").started(0, 0).planned(0, 5, 4).committed(0).planned(1, 6, 4).committed(1)
+    (run.path / "metadata").write_text('{"id":"a76f7e84-306b-4262-ab49-81df29c41119"}')
+    (run.path / "offsets/2").write_bytes(b"v1")
+    location = str(tmp_path / "checkpoints")
+    if request.param == "s3":
+        server: ObjectServer = request.getfixturevalue("on_s3")
+        location = f"{server.bucket()}/checkpoints"
+    found = Checkpoints(location, "clicks")
+    for path in run.path.rglob("*"):
+        if path.is_file():
+            found.store.put(f"000001/{path.relative_to(run.path).as_posix()}", path.read_bytes())
+    return found
+
+
+def test_a_copy_is_taken_read_and_let_go(checkpoints: Checkpoints) -> None:
+    store = checkpoints.store
+    copy = copies.take(store, 1, 2, AT)
+    assert copies.kept(store) == [copy]
+    assert checkpoints.runs() == [1]
+    assert read(store_at(f"{store.location}/{copy.folder}")).start() == {("clicks", 0): 6, ("clicks", 1): 4}
+    copies.remove(store, copy)
+    copies.remove(store, copy)
+    assert copies.kept(store) == []
+
+
+def test_a_torn_run_is_mended_once(checkpoints: Checkpoints) -> None:
+    frontier = {("clicks", 0): 6, ("clicks", 1): 4}
+    done = repair(checkpoints, 1, frontier, AT)
+    assert isinstance(done, Mended)
+    assert read(store_at(done.copy)).said_torn("offsets/2") is not None
+    mended = read(store_at(checkpoints.path(1)))
+    assert (mended.torn, mended.start()) == ([], frontier)
+    assert not isinstance(repair(checkpoints, 1, frontier, AT + timedelta(minutes=1)), Mended)
+
+
+def test_a_witness_is_kept(checkpoints: Checkpoints) -> None:
+    seen = witness.begun(1, "test", AT, {("clicks", 0): 0}).with_batch(1, witness.Stamp(7, 3), "an id")
+    witness.write(checkpoints.store, seen)
+    assert witness.read(checkpoints.store, 1) == seen
