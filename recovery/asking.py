@@ -1,16 +1,12 @@
 """How a pipeline's table stands to Kafka, asked before the ladder decides: is the frontier known, is it still held?"""
 
-from datetime import timedelta
-
+from recovery.facts import newest_frontier
 from recovery.ladder import Frontier
 from writer.config import Config
 from writer.errors import HeadraceError
-from writer.frontier import number
 from writer.kafka import BrokerUnreachable, Cluster
 from writer.tables.base import CommitFailed
 from writer.tables.formats import main_table
-
-_KAFKA_WITHIN = timedelta(seconds=5)  # the supervisor has other things to do
 
 
 class Silent(Exception):
@@ -33,13 +29,15 @@ def frontier(config: Config, pipeline: str) -> Frontier:
         return Frontier.HELD
     except (ValueError, KeyError, TypeError):
         return Frontier.UNKNOWN
-    parts = snapshot.parts()
-    cluster = Cluster(config.kafka.bootstrap_servers, min(config.kafka.request_timeout, _KAFKA_WITHIN))
+    known, wanted = snapshot.incarnations(), config.pipelines[pipeline].topics
+    parts = newest_frontier(snapshot, wanted)
+    if any(known.get(topic) and topic not in {t for t, _ in parts} for topic in wanted):
+        return Frontier.UNKNOWN
+    cluster = Cluster(config.kafka.bootstrap_servers, config.kafka.request_timeout)
     try:
-        topics = cluster.topics(config.pipelines[pipeline].topics)
-        ids = snapshot.incarnations()
-        now = {t.name: number(ids[t.name], t.id) for t in topics.values() if t.id in ids.get(t.name, [])}
-        at = {(p.topic, p.partition): offset for p, offset in parts.items() if now.get(p.topic) == p.incarnation}
+        topics = cluster.topics(wanted)
+        same = {t.name for t in topics.values() if known.get(t.name) and t.id == known[t.name][-1]}
+        at = {(topic, partition): offset for (topic, partition), offset in parts.items() if topic in same}
         earliest = cluster.earliest(at)
     except BrokerUnreachable as error:
         raise Silent(str(error)) from error

@@ -9,11 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from recovery import asking
+from recovery.hands import hands
 from recovery.ladder import Down, Event, Failed, Frontier, Policy, decide, used
 from recovery.lease import Seen, StoreLeases
 from recovery.memory import Memory, document, read
 from recovery.patient import said, verdict
-from recovery.run import hands
 from recovery.rungs import Rung
 from recovery.supervise import impatient, policy, store
 from writer.config import Config

@@ -23,6 +23,7 @@ class Patient:
     due_s: float | None = 0.0  # when it is to be started; None: it is not
     rung: Rung = Rung.WAIT  # what is to be done at its start
     new_run: bool = False
+    prepared: bool = False  # what comes before its start was done
     run: int | None = None  # of the checkpoint that it used last
     starts: int = 0
     row: str = FIRST  # verdict that led to the attempt that is under way
@@ -42,7 +43,7 @@ class Patient:
 
     def began(self) -> None:
         """It was started."""
-        self.up, self.due_s, self.starts = True, None, self.starts + 1
+        self.up, self.due_s, self.starts, self.prepared = True, None, self.starts + 1, False
 
     def ended(self) -> None:
         """It ended well."""
@@ -50,7 +51,7 @@ class Patient:
 
     def failed(self, failure: Failure, decision: Decision, now_s: float) -> None:
         """Note a failure and what was decided for it."""
-        if self.failed_s is not None and self.starts:
+        if self.failed_s is not None and self.up:
             self.results[self.row, self.rung.label, "failed"] += 1
         self.failed_s = now_s if self.failed_s is None else self.failed_s
         self.up, self.run = False, failure.run if failure.run is not None else self.run
@@ -74,7 +75,7 @@ class Patient:
         return took_s
 
     def _take(self, decision: Decision, failure: Failure | None, now_s: float) -> None:
-        action = decision.action
+        action, self.prepared = decision.action, False
         self.memory = replace(self.memory, state=decision.state, failure=failure, action=said(action))
         match action:
             case Stay():

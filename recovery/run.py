@@ -1,11 +1,11 @@
-"""`headrace recover run`: puts a supervisor together, and `headrace recover explain` beside it."""
+"""`headrace recover run`: puts a supervisor together."""
 
 import os
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
@@ -14,12 +14,12 @@ from types import FrameType
 from recovery import notify
 from recovery.board import Ward, answers
 from recovery.driver import adopt_orphans, place
+from recovery.hands import hands
 from recovery.holding import Held, Waiting
 from recovery.lease import StoreLeases
 from recovery.memory import Memory, forgiven, read
 from recovery.patient import Patient
-from recovery.rungs import Rung
-from recovery.supervise import Hand, Supervisor, store
+from recovery.supervise import Supervisor, store
 from writer import log
 from writer.config import Config
 from writer.connections import Http
@@ -59,12 +59,6 @@ def supervise(config: Config, path: Path, names: Sequence[str], command: Sequenc
 def holder() -> str:
     """Name this supervisor, for whoever waits for it."""
     return f"{socket.gethostname()}/{os.getpid()}"
-
-
-def hands(config: Config) -> Mapping[Rung, Hand]:
-    """Return what carries out the rungs that are more than a start."""
-    del config
-    return {}
 
 
 def _writer(path: Path, names: Sequence[str], config: Config) -> list[str]:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from recovery import asking, notify
 from recovery.classify import Verdict
 from recovery.driver import Driver, reap
+from recovery.hands import Hand, Refusal, found_before
 from recovery.holding import Held
 from recovery.judging import Patience, hung, judged, stalled_after, why_hung
 from recovery.ladder import Down, Event, Failed, Frontier, Halt, Healthy, Policy, Refused, decide
@@ -18,7 +19,7 @@ from recovery.patient import Patient, failure, verdict
 from recovery.rungs import Rung
 from writer import log
 from writer.config import Config
-from writer.errors import Fenced
+from writer.errors import Fenced, HeadraceError
 from writer.stores.base import Store
 from writer.stores.location import store_at
 from writer.supervised import Folder, Order, Words
@@ -26,15 +27,8 @@ from writer.supervised import Folder, Order, Words
 _STEP_S, _LOOK_S = 0.2, 2.0
 _LOSER_S = 10.0  # a driver whose lease is lost may finish what it does for so long; the table fences it anyway
 _HUNG_S = 20.0  # so long may a driver that hangs take to end by itself
-_STORE_WITHIN = timedelta(seconds=5)
+_ANSWER_WITHIN = timedelta(seconds=5)
 _CARE = (0, 1, 5, 2, 3, 4)  # exit codes, the one that asks for most care last
-
-
-class Refusal(Exception):
-    """A rung cannot be carried out here. Its message says why."""
-
-
-Hand = Callable[[str, int | None], str]  # pipeline, newest run known → what was done; raises Refusal
 
 
 class Supervisor:
@@ -91,10 +85,12 @@ class Supervisor:
             self._hear(driver.heard().values())
             self._look(driver)
         for patient in self._due(now_s):
-            if self._prepared(patient) and driver.start(patient.name, new_run=patient.new_run):
+            if not self._prepared(patient):
+                continue
+            if driver.start(patient.name, new_run=patient.new_run):
                 self._began(patient)
-            else:
-                patient.due_s = now_s + _LOOK_S if patient.due_s is not None else None
+            else:  # it is not that far yet, or is about to end
+                patient.due_s = now_s + _LOOK_S
         return None
 
     def _idle(self) -> int | None:
@@ -210,6 +206,8 @@ class Supervisor:
         self._tell(patient, decision.action, now)
 
     def _event(self, patient: Patient, found: Verdict, run: int | None) -> tuple[Event, Frontier]:
+        if found.rung == Rung.WAIT and not found.halt:
+            return Down(found.said), Frontier.HELD
         if found.halt:
             return Failed(found, Frontier.HELD, run), Frontier.HELD
         try:
@@ -219,22 +217,35 @@ class Supervisor:
         return Failed(found, frontier, run), frontier
 
     def _prepared(self, patient: Patient) -> bool:
-        """Carry out what comes before a start. False when something else was decided instead."""
-        hand, known = self._hands.get(patient.rung), patient.memory.failure
-        if hand is None or known is None:
+        """Carry out what comes before a start, and look whether one can work. False when something else was decided."""
+        if patient.prepared:
             return True
-        try:
-            log.event(
-                "recovery_done", pipeline=patient.name, level=patient.rung.label, done=hand(patient.name, patient.run)
-            )
-        except Refusal as refusal:
-            now = datetime.now(UTC)
-            event = Refused(str(refusal), verdict(known), Frontier(known.frontier), patient.run)
-            decision = decide(self._policy, patient.memory.state, event, now, self._jitter())
-            patient.refused(decision, time.monotonic())
-            self._tell(patient, decision.action, now)
+        hand, known = self._hands.get(patient.rung), patient.memory.failure
+        if hand is not None and known is not None:
+            try:
+                log.event("recovery_done", pipeline=patient.name, level=patient.rung.label, done=hand(patient.name))
+            except Refusal as refusal:
+                self._refused(patient, Refused(str(refusal), verdict(known), Frontier(known.frontier), patient.run))
+                return False
+        if patient.rung < Rung.NEW_RUN and (found := self._found(patient.name)) is not None:
+            self._failed(patient, 0, found, None)
             return False
+        patient.prepared = True
         return True
+
+    def _found(self, pipeline: str) -> Verdict | None:
+        try:
+            return found_before(self._config, pipeline)
+        except OSError as error:
+            return Verdict("preflight storage", Rung.WAIT, halt=False, said=f"Before the start: {error}")
+        except HeadraceError:
+            return None  # the start says it in its own words
+
+    def _refused(self, patient: Patient, event: Refused) -> None:
+        now = datetime.now(UTC)
+        decision = decide(self._policy, patient.memory.state, event, now, self._jitter())
+        patient.refused(decision, time.monotonic())
+        self._tell(patient, decision.action, now)
 
     def _tell(self, patient: Patient, action: object, now: datetime) -> None:
         """Log what was decided, keep it, and tell people of what they should know."""
@@ -271,6 +282,7 @@ def store(config: Config, pipeline: str) -> Store:
 
 
 def impatient(config: Config) -> Config:
-    """Return the configuration with little patience for storage: the supervisor looks again soon."""
-    s3 = config.s3.model_copy(update={"patience": min(config.s3.patience, _STORE_WITHIN)})
-    return config.model_copy(update={"s3": s3})
+    """Return the configuration with little patience for storage and brokers: the supervisor looks again soon."""
+    s3 = config.s3.model_copy(update={"patience": min(config.s3.patience, _ANSWER_WITHIN)})
+    kafka = config.kafka.model_copy(update={"request_timeout": min(config.kafka.request_timeout, _ANSWER_WITHIN)})
+    return config.model_copy(update={"s3": s3, "kafka": kafka})

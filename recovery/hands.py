@@ -1,0 +1,82 @@
+"""What carries out the rungs that are more than a start, and the look that a supervisor takes before each start."""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import assert_never
+
+from recovery.classify import Verdict
+from recovery.facts import newest_frontier, of_pipeline
+from recovery.mend import Leave, Mended, repair
+from recovery.preflight import leads_to, preflight
+from recovery.rungs import Rung
+from recovery.walk import Found, Nowhere, walk_back
+from writer.checkpoint import Checkpoints
+from writer.config import Config
+from writer.errors import HeadraceError
+from writer.kafka import Cluster
+from writer.tables.formats import main_table
+
+
+class Refusal(Exception):
+    """A rung cannot be carried out here. Its message says why."""
+
+
+Hand = Callable[[str], str]  # pipeline → what was done; raises Refusal
+
+
+def hands(config: Config) -> Mapping[Rung, Hand]:
+    """Return the hands that there are. Nothing may be running of the pipeline that they are given."""
+    return {Rung.REPAIR: lambda name: _mend(config, name), Rung.WALK_BACK: lambda name: _walk(config, name)}
+
+
+def found_before(config: Config, pipeline: str) -> Verdict | None:
+    """Look at checkpoint, table and Kafka before a start; None when nothing speaks against it.
+
+    What only a person can mend is left to the start, which says it in its own words. Raises StoreError.
+    """
+    checks = preflight(of_pipeline(config, pipeline).facts)
+    rung = leads_to(checks)
+    if rung is None or rung == Rung.RESTART:
+        return None
+    worst = next(check for check in checks if check.ok is False and check.rung == rung)
+    return Verdict(f"preflight {worst.name}", rung, halt=False, said=f"Before the start: {worst.said}.")
+
+
+def _mend(config: Config, name: str) -> str:
+    checkpoints = Checkpoints(config.checkpoints, name, config.s3.settings)
+    with _refusing():
+        run, table = checkpoints.newest(), main_table(name, config)
+        if run is None:
+            raise Refusal("there is no checkpoint to be mended")
+        frontier = newest_frontier(table.snapshot(), config.pipelines[name].topics) if table.exists() else None
+        match repair(checkpoints, run, frontier, datetime.now(UTC), config.s3.settings):
+            case Mended(run, removed, copy):
+                return f"took {', '.join(removed)} out of run {run}; a copy is {copy}"
+            case Leave(reason):
+                raise Refusal(reason)
+            case other:
+                assert_never(other)
+
+
+def _walk(config: Config, name: str) -> str:
+    cluster = Cluster(config.kafka.bootstrap_servers, config.kafka.request_timeout)
+    with _refusing():
+        match walk_back(config, name, cluster):
+            case Found(offsets, place, _):
+                return f"the frontier of {len(offsets)} partitions was put together again; {place} agrees with it"
+            case Nowhere(reason):
+                raise Refusal(reason)
+            case other:
+                assert_never(other)
+
+
+class _refusing:  # noqa: N801 - reads as a word of the with statement
+    """Turn what a storage or broker could not answer into a refusal."""
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """Refuse."""
+        if isinstance(error, OSError | HeadraceError):
+            raise Refusal(str(error)) from error
