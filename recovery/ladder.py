@@ -288,7 +288,7 @@ def _climbs(
     for rung in Rung:
         if rung < begin:
             continue
-        if why := _useless(policy, state, verdict, rung, frontier, run):
+        if why := _useless(policy, state, verdict, rung, frontier, run, now):
             passed += [f"{rung.label}: {why}"]
             continue
         budget = policy.budgets[rung]
@@ -307,7 +307,9 @@ def _climbs(
     return Decision(Wait(pause, f"{reason}; it is tried again when a budget is free"), _paused(state))
 
 
-def _useless(policy: Policy, state: State, verdict: Verdict, rung: Rung, frontier: Frontier, run: int | None) -> str:
+def _useless(
+    policy: Policy, state: State, verdict: Verdict, rung: Rung, frontier: Frontier, run: int | None, now: datetime
+) -> str:
     """Say why a rung would not help; empty when it may."""
     if rung not in policy.hands:
         return "it cannot be done here"
@@ -323,7 +325,10 @@ def _useless(policy: Policy, state: State, verdict: Verdict, rung: Rung, frontie
         case Rung.WALK_BACK:
             return "" if frontier == Frontier.UNKNOWN else "the table tells its frontier"
         case Rung.LATEST:
-            if frontier != Frontier.UNKNOWN:
+            new_run = policy.budgets[Rung.NEW_RUN]
+            if frontier == Frontier.HELD:
+                return "a new run loses nothing"
+            if frontier == Frontier.LOST and used(state, Rung.NEW_RUN, new_run, now) < new_run.times_max:
                 return "a new run loses less"
             return "" if policy.latest_allowed else "it gives records up, and is not allowed to do so by itself"
         case _:

@@ -25,6 +25,7 @@ from writer.stores.location import store_at
 from writer.supervised import Folder, Order, Words
 
 _STEP_S, _LOOK_S = 0.2, 2.0
+_TOGETHER_S = 3.0  # pipelines that are due within are started with one driver, which takes long to begin
 _LOSER_S = 10.0  # a driver whose lease is lost may finish what it does for so long; the table fences it anyway
 _HUNG_S = 20.0  # so long may a driver that hangs take to end by itself
 _ANSWER_WITHIN = timedelta(seconds=5)
@@ -104,7 +105,8 @@ class Supervisor:
             return max((code if code in _CARE else 1 for code in codes), key=_CARE.index, default=0)
         if min(waiting) <= time.monotonic():
             ready = [patient for patient in self._due(time.monotonic()) if self._prepared(patient)]
-            if ready:
+            soon = time.monotonic() + _TOGETHER_S
+            if ready and all(p in ready or p.due_s is None or p.due_s > soon for p in self.patients.values()):
                 self._begin(ready)
         return None
 

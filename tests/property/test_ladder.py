@@ -27,6 +27,7 @@ from recovery.ladder import (
     WalkBack,
     decide,
     rung_of,
+    used,
 )
 from recovery.rungs import Rung
 
@@ -124,12 +125,14 @@ def test_budgets_are_kept(policy, history):
 
 @given(policies, steps)
 def test_the_end_of_the_log_is_taken_only_when_allowed_and_when_no_new_run_can_work(policy, history):
-    for _, event, _, decision in played(policy, history):
+    for at, event, before, decision in played(policy, history):
         if isinstance(decision.action, Latest):
             assert policy.latest_allowed
             assert Rung.LATEST in policy.hands
             assert isinstance(event, Failed | Refused)
-            assert event.frontier == Frontier.UNKNOWN
+            assert event.frontier != Frontier.HELD
+            spent = used(before, Rung.NEW_RUN, BUDGETS[Rung.NEW_RUN], at)
+            assert event.frontier == Frontier.UNKNOWN or spent == BUDGETS[Rung.NEW_RUN].times_max
         if isinstance(decision.action, WalkBack):
             assert isinstance(event, Failed | Refused)
             assert event.frontier == Frontier.UNKNOWN
@@ -218,3 +221,12 @@ def test_without_a_frontier_it_walks_back_and_skips_records_only_where_that_is_a
         assert isinstance(first.action, WalkBack)
         then = decide(policy, first.state, Refused("no checkpoint agrees", lost, Frontier.UNKNOWN), T0, 0.0)
         assert isinstance(then.action, last)
+
+
+def test_where_kafka_lost_the_frontier_again_and_again_it_skips_to_the_end_once_new_runs_are_used_up():
+    policy, state, found = Policy(hands=ALL, latest_allowed=True), State(), []
+    for _ in range(5):
+        decision = decide(policy, state, Failed(Said(Rung.NEW_RUN), Frontier.LOST), T0, 0.0)
+        found.append(type(decision.action))
+        state = decision.state
+    assert found == [NewRun, NewRun, NewRun, Latest, Wait]

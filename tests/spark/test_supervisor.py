@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests import oracle
+from tests.servers.faulty import SLOW_DOWN, proxy
+from tests.servers.objects import ObjectServer
 from tests.supervising import Supervised, explained, supervise
 from tests.writing import Site
 
@@ -22,8 +24,8 @@ def start(site: Site) -> Iterator[Start]:
     """Start supervisors of the site; none of them outlives the test."""
     started: list[Supervised] = []
 
-    def one(*flags: str) -> Supervised:
-        started.append(supervise(site, *flags))
+    def one(*flags: str, **env: str) -> Supervised:
+        started.append(supervise(site, *flags, env=env))
         return started[-1]
 
     yield one
@@ -143,3 +145,61 @@ def test_of_two_supervisors_one_waits_and_a_paused_one_is_fenced(site: Site, top
     site.once()
     oracle.check(lake, "events", site.ends(name))
     assert before <= set(oracle.replay(lake).files)
+
+
+def test_while_the_storage_of_one_pipeline_is_down_it_waits_climbs_nowhere_and_the_other_goes_on(
+    site: Site, topic: MakeTopic, start: Start, s3: ObjectServer, tmp_path: Path
+) -> None:
+    bucket, name, other = s3.bucket(), topic(2), topic(1)
+    with proxy(s3.url, tmp_path) as faults:
+        site.overrides = {"s3": {"endpoint": faults.url, "patience": "3 s"}}
+        site.pipeline("events", [name], commit={"max_delay": "1 s"}, table={"location": f"{bucket}/lake/events"})
+        local = site.pipeline("other", [other], commit={"max_delay": "1 s"})
+        site.fill(name, 1_000)
+        site.fill(other, 500)
+        supervised = start()
+        supervised.until(lambda: all(f"batch_committed pipeline={p}" in supervised.said() for p in site.pipelines))
+        faults.always(SLOW_DOWN)
+        site.fill(name, 1_000, seed=8)
+        supervised.until(lambda: supervised.times("recovery_decided") >= 4)
+        status = supervised.told("/status")["pipelines"]["events"]
+        assert (status["level"], status["state"]["attempts"], status["halted"]) == (0, [], None)
+        site.fill(other, 500, seed=8)
+        going = supervised.times("batch_committed pipeline=other")
+        supervised.until(lambda: supervised.times("batch_committed pipeline=other") > going)
+        done = supervised.times("batch_committed pipeline=events")
+        faults.calm()
+        calm = time.monotonic()
+        supervised.until(lambda: supervised.times("batch_committed pipeline=events") > done)
+        supervised.until(supervised.recovered)
+        assert len(supervised.drivers()) == 1, "it was asked to start the pipeline again, beside the other"
+        print(f"\nfrom the storage's return to the first new commit at L0: {time.monotonic() - calm:.1f} s (aim: 60 s)")
+        assert supervised.recovered()[-1][0] == "L0"
+        assert supervised.stop() == 0, supervised.said()
+        assert [path.name for path in (site.root / "checkpoints" / "events").glob("0*")] == ["000001"]
+        site.once()
+    lake = tmp_path / "copy" / "events"
+    s3.download(f"{bucket}/lake/events", lake)
+    oracle.check(lake, "events", site.ends(name))
+    oracle.check(local, "other", site.ends(other))
+
+
+def test_a_driver_that_hangs_writes_its_stacks_and_is_replaced(site: Site, topic: MakeTopic, start: Start) -> None:
+    name = topic(1)
+    lake = site.pipeline("events", [name], commit={"max_delay": "1 s"})
+    site.overrides["supervisor"] = {"port": 0, "lease_expiry": "6 s", "stalled_after": "45 s"}
+    site.fill(name, 500)
+    supervised = start(HEADRACE_FAULT=f"before_stage:2:{site.root}/held")
+    supervised.until_committed()
+    site.fill(name, 500, seed=8)
+    supervised.until((site.root / "held").exists)
+    supervised.until(lambda: "driver_hung" in supervised.said())
+    assert "offsets waiting and committed nothing for" in supervised.said()
+    assert "writer/faults.py" in supervised.said(), "the stacks show where it stands"
+    supervised.until(supervised.recovered)
+    assert supervised.recovered()[0][0] == "L1"
+    timed(supervised, "L1", 60)
+    assert supervised.told("/status")["pipelines"]["events"]["failure"]["row"] == "hung"
+    assert supervised.stop() == 0, supervised.said()
+    site.once()
+    oracle.check(lake, "events", site.ends(name))
