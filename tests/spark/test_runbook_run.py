@@ -1,0 +1,161 @@
+"""Playbooks of the runbook, done as they stand there: storage that is away, retention that is about to bite."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+import yaml
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests import oracle
+from tests.promql import Series, evaluate
+from tests.servers.faulty import SLOW_DOWN, proxy
+from tests.servers.objects import ObjectServer
+from tests.supervising import Supervised, explained, supervise
+from tests.writing import Site, Writer
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+MakeTopic = Callable[..., str]
+ALERTS = Path(__file__).parents[2] / "recovery" / "alerts.yaml"
+RULES = {r["alert"]: r["expr"] for g in yaml.safe_load(ALERTS.read_text())["groups"] for r in g["rules"]}
+
+
+def say(*words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "writer.cli", *words], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def scraped(url: str) -> list[Series]:
+    """What Prometheus reads at one moment."""
+    with urlopen(f"{url}/metrics", timeout=10) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    return [
+        Series(s.name, frozenset(s.labels.items()), [(0.0, s.value)]) for family in families for s in family.samples
+    ]
+
+
+def pending(url: str) -> set[str]:
+    """Alerts whose expression is true of one scrape; those that ask how something changes need more than one."""
+    data = scraped(url)
+    return {name for name, expr in RULES.items() if "[" not in expr and evaluate(expr, data, 0.0)}
+
+
+def url_of(writer: Writer) -> str:
+    writer.until(lambda: "http_listening" in writer.said())
+    return re.findall(r"http_listening \S*?url=(\S+)", writer.said())[-1]
+
+
+@pytest.fixture
+def supervised(site: Site) -> Iterator[Callable[[], Supervised]]:
+    started: list[Supervised] = []
+
+    def start() -> Supervised:
+        started.append(supervise(site))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.process.poll() is None:
+            one.kill()
+
+
+def test_storage_that_is_down_is_waited_for_at_the_foot_of_the_ladder(
+    site: Site, topic: MakeTopic, s3: ObjectServer, tmp_path: Path, supervised: Callable[[], Supervised]
+) -> None:
+    """As for an hour: longer than the patience of any one operation, for several starts."""
+    bucket, name = s3.bucket(), topic(2)
+    lake = f"{bucket}/lake/events"
+    with proxy(s3.url, tmp_path) as faults:
+        site.overrides = {
+            "checkpoints": str(tmp_path / "checkpoints"), "s3": {"endpoint": faults.url, "patience": "2 s"},
+        }  # fmt: skip
+        site.pipeline("events", [name], table={"location": lake}, commit={"max_delay": "1 s"})
+        site.fill(name, 500)
+        running = supervised()
+        running.until_committed()
+        faults.always(SLOW_DOWN)
+        made = site.fill(name, 300, seed=8)
+        running.until(lambda: waits(running) >= 2, seconds=420)
+        committed = running.times("batch_committed")
+        metrics = running.told("/metrics")
+        assert 'headrace_recovery_level{pipeline="events"} 0.0' in metrics
+        assert 'headrace_recovery_halted{pipeline="events"} 0.0' in metrics
+        known = explained(site)["events"]
+        assert known["next"].startswith("L0"), known
+        assert running.process.poll() is None
+        faults.calm()
+        running.until(lambda: running.times("batch_committed") > committed, seconds=420)
+        running.until(lambda: running.recovered())
+        assert {level for level, _ in running.recovered()} == {"L0"}
+        assert running.stop() == 0, running.said()
+        site.once()
+        found = json.loads(say("audit", str(site.config), "--deep", "--json"))["pipelines"]["events"]
+    assert (found["adds_up"], found["records"]["rows"]) == (True, 500 + made)
+    copy = tmp_path / "copy" / "events"
+    s3.download(lake, copy)
+    s3.download(f"{lake}_dead_letters", copy.with_name("events_dead_letters"))
+    oracle.check(copy, "events", site.ends(name))
+
+
+def waits(running: Supervised) -> int:
+    """How often the supervisor decided to wait and start again as it was; anything else is a failure."""
+    decided = re.findall(r"recovery_decided .*decided='?(L\d)", running.said())
+    assert set(decided) <= {"L0"}, running.said()
+    return len(decided)
+
+
+def test_retention_that_is_about_to_bite_pages_and_is_averted(site: Site, topic: MakeTopic) -> None:
+    """A paused pipeline, records that Kafka deletes within two hours; more retention, then resume."""
+    week = timedelta(days=7)
+    name = topic(1, **{"retention.ms": str(int(week.total_seconds() * 1000))})
+    lake = site.pipeline("events", [name], commit={"max_delay": "1 s"})
+    site.overrides = {"kafka": {"bootstrap_servers": site.bootstrap, "request_timeout": "10 s", "lag_interval": "1 s"}}
+    site.fill(name, 1)  # registers the schema
+    site.once()
+    produced = int((time.time() - (week - timedelta(hours=2)).total_seconds()) * 1000)
+    producer = Producer({"bootstrap.servers": site.bootstrap})
+    for key, value in site.values(name, 200):
+        producer.produce(name, value, key, timestamp=produced)
+    assert producer.flush(30) == 0
+    config = str(site.config)
+    say("pause", config, "--reason", "somebody forgot it")
+    writer = site.start()
+    try:
+        url = url_of(writer)
+        writer.until(lambda: "HeadraceRetentionNear" in pending(url))
+        near = {"HeadraceRetentionNear", "HeadraceRetentionShrinks", "HeadracePaused"}
+        assert near <= pending(url), "and the cause of it"
+        retention(site, name, 2 * week)
+        writer.until(lambda: not {"HeadraceRetentionNear", "HeadraceRetentionShrinks"} & pending(url), seconds=240)
+        assert "HeadracePaused" in pending(url)
+        say("resume", config)
+        writer.until(lambda: len(oracle.rows(lake, "1")) == 201, seconds=240)
+        writer.until(lambda: not pending(url), seconds=120)
+        writer.stop()
+    finally:
+        if writer.process.poll() is None:
+            writer.kill()
+    oracle.check(lake, "events", site.ends(name))
+    assert json.loads(say("audit", config, "--deep", "--json"))["pipelines"]["events"]["adds_up"]
+
+
+def retention(site: Site, topic: str, wanted: timedelta) -> None:
+    """Change how long a topic keeps its records, as the runbook's command does."""
+    entry = ConfigEntry(
+        "retention.ms", str(int(wanted.total_seconds() * 1000)), incremental_operation=AlterConfigOpType.SET
+    )
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    for future in AdminClient({"bootstrap.servers": site.bootstrap}).incremental_alter_configs([resource]).values():
+        future.result(timeout=30)
