@@ -127,6 +127,7 @@ def spark_session(directory: Path) -> Iterator[Any]:
         .config("spark.sql.files.openCostInBytes", "0")  # small files share tasks
         .config("spark.databricks.delta.snapshotPartitions", "1")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.warehouse.dir", str(directory))
         .config("spark.driver.extraJavaOptions", f"-XX:TieredStopAtLevel=1 -Dderby.system.home={directory}")
         .getOrCreate()
