@@ -152,6 +152,7 @@ def test_what_retention_took_comes_from_an_archive_and_from_a_mirror(site: Site,
     site.fill(name, 100, seed=9)
     site.forget(name, {0: ends[name, 0], 1: ends[name, 1]})
     site.once()
+    oracle.check_rows(lake, "events")
     assert "0 of" in headrace(site, "backfill", "--dry-run", code=1)
     assert "are not in this source" in headrace(site, "backfill", code=1)
     assert ticket(site).state == "open"
@@ -215,6 +216,7 @@ def test_retention_that_is_faster_than_a_backfill_leaves_the_rest_open(site: Sit
         time.sleep(0.05)
     left = ticket(site).left()[0]
     site.forget(name, {0: left.start + 100})
+    oracle.check_rows(lake, "events")
     flag.unlink()
     assert doing.wait(120) == 1
     assert "retention was faster" in (doing.stderr.read() if doing.stderr else "")
