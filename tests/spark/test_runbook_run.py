@@ -97,7 +97,7 @@ def test_storage_that_is_down_is_waited_for_at_the_foot_of_the_ladder(
         assert running.process.poll() is None
         faults.calm()
         running.until(lambda: running.times("batch_committed") > committed, seconds=420)
-        running.until(lambda: running.recovered())
+        running.until(running.recovered)
         assert {level for level, _ in running.recovered()} == {"L0"}
         assert running.stop() == 0, running.said()
         site.once()
