@@ -1,19 +1,40 @@
 """Keeps account of what the fault suite finds: each test that is marked `cell`, and those that count their own."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from recovery.preflight import Check
 from tests import oracle
-from tests.fault import cells
+from tests.fault import cells, damages
 
 
 @pytest.fixture
 def record(request: pytest.FixtureRequest) -> Callable[..., None]:
     """Put down a cell that the test has counted itself."""
     return lambda **said: _put(cells.Cell(test=_name(request.node), **said))
+
+
+@pytest.fixture
+def tried(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Put down what became of a damaged checkpoint, with the verdicts of the oracle in this test."""
+    before = oracle.tally.copy()
+
+    def put(
+        row: str, damage: str, moment: str, spark: str, headrace: str, bad: Sequence[Check], rung: str, seconds: float
+    ) -> None:
+        found = oracle.tally.since(before)
+        assert found.checks, "a damage without a verdict of the oracle"
+        damages.put_down(
+            damages.Outcome(
+                row, damage, moment, spark, headrace, ", ".join(check.name for check in bad), rung, found.records,
+                found.lost, found.twice, round(seconds, 1), getattr(request.node, "originalname", request.node.name),
+            )
+        )  # fmt: skip
+
+    return put
 
 
 @pytest.hookimpl(wrapper=True)

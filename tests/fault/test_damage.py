@@ -4,6 +4,7 @@ Each time: what plain Spark makes of it, what the doctor finds, how headrace end
 makes it right, and whether each record is there once.
 """
 
+import json
 import re
 import shutil
 import subprocess
@@ -18,7 +19,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from typer.testing import CliRunner
 
 from recovery.classify import Damage, catalogue, classify
 from recovery.facts import of_pipeline
@@ -26,12 +28,15 @@ from recovery.mend import Mended, repair
 from recovery.preflight import Check, leads_to, preflight
 from recovery.rungs import Rung
 from tests import oracle
-from tests.damaging import PIPELINE, Place, Seen, blank, die_in_a_batch, golden, plain, session
-from tests.fault.damages import CASES, Case, Outcome, put_down
+from tests.damaging import PIPELINE, Place, Seen, blank, die_in_a_batch, golden, plain, rewrite, session
+from tests.fault.damages import CASES, Case
 from writer.checkpoint import Checkpoints
+from writer.cli import compose
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]
+Tried = Callable[..., None]
+BETWEEN = "between two starts"
 ROWS = {damage.row: damage for damage in catalogue()}
 
 
@@ -61,7 +66,7 @@ def ground(
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_damaged_checkpoint_costs_nothing(ground: Ground, tmp_path: Path, case: Case) -> None:
+def test_a_damaged_checkpoint_costs_nothing(ground: Ground, tmp_path: Path, tried: Tried, case: Case) -> None:
     place = (ground.planned if case.half else ground.done).copy(tmp_path / "headrace")
     case.damage(place)
     row = ROWS[case.row]
@@ -84,15 +89,22 @@ def test_a_damaged_checkpoint_costs_nothing(ground: Ground, tmp_path: Path, case
     seconds = time.monotonic() - before
     assert rung == case.rung
     oracle.check_rows(place.lake, PIPELINE)
-    frontier = oracle.check(place.lake, PIPELINE, place.site.ends(place.topic))
+    oracle.check(place.lake, PIPELINE, place.site.ends(place.topic))
     assert preflight_is_clean(place)
-    put_down(
-        Outcome(
-            case.row, f"{row.damage} ({case.what})", "a batch is planned" if case.half else "all batches are done",
-            spark, ended, ", ".join(check.name for check in bad), rung, sum(frontier.values()), 0, 0,
-            round(seconds, 1), "test_a_damaged_checkpoint_costs_nothing",
-        )
-    )  # fmt: skip
+    moment = "a batch is planned" if case.half else "all batches are done"
+    tried(case.row, f"{row.damage} ({case.what})", moment, spark, ended, bad, rung, seconds)
+
+
+def test_the_verb_says_of_a_pipeline_what_the_checks_found(ground: Ground, tmp_path: Path) -> None:
+    place = ground.planned.copy(tmp_path / "own")
+    told = CliRunner().invoke(compose(), ["doctor", str(place.site.config)], catch_exceptions=False)
+    assert (told.exit_code, "All is well." in told.output) == (0, True), told.output
+    rewrite(place.newest(), b"")
+    told = CliRunner().invoke(compose(), ["doctor", str(place.site.config), "--json"], catch_exceptions=False)
+    (document,) = json.loads(told.output)
+    assert told.exit_code == 1
+    assert (document["pipeline"], document["run"], document["leads_to"]) == (PIPELINE, 1, "L2")
+    assert [check["name"] for check in document["checks"] if check["ok"] is None] == ["lease"]
 
 
 def preflight_is_clean(place: Place) -> bool:
@@ -128,9 +140,11 @@ def _plain_spark(ground: Ground, copy: Place, case: Case, row: Damage) -> str:
 
 def _first_words(text: str) -> str:
     """The first sentence of what Spark says, without places that are this test's alone."""
-    said = text.rsplit("terminated with exception: ", maxsplit=1)[-1].removeprefix("Py4JJavaError: ")
+    reason = re.search(r"^\s*Reason: ((?:Partition|Added|Could not read)[^\n]*)", text, re.MULTILINE)
+    said = reason[1] if reason else text.rsplit("terminated with exception: ", maxsplit=1)[-1]
+    said = said.removeprefix("Py4JJavaError: ")
     line = next(line for line in said.splitlines() if not line.startswith("An error occurred"))
-    line = re.sub(r"file:\S*/(offsets|commits|sources|metadata)", r"\1", line.lstrip(": "))
+    line = re.sub(r"(?:file:)?/\S*/(offsets|commits|sources|metadata)", r"\1", line.lstrip(": "))
     return re.sub(r" SQLSTATE: \w+.*", "", re.sub(r"topic-\w+", "clicks", line))[:120].strip()
 
 
@@ -208,35 +222,34 @@ def _both(ground: Ground, place: Place, tmp_path: Path) -> tuple[Seen, list[Chec
 
 
 def _goes_on(
-    ground: Ground, place: Place, row: str, spark: str, bad: list[Check], test: str, *, lost: bool = False
+    ground: Ground, place: Place, row: str, spark: str, bad: list[Check], tried: Tried, *, lost: bool = False
 ) -> None:
     """Start headrace, which goes on by itself; with `lost`, some records are a gap now."""
     before = time.monotonic()
     code, text = place.carry(ground.spark)
     assert code == 0, text
     seconds = time.monotonic() - before
-    records = sum(oracle.check(place.lake, PIPELINE, place.site.ends(place.topic)).values())
-    assert bool(oracle.gaps(place.lake)) == lost
+    oracle.check(place.lake, PIPELINE, place.site.ends(place.topic))
     gone = sum(map(len, oracle.gaps(place.lake).values()))
+    assert bool(gone) == lost
     ended = f"goes on by itself; {gone} offsets are a gap" if gone else "goes on by itself"
-    found = ", ".join(check.name for check in bad)
-    put_down(Outcome(row, ROWS[row].damage, "between two starts", spark, ended, found, "", records, 0, 0,
-                     round(seconds, 1), test))  # fmt: skip
+    tried(row, ROWS[row].damage, BETWEEN, spark, ended, bad, "", seconds)
 
 
-def test_records_that_aged_out_are_a_gap_and_no_more(ground: Ground, tmp_path: Path, place: Place) -> None:
+def test_records_that_aged_out_are_a_gap_and_no_more(
+    ground: Ground, tmp_path: Path, place: Place, tried: Tried
+) -> None:
     place.site.forget(place.topic, {p: end - 5 for (_, p), end in place.site.ends(place.topic).items()})
     seen, bad = _both(ground, place, tmp_path)
     assert classify(seen.text).rung is Rung.RESTART, seen.text
     assert {check.name: check.rung for check in bad} == {"log": Rung.RESTART}
     oracle.check_rows(place.lake, PIPELINE)
-    test = "test_records_that_aged_out_are_a_gap_and_no_more"
-    _goes_on(ground, place, "27", f"`{_first_words(seen.text)}`", bad, test, lost=True)
+    _goes_on(ground, place, "27", f"`{_first_words(seen.text)}`", bad, tried, lost=True)
 
 
 @pytest.mark.parametrize(("row", "count"), [("28", 20), ("29", 200)])
 def test_a_topic_that_was_created_again_is_read_from_its_beginning(
-    ground: Ground, tmp_path: Path, place: Place, row: str, count: int
+    ground: Ground, tmp_path: Path, place: Place, tried: Tried, row: str, count: int
 ) -> None:
     before = oracle.by_part(place.lake)
     place.site.again(place.topic, 2)
@@ -256,13 +269,10 @@ def test_a_topic_that_was_created_again_is_read_from_its_beginning(
     again = {(place.topic, 2, p): range(end) for (_, p), end in ends.items()}
     oracle.check_rows(place.lake, PIPELINE)
     oracle.check_exactly(place.lake, {**before, **again})
-    found = ", ".join(check.name for check in bad)
-    test = "test_a_topic_that_was_created_again_is_read_from_its_beginning"
-    put_down(Outcome(row, ROWS[row].damage, "between two starts", spark, "goes on by itself", found, "",
-                     60 + sum(ends.values()), 0, 0, 0.0, test))  # fmt: skip
+    tried(row, ROWS[row].damage, BETWEEN, spark, "goes on by itself", bad, "", 0.0)
 
 
-def test_a_topic_that_is_gone_waits_for_a_person(ground: Ground, tmp_path: Path, place: Place) -> None:
+def test_a_topic_that_is_gone_waits_for_a_person(ground: Ground, tmp_path: Path, place: Place, tried: Tried) -> None:
     admin = AdminClient({"bootstrap.servers": place.site.bootstrap})
     admin.delete_topics([place.topic])[place.topic].result(30)
     seen, bad = _both(ground, place, tmp_path)
@@ -272,11 +282,19 @@ def test_a_topic_that_is_gone_waits_for_a_person(ground: Ground, tmp_path: Path,
     assert (code, classify(text).row) == (2, "30")
     assert classify(text).halt
     oracle.check_rows(place.lake, PIPELINE)
-    put_down(Outcome("30", ROWS["30"].damage, "between two starts", f"`{_first_words(seen.text)}`", "exit 2", "topics",
-                     "a person", 60, 0, 0, 0.0, "test_a_topic_that_is_gone_waits_for_a_person"))  # fmt: skip
+    had = oracle.by_part(place.lake)
+    admin.create_topics([NewTopic(place.topic, 2, 1)])[place.topic].result(30)
+    place.site.fill(place.topic, 30, seed=9)
+    code, text = place.carry(ground.spark)
+    assert code == 0, text
+    again = {(place.topic, 2, p): range(end) for (_, p), end in place.site.ends(place.topic).items()}
+    oracle.check_exactly(place.lake, {**had, **again})
+    tried("30", ROWS["30"].damage, BETWEEN, f"`{_first_words(seen.text)}`", "exit 2", bad, "a person", 0.0)
 
 
-def test_a_checkpoint_of_another_topic_is_left_aside(ground: Ground, tmp_path: Path, place: Place) -> None:
+def test_a_checkpoint_of_another_topic_is_left_aside(
+    ground: Ground, tmp_path: Path, place: Place, tried: Tried
+) -> None:
     own = place.checkpoint
     shutil.rmtree(own)
     shutil.copytree(ground.done.checkpoint, own)
@@ -285,13 +303,12 @@ def test_a_checkpoint_of_another_topic_is_left_aside(ground: Ground, tmp_path: P
     assert ROWS["31"].symptom.search(seen.text), seen.text
     assert "partitions" in {check.name for check in bad}
     assert leads_to(bad) is Rung.NEW_RUN
-    test = "test_a_checkpoint_of_another_topic_is_left_aside"
-    _goes_on(ground, place, "31", f"`{_first_words(seen.text)}`", bad, test)
+    _goes_on(ground, place, "31", f"`{_first_words(seen.text)}`", bad, tried)
 
 
 @pytest.mark.parametrize(("row", "gone"), [("32", 5), ("33", 0)])
 def test_partitions_that_were_added_are_read_from_what_there_is(
-    ground: Ground, tmp_path: Path, place: Place, row: str, gone: int
+    ground: Ground, tmp_path: Path, place: Place, tried: Tried, row: str, gone: int
 ) -> None:
     admin = AdminClient({"bootstrap.servers": place.site.bootstrap})
     admin.create_partitions([NewPartitions(place.topic, 3)])[place.topic].result(30)
@@ -309,11 +326,10 @@ def test_partitions_that_were_added_are_read_from_what_there_is(
     else:
         assert symptom.search(seen.text), seen.text
         spark = f"`{_first_words(seen.text)}`"
-    test = "test_partitions_that_were_added_are_read_from_what_there_is"
-    _goes_on(ground, place, row, spark, bad, test, lost=bool(gone))
+    _goes_on(ground, place, row, spark, bad, tried, lost=bool(gone))
 
 
-def test_a_broker_that_is_down_is_waited_for(ground: Ground, tmp_path: Path, place: Place) -> None:
+def test_a_broker_that_is_down_is_waited_for(ground: Ground, tmp_path: Path, place: Place, tried: Tried) -> None:
     nobody, copy = "127.0.0.1:9", place.copy(tmp_path / "plain")
     fast = {"kafka.default.api.timeout.ms": "4000", "kafka.request.timeout.ms": "2000"}
     seen = plain(ground.spark, nobody, copy.checkpoint, topics=place.topic, options=fast)
@@ -326,10 +342,12 @@ def test_a_broker_that_is_down_is_waited_for(ground: Ground, tmp_path: Path, pla
     oracle.check_rows(place.lake, PIPELINE)
     place.site.overrides.pop("kafka")
     spark = f"`{_first_words(seen.text)}`"
-    _goes_on(ground, place, "26", spark, bad, "test_a_broker_that_is_down_is_waited_for")
+    _goes_on(ground, place, "26", spark, bad, tried)
 
 
-def test_a_storage_that_refuses_offsets_is_waited_for(ground: Ground, tmp_path: Path, place: Place) -> None:
+def test_a_storage_that_refuses_offsets_is_waited_for(
+    ground: Ground, tmp_path: Path, place: Place, tried: Tried
+) -> None:
     copy = place.copy(tmp_path / "plain")
     with _refusing(copy.checkpoint / "offsets"):
         seen = plain(ground.spark, place.site.bootstrap, copy.checkpoint, topics=place.topic)
@@ -339,7 +357,7 @@ def test_a_storage_that_refuses_offsets_is_waited_for(ground: Ground, tmp_path: 
     assert (code, classify(text).rung) == (1, Rung.WAIT), text
     oracle.check_rows(place.lake, PIPELINE)
     spark = f"`{_first_words(seen.text)}`"
-    _goes_on(ground, place, "23", spark, [], "test_a_storage_that_refuses_offsets_is_waited_for")
+    _goes_on(ground, place, "23", spark, [], tried)
 
 
 @contextmanager
