@@ -6,15 +6,18 @@ other versions of the files. What `writer/checkpoint.py` refuses to go on from, 
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from writer.checkpoint import COMMIT_VERSIONS, VERSION, Offsets, lines_of, offsets_of
 from writer.stores.base import Store
 
 _CHECKSUM = re.compile(r"\.(\d+)\.crc")  # local disks only: Hadoop's, beside each file
 _DRAFT = re.compile(r"\.\d+\..+\.tmp(?:\.crc)?")
+_T = TypeVar("_T")
+_FILES_AT_ONCE = 16  # of a store, each of which takes a round trip to answer
 _SOURCE_LINES = 2  # version and metadata stand before the sources
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -109,34 +112,36 @@ class Reading:
 
 def read(store: Store) -> Reading:
     """Read the checkpoint that lies at a store's location. Raises StoreError."""
-    names = {folder: list(store.list(folder)) for folder in ("offsets", "commits")}
+    # Commits first: of a query that is at work, a plan may come in between, and never a commit without its plan.
+    names = {folder: list(store.list(folder)) for folder in ("commits", "offsets")}
     planned, committed = (_numbers(names[folder]) for folder in ("offsets", "commits"))
-    torn, newer, batches = list[Torn](), list[Torn](), dict[int, Batch]()
+    torn, newer = list[Torn](), list[Torn]()
     query_id = _query_id(store, torn)
-    for number in planned:
-        name = f"offsets/{number}"
-        content = _content(store, name)
-        try:
-            batches[number] = _batch(content)
-        except _Newer as found:
-            newer.append(Torn(name, str(found)))
-        except (ValueError, IndexError) as error:
-            torn.append(Torn(name, _why(content, error)))
-    for number in committed:
-        name = f"commits/{number}"
-        content = _content(store, name)
-        try:
-            _commit(content)
-        except _Newer as found:
-            newer.append(Torn(name, str(found)))
-        except (ValueError, IndexError) as error:
-            torn.append(Torn(name, _why(content, error)))
+    batches = dict(_understood(store, "offsets", planned, _batch, torn, newer))
+    dict(_understood(store, "commits", committed, _commit, torn, newer))
     return Reading(
         store.location, query_id, batches, planned, committed, _begun(store, torn), torn, newer,
         orphans=_in_the_way(store, names),
         drafts=sorted(f"{folder}/{name}" for folder, found in names.items() for name in found if _DRAFT.match(name)),
         state=any(True for _ in store.list("state")),
     )  # fmt: skip
+
+
+def _understood(
+    store: Store, folder: str, numbers: Sequence[int], understand: Callable[[bytes], _T], torn: list[Torn],
+    newer: list[Torn],
+) -> Iterator[tuple[int, _T]]:  # fmt: skip
+    """Yield what the files of a log say, by number; put down those that cannot be understood."""
+    wanted = [f"{folder}/{number}" for number in numbers]
+    with ThreadPoolExecutor(_FILES_AT_ONCE) as threads:
+        contents = list(threads.map(lambda name: _content(store, name), wanted))
+    for number, name, content in zip(numbers, wanted, contents, strict=True):
+        try:
+            yield number, understand(content)
+        except _Newer as found:
+            newer.append(Torn(name, str(found)))
+        except (ValueError, IndexError) as error:
+            torn.append(Torn(name, _why(content, error)))
 
 
 class _Newer(Exception):

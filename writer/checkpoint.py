@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from writer.errors import CheckpointUnusable
-from writer.stores.base import S3Settings
+from writer.stores.base import S3Settings, Unanswered
 from writer.stores.location import store_at
 
 Source = tuple[str, int]  # topic, partition
 Offsets = Mapping[Source, int]
 VERSION = "v1"  # of the files of offsets that Spark 4.0 reads and writes
 COMMIT_VERSIONS = ("v1", "v2")  # of commits: v2 where `stateStore.checkpointFormatVersion` is 2
+_CRCS_KEPT = 8  # of files that were read last
 _SHOWN = 80  # characters of a line that is not understood
 
 
@@ -77,7 +78,7 @@ def decide(newest: int | None, planned: Planned | None, frontier: Offsets) -> Re
 
 
 class Checkpoints:
-    """The checkpoint runs of one pipeline."""
+    """The checkpoint runs of one pipeline. Where the storage does not answer, Unanswered is raised as it is."""
 
     def __init__(self, location: str, pipeline: str, s3: S3Settings | None = None) -> None:
         self.store = store_at(f"{location.rstrip('/')}/{pipeline}", s3)
@@ -135,6 +136,8 @@ class Checkpoints:
         try:
             found = self.store.read(f"{run:06d}/metadata")
             return None if found is None else str(json.loads(found.content)["id"])
+        except Unanswered:
+            raise
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise self._unusable(run, f"metadata cannot be read ({type(error).__name__}: {error})") from error
 
@@ -145,6 +148,8 @@ class Checkpoints:
             name = f"commits/{done[-1]}"
             try:
                 json.loads(self._lines(run, name, COMMIT_VERSIONS)[1])
+            except Unanswered:
+                raise
             except (OSError, ValueError, IndexError) as error:
                 raise self._unusable(run, f"{name} cannot be read ({type(error).__name__}: {error})") from error
 
@@ -154,6 +159,8 @@ class Checkpoints:
     def _read(self, run: int, name: str, *, line: int) -> Offsets:
         try:
             return offsets_of(self._lines(run, name, (VERSION,))[line])
+        except Unanswered:  # it passes, and says nothing of the file
+            raise
         except (OSError, ValueError, IndexError) as error:
             raise self._unusable(run, f"{name} cannot be read ({type(error).__name__}: {error})") from error
 
@@ -162,6 +169,8 @@ class Checkpoints:
         if found is None:
             raise self._unusable(run, f"{name} cannot be read (there is none)")
         self._crcs[f"{run:06d}/{name}"] = crc32(found.content)
+        if len(self._crcs) > _CRCS_KEPT:
+            del self._crcs[next(iter(self._crcs))]
         lines = lines_of(found.content)
         if lines[0] not in versions:
             raise self._unusable(run, f"{name} has version {lines[0]!r}, only {' and '.join(versions)} is known")

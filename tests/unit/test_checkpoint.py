@@ -7,6 +7,8 @@ import pytest
 
 from writer.checkpoint import Checkpoints, NewRun, Planned, Refuse, Resume, decide
 from writer.errors import CheckpointUnusable
+from writer.stores.base import Unanswered
+from writer.stores.local import LocalStore
 
 A, B = ("clicks", 0), ("clicks", 1)
 
@@ -176,3 +178,34 @@ def test_batches_that_do_not_follow_each_other_make_the_checkpoint_unusable(
     with pytest.raises(CheckpointUnusable) as unusable:
         checkpoints.planned(1)
     assert f"checkpoint {run.path}: {said}" in str(unusable.value)
+
+
+def test_a_storage_that_does_not_answer_says_nothing_of_the_checkpoint(checkpoints, tmp_path):
+    Run(tmp_path).started(0, 0).planned(0, 5, 4).committed(0)
+
+    class Silent(LocalStore):
+        def read(self, name):
+            raise Unanswered("read", name, "503", "Wait.")
+
+    checkpoints.store = Silent(checkpoints.store.location)
+    with pytest.raises(Unanswered):
+        checkpoints.planned(1)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("metadata", b"", "metadata cannot be read"),
+        ("metadata", b"{}", "metadata cannot be read"),
+        ("commits/1", b"", "commits/1 cannot be read"),
+        ("commits/1", b'v1\n{"next', "commits/1 cannot be read"),
+        ("offsets/0", b"", "offsets/0 cannot be read"),
+        ("offsets/0", None, "offsets/0 cannot be read (there is none)"),
+    ],
+)
+def test_what_spark_would_fail_on_at_each_start_is_refused_at_once(checkpoints, tmp_path, name, content, said):
+    run = Run(tmp_path).started(0, 0).planned(0, 5, 4).committed(0).planned(1, 6, 4).committed(1)
+    damaged(run, name, content)
+    with pytest.raises(CheckpointUnusable) as unusable:
+        checkpoints.planned(1)
+    assert said in str(unusable.value)
