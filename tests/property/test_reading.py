@@ -1,0 +1,70 @@
+"""Whatever becomes of a checkpoint's files, the doctor reads it, and finds what the writer refuses."""
+
+import json
+import tempfile
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recovery.preflight import Facts, leads_to, preflight
+from recovery.reading import read
+from tests.unit.test_checkpoint import Run
+from writer.checkpoint import Checkpoints, Refuse, Resume, decide
+from writer.errors import CheckpointUnusable
+from writer.stores.local import LocalStore
+
+FRONTIER = {("clicks", 0): 6, ("clicks", 1): 4}
+CONTENTS = [b"", b"v1", b"v2\n{}\n{}", b"\0\xff", b"v1\n{}\n{}"]
+NAMES = ["metadata", "sources/0/0", "offsets/0", "offsets/1", "offsets/2", "commits/0", "commits/1", "commits/2"]
+
+
+@st.composite
+def damages(draw):
+    """Cut, flipped, emptied, replaced or removed files."""
+    name = draw(st.sampled_from(NAMES))
+    kind = draw(st.sampled_from(["cut", "flip", "gone", "other"]))
+    return (
+        name,
+        kind,
+        draw(st.integers(0, 400)),
+        draw(st.sampled_from([b"", b"v1", b"v2\n{}\n{}", b"\0\xff", b"v1\n{}\n{}"])),
+    )
+
+
+def damage(path: Path, kind: str, at: int, other: bytes) -> None:
+    content = path.read_bytes() if path.exists() else b""
+    match kind:
+        case "cut":
+            path.write_bytes(content[:at])
+        case "flip" if content:
+            at %= len(content)
+            path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        case "gone":
+            path.unlink(missing_ok=True)
+        case _:
+            path.write_bytes(other)
+
+
+@given(st.lists(damages(), max_size=3), st.booleans())
+def test_the_doctor_finds_what_the_writer_refuses_and_never_fails_itself(found, finished):
+    with tempfile.TemporaryDirectory() as root:
+        run = Run(Path(root)).started(0, 0).planned(0, 5, 4).committed(0).planned(1, 6, 4).committed(1).planned(2, 9, 9)
+        if finished:
+            run.planned(2, 6, 4).committed(2)
+        (run.path / "metadata").write_text(json.dumps({"id": "a76f7e84-306b-4262-ab49-81df29c41119"}))
+        for name, kind, at, other in found:
+            damage(run.path / name, kind, at, other)
+        reading = read(LocalStore(str(run.path)))
+        rung = leads_to(checks := preflight(Facts(reading, frontier=FRONTIER)))
+        well = rung is None and not any(check.halt for check in checks)
+        planned, refused = None, ""
+        try:
+            planned = Checkpoints(root, "clicks").planned(1)
+        except CheckpointUnusable as unusable:
+            refused = str(unusable)
+        assert not (refused and well), refused
+        decision = decide(1, planned, FRONTIER)
+        assert not (isinstance(decision, Refuse) and well), decision
+        if planned is not None and isinstance(decision, Resume) and well:
+            assert dict(reading.start() or {}) == dict(planned.start)
