@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,6 +27,9 @@ from writer.gaps import latest
 from writer.gaps.book import tickets
 from writer.gaps.claims import Claimed, Claims
 from writer.ledger.audit import audit
+from writer.seals.manifest import Manifest, Manifests
+from writer.seals.seal import Blocked, Ready
+from writer.seals.sealer import Sealer
 from writer.tables.base import Fill, Loss, Overtaken, Part
 from writer.tables.gaps import TooOld
 
@@ -380,3 +383,68 @@ def test_records_of_a_gap_that_are_older_than_max_age_are_believed_by_when_the_b
     place = archived(tmp_path, {n: event(n, at=NOW - timedelta(hours=5)) for n in range(10)})  # NOW is long ago
     filled(driver, place)
     check(driver, 10, 0)
+
+
+def risen(start: int, end: int) -> dict[int, bytes | None]:
+    """Ten events an hour, from 02:00 on."""
+    return {n: event(n, at=NOW - timedelta(hours=10) + timedelta(minutes=6 * n)) for n in range(start, end)}
+
+
+@pytest.mark.parametrize("way", ["filled", "lost"])
+def test_a_bucket_is_blocked_until_its_gap_is_filled_or_given_up_and_says_which(tmp_path, form, way):
+    driver = Driver(tmp_path, form, seal={"out_of_orderness": "1 min", "reopen_after": "0 s"})
+    driver.start()
+    driver.carry([log(risen(0, 20))], {0: 20})
+    skipped(driver, 55)
+    driver.start()
+    driver.carry([log(risen(55, 80))], {0: 80})
+    closed_until = NOW - timedelta(hours=3)
+    sealer = Sealer("clicks", driver.config)
+    sealer.close(sealer.follow(), closed_until, "watermark", NOW)
+    _seal(sealer)
+    assert sorted(_manifests(driver)) == ["02"], "all that is after the frontier's rows may miss some"
+    states = sealer.due(sealer.follow(), NOW)
+    assert all(isinstance(state, Blocked) and "headrace backfill" in state.why for state in states)
+    if way == "filled":
+        place = archived(tmp_path, risen(20, 55))
+        filled(driver, place, rows_max=20)
+    else:
+        ticket = only(driver)
+        facts = {"by": "bob", "reason": "gone", "at": NOW.isoformat()}
+        driver.table.give_up(driver.table.snapshot(), Loss("x", ticket.id, 0, 35, facts))
+    _seal(sealer)
+    _seal(Sealer("clicks", driver.config))
+    found = _manifests(driver)
+    hours = ["02", "03", "04", "05", "06", "07", "08"] if way == "filled" else ["02", "03", "07", "08"]
+    assert sorted(found) == hours
+    touched = {hour for hour, one in found.items() if one.with_gap}
+    assert touched == (set() if way == "filled" else {"03", "07", "08"})
+    assert sum(one.rows for one in found.values()) == (70 if way == "filled" else 35)
+
+
+def test_a_bucket_that_was_sealed_with_a_gap_is_sealed_again_once_it_is_filled(tmp_path, form):
+    driver = Driver(tmp_path, form, seal={"out_of_orderness": "1 min", "reopen_after": "0 s"})
+    driver.start()
+    driver.carry([log(risen(0, 20))], {0: 20})
+    skipped(driver, 25)
+    driver.start()
+    driver.carry([log(risen(25, 60))], {0: 60})
+    sealer = Sealer("clicks", driver.config)
+    sealer.close(sealer.follow(), NOW - timedelta(hours=5), "watermark", NOW)
+    sealer.seal([Ready(state.bucket) for state in sealer.due(sealer.follow(), NOW)], NOW)
+    before = _manifests(driver)
+    assert before["04"].with_gap
+    filled(driver, archived(tmp_path, risen(20, 25)))
+    _seal(sealer)
+    after = _manifests(driver)["04"]
+    assert (after.version, after.rows, after.with_gap, after.late) == (2, before["04"].rows + 5, False, 0)
+
+
+def _seal(sealer: Sealer) -> None:
+    now = datetime.now(UTC)  # the log says when rows came
+    sealer.seal([state for state in sealer.due(sealer.follow(), now) if isinstance(state, Ready)], now)
+
+
+def _manifests(driver: Driver) -> dict[str, Manifest]:
+    manifests = Manifests(driver.table.store, driver.columns)
+    return {str(one.bucket[0])[-2:]: one for one in manifests.all()}

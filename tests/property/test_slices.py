@@ -1,0 +1,73 @@
+"""Slices of a gap: each offset once, none outside, about as many as asked for, and older ones first."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recovery.backfill.places import segmented
+from recovery.backfill.slices import aligned
+from writer.gaps.ticket import without
+from writer.tables.base import Part, Range
+
+PARTS = [Part("t", 1, p) for p in range(3)]
+
+
+@st.composite
+def cases(draw):
+    wanted = []
+    for part in PARTS:
+        at = draw(st.integers(0, 50))
+        for _ in range(draw(st.integers(0, 3))):
+            end = at + draw(st.integers(1, 60))
+            wanted.append(Range(part, at, end))
+            at = end + draw(st.integers(1, 20))
+    marks = []
+    for _ in range(draw(st.integers(0, 6))):
+        before = marks[-1] if marks else dict.fromkeys(PARTS, 0)
+        marks.append({part: before[part] + draw(st.integers(0, 60)) for part in PARTS})
+    return wanted, marks, draw(st.integers(1, 80))
+
+
+def _each(chunks):
+    return Counter((r.part, at) for chunk in chunks for r in chunk for at in range(r.start, r.end))
+
+
+@given(cases())
+def test_each_offset_is_in_one_chunk_and_a_part_has_one_range_in_each(case):
+    wanted, marks, rows_max = case
+    chunks = aligned(wanted, marks, rows_max)
+    assert _each(chunks) == _each([wanted])
+    for chunk in chunks:
+        parts = [r.part for r in chunk]
+        assert len(parts) == len(set(parts))
+        assert sum(r.end - r.start for r in chunk) <= rows_max + len(PARTS) * 3
+
+
+@given(cases())
+def test_what_is_before_an_instant_comes_before_what_is_after_it(case):
+    wanted, marks, _ = case
+    chunks = aligned(wanted, marks, 1)  # no two windows share a chunk
+    for mark in marks:
+        sides = [[at < mark[r.part] for r in chunk for at in range(r.start, r.end)] for chunk in chunks]
+        flat = [side for chunk in sides for side in chunk]
+        assert flat == sorted(flat, reverse=True)
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)).map(lambda s: (min(s), max(s))), max_size=5)
+
+
+@given(SPANS, SPANS)
+def test_what_is_left_is_what_was_not_taken(spans, taken):
+    offsets = {at for start, end in spans for at in range(start, end)}
+    gone = {at for start, end in taken for at in range(start, end)}
+    assert {at for start, end in without(spans, taken) for at in range(start, end)} == offsets - gone
+
+
+@given(st.integers(0, 100), st.integers(1, 100), st.dictionaries(st.integers(0, 200), st.integers(0, 300), min_size=1))
+def test_pairs_of_a_mirror_map_each_offset_once_and_none_below_its_beginning(start, size, pairs):
+    r = Range(PARTS[0], start, start + size)
+    found = segmented([r], [f"0:{here}={there}" for here, there in pairs.items()], "copy")
+    seen = Counter(at for s in found for at in range(s.start, s.end))
+    assert all(count == 1 and r.start <= at < r.end for at, count in seen.items())
+    assert all(s.start + s.shift >= 0 and s.source == ("copy", 0) for s in found)

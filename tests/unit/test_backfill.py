@@ -1,0 +1,166 @@
+"""The decisions of a backfill: when it waits, what it chooses, what columns mean, what a ticket says."""
+
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from recovery.backfill.archive import columns_of
+from recovery.backfill.carry import Settled
+from recovery.backfill.places import segmented
+from recovery.backfill.run import Outcome, Wish, chosen
+from recovery.backfill.show import Board, ended
+from recovery.backfill.slices import instants
+from recovery.backfill.source import Piece
+from recovery.backfill.throttle import Go, Pace, Wait, by_lag, by_rate, lag_max
+from recovery.who import gone, process
+from tests.looking import records
+from writer.errors import ConfigError
+from writer.gaps.book import NoSuchGap
+from writer.gaps.ticket import Ticket, from_json, merged, to_json, told
+from writer.tables.base import Fill, Part, Range
+
+P0, P1 = Part("t", 1, 0), Part("u", 1, 0)
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+def test_it_waits_while_the_live_writer_is_behind_and_not_because_none_runs():
+    limit = lag_max(timedelta(minutes=10))
+    assert limit == timedelta(minutes=15)
+    assert lag_max(timedelta(seconds=2)) == timedelta(seconds=32)
+    assert (by_lag(None, limit), by_lag(900.0, limit)) == (Go(), Go())
+    assert isinstance(by_lag(901.0, limit), Wait)
+
+
+def test_it_waits_for_its_rate():
+    assert by_rate(100, 0.5, None) == Go()
+    assert by_rate(100, 1.0, 100.0) == Go()
+    found = by_rate(100, 0.25, 100.0)
+    assert isinstance(found, Wait)
+    assert found.seconds == 0.75
+
+
+def test_a_pace_holds_pieces_while_the_lag_is_high_and_shows_that_it_lives():
+    lags, now, alive, said = iter([100.0, 100.0, 1.0, 1.0, 1.0]), [0.0], [0], []
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    def live() -> None:
+        alive[0] += 1
+
+    pace = Pace(
+        lambda: next(lags), timedelta(seconds=60), 10.0, alive=live, told=said.append, clock=lambda: now[0], sleep=sleep
+    )
+    pieces = [Piece(records([b"x"] * 20)) for _ in range(2)]
+    assert list(pace.pieces(pieces)) == pieces
+    assert now[0] == pytest.approx(10 + 2)
+    assert len([why for why in said if "behind" in why]) == 2
+    assert alive[0] > 10
+
+
+def test_columns_are_recognised_or_said():
+    ours = ["id", "_topic", "_incarnation", "_partition", "_offset", "_kafka_time"]
+    assert columns_of(ours, None)["offset"] == "_offset"
+    assert columns_of(["partition", "offset", "value"], None)["value"] == "value"
+    assert columns_of(["p", "o"], "partition=p, offset=o") == {"partition": "p", "offset": "o"}
+    for names, said, why in (
+        (["id"], None, "no offsets that can be recognised"), (["p"], "partition=p", "which column is the offset"),
+        (["p"], "partition=p,offset=o", "no column 'o'"), (["p"], "partitions=p", "none of topic"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=why):
+            columns_of(names, said)
+
+
+def test_pairs_that_map_nothing_are_a_sentence():
+    ranges = [Range(P0, 10, 20), Range(P1, 0, 5)]
+    for text, why in (("x", "maps no offset"), ("0:1=2", "several topics"), ("t/7:1=2", "no offsets of t/7")):
+        with pytest.raises(ConfigError, match=why):
+            segmented(ranges, [text], "copy")
+    (found,) = segmented(ranges, ["t/0:12=3"], "copy")
+    assert (found.start, found.end, found.shift) == (10, 20, -9)
+
+
+def test_instants_lie_between_the_first_and_the_last_record():
+    found = instants(NOON, NOON + timedelta(hours=1), 1_000, 100)
+    assert len(found) == 19
+    assert found == sorted(found)
+    assert found[0] > NOON
+    assert found[-1] < NOON + timedelta(hours=1)
+    assert instants(NOON, NOON, 1_000, 100) == []
+
+
+def test_a_ticket_is_named_by_its_beginning_and_only_open_ones_are_chosen():
+    gap = told(3, {"kind": "gap", "id": "abcdef", "cause": "latest", "ranges": []})
+    other = told(4, {"kind": "gap", "id": "abcxyz", "cause": "latest", "ranges": []})
+    lost = told(5, {"kind": "lost", "gap": "abcxyz", "by": "a", "reason": "r", "left": 0})
+    assert isinstance(gap, Ticket)
+    assert isinstance(other, Ticket)
+    assert isinstance(lost, Ticket)
+    tickets = {"abcdef": gap, "abcxyz": merged(other, lost)}
+    assert chosen(tickets, Wish()) == [gap]
+    assert chosen(tickets, Wish(("abcd",))) == [gap]
+    assert chosen(tickets, Wish(("abcxyz",))) == []
+    with pytest.raises(NoSuchGap, match="is no gap"):
+        chosen(tickets, Wish(("abc",)))
+
+
+def test_a_ticket_is_what_its_entries_say_however_they_are_kept():
+    ranges = [{**vars(P0), "start": 10, "end": 50}]
+    hints = [{"from": None, "until": NOON.isoformat()}]
+    opened = told(3, {"kind": "gap", "id": "g", "cause": "retention", "ranges": ranges, "hints": hints,
+                      "at": NOON.isoformat()})  # fmt: skip
+    account = {**vars(P0), "spans": [[10, 20], [30, 35]], "read": 14, "rows": 13, "dead_letters": 1,
+               "holes": {"offsets": 1}}  # fmt: skip
+    filled = told(4, {"kind": "fill", "gap": "g", "ranges": [account], "source": "kafka", "left": 25, "done": False,
+                      "files": 2})  # fmt: skip
+    assert isinstance(opened, Ticket)
+    assert isinstance(filled, Ticket)
+    whole = merged(opened, filled)
+    assert [(r.start, r.end) for r in whole.left()] == [(20, 30), (35, 50)]
+    assert (whole.rows, whole.files, whole.changes, whole.state) == (13, 2, 1, "open")
+    assert whole.carried[P0].sound
+    assert merged(from_json(to_json(opened)), from_json(to_json(filled))) == whole
+    assert from_json(to_json(whole)) == whole
+    assert not merged(whole, filled).carried[P0].sound, "the same offsets a second time"
+    assert told(5, {"kind": "batch"}) is None
+
+
+def test_a_fill_that_leaves_nothing_ends_its_ticket():
+    with pytest.raises(ValueError, match="ends its ticket"):
+        Fill("x", "g", 0, 5, 0, done=False)
+    with pytest.raises(ValueError, match="at least nothing"):
+        Fill("x", "g", 0, -1, 0, done=True)
+    assert Ticket("g").left() == []
+
+
+def test_a_process_of_this_machine_that_is_gone_is_known_to_be():
+    mine = process("ann@here")
+    assert not gone(mine)
+    assert not gone("ann@here")
+    assert gone(f"{mine.rpartition('/')[0]}/99999999")
+    assert not gone("ann@there/otherhost/1")
+
+
+def test_a_terminal_gets_a_bar_with_what_is_left_and_a_pipe_a_line_a_chunk():
+    opened = told(3, {"kind": "gap", "id": "abcdefghij", "cause": "latest", "ranges": [{**vars(P0), "start": 0,
+                                                                                        "end": 100}]})  # fmt: skip
+    assert isinstance(opened, Ticket)
+    chunk = Settled(version=9, offsets=60, rows=58, files=2, bytes=10, left=40, done=False)
+    said = {}
+    for terminal in (True, False):
+        out = Console(file=StringIO(), force_terminal=terminal, width=140)
+        with Board("clicks", out, as_json=False, now=NOON) as board:
+            board.began(opened, 100)
+            board.settled(opened, chunk)
+            board.waits("the live writer is 90 s behind, beyond 60 s")
+        assert isinstance(out.file, StringIO)
+        said[terminal] = out.file.getvalue()
+    assert "60/100" in said[True]
+    assert "waits: the live writer is 90 s behind" in said[True]
+    assert "version 9: 60 offsets, 58 rows in 2 files; 40 left" in said[False]
+    out = Console(file=StringIO(), width=140)
+    assert ended("clicks", [Outcome(opened, [chunk], opened.left())], as_json=False, out=out) == 1
+    assert isinstance(out.file, StringIO)
+    assert "100 offsets are not in this source: t/0 [0, 100)" in " ".join(out.file.getvalue().split())
