@@ -79,7 +79,7 @@ class Filled:
         return (
             f"{self.skipped:,} events of a gap in {self.seconds:.0f} s ({self.skipped / max(self.seconds, 1):,.0f} a "
             f"second) in {self.chunks} chunks beside {self.live_a_second:,.0f} live events a second; the live writer "
-            f"was at most {beside:.0f} s behind ({before:.0f} s before, its objective is {LAG_MAX.seconds} s), "
+            f"was at most {beside:.0f} s behind ({before:.0f} s before; its aim is {LAG_MAX.total_seconds():.0f} s), "
             f"the backfill waited {self.waited} times; {self.rows:,} rows, {self.distinct:,} distinct"
         )
 

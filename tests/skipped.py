@@ -81,8 +81,8 @@ def at_of(number: int) -> datetime:
 
 
 def filled(
-    driver: Driver, *places: Path, columns: str | None = None, by_time: str | None = None, rows_max: int = 500_000,
-    by: str = "ann",
+    driver: Driver, *places: Path | str, columns: str | None = None, by_time: str | None = None,
+    rows_max: int = 500_000, by: str = "ann",
 ) -> list[Outcome]:  # fmt: skip
     """Run a backfill from archives."""
     filling = Filling("clicks", driver.config, driver.schemas)

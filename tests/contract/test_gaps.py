@@ -30,6 +30,7 @@ from writer.ledger.audit import audit
 from writer.seals.manifest import Manifest, Manifests
 from writer.seals.seal import Blocked, Ready
 from writer.seals.sealer import Sealer
+from writer.stores.location import store_at
 from writer.tables.base import Fill, Loss, Overtaken, Part
 from writer.tables.gaps import TooOld
 
@@ -448,3 +449,25 @@ def _seal(sealer: Sealer) -> None:
 def _manifests(driver: Driver) -> dict[str, Manifest]:
     manifests = Manifests(driver.table.store, driver.columns)
     return {str(one.bucket[0])[-2:]: one for one in manifests.all()}
+
+
+@pytest.mark.slow
+def test_table_and_archive_may_lie_in_a_bucket(tmp_path, on_s3):
+    place = archived(tmp_path, values(0, 60))
+    archive = f"{on_s3.bucket()}/archive"
+    for file in place.rglob("*.parquet"):
+        store_at(archive).put(file.relative_to(place).as_posix(), file.read_bytes())
+    driver = Driver(tmp_path, table={"location": f"{on_s3.bucket()}/clicks"})
+    driver.start()
+    driver.carry([log(values(0, 20))], {0: 20})
+    skipped(driver, 60)
+    filled(driver, archive)
+    assert only(driver).state == "done"
+    found = audit(driver.config, "clicks", since=None, deep=True)
+    assert found.adds_up, found.problems
+    assert found.statement.total("rows") == 54
+    other = Driver(tmp_path / "other")  # a Delta table in a bucket is an archive, too
+    other.start()
+    skipped(other, 60)
+    filled(other, driver.lake)
+    assert sum(r.end - r.start for r in only(other).left()) == 6
