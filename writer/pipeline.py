@@ -363,7 +363,8 @@ class PipelineRun:
         now = datetime.now(UTC)
         snapshot, left = self._table.snapshot(), self.cluster.found({(r.part.topic, r.part.partition): 0 for r in lost})
         hints = standing.gap_hints(lost, snapshot, left, self.config.seal.out_of_orderness, now)
-        about = {"run": self._run_id, "at": now.isoformat(), "hints": hints}
+        ids = {topic: self._standing.topic_ids[topic] for topic in sorted({r.part.topic for r in lost})}
+        about = {"run": self._run_id, "at": now.isoformat(), "hints": hints, "topic_ids": ids}
         gap = Gap(uuid4().hex, self.epoch, lost, "retention", about)
         version = self._table.record_gap(snapshot, gap)
         self._tells.tell(notices.gap_opened(self.name, gap_said(gap), version, now))

@@ -36,7 +36,8 @@ def fetched(
             consumer.assign([TopicPartition(topic, partition, start)])
             at, deadline = start, time.monotonic() + timeout.total_seconds()
             while at < end:
-                messages = consumer.consume(min(_AT_ONCE, end - at), timeout=0.2)
+                came = consumer.consume(min(_AT_ONCE, end - at), timeout=0.2)
+                messages = [m for m in came if m.partition() == partition and m.topic() == topic]
                 if not messages and time.monotonic() > deadline:
                     raise BrokerUnreachable(
                         f"{bootstrap} sends no records of {topic}/{partition} from offset {at} within "

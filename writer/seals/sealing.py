@@ -147,7 +147,9 @@ class Rounds:
         with suppress(HeadraceError, OSError):  # it was said by a step
             now = self._now()
             trouble = list(self._trouble.items())
-            self._progress.lives(self.sealer.lives(self.sealer.follow(keep=False), now, trouble))
+            standing = self.sealer.follow(keep=False)
+            self._progress.open_gaps(standing.snapshot.gaps)  # others fill them, while no record comes too
+            self._progress.lives(self.sealer.lives(standing, now, trouble))
 
     def _attempt(self, name: str, step: Step) -> None:
         pipeline = self.sealer.pipeline
