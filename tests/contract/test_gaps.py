@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from recovery.backfill.shelf import files, partitions
 from recovery.backfill.source import SourceFailed
 from recovery.cli import join
 from tests import oracle
@@ -471,3 +472,25 @@ def test_table_and_archive_may_lie_in_a_bucket(tmp_path, on_s3):
     skipped(other, 60)
     filled(other, driver.lake)
     assert sum(r.end - r.start for r in only(other).left()) == 6
+
+
+def test_an_account_from_any_version_on_adds_up_around_a_backfill(driver, tmp_path):
+    archived(tmp_path, values(0, 120))
+    filled(driver, archived(tmp_path, values(0, 80), partition=1), rows_max=40)
+    driver.carry([log(values(120, 160))], {0: 160})
+    for version in range(driver.table.snapshot().version + 1):
+        found = audit(driver.config, "clicks", since=version, deep=True)
+        assert found.adds_up, (version, found.problems)
+
+
+def test_archives_are_read_in_step_oldest_partition_first(tmp_path):
+    for place, days in (("a", (20, 22)), ("b", (21, 20))):
+        for day in days:
+            archived(tmp_path / place, values(0, 3), folder=f"day={day}")
+    places = [str(tmp_path / place / "archive") for place in ("a", "b")]
+    (tmp_path / "a" / "archive" / "_temporary").mkdir()
+    (tmp_path / "a" / "archive" / "_temporary" / "x.parquet").write_bytes(b"half")
+    found = [(name, [file.location[-9] for file in each]) for name, each in partitions(files(places, None))]
+    assert found == [("day=20", ["a", "b"]), ("day=21", ["b"]), ("day=22", ["a"])]
+    with pytest.raises(ConfigError, match="holds no Parquet, Avro or Delta files"):
+        files([str(tmp_path / "none")], None)
