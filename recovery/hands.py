@@ -13,6 +13,7 @@ from recovery.walk import Found, Nowhere, walk_back
 from writer.checkpoint import Checkpoints
 from writer.config import Config
 from writer.errors import HeadraceError
+from writer.gaps import latest
 from writer.kafka import Cluster
 from writer.tables.formats import main_table
 
@@ -24,9 +25,18 @@ class Refusal(Exception):
 Hand = Callable[[str], str]  # pipeline → what was done; raises Refusal
 
 
-def hands(config: Config) -> Mapping[Rung, Hand]:
+def cluster(config: Config) -> Cluster:
+    """Return the cluster that a configuration names."""
+    return Cluster(config.kafka.bootstrap_servers, config.kafka.request_timeout)
+
+
+def hands(config: Config, kafka: Callable[[Config], Cluster] = cluster) -> Mapping[Rung, Hand]:
     """Return the hands that there are. Nothing may be running of the pipeline that they are given."""
-    return {Rung.REPAIR: lambda name: _mend(config, name), Rung.WALK_BACK: lambda name: _walk(config, name)}
+    return {
+        Rung.REPAIR: lambda name: _mend(config, name),
+        Rung.WALK_BACK: lambda name: _walk(config, name, kafka(config)),
+        Rung.LATEST: lambda name: _skip(config, name, kafka(config)),
+    }
 
 
 def found_before(config: Config, pipeline: str) -> Verdict | None:
@@ -58,16 +68,26 @@ def _mend(config: Config, name: str) -> str:
                 assert_never(other)
 
 
-def _walk(config: Config, name: str) -> str:
-    cluster = Cluster(config.kafka.bootstrap_servers, config.kafka.request_timeout)
+def _walk(config: Config, name: str, kafka: Cluster) -> str:
     with _refusing():
-        match walk_back(config, name, cluster):
+        match walk_back(config, name, kafka):
             case Found(offsets, place, _):
                 return f"the frontier of {len(offsets)} partitions was put together again; {place} agrees with it"
             case Nowhere(reason):
                 raise Refusal(reason)
             case other:
                 assert_never(other)
+
+
+def _skip(config: Config, name: str, kafka: Cluster) -> str:
+    """Skip what Kafka lost and what comes after, up to the ends of its logs; never a frontier that it still holds."""
+    with _refusing():
+        found, now = latest.look(config, name, kafka, "automatic"), datetime.now(UTC)
+        done = latest.skip(config, name, found, by="headrace recover", reason="no other rung is left", now=now)
+        if done is None:
+            raise Refusal("everything that Kafka holds is in the table; there is nothing to be skipped")
+        version, gap = done
+        return f"version {version} of the table records gap {gap.id} with {gap.offsets} offsets"
 
 
 class _refusing:  # noqa: N801 - reads as a word of the with statement

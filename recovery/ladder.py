@@ -229,9 +229,12 @@ def decide(policy: Policy, state: State, event: Event, now: datetime, jitter: fl
             begin = Rung.RESTART if verdict.rung is None else verdict.rung
             return _climbs(policy, ill, verdict, begin, frontier, run, now, jitter)
         case Refused(why, verdict, frontier, run):
-            if state.rung is None or state.rung == Rung.LATEST:
+            if state.rung is None or (state.rung == Rung.LATEST and frontier == Frontier.UNKNOWN):
                 reason = f"nothing else is left: {why}"
                 return Decision(Halt(reason), replace(state, halted=reason))
+            if state.rung == Rung.LATEST:  # new runs work, and their budget is free again some time
+                less = replace(policy, hands=policy.hands - {Rung.LATEST})
+                return _climbs(less, state, verdict, Rung.NEW_RUN, frontier, run, now, jitter, why)
             return _climbs(policy, state, verdict, Rung(state.rung + 1), frontier, run, now, jitter, why)
         case _:
             assert_never(event)

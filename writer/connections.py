@@ -89,8 +89,8 @@ class Supervisor(Strict):
     )
     latest: bool = Field(
         False,
-        description="where nothing else is left, skip to the end of Kafka's log without asking; what is skipped is a "
-        "recorded gap",
+        description="where Kafka lost what comes next and new runs do not help, skip to the end of its log without "
+        "asking; what is skipped is a recorded gap",
     )
 
 

@@ -151,7 +151,7 @@ def test_a_rung_below_the_verdict_is_not_taken_and_a_run_is_mended_once(policy, 
             assert rung >= (event.verdict.rung or Rung.RESTART)
         if isinstance(event, Refused) and rung != Rung.WAIT:
             assert before.rung is not None
-            assert rung > before.rung
+            assert rung > before.rung or before.rung == Rung.LATEST
         if rung == Rung.REPAIR:
             assert isinstance(event, Failed | Refused)
             assert event.verdict.rung == Rung.REPAIR
@@ -230,3 +230,6 @@ def test_where_kafka_lost_the_frontier_again_and_again_it_skips_to_the_end_once_
         found.append(type(decision.action))
         state = decision.state
     assert found == [NewRun, NewRun, NewRun, Latest, Wait]
+    refused = decide(policy, state, Refused("Kafka still holds some of it", Said(Rung.NEW_RUN), Frontier.LOST), T0, 0.0)
+    assert isinstance(refused.action, Wait)
+    assert refused.action.pause == timedelta(hours=1), "until a new run is free"

@@ -1,0 +1,71 @@
+"""The hands of the rungs that are more than a start, on real tables: what they do, and when they refuse."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from recovery.hands import Refusal, hands
+from recovery.rungs import Rung
+from tests import oracle
+from tests.carried import Driver, log
+from tests.looking import event
+from tests.unit.test_standing import Cluster
+from writer.errors import Fenced
+from writer.gaps.book import tickets
+from writer.kafka import Topic
+from writer.tables.base import Part
+
+
+class Held(Cluster):
+    """A topic of the table's own id, of which the log holds these offsets."""
+
+    def __init__(self, *held: tuple[int, int]) -> None:
+        super().__init__(*held, id_="uuid-1")
+
+    def topics(self, names: Sequence[str] = ()) -> dict[str, Topic]:
+        return {name: Topic(name, self.id, len(self.held)) for name in names}
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Driver:
+    """A table that has the offsets up to 20 of two partitions."""
+    made = Driver(tmp_path)
+    made.start(2)
+    made.carry([log({n: event(n) for n in range(20)}), log({n: event(n) for n in range(20)}, 1)], {0: 20, 1: 20})
+    return made
+
+
+def test_the_last_rung_skips_what_kafka_lost_and_writes_down_exactly_what(driver: Driver) -> None:
+    done = hands(driver.config, lambda _: Held((50, 120), (30, 60)))[Rung.LATEST]("clicks")  # type: ignore[arg-type,return-value]
+    (ticket,) = tickets(driver.table, "clicks").values()
+    assert ticket.opened is not None
+    assert [(r.part.partition, r.start, r.end) for r in ticket.opened.ranges] == [(0, 20, 120), (1, 20, 60)]
+    assert (ticket.opened.cause, ticket.opened.by) == ("latest", "headrace recover")
+    assert "with 140 offsets" in done
+    assert driver.table.snapshot().frontier(Part("clicks", 1, 0)) == 120
+    with pytest.raises(Fenced):
+        driver.carry([log({n: event(n) for n in range(20, 60)})], {0: 60})
+    oracle.check(Path(driver.lake), "clicks")
+
+
+def test_the_last_rung_refuses_what_a_new_run_would_read(driver: Driver) -> None:
+    before = driver.table.snapshot().version
+    for held, why in (((0, 120), "Kafka still holds the frontier"), ((0, 20), "nothing to be skipped")):
+        with pytest.raises(Refusal, match=why):
+            hands(driver.config, lambda _, held=held: Held(held, (0, 20)))[Rung.LATEST]("clicks")  # type: ignore[misc]
+    assert driver.table.snapshot().version == before
+
+
+def test_who_has_a_frontier_is_not_walked_back_and_who_has_no_checkpoint_is_not_mended(driver: Driver) -> None:
+    able = hands(driver.config, lambda _: Held((0, 120), (0, 60)))  # type: ignore[arg-type,return-value]
+    with pytest.raises(Refusal, match="the table tells the frontier"):
+        able[Rung.WALK_BACK]("clicks")
+    with pytest.raises(Refusal, match="no checkpoint to be mended"):
+        able[Rung.REPAIR]("clicks")
+
+
+def test_a_storage_or_broker_that_does_not_answer_is_a_refusal(driver: Driver) -> None:
+    elsewhere = driver.config.model_copy(update={"checkpoints": "/proc/no/such/place"})
+    with pytest.raises(Refusal):
+        hands(elsewhere)[Rung.REPAIR]("clicks")
