@@ -34,6 +34,7 @@ class Driver:
         folder.prepare(Orders(orders, self._token))
         self._began_s = time.monotonic()
         self._beat: tuple[float, float] | None = None  # the newest sign of life, and when it was first seen
+        self._states: dict[str, tuple[str, float]] = {}  # pipeline → its state, and when it was first seen in it
         self._process = subprocess.Popen(  # noqa: S603 - what the person who runs the supervisor wrote
             command, start_new_session=True, stdin=subprocess.DEVNULL, env={**os.environ, VARIABLE: str(folder.path)}
         )
@@ -91,6 +92,12 @@ class Driver:
             time.sleep(0.05)
         return found
 
+    def _since_s(self, pipeline: str, state: str) -> float:
+        now_s = time.monotonic()
+        if self._states.get(pipeline, ("", 0.0))[0] != state:
+            self._states[pipeline] = state, now_s
+        return now_s - self._states[pipeline][1]
+
     def _status(self) -> dict[str, Seen]:
         _, url = self._folder.driver()
         if url is None:
@@ -98,7 +105,7 @@ class Driver:
         try:
             with _opener().open(f"{url}/status", timeout=_ANSWER_WITHIN_S) as answer:
                 told: dict[str, Any] = json.loads(answer.read())["pipelines"]
-                return {name: seen(one) for name, one in told.items()}
+                return {name: seen(one, self._since_s(name, one["state"])) for name, one in told.items()}
         except (URLError, OSError, ValueError, LookupError, TypeError):
             return {}
 

@@ -44,7 +44,7 @@ class Seen:
     """A pipeline as a driver's `/status` has it."""
 
     state: str
-    since_s: float  # since the driver began with it
+    since_s: float  # since it was first seen in this state
     run: int | None
     version: int | None  # table version of the newest commit of this start
     waiting: int | None  # offsets that are not committed; None: Kafka has not said it
@@ -96,13 +96,16 @@ def stalled_after(settings: timedelta, delay_max: timedelta) -> timedelta:
     return max(settings, _BATCHES * delay_max)
 
 
-def seen(told: Mapping[str, Any]) -> Seen:
-    """Read a pipeline's part of `/status`. What Kafka said a while ago does not count as waiting."""
+def seen(told: Mapping[str, Any], since_s: float) -> Seen:
+    """Read a pipeline's part of `/status`. What Kafka said a while ago does not count as waiting.
+
+    `since_s`: seconds for which it has been in this state, as far as was seen.
+    """
     lag, last = told["lag"], told["last_commit"]
     age = lag["source_age_seconds"]
     fresh = age is not None and age < _LAG_FRESH_S
     return Seen(
-        told["state"], told["since_seconds"], told["run"], None if last is None else last["version"],
+        told["state"], since_s, told["run"], None if last is None else last["version"],
         lag["offsets"] if fresh else None, told["commit_age_seconds"], told["error"] or None,
     )  # fmt: skip
 

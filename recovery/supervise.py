@@ -144,10 +144,10 @@ class Supervisor:
         for patient in self.patients.values():
             if not patient.up:
                 continue
-            if code == 0:
-                patient.ended()
-            elif self._hung:
+            if self._hung:  # also where it drained in the end: nobody but we asked it to
                 self._failed(patient, code, hung(self._hung), None)
+            elif code == 0:
+                patient.ended()
             else:
                 self._failed(patient, code, judged(code, "" if own is None else own.causes), own)
         return None
@@ -159,7 +159,8 @@ class Supervisor:
             if patient is None or not patient.up:
                 continue
             if one.exit_code == 0:
-                patient.ended()
+                if not self._hung:
+                    patient.ended()
             else:
                 self._failed(patient, one.exit_code, judged(one.exit_code, one.causes), one)
 

@@ -113,6 +113,25 @@ def test_a_checkpoint_that_is_torn_becomes_a_new_run_by_itself_while_another_pip
         oracle.check(lake, pipeline, site.ends(name))
 
 
+def test_a_plan_that_is_torn_before_anything_of_it_was_committed_is_mended_in_place(
+    site: Site, topic: MakeTopic, start: Start
+) -> None:
+    name = topic(2)
+    lake = site.pipeline("events", [name], commit={"max_records": 500})
+    site.fill(name, 1_500)
+    site.once(env={"HEADRACE_FAULT": "before_commit:2"}, code=-9)
+    damage(site, "events")
+    supervised = start()
+    supervised.until(supervised.recovered)
+    assert supervised.recovered()[0][0] == "L2", supervised.said()
+    assert "recovery_done pipeline=events level=L2" in supervised.said()
+    timed(supervised, "L2", 120)
+    assert supervised.stop() == 0, supervised.said()
+    assert [path.name for path in (site.root / "checkpoints" / "events").glob("0*")] == ["000001"], "the same run"
+    site.once()
+    oracle.check(lake, "events", site.ends(name))
+
+
 def test_of_two_supervisors_one_waits_and_a_paused_one_is_fenced(site: Site, topic: MakeTopic, start: Start) -> None:
     name = topic(2)
     lake = site.pipeline("events", [name], commit={"max_delay": "1 s"})

@@ -84,9 +84,9 @@ def test_a_long_delay_of_commits_is_no_stall() -> None:
 
 def test_what_kafka_said_long_ago_is_not_waiting() -> None:
     told = {
-        "state": "running", "since_seconds": 9.0, "run": 2, "last_commit": {"version": 4}, "commit_age_seconds": 1.5,
+        "state": "running", "run": 2, "last_commit": {"version": 4}, "commit_age_seconds": 1.5,
         "error": "", "lag": {"offsets": 12, "source_age_seconds": 10.0},
     }  # fmt: skip
-    assert seen(told) == Seen("running", 9.0, 2, 4, 12, 1.5)
-    assert seen({**told, "lag": {"offsets": 12, "source_age_seconds": 500.0}}).waiting is None
-    assert seen({**told, "last_commit": None, "lag": {"offsets": None, "source_age_seconds": None}}).well is False
+    assert seen(told, 9.0) == Seen("running", 9.0, 2, 4, 12, 1.5)
+    assert seen({**told, "lag": {"offsets": 12, "source_age_seconds": 500.0}}, 9.0).waiting is None
+    assert seen({**told, "last_commit": None, "lag": {"offsets": None, "source_age_seconds": None}}, 9.0).well is False

@@ -1,0 +1,116 @@
+"""`headrace recover explain`, and what a supervisor tells over HTTP."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from recovery import explain, memory
+from recovery.board import CATALOGUE, Ward, answers
+from recovery.classify import Verdict
+from recovery.holding import Held
+from recovery.ladder import Failed, Frontier, Healthy, Policy, decide
+from recovery.lease import StoreLeases
+from recovery.patient import Patient, failure
+from recovery.rungs import Rung
+from recovery.supervise import store
+from tests.looking import config
+from writer.config import Config
+
+KILLED = Verdict("killed", Rung.RESTART, halt=False, said="The driver was killed (SIGKILL).")
+WRONG = Verdict("configuration", None, halt=True, said="The topic is not there.")
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Config:
+    return config(tmp_path)
+
+
+def failed(patient: Patient, verdict: Verdict, at: datetime, code: int = -9) -> None:
+    patient.began()
+    decision = decide(Policy(), patient.memory.state, Failed(verdict), at, 1.0)
+    patient.failed(failure(verdict, code, "", 1, Frontier.HELD, at), decision, 10.0)
+
+
+def told(settings: Config, code: int = 0) -> str:
+    console = Console(width=200, highlight=False)
+    with console.capture() as capture:
+        assert explain.explain(settings, ["clicks"], as_json=False, console=console) == code
+    return " ".join(capture.get().split())
+
+
+def test_without_a_failure_it_says_so(settings: Config) -> None:
+    said = told(settings)
+    assert "nobody ever held it" in said
+    assert "none: at the foot of the ladder" in said
+    assert "if it came again nothing failed yet" in said
+
+
+def test_it_says_what_failed_what_was_decided_what_is_left_and_what_comes_next(settings: Config) -> None:
+    patient, now = Patient("clicks"), datetime.now(UTC)
+    for n in range(3):
+        failed(patient, KILLED, now - timedelta(seconds=60 - n))
+    memory.write(store(settings, "clicks"), patient.memory)
+    assert StoreLeases(store(settings, "clicks")).take(1, "host/7")
+    said = told(settings)
+    assert "epoch 1, taken by host/7" in said
+    assert "exit code -9" in said
+    assert "killed: The driver was killed (SIGKILL). (begins at RESTART)" in said
+    assert "decided then L1, after 4.0 s: restart it on the same checkpoint" in said
+    assert "L1 RESTART 3 of 3 within 15 min" in said
+    assert "L5 LATEST 0 of 1 within 1 d, not done here by itself" in said or "within 24 h, not done" in said
+    assert "if it came again L3, after 8.0 s: begin a new run from the table's frontier" in said
+    assert "L1: taken 3 times within 15 min" in said
+
+
+def test_a_pipeline_that_is_given_up_is_exit_code_1(settings: Config) -> None:
+    patient = Patient("clicks")
+    failed(patient, WRONG, datetime.now(UTC), 2)
+    memory.write(store(settings, "clicks"), patient.memory)
+    said = told(settings, code=1)
+    assert "halted The topic is not there." in said
+    assert "if it came again halt: The topic is not there." in said
+    assert memory.forgiven(patient.memory).state.halted == ""
+
+
+def test_what_cannot_be_read_is_exit_code_1(settings: Config) -> None:
+    nowhere = settings.model_copy(update={"checkpoints": "/dev/null/there"})
+    assert "unreadable" in told(nowhere, code=1)
+
+
+@pytest.fixture
+def ward() -> Ward:
+    patient, held = Patient("clicks"), Held({}, "host/7")
+    held.epochs["clicks"] = 4
+    failed(patient, KILLED, datetime.now(UTC))
+    patient.began()
+    patient.well(decide(Policy(), patient.memory.state, Healthy(), datetime.now(UTC), 0.0), 31.5)
+    return Ward({"clicks": patient}, held, lambda: True)
+
+
+def test_metrics_hold_the_whole_catalogue(ward: Ward) -> None:
+    status, _, body = answers(ward)("/metrics", "text/plain")
+    text = body.decode()
+    assert status == 200
+    for metric in CATALOGUE:
+        assert f"# TYPE {metric.name} {metric.kind}" in text
+    assert 'headrace_recovery_total{class="killed",level="L1",pipeline="clicks",result="worked"} 1.0' in text
+    assert 'headrace_recovery_seconds{level="L1",pipeline="clicks"} 21.5' in text
+    assert 'headrace_recovery_level{pipeline="clicks"} 1.0' in text
+    assert 'headrace_lease_epoch{pipeline="clicks"} 4.0' in text
+    assert 'headrace_supervised_up{pipeline="clicks"} 1.0' in text
+
+
+def test_status_and_health_say_what_is_given_up(ward: Ward) -> None:
+    get, patient = answers(ward), ward.patients["clicks"]
+    assert get("/healthz", "")[0] == 200
+    found = json.loads(get("/status", "")[2])["pipelines"]["clicks"]
+    assert (found["up"], found["level"], found["starts"], found["lease_epoch"]) == (True, 1, 2, 4)
+    assert found["failure"]["row"] == "killed"
+    assert found["recovered_seconds"] == {"L1": 21.5}
+    patient.memory = replace(patient.memory, state=replace(patient.memory.state, halted="The topic is not there."))
+    assert get("/healthz", "")[::2] == (503, b"pipeline clicks is given up: The topic is not there.\n")
+    assert get("/elsewhere", "")[0] == 404
