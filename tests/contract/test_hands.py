@@ -45,7 +45,7 @@ def test_the_last_rung_skips_what_kafka_lost_and_writes_down_exactly_what(driver
     assert "with 140 offsets" in done
     assert driver.table.snapshot().frontier(Part("clicks", 1, 0)) == 120
     with pytest.raises(Fenced):
-        driver.carry([log({n: event(n) for n in range(20, 60)})], {0: 60})
+        driver.carry([log({n: event(n) for n in range(120, 150)})], {0: 150})
     oracle.check(Path(driver.lake), "clicks")
 
 
