@@ -19,4 +19,6 @@ def test_verbs_of_other_packages_join_once():
     names += [group.name or group.typer_instance.info.name for group in compose().registered_groups]
     assert len(names) == len(set(names))
     assert {"bench", "recovery"} <= {entry.name for entry in entry_points(group="headrace.commands")}
-    assert {"bench", "recover", "doctor", "gaps", "backfill", "rewind", "chaos"} <= get_command(compose()).commands.keys()
+    assert {"bench", "recover", "doctor", "gaps", "backfill", "rewind", "chaos"} <= get_command(
+        compose()
+    ).commands.keys()

@@ -1,0 +1,106 @@
+"""What a rewind takes back, and what is in its way: facts in, a plan out."""
+
+from dataclasses import replace
+
+import pytest
+
+from recovery.rewind import Facts, Plan, Since, Then, plan, since
+from writer.frontier import Held
+from writer.gaps.ticket import Carried, Ticket, told
+from writer.tables.base import Part, Range
+
+A, B, NEW, OLD = Part("clicks", 1, 0), Part("clicks", 1, 1), Part("clicks", 1, 2), Part("views", 1, 0)
+FACTS = Facts(
+    Then(7, 2, {A: 10, B: 20}), Since(), {A: 15, B: 20}, {"clicks": 1},
+    {("clicks", 0): Held(0, 50), ("clicks", 1): Held(0, 20)},
+)  # fmt: skip
+
+
+def test_only_parts_that_moved_go_back() -> None:
+    assert plan(FACTS) == Plan(7, (Range(A, 10, 15),))
+    assert plan(FACTS).offsets == 5
+    assert plan(replace(FACTS, frontier={A: 10, B: 20})).ranges == ()
+
+
+def test_a_part_that_was_new_since_goes_back_to_its_beginning() -> None:
+    grown = replace(
+        FACTS, frontier={A: 15, B: 20, NEW: 8}, since=Since(begins={NEW: 3, A: 12}),
+        held={**FACTS.held, ("clicks", 2): Held(0, 9)},
+    )  # fmt: skip
+    assert plan(grown).ranges == (Range(A, 10, 15), Range(NEW, 3, 8))
+
+
+@pytest.mark.parametrize(
+    ("held", "lost"),
+    [
+        (Held(10, 15), []), (Held(12, 50), [(10, 12)]), (Held(40, 50), [(10, 15)]), (Held(0, 13), [(13, 15)]),
+        (Held(12, 13), [(10, 12), (13, 15)]),
+    ],
+)  # fmt: skip
+def test_what_kafka_does_not_hold_is_named_exactly(held: Held, lost: list[tuple[int, int]]) -> None:
+    found = plan(replace(FACTS, held={**FACTS.held, ("clicks", 0): held}))
+    assert [(r.start, r.end) for r in found.unreadable] == lost
+    assert bool(found.lossy) == bool(lost)
+    assert found.obstacles == ()
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        (replace(FACTS, then=replace(FACTS.then, epoch=0)), "before the pipeline's first start"),
+        (replace(FACTS, frontier={A: 9, B: 20}), "it was rewound since"),
+        (replace(FACTS, numbers={"clicks": 2}), "deleted and created again"),
+        (replace(FACTS, numbers={}), "does not read the topic any more"),
+        (replace(FACTS, since=Since(moved=9)), "version 9 gave topics other ids"),
+        (replace(FACTS, since=Since(foreign="another client ran RESTORE (version 8)")), "another client ran RESTORE"),
+    ],
+)
+def test_what_cannot_be_is_said(facts: Facts, words: str) -> None:
+    assert words in " ".join(plan(facts).obstacles)
+
+
+def test_a_topic_that_did_not_move_is_in_nobodys_way() -> None:
+    quiet = replace(FACTS, frontier={A: 15, B: 20, OLD: 4}, then=replace(FACTS.then, frontier={A: 10, B: 20, OLD: 4}))
+    assert plan(quiet).obstacles == ()
+
+
+def test_gaps_that_opened_since_are_over_unless_they_were_filled() -> None:
+    entry = {"kind": "gap", "id": "g1", "cause": "retention", "ranges": [
+        {"topic": "clicks", "incarnation": 1, "partition": 0, "start": 12, "end": 14},
+    ]}  # fmt: skip
+    ticket = told(8, entry)
+    assert isinstance(ticket, Ticket)
+    open_ = replace(FACTS, since=Since(gaps=("g1",)), tickets={"g1": ticket})
+    assert plan(open_).gaps == {"g1": 2}
+    filled = replace(ticket, carried={A: Carried(((12, 13),), 1, {"read": 1, "rows": 1})})
+    assert "filled since" in plan(replace(open_, tickets={"g1": filled})).obstacles[0]
+
+
+def test_dedupe_since_then_is_a_loss_that_somebody_must_accept() -> None:
+    assert "dedupe took 4 rows" in plan(replace(FACTS, since=Since(taken={"dedupe": 4}))).lossy
+    assert plan(replace(FACTS, since=Since(taken={"delete": 4}))).lossy == ""
+
+
+def test_the_log_is_read_for_what_happened_since() -> None:
+    def entry(**about: object) -> list[dict[str, object]]:
+        import json
+
+        return [{"commitInfo": {"timestamp": 1, "headrace": json.dumps(about)}}]
+
+    r = {"topic": "clicks", "incarnation": 1, "partition": 2, "start": 3, "end": 5}
+    begun = [*entry(kind="start"), {"txn": {"appId": "p/clicks@1/0", "version": 1}}]
+    found = since(
+        [
+            (1, begun), (2, entry(kind="batch", ranges=[r])), (3, entry(kind="gap", id="g", ranges=[r])),
+            (4, entry(kind="seal", manifests=[{"bucket": ["x"]}])),
+            (5, entry(kind="rewrite", taken={"why": "delete", "rows": 2})),
+            (6, entry(kind="rewrite", taken={"why": "delete", "rows": 1})),
+            (7, entry(kind="rewrite")), (8, entry(kind="replay")),
+            (9, [{"commitInfo": {"timestamp": 1, "operation": "RESTORE"}}]), (10, entry(kind="adopt")),
+            (11, [{"commitInfo": {"timestamp": 1, "operation": "OPTIMIZE"}}]),
+        ],
+        {"p/clicks@1/0": A},
+    )  # fmt: skip
+    assert found == Since(
+        {A: 1, NEW: 3}, ("g",), frozenset({("x",)}), {"delete": 3}, 1, 10, "another client ran RESTORE (version 9)",
+    )  # fmt: skip
