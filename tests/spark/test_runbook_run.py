@@ -20,6 +20,7 @@ from tests import oracle
 from tests.promql import Series, evaluate
 from tests.servers.faulty import SLOW_DOWN, proxy
 from tests.servers.objects import ObjectServer
+from tests.servers.scripted import Reply, scripted
 from tests.supervising import Supervised, explained, supervise
 from tests.writing import Site, Writer
 
@@ -159,3 +160,31 @@ def retention(site: Site, topic: str, wanted: timedelta) -> None:
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     for future in AdminClient({"bootstrap.servers": site.bootstrap}).incremental_alter_configs([resource]).values():
         future.result(timeout=30)
+
+
+def test_a_driver_tells_at_once_of_a_gap_and_of_a_topic_that_was_created_again(site: Site, topic: MakeTopic) -> None:
+    """To a server that fails first; the URL, a secret, stands in no log."""
+    name = topic(1)
+    lake = site.pipeline("events", [name])
+    site.overrides = {"notify": {"url_env": "TEST_NOTIFY_URL"}}
+    failing = [503, 500]
+    with scripted(lambda _: Reply(failing.pop() if failing else 200)) as server:
+        env = {"TEST_NOTIFY_URL": f"{server.url}/services/T0/s3cr3t"}
+        site.fill(name, 200)
+        said = site.once(env=env)
+        assert server.asked == []
+        site.fill(name, 100, seed=8)
+        site.forget(name, {0: 250})
+        said += site.once(env=env)
+        gap = server.asked[-1].json()
+        assert len(server.asked) == 3, "two failures, then it was taken"
+        assert (gap["event"], gap["severity"], gap["pipeline"]) == ("gap_opened", "page", "events")
+        assert [(r["start"], r["end"]) for r in gap["fields"]["ranges"]] == [(200, 250)]
+        site.again(name)
+        site.fill(name, 50, seed=9)
+        said += site.once(env=env)
+    told = [asked.json()["event"] for asked in server.asked]
+    assert told == ["gap_opened"] * 3 + ["topic_created_again"]
+    assert name in server.asked[-1].json()["text"]
+    assert "s3cr3t" not in said
+    assert len(oracle.rows(lake, "1")) == 300
