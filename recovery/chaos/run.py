@@ -1,6 +1,5 @@
 """One run of chaos: the script played on the stage, the end waited for, and judged."""
 
-import json
 import shutil
 import tempfile
 import time
@@ -22,6 +21,7 @@ from writer.demo.show import require_the_extra
 from writer.embedded import ServerFailed
 from writer.file import load
 from writer.ledger.audit import audit
+from writer.surface.lines import emit_whole
 
 FIRST = 1000  # events of each topic, before the first fault
 
@@ -59,7 +59,7 @@ def chaos(
         return interruption.exit_code
     if as_json:
         found = {"seed": seed, "minutes": lasts / timedelta(minutes=1), "clean": clean, **asdict(verdict)}
-        screen.console.print_json(json.dumps(found))
+        emit_whole(found)
     else:
         _conclude(verdict, seed, lasts, form, directory, screen, clean=clean)
     return 0 if clean else 1
