@@ -234,7 +234,7 @@ def _topics(facts: Facts) -> Check:
     gone = sorted(name for name, ids in facts.topics.items() if ids.now is None)
     if gone:
         return Check("topics", ok=False, said=f"{_listed(gone)} is not there. Create it, or correct the configuration")
-    other = sorted(name for name, ids in facts.topics.items() if ids.known not in (None, ids.now))
+    other = _created_again(facts)
     if other:
         said = (
             f"{_listed(other)} was created again: its offsets mean other records. A start reads it from its beginning"
@@ -249,8 +249,10 @@ def _log(facts: Facts) -> Check:
     start = facts.frontier if facts.frontier is not None else (facts.reading.start() if facts.reading else None)
     if facts.held is None:
         return _silent("log", "kafka", facts)
-    if start is None:
-        return _not_looked_at("log", "nothing says where to begin")
+    again = _created_again(facts)
+    start = {source: at for source, at in (start or {}).items() if source[0] not in again}
+    if not start:
+        return _not_looked_at("log", "nothing says where to begin" if not again else "offsets of the topic before")
     beyond = sorted(source for source, at in start.items() if source in facts.held and at > facts.held[source].end)
     if beyond:
         what = _listed(f"{_named(s)} ends at {facts.held[s].end}, {start[s]} is wanted" for s in beyond)
@@ -262,6 +264,12 @@ def _log(facts: Facts) -> Check:
         rung = Rung.LATEST if facts.foreign else Rung.RESTART
         return Check("log", ok=False, said=f"Kafka no longer holds {what}; {lead}", rung=rung)
     return Check("log", ok=True, said="Kafka holds what comes next")
+
+
+def _created_again(facts: Facts) -> list[str]:
+    """Topics whose offsets mean other records than when they were read."""
+    known = facts.topics or {}
+    return sorted(name for name, ids in known.items() if ids.now is not None and ids.known not in (None, ids.now))
 
 
 def _against_the_table(name: str, facts: Facts, start: Offsets | None) -> Check:

@@ -90,6 +90,11 @@ def test_a_finding_leads_to_its_rung(run, changes, name, rung):
     assert leads_to(preflight(facts(run, **changes))) == rung
 
 
+def test_a_topic_that_was_created_again_is_not_held_against_its_old_offsets(run):
+    found = facts(run, topics={"clicks": TopicIds("u1", "u2")}, held={A: Held(0, 1), B: Held(0, 1)})
+    assert set(bad(found)) == {"topics"}
+
+
 def test_a_planned_batch_that_is_in_the_table_is_well(run):
     assert not bad(facts(run, frontier={A: 9, B: 9}))
 
