@@ -13,6 +13,17 @@ class Silent(Exception):
     """Storage or broker do not answer."""
 
 
+def lease(config: Config, pipeline: str) -> int:
+    """Return the newest lease that the table knows: leases that were removed go on above it. Raises OSError."""
+    try:
+        table = main_table(pipeline, config)
+        return table.snapshot().lease if table.exists() else 0
+    except CommitFailed as error:
+        raise OSError(str(error)) from error
+    except (ValueError, KeyError, TypeError, HeadraceError):
+        return 0  # a table that cannot be read refuses a start by itself
+
+
 def frontier(config: Config, pipeline: str) -> Frontier:
     """Hold the table's frontier against Kafka. Raises Silent.
 

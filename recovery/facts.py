@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from recovery.preflight import Facts, TopicIds
+from recovery.lease import StoreLeases
+from recovery.preflight import Facts, Lease, TopicIds
 from recovery.reading import Reading, read
 from writer import witness
 from writer.checkpoint import Checkpoints, Offsets
@@ -43,11 +44,19 @@ def of_pipeline(config: Config, name: str) -> Asked:
     frontier = None if snapshot is None else newest_frontier(snapshot, settings.topics)
     told = {topic for topic, _ in frontier or {}}
     lost = next((topic for topic in settings.topics if known.get(topic) and topic not in told), None)
-    facts = Facts(reading, frontier, witness=seen, lost=lost, unknown=unknown)
+    facts = Facts(reading, frontier, witness=seen, lease=_lease(checkpoints), lost=lost, unknown=unknown)
     cluster = Cluster(config.kafka.bootstrap_servers, config.kafka.request_timeout)
     ids = {topic: known[topic][-1] if known.get(topic) else None for topic in settings.topics}
     location = checkpoints.store.location if run is None else checkpoints.path(run)
     return Asked(run, location, _with_kafka(facts, cluster, ids))
+
+
+def _lease(checkpoints: Checkpoints) -> Lease | None:
+    seen = StoreLeases(checkpoints.store).look()
+    if seen is None:
+        return None
+    said = f"epoch {seen.epoch}, {'released' if seen.released else 'taken'} by {seen.holder}"
+    return Lease(held=True, said=said)  # who looks is the holder, or only looks
 
 
 def of_checkpoint(location: str, bootstrap: str | None, s3: S3Settings | None = None) -> Facts:

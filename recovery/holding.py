@@ -30,11 +30,15 @@ class Held:
         holder: str,
         *,
         expires_after: timedelta = EXPIRES_AFTER,
+        least: Callable[[str], int] = lambda _: 0,
         lost: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`lost` is called with the name of the first pipeline whose lease another one has."""
+        """`least`: pipeline → epoch beyond which a new one has to be, whatever the leases say; may raise OSError.
+
+        `lost` is called with the name of the first pipeline whose lease another one has.
+        """
         self._leases, self._holder = dict(sorted(leases.items())), holder
-        self._expires, self._lost = expires_after, lost
+        self._expires, self._least, self._lost = expires_after, least, lost
         self._step_s = expires_after.total_seconds() / 4
         self.epochs: dict[str, int] = {}
         self.lost: str | None = None
@@ -75,7 +79,7 @@ class Held:
                 watch = watched(watch, leases.look(), time.monotonic())
                 seen, silent = watch.seen, False
                 if free(watch, time.monotonic(), self._expires):
-                    epoch = 1 if seen is None else seen.epoch + 1
+                    epoch = max(0 if seen is None else seen.epoch, self._least(pipeline)) + 1
                     if leases.take(epoch, self._holder):
                         self.epochs[pipeline] = epoch
                         log.event("lease_taken", pipeline=pipeline, epoch=epoch, holder=self._holder)

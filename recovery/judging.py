@@ -78,7 +78,7 @@ class Patience:
 def why_hung(look: Look, patience: Patience) -> str:
     """Say why a driver hangs; empty while it does not."""
     states = {seen.state for seen in look.pipelines.values()}
-    starting = not states or "starting" in states
+    starting = not states or not states.isdisjoint({"starting", "failed"})  # a failed one may be starting again
     limit = patience.start_within if starting else patience.heartbeat_within
     silent_s = look.age_s if look.silent_s is None else look.silent_s
     if silent_s > limit.total_seconds():

@@ -78,9 +78,15 @@ class StoreLeases:
     def renew(self, epoch: int, holder: str) -> bool:
         """Look for the next number first: who wakes up late does not renew what is lost.
 
-        One's own is gone when many have held the lease since.
+        One's own is gone when many have held the lease since, or when somebody removed the checkpoints: then it is put
+        anew.
         """
-        if self._store.mark(_name(epoch + 1)) is not None or self._store.mark(_name(epoch)) is None:
+        if self._store.mark(_name(epoch + 1)) is not None:
+            return False
+        if self._store.mark(_name(epoch)) is None and (
+            any(other > epoch for other in self._epochs())
+            or not self._store.put_if_absent(_name(epoch), _content(holder))
+        ):
             return False
         self._store.put(f"{_name(epoch)}.beat", _content(holder))
         return True

@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 
-from recovery import notify
+from recovery import asking, notify
 from recovery.board import Ward, answers
 from recovery.driver import adopt_orphans, place
 from recovery.hands import hands
@@ -19,7 +19,7 @@ from recovery.holding import Held, Waiting
 from recovery.lease import StoreLeases
 from recovery.memory import Memory, forgiven, read
 from recovery.patient import Patient
-from recovery.supervise import Supervisor, store
+from recovery.supervise import Supervisor, impatient, store
 from writer import log
 from writer.config import Config
 from writer.connections import Http
@@ -35,7 +35,10 @@ def supervise(config: Config, path: Path, names: Sequence[str], command: Sequenc
     adopt_orphans()
     tells = notify.opened(config.notify)
     leases = {name: StoreLeases(store(config, name)) for name in names}
-    held = Held(leases, holder(), expires_after=config.supervisor.lease_expiry)
+    held = Held(
+        leases, holder(), expires_after=config.supervisor.lease_expiry,
+        least=lambda name: asking.lease(impatient(config), name),
+    )  # fmt: skip
     patients = {name: Patient(name) for name in names}
     with ExitStack() as after:
         after.callback(tells.close, _LAST_WORDS)

@@ -38,12 +38,16 @@ class Supervisor:
     def __init__(
         self, config: Config, patients: Mapping[str, Patient], command: Sequence[str], *, folder: Folder, held: Held,
         tells: notify.Tells, hands: Mapping[Rung, Hand], stop: threading.Event,
-        jitter: Callable[[], float] = random.random,
+        before: Callable[[Config, str], Verdict | None] = found_before, jitter: Callable[[], float] = random.random,
     ) -> None:  # fmt: skip
-        """`hands` carry out the rungs that are more than a start; a rung without one is passed over."""
+        """`hands` carry out the rungs that are more than a start; a rung without one is passed over.
+
+        `before` looks at a pipeline before each start.
+        """
         self._config = impatient(config)
         self.patients, self._command, self._folder, self._held = dict(patients), command, folder, held
         self._tells, self._hands, self._stop, self._jitter = tells, hands, stop, jitter
+        self._before = before
         settings = config.supervisor
         self._policy = policy(config, hands)
         self._patience = Patience(
@@ -54,7 +58,8 @@ class Supervisor:
         self._driver: Driver | None = None
         self._looked_s = 0.0
         self._draining_s: float | None = None  # since when the driver is told to end
-        self._hung = ""
+        self._hung = ""  # why the driver is ended
+        self._heard = False  # whether a pipeline of this driver has left its last words
 
     def run(self) -> int:
         """Keep the pipelines going until they are done, nothing can be done, or a stop is asked for."""
@@ -102,7 +107,7 @@ class Supervisor:
         waiting = [p.due_s for p in self.patients.values() if p.due_s is not None]
         if not waiting:
             codes = [p.memory.failure.exit_code for p in self.patients.values() if p.halted and p.memory.failure]
-            return max((code if code in _CARE else 1 for code in codes), key=_CARE.index, default=0)
+            return max((code if code in _CARE[1:] else 1 for code in codes), key=_CARE.index, default=0)
         if min(waiting) <= time.monotonic():
             ready = [patient for patient in self._due(time.monotonic()) if self._prepared(patient)]
             soon = time.monotonic() + _TOGETHER_S
@@ -119,7 +124,7 @@ class Supervisor:
             p.name: Order(p in ready, p in ready and p.new_run, self._held.epochs.get(p.name))
             for p in self.patients.values()
         }
-        self._draining_s, self._hung = None, ""
+        self._draining_s, self._hung, self._heard = None, "", False
         self._driver = Driver(self._folder, self._command, orders)
         log.event("driver_started", pid=self._driver.pid, pipelines=",".join(p.name for p in ready))
         for patient in ready:
@@ -141,6 +146,8 @@ class Supervisor:
             return 0 if code == -signal.SIGTERM else code if code >= 0 else 128 - code
         own = words.pop("", None)
         self._hear(words.values())
+        if own is None and self._heard and code > 0:
+            code = 1  # it is what the pipelines ended with that said something, and says nothing of the others
         for patient in self.patients.values():
             if not patient.up:
                 continue
@@ -155,6 +162,7 @@ class Supervisor:
     def _hear(self, words: Iterable[Words]) -> None:
         """Attend to the pipelines that have ended."""
         for one in words:
+            self._heard = True
             patient = self.patients.get(one.pipeline)
             if patient is None or not patient.up:
                 continue
@@ -238,7 +246,7 @@ class Supervisor:
 
     def _found(self, pipeline: str) -> Verdict | None:
         try:
-            return found_before(self._config, pipeline)
+            return self._before(self._config, pipeline)
         except OSError as error:
             return Verdict("preflight storage", Rung.WAIT, halt=False, said=f"Before the start: {error}")
         except HeadraceError:

@@ -26,12 +26,12 @@ class Running:
         begin: Callable[["Running", bool], None],
         *,
         waits: bool = True,
-        tell: Callable[[View, BaseException | None], None] = lambda _view, _error: None,
+        tell: Callable[[View, BaseException | None], None] | None = None,
     ) -> None:
         """`begin` makes the next start (its flag: leave Spark's checkpoint aside) and sets `pipeline` and `query`.
 
         `waits`: the start of a pipeline that is paused is made when the pause is over; else it fails.
-        `tell`: who is told how it ended.
+        `tell`: a supervisor, who is told how it ended.
         """
         self.progress, self._begin, self._waits, self._tell = progress, begin, waits, tell
         self._new_run = False  # for a start that was held
@@ -89,7 +89,8 @@ class Running:
         """Say what it ended with."""
         self._judge()
         self.shown.close()
-        self._tell(self.progress.view(), self.error)
+        if self._tell is not None:
+            self._tell(self.progress.view(), self.error)
         self.progress.failed(sentence(self.error))
         code = self.error.exit_code if isinstance(self.error, HeadraceError) else 1
         log.warning("pipeline_failed", pipeline=self.progress.pipeline, exit_code=code, error=sentence(self.error))
@@ -99,8 +100,12 @@ class Running:
     def _ended(self, *, stopping: bool) -> bool:
         if self.error is None or isinstance(self.error, Draining):
             self.error = None
+            if self._tell is not None:  # a supervisor drains it also when another one has taken over
+                self._judge()
+        if self.error is None:
             self.shown.close()
-            self._tell(self.progress.view(), None)
+            if self._tell is not None:
+                self._tell(self.progress.view(), None)
             self.progress.stopped()
             log.event("pipeline_stopped", pipeline=self.progress.pipeline)
             return True
@@ -113,10 +118,8 @@ class Running:
     def _judge(self) -> None:
         """Two writers on one checkpoint make each other fail in many ways; the one that was replaced is just fenced."""
         if self.pipeline is not None and not isinstance(self.error, Fenced) and not self.pipeline.owns_table():
-            name = self.progress.pipeline
-            self.error = Fenced(
-                f"pipeline {name!r} was started again: another writer runs. Stop one of them. ({sentence(self.error)})"
-            )
+            name, why = self.progress.pipeline, f" ({sentence(self.error)})" if self.error else ""
+            self.error = Fenced(f"pipeline {name!r} was started again: another writer runs. Stop one of them.{why}")
 
     def _log_changed(self) -> str:
         """Say why another start may go on where this one failed; empty when it would fail in the same way."""

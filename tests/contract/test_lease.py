@@ -138,6 +138,37 @@ def test_one_that_is_told_to_give_up_releases_what_it_has(leases: Callable[[], L
     assert seen.released
 
 
+def removed(location: str) -> None:
+    """Remove all that lies there, as somebody does who was told that checkpoints are disposable."""
+    store = store_at(location)
+    for name in list(store.list("_lease")):
+        store.delete(f"_lease/{name}")
+
+
+def test_a_lease_that_was_removed_is_put_anew_by_its_holder(leases: Callable[[], Leases], location: str) -> None:
+    one, two = leases(), leases()
+    assert one.take(4, "a")
+    removed(location)
+    assert one.renew(4, "a")
+    newest = two.look()
+    assert newest is not None
+    assert (newest.epoch, newest.holder) == (4, "a")
+    removed(location)
+    assert two.take(7, "b")
+    assert not one.renew(4, "a"), "who came meanwhile has it"
+
+
+def test_leases_that_were_removed_go_on_above_what_the_table_knows(leases: Callable[[], Leases]) -> None:
+    held = Held({"clicks": leases()}, "host-a", expires_after=SHORT, least=lambda _: 6)
+    assert held.take(never)
+    assert held.epochs == {"clicks": 7}
+    held.close()
+    again = Held({"clicks": leases()}, "host-b", expires_after=SHORT, least=lambda _: 6)
+    assert again.take(never)
+    assert again.epochs == {"clicks": 8}
+    again.close()
+
+
 HOLDER = """
 import sys, time
 from datetime import timedelta

@@ -156,6 +156,7 @@ def test_of_two_supervisors_one_waits_and_a_paused_one_is_fenced(site: Site, top
     print(f"\nthe loser ended after {took:.1f} s")
     assert took < 30
     assert "lease_lost pipeline=events epoch=1" in first.said()
+    assert "exit_code=4" in first.said().split("driver_ended")[-1], "the driver found out that it was replaced"
     commits = [said for said in oracle.replay(lake).commits if said["kind"] == "batch"]
     assert [c["lease"] for c in commits] == sorted(c["lease"] for c in commits), "nothing of the loser comes after"
     second.until(lambda: second.told("/status")["pipelines"]["events"]["up"])

@@ -184,6 +184,21 @@ def test_one_that_has_ended_is_started_again_beside_the_others_when_asked(starts
     assert {r.progress.view().state for r in (well, sick)} == {"stopped"}
 
 
+def test_one_that_is_drained_by_a_supervisor_says_that_it_was_replaced() -> None:
+    told: list[BaseException | None] = []
+
+    def begin(r: Running, _: bool) -> None:
+        r.pipeline, r.query = Pipeline(owner=False), Query(None)  # type: ignore[assignment]
+
+    alone, supervised = (Running(Progress("clicks"), begin, tell=tell) for tell in (None, lambda _, e: told.append(e)))
+    for r in (alone, supervised):
+        r.begin()
+        assert r.look(stopping=True)
+    assert alone.error is None
+    assert isinstance(supervised.error, Fenced)
+    assert told == [supervised.error]
+
+
 def test_how_it_ended_is_told_with_all_causes() -> None:
     told: list[tuple[str, BaseException | None]] = []
 

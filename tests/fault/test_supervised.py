@@ -1,0 +1,160 @@
+"""The supervisor with drivers that fail as they are told: real processes and the real folder, without Spark."""
+
+import json
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recovery.classify import Verdict
+from recovery.driver import place
+from recovery.hands import Refusal
+from recovery.holding import Held
+from recovery.lease import StoreLeases
+from recovery.patient import Patient
+from recovery.rungs import Rung
+from recovery.supervise import Supervisor, store
+from tests.looking import config
+from writer import notices
+from writer.config import Config
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+# It does what the script says for its start: pipeline → how it ends. "kill" kills the process.
+DRIVER = """
+import json, os, signal, sys
+from pathlib import Path
+from writer.errors import CheckpointUnusable, ConfigError, Fenced
+from writer.progress import Progress
+from writer.supervised import folder
+link = folder()
+link.begin()
+script = Path(sys.argv[1])
+starts = json.loads(script.read_text())
+now, later = starts[0], starts[1:]
+script.write_text(json.dumps(later))
+orders, said = link.orders(), script.with_name("orders.jsonl")
+with said.open("a") as out:
+    print(json.dumps({n: [o.start, o.new_run, o.lease] for n, o in orders.pipelines.items()}), file=out)
+errors = {"crash": RuntimeError("torn"), "refuse": CheckpointUnusable("torn"), "wrong": ConfigError("no such field"),
+          "fenced": Fenced("another writer runs"), "done": None}
+if now == "driver":
+    link.tell(None, errors["wrong"])
+    sys.exit(2)
+codes = [0]
+for name, end in now.items():
+    if not orders.of(name).start:
+        continue
+    if end == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    link.tell(Progress(name).view(), errors[end])
+    codes.append(0 if errors[end] is None else getattr(errors[end], "exit_code", 1))
+sys.exit(max(codes))
+"""
+
+
+class Told:
+    """Notes what people would be told."""
+
+    def __init__(self) -> None:
+        self.events: list[notices.Event] = []
+
+    def tell(self, event: notices.Event) -> None:
+        self.events.append(event)
+
+    def close(self, within: timedelta) -> bool:  # noqa: ARG002 - nothing waits
+        return True
+
+
+class Play:
+    """A supervisor over drivers of a script."""
+
+    def __init__(self, root: Path, starts: Sequence[Any], names: Sequence[str] = ("clicks",)) -> None:
+        self.script, self.told = root / "script.json", Told()
+        self.script.write_text(json.dumps(list(starts)))
+        one = config(root)
+        pipelines = dict.fromkeys(names, one.pipelines["clicks"])
+        self.config: Config = one.model_copy(update={"pipelines": pipelines})
+        self.patients = {name: Patient(name) for name in names}
+
+    def run(self, hands: Mapping[Rung, Any] | None = None, before: Any = lambda *_: None) -> int:
+        leases = {name: StoreLeases(store(self.config, name)) for name in self.patients}
+        held = Held(leases, "test", expires_after=timedelta(seconds=2))
+        with place() as folder:
+            assert held.take(lambda _: False)
+            try:
+                return Supervisor(
+                    self.config, self.patients, [sys.executable, "-c", DRIVER, str(self.script)], folder=folder,
+                    held=held, tells=self.told, hands=hands or {}, stop=threading.Event(), before=before,
+                    jitter=lambda: 0.0,
+                ).run()  # fmt: skip
+            finally:
+                held.close()
+
+    @property
+    def orders(self) -> list[dict[str, list[Any]]]:
+        """What each driver was ordered: pipeline → start, new run, lease."""
+        return [json.loads(line) for line in self.script.with_name("orders.jsonl").read_text().splitlines()]
+
+
+def test_a_killed_driver_is_restarted_and_a_refused_checkpoint_is_left_behind(tmp_path: Path) -> None:
+    play = Play(tmp_path, [{"clicks": "kill"}, {"clicks": "refuse"}, {"clicks": "done"}])
+    assert play.run() == 0
+    assert [one["clicks"] for one in play.orders] == [[True, False, 1], [True, False, 1], [True, True, 1]]
+    assert dict(play.patients["clicks"].results) == {("killed", "L1", "failed"): 1}
+    assert [a.rung for a in play.patients["clicks"].memory.state.attempts] == [Rung.RESTART, Rung.NEW_RUN]
+
+
+@pytest.mark.parametrize(("end", "code"), [("wrong", 2), ("fenced", 4)])
+def test_what_no_start_can_change_is_given_up_with_its_exit_code_and_told(tmp_path: Path, end: str, code: int) -> None:
+    play = Play(tmp_path, [{"clicks": end}])
+    assert play.run() == code
+    assert len(play.orders) == 1
+    assert [event.kind for event in play.told.events] == ["pipeline_given_up"]
+
+
+def test_a_driver_that_fails_before_its_pipelines_speaks_for_all_of_them(tmp_path: Path) -> None:
+    play = Play(tmp_path, ["driver"], ["clicks", "views"])
+    assert play.run() == 2
+    assert all(patient.halted for patient in play.patients.values())
+
+
+def test_one_that_is_given_up_is_left_out_of_the_next_start_and_the_other_goes_on(tmp_path: Path) -> None:
+    starts = [{"clicks": "wrong", "views": "crash"}, {"clicks": "done", "views": "done"}]
+    play = Play(tmp_path, starts, ["clicks", "views"])
+    assert play.run() == 2
+    assert [(one["clicks"][0], one["views"][0]) for one in play.orders] == [(True, True), (False, True)]
+    assert (play.patients["clicks"].halted != "", play.patients["views"].done) == (True, True)
+
+
+def test_the_exit_code_of_one_pipeline_says_nothing_of_another_that_was_silent(tmp_path: Path) -> None:
+    """Its driver ended before it could be started there."""
+    play = Play(tmp_path, [{"clicks": "wrong"}, {"views": "done"}], ["clicks", "views"])
+    assert play.run() == 2
+    assert play.patients["views"].done
+    assert not play.patients["views"].halted
+
+
+def test_what_is_found_before_a_start_is_treated_before_it(tmp_path: Path) -> None:
+    found = [Verdict("preflight files", Rung.REPAIR, halt=False, said="Torn."), None]
+    done: list[str] = []
+    play = Play(tmp_path, [{"clicks": "done"}])
+    assert play.run({Rung.REPAIR: lambda name: done.append(name) or "mended"}, lambda *_: found.pop(0)) == 0
+    assert done == ["clicks"]
+    assert [one["clicks"] for one in play.orders] == [[True, False, 1]], "no driver failed at it"
+
+
+def test_a_hand_that_refuses_gives_way_to_the_next_rung(tmp_path: Path) -> None:
+    def refuse(_: str) -> str:
+        raise Refusal("the batch may be committed")
+
+    found = [Verdict("preflight files", Rung.REPAIR, halt=False, said="Torn.")]
+    play = Play(tmp_path, [{"clicks": "done"}])
+    assert play.run({Rung.REPAIR: refuse}, lambda *_: found.pop(0) if found else None) == 0
+    assert [one["clicks"] for one in play.orders] == [[True, True, 1]]
+    assert play.patients["clicks"].results["preflight files", "L2", "refused"] == 1
+    assert "the batch may be committed" in play.patients["clicks"].memory.action
