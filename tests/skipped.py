@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from recovery.backfill.archive import opened
 from recovery.backfill.carry import Filling, Settled
-from recovery.backfill.run import Outcome, Wish, fill
+from recovery.backfill.run import Board, Outcome, Wish, fill
 from recovery.backfill.source import Source
 from tests import oracle
 from tests.carried import Driver
@@ -82,7 +82,7 @@ def at_of(number: int) -> datetime:
 
 def filled(
     driver: Driver, *places: Path | str, columns: str | None = None, by_time: str | None = None,
-    rows_max: int = 500_000, by: str = "ann",
+    rows_max: int = 500_000, by: str = "ann", board: Board | None = None,
 ) -> list[Outcome]:  # fmt: skip
     """Run a backfill from archives."""
     filling = Filling("clicks", driver.config, driver.schemas)
@@ -90,7 +90,7 @@ def filled(
     def sources(ticket: Ticket) -> list[Source]:
         return [opened(filling, ticket, [str(place) for place in places], columns, by_time)]
 
-    return fill(filling, sources, Wish(rows_max=rows_max, by=by), Silent())
+    return fill(filling, sources, Wish(rows_max=rows_max, by=by), board or Silent())
 
 
 def only(driver: Driver) -> Ticket:

@@ -12,6 +12,8 @@ from itertools import chain
 from typing import Any
 from uuid import uuid4
 
+import pyarrow as pa
+
 import bucketers
 from recovery.backfill.rows import Unplaced
 from recovery.backfill.source import ANY_AGE, Chunk, Piece
@@ -19,14 +21,14 @@ from writer import commit, faults
 from writer.config import Config
 from writer.errors import ConfigError, HeadraceError
 from writer.gaps.book import standing
-from writer.gaps.ticket import Ticket
+from writer.gaps.ticket import Ticket, without
 from writer.ledger.holes import Holes, gaps
 from writer.ledger.poison import check as check_poison
 from writer.registry import SchemaSource
 from writer.rooms import task
 from writer.rooms.assign import TimeRule
 from writer.rooms.plan import PROVENANCE
-from writer.rooms.report import Counts, Report
+from writer.rooms.report import Counts, Report, Span
 from writer.rooms.wire import CONFLUENT
 from writer.surface.walk import Walk, opened
 from writer.tables.base import Fill, Overtaken, Part
@@ -69,6 +71,7 @@ class Filling:
         self._side = cache(partial(side_table, name, config))
         self._redone = -1
         self._walk: Walk | None = None
+        self._columns: pa.Schema | None = None  # of the table, as the walk was opened
         if not (self.table.exists() and self._side(self.settings.dead_letters).exists()):
             raise HeadraceError(f"pipeline {name!r} has no tables yet. `headrace run` makes them.")
 
@@ -80,8 +83,11 @@ class Filling:
 
     def look(self) -> tuple[PipelineSnapshot, dict[str, Ticket]]:
         """Let redo catch up, then read the tickets. Raises CommitFailed, LedgerUnreadable."""
-        settled = self.table.snapshot().settled
-        self._redone = commit.redo(self.table, self._side, since=max(self._redone, settled))
+        now = self.table.snapshot()
+        self._redone = commit.redo(self.table, self._side, since=max(self._redone, now.settled))
+        if self._columns is not None and self._columns != now.columns():
+            self._walk = None  # the live writer has met another schema
+        self._columns = now.columns()
         return standing(self.table, self.name)
 
     def carry(
@@ -92,6 +98,7 @@ class Filling:
 
         Raises Overtaken when the ticket changed since, SourceFailed, LimitReached, CommitFailed.
         """
+        _still_open(ticket, chunk)
         faults.point("before_chunk")
         done = self._unplaced(chunk, snapshot, paced) if chunk.unplaced else self._placed(chunk, paced)
         faults.point("after_chunk")
@@ -211,6 +218,16 @@ class Filling:
         """Remove what was staged and will not be committed; what stays is an orphan."""
         self.table.discard(report.files)
         self._side(self.settings.dead_letters).discard(report.dead_letter_files)
+
+
+def _still_open(ticket: Ticket, chunk: Chunk) -> None:
+    """Raise Overtaken where a chunk would settle what is not open: it was planned before somebody else brought it."""
+    left: dict[Part, list[Span]] = {}
+    for r in ticket.left():
+        left.setdefault(r.part, []).append((r.start, r.end))
+    for part, spans in chunk.spans.items():
+        if gone := without(spans, left.get(part, ())):
+            raise Overtaken(f"offsets {gone[0]} of {part.topic}/{part.partition} were brought meanwhile: look again")
 
 
 def _holes(part: Part, spans: Sequence[tuple[int, int]], report: Report) -> Holes | None:

@@ -116,13 +116,14 @@ def _one(
     board.began(ticket, _offsets(ticket.left()))
     pace = _pace(filling.config, filling.name, wish, board, held)
     for source in sources:
-        lost = 0
+        lost, came = 0, len(outcome.chunks)
         while lost < _OVERTAKEN_MAX:
             try:
                 outcome.ticket = _from(filling, outcome, source, wish, board, pace, clock)
                 break
             except Overtaken as error:
-                lost += 1
+                lost = 1 if len(outcome.chunks) > came else lost + 1
+                came = len(outcome.chunks)
                 log.event("backfill_overtaken", pipeline=filling.name, gap=ticket.id, reason=str(error))
                 if lost == _OVERTAKEN_MAX:
                     raise

@@ -20,7 +20,7 @@ from recovery.cli import join
 from tests import oracle
 from tests.carried import Driver, log
 from tests.looking import EVENT, NOW, event
-from tests.skipped import archived, at_of, check, decoded, filled, only, skipped, values
+from tests.skipped import Silent, archived, at_of, check, decoded, filled, only, skipped, values
 from tests.unit.test_standing import Cluster
 from writer.cli import app
 from writer.errors import ConfigError, Fenced, LogChanged
@@ -494,3 +494,37 @@ def test_archives_are_read_in_step_oldest_partition_first(tmp_path):
     assert found == [("day=20", ["a", "b"]), ("day=21", ["b"]), ("day=22", ["a"])]
     with pytest.raises(ConfigError, match="holds no Parquet, Avro or Delta files"):
         files([str(tmp_path / "none")], None)
+
+
+@pytest.mark.parametrize("form", ["delta"])
+def test_a_chunk_that_was_planned_before_somebody_else_filled_it_is_planned_anew(driver, tmp_path):
+    archived(tmp_path, values(0, 120))
+    place = archived(tmp_path, values(0, 80), partition=1)
+
+    class Meanwhile(Silent):
+        """After the first chunk, another backfill brings all that is left but the last offsets."""
+
+        def settled(self, ticket, chunk):  # noqa: ARG002
+            if chunk.left == 130:
+                (tmp_path / "other").mkdir()
+                other = archived(tmp_path / "other", values(0, 115))
+                filled(driver, other)
+
+    (found,) = filled(driver, place, rows_max=10, board=Meanwhile())
+    assert found.ticket.state == "done"
+    check(driver, 220 - 22, 22)
+
+
+@pytest.mark.parametrize("form", ["delta"])
+def test_a_column_that_the_live_writer_adds_meanwhile_is_followed(driver, tmp_path):
+    place = archived(tmp_path, values(0, 120))
+
+    class Meanwhile(Silent):
+        def settled(self, ticket, chunk):  # noqa: ARG002
+            if chunk.left == 90:
+                driver.table.grow([pa.field("extra", pa.int64())])
+
+    (found,) = filled(driver, place, rows_max=50, board=Meanwhile())
+    assert len(found.chunks) == 2
+    assert "extra" in pq.read_schema(max(Path(driver.lake).rglob("*.parquet"), key=lambda p: p.stat().st_mtime)).names
+    check(driver, 72 + 90, 18)
