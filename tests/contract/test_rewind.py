@@ -19,6 +19,7 @@ from writer.care.keys import where
 from writer.errors import ConfigError, Fenced, HeadraceError
 from writer.kafka import Topic
 from writer.ledger.audit import audit
+from writer.ledger.book import Book
 from writer.rewrites.compacting import Compactor, here
 from writer.seals.sealer import Sealer
 from writer.seals.sealing import seal_due
@@ -365,3 +366,24 @@ def test_a_version_that_the_log_has_lost_is_refused(driver: Wrong, form: str) ->
     (folder / f"{driver.good:020}.json").unlink()
     with pytest.raises(HeadraceError):
         way(driver).look(driver.good)
+
+
+def test_the_ledger_keeps_where_it_went_back(form: str, tmp_path: Path) -> None:
+    """Pages of some entries each: the account is bound over the way back, and does not join what it parts."""
+    driver = Wrong(tmp_path, form, interval=2)
+    driver.start()
+    driver.carry([good(0, 12)], {0: 12})
+    driver.good = driver.table.snapshot().version
+    driver.carry([good(12, 24)], {0: 24})
+    for _ in range(2):
+        assert back(driver, driver.good) == 0
+        driver.start()
+        for start in (12, 18):
+            driver.carry([good(start, start + 6)], {0: start + 6})
+    book = Book(driver.table.store, driver.table.snapshot().state.metadata["id"], "clicks")
+    pages = book.pages()
+    assert sum(len(page.backs) for page in pages) == 2
+    assert book.last() > driver.good + 4
+    found = sound(driver)
+    assert (found.statement.lines[0].back, found.rows_taken) == (24, {"rewind": 20})
+    assert ids(driver) == ROWS
