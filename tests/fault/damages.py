@@ -104,6 +104,14 @@ def _before_newest(content: bytes | None) -> Callable[[Place], None]:
     return damage
 
 
+def _newest_two(content: bytes) -> Callable[[Place], None]:
+    def damage(place: Place) -> None:
+        _before_newest(content)(place)
+        _newest(content)(place)
+
+    return damage
+
+
 def _without_newest(folder: str) -> Callable[[Place], None]:
     def damage(place: Place) -> None:
         newest = place.newest(folder)
@@ -180,6 +188,7 @@ CASES = [
     Case("7", "gone", _before_newest(None), half=True, ended=3, rung="L3"),
     Case("1", "the one before is empty", _before_newest(b""), ended=3, rung="L3"),
     Case("1", "the one before is empty", _before_newest(b""), half=True, ended=3, rung="L3"),
+    Case("1", "the newest two are empty", _newest_two(b""), half=True, ended=3, rung="L3"),
     Case("9", "gone", _without_newest("offsets"), twice=50, ended=3, rung="L3"),
     Case("10", "offsets gone", _emptied("offsets"), twice=50, ended=3, rung="L3"),
     Case("11", "offsets and commits gone", _emptied("offsets", "commits"), twice=300),

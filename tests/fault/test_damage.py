@@ -145,7 +145,8 @@ def _first_words(text: str) -> str:
     said = said.removeprefix("Py4JJavaError: ")
     line = next(line for line in said.splitlines() if not line.startswith("An error occurred"))
     line = re.sub(r"(?:file:)?/\S*/(offsets|commits|sources|metadata)", r"\1", line.lstrip(": "))
-    return re.sub(r" SQLSTATE: \w+.*", "", re.sub(r"topic-\w+", "clicks", line))[:120].strip()
+    line = re.sub(r"(?<=offsets/\.).*(?=\.tmp)", "…", re.sub(r"topic-[0-9a-f]{8}", "clicks", line))
+    return re.sub(r" SQLSTATE: \w+.*", "", line)[:120].strip()
 
 
 def _account(had: dict[oracle.Source, list[int]], seen: Seen, ends: dict[oracle.Source, int]) -> tuple[int, int]:
@@ -233,7 +234,9 @@ def _goes_on(
     gone = sum(map(len, oracle.gaps(place.lake).values()))
     assert bool(gone) == lost
     ended = f"goes on by itself; {gone} offsets are a gap" if gone else "goes on by itself"
-    tried(row, ROWS[row].damage, BETWEEN, spark, ended, bad, "", seconds)
+    waits = ROWS[row].rung is Rung.WAIT
+    ended = "exit 1 as long as it lasts" if waits else ended
+    tried(row, ROWS[row].damage, BETWEEN, spark, ended, bad, "L0" if waits else "", seconds)
 
 
 def test_records_that_aged_out_are_a_gap_and_no_more(

@@ -71,6 +71,10 @@ def test_a_table_in_a_bucket_survives_a_kill_and_a_bad_network_and_is_seen_by_al
 
     status = json.loads(said(site, "status", "--json"))["pipelines"]["clicks"]
     assert (status["state"], status["source"]) == ("unknown", "lake")
+    (examined,) = json.loads(said(site, "doctor", "--json"))
+    checks = {check["name"]: check["ok"] for check in examined["checks"]}
+    assert (examined["leads_to"], checks["witness"], checks["frontier"]) == (None, True, True), examined
+    assert [key for key in s3.keys(f"{bucket}/checkpoints") if "/copies/" in key]
     explained = said(site, "explain", "--json")
     assert json.loads(explained)["clicks"]["version"] == status["last_commit"]["version"]
     previewed = said(site, "preview", "--at", "staged", "--json")
