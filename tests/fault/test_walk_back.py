@@ -15,6 +15,7 @@ from recovery.walk import Found, Nowhere, walk_back
 from tests import oracle
 from tests.damaging import PIPELINE, Place, blank, golden, rewrite, session
 from writer.kafka import Cluster
+from writer.ledger.audit import audit
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]
@@ -74,6 +75,8 @@ def test_a_table_that_forgot_its_frontier_is_gone_on_with(
     assert code == 0, text
     frontier = oracle.check(place.lake, PIPELINE, place.site.ends(place.topic))
     assert sum(frontier.values()) == 410
+    account = audit(config, PIPELINE, since=None, deep=True)
+    assert account.adds_up, account.problems
     again = walk_back(config, PIPELINE, Cluster(config.kafka.bootstrap_servers, config.kafka.request_timeout))
     assert isinstance(again, Nowhere), "it is done once; a table that tells its frontier is left alone"
     moment = "its checkpoint is torn, too" if broken else "its checkpoint is whole"
