@@ -67,6 +67,7 @@ def preflight(facts: Facts) -> list[Check]:
     checks = [_lease(facts)]
     if facts.reading is None or facts.reading.nothing:
         checks.append(Check("checkpoint", ok=True, said=f"there is none; {_begins(facts)}"))
+        checks += [_forgot(facts.lost)] if facts.lost else []
     else:
         checks += _of_the_checkpoint(facts, facts.reading)
     return [*checks, _topics(facts), _log(facts)]
@@ -209,8 +210,7 @@ def _partitions(facts: Facts, reading: Reading) -> Check:
 def _frontier(facts: Facts, reading: Reading) -> Check:
     start, end, frontier = reading.start(), reading.end(), facts.frontier
     if facts.lost:
-        said = f"the table knows topic {facts.lost!r}, but not how far it was read"
-        return Check("frontier", ok=False, said=said, rung=Rung.WALK_BACK)
+        return _forgot(facts.lost)
     if frontier is None or start is None:
         return _against_the_table("frontier", facts, start)
     ahead = {source: at - frontier[source] for source, at in start.items() if at > frontier.get(source, at)}
@@ -226,6 +226,11 @@ def _frontier(facts: Facts, reading: Reading) -> Check:
         said = f"the checkpoint is older than the table: {what} would be read again"
         return Check("frontier", ok=False, said=said, rung=Rung.NEW_RUN)
     return Check("frontier", ok=True, said="the checkpoint begins where the table ends")
+
+
+def _forgot(topic: str) -> Check:
+    said = f"the table knows topic {topic!r}, but not how far it was read"
+    return Check("frontier", ok=False, said=said, rung=Rung.WALK_BACK)
 
 
 def _topics(facts: Facts) -> Check:

@@ -90,6 +90,11 @@ def test_a_finding_leads_to_its_rung(run, changes, name, rung):
     assert leads_to(preflight(facts(run, **changes))) == rung
 
 
+def test_a_table_that_forgot_is_found_without_a_checkpoint_too(tmp_path):
+    found = Facts(read(LocalStore(str(tmp_path / "none"))), frontier={}, lost="clicks")
+    assert leads_to(preflight(found)) is Rung.WALK_BACK
+
+
 def test_a_topic_that_was_created_again_is_not_held_against_its_old_offsets(run):
     found = facts(run, topics={"clicks": TopicIds("u1", "u2")}, held={A: Held(0, 1), B: Held(0, 1)})
     assert set(bad(found)) == {"topics"}
