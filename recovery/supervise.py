@@ -60,6 +60,7 @@ class Supervisor:
         self._draining_s: float | None = None  # since when the driver is told to end
         self._hung = ""  # why the driver is ended
         self._heard = False  # whether a pipeline of this driver has left its last words
+        self._own: Words | None = None  # those of the driver itself
 
     def run(self) -> int:
         """Keep the pipelines going until they are done, nothing can be done, or a stop is asked for."""
@@ -124,7 +125,7 @@ class Supervisor:
             p.name: Order(p in ready, p in ready and p.new_run, self._held.epochs.get(p.name))
             for p in self.patients.values()
         }
-        self._draining_s, self._hung, self._heard = None, "", False
+        self._draining_s, self._hung, self._heard, self._own = None, "", False, None
         self._driver = Driver(self._folder, self._command, orders)
         log.event("driver_started", pid=self._driver.pid, pipelines=",".join(p.name for p in ready))
         for patient in ready:
@@ -137,15 +138,14 @@ class Supervisor:
     def _over(self, driver: Driver, code: int) -> int | None:
         """Attend to a driver that has ended."""
         self._driver = None
-        words = driver.heard()
         stopping = self._stop.is_set()
         log.event("driver_ended", pid=driver.pid, exit_code=code)
         if self._held.lost:
             return Fenced.exit_code
         if stopping:  # SIGTERM before it could listen ends it at once, with nothing to drain
             return 0 if code == -signal.SIGTERM else code if code >= 0 else 128 - code
-        own = words.pop("", None)
-        self._hear(words.values())
+        self._hear(driver.heard().values())
+        own = self._own
         if own is None and self._heard and code > 0:
             code = 1  # it is what the pipelines ended with that said something, and says nothing of the others
         for patient in self.patients.values():
@@ -162,6 +162,9 @@ class Supervisor:
     def _hear(self, words: Iterable[Words]) -> None:
         """Attend to the pipelines that have ended."""
         for one in words:
+            if not one.pipeline:
+                self._own = one
+                continue
             self._heard = True
             patient = self.patients.get(one.pipeline)
             if patient is None or not patient.up:
