@@ -1,1 +1,1 @@
-"""The sidecar that makes the executors follow the lag. Rooms come with it: facts, decide, act, loop."""
+"""The sidecar that makes the executors follow the lag: facts, model, diagnosis, decision, and a simulation of them."""

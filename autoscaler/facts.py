@@ -1,0 +1,119 @@
+"""What a tick knows, as frozen facts: who fetches them fills these and decides nothing.
+
+Lag, rates and ends come from Kafka's own answer, never from a finished batch: that one is as old as itself. Batches,
+limits and the recovery level come from the driver's `/status`; when it does not answer, batches and frontier come from
+the table's log. Executors come from the driver, or from the cluster. What nobody could tell is None, and everything
+carries its age: a decision holds on what is old or missing.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+
+from pydantic import ConfigDict
+
+_STRICT = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True)
+class Partition:
+    """One partition: the end that Kafka names, less the frontier."""
+
+    __pydantic_config__ = _STRICT
+
+    topic: str
+    partition: int
+    lag_offsets: int | None  # /status lag.partitions[].offsets; or Kafka's end - the table's frontier
+    lag_s: float | None = None  # /status lag.partitions[].seconds; None where nothing dated the oldest waiting record
+    batches_unmoved: int = 0  # finished batches in a row over which its frontier stood while it had lag
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A finished batch: /status commits[], or the facts of an entry in the table's log (`seconds`, `tasks`, ranges)."""
+
+    __pydantic_config__ = _STRICT
+
+    began: datetime
+    ended: datetime
+    rows: int  # records read
+    seconds: float  # of the driver, from Spark's call to the end: phases look + tasks + commit + redo
+    tasks_s: float  # of that, while tasks ran: phase tasks
+    tasks: int  # that Spark ran at most at once, had it the slots
+    ranges: int  # pieces of the source: partitions, or minPartitions where they were split
+    slots: int  # task slots of the executors that were registered when it began
+    skew: float | None = None  # longest task over the median; Spark's REST API, stages
+
+    def __post_init__(self) -> None:
+        """Only a bug makes such a batch."""
+        assert self.tasks > 0, "a batch has tasks"
+        assert self.ranges > 0, "a batch reads ranges"
+        assert self.slots > 0, "a batch ran on slots"
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """One pipeline of the driver."""
+
+    __pydantic_config__ = _STRICT
+
+    name: str
+    partitions: tuple[Partition, ...]
+    arriving_per_s: float | None  # records, mean over the window: Kafka's ends, sampled at each tick
+    arriving_lately_per_s: float | None  # records, mean over the last two minutes
+    batches: tuple[Batch, ...]  # oldest first
+    delay_max_s: float  # commit.max_delay: a record may wait so long for its batch to begin
+    records_max: int  # commit.max_records: what one batch may take
+    records_per_task: float | None = None  # that make a file of the target size: a batch has no more tasks than files
+    min_partitions: int = 0  # Spark's minPartitions: ranges are split into so many; 0: never
+    trigger_s: float = 1.0  # batches begin no closer than this
+    headroom_s: float | None = None  # /status lag.headroom_seconds: until retention takes what waits
+    recovery_level: int = 0  # the rung that recovery is on; 0: none
+    failing: str | None = None  # the error of a batch that is tried again, or of storage or Kafka; None: all is well
+    paused: bool = False
+    age_s: float = 0.0  # of what the driver or the table's log said last
+    lag_age_s: float = 0.0  # of what Kafka said last: /status lag.source_age_seconds
+
+
+@dataclass(frozen=True)
+class Executors:
+    """The executors of the application."""
+
+    __pydantic_config__ = _STRICT
+
+    wanted: int  # what Spark was asked for last
+    registered: int  # that take tasks
+    draining: int = 0  # that finish their tasks and go
+    cores: int = 1  # of each
+    cpus_per_task: int = 1
+    heap_share: float | None = None  # of the fullest; /metrics/executors/prometheus
+    gc_share: float | None = None  # of time, of the worst
+    quota: int | None = None  # how many the cluster grants; None: nobody says
+    age_s: float = 0.0
+
+    @property
+    def slots(self) -> int:
+        """Tasks that one runs at once."""
+        return max(1, self.cores // self.cpus_per_task)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that is known at an instant."""
+
+    __pydantic_config__ = _STRICT
+
+    at: datetime
+    executors: Executors | None  # None: neither driver nor cluster answered
+    pipelines: tuple[Pipeline, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        """Instants have a zone."""
+        assert self.at.tzinfo is not None, "the instant of facts has a zone"
+
+
+class Source(Protocol):
+    """Who fetches facts: the driver and Kafka in life, a world in a simulation."""
+
+    def look(self, now: datetime) -> Facts:
+        """Tell what is known. What cannot be had is None or old; it does not raise for it."""

@@ -1,0 +1,108 @@
+"""What can be set of the autoscaler: each parameter with its unit, its default, and why it has it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from writer.errors import ConfigError
+from writer.strict import did_you_mean
+
+
+def _knob(default: Any, unit: str, why: str) -> Any:
+    return field(default=default, metadata={"unit": unit, "why": why})
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Parameters of a decision. Raises ConfigError for those that contradict each other."""
+
+    u_target: float = _knob(0.75, "share", "busy at this share of capacity after a change; the rest carries bursts")
+    u_max: float = _knob(0.92, "share", "more executors only above it: what lies below is noise, or served")
+    u_min: float = _knob(0.60, "share", "fewer executors only below it; with u_max the band in which nothing happens")
+    catch_up_s: float = _knob(900.0, "s", "a backlog is to be gone by then: half costs 3 % more, twice saves 1 %")
+    headroom_share: float = _knob(0.25, "share", "of retention headroom: a backlog is gone in that time at the latest")
+    slo_s: float = _knob(300.0, "s", "lag beyond max_delay that is still good; no executor goes while it is more")
+    tick_s: float = _knob(15.0, "s", "between two decisions; Kafka is asked as often")
+    window_s: float = _knob(600.0, "s", "rates are means over it: ten triggers of a minute")
+    window_batches: float = _knob(4.0, "batches", "and over as many batches at least, where they come seldom")
+    lately_s: float = _knob(120.0, "s", "a rise of arrivals counts when it holds for it; a fall only over the window")
+    facts_age_max_s: float = _knob(60.0, "s", "facts that are older are not acted on: four ticks were missed")
+    batches_min: int = _knob(
+        2, "batches", "that must have finished in the window, else no rate is known: one is chance"
+    )
+    start_s: float = _knob(60.0, "s", "an executor takes so long to come, until it was seen how long it takes")
+    start_max_s: float = _knob(900.0, "s", "and is believed to take so long at most: beyond it waits for quota")
+    stable_s: float = _knob(180.0, "s", "after a change nothing is added for it: three batches show what it brought")
+    stable_batches: int = _knob(2, "batches", "that must have run on what was asked for, before more is asked for")
+    stable_max_s: float = _knob(900.0, "s", "then more is asked for even without them: batches may be rare, or stuck")
+    down_s: float = _knob(600.0, "s", "executors go when they were too many throughout; the most wanted in it stay")
+    down_batches: float = _knob(2.0, "batches", "and through as many batches at least, where they come seldom")
+    up_factor: float = _knob(3.0, "times", "a step up at most: a wrong rate cannot empty the budget")
+    down_factor: float = _knob(0.5, "times", "a step down at most: a wrong rate cannot empty the pipeline")
+    executors_min: int = _knob(1, "executors", "never fewer; the driver keeps the trigger with one")
+    executors_max: int = _knob(100, "executors", "never more")
+    cost_per_executor_hour: float = _knob(0.0, "money", "what an executor costs; 0: it is not reckoned")
+    cost_max_per_hour: float = _knob(0.0, "money", "executors never cost more than it in an hour; 0: no limit")
+    yield_min: float = _knob(0.1, "share", "of what executors were to bring; those that bring less were in vain")
+    yield_floor: float = _knob(0.5, "share", "an added slot is not believed to bring less than it: one look is noisy")
+    yields_min: int = _knob(3, "changes", "that were measured before the yield of a slot is believed; until then 1")
+    block_s: float = _knob(1800.0, "s", "nothing is added for it after executors that were in vain")
+    driver_share_max: float = _knob(0.5, "share", "of a batch that the driver may take alone; beyond, it is the limit")
+    cap_share: float = _knob(0.95, "share", "of max_records: a batch with so many took all that it was let")
+    skew_max: float = _knob(3.0, "times", "longest task over the median; beyond, slots wait for one partition")
+    stuck_batches: int = _knob(3, "batches", "without progress of a partition that has lag: it is stuck")
+    heap_max: float = _knob(0.90, "share", "of an executor's heap; beyond, none goes")
+    gc_max: float = _knob(0.15, "share", "of time in garbage collection; beyond, none goes")
+    history_s: float = _knob(86_400.0, "s", "changes are remembered so long")
+    excluded: tuple[str, ...] = _knob((), "cron", "minutes in which nothing is scaled, such as `* 9-17 * * MON-FRI`")
+    excluded_zone: str = _knob("UTC", "zone", "whose wall clock `excluded` means")
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense."""
+        if not 0 < self.u_min < self.u_target < self.u_max <= 1:
+            raise ConfigError(
+                f"u_min {self.u_min:g} < u_target {self.u_target:g} < u_max {self.u_max:g} must hold, in (0, 1]"
+            )
+        if not 1 <= self.executors_min <= self.executors_max:
+            raise ConfigError(
+                f"executors_min {self.executors_min} must be at least 1 and at most executors_max {self.executors_max}"
+            )
+        if not (self.up_factor > 1 and 0 < self.down_factor < 1):
+            raise ConfigError(f"up_factor {self.up_factor:g} must be over 1, down_factor {self.down_factor:g} below it")
+        for name in ("catch_up_s", "tick_s", "window_s", "lately_s", "facts_age_max_s", "start_s", "history_s"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} must be more than 0, got {getattr(self, name):g}")
+        if self.cost_max_per_hour and not self.cost_per_executor_hour:
+            raise ConfigError("cost_max_per_hour needs cost_per_executor_hour: what does an executor cost?")
+        try:
+            ZoneInfo(self.excluded_zone)
+        except (KeyError, ValueError) as error:
+            raise ConfigError(f"excluded_zone {self.excluded_zone!r} is no time zone, such as Europe/Berlin") from error
+
+
+DEFAULTS = Policy()
+
+
+def assigned(policy: Policy, assignments: Iterable[str]) -> Policy:
+    """Set `name=value` pairs; several expressions of `excluded` are parted by `;`. Raises ConfigError."""
+    known = {one.name: one for one in fields(Policy)}
+    given: dict[str, Any] = {}
+    for text in assignments:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigError(f"{text!r} sets nothing; write it as u_target=0.7")
+        if name not in known:
+            raise ConfigError(f"no parameter {name!r}{did_you_mean(name, list(known))}")
+        given[name] = _read(name, value, getattr(DEFAULTS, name))
+    return replace(policy, **given)
+
+
+def _read(name: str, value: str, like: Any) -> Any:
+    if isinstance(like, tuple):
+        return tuple(part.strip() for part in value.split(";") if part.strip())
+    try:
+        return type(like)(value)
+    except ValueError as error:
+        kind = "a whole number" if isinstance(like, int) else "a number"
+        raise ConfigError(f"{name}={value!r} is not {kind}; the default is {like}") from error

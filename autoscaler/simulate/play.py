@@ -1,0 +1,139 @@
+"""Plays a policy through a trace, and says what it cost and what it was worth."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from autoscaler.policy import DEFAULTS, Policy
+from autoscaler.simulate.rivals import Busy, Dynamic, Flink, Ours, Scaler, Static, Threshold
+from autoscaler.simulate.trace import Trace
+from autoscaler.simulate.world import BEGAN, World
+
+REVERSAL_S = 1800.0  # an up within half an hour of a down, or a down of an up
+THRESHOLDS_S = (30, 60, 120, 240)  # of work of an executor that may wait, for each executor
+_EQUAL_WITHIN = 0.02
+_SEARCHES_MAX = 14
+_EVERY_S = 60.0  # between points of a plot
+_LEAST_S, _MOST_S = 1.0, 20_000.0
+
+
+@dataclass(frozen=True)
+class Point:
+    """A moment of a run, for plots."""
+
+    at_s: float
+    arriving_per_s: float
+    late_s: float
+    wanted: int
+    registered: int
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a policy cost and was worth on a trace."""
+
+    trace: str
+    policy: str
+    setting: str
+    executor_hours: float
+    minutes_over_slo: float  # lag beyond max_delay over the SLO, the outages themselves left out
+    scalings: int
+    reversals: int
+    late_max_s: float
+    points: tuple[Point, ...] = ()
+
+
+def play(trace: Trace, scaler: Scaler, policy: Policy = DEFAULTS, setting: str = "") -> Score:
+    """Run a policy through a trace."""
+    world = World(trace)
+    points, changes = list[Point](), list[tuple[float, int]]()
+    over = late_max = 0.0
+    at_s = policy.tick_s
+    while at_s <= trace.lasts_s - trace.step_s:
+        world.advance(at_s)
+        before = world.wanted
+        world.ask(scaler.wanted(world.look(), Busy(world.tasks_running(), world.idle_s()), BEGAN + timedelta(seconds=at_s)))
+        if world.wanted != before:
+            changes.append((at_s, 1 if world.wanted > before else -1))
+        late = max(0.0, world.late_s() - trace.delay_max_s)
+        late_max = max(late_max, late)
+        if late > policy.slo_s and not world.is_out():
+            over += policy.tick_s / 60
+        if at_s % _EVERY_S < policy.tick_s:
+            points.append(Point(at_s, world.arriving_per_s(), late, world.wanted, world.registered))
+        at_s += policy.tick_s
+    return Score(
+        trace.name, scaler.name, setting, round(world.executor_s / 3600, 1), round(over, 1), len(changes),
+        reversals(changes), round(late_max, 1), tuple(points),
+    )  # fmt: skip
+
+
+def reversals(changes: Sequence[tuple[float, int]]) -> int:
+    """Count the changes that go back on the one before within half an hour. A change is an instant and +1 or -1."""
+    return sum(
+        one[1] != other[1] and other[0] - one[0] < REVERSAL_S for one, other in zip(changes, changes[1:], strict=False)
+    )
+
+
+def ours(trace: Trace, policy: Policy) -> Score:
+    """Play headrace's policy, with the limits of the trace."""
+    return play(trace, Ours(_within(trace, policy)), policy, "defaults" if policy == DEFAULTS else "as set")
+
+
+def _within(trace: Trace, policy: Policy) -> Policy:
+    from dataclasses import replace
+
+    return replace(policy, executors_max=min(policy.executors_max, trace.executors_max))
+
+
+def useful_max(trace: Trace) -> int:
+    """How many executors have a range to read."""
+    return min(trace.executors_max, math.ceil(max(trace.partitions, trace.min_partitions) / trace.cores))
+
+
+def threshold(trace: Trace, seconds: float, policy: Policy = DEFAULTS) -> Score:
+    """Play a lag threshold: so many seconds of an executor's work may wait for each executor."""
+    records = seconds * trace.per_slot_per_s * trace.cores
+    return play(trace, Threshold(records, useful_max(trace)), policy, f"{seconds:.0f} s")
+
+
+def equal(trace: Trace, executor_hours: float, policy: Policy = DEFAULTS) -> Score:
+    """Find the lag threshold that costs as much, and play it; the nearest where none does."""
+    low, high = _LEAST_S, _MOST_S
+    best: Score | None = None
+    for _ in range(_SEARCHES_MAX):
+        middle = math.sqrt(low * high)
+        score = threshold(trace, middle, policy)
+        if best is None or abs(score.executor_hours - executor_hours) < abs(best.executor_hours - executor_hours):
+            best = score
+        if abs(score.executor_hours / executor_hours - 1) <= _EQUAL_WITHIN:
+            break
+        low, high = (middle, high) if score.executor_hours > executor_hours else (low, middle)
+    assert best is not None
+    seconds = best.setting
+    return Score(**{**vars(best), "policy": "lag threshold of equal cost", "setting": seconds})
+
+
+def compare(trace: Trace, policy: Policy, names: Iterable[str]) -> list[Score]:
+    """Play headrace and the named rivals: static, dynamic, threshold, equal, flink."""
+    scores, chosen = [ours(trace, policy)], list(names)
+    hours = scores[0].executor_hours
+    most = useful_max(trace)
+    days = trace.lasts_s / 86_400
+    if "static" in chosen:
+        mean = max(1, math.ceil(hours / 24 / days))
+        scores.append(play(trace, Static(most, "static, all of use"), policy, f"{most} executors"))
+        scores.append(play(trace, Static(mean, "static of equal cost"), policy, f"{mean} executors"))
+    if "dynamic" in chosen:
+        scores.append(play(trace, Dynamic(most), policy, "defaults"))
+    if "flink" in chosen:
+        scores.append(play(trace, Flink(most), policy, "defaults"))
+    if "threshold" in chosen:
+        scores += [threshold(trace, seconds, policy) for seconds in THRESHOLDS_S]
+    if "equal" in chosen:
+        scores.append(equal(trace, hours, policy))
+    return scores
+
+
+RIVALS = ("static", "dynamic", "flink", "threshold", "equal")

@@ -1,0 +1,208 @@
+"""The policies that ours is held against, each as its makers describe it and with their defaults."""
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from statistics import mean
+from typing import Protocol
+
+from autoscaler.decide import Decision, tick
+from autoscaler.facts import Facts
+from autoscaler.memory import Memory
+from autoscaler.policy import Policy
+
+
+@dataclass(frozen=True)
+class Busy:
+    """What Spark's own allocation looks at: the tasks of the batch that runs, and for how long none has run."""
+
+    tasks: int
+    idle_s: float
+
+
+class Scaler(Protocol):
+    """Says at each tick how many executors there should be."""
+
+    @property
+    def name(self) -> str:
+        """As in tables."""
+
+    def wanted(self, facts: Facts, busy: Busy, now: datetime) -> int:
+        """Return how many executors to ask for."""
+
+
+@dataclass
+class Ours:
+    """headrace's own policy, through the code that scales for real."""
+
+    policy: Policy
+    memory: Memory = field(default_factory=Memory)
+    name: str = "headrace"
+    last: Decision | None = None
+
+    def wanted(self, facts: Facts, busy: Busy, now: datetime) -> int:  # noqa: ARG002 - Spark's own look is for others
+        """Decide as the sidecar does."""
+        self.last, self.memory = tick(self.policy, self.memory, facts, now)
+        return self.last.executors
+
+
+@dataclass
+class Static:
+    """A number that never changes."""
+
+    executors: int
+    name: str = "static"
+
+    def wanted(self, facts: Facts, busy: Busy, now: datetime) -> int:  # noqa: ARG002
+        """Return it."""
+        return self.executors
+
+
+@dataclass
+class Dynamic:
+    """Spark's dynamic allocation: one, two, four more while tasks wait; an executor goes after a minute without any.
+
+    schedulerBacklogTimeout 1 s, so tasks that wait at a tick have waited; executorIdleTimeout 60 s.
+    """
+
+    executors_max: int
+    executors: int = 1
+    adding: int = 1
+    name: str = "Spark's dynamic allocation"
+    idle_max_s: float = 60.0
+    _spare: dict[int, datetime] = field(default_factory=dict)
+
+    def wanted(self, facts: Facts, busy: Busy, now: datetime) -> int:
+        """Ask for what the running tasks need; keep what worked in the last minute."""
+        assert facts.executors is not None
+        needed = math.ceil(busy.tasks / facts.executors.slots)
+        if needed > self.executors:
+            self.executors = min(self.executors_max, needed, self.executors + self.adding)
+            self.adding *= 2
+            self._spare.clear()
+            return self.executors
+        self.adding = 1
+        for one in range(self.executors):
+            if one < needed:
+                self._spare.pop(one, None)
+            else:
+                self._spare.setdefault(one, now - timedelta(seconds=busy.idle_s))
+        kept = [one for one in range(self.executors) if (now - self._spare.get(one, now)).total_seconds() <= self.idle_max_s]
+        self.executors = max(1, len(kept))
+        self._spare = {one: since for one, since in self._spare.items() if one < self.executors}
+        return self.executors
+
+
+@dataclass
+class Threshold:
+    """A lag threshold as KEDA hands it to Kubernetes' HPA: ceil(lag / threshold), looked at every 30 s.
+
+    HPA's defaults: no change within 10 %, up at once to the double or four more, down to the most wanted in 300 s.
+    KEDA caps replicas at the partitions.
+    """
+
+    lag_per_executor: float  # records
+    executors_max: int
+    name: str = "lag threshold"
+    poll_s: float = 30.0
+    calm_s: float = 300.0
+    tolerance: float = 0.1
+    executors: int | None = None
+    _looked: datetime | None = None
+    _wants: deque[tuple[datetime, int]] = field(default_factory=deque)
+
+    def wanted(self, facts: Facts, busy: Busy, now: datetime) -> int:  # noqa: ARG002
+        """Follow the lag."""
+        assert facts.executors is not None
+        have = self.executors if self.executors is not None else facts.executors.wanted
+        if self._looked is not None and (now - self._looked).total_seconds() < self.poll_s:
+            return have
+        self._looked = now
+        partitions = facts.pipelines[0].partitions
+        ratio = sum(one.lag_offsets or 0 for one in partitions) / self.lag_per_executor
+        want = have if abs(ratio / have - 1) <= self.tolerance else math.ceil(ratio)
+        want = max(1, min(want, self.executors_max, len(partitions)))
+        self._wants.append((now, want))
+        while (now - self._wants[0][0]).total_seconds() > self.calm_s:
+            self._wants.popleft()
+        if want > have:
+            have = min(want, max(2 * have, have + 4))
+        else:
+            have = min(have, max(one for _, one in self._wants))
+        self.executors = have
+        return have
+
+
+@dataclass
+class Flink:
+    """Flink's autoscaler with its defaults, as if changing the parallelism cost no restart.
+
+    True rate = rows over busy time, mean of 15 min; target rate = arrivals / 0.7 + lag / 30 min + arrivals * 5 min /
+    30 min; a change outside of 0.4 to 1.0 of it, once in 5 min at most; down by 60 % at most, to the most wanted in an
+    hour; the parallelism is raised to the next divisor of the partitions.
+    """
+
+    executors_max: int
+    name: str = "Flink's autoscaler, defaults"
+    target: float = 0.7
+    boundary: float = 0.3
+    window_s: float = 900.0
+    catch_up_s: float = 1800.0
+    restart_s: float = 300.0
+    stable_s: float = 300.0
+    down_s: float = 3600.0
+    down_max: float = 0.6
+    changed: datetime | None = None
+    executors: int | None = None
+    _down: list[tuple[datetime, int]] = field(default_factory=list)
+    _arrivals: deque[tuple[datetime, float]] = field(default_factory=deque)
+
+    def wanted(self, facts: Facts, busy: Busy, now: datetime) -> int:  # noqa: ARG002
+        """Evaluate the window."""
+        assert facts.executors is not None
+        have = self.executors if self.executors is not None else facts.executors.wanted
+        pipeline = facts.pipelines[0]
+        self._arrivals.append((now, pipeline.arriving_lately_per_s or 0.0))
+        since = now - timedelta(seconds=self.window_s)
+        while self._arrivals[0][0] < since:
+            self._arrivals.popleft()
+        batches = [one for one in pipeline.batches if one.ended >= since and one.rows > 0]
+        calm_since = self.changed or (self._arrivals[0][0] if self.executors is None else now)
+        if not batches or (now - calm_since).total_seconds() < self.stable_s:
+            self.executors = have
+            return have
+        rate = sum(one.rows for one in batches) / sum(one.seconds for one in batches)
+        arriving = mean(one for _, one in self._arrivals)
+        lag = sum(one.lag_offsets or 0 for one in pipeline.partitions)
+        extra = lag / self.catch_up_s + arriving * self.restart_s / self.catch_up_s
+        low, high = (arriving / u + extra for u in (self.target + self.boundary, self.target - self.boundary))
+        goal = arriving / self.target + extra
+        want = self._aligned(math.ceil(max(have * max(goal / rate, 1 - self.down_max), 1)), facts)
+        if low <= rate <= high or want == have:
+            if want >= have:
+                self._down.clear()
+            self.executors = have
+            return have
+        if want > have:
+            return self._change(want, now)
+        self._down.append((now, want))
+        if (now - self._down[0][0]).total_seconds() < self.down_s:
+            self.executors = have
+            return have
+        return self._change(min(have, max(one for _, one in self._down)), now)
+
+    def _change(self, want: int, now: datetime) -> int:
+        self.executors, self.changed = want, now
+        self._down.clear()
+        return want
+
+    def _aligned(self, want: int, facts: Facts) -> int:
+        """Raise to a number of executors whose slots divide the partitions, where there is one below the most."""
+        assert facts.executors is not None
+        want = min(want, self.executors_max)
+        partitions, each = len(facts.pipelines[0].partitions), facts.executors.slots
+        for one in range(want, self.executors_max + 1):
+            if partitions % (one * each) == 0:
+                return one
+        return want

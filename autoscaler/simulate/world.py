@@ -1,0 +1,241 @@
+"""A world of partitions, batches and executors, whose truth is not the model's: it is only seen through facts.
+
+Tasks run one after the other on the slots that are free; each has its own luck. Slots get in each other's way, machines
+are faster and slower through the day, executors take their time to come, and die now and then. Executors that come
+while a batch runs take part in the next; those that are too many leave between two batches.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import numpy.typing as npt
+
+from autoscaler.facts import Batch, Executors, Facts, Partition, Pipeline
+from autoscaler.model import interval_s
+from autoscaler.simulate.trace import Trace
+
+BEGAN = datetime(2026, 1, 5, tzinfo=UTC)
+_BATCHES_SEEN = 20  # as many commits as /status tells
+_LUCK = 0.10  # spread of a task's and a driver's time
+_LUCK_OF_START = 0.35
+_DRIFT = 0.06  # machines are so much faster and slower through the day
+_DEATHS_PER_DAY = 0.3  # of each executor
+_DEATH_COSTS = 1.3  # times as long takes a batch whose executor died
+_FAILING_AFTER_S = 60.0  # an outage is told as such from then on
+_WINDOW_S, _LATELY_S = 600.0, 120.0
+_WINDOW_BATCHES = 4
+Numbers = npt.NDArray[np.float64]
+
+
+class World:
+    """One pipeline through a trace. `advance` in order of time, `look`, `ask`."""
+
+    def __init__(self, trace: Trace) -> None:
+        """Begin at the trace's beginning, with its first executors there and nothing waiting."""
+        self.trace = trace
+        self.now_s = 0.0
+        self.registered = trace.executors_first
+        self.wanted = trace.executors_first
+        self.executor_s = 0.0  # paid: those that are there, and those that come
+        self._rng = np.random.default_rng(trace.seed)
+        self._cumulated = _cumulate(trace)
+        self._all = self._cumulated.sum(axis=0)
+        self._coming: list[float] = []  # when each will be there
+        self._frontier = np.zeros(trace.partitions)
+        self._oldest_s = np.zeros(trace.partitions)  # when the log passed each frontier
+        self._running: tuple[Batch, Numbers] | None = None
+        self._ends_s = 0.0
+        self._began_s = -trace.trigger_s
+        self.batches: deque[Batch] = deque(maxlen=_BATCHES_SEEN)
+
+    def ask(self, executors: int) -> None:
+        """Ask for so many in all: more come after a while, fewer go at the end of the batch."""
+        self.wanted = max(1, min(executors, self.trace.executors_max))
+        while len(self._coming) > max(0, self.wanted - self.registered):
+            self._coming.remove(max(self._coming))
+        for _ in range(self.wanted - self.registered - len(self._coming)):
+            luck = self._rng.lognormal(0.0, _LUCK_OF_START)
+            heapq.heappush(self._coming, self.now_s + max(5.0, self.trace.start_s * luck))
+        if self._running is None:
+            self._leave()
+
+    def advance(self, until_s: float) -> None:
+        """Let time pass."""
+        while self.now_s < until_s:
+            step = min(until_s, *(at for at in self._next() if at > self.now_s))
+            self.executor_s += (self.registered + len(self._coming)) * (step - self.now_s)
+            self.now_s = step
+            while self._coming and self._coming[0] <= self.now_s:
+                heapq.heappop(self._coming)
+                self.registered += 1
+            if self._running is not None and self._ends_s <= self.now_s:
+                self._end()
+            if self._running is None and self._due():
+                self._begin()
+        self._die()
+
+    def _next(self) -> Iterator[float]:
+        """Instants at which something may happen."""
+        yield self.now_s + 5.0 if self._running is None else self._ends_s
+        if self._running is None:
+            yield self._began_s + self.trace.trigger_s
+        if self._coming:
+            yield self._coming[0]
+
+    def _due(self) -> bool:
+        waits = self._sum_at(self.now_s) - float(self._frontier.sum())
+        since = self.now_s - self._began_s
+        enough = waits >= self.trace.records_min or since >= self.trace.delay_max_s
+        return waits >= 1 and enough and since >= self.trace.trigger_s and self.registered > 0
+
+    def _begin(self) -> None:
+        trace, slots = self.trace, self.registered * self.trace.cores
+        waits = self._logs_at(self.now_s) - self._frontier
+        take = waits * min(1.0, trace.records_max / max(1.0, waits.sum()))
+        ranges = _split(take, trace.min_partitions)
+        drift = 1 + _DRIFT * np.sin(2 * np.pi * (self.now_s / 86_400 + 0.3))
+        speed = trace.per_slot_per_s * drift / (1 + trace.contention * (slots - 1))
+        times = trace.task_s + ranges / speed * self._rng.lognormal(0.0, _LUCK, len(ranges))
+        tasks_s = _makespan(times, slots)
+        overhead_s = (trace.overhead_s + 0.01 * len(ranges)) * self._rng.lognormal(0.0, _LUCK)
+        ends_s = self.now_s + tasks_s + overhead_s
+        for from_s, until_s in trace.outages:
+            if ends_s > from_s and self.now_s < until_s:
+                ends_s += until_s - max(self.now_s, from_s)
+        self._began_s, self._ends_s = self.now_s, ends_s
+        batch = Batch(
+            began=_at(self.now_s), ended=_at(ends_s), rows=int(take.sum()), seconds=ends_s - self.now_s,
+            tasks_s=ends_s - self.now_s - overhead_s, tasks=len(ranges), ranges=len(ranges), slots=slots,
+            skew=float(times.max() / np.median(times)),
+        )  # fmt: skip
+        self._running = batch, take
+
+    def _end(self) -> None:
+        assert self._running is not None
+        batch, take = self._running
+        self._running = None
+        self.batches.append(batch)
+        self._frontier = self._frontier + take
+        steps = self._cumulated.shape[1]
+        for one in range(self.trace.partitions):
+            after = min(steps - 1, int(np.searchsorted(self._cumulated[one], self._frontier[one] + 0.5)))
+            before = self._cumulated[one][max(0, after - 1)]
+            wide = self._cumulated[one][after] - before
+            part = (self._frontier[one] - before) / wide if wide > 0 else 0.0
+            self._oldest_s[one] = (max(0, after - 1) + part) * self.trace.step_s
+        self._leave()
+
+    def _leave(self) -> None:
+        self.registered = min(self.registered, self.wanted)
+
+    def _die(self) -> None:
+        """Now and then an executor dies while a batch runs; Spark asks for another."""
+        if self._running is None or self.registered < 2:  # noqa: PLR2004 - the last one does not, for the driver's sake
+            return
+        if self._rng.random() < _DEATHS_PER_DAY * self.registered * 15.0 / 86_400:
+            self.registered -= 1
+            batch, take = self._running
+            longer = (self._ends_s - self.now_s) * (_DEATH_COSTS - 1)
+            self._ends_s += longer
+            later = replace(
+                batch, ended=_at(self._ends_s), seconds=batch.seconds + longer, tasks_s=batch.tasks_s + longer
+            )
+            self._running = later, take
+            self.ask(self.wanted)
+
+    def late_s(self) -> float:
+        """How long the oldest record that waits has waited."""
+        waits = self._logs_at(self.now_s) - self._frontier >= 1
+        return float((self.now_s - self._oldest_s[waits]).max()) if waits.any() else 0.0
+
+    def is_out(self) -> bool:
+        """Tell whether an outage is on."""
+        return any(from_s <= self.now_s < until_s for from_s, until_s in self.trace.outages)
+
+    def tasks_running(self) -> int:
+        """Tasks of the batch that runs; 0 between batches."""
+        return 0 if self._running is None else self._running[0].tasks
+
+    def idle_s(self) -> float:
+        """Seconds since the last batch ended; 0 while one runs."""
+        return 0.0 if self._running is not None else self.now_s - self._ends_s
+
+    def look(self) -> Facts:
+        """Tell what a sidecar would be told."""
+        trace, at = self.trace, _at(self.now_s)
+        waits = (self._logs_at(self.now_s) - self._frontier).tolist()
+        oldest = self._oldest_s.tolist()
+        failing = any(a + _FAILING_AFTER_S <= self.now_s < b for a, b in trace.outages)
+        batches = tuple(self.batches)
+        pipeline = Pipeline(
+            name=trace.name,
+            partitions=tuple(
+                Partition(trace.name, i, int(lag), self.now_s - oldest[i] if lag >= 1 else 0.0)
+                for i, lag in enumerate(waits)
+            ),
+            arriving_per_s=self._rate(max(_WINDOW_S, _WINDOW_BATCHES * interval_s(batches))),
+            arriving_lately_per_s=self._rate(_LATELY_S), batches=batches, delay_max_s=trace.delay_max_s,
+            records_max=trace.records_max, min_partitions=trace.min_partitions, trigger_s=trace.trigger_s,
+            failing="storage does not answer" if failing else None,
+        )  # fmt: skip
+        executors = Executors(
+            wanted=self.wanted, registered=self.registered, draining=max(0, self.registered - self.wanted),
+            cores=trace.cores,
+        )  # fmt: skip
+        return Facts(at, executors, (pipeline,))
+
+    def arriving_per_s(self) -> float:
+        """Records a second that arrive, mean of the last minute."""
+        return self._rate(60.0)
+
+    def _rate(self, over_s: float) -> float:
+        since = max(0.0, self.now_s - over_s)
+        return (self._sum_at(self.now_s) - self._sum_at(since)) / max(1.0, self.now_s - since)
+
+    def _sum_at(self, at_s: float) -> float:
+        place = at_s / self.trace.step_s
+        low = min(int(place), len(self._all) - 2)
+        return float(self._all[low] + (self._all[low + 1] - self._all[low]) * (place - low))
+
+    def _logs_at(self, at_s: float) -> Numbers:
+        place = at_s / self.trace.step_s
+        low = min(int(place), self._cumulated.shape[1] - 2)
+        found: Numbers = self._cumulated[:, low] + (self._cumulated[:, low + 1] - self._cumulated[:, low]) * (place - low)
+        return found
+
+
+def _at(seconds: float) -> datetime:
+    return BEGAN + timedelta(seconds=seconds)
+
+
+def _cumulate(trace: Trace) -> Numbers:
+    """Sum arrivals up by partition: how long each log is at each step."""
+    arriving = np.asarray(trace.arriving_per_s)
+    shares = np.tile(np.linspace(1.0, trace.share_max, trace.partitions)[:, None], (1, len(arriving)))
+    at = np.arange(len(arriving)) * trace.step_s
+    for hot in trace.hot:
+        shares[hot.partition % trace.partitions, (at >= hot.from_s) & (at < hot.until_s)] *= hot.factor
+    rows = arriving * trace.step_s * shares / shares.sum(axis=0)
+    return np.concatenate([np.zeros((trace.partitions, 1)), np.cumsum(rows, axis=1)], axis=1)
+
+
+def _split(take: Numbers, pieces: int) -> Numbers:
+    """Cut partitions into about so many ranges of one size, as Spark does for minPartitions; none is joined."""
+    if pieces <= len(take) or take.sum() < pieces:
+        return take
+    counts = np.maximum(1, np.round(take / take.sum() * pieces)).astype(int)
+    return np.repeat(take / counts, counts)
+
+
+def _makespan(times: Numbers, slots: int) -> float:
+    """Seconds until the last task ends, when each takes the slot that is free first."""
+    if len(times) <= slots:
+        return float(times.max())
+    free = [0.0] * slots
+    for one in times.tolist():
+        heapq.heapreplace(free, free[0] + one)
+    return max(free)
