@@ -11,7 +11,7 @@ from typing import assert_never
 
 from autoscaler.diagnose import Symptom, blinding, pressing, redirecting, stuck, unseen
 from autoscaler.facts import Executors, Facts, Pipeline
-from autoscaler.memory import Memory, Scaling, Want, observe, settled_at, start_s, yield_
+from autoscaler.memory import Memory, Scaling, Want, observe, regrets, settled_at, start_s, yield_
 from autoscaler.model import Growth, Load, Rate, capacity, least, need, ranges_max, rate, used, window_s
 from autoscaler.policy import Policy
 
@@ -113,7 +113,7 @@ def decide(policy: Policy, memory: Memory, facts: Facts, now: datetime) -> Decis
     symptoms = blinding(policy, facts, now)
     if facts.executors is None or any(one.effect == "hold" for one in symptoms):
         return Hold(desired, tuple(symptoms), next(one for one in symptoms if one.effect == "hold"))
-    loads, missing = _loads(policy, memory, facts.pipelines, now)
+    loads, missing = _loads(policy, memory, facts.executors, facts.pipelines, now)
     if missing is not None:
         return Hold(desired, (*symptoms, missing), missing)
     symptoms += [*stuck(policy, facts.pipelines), *pressing(policy, facts.executors)]
@@ -122,32 +122,43 @@ def decide(policy: Policy, memory: Memory, facts: Facts, now: datetime) -> Decis
 
 
 def _loads(
-    policy: Policy, memory: Memory, pipelines: Sequence[Pipeline], now: datetime
+    policy: Policy, memory: Memory, executors: Executors, pipelines: Sequence[Pipeline], now: datetime
 ) -> tuple[tuple[Load, ...], Symptom | None]:
-    """Return each pipeline's load. One that is paused or idle asks for nothing; of one with lag a rate must be known."""
+    """Return each pipeline's load. One that is paused or idle asks for nothing; of others a rate must be known."""
     loads, start = [], start_s(policy, memory)
+    growth = _growth(policy, memory, executors)
     for one in pipelines:
         if one.paused:
             continue
-        since = now - timedelta(seconds=window_s(policy, one))
-        recent = [batch for batch in one.batches if batch.ended >= since]
-        seen: Rate | None = rate(recent)
+        seen = _seen(policy, one, now)
         quiet = not one.arriving_per_s and not any(part.lag_offsets for part in one.partitions)
         if quiet:
             continue
         if seen is None or seen.batches < policy.batches_min:
             return (), unseen(policy, one, 0 if seen is None else seen.batches)
-        asked = need(policy, one, seen, start)
+        asked = need(policy, one, seen, start, capacity(one, seen, growth.slots, growth))
         assert asked is not None, "facts without lag or arrivals are held on before"
         loads.append(Load(one, seen, asked))
     return tuple(loads), None
+
+
+def _growth(policy: Policy, memory: Memory, executors: Executors) -> Growth:
+    return Growth(max(1, executors.registered) * executors.slots, yield_(policy, memory))
+
+
+def _seen(policy: Policy, pipeline: Pipeline, now: datetime) -> Rate | None:
+    """Return what the batches of the window show, with one from before it where a single one ended in it."""
+    since = now - timedelta(seconds=window_s(policy, pipeline))
+    full = [batch for batch in pipeline.batches if batch.rows > 0]
+    recent = [batch for batch in full if batch.ended >= since]
+    return rate(full[-policy.batches_min :] if 0 < len(recent) < policy.batches_min else recent)
 
 
 def _sums(policy: Policy, memory: Memory, facts: Facts, loads: tuple[Load, ...], desired: int) -> Sums:
     executors = facts.executors
     assert executors is not None
     each = executors.slots
-    growth = Growth(max(1, executors.registered) * each, yield_(policy, memory))
+    growth = _growth(policy, memory, executors)
     ceilings, floors = _ceilings(policy, executors, facts.pipelines, desired), _floors(policy, desired)
     found = least(loads, "target", each, growth, max(policy.executors_max, desired))
     want, by = found if found is not None else max(policy.executors_max, desired), []
@@ -234,10 +245,13 @@ def _fewer(
     if by is not None:
         return Blocked(desired, symptoms, sums, sums.want, by)
     interval = max((load.rate.interval_s for load in sums.loads), default=0.0)
-    through = timedelta(seconds=max(policy.down_s, policy.down_batches * interval))
+    doubled = 2 ** min(policy.regrets_max, regrets(policy, memory))
+    through = timedelta(seconds=max(policy.down_s, policy.down_batches * interval) * doubled)
     since = memory.fewer[0].at if memory.fewer else now
-    if now - since < through:
-        return Wait(desired, symptoms, sums, sums.want, since + through)
+    ups = [one.at for one in memory.scalings if one.after > one.before]
+    until = max([since + through, *(at + timedelta(seconds=policy.after_up_s) for at in ups[-1:])])
+    if now < until:
+        return Wait(desired, symptoms, sums, sums.want, until)
     most = max([sums.want, *(one.executors for one in memory.fewer if one.at >= now - through)])
     return Down(most, symptoms, sums, desired)
 

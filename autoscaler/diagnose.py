@@ -46,7 +46,7 @@ def _troubles(pipeline: Pipeline) -> Iterator[Symptom]:
     if pipeline.recovery_level > 0:
         yield Symptom(
             "recovery", "hold", f"{name} is on rung L{pipeline.recovery_level} of recovery",
-            "Recovery goes first: its restarts look like too few executors. `headrace status` tells how far it is.", name,
+            "Recovery goes first: its restarts look like too few executors. `headrace status` tells more.", name,
         )  # fmt: skip
     if pipeline.failing is not None:
         yield Symptom(

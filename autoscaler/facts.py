@@ -41,7 +41,7 @@ class Batch:
     tasks_s: float  # of that, while tasks ran: phase tasks
     tasks: int  # that Spark ran at most at once, had it the slots
     ranges: int  # pieces of the source: partitions, or minPartitions where they were split
-    slots: int  # task slots of the executors that were registered when it began
+    slots: int  # task slots of the executors that were registered, mean while it ran
     skew: float | None = None  # longest task over the median; Spark's REST API, stages
 
     def __post_init__(self) -> None:

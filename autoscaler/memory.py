@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import pairwise
 from statistics import median
 
 from pydantic import ConfigDict
@@ -82,6 +83,14 @@ def yield_(policy: Policy, memory: Memory) -> float:
     return min(1.0, max(policy.yield_floor, median(seen[-_KEPT:])))
 
 
+def regrets(policy: Policy, memory: Memory) -> int:
+    """Count the goings of executors that were taken back soon."""
+    return sum(
+        one.after < one.before and other.after > other.before and (other.at - one.at).total_seconds() < policy.regret_s
+        for one, other in pairwise(memory.scalings)
+    )
+
+
 def observe(policy: Policy, memory: Memory, facts: Facts, now: datetime) -> Memory:
     """Take in what became of the last change, and forget what is old or of another shape."""
     executors = facts.executors
@@ -129,8 +138,10 @@ def on_last(memory: Memory, pipeline: Pipeline, slots_each: int) -> list[Batch]:
 
 
 def _yield(policy: Policy, last: Scaling, pipelines: Iterable[Pipeline], slots_each: int) -> float | None:
-    """Measure what an added slot brought: (r w1 - w0) / (w1 - w0), with r the rate of a slot now over the one before,
-    w the slots that work all the time. None until enough batches ran, or where a change is too small to be measured.
+    """Measure what an added slot brought: (r w1 - w0) / (w1 - w0).
+
+    r is the rate of a slot now over the one before, w the slots that work all the time. None until enough batches ran,
+    or where a change is too small to be measured.
     """
     found = []
     for pipeline in pipelines:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median
+from statistics import median, median_high
 
 from autoscaler.facts import Batch, Partition, Pipeline
 from autoscaler.policy import Policy
@@ -29,7 +29,7 @@ class Rate:
     overhead_s: float  # of that, whatever its rows and slots: the driver's, and what tasks cost before their first row
     overhead_share: float
     rows_max: int
-    per_slot_per_s: float  # records that a slot carries in a second of work
+    per_slot_per_s: float  # records that a slot carries in a second of work, median: a batch may have met an outage
     skew: float | None  # longest task over the median one; median of the batches
 
 
@@ -95,7 +95,9 @@ def rate(batches: Sequence[Batch]) -> Rate | None:
     if not full:
         return None
     fixed = _fixed_s(full)
-    work = sum(max(one.tasks_s - fixed, one.tasks_s * _FIXED_SHARE_MAX, 1e-3) * batch_worth(one) for one in full)
+    speeds = [
+        one.rows / (max(one.tasks_s - fixed, one.tasks_s * _FIXED_SHARE_MAX, 1e-3) * batch_worth(one)) for one in full
+    ]
     overhead = median(max(0.0, batch.seconds - batch.tasks_s) for batch in full) + fixed
     seconds = median(batch.seconds for batch in full)
     skews = [batch.skew for batch in full if batch.skew is not None]
@@ -106,13 +108,17 @@ def rate(batches: Sequence[Batch]) -> Rate | None:
         overhead_s=overhead,
         overhead_share=min(1.0, overhead / seconds) if seconds > 0 else 0.0,
         rows_max=max(batch.rows for batch in full),
-        per_slot_per_s=sum(batch.rows for batch in full) / work,
+        per_slot_per_s=median_high(speeds),
         skew=median(skews) if skews else None,
     )
 
 
 def _fixed_s(batches: Sequence[Batch]) -> float:
-    """Seconds of the tasks that no row explains: where a line through rows a slot and seconds begins."""
+    """Seconds of the tasks that no row explains: where a line through rows a slot and seconds begins.
+
+    Only of batches on as many slots as the last: a hot partition costs more where slots are many.
+    """
+    batches = [batch for batch in batches if batch.slots == batches[-1].slots]
     rows = [batch.rows / batch_worth(batch) for batch in batches]
     if len(rows) < _FIT_BATCHES_MIN or max(rows) < _FIT_SPREAD_MIN * min(rows):
         return 0.0
@@ -123,11 +129,11 @@ def _fixed_s(batches: Sequence[Batch]) -> float:
     return min(max(0.0, height - slope * middle), min(seconds) * _FIXED_SHARE_MAX)
 
 
-def need(policy: Policy, pipeline: Pipeline, seen: Rate, start_s: float) -> Need | None:
+def need(policy: Policy, pipeline: Pipeline, seen: Rate, start_s: float, carried_per_s: float) -> Need | None:
     """Work out what a pipeline asks for; None where Kafka did not say how much waits or comes.
 
     What waits less than max_delay and a batch is in good order: the lag of every pipeline goes up and down so far.
-    A partition that is stuck is left out: no executor moves it.
+    A partition that is stuck is left out: no executor moves it. `carried_per_s`: what those that are there carry.
     """
     if pipeline.arriving_per_s is None or any(one.lag_offsets is None for one in pipeline.partitions):
         return None
@@ -141,7 +147,7 @@ def need(policy: Policy, pipeline: Pipeline, seen: Rate, start_s: float) -> Need
     if pipeline.headroom_s is not None:
         catch_up_s = max(1.0, min(catch_up_s, pipeline.headroom_s * policy.headroom_share))
     behind = backlog / catch_up_s
-    meanwhile = arriving * start_s / catch_up_s  # comes until new executors work
+    meanwhile = max(0.0, arriving - carried_per_s) * start_s / catch_up_s  # piles up until new executors work
     return Need(
         arriving=arriving, lag_offsets=lag, backlog=backlog, late_s=late_s, catch_up_s=catch_up_s,
         up=arriving / policy.u_max + behind,

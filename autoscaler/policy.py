@@ -17,9 +17,9 @@ def _knob(default: Any, unit: str, why: str) -> Any:
 class Policy:
     """Parameters of a decision. Raises ConfigError for those that contradict each other."""
 
-    u_target: float = _knob(0.75, "share", "busy at this share of capacity after a change; the rest carries bursts")
-    u_max: float = _knob(0.92, "share", "more executors only above it: what lies below is noise, or served")
-    u_min: float = _knob(0.60, "share", "fewer executors only below it; with u_max the band in which nothing happens")
+    u_target: float = _knob(0.80, "share", "busy at this share of capacity after a change; the rest carries bursts")
+    u_max: float = _knob(0.95, "share", "more executors only above it: what lies below is noise, or served")
+    u_min: float = _knob(0.65, "share", "fewer executors only below it; with u_max the band in which nothing happens")
     catch_up_s: float = _knob(900.0, "s", "a backlog is to be gone by then: half costs 3 % more, twice saves 1 %")
     headroom_share: float = _knob(0.25, "share", "of retention headroom: a backlog is gone in that time at the latest")
     slo_s: float = _knob(300.0, "s", "lag beyond max_delay that is still good; no executor goes while it is more")
@@ -32,12 +32,19 @@ class Policy:
         2, "batches", "that must have finished in the window, else no rate is known: one is chance"
     )
     start_s: float = _knob(60.0, "s", "an executor takes so long to come, until it was seen how long it takes")
-    start_max_s: float = _knob(900.0, "s", "and is believed to take so long at most: beyond it waits for quota")
-    stable_s: float = _knob(180.0, "s", "after a change nothing is added for it: three batches show what it brought")
-    stable_batches: int = _knob(2, "batches", "that must have run on what was asked for, before more is asked for")
-    stable_max_s: float = _knob(900.0, "s", "then more is asked for even without them: batches may be rare, or stuck")
-    down_s: float = _knob(600.0, "s", "executors go when they were too many throughout; the most wanted in it stay")
+    start_max_s: float = _knob(900.0, "s", "and is believed to take so long at most: then it waits for quota")
+    stable_s: float = _knob(
+        60.0, "s", "after executors came nothing is added for it: what they carry must show in the lag"
+    )
+    stable_batches: int = _knob(1, "batches", "that must have run on all of them, before more is asked for")
+    stable_max_s: float = _knob(150.0, "s", "then more is asked for even without them: batches may be rare, or stuck")
+    down_s: float = _knob(900.0, "s", "executors go when they were too many throughout; the most wanted in it stay")
     down_batches: float = _knob(2.0, "batches", "and through as many batches at least, where they come seldom")
+    after_up_s: float = _knob(
+        1800.0, "s", "no executor goes so soon after others came: they have not paid for their start"
+    )
+    regret_s: float = _knob(1800.0, "s", "executors that come back so soon should not have gone")
+    regrets_max: int = _knob(2, "times", "each such going of the last day doubles the wait for fewer, so often at most")
     up_factor: float = _knob(3.0, "times", "a step up at most: a wrong rate cannot empty the budget")
     down_factor: float = _knob(0.5, "times", "a step down at most: a wrong rate cannot empty the pipeline")
     executors_min: int = _knob(1, "executors", "never fewer; the driver keeps the trigger with one")
@@ -75,6 +82,10 @@ class Policy:
                 raise ConfigError(f"{name} must be more than 0, got {getattr(self, name):g}")
         if self.cost_max_per_hour and not self.cost_per_executor_hour:
             raise ConfigError("cost_max_per_hour needs cost_per_executor_hour: what does an executor cost?")
+        if 0 < self.cost_max_per_hour < self.executors_min * self.cost_per_executor_hour:
+            raise ConfigError(
+                f"cost_max_per_hour {self.cost_max_per_hour:g} does not pay for executors_min {self.executors_min}"
+            )
         try:
             ZoneInfo(self.excluded_zone)
         except (KeyError, ValueError) as error:

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from itertools import pairwise
 
 from autoscaler.policy import DEFAULTS, Policy
 from autoscaler.simulate.rivals import Busy, Dynamic, Flink, Ours, Scaler, Static, Threshold
@@ -13,9 +14,9 @@ from autoscaler.simulate.world import BEGAN, World
 REVERSAL_S = 1800.0  # an up within half an hour of a down, or a down of an up
 THRESHOLDS_S = (30, 60, 120, 240)  # of work of an executor that may wait, for each executor
 _EQUAL_WITHIN = 0.02
-_SEARCHES_MAX = 14
+_SEARCHES_MAX = 9
 _EVERY_S = 60.0  # between points of a plot
-_LEAST_S, _MOST_S = 1.0, 20_000.0
+_LEAST_S, _MOST_S = 5.0, 1_200.0
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,14 @@ def play(trace: Trace, scaler: Scaler, policy: Policy = DEFAULTS, setting: str =
     world = World(trace)
     points, changes = list[Point](), list[tuple[float, int]]()
     over = late_max = 0.0
-    at_s = policy.tick_s
+    at_s, next_s = policy.tick_s, 0.0
     while at_s <= trace.lasts_s - trace.step_s:
         world.advance(at_s)
         before = world.wanted
-        world.ask(scaler.wanted(world.look(), Busy(world.tasks_running(), world.idle_s()), BEGAN + timedelta(seconds=at_s)))
+        if at_s >= next_s:
+            next_s = at_s + scaler.every_s
+            busy = Busy(world.tasks_running(), world.idle_s())
+            world.ask(scaler.wanted(world.look(), busy, BEGAN + timedelta(seconds=at_s)))
         if world.wanted != before:
             changes.append((at_s, 1 if world.wanted > before else -1))
         late = max(0.0, world.late_s() - trace.delay_max_s)
@@ -71,9 +75,7 @@ def play(trace: Trace, scaler: Scaler, policy: Policy = DEFAULTS, setting: str =
 
 def reversals(changes: Sequence[tuple[float, int]]) -> int:
     """Count the changes that go back on the one before within half an hour. A change is an instant and +1 or -1."""
-    return sum(
-        one[1] != other[1] and other[0] - one[0] < REVERSAL_S for one, other in zip(changes, changes[1:], strict=False)
-    )
+    return sum(one[1] != other[1] and other[0] - one[0] < REVERSAL_S for one, other in pairwise(changes))
 
 
 def ours(trace: Trace, policy: Policy) -> Score:
@@ -82,8 +84,6 @@ def ours(trace: Trace, policy: Policy) -> Score:
 
 
 def _within(trace: Trace, policy: Policy) -> Policy:
-    from dataclasses import replace
-
     return replace(policy, executors_max=min(policy.executors_max, trace.executors_max))
 
 
@@ -111,8 +111,7 @@ def equal(trace: Trace, executor_hours: float, policy: Policy = DEFAULTS) -> Sco
             break
         low, high = (middle, high) if score.executor_hours > executor_hours else (low, middle)
     assert best is not None
-    seconds = best.setting
-    return Score(**{**vars(best), "policy": "lag threshold of equal cost", "setting": seconds})
+    return replace(best, policy="lag threshold of equal cost")
 
 
 def compare(trace: Trace, policy: Policy, names: Iterable[str]) -> list[Score]:

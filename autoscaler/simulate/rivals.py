@@ -22,11 +22,15 @@ class Busy:
 
 
 class Scaler(Protocol):
-    """Says at each tick how many executors there should be."""
+    """Says now and then how many executors there should be."""
 
     @property
     def name(self) -> str:
         """As in tables."""
+
+    @property
+    def every_s(self) -> float:
+        """Seconds between two looks; a tick at least."""
 
     def wanted(self, facts: Facts, busy: Busy, now: datetime) -> int:
         """Return how many executors to ask for."""
@@ -40,6 +44,7 @@ class Ours:
     memory: Memory = field(default_factory=Memory)
     name: str = "headrace"
     last: Decision | None = None
+    every_s: float = 0.0
 
     def wanted(self, facts: Facts, busy: Busy, now: datetime) -> int:  # noqa: ARG002 - Spark's own look is for others
         """Decide as the sidecar does."""
@@ -53,6 +58,7 @@ class Static:
 
     executors: int
     name: str = "static"
+    every_s: float = 3600.0
 
     def wanted(self, facts: Facts, busy: Busy, now: datetime) -> int:  # noqa: ARG002
         """Return it."""
@@ -70,6 +76,7 @@ class Dynamic:
     executors: int = 1
     adding: int = 1
     name: str = "Spark's dynamic allocation"
+    every_s: float = 0.0
     idle_max_s: float = 60.0
     _spare: dict[int, datetime] = field(default_factory=dict)
 
@@ -88,8 +95,8 @@ class Dynamic:
                 self._spare.pop(one, None)
             else:
                 self._spare.setdefault(one, now - timedelta(seconds=busy.idle_s))
-        kept = [one for one in range(self.executors) if (now - self._spare.get(one, now)).total_seconds() <= self.idle_max_s]
-        self.executors = max(1, len(kept))
+        idle = [(now - self._spare.get(one, now)).total_seconds() for one in range(self.executors)]
+        self.executors = max(1, sum(one <= self.idle_max_s for one in idle))
         self._spare = {one: since for one, since in self._spare.items() if one < self.executors}
         return self.executors
 
@@ -105,20 +112,16 @@ class Threshold:
     lag_per_executor: float  # records
     executors_max: int
     name: str = "lag threshold"
-    poll_s: float = 30.0
+    every_s: float = 30.0
     calm_s: float = 300.0
     tolerance: float = 0.1
     executors: int | None = None
-    _looked: datetime | None = None
     _wants: deque[tuple[datetime, int]] = field(default_factory=deque)
 
     def wanted(self, facts: Facts, busy: Busy, now: datetime) -> int:  # noqa: ARG002
         """Follow the lag."""
         assert facts.executors is not None
         have = self.executors if self.executors is not None else facts.executors.wanted
-        if self._looked is not None and (now - self._looked).total_seconds() < self.poll_s:
-            return have
-        self._looked = now
         partitions = facts.pipelines[0].partitions
         ratio = sum(one.lag_offsets or 0 for one in partitions) / self.lag_per_executor
         want = have if abs(ratio / have - 1) <= self.tolerance else math.ceil(ratio)
@@ -126,12 +129,9 @@ class Threshold:
         self._wants.append((now, want))
         while (now - self._wants[0][0]).total_seconds() > self.calm_s:
             self._wants.popleft()
-        if want > have:
-            have = min(want, max(2 * have, have + 4))
-        else:
-            have = min(have, max(one for _, one in self._wants))
-        self.executors = have
-        return have
+        most = max(one for _, one in self._wants)
+        self.executors = min(want, max(2 * have, have + 4)) if want > have else min(have, most)
+        return self.executors
 
 
 @dataclass
@@ -145,6 +145,7 @@ class Flink:
 
     executors_max: int
     name: str = "Flink's autoscaler, defaults"
+    every_s: float = 60.0  # job.autoscaler.interval of the standalone one is 15 s; the window is what counts
     target: float = 0.7
     boundary: float = 0.3
     window_s: float = 900.0
@@ -153,7 +154,7 @@ class Flink:
     stable_s: float = 300.0
     down_s: float = 3600.0
     down_max: float = 0.6
-    changed: datetime | None = None
+    changed: datetime | None = None  # or begun
     executors: int | None = None
     _down: list[tuple[datetime, int]] = field(default_factory=list)
     _arrivals: deque[tuple[datetime, float]] = field(default_factory=deque)
@@ -168,8 +169,8 @@ class Flink:
         while self._arrivals[0][0] < since:
             self._arrivals.popleft()
         batches = [one for one in pipeline.batches if one.ended >= since and one.rows > 0]
-        calm_since = self.changed or (self._arrivals[0][0] if self.executors is None else now)
-        if not batches or (now - calm_since).total_seconds() < self.stable_s:
+        self.changed = self.changed or now
+        if not batches or (now - self.changed).total_seconds() < self.stable_s:
             self.executors = have
             return have
         rate = sum(one.rows for one in batches) / sum(one.seconds for one in batches)

@@ -9,7 +9,7 @@ from autoscaler.simulate.trace import Hot, Trace
 from writer.errors import ConfigError
 from writer.strict import did_you_mean
 
-_STEP_S = 5.0
+_STEP_S = 15.0
 _DAY_S = 86_400.0
 _HOUR_S = 3600.0
 Line = npt.NDArray[np.float64]
@@ -47,7 +47,8 @@ def day() -> Trace:
     at = _seconds()
     line = _wave(at, 120e3, 0.45, 20) * _burst(at, 7, 45, 2.6)
     return Trace(
-        "day", "a day and its night, a burst to 2.6 times, half an hour of outage at the peak", _STEP_S, _made(line, 11),
+        "day", "a day and its night, a burst to 2.6 times, half an hour of outage at the peak", _STEP_S,
+        _made(line, 11),
         outages=((19.5 * _HOUR_S, 20 * _HOUR_S),), seed=11, purpose="tuned",
     )  # fmt: skip
 

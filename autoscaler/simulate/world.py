@@ -2,7 +2,7 @@
 
 Tasks run one after the other on the slots that are free; each has its own luck. Slots get in each other's way, machines
 are faster and slower through the day, executors take their time to come, and die now and then. Executors that come
-while a batch runs take part in the next; those that are too many leave between two batches.
+while a batch runs take tasks that wait; those that are too many leave between two batches.
 """
 
 import heapq
@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import repeat
 
 import numpy as np
 import numpy.typing as npt
@@ -47,8 +48,10 @@ class World:
         self._coming: list[float] = []  # when each will be there
         self._frontier = np.zeros(trace.partitions)
         self._oldest_s = np.zeros(trace.partitions)  # when the log passed each frontier
+        self._step = np.zeros(trace.partitions, dtype=int)  # of the trace, that each frontier lies in
         self._running: tuple[Batch, Numbers] | None = None
         self._ends_s = 0.0
+        self._slots = 0  # that work on the batch that runs
         self._began_s = -trace.trigger_s
         self.batches: deque[Batch] = deque(maxlen=_BATCHES_SEEN)
 
@@ -71,12 +74,36 @@ class World:
             self.now_s = step
             while self._coming and self._coming[0] <= self.now_s:
                 heapq.heappop(self._coming)
-                self.registered += 1
+                self._join()
             if self._running is not None and self._ends_s <= self.now_s:
                 self._end()
             if self._running is None and self._due():
                 self._begin()
         self._die()
+
+    def _join(self) -> None:
+        """One more; of a batch that runs it takes its share of what is left, where tasks wait."""
+        self.registered += 1
+        if self._running is None:
+            return
+        batch, take = self._running
+        working = min(self._slots, batch.tasks)
+        more = min(self._slots + self.trace.cores, batch.tasks)
+        left = max(0.0, self._ends_s - self.now_s)
+        if not self.is_out():
+            self._stretch(left * (working / more - 1))
+        self._slots += self.trace.cores
+        # The mean over the batch, as who looks at each tick would reckon it.
+        slots = batch.slots + self.trace.cores * left / max(left, batch.seconds)
+        self._running = replace(self._running[0], slots=round(slots)), take
+
+    def _stretch(self, by_s: float) -> None:
+        """Let the batch that runs end later, or sooner."""
+        assert self._running is not None
+        batch, take = self._running
+        self._ends_s += by_s
+        seconds, tasks_s = max(0.1, batch.seconds + by_s), max(0.1, batch.tasks_s + by_s)
+        self._running = replace(batch, ended=_at(self._ends_s), seconds=seconds, tasks_s=tasks_s), take
 
     def _next(self) -> Iterator[float]:
         """Instants at which something may happen."""
@@ -106,7 +133,7 @@ class World:
         for from_s, until_s in trace.outages:
             if ends_s > from_s and self.now_s < until_s:
                 ends_s += until_s - max(self.now_s, from_s)
-        self._began_s, self._ends_s = self.now_s, ends_s
+        self._began_s, self._ends_s, self._slots = self.now_s, ends_s, slots
         batch = Batch(
             began=_at(self.now_s), ended=_at(ends_s), rows=int(take.sum()), seconds=ends_s - self.now_s,
             tasks_s=ends_s - self.now_s - overhead_s, tasks=len(ranges), ranges=len(ranges), slots=slots,
@@ -120,14 +147,17 @@ class World:
         self._running = None
         self.batches.append(batch)
         self._frontier = self._frontier + take
-        steps = self._cumulated.shape[1]
-        for one in range(self.trace.partitions):
-            after = min(steps - 1, int(np.searchsorted(self._cumulated[one], self._frontier[one] + 0.5)))
-            before = self._cumulated[one][max(0, after - 1)]
-            wide = self._cumulated[one][after] - before
-            part = (self._frontier[one] - before) / wide if wide > 0 else 0.0
-            self._oldest_s[one] = (max(0, after - 1) + part) * self.trace.step_s
+        self._date()
         self._leave()
+
+    def _date(self) -> None:
+        """Find when each log passed its frontier."""
+        logs, each, last = self._cumulated, np.arange(self.trace.partitions), self._cumulated.shape[1] - 2
+        while (passed := (logs[each, self._step + 1] <= self._frontier + 0.5) & (self._step < last)).any():
+            self._step += passed
+        before = logs[each, self._step]
+        wide = np.maximum(logs[each, self._step + 1] - before, 1e-9)
+        self._oldest_s = (self._step + np.clip((self._frontier - before) / wide, 0, 1)) * self.trace.step_s
 
     def _leave(self) -> None:
         self.registered = min(self.registered, self.wanted)
@@ -138,13 +168,7 @@ class World:
             return
         if self._rng.random() < _DEATHS_PER_DAY * self.registered * 15.0 / 86_400:
             self.registered -= 1
-            batch, take = self._running
-            longer = (self._ends_s - self.now_s) * (_DEATH_COSTS - 1)
-            self._ends_s += longer
-            later = replace(
-                batch, ended=_at(self._ends_s), seconds=batch.seconds + longer, tasks_s=batch.tasks_s + longer
-            )
-            self._running = later, take
+            self._stretch((self._ends_s - self.now_s) * (_DEATH_COSTS - 1))
             self.ask(self.wanted)
 
     def late_s(self) -> float:
@@ -167,16 +191,13 @@ class World:
     def look(self) -> Facts:
         """Tell what a sidecar would be told."""
         trace, at = self.trace, _at(self.now_s)
-        waits = (self._logs_at(self.now_s) - self._frontier).tolist()
-        oldest = self._oldest_s.tolist()
+        waiting = (self._logs_at(self.now_s) - self._frontier).astype(int)
+        waits, lates = waiting.tolist(), np.where(waiting >= 1, self.now_s - self._oldest_s, 0.0).tolist()
         failing = any(a + _FAILING_AFTER_S <= self.now_s < b for a, b in trace.outages)
         batches = tuple(self.batches)
         pipeline = Pipeline(
             name=trace.name,
-            partitions=tuple(
-                Partition(trace.name, i, int(lag), self.now_s - oldest[i] if lag >= 1 else 0.0)
-                for i, lag in enumerate(waits)
-            ),
+            partitions=tuple(map(Partition, repeat(trace.name), range(trace.partitions), waits, lates)),
             arriving_per_s=self._rate(max(_WINDOW_S, _WINDOW_BATCHES * interval_s(batches))),
             arriving_lately_per_s=self._rate(_LATELY_S), batches=batches, delay_max_s=trace.delay_max_s,
             records_max=trace.records_max, min_partitions=trace.min_partitions, trigger_s=trace.trigger_s,
@@ -204,7 +225,8 @@ class World:
     def _logs_at(self, at_s: float) -> Numbers:
         place = at_s / self.trace.step_s
         low = min(int(place), self._cumulated.shape[1] - 2)
-        found: Numbers = self._cumulated[:, low] + (self._cumulated[:, low + 1] - self._cumulated[:, low]) * (place - low)
+        before = self._cumulated[:, low]
+        found: Numbers = before + (self._cumulated[:, low + 1] - before) * (place - low)
         return found
 
 

@@ -1,0 +1,135 @@
+"""The verbs `autoscale`, which join the `headrace` command through the entry-point group `headrace.commands`."""
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from writer.errors import ConfigError
+
+if TYPE_CHECKING:
+    from autoscaler.simulate.trace import Trace
+
+autoscale = typer.Typer(name="autoscale", no_args_is_help=True, help="How many executors there should be, and why.")
+_FORMATS = (".png", ".svg", ".pdf")
+
+
+def join(app: typer.Typer) -> None:
+    """Add the verbs to the command."""
+    app.add_typer(autoscale)
+
+
+@autoscale.command()
+def explain(
+    facts: Annotated[Path, typer.Option("--facts", help="Recorded facts (JSON).")],
+    memory: Annotated[
+        Path | None, typer.Option("--memory", help="What is remembered of earlier decisions (JSON); default: nothing.")
+    ] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", help="A parameter, such as u_target=0.7; may be repeated.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+) -> None:
+    """Explain what would be decided on recorded facts: what goes in, the arithmetic, the verdict, what is in the way.
+
+    Nothing is changed, and nobody is asked.
+
+    Exit codes: 0 explained, 2 a file or a parameter is wrong.
+    """
+    from autoscaler import record
+    from autoscaler.decide import tick
+    from autoscaler.explain import lines, told
+    from autoscaler.facts import Facts
+    from autoscaler.memory import Memory
+    from autoscaler.policy import DEFAULTS, assigned
+
+    policy = assigned(DEFAULTS, assignments or [])
+    known = record.read(Facts, facts)
+    remembered = Memory() if memory is None else record.read(Memory, memory)
+    decision, _ = tick(policy, remembered, known, known.at)
+    if as_json:
+        typer.echo(json.dumps(told(decision, known.at), indent=2))
+    else:
+        typer.echo("\n".join(lines(policy, decision, known.at)))
+
+
+@autoscale.command()
+def simulate(
+    trace: Annotated[
+        list[str] | None,
+        typer.Option("--trace", help="A name, or a file of a trace (JSON); may be repeated. Default: all names."),
+    ] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", help="A parameter, such as u_target=0.7; may be repeated.")
+    ] = None,
+    rivals: Annotated[
+        list[Literal["static", "dynamic", "flink", "threshold", "equal", "none"]] | None,
+        typer.Option(
+            "--policy",
+            help="What to compare with, may be repeated; equal is the lag threshold that costs as much. Default: all.",
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw load, lag and executors (.png, .svg, .pdf).")
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option("--save", metavar="FILE", help="Write the trace here, to be changed and read again.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+) -> None:
+    """Play days in a simulated world: what this policy would cost, how late records would be, and what others do there.
+
+    The world's truth is not the policy's model: tasks have luck, slots disturb each other, executors come late and die.
+
+    Exit codes: 0 played, 2 a trace or a parameter is wrong.
+    """
+    from autoscaler.policy import DEFAULTS, assigned
+    from autoscaler.simulate import show
+    from autoscaler.simulate import trace as traces
+    from autoscaler.simulate.play import RIVALS, compare
+    from autoscaler.simulate.shapes import SHAPES
+
+    policy = assigned(DEFAULTS, assignments or [])
+    found = [_trace(name) for name in (trace or SHAPES)]
+    _check(plot, save, len(found))
+    if save is not None:
+        traces.write(found[0], save)
+    chosen = RIVALS if rivals is None else [one for one in rivals if one != "none"]
+    scores = []
+    for one in found:
+        played = compare(one, policy, chosen)
+        scores += played
+        if not as_json:
+            typer.echo("\n".join(show.lines(one, played)))
+    if as_json:
+        typer.echo(json.dumps(show.as_json(scores, policy), indent=1))
+    if plot is not None:
+        from autoscaler.simulate.plot import draw
+
+        draw(found[0], scores, plot)
+
+
+def _trace(name: str) -> "Trace":
+    from autoscaler.simulate.shapes import SHAPES, shape
+    from autoscaler.simulate.trace import read
+
+    return shape(name) if name in SHAPES or not (name.endswith(".json") or "/" in name) else read(Path(name))
+
+
+def _check(plot: Path | None, save: Path | None, traces: int) -> None:
+    """Raise ConfigError now, not after minutes, for what cannot be written."""
+    for option, path in (("--plot", plot), ("--save", save)):
+        if path is None:
+            continue
+        if traces != 1:
+            raise ConfigError(f"{option} is of one trace, and {traces} were asked for; name one with --trace")
+        if not path.absolute().parent.is_dir() or path.is_dir():
+            raise ConfigError(f"{option} {path} cannot be written: its directory must exist, and it must be a file")
+    if plot is None:
+        return
+    if plot.suffix not in _FORMATS:
+        raise ConfigError(f"--plot {plot} has no format that is known; end it in {', '.join(_FORMATS)}")
+    if find_spec("matplotlib") is None:
+        raise ConfigError("--plot needs matplotlib: pip install 'headrace[bench]'")

@@ -1,0 +1,71 @@
+"""Facts for the autoscaler's tests: a pipeline in good order, of which each test changes what it is about."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from autoscaler.decide import Decision, tick
+from autoscaler.facts import Batch, Executors, Facts, Partition, Pipeline
+from autoscaler.memory import Memory
+from autoscaler.policy import Policy
+
+NOW = datetime(2026, 3, 4, 12, 0, tzinfo=UTC)  # a Wednesday
+SLOT = 10_000.0  # records a second
+POLICY = Policy(executors_max=50)
+
+
+def batches(
+    count: int = 10, *, slots: int, rows: int = 2_400_000, ranges: int = 480, overhead_s: float = 4.0, every_s: float = 60,
+    slot: float = SLOT, last: datetime = NOW, **more: object,
+) -> tuple[Batch, ...]:  # fmt: skip
+    """Make batches that end by `last`; a slot carries `slot` records a second, all ranges are of one size."""
+    working = ranges / -(-ranges // min(ranges, slots))
+    tasks_s = rows / (slot * working)
+    ends = [last - timedelta(seconds=every_s * (count - 1 - i)) for i in range(count)]
+    return tuple(
+        Batch(
+            began=end - timedelta(seconds=tasks_s + overhead_s), ended=end, rows=rows, seconds=tasks_s + overhead_s,
+            tasks_s=tasks_s, tasks=ranges, ranges=ranges, slots=slots, **more,
+        )
+        for end in ends
+    )  # fmt: skip
+
+
+def pipeline(
+    arriving: float = 40_000, *, executors: int = 2, lag: int = 0, partitions: int = 480, **more: object
+) -> Pipeline:
+    """Make a pipeline whose batches ran on so many executors of four cores."""
+    had = batches(slots=executors * 4, ranges=partitions, rows=max(1, int(arriving * 60)))
+    each, rest = divmod(lag, partitions)
+    given = {
+        "name": "clicks", "partitions": tuple(Partition("clicks", i, each + (i < rest)) for i in range(partitions)),
+        "arriving_per_s": arriving, "arriving_lately_per_s": arriving, "batches": had, "delay_max_s": 60.0,
+        "records_max": 10**9, "trigger_s": 1.0,
+    }  # fmt: skip
+    return Pipeline(**{**given, **more})
+
+
+def facts(*pipelines: Pipeline, executors: int = 2, at: datetime = NOW, **more: object) -> Facts:
+    """Make facts with executors of four cores, all there."""
+    given = {"wanted": executors, "registered": executors, "cores": 4}
+    return Facts(at, Executors(**{**given, **more}), pipelines)
+
+
+def decided(known: Facts, memory: Memory | None = None, policy: Policy = POLICY) -> Decision:
+    """Decide once."""
+    return tick(policy, memory or Memory(), known, known.at)[0]
+
+
+def through(known: Sequence[Facts] | Iterable[Facts], memory: Memory | None = None, policy: Policy = POLICY):
+    """Decide on facts one after the other; executors are there at once. Returns decisions and the memory."""
+    found, memory = [], memory or Memory()
+    for one in known:
+        have = memory.desired if memory.desired is not None else one.executors.registered
+        one = replace(one, executors=replace(one.executors, wanted=have, registered=have))
+        decision, memory = tick(policy, memory, one, one.at)
+        found.append(decision)
+    return found, memory
+
+
+def minutes(count: float) -> timedelta:
+    return timedelta(minutes=count)
