@@ -1,9 +1,10 @@
 """The verbs `autoscale`, which join the `headrace` command through the entry-point group `headrace.commands`."""
 
 import json
+from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +15,17 @@ if TYPE_CHECKING:
 
 autoscale = typer.Typer(name="autoscale", no_args_is_help=True, help="How many executors there should be, and why.")
 _FORMATS = (".png", ".svg", ".pdf")
+
+
+class Rival(StrEnum):
+    """What a simulated day may be compared with."""
+
+    STATIC = "static"
+    DYNAMIC = "dynamic"
+    FLINK = "flink"
+    THRESHOLD = "threshold"
+    EQUAL = "equal"
+    NONE = "none"
 
 
 def join(app: typer.Typer) -> None:
@@ -65,7 +77,7 @@ def simulate(
         list[str] | None, typer.Option("--set", help="A parameter, such as u_target=0.7; may be repeated.")
     ] = None,
     rivals: Annotated[
-        list[Literal["static", "dynamic", "flink", "threshold", "equal", "none"]] | None,
+        list[Rival] | None,
         typer.Option(
             "--policy",
             help="What to compare with, may be repeated; equal is the lag threshold that costs as much. Default: all.",
@@ -96,7 +108,7 @@ def simulate(
     _check(plot, save, len(found))
     if save is not None:
         traces.write(found[0], save)
-    chosen = RIVALS if rivals is None else [one for one in rivals if one != "none"]
+    chosen = RIVALS if rivals is None else [one.value for one in rivals if one is not Rival.NONE]
     scores = []
     for one in found:
         played = compare(one, policy, chosen)

@@ -15,8 +15,8 @@ POLICY = Policy(executors_max=50)
 
 
 def batches(
-    count: int = 10, *, slots: int, rows: int = 2_400_000, ranges: int = 480, overhead_s: float = 4.0, every_s: float = 60,
-    slot: float = SLOT, last: datetime = NOW, **more: object,
+    count: int = 10, *, slots: int, rows: int = 2_400_000, ranges: int = 480, overhead_s: float = 4.0,
+    every_s: float = 60, slot: float = SLOT, last: datetime = NOW, **more: object,
 ) -> tuple[Batch, ...]:  # fmt: skip
     """Make batches that end by `last`; a slot carries `slot` records a second, all ranges are of one size."""
     working = ranges / -(-ranges // min(ranges, slots))
@@ -59,9 +59,9 @@ def decided(known: Facts, memory: Memory | None = None, policy: Policy = POLICY)
 def through(known: Sequence[Facts] | Iterable[Facts], memory: Memory | None = None, policy: Policy = POLICY):
     """Decide on facts one after the other; executors are there at once. Returns decisions and the memory."""
     found, memory = [], memory or Memory()
-    for one in known:
-        have = memory.desired if memory.desired is not None else one.executors.registered
-        one = replace(one, executors=replace(one.executors, wanted=have, registered=have))
+    for seen in known:
+        have = memory.desired if memory.desired is not None else seen.executors.registered
+        one = replace(seen, executors=replace(seen.executors, wanted=have, registered=have))
         decision, memory = tick(policy, memory, one, one.at)
         found.append(decision)
     return found, memory

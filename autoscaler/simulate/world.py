@@ -43,6 +43,7 @@ class World:
         self.wanted = trace.executors_first
         self.executor_s = 0.0  # paid: those that are there, and those that come
         self._rng = np.random.default_rng(trace.seed)
+        self._fates = np.random.default_rng(trace.seed + 1000)
         self._cumulated = _cumulate(trace)
         self._all = self._cumulated.sum(axis=0)
         self._coming: list[float] = []  # when each will be there
@@ -164,9 +165,10 @@ class World:
 
     def _die(self) -> None:
         """Now and then an executor dies while a batch runs; Spark asks for another."""
-        if self._running is None or self.registered < 2:  # noqa: PLR2004 - the last one does not, for the driver's sake
+        fate = float(self._fates.random())  # one for each tick, so that all policies meet the same
+        if self._running is None or self.is_out() or self.registered < 2:  # noqa: PLR2004 - the last one stays
             return
-        if self._rng.random() < _DEATHS_PER_DAY * self.registered * 15.0 / 86_400:
+        if fate < _DEATHS_PER_DAY * self.registered * 15.0 / 86_400:
             self.registered -= 1
             self._stretch((self._ends_s - self.now_s) * (_DEATH_COSTS - 1))
             self.ask(self.wanted)

@@ -1,0 +1,144 @@
+"""What holds of the autoscaler's arithmetic and decisions whatever the facts are."""
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from autoscaler.decide import Down, Hold, Up, tick
+from autoscaler.explain import lines, told
+from autoscaler.facts import Batch, Executors, Facts, Partition, Pipeline
+from autoscaler.memory import Memory
+from autoscaler.model import Growth, Load, capacity, least, need, rate, used, worth
+from autoscaler.policy import DEFAULTS, Policy
+from tests.scaling import NOW, batches, facts, pipeline
+
+SHARES = st.floats(0, 1)
+SECONDS = st.floats(0.1, 5_000)
+
+
+@st.composite
+def some_batch(draw):
+    ended = NOW - timedelta(seconds=draw(st.floats(0, 5_000)))
+    seconds = draw(SECONDS)
+    return Batch(
+        began=ended - timedelta(seconds=seconds), ended=ended, rows=draw(st.integers(0, 10**8)), seconds=seconds,
+        tasks_s=seconds * draw(SHARES), tasks=draw(st.integers(1, 200)), ranges=draw(st.integers(1, 200)),
+        slots=draw(st.integers(1, 200)), skew=draw(st.none() | st.floats(1, 20)),
+    )  # fmt: skip
+
+
+@st.composite
+def some_pipeline(draw):
+    lags = draw(st.lists(st.none() | st.integers(0, 10**9), min_size=0, max_size=6))
+    rates = st.none() | st.floats(0, 1e6)
+    return Pipeline(
+        name=draw(st.sampled_from(["clicks", "installs"])),
+        partitions=tuple(
+            Partition("t", i, lag, draw(st.none() | st.floats(0, 1e5)), draw(st.integers(0, 5)))
+            for i, lag in enumerate(lags)
+        ),
+        arriving_per_s=draw(rates), arriving_lately_per_s=draw(rates),
+        batches=tuple(sorted(draw(st.lists(some_batch(), max_size=5)), key=lambda one: one.ended)),
+        delay_max_s=draw(SECONDS), records_max=draw(st.integers(1, 10**9)),
+        records_per_task=draw(st.none() | st.floats(1, 1e7)), min_partitions=draw(st.integers(0, 100)),
+        trigger_s=draw(st.floats(1, 60)), headroom_s=draw(st.none() | st.floats(-100, 1e6)),
+        recovery_level=draw(st.sampled_from([0, 0, 0, 1])), paused=draw(st.booleans()), age_s=draw(st.floats(0, 80)),
+    )  # fmt: skip
+
+
+@st.composite
+def some_facts(draw):
+    executors = st.builds(
+        Executors, wanted=st.integers(0, 60), registered=st.integers(0, 60), draining=st.integers(0, 5),
+        cores=st.integers(1, 8), cpus_per_task=st.integers(1, 3), heap_share=st.none() | SHARES,
+        gc_share=st.none() | SHARES,
+        quota=st.none() | st.integers(0, 60), age_s=st.floats(0, 80),
+    )  # fmt: skip
+    return Facts(NOW, draw(st.none() | executors), tuple(draw(st.lists(some_pipeline(), max_size=2))))
+
+
+@given(some_facts(), st.none() | st.integers(1, 40), st.booleans())
+@settings(max_examples=60)
+def test_every_decision_is_within_its_limits_and_can_be_told(known, desired, waited):
+    policy = Policy(executors_min=2, executors_max=40, down_s=600.0 if waited else 1e-3, after_up_s=0.0)
+    decision, memory = tick(policy, Memory(desired=desired), known, NOW)
+    decision, memory = tick(policy, memory, known, NOW + timedelta(seconds=1))
+    assert memory.desired is None or decision.executors == memory.desired
+    match decision:
+        case Up(before=before, executors=executors):
+            assert before < executors <= max(40, 2)
+            assert executors <= max(before + 1, -(-before * 3 // 1), policy.executors_min)
+        case Down(before=before, executors=executors):
+            assert 1 <= executors < before
+            assert executors >= min(before // 2, policy.executors_max)
+        case Hold(why=why):
+            assert why.effect == "hold"
+    assert json.loads(json.dumps(told(decision, NOW)))["executors"] == decision.executors
+    assert all("\n" not in line for line in lines(policy, decision, NOW))
+
+
+@given(some_facts())
+@settings(max_examples=25)
+def test_the_same_facts_give_the_same_decision(known):
+    assert tick(DEFAULTS, Memory(desired=5), known, NOW) == tick(DEFAULTS, Memory(desired=5), known, NOW)
+
+
+@given(
+    slots=st.lists(st.integers(1, 300), min_size=2, max_size=8), ranges=st.integers(1, 300), slot=st.floats(10, 1e6),
+    overhead=st.floats(0, 100),
+)  # fmt: skip
+def test_the_rate_of_a_slot_does_not_change_with_slots_waves_or_overhead(slots, ranges, slot, overhead):
+    ran = [batches(1, slots=n, ranges=ranges, slot=slot, overhead_s=overhead, rows=10**6)[0] for n in slots]
+    for one in ran:
+        assert abs(rate([one]).per_slot_per_s / slot - 1) < 1e-6
+    assert abs(rate(ran).per_slot_per_s / slot - 1) < 1e-6
+
+
+@given(
+    fixed=st.floats(0, 10), slot=st.floats(100, 1e5), rows=st.lists(st.integers(10**6, 10**8), min_size=6, max_size=9)
+)
+def test_what_tasks_cost_without_rows_is_found_where_batches_differ(fixed, slot, rows):
+    assume(max(rows) > 2 * min(rows))
+    plain = [batches(1, slots=8, slot=slot, rows=one)[0] for one in rows]
+    slower = [replace(one, tasks_s=one.tasks_s + fixed, seconds=one.seconds + fixed) for one in plain]
+    assume(fixed < 0.4 * min(one.tasks_s for one in slower))
+    found = rate(slower)
+    assert abs(found.per_slot_per_s / slot - 1) < 0.01
+    assert abs(found.overhead_s - 4.0 - fixed) < 0.1
+
+
+@given(st.integers(1, 500), st.integers(1, 500))
+def test_more_slots_are_never_worth_less(ranges, slots):
+    assert 0 < worth(ranges, slots) <= min(ranges, slots)
+    assert worth(ranges, slots + 1) >= worth(ranges, slots)
+
+
+@given(
+    arriving=st.floats(1, 1e6), lag=st.integers(0, 10**9), partitions=st.integers(1, 100), most=st.integers(1, 60),
+    records_max=st.integers(10**5, 10**9), yield_=st.floats(0.5, 1),
+)  # fmt: skip
+@settings(max_examples=25)
+def test_the_least_number_is_the_least(arriving, lag, partitions, most, records_max, yield_):
+    one = pipeline(arriving, lag=lag, partitions=partitions, records_max=records_max)
+    seen, growth = rate(one.batches), Growth(8, yield_)
+    loads = [Load(one, seen, need(DEFAULTS, one, seen, 60.0, capacity(one, seen, 8, growth)))]
+    carry = [n for n in range(1, most + 1) if used(loads, "target", n * 4, growth) <= 1]
+    assert least(loads, "target", 4, growth, most) == (min(carry) if carry else None)
+
+
+@given(low=st.floats(1, 5e5), more=st.floats(1, 5), lag=st.integers(0, 10**9))
+@settings(max_examples=25)
+def test_more_arrivals_or_lag_never_want_fewer(low, more, lag):
+    base = pipeline(low, partitions=48)
+    policy = Policy(up_factor=100.0, down_factor=0.001, down_s=1e-3, after_up_s=0.0)
+
+    def wanted(one):
+        decision, _ = tick(policy, Memory(desired=2), facts(one), NOW)
+        return decision.sums.want
+
+    assert wanted(replace(base, arriving_per_s=low * more)) >= wanted(base)
+    later = tuple(replace(part, lag_offsets=lag // len(base.partitions)) for part in base.partitions)
+    assert wanted(replace(base, partitions=later)) >= wanted(base)

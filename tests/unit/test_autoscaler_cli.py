@@ -1,0 +1,117 @@
+"""The verbs `autoscale explain` and `autoscale simulate`, and what they refuse."""
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from autoscaler import record
+from autoscaler.cli import join
+from autoscaler.memory import Memory
+from autoscaler.policy import DEFAULTS, Policy, assigned
+from autoscaler.simulate import trace as traces
+from autoscaler.simulate.trace import Trace
+from tests.scaling import facts, pipeline
+from writer.errors import ConfigError
+
+SHORT = Trace("short", "an hour", 15.0, (30_000.0,) * 240, partitions=8, executors_first=1)
+
+
+def ran(*arguments: str) -> str:
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    join(app)
+    result = CliRunner().invoke(app, ["autoscale", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.output
+
+
+def refusal(*arguments: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        ran(*arguments)
+    return str(caught.value)
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    path = tmp_path / "facts.json"
+    record.write(facts(pipeline(72_000)), path)
+    return str(path)
+
+
+def test_explain_shows_what_goes_in_the_arithmetic_and_the_verdict(recorded):
+    page = ran("explain", "--facts", recorded)
+    assert "up: 2 executors become 3, at once." in page
+    assert "90,000/s = 72,000 / u_target 0.8 + backlog 0/s in 900 s + 0/s" in page
+    assert "10,000/s = rows / (task seconds x slots that work all the time)" in page
+    assert "2 carry   clicks 74,667/s" in page
+    assert "executors_max 100" in page
+
+
+def test_explain_says_what_is_in_the_way(tmp_path):
+    path = tmp_path / "facts.json"
+    record.write(facts(pipeline(72_000, failing="503 Slow Down")), path)
+    page = ran("explain", "--facts", str(path))
+    assert "hold: 2 executors stay: clicks fails: 503 Slow Down." in page
+    assert "Mend storage or Kafka" in page
+
+
+def test_explain_as_json_keeps_the_whole_arithmetic(recorded):
+    document = json.loads(ran("explain", "--facts", recorded, "--json", "--set", "u_target=0.7", "--set", "u_max=0.9"))
+    assert document["verdict"] == "up"
+    assert (document["before"], document["executors"]) == (2, 3)
+    (one,) = document["sums"]["pipelines"]
+    assert one["need"]["target"] == pytest.approx(72_000 / 0.7)
+    assert document["sums"]["ceilings"][0] == {"name": "executors_max", "executors": 100, "hard": True}
+
+
+def test_explain_takes_what_is_remembered(recorded, tmp_path):
+    path = tmp_path / "memory.json"
+    record.write(Memory(desired=9), path)
+    assert json.loads(ran("explain", "--facts", recorded, "--memory", str(path), "--json"))["executors"] == 9
+
+
+def test_what_cannot_be_is_refused(recorded, tmp_path):
+    assert "is not there" in refusal("explain", "--facts", str(tmp_path / "none.json"))
+    assert "did you mean 'u_target'" in refusal("explain", "--facts", recorded, "--set", "u_targt=0.7")
+    assert "write it as u_target=0.7" in refusal("explain", "--facts", recorded, "--set", "u_target")
+    assert "is not a number" in refusal("explain", "--facts", recorded, "--set", "u_target=high")
+    assert "must hold" in refusal("explain", "--facts", recorded, "--set", "u_target=0.99")
+    assert "no trace 'days'; did you mean 'day'" in refusal("simulate", "--trace", "days")
+    assert "name one with --trace" in refusal("simulate", "--plot", str(tmp_path / "a.png"))
+    assert "end it in .png" in refusal("simulate", "--trace", "day", "--plot", str(tmp_path / "a.gif"))
+    assert "neither a file nor a trace" in refusal("simulate", "--trace", str(tmp_path / "a.json"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"u_min": 0.9}, {"executors_min": 5, "executors_max": 4}, {"up_factor": 1.0}, {"catch_up_s": 0.0},
+        {"cost_max_per_hour": 3.0}, {"cost_max_per_hour": 3.0, "cost_per_executor_hour": 5.0},
+        {"excluded_zone": "Mars/Base"},
+    ],
+)  # fmt: skip
+def test_a_policy_that_contradicts_itself_is_refused(wrong):
+    with pytest.raises(ConfigError):
+        Policy(**wrong)
+
+
+def test_parameters_are_set_by_name():
+    found = assigned(DEFAULTS, ["u_target=0.7", "executors_max=7", "excluded=* 9 * * *; * 12 * * SUN"])
+    assert (found.u_target, found.executors_max, found.excluded) == (0.7, 7, ("* 9 * * *", "* 12 * * SUN"))
+
+
+def test_simulate_plays_a_recorded_trace_and_draws_it(tmp_path):
+    path, picture, kept = tmp_path / "short.json", tmp_path / "short.png", tmp_path / "again.json"
+    traces.write(SHORT, path)
+    page = ran("simulate", "--trace", str(path), "--policy", "static", "--plot", str(picture), "--save", str(kept))
+    assert page.splitlines()[0] == "short: an hour (recorded)"
+    assert page.splitlines()[2].startswith("headrace")
+    assert picture.stat().st_size > 10_000
+    assert traces.read(kept) == SHORT
+    document = json.loads(ran("simulate", "--trace", str(path), "--policy", "none", "--json"))
+    (score,) = document["scores"]
+    assert score["policy"] == "headrace"
+    assert score["executor_hours"] > 0.5
+    assert document["policy"]["u_target"] == DEFAULTS.u_target
