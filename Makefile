@@ -62,11 +62,12 @@ $(READY): requirements.lock pyproject.toml
 lock:
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header -q -o requirements.lock
 
-# docs/REFERENCE.md, docs/METRICS.md and docs/SIZING.md from the code, FAULTS.md and RECOVERY.md from recorded outcomes.
+# REFERENCE, METRICS, SIZING and AUTOSCALING of docs/ from the code, FAULTS and RECOVERY from recorded outcomes.
 reference: $(READY)
 	$(BIN)/python docs/reference.py
 	$(BIN)/python docs/metrics.py
 	$(BIN)/python docs/sizing.py
+	$(BIN)/python docs/autoscaling.py
 	PYTHONPATH=. $(BIN)/python docs/faults.py
 	PYTHONPATH=. $(BIN)/python docs/damages.py
 

@@ -130,7 +130,7 @@ def _loads(
     for one in pipelines:
         if one.paused:
             continue
-        seen = _seen(policy, one, now)
+        seen = _seen(policy, memory, one, now)
         quiet = not one.arriving_per_s and not any(part.lag_offsets for part in one.partitions)
         if quiet:
             continue
@@ -146,12 +146,17 @@ def _growth(policy: Policy, memory: Memory, executors: Executors) -> Growth:
     return Growth(max(1, executors.registered) * executors.slots, yield_(policy, memory))
 
 
-def _seen(policy: Policy, pipeline: Pipeline, now: datetime) -> Rate | None:
-    """Return what the batches of the window show, with one from before it where a single one ended in it."""
-    since = now - timedelta(seconds=window_s(policy, pipeline))
+def _seen(policy: Policy, memory: Memory, pipeline: Pipeline, now: datetime) -> Rate | None:
+    """Return what the batches of the window show.
+
+    One from before it helps where a single one ended in it. Right after an outage those from before the outage count.
+    """
+    window = timedelta(seconds=window_s(policy, pipeline))
     full = [batch for batch in pipeline.batches if batch.rows > 0]
-    recent = [batch for batch in full if batch.ended >= since]
-    return rate(full[-policy.batches_min :] if 0 < len(recent) < policy.batches_min else recent)
+    recent = [batch for batch in full if batch.ended >= now - window]
+    after_outage = memory.failed_at is not None and now - memory.failed_at < window
+    few = len(recent) < policy.batches_min
+    return rate(full[-policy.batches_min :] if few and (recent or after_outage) else recent)
 
 
 def _sums(policy: Policy, memory: Memory, facts: Facts, loads: tuple[Load, ...], desired: int) -> Sums:

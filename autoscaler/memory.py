@@ -62,6 +62,7 @@ class Memory:
     scalings: tuple[Scaling, ...] = ()  # oldest first
     fewer: tuple[Want, ...] = ()  # wants for fewer that did not end since; oldest first
     block: Block | None = None
+    failed_at: datetime | None = None  # when storage or Kafka failed last
     shape: dict[str, int] = field(default_factory=dict)  # partitions by pipeline, and slots of an executor
 
 
@@ -102,6 +103,8 @@ def observe(policy: Policy, memory: Memory, facts: Facts, now: datetime) -> Memo
         memory = replace(memory, shape=shape, scalings=forgotten, fewer=(), block=None)
     if memory.desired is None:
         memory = replace(memory, desired=max(policy.executors_min, executors.wanted))
+    if any(one.failing is not None for one in facts.pipelines):
+        memory = replace(memory, failed_at=now)
     since = now - timedelta(seconds=policy.history_s)
     memory = replace(memory, scalings=tuple(one for one in memory.scalings if one.at >= since))
     if memory.block is not None and memory.block.until <= now:

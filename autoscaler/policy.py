@@ -45,7 +45,7 @@ class Policy:
     )
     regret_s: float = _knob(1800.0, "s", "executors that come back so soon should not have gone")
     regrets_max: int = _knob(2, "times", "each such going of the last day doubles the wait for fewer, so often at most")
-    up_factor: float = _knob(3.0, "times", "a step up at most: a wrong rate cannot empty the budget")
+    up_factor: float = _knob(5.0, "times", "a step up at most: a wrong rate cannot empty the budget")
     down_factor: float = _knob(0.5, "times", "a step down at most: a wrong rate cannot empty the pipeline")
     executors_min: int = _knob(1, "executors", "never fewer; the driver keeps the trigger with one")
     executors_max: int = _knob(100, "executors", "never more")

@@ -24,7 +24,7 @@ def draw(trace: Trace, scores: Sequence[Score], path: Path) -> None:
     load.set_title(f"{trace.name}: {trace.about}", loc="left", color=_INK, fontsize=11)
     for score, colour in zip(scores, _COLOURS, strict=False):
         width = 1.6 if score is scores[0] else 0.9
-        label = f"{score.policy}, {score.setting}"
+        label = score.policy if "defaults" in (score.setting, score.policy[-8:]) else f"{score.policy}, {score.setting}"
         late.plot(hours, [p.late_s / 60 for p in score.points], color=colour, linewidth=width)
         wanted = [p.wanted for p in score.points]
         executors.step(hours, wanted, color=colour, linewidth=width, where="post", label=label)
@@ -32,7 +32,7 @@ def draw(trace: Trace, scores: Sequence[Score], path: Path) -> None:
     executors.set_ylabel("executors wanted", color=_FAINT)
     executors.set_ylim(bottom=0)
     executors.set_xlabel("hour", color=_FAINT, loc="left")
-    executors.legend(loc="upper left", fontsize=7, frameon=False, ncols=2)
+    figure.legend(loc="outside lower center", fontsize=8, frameon=False, ncols=3)
     for axes in (load, late, executors):
         for from_s, until_s in trace.outages:
             axes.axvspan(from_s / 3600, until_s / 3600, color="#f3dede", linewidth=0, zorder=0)

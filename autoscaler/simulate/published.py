@@ -9,6 +9,7 @@ from typing import Any
 
 from autoscaler.policy import DEFAULTS
 from autoscaler.simulate.play import Score
+from autoscaler.simulate.shapes import SHAPES
 from autoscaler.simulate.trace import Trace
 
 PATH = Path(__file__).parent / "published.json"
@@ -35,5 +36,6 @@ def read() -> dict[str, Any]:
 def keep(trace: Trace, scores: Sequence[Score]) -> None:
     """Write the scores of a trace down, beside those of the others."""
     rows = [{name: value for name, value in asdict(one).items() if name not in _POINTS} for one in scores]
-    found = {**read(), trace.name: {"mark": mark(trace), "policy": policy(), "scores": rows}}
+    all_ = {**read(), trace.name: {"mark": mark(trace), "policy": policy(), "scores": rows}}
+    found = {name: all_[name] for name in SHAPES if name in all_}
     PATH.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -78,7 +78,7 @@ def outage() -> Trace:
     return Trace(
         "outage", "two hours of outage; ranges are split, so executors beyond the partitions help", _STEP_S,
         _made(_wave(at, 100e3, 0.2, 14), 14), outages=((9 * _HOUR_S, 11 * _HOUR_S),), min_partitions=96, seed=14,
-        purpose="untuned",
+        purpose="tuned",
     )  # fmt: skip
 
 
@@ -87,7 +87,7 @@ def hourly() -> Trace:
     at = _seconds()
     line = np.where(at % _HOUR_S < 6 * 60, 3.0, 1.0) * 60e3
     about = "six minutes of three times the load, at each full hour"
-    return Trace("hourly", about, _STEP_S, _made(line, 15), seed=15, purpose="untuned")
+    return Trace("hourly", about, _STEP_S, _made(line, 15), seed=15, purpose="tuned")
 
 
 def growth() -> Trace:

@@ -49,6 +49,7 @@ class Trace:
     overhead_s: float = 4.0  # of the driver, each batch
     task_s: float = 0.3  # of each task before its first row
     start_s: float = 60.0  # an executor takes to come, median
+    warm_s: float = 60.0  # after it came an executor carries half: classes, compilation, Python workers, connections
     seed: int = 1
     purpose: Purpose = field(default="recorded")
 

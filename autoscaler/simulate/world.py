@@ -23,6 +23,7 @@ BEGAN = datetime(2026, 1, 5, tzinfo=UTC)
 _BATCHES_SEEN = 20  # as many commits as /status tells
 _LUCK = 0.10  # spread of a task's and a driver's time
 _LUCK_OF_START = 0.35
+_COLD = 0.5  # of its rate an executor lacks while it is new
 _DRIFT = 0.06  # machines are so much faster and slower through the day
 _DEATHS_PER_DAY = 0.3  # of each executor
 _DEATH_COSTS = 1.3  # times as long takes a batch whose executor died
@@ -47,6 +48,7 @@ class World:
         self._cumulated = _cumulate(trace)
         self._all = self._cumulated.sum(axis=0)
         self._coming: list[float] = []  # when each will be there
+        self._came = [-trace.warm_s] * trace.executors_first  # when those came that are there, oldest first
         self._frontier = np.zeros(trace.partitions)
         self._oldest_s = np.zeros(trace.partitions)  # when the log passed each frontier
         self._step = np.zeros(trace.partitions, dtype=int)  # of the trace, that each frontier lies in
@@ -85,6 +87,7 @@ class World:
     def _join(self) -> None:
         """One more; of a batch that runs it takes its share of what is left, where tasks wait."""
         self.registered += 1
+        self._came.append(self.now_s)
         if self._running is None:
             return
         batch, take = self._running
@@ -126,7 +129,9 @@ class World:
         take = waits * min(1.0, trace.records_max / max(1.0, waits.sum()))
         ranges = _split(take, trace.min_partitions)
         drift = 1 + _DRIFT * np.sin(2 * np.pi * (self.now_s / 86_400 + 0.3))
-        speed = trace.per_slot_per_s * drift / (1 + trace.contention * (slots - 1))
+        cold = sum(self.now_s - came < trace.warm_s for came in self._came)
+        warm = 1 - _COLD * cold / self.registered
+        speed = trace.per_slot_per_s * drift * warm / (1 + trace.contention * (slots - 1))
         times = trace.task_s + ranges / speed * self._rng.lognormal(0.0, _LUCK, len(ranges))
         tasks_s = _makespan(times, slots)
         overhead_s = (trace.overhead_s + 0.01 * len(ranges)) * self._rng.lognormal(0.0, _LUCK)
@@ -162,6 +167,7 @@ class World:
 
     def _leave(self) -> None:
         self.registered = min(self.registered, self.wanted)
+        del self._came[self.registered :]  # the youngest go
 
     def _die(self) -> None:
         """Now and then an executor dies while a batch runs; Spark asks for another."""
@@ -170,6 +176,7 @@ class World:
             return
         if fate < _DEATHS_PER_DAY * self.registered * 15.0 / 86_400:
             self.registered -= 1
+            self._came.pop()
             self._stretch((self._ends_s - self.now_s) * (_DEATH_COSTS - 1))
             self.ask(self.wanted)
 

@@ -63,17 +63,22 @@ def some_facts(draw):
 @given(some_facts(), st.none() | st.integers(1, 40), st.booleans())
 @settings(max_examples=60)
 def test_every_decision_is_within_its_limits_and_can_be_told(known, desired, waited):
-    policy = Policy(executors_min=2, executors_max=40, down_s=600.0 if waited else 1e-3, after_up_s=0.0)
+    policy = Policy(
+        executors_min=2, executors_max=40, cost_per_executor_hour=1.0, cost_max_per_hour=30.0,
+        down_s=600.0 if waited else 1e-3, after_up_s=0.0,
+    )  # fmt: skip
     decision, memory = tick(policy, Memory(desired=desired), known, NOW)
     decision, memory = tick(policy, memory, known, NOW + timedelta(seconds=1))
     assert memory.desired is None or decision.executors == memory.desired
     match decision:
         case Up(before=before, executors=executors):
-            assert before < executors <= max(40, 2)
-            assert executors <= max(before + 1, -(-before * 3 // 1), policy.executors_min)
+            assert before < executors <= 30
+            assert executors <= max(before + 1, before * policy.up_factor, policy.executors_min)
+            quota = known.executors.quota
+            assert quota is None or executors <= max(quota, known.executors.registered, policy.executors_min)
         case Down(before=before, executors=executors):
             assert 1 <= executors < before
-            assert executors >= min(before // 2, policy.executors_max)
+            assert executors >= min(before // 2, 30)
         case Hold(why=why):
             assert why.effect == "hold"
     assert json.loads(json.dumps(told(decision, NOW)))["executors"] == decision.executors

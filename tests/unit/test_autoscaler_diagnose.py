@@ -149,3 +149,11 @@ def test_after_executors_that_were_in_vain_none_is_added():
 def test_a_paused_pipeline_asks_for_nothing():
     paused = replace(pipeline(400_000), name="installs", paused=True)
     assert isinstance(decided(facts(pipeline(60_000), paused)), Stay)
+
+
+def test_right_after_an_outage_the_rate_from_before_it_holds():
+    before = batches(slots=8, last=NOW - minutes(60))
+    one = replace(SHORT, batches=before)
+    failed = Memory(desired=2, failed_at=NOW - minutes(1), shape=SHAPE)
+    assert isinstance(decided(facts(one), failed), Up)
+    held(facts(one), "too_few_batches")

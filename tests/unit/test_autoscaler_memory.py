@@ -100,7 +100,7 @@ def test_the_first_desired_number_is_what_spark_was_asked_for():
 
 
 def test_memory_and_facts_survive_as_json(tmp_path):
-    memory = Memory(4, (replace(CAME, there_at=NOW, yield_=0.8),), (Want(NOW, 2),), Block(4, NOW, 0.0), SHAPE)
+    memory = Memory(4, (replace(CAME, there_at=NOW, yield_=0.8),), (Want(NOW, 2),), Block(4, NOW, 0.0), NOW, SHAPE)
     for kept in (memory, facts(pipeline(60_000), executors=3, quota=7)):
         path = tmp_path / "kept.json"
         record.write(kept, path)

@@ -113,8 +113,8 @@ def test_every_shape_is_a_day_and_two_were_held_out():
     made = [shape(name) for name in SHAPES]
     assert all(one.lasts_s == 86_400 for one in made)
     purposes = [one.purpose for one in made]
-    assert (purposes.count("tuned"), purposes.count("held out")) == (2, 2)
-    assert purposes.count("untuned") >= 4
+    assert (purposes.count("tuned"), purposes.count("held out")) == (4, 2)
+    assert purposes.count("untuned") == 4
     assert shape("storm") == shape("storm")
     with pytest.raises(ConfigError, match="did you mean 'burst'"):
         shape("bursts")

@@ -1,0 +1,213 @@
+"""Writes docs/AUTOSCALING.md from the policy, a recorded tick and the kept scores. `make reference`.
+
+`docs/autoscaling.py --play` plays all days first (minutes); `--play day step` only these.
+"""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from autoscaler import record
+from autoscaler.decide import tick
+from autoscaler.explain import lines
+from autoscaler.facts import Facts
+from autoscaler.memory import Memory
+from autoscaler.policy import DEFAULTS, Policy
+from autoscaler.simulate import published
+from autoscaler.simulate.play import RIVALS, compare
+from autoscaler.simulate.shapes import SHAPES, shape
+
+HERE = Path(__file__).parent
+EXAMPLE = HERE / "examples" / "autoscale-facts.json"
+PICTURE = HERE / "images" / "autoscaling.png"
+_DRAWN = "day"
+
+_INTRODUCTION = """# Autoscaling
+
+Written by `make reference` from the code, a recorded tick and kept scores; do not edit.
+
+How many executors should carry the pipelines? The autoscaler decides it every 15 s from facts: what waits in Kafka and
+what arrives, what finished batches took, which executors are there. It is arithmetic that can be read, and it can be
+tried on recorded facts and on simulated days. **What it decides is not carried out yet**: the part that fetches facts
+and asks Spark for executors is still to come ([README](../README.md#what-it-does-not-do-yet)).
+
+```sh
+headrace autoscale explain --facts docs/examples/autoscale-facts.json      # what is decided on these facts, and why
+headrace autoscale simulate --trace day --set u_target=0.7 --plot day.png  # what a day costs, beside other policies
+```
+
+## How it decides
+
+1. **A slot's true rate** is the records it carries in a second of work. Two things are taken out of a batch: what it
+   costs whatever its rows (the driver's phases; what tasks take before their first row, where batches of several sizes
+   show it), and slots that wait for the last wave: 48 ranges on 40 slots take two waves, as on 24. So the rate does
+   not change with the number of executors.
+2. **Capacity** of n executors: with S records a second of all slots that have work, an overhead of o seconds a batch
+   and `max_delay` D, they carry S (D - o) / D for ever without a batch longer than D; full batches of `max_records` R
+   one after the other carry R / (o + R / S).
+3. **Need**: arrivals / `u_target`, the backlog over `catch_up_s`, and what piles up until executors come, as it was
+   learned how long they take. Backlog is only what waits beyond `max_delay` and a batch: the lag of a healthy pipeline
+   goes up and down so far. Of several pipelines each need is divided by what the pipeline could carry alone; the sum
+   is the share of the slots that is wanted.
+4. **Diagnosis** before action: what executors would not mend is told as itself, with what would mend it (below).
+5. **The least number** whose capacity covers the need is wanted. More than what is there: at once, when over `u_max`.
+   Fewer: when below `u_min` throughout `down_s`, as many as the most wanted in it. Between the two nothing changes.
+6. **What was learned**: how long executors take to come, and what an added slot brings over one that is there (from
+   three changes on). Executors that brought less than `yield_min` of what was expected block further ones for a while.
+   Executors that went and came back soon make the next going wait longer.
+
+Old or missing facts, recovery, failing storage or Kafka: what was wanted last is asked for again, and nothing changes.
+"""
+
+_VERDICTS = {
+    "recovery": ("hold", "The pipeline is on a rung of recovery: its restarts look like too few executors."),
+    "failing": ("hold", "Storage or Kafka fails, or a batch is tried again: executors would ask it even more."),
+    "blind": ("hold", "Facts are missing or older than `facts_age_max_s`."),
+    "too_few_batches": ("hold", "No rate is known: fewer than `batches_min` batches, or none in the window."),
+    "excluded": ("hold", "A minute of `excluded`."),
+    "admission_capped": ("no more", "Full batches of `max_records` are not enough whatever the slots: raise it."),
+    "driver_bound": ("no more", "Most of a batch is the driver's own, and records are late: larger batches."),
+    "skew": ("no more", "Slots wait for one partition: split ranges, or spread keys."),
+    "few_ranges": ("no more", "All slots that a full batch has ranges or files for work already."),
+    "ineffective": ("no more", "The last executors were in vain: something else is the limit."),
+    "quota": ("no more", "The cluster grants no more."),
+    "memory_pressure": ("no fewer", "Heap or garbage collection is high: with fewer executors each holds more."),
+    "stuck_partition": ("note", "A partition stands still over batches: it is named, its lag left out."),
+}
+
+_WORLD = """## Simulated days
+
+The world of `headrace autoscale simulate` is not the model: tasks have luck (10 %), partitions are uneven, slots slow
+each other down, machines are 6 % faster and slower through the day, executors take a minute or two to come and now and
+then one dies, batches that run are finished by the slots that came meanwhile. What a policy sees are facts, 20 batches
+at most, as `/status` has them. It is still a simulation: one pipeline, no cluster, no restarts, no neighbours.
+
+- *min over SLO*: minutes in which the oldest waiting record is late by more than 5 min beyond `max_delay`, outages
+  themselves left out. *Reversals*: changes that go back on the one before within 30 min. *Executor-hours* count from
+  the request on.
+- *Lag threshold*: KEDA's formula through Kubernetes' HPA with its defaults; the setting is the work, in seconds of an
+  executor's rate, that may wait for each executor. *Of equal cost*: the setting that costs what headrace costs, found
+  by bisection (within 2 % where one exists).
+- *Static of equal cost*: headrace's executor-hours, rounded up, all day. *Flink's autoscaler*: its formula and
+  defaults, without the restart that a change costs there. *Spark's dynamic allocation*: its defaults.
+- *tuned*: parameters or rules were changed after this day had been played. *untuned*: it was played meanwhile, and
+  nothing was changed for it. *held out*: first played after the last change.
+"""
+
+_READ = """The lag threshold goes back on itself a hundred times a day, headrace hardly ever, and time over SLO is as much
+or less at the same cost. But on most days neither is ever over the SLO, and there the threshold's latest record is
+often the earlier one (below), as it follows each batch. A threshold that is set to cost less than headrace often stays
+within the SLO too: it lives on the lag that the SLO allows, and swings. A day that fails the aim of one reversal at
+most has load that comes back every hour (its executors are kept from the third hour on, at nearly the cost of having
+all of them all day), or no plan at all.
+"""
+
+
+def text() -> str:
+    """Return the whole page."""
+    return "\n".join([_INTRODUCTION, *_verdicts(), *_example(), *_parameters(), _WORLD, *_summary(), *_scores()])
+
+
+def _verdicts() -> list[str]:
+    rows = [f"| `{kind}` | {effect} | {why} |" for kind, (effect, why) in _VERDICTS.items()]
+    return ["| diagnosis | effect | what it is |", "| --- | --- | --- |", *rows, ""]
+
+
+def _example() -> list[str]:
+    known = record.read(Facts, EXAMPLE)
+    decision, _ = tick(DEFAULTS, Memory(), known, known.at)
+    return [
+        "## A decision, explained", "",
+        "`headrace autoscale explain --facts docs/examples/autoscale-facts.json` prints this; `--json` all of it.", "",
+        "```", *lines(DEFAULTS, decision, known.at), "```", "",
+    ]  # fmt: skip
+
+
+def _parameters() -> list[str]:
+    rows = [
+        f"| `{one.name}` | {_shown(getattr(DEFAULTS, one.name))} | {one.metadata['unit']} | {one.metadata['why']} |"
+        for one in fields(Policy)
+    ]
+    return [
+        "## Parameters", "", "`--set name=value` changes one for `explain` and `simulate`.", "",
+        "| parameter | default | unit | what it does, and why it is so |", "| --- | ---: | --- | --- |", *rows, "",
+    ]  # fmt: skip
+
+
+def _shown(value: object) -> str:
+    return "none" if value == () else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _summary() -> list[str]:
+    """Hold headrace against the lag threshold of equal cost, one line a day."""
+    rows = []
+    for name, kept in _kept().items():
+        one, other = _of(kept, "headrace"), _of(kept, "lag threshold of equal cost")
+        less = one["minutes_over_slo"] < other["minutes_over_slo"]
+        same = one["minutes_over_slo"] == other["minutes_over_slo"]
+        calm = one["reversals"] <= 1
+        rows.append(
+            f"| `{name}` | {SHAPES[name]().purpose} | {one['executor_hours']:.0f} / {other['executor_hours']:.0f} | "
+            f"{one['minutes_over_slo']:.1f} / {other['minutes_over_slo']:.1f} | "
+            f"{one['reversals']} / {other['reversals']} | "
+            f"{'less' if less else 'as much' if same else '**more**'} | {'yes' if calm else '**no**'} |"
+        )
+    return [
+        "headrace / lag threshold of equal cost:", "",
+        "| day | parameters | executor-hours | min over SLO | reversals | time over SLO | a reversal at most |",
+        "| --- | --- | ---: | ---: | ---: | --- | --- |", *rows, "", _READ,
+    ]  # fmt: skip
+
+
+def _scores() -> list[str]:
+    page = [
+        "### All policies", "",
+        "Each table is what `headrace autoscale simulate --trace <day>` prints. `docs/autoscaling.py --play`: all.",
+        "", f"![A simulated day: load, lateness and executors of several policies](images/{PICTURE.name})", "",
+    ]  # fmt: skip
+    for name, kept in _kept().items():
+        trace = SHAPES[name]()
+        page += [
+            f"**{name}** ({trace.purpose}): {trace.about}.", "",
+            "| policy | setting | executor-hours | min over SLO | changes | reversals | latest record |",
+            "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+        ]  # fmt: skip
+        page += [
+            f"| {'**headrace**' if one['policy'] == 'headrace' else one['policy']} | {one['setting']} | "
+            f"{one['executor_hours']:.1f} | {one['minutes_over_slo']:.1f} | {one['scalings']} | {one['reversals']} | "
+            f"{one['late_max_s']:.0f} s |"
+            for one in kept["scores"]
+        ]
+        page.append("")
+    return page
+
+
+def _kept() -> dict[str, Any]:
+    found = published.read()
+    return {name: found[name] for name in SHAPES if name in found}
+
+
+def _of(kept: Mapping[str, Any], policy: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = next(one for one in kept["scores"] if one["policy"] == policy)
+    return found
+
+
+def play(names: list[str]) -> None:
+    """Play days with all policies and keep their scores."""
+    for name in names or SHAPES:
+        trace = shape(name)
+        scores = compare(trace, DEFAULTS, RIVALS)
+        published.keep(trace, scores)
+        if name == _DRAWN:
+            from autoscaler.simulate.plot import draw
+
+            shown = ("headrace", "Flink's autoscaler, defaults", "lag threshold of equal cost")
+            draw(trace, [one for one in scores if one.policy in shown], PICTURE)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--play"]:
+        play(sys.argv[2:])
+    (HERE / "AUTOSCALING.md").write_text(text(), encoding="utf-8")

@@ -1,0 +1,39 @@
+"""The scores on the page of autoscaling are of the days and the parameters that the code has."""
+
+import pytest
+
+from autoscaler.policy import DEFAULTS
+from autoscaler.simulate import published
+from autoscaler.simulate.play import ours
+from autoscaler.simulate.shapes import SHAPES, shape
+
+AGAIN = "stale: run `docs/autoscaling.py --play`"
+
+
+def test_every_day_was_played_with_the_parameters_of_today():
+    kept = published.read()
+    assert list(kept) == list(SHAPES), AGAIN
+    for name, one in kept.items():
+        assert one["mark"] == published.mark(shape(name)), f"{name}: {AGAIN}"
+        assert one["policy"] == published.policy(), f"{name}: {AGAIN}"
+
+
+def test_the_aims_hold_as_far_as_the_page_says():
+    """A reversal a day, and no more time over SLO than a lag threshold of equal cost: days that fail are known."""
+    good, held_out = set(), set()
+    for name, one in published.read().items():
+        scores = {score["policy"]: score for score in one["scores"]}
+        ours_, other = scores["headrace"], scores["lag threshold of equal cost"]
+        if ours_["reversals"] <= 1 and ours_["minutes_over_slo"] <= other["minutes_over_slo"]:
+            good.add(name)
+            held_out |= {name} & {n for n in SHAPES if SHAPES[n]().purpose in ("untuned", "held out")}
+    assert len(good) >= 4
+    assert len(held_out) >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["step", "slow"])
+def test_a_day_played_again_scores_what_is_kept(name):
+    kept = next(one for one in published.read()[name]["scores"] if one["policy"] == "headrace")
+    again = ours(shape(name), DEFAULTS)
+    assert {key: getattr(again, key) for key in kept} == kept, AGAIN
