@@ -96,7 +96,7 @@ at most, as `/status` has them. It is still a simulation: one pipeline, no clust
   nothing was changed for it. *held out*: first played after the last change.
 """
 
-_READ = """The lag threshold goes back on itself a hundred times a day, headrace hardly ever, and time over SLO is as much
+_READ = """The lag threshold goes back on itself a hundred times a day, headrace hardly ever; time over SLO is as much
 or less at the same cost. But on most days neither is ever over the SLO, and there the threshold's latest record is
 often the earlier one (below), as it follows each batch. A threshold that is set to cost less than headrace often stays
 within the SLO too: it lives on the lag that the SLO allows, and swings. A day that fails the aim of one reversal at

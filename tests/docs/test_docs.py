@@ -19,7 +19,13 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 @pytest.mark.parametrize(
     ("page", "script"),
-    [("REFERENCE", "reference"), ("METRICS", "metrics"), ("FAULTS", "faults"), ("RECOVERY", "damages"), ("AUTOSCALING", "autoscaling")],
+    [
+        ("REFERENCE", "reference"),
+        ("METRICS", "metrics"),
+        ("FAULTS", "faults"),
+        ("RECOVERY", "damages"),
+        ("AUTOSCALING", "autoscaling"),
+    ],
 )
 def test_a_generated_page_is_what_the_code_says(page: str, script: str) -> None:
     spec = importlib.util.spec_from_file_location(f"docs_{script}", ROOT / "docs" / f"{script}.py")
