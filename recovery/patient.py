@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from recovery.classify import Verdict
+from recovery.judging import Seen
 from recovery.ladder import Action, Decision, Halt, NewRun, Stay, rung_of
 from recovery.memory import Failure, Memory
 from recovery.rungs import Rung
@@ -25,6 +26,7 @@ class Patient:
     new_run: bool = False
     prepared: bool = False  # what comes before its start was done
     run: int | None = None  # of the checkpoint that it used last
+    version: int | None = None  # of the newest commit that was seen while it was well
     starts: int = 0
     row: str = FIRST  # verdict that led to the attempt that is under way
     failed_s: float | None = None  # since when it is not well, by the clock that measures
@@ -40,6 +42,13 @@ class Patient:
     def level(self) -> int:
         """Rung that it is on, as a number; 0 at the foot."""
         return int(self.memory.state.rung or 0)
+
+    def since_failure(self, seen: Seen) -> Seen:
+        """Return what was seen of it, without a commit that was there before it failed."""
+        if self.failed_s is not None and seen.version == self.version:
+            return replace(seen, version=None)
+        self.version = self.version if seen.version is None else seen.version
+        return seen
 
     def began(self) -> None:
         """It was started."""

@@ -183,6 +183,7 @@ class Supervisor:
             if patient is None or not patient.up:
                 continue
             patient.run = found.run if found.run is not None else patient.run
+            found = patient.since_failure(found)  # noqa: PLW2901 - the driver's board may hold a commit from before
             if found.well:
                 before = patient.memory.state
                 decision = decide(self._policy, before, Healthy(), datetime.now(UTC), 0.0)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import pytest
 
 from recovery import memory
 from recovery.driver import Driver, place, reap
-from recovery.ladder import Failed, Policy, decide
+from recovery.judging import Seen
+from recovery.ladder import Failed, Healthy, Policy, decide
 from recovery.memory import Memory
 from recovery.patient import Patient, failure
 from recovery.rungs import Rung
@@ -152,8 +154,10 @@ def test_a_failure_that_comes_again_counts_as_one_that_was_not_cured() -> None:
         at += timedelta(seconds=5)
     assert dict(patient.results) == {("killed", "L1", "failed"): 1}
     patient.began()
-    from recovery.ladder import Healthy
-
+    before = Seen("running", 5.0, 1, 7, 3, 1.0)
+    patient.version = 7
+    assert not patient.since_failure(before).well, "that commit is older than the failure"
+    assert patient.since_failure(replace(before, version=8)).well
     assert patient.well(decide(policy, patient.memory.state, Healthy(), at, 0.0), 42.0) == 32.0
     assert patient.results["killed", "L1", "worked"] == 1
     assert patient.memory.recovered_s == {"L1": 32.0}
