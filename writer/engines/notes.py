@@ -6,6 +6,7 @@ from typing import Literal
 import pyarrow as pa
 
 from writer.engines.described import Described
+from writer.engines.types import of_records
 from writer.stores.location import on_s3
 
 Engine = Literal["trino", "presto", "druid", "spark", "duckdb"]
@@ -61,7 +62,7 @@ def _reading(table: Described, engine: Engine) -> Iterator[str]:
     if engine == "presto" and any(map(pa.types.is_timestamp, kinds)):
         yield "Presto cuts timestamps to milliseconds."
     if engine == "druid" and table.format == "delta":
-        names = [column.name for column in table.data if _delta_input_fails(column.type)]
+        names = [column.name for column in table.data if pa.types.is_decimal(column.type) or of_records(column.type)]
         if names:
             yield (
                 "This task reads by Druid's Delta input source, which fails over lists of records, and over decimals "
@@ -77,7 +78,3 @@ def _reading(table: Described, engine: Engine) -> Iterator[str]:
             names = [column.name for column in table.data if is_kind(column.type)]
             if names:
                 yield f"In Druid {', '.join(names)} become {said}."
-
-
-def _delta_input_fails(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_decimal(kind) or (pa.types.is_list(kind) and pa.types.is_struct(kind.value_type)))

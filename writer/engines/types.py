@@ -66,3 +66,8 @@ SPARK = Dialect(
     ),
     "TIMESTAMP", "DECIMAL({p},{s})", "ARRAY<{0}>", "MAP<{0}, {1}>", "STRUCT<{0}>", "{0}: {1}", quote="`",
 )  # fmt: skip
+
+
+def of_records(kind: pa.DataType) -> bool:
+    """Tell whether a column holds lists of records."""
+    return bool(pa.types.is_list(kind) and pa.types.is_struct(kind.value_type))

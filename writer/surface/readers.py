@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from writer.config import Pipeline, Reader
+from writer.engines.types import of_records
 from writer.surface.finding import Finding, doubtful, good
 from writer.surface.words import plural
 
@@ -25,10 +26,6 @@ class _Trap:
     said: str
 
 
-def _of_records(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) and pa.types.is_struct(kind.value_type))
-
-
 _TRAPS = (
     _Trap(
         {"trino": ("delta", "parquet"), "presto": ("delta", "parquet")}, pa.types.is_float32, widened=True,
@@ -43,7 +40,7 @@ _TRAPS = (
         said="its Delta input source fails once a decimal has more digits",
     ),
     _Trap(
-        {"druid": ("delta",)}, _of_records, widened=False, said="its Delta input source fails over a list of records",
+        {"druid": ("delta",)}, of_records, widened=False, said="its Delta input source fails over a list of records",
     ),
     _Trap(
         {"presto": ("delta",)}, pa.types.is_struct, widened=False,
