@@ -21,6 +21,11 @@ def _matches(expression: str, minute: datetime) -> bool:
         ) from error
 
 
+def check(expression: str) -> None:
+    """Raise ConfigError for an expression that cannot be read."""
+    _matches(expression, datetime(2026, 1, 1))  # noqa: DTZ001 - a wall clock
+
+
 def period(expressions: Iterable[str], zone: str, now: datetime) -> str | None:
     """Return the first expression that holds at this instant. Raises ConfigError for one that cannot be read."""
     found = None

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from autoscaler.periods import check
 from writer.errors import ConfigError
 from writer.strict import did_you_mean
 
@@ -86,6 +87,8 @@ class Policy:
             raise ConfigError(
                 f"cost_max_per_hour {self.cost_max_per_hour:g} does not pay for executors_min {self.executors_min}"
             )
+        for expression in self.excluded:
+            check(expression)
         try:
             ZoneInfo(self.excluded_zone)
         except (KeyError, ValueError) as error:

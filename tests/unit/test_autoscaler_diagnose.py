@@ -91,7 +91,7 @@ def test_a_minute_that_is_excluded_holds():
     assert "* 12 * * WED" in held(facts(SHORT), "excluded", noon).says
     assert isinstance(decided(facts(SHORT), policy=replace(noon, excluded_zone="America/New_York")), Up)
     with pytest.raises(ConfigError, match="is no cron expression"):
-        decided(facts(SHORT), policy=Policy(excluded=("at noon",)))
+        Policy(excluded=("at noon",))
 
 
 def test_a_batch_that_is_let_no_more_records_asks_for_max_records():
