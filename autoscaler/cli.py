@@ -11,6 +11,7 @@ import typer
 from writer.errors import ConfigError
 
 if TYPE_CHECKING:
+    from autoscaler.policy import Policy
     from autoscaler.simulate.trace import Trace
 
 autoscale = typer.Typer(name="autoscale", no_args_is_help=True, help="How many executors there should be, and why.")
@@ -99,9 +100,7 @@ def simulate(
     Exit codes: 0 played, 2 a trace or a parameter is wrong.
     """
     from autoscaler.policy import DEFAULTS, assigned
-    from autoscaler.simulate import show
     from autoscaler.simulate import trace as traces
-    from autoscaler.simulate.play import RIVALS, compare
     from autoscaler.simulate.shapes import SHAPES
 
     policy = assigned(DEFAULTS, assignments or [])
@@ -109,9 +108,18 @@ def simulate(
     _check(plot, save, len(found))
     if save is not None:
         traces.write(found[0], save)
+    _play(found, policy, rivals, plot, as_json=as_json)
+
+
+def _play(
+    traces: "list[Trace]", policy: "Policy", rivals: list[Rival] | None, plot: Path | None, *, as_json: bool
+) -> None:
+    from autoscaler.simulate import show
+    from autoscaler.simulate.play import RIVALS, compare
+
     chosen = RIVALS if rivals is None else [one.value for one in rivals if one is not Rival.NONE]
     scores = []
-    for one in found:
+    for one in traces:
         played = compare(one, policy, chosen)
         scores += played
         if not as_json:
@@ -121,7 +129,7 @@ def simulate(
     if plot is not None:
         from autoscaler.simulate.plot import draw
 
-        draw(found[0], scores, plot)
+        draw(traces[0], scores, plot)
 
 
 def _trace(name: str) -> "Trace":

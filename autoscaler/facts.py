@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from pydantic import ConfigDict
+from pydantic import AwareDatetime, ConfigDict
 
 _STRICT = ConfigDict(extra="forbid")
 
@@ -30,12 +30,15 @@ class Partition:
 
 @dataclass(frozen=True)
 class Batch:
-    """A finished batch: /status commits[], or the facts of an entry in the table's log (`seconds`, `tasks`, ranges)."""
+    """A finished batch: the facts of an entry in the table's log, `phases` and `tasks` among them; `at` is its end.
+
+    /status commits[] has of these only rows and seconds so far. Slots are known to who watches the executors.
+    """
 
     __pydantic_config__ = _STRICT
 
-    began: datetime
-    ended: datetime
+    began: AwareDatetime
+    ended: AwareDatetime
     rows: int  # records read
     seconds: float  # of the driver, from Spark's call to the end: phases look + tasks + commit + redo
     tasks_s: float  # of that, while tasks ran: phase tasks
@@ -103,7 +106,7 @@ class Facts:
 
     __pydantic_config__ = _STRICT
 
-    at: datetime
+    at: AwareDatetime
     executors: Executors | None  # None: neither driver nor cluster answered
     pipelines: tuple[Pipeline, ...] = field(default=())
 

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from statistics import median
 
-from pydantic import ConfigDict
+from pydantic import AwareDatetime, ConfigDict
 
 from autoscaler.facts import Batch, Facts, Pipeline
 from autoscaler.model import rate, worth
@@ -23,11 +23,11 @@ class Scaling:
 
     __pydantic_config__ = _STRICT
 
-    at: datetime
+    at: AwareDatetime
     before: int
     after: int
     per_slot_per_s: dict[str, float]  # of each pipeline, as it was before
-    there_at: datetime | None = None  # when all executors were registered, or gone
+    there_at: AwareDatetime | None = None  # when all executors were registered, or gone
     yield_: float | None = None  # an added slot's work over that of one before; None: not measured yet
 
 
@@ -37,7 +37,7 @@ class Want:
 
     __pydantic_config__ = _STRICT
 
-    at: datetime
+    at: AwareDatetime
     executors: int
 
 
@@ -48,7 +48,7 @@ class Block:
     __pydantic_config__ = _STRICT
 
     executors: int
-    until: datetime
+    until: AwareDatetime
     yield_: float
 
 
@@ -62,7 +62,7 @@ class Memory:
     scalings: tuple[Scaling, ...] = ()  # oldest first
     fewer: tuple[Want, ...] = ()  # wants for fewer that did not end since; oldest first
     block: Block | None = None
-    failed_at: datetime | None = None  # when storage or Kafka failed last
+    failed_at: AwareDatetime | None = None  # when storage or Kafka failed last
     shape: dict[str, int] = field(default_factory=dict)  # partitions by pipeline, and slots of an executor
 
 

@@ -116,3 +116,13 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path):
     path.write_text(json.dumps(known))
     with pytest.raises(ConfigError, match=r"holds no facts of the autoscaler: pipelines\.0\.lags"):
         record.read(Facts, path)
+    del known["pipelines"][0]["lags"]
+    known["at"] = "2026-03-04T12:00:00"
+    path.write_text(json.dumps(known))
+    with pytest.raises(ConfigError, match="at: Input should have timezone info"):
+        record.read(Facts, path)
+    known["at"] += "Z"
+    known["pipelines"][0]["batches"][0]["slots"] = 0
+    path.write_text(json.dumps(known))
+    with pytest.raises(ConfigError, match="a batch ran on slots"):
+        record.read(Facts, path)
