@@ -5,7 +5,7 @@ from deltalake import DeltaTable
 
 from tests.carried import Driver, log
 from tests.looking import NOW, event
-from writer.adopting import _rows
+from writer.adopting import times_at
 from writer.tables.base import Part
 
 PART = Part("clicks", 1, 1)
@@ -21,8 +21,8 @@ def driver(request: pytest.FixtureRequest, tmp_path) -> Driver:
 
 
 def test_the_last_rows_of_a_part_are_found_by_their_offsets(driver):
-    assert _rows(driver.table, PART, 15, 25) == dict.fromkeys(range(15, 25), NOW)
-    assert _rows(driver.table, Part("clicks", 2, 1), 15, 25) == {}
+    assert times_at(driver.table, PART, 15, 25) == dict.fromkeys(range(15, 25), NOW)
+    assert times_at(driver.table, Part("clicks", 2, 1), 15, 25) == {}
 
 
 @pytest.mark.parametrize("driver", ["delta"], indirect=True)
@@ -32,4 +32,4 @@ def test_they_are_found_in_files_whose_columns_another_client_gave_no_bounds(dri
     table.alter.set_table_properties({"delta.dataSkippingNumIndexedCols": "1"})
     table.optimize.compact()
     assert any(file.offset_min is None for file in driver.table.files(driver.table.snapshot().version))
-    assert _rows(driver.table, PART, 15, 25) == dict.fromkeys(range(15, 25), NOW)
+    assert times_at(driver.table, PART, 15, 25) == dict.fromkeys(range(15, 25), NOW)

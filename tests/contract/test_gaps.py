@@ -117,7 +117,7 @@ def test_an_archive_with_offsets_fills_it_exactly_and_the_audit_is_clean(driver,
     assert filled(driver, place) == [], "a second time nothing is open"
     check(driver, 220 - 22, 22)
     shown = json.loads(headrace(driver, tmp_path, "audit", "--deep", "--json"))["pipelines"]["clicks"]
-    assert (shown["gaps"], shown["offsets_in_gaps"]) == ({"open": 0, "done": 1, "lost": 0}, 0)
+    assert (shown["gaps"], shown["offsets_in_gaps"]) == ({"open": 0, "done": 1, "lost": 0, "rewound": 0}, 0)
 
 
 def test_what_the_archive_lacks_stays_open_and_is_given_up_by_a_person(driver, tmp_path):
