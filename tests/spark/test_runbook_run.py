@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from urllib.request import urlopen
@@ -123,13 +123,11 @@ def test_retention_that_is_about_to_bite_pages_and_is_averted(site: Site, topic:
     name = topic(1, **{"retention.ms": str(int(week.total_seconds() * 1000))})
     lake = site.pipeline("events", [name], commit={"max_delay": "1 s"})
     site.overrides = {"kafka": {"bootstrap_servers": site.bootstrap, "request_timeout": "10 s", "lag_interval": "1 s"}}
-    site.fill(name, 1)  # registers the schema
-    site.once()
     produced = int((time.time() - (week - timedelta(hours=2)).total_seconds()) * 1000)
-    producer = Producer({"bootstrap.servers": site.bootstrap})
-    for key, value in site.values(name, 200):
-        producer.produce(name, value, key, timestamp=produced)
-    assert producer.flush(30) == 0
+    first, *others = site.values(name, 201)
+    send(site, name, [first], produced)
+    site.once()
+    send(site, name, others, produced)
     config = str(site.config)
     say("pause", config, "--reason", "somebody forgot it")
     writer = site.start()
@@ -150,6 +148,14 @@ def test_retention_that_is_about_to_bite_pages_and_is_averted(site: Site, topic:
             writer.kill()
     oracle.check(lake, "events", site.ends(name))
     assert json.loads(say("audit", config, "--deep", "--json"))["pipelines"]["events"]["adds_up"]
+
+
+def send(site: Site, topic: str, messages: Sequence[tuple[bytes, bytes]], stamp_ms: int) -> None:
+    """Produce messages that are as old as their stamp says."""
+    producer = Producer({"bootstrap.servers": site.bootstrap})
+    for key, value in messages:
+        producer.produce(topic, value, key, timestamp=stamp_ms)
+    assert producer.flush(30) == 0
 
 
 def retention(site: Site, topic: str, wanted: timedelta) -> None:
