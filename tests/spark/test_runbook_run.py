@@ -164,7 +164,8 @@ def retention(site: Site, topic: str, wanted: timedelta) -> None:
         "retention.ms", str(int(wanted.total_seconds() * 1000)), incremental_operation=AlterConfigOpType.SET
     )
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    for future in AdminClient({"bootstrap.servers": site.bootstrap}).incremental_alter_configs([resource]).values():
+    admin = AdminClient({"bootstrap.servers": site.bootstrap})  # its futures fail once it is collected
+    for future in admin.incremental_alter_configs([resource]).values():
         future.result(timeout=30)
 
 
