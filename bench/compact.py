@@ -38,8 +38,9 @@ from writer.rooms.order import Dedupe
 from writer.rooms.plan import PROVENANCE, SchemaPlan
 from writer.rooms.rewrite import Job, Source, rewrite
 from writer.rooms.task import Task, TaskPlan
-from writer.tables.base import Batch, BucketFile, Part, Range
+from writer.tables.changes import Batch
 from writer.tables.formats import delta_table
+from writer.tables.parts import BucketFile, Part, Range
 
 BUCKET = "hour"
 RATIO_MIN = 0.85

@@ -13,9 +13,9 @@ from writer.frontier import Held
 from writer.gaps.ticket import Ticket
 from writer.rooms.columnar import BucketKey
 from writer.rooms.report import Source
-from writer.tables.base import Part, Range
 from writer.tables.entry import said
 from writer.tables.log import Action
+from writer.tables.parts import Part, Range
 
 _SHOWN = 5  # ranges in a sentence
 

@@ -17,8 +17,9 @@ from writer.gaps.ticket import Hint, Ticket
 from writer.sample import asked
 from writer.surface import lines
 from writer.surface.words import plural
-from writer.tables.base import Loss, Range
+from writer.tables.changes import Loss
 from writer.tables.formats import main_table
+from writer.tables.parts import Range
 from writer.tables.table import PipelineTable
 
 _SHOWN = 8  # characters of an id, for a person

@@ -23,8 +23,8 @@ from writer.frontier import Held
 from writer.kafka import Cluster
 from writer.stores.base import S3Settings
 from writer.stores.location import store_at
-from writer.tables.base import Part
 from writer.tables.formats import main_table, side_table
+from writer.tables.parts import Part
 from writer.tables.snapshot import PipelineSnapshot
 from writer.tables.table import PipelineTable
 

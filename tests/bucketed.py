@@ -15,8 +15,9 @@ from writer.config import Config
 from writer.rooms.columnar import Destination, StagedFile
 from writer.rooms.statistics import delta_statistics
 from writer.seals.sealer import Sealer
-from writer.tables.base import Batch, Part, Range
+from writer.tables.changes import Batch
 from writer.tables.formats import main_table
+from writer.tables.parts import Part, Range
 from writer.units import microseconds
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)

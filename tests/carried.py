@@ -19,8 +19,9 @@ from writer.rooms.report import Report
 from writer.rooms.wire import CONFLUENT, HEADERS
 from writer.sample import RECORDS
 from writer.surface.walk import opened
-from writer.tables.base import Batch, Part
+from writer.tables.changes import Batch
 from writer.tables.formats import main_table, side_table
+from writer.tables.parts import Part
 
 
 class Died(Exception):

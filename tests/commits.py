@@ -8,8 +8,9 @@ import pyarrow as pa
 
 from writer.rooms.columnar import StagedFile, staged_name
 from writer.stores.location import store_at
-from writer.tables.base import Batch, Part, Range
+from writer.tables.changes import Batch
 from writer.tables.formats import OPENED
+from writer.tables.parts import Part, Range
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 PARTS = [Part("clicks", 1, 0), Part("clicks", 1, 1)]

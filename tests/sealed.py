@@ -16,8 +16,9 @@ from writer.seals.manifest import Manifest
 from writer.seals.seal import Ready
 from writer.seals.sealer import Sealer
 from writer.stores.location import store_at
-from writer.tables.base import Batch, Part, Range, Sealing
+from writer.tables.changes import Batch, Sealing
 from writer.tables.formats import main_table
+from writer.tables.parts import Part, Range
 from writer.units import microseconds
 
 PART = Part("clicks", 1, 0)

@@ -12,7 +12,7 @@ from writer.errors import ConfigError
 from writer.frontier import Held, number
 from writer.kafka import Topic
 from writer.rooms.report import Source
-from writer.tables.base import Part
+from writer.tables.parts import Part
 
 _OFFSETS = "Give the offset to read on from with --offsets topic:partition=offset, or a group's with --offsets-of"
 

@@ -23,8 +23,9 @@ from writer.rooms.report import Source
 from writer.surface import lines
 from writer.surface.http import announced, asked
 from writer.surface.words import plural
-from writer.tables.base import Adoption, Part
+from writer.tables.changes import Adoption
 from writer.tables.formats import main_table
+from writer.tables.parts import Part
 from writer.tables.snapshot import PipelineSnapshot
 from writer.tables.table import PipelineTable
 

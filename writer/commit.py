@@ -14,7 +14,9 @@ from writer.ledger.holes import Holes, holes
 from writer.rooms.columnar import StagedFile
 from writer.rooms.report import EXITS, Counts, Report
 from writer.seals.watermark import risen
-from writer.tables.base import Batch, Part, Range, SideTable, Table
+from writer.tables.base import SideTable, Table
+from writer.tables.changes import Batch
+from writer.tables.parts import Part, Range
 from writer.units import show_duration
 
 Reason = Literal["size", "backlog", "timeout", "start", "once", "replay"]

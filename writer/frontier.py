@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from writer.rooms.report import Source
-from writer.tables.base import Part, Range
+from writer.tables.parts import Part, Range
 
 _SHOWN = 3  # partitions that a sentence names
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # sixteen zero bytes: what a broker without topic ids (before 2.8) answers

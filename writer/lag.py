@@ -16,8 +16,9 @@ from writer import log
 from writer.errors import HeadraceError
 from writer.frontier import changed
 from writer.kafka import Topic
-from writer.progress import Dates, Logs, Progress, Sample
+from writer.progress import Progress
 from writer.rooms.report import Source
+from writer.view import Dates, Logs, Sample
 
 RATE_WINDOW = timedelta(minutes=5)
 _DATING_TOLERANCE = 1.05  # an age is found to 5 %: nine questions, whatever the age

@@ -24,7 +24,7 @@ from writer.ledger.ask import next_records
 from writer.ledger.holes import RecordsMissed, questions
 from writer.ledger.holes import check as check_holes
 from writer.ledger.poison import check as check_poison
-from writer.progress import Progress, holes
+from writer.progress import Progress
 from writer.registry import SchemaSource
 from writer.rooms.assign import times_of
 from writer.rooms.deadletters import DEAD_LETTERS
@@ -33,12 +33,15 @@ from writer.sample import Span
 from writer.schemas import Schemas
 from writer.stores.location import store_at
 from writer.stores.probe import probe
-from writer.tables.base import Batch, ClosedMeanwhile, CommitFailed, Gap, Part, Range
+from writer.tables.base import ClosedMeanwhile, CommitFailed
+from writer.tables.changes import Batch, Gap
 from writer.tables.entry import gap_said
 from writer.tables.formats import main_table, side_table
+from writer.tables.parts import Part, Range
 from writer.tables.snapshot import PipelineSnapshot
 from writer.tables.vintage import FORMAT
 from writer.tasks import Frozen, Tasks
+from writer.view import holes
 from writer.witness import Observed
 
 

@@ -5,150 +5,35 @@ Nothing here asks anybody: a reader gets the facts as they were last written, an
 
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 
 from writer.care.pausing import Pause
 from writer.hooks.health import Health
 from writer.rooms.columnar import BucketKey
-from writer.rooms.late import Lateness
 from writer.rooms.plan import Rejected, WriterSchema
 from writer.rooms.report import Source
 from writer.seals.lives import Lives
+from writer.view import (
+    DECODERS,
+    DURATION_BOUNDS,
+    Batch,
+    Commit,
+    Dates,
+    Logs,
+    Sample,
+    State,
+    Totals,
+    View,
+    assembled,
+    event_time_newest,
+)
 
-OUTCOMES = ("read", "rows", "late", "dead_letters", "quarantined", "tombstones")
-GAP_CAUSES = ("retention", "latest")
-DECODERS = ("native", "fastavro", "rejected")
-State = Literal["starting", "running", "paused", "draining", "failed", "stopped"]
-Seen = State | Literal["not started", "unknown", "unreadable"]  # without a driver that tells
-Dates = Mapping[Source, tuple[int, datetime]]  # an offset, and the newest timestamp of the records up to it
 SAMPLES_KEPT_FOR = timedelta(hours=1)  # what waits longer is dated by asking Kafka
 COMMITS_KEPT = 20  # for rates and a look back; the lake has them all
-# Upper bounds in seconds of the histogram of batch durations: from a quiet topic to a batch that fills its delay.
-DURATION_BOUNDS = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
-
-
-@dataclass(frozen=True)
-class Batch:
-    """The batch that is being carried now."""
-
-    number: int
-    began: datetime
-    phase: str
-    phase_began: datetime
-    offsets: int | None  # that it will commit; None until its range is known
-
-
-@dataclass(frozen=True)
-class Commit:
-    """One commit: its table version, when the driver saw it in the log, and what it says about itself."""
-
-    version: int
-    at: datetime
-    facts: Mapping[str, Any]
-    phases: Mapping[str, float] = field(default_factory=dict)  # wall seconds of the driver, commit and redo included
-
-
-@dataclass
-class Totals:
-    """Sums over commits."""
-
-    commits: Counter[str] = field(default_factory=Counter)  # by reason
-    records: Counter[str] = field(default_factory=Counter)  # read, and by outcome
-    rooms: dict[str, float] = field(default_factory=dict)  # processor seconds
-    value_bytes: int = 0  # of the records that were read
-    files: int = 0
-    bytes: int = 0
-    dead_letter_bytes: int = 0
-    spilled_bytes: int = 0
-    offsets_without_records: int = 0
-    late: Lateness = field(default_factory=Lateness)
-    gaps: Counter[str] = field(default_factory=Counter)  # by cause
-    gap_offsets: Counter[str] = field(default_factory=Counter)
-
-    def add_gap(self, facts: Mapping[str, Any]) -> None:
-        """Add what the entry of a gap says about itself."""
-        self.gaps[facts["cause"]] += 1
-        self.gap_offsets[facts["cause"]] += sum(r["end"] - r["start"] for r in facts["ranges"])
-
-    def add(self, facts: Mapping[str, Any]) -> None:
-        """Add what a commit says about itself."""
-        self.commits[facts.get("reason", "unknown")] += 1
-        for account in facts["ranges"]:
-            self.records.update({name: account.get(name, 0) for name in OUTCOMES})
-        for room, seconds in facts.get("seconds", {}).items():
-            self.rooms[room] = self.rooms.get(room, 0.0) + seconds
-        self.value_bytes += facts.get("value_bytes", 0)
-        self.files += facts.get("files", 0)
-        self.bytes += facts["bytes"]
-        self.dead_letter_bytes += facts.get("dead_letter_bytes", 0)
-        self.spilled_bytes += facts.get("spilled_bytes", 0)
-        self.offsets_without_records += holes(facts)
-        if "late" in facts:
-            self.late = self.late.plus(Lateness.from_json(facts["late"]))
-
-    def copy(self) -> "Totals":
-        """Return the sums as they are now."""
-        return deepcopy(self)
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Ends of the logs at one moment."""
-
-    at: datetime
-    ends: Mapping[Source, int]
-
-
-@dataclass(frozen=True)
-class Logs:
-    """What Kafka said about the logs of a pipeline's topics."""
-
-    samples: tuple[Sample, ...] = ()  # oldest first
-    starts: Mapping[Source, int] = field(default_factory=dict)  # first offsets still held
-    retention: Mapping[str, timedelta | None] = field(
-        default_factory=dict
-    )  # by topic; None: no limit; missing: unknown
-    dated: Dates = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class View:
-    """A pipeline at one moment."""
-
-    pipeline: str
-    state: Seen
-    since: datetime  # when the driver began with it
-    error: str
-    epoch: int | None  # None before the start commit
-    run: int | None
-    batch: Batch | None
-    frontier: Mapping[Source, int]
-    limits: Mapping[str, Any]
-    commits: tuple[Commit, ...]  # of this start, newest first
-    committed_at: datetime | None  # the newest commit, also of an earlier start
-    event_time_newest: datetime | None
-    totals: Totals
-    phases: Mapping[str, float]  # wall seconds of the driver since the start
-    durations: tuple[int, ...]  # batches by DURATION_BOUNDS, each counted once; the last is beyond all bounds
-    duration_sum_seconds: float
-    duration_last_seconds: float | None
-    schemas: Mapping[str, int]  # by DECODERS
-    buckets: int
-    mirror_failures: int
-    logs: Logs
-    gaps: tuple[int, int] = (0, 0)  # that are open, and the offsets they hold
-    gap_last: Mapping[str, Any] | None = None  # what its entry says; None: none among the entries that were looked at
-    restarts: int = 0  # inside this process
-    incarnations: Mapping[str, int] = field(default_factory=dict)  # topic → number of the one that is read
-    log_moved: str = ""  # why the logs are not those that this start began with
-    pause: Pause | None = None
-    lives: Lives | None = None  # of the buckets; None: nobody looked
-    hooks: Mapping[str, Health] = field(default_factory=dict)  # by name
 
 
 class Progress:
@@ -393,19 +278,3 @@ class Progress:
         for phase, spent in self._phases.items():
             self._phase_totals[phase] = self._phase_totals.get(phase, 0.0) + spent
         self._batch, self._idle_since = None, self._phase_began
-
-
-def assembled(facts: Mapping[str, Any]) -> datetime:
-    """Return when a commit was put together; its batch's beginning, for one that does not say."""
-    return datetime.fromisoformat(facts.get("assembled") or facts["started"])
-
-
-def event_time_newest(facts: Mapping[str, Any]) -> datetime | None:
-    """Newest event time in a commit; None when it has no rows."""
-    found = facts.get("event_time_max")
-    return None if found is None else datetime.fromisoformat(found)
-
-
-def holes(facts: Mapping[str, Any]) -> int:
-    """Offsets of a commit that gave no record: transaction markers, or what compaction took."""
-    return sum(account["end"] - account["start"] - account.get("read", 0) for account in facts["ranges"])

@@ -12,7 +12,8 @@ from writer.care.pausing import LOOK_S, Paused
 from writer.errors import Draining, Fenced, HeadraceError, LogMoved, TopicMissing
 from writer.kafka import BrokerUnreachable
 from writer.pipeline import PipelineRun
-from writer.progress import Progress, View
+from writer.progress import Progress
+from writer.view import View
 
 _LOOK_S = 0.2  # between two looks at the queries
 

@@ -11,7 +11,8 @@ from writer.errors import FrontierLost, LogChanged
 from writer.frontier import Begin, Gap, Held, Refuse, decide, incarnations, number, reborn, without_id
 from writer.kafka import Cluster, Topic
 from writer.rooms.report import Source
-from writer.tables.base import Part, Range, Snapshot
+from writer.tables.base import Snapshot
+from writer.tables.parts import Part, Range
 from writer.units import instant
 
 _LOOKS = 3  # at a log that seems too short: right after a leader has changed it may (KAFKA-7703)

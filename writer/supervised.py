@@ -27,7 +27,7 @@ from typing import Any
 
 from writer.again import causes, sentence
 from writer.errors import HeadraceError
-from writer.progress import View
+from writer.view import View
 
 VARIABLE = "HEADRACE_SUPERVISED"
 DUMP_ON = signal.SIGUSR1

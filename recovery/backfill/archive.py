@@ -23,7 +23,7 @@ from writer.ledger.deep import inside
 from writer.rooms.assign import TimeRule, times_of
 from writer.rooms.plan import SchemaPlan
 from writer.rooms.report import Span, joined
-from writer.tables.base import Part, Range
+from writer.tables.parts import Part, Range
 
 _ROLES = ("topic", "partition", "offset", "time", "key", "value", "incarnation")
 _OURS = {"topic": "_topic", "partition": "_partition", "offset": "_offset", "time": "_kafka_time",

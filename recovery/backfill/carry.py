@@ -31,8 +31,10 @@ from writer.rooms.plan import PROVENANCE
 from writer.rooms.report import Counts, Report, Span
 from writer.rooms.wire import CONFLUENT
 from writer.surface.walk import Walk, opened
-from writer.tables.base import Fill, Overtaken, Part
+from writer.tables.base import Overtaken
+from writer.tables.changes import Fill
 from writer.tables.formats import main_table, side_table
+from writer.tables.parts import Part
 from writer.tables.snapshot import PipelineSnapshot
 
 

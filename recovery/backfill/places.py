@@ -12,7 +12,7 @@ from writer.adopting import times_at
 from writer.connections import Kafka
 from writer.errors import ConfigError
 from writer.gaps.ticket import Ticket
-from writer.tables.base import Part, Range
+from writer.tables.parts import Part, Range
 
 _MIRROR = re.compile(r"^(?P<bootstrap>[^/]+)/(?P<topic>[A-Za-z0-9._-]+)$")
 _PAIR = re.compile(r"^(?:(?P<topic>[A-Za-z0-9._-]+)/)?(?P<partition>\d+):(?P<here>\d+)=(?P<there>\d+)$")

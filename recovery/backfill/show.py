@@ -14,7 +14,7 @@ from writer.commit import bytes_per_row
 from writer.gaps.ticket import Ticket
 from writer.surface import lines
 from writer.surface.words import plural
-from writer.tables.base import Range
+from writer.tables.parts import Range
 from writer.units import show_size
 
 ROWS_A_SECOND = 60_000  # of one process, where nobody has measured more: decoding, writing, small chunks

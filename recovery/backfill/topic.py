@@ -17,7 +17,7 @@ from writer.ledger.ask import next_records
 from writer.ledger.holes import Holes, RecordsMissed, check, questions
 from writer.rooms.plan import SchemaPlan
 from writer.rooms.report import Span
-from writer.tables.base import Part, Range
+from writer.tables.parts import Part, Range
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from deltalake import DeltaTable
 from tests.carried import Driver, log
 from tests.looking import NOW, event
 from writer.adopting import times_at
-from writer.tables.base import Part
+from writer.tables.parts import Part
 
 PART = Part("clicks", 1, 1)
 

@@ -21,7 +21,8 @@ from writer.ledger.audit import Audit, audit
 from writer.ledger.book import FOLDER
 from writer.ledger.letters import Selection
 from writer.ledger.replay import Replaying
-from writer.tables.base import Adoption, Closing, Gap, Part, Range
+from writer.tables.changes import Adoption, Closing, Gap
+from writer.tables.parts import Part, Range
 
 OLD = NOW - timedelta(days=400)
 P0 = Part("clicks", 1, 0)

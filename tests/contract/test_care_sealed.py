@@ -20,7 +20,7 @@ from writer.seals.manifest import FOLDER
 from writer.seals.sealer import Sealer
 from writer.seals.sealing import Rounds, seal_due
 from writer.surface.lines import console
-from writer.tables.base import Closing
+from writer.tables.changes import Closing
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 HOURS = bucketers.build({"type": "event_time", "width": HOUR, "zone": "UTC"})

@@ -16,8 +16,10 @@ from tests import oracle
 from writer.errors import Fenced
 from writer.rooms.columnar import StagedFile, parquet_writer
 from writer.rooms.statistics import delta_statistics
-from writer.tables.base import Batch, CommitFailed, Part, Range
+from writer.tables.base import CommitFailed
+from writer.tables.changes import Batch
 from writer.tables.formats import delta_table
+from writer.tables.parts import Part, Range
 from writer.tables.table import PipelineTable
 
 P0 = Part("clicks", 1, 0)

@@ -31,7 +31,7 @@ from writer.rooms.rewrite import Job
 from writer.seals.sealer import Sealer
 from writer.seals.verb import Wanted, done
 from writer.surface import rewrites
-from writer.tables.base import Closing
+from writer.tables.changes import Closing
 
 HOUR = NOW.replace(minute=0) - timedelta(hours=1)
 BUCKET = (f"{HOUR:%Y-%m-%dT%H}",)

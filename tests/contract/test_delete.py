@@ -18,7 +18,7 @@ from writer.cli import compose
 from writer.errors import ConfigError
 from writer.ledger.audit import audit
 from writer.surface.lines import console
-from writer.tables.base import Closing, Rewrite, Taken
+from writer.tables.changes import Closing, Rewrite, Taken
 
 HOUR = timedelta(hours=1)
 

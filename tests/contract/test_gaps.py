@@ -32,8 +32,10 @@ from writer.seals.manifest import Manifest, Manifests
 from writer.seals.seal import Blocked, Ready
 from writer.seals.sealer import Sealer
 from writer.stores.location import store_at
-from writer.tables.base import Fill, Loss, Overtaken, Part
+from writer.tables.base import Overtaken
+from writer.tables.changes import Fill, Loss
 from writer.tables.gaps import TooOld
+from writer.tables.parts import Part
 
 
 @pytest.fixture(params=["delta", "parquet"])

@@ -14,7 +14,7 @@ from tests.unit.test_standing import Cluster
 from writer.errors import Fenced
 from writer.gaps.book import tickets
 from writer.kafka import Topic
-from writer.tables.base import Part
+from writer.tables.parts import Part
 
 
 class Held(Cluster):

@@ -23,7 +23,7 @@ from writer.hooks.couriers import Delivery, couriers, seen
 from writer.hooks.health import Health
 from writer.progress import Progress
 from writer.surface.facts import document
-from writer.surface.metrics import exposition
+from writer.surface.scrape import exposition
 from writer.surface.screen import screen, show
 from writer.tables.parquet import LOG
 

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from writer.errors import HeadraceError
 from writer.kafka import Cluster
 from writer.lag import date, lags, listen, settle
-from writer.progress import Logs
+from writer.view import Logs
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]

@@ -21,7 +21,8 @@ from writer.config import Pipeline
 from writer.errors import HeadraceError
 from writer.ledger.audit import audit
 from writer.seals.manifest import FOLDER
-from writer.tables.base import BucketFile, Closing, Rewrite, Taken
+from writer.tables.changes import Closing, Rewrite, Taken
+from writer.tables.parts import BucketFile
 from writer.tables.snapshot import PipelineSnapshot
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)

@@ -24,9 +24,11 @@ from writer.rewrites.compacting import Compactor, here
 from writer.seals.sealer import Sealer
 from writer.seals.sealing import seal_due
 from writer.surface.lines import console
-from writer.tables.base import Closing, CommitFailed, FilesGone, Gap, Overtaken, Part, Range, Replay, Rewrite, Taken
+from writer.tables.base import CommitFailed, FilesGone, Overtaken
+from writer.tables.changes import Closing, Gap, Replay, Rewrite, Taken
 from writer.tables.entry import said
 from writer.tables.formats import main_table
+from writer.tables.parts import Part, Range
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 P0 = Part("clicks", 1, 0)

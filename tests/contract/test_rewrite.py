@@ -10,8 +10,10 @@ import pytest
 
 from tests.contract.test_table import P0, add, batch, begun, delta, form, location, made, opened, rows, table, written
 from writer.rooms.columnar import StagedFile
-from writer.tables.base import BucketFile, FilesGone, ForeignChange, Rewrite, Taken
+from writer.tables.base import FilesGone, ForeignChange
+from writer.tables.changes import Rewrite, Taken
 from writer.tables.formats import OPENED
+from writer.tables.parts import BucketFile
 from writer.tables.table import PipelineTable
 
 __all__ = ["add", "delta", "form", "location", "table"]

@@ -16,9 +16,11 @@ from writer.errors import ConfigError, Fenced
 from writer.rooms.columnar import Destination, StagedFile
 from writer.rooms.statistics import delta_statistics
 from writer.stores.location import delta_options, store_at
-from writer.tables.base import Adoption, Batch, CommitFailed, ForeignChange, Gap, Part, Range
+from writer.tables.base import CommitFailed, ForeignChange
+from writer.tables.changes import Adoption, Batch, Gap
 from writer.tables.formats import OPENED
 from writer.tables.parquet import Parquet
+from writer.tables.parts import Part, Range
 from writer.tables.table import PipelineTable
 
 P0, P1 = Part("clicks", 1, 0), Part("clicks", 1, 1)

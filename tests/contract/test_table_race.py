@@ -15,15 +15,16 @@ from tests.contract.test_table import COLUMNS, P0, batch, opened, rows
 from tests.servers.objects import ObjectServer
 from writer.rooms.columnar import StagedFile
 from writer.stores.location import store_at
-from writer.tables.base import Part
 from writer.tables.formats import OPENED, delta_table
+from writer.tables.parts import Part
 
 RACER = """
 import sys
 from datetime import UTC, datetime
 from uuid import uuid4
 from tests.contract.test_table import written
-from writer.tables.base import Batch, Part, Range
+from writer.tables.changes import Batch
+from writer.tables.parts import Part, Range
 from writer.tables.formats import OPENED
 
 location, partition, epoch, form = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]

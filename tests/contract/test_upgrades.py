@@ -18,9 +18,9 @@ from writer.ledger.audit import audit
 from writer.stores.base import S3Settings
 from writer.surface import places
 from writer.tables import vintage
-from writer.tables.base import Part
 from writer.tables.entry import said
 from writer.tables.formats import main_table
+from writer.tables.parts import Part
 from writer.tables.vintage import FORMAT, KINDS, TooNew
 
 ROOT = Path(__file__).parents[2]

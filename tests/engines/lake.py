@@ -19,8 +19,9 @@ from writer.connections import S3
 from writer.rooms.assign import TimeRule
 from writer.rooms.columnar import BucketKey
 from writer.rooms.rewrite import Job, Source, rewrite
-from writer.tables.base import BucketFile, Rewrite
+from writer.tables.changes import Rewrite
 from writer.tables.formats import OPENED, delta_table
+from writer.tables.parts import BucketFile
 
 FORMATS = ("delta", "parquet")
 REWRITTEN = "rewritten"  # a copy of the Delta table, every bucket of it compacted, and rows deleted by another client

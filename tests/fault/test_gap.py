@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 from tests import oracle
 from tests.writing import Site
 from writer.cli import app
-from writer.tables.base import Gap, Part, Range
+from writer.tables.changes import Gap
 from writer.tables.formats import delta_table
+from writer.tables.parts import Part, Range
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]

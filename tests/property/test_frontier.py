@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from writer.frontier import Begin, Gap, Held, Refuse, changed, decide, incarnations, number, reborn
-from writer.tables.base import Part
+from writer.tables.parts import Part
 
 PARTS = [Part("clicks", 1, partition) for partition in range(4)]
 OFFSETS = st.integers(0, 30)

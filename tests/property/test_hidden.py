@@ -24,8 +24,9 @@ from pyarrow import dataset
 
 from writer.rooms.columnar import BucketFiles, Destination
 from writer.stores.location import store_at
-from writer.tables.base import Batch, Part, Range
+from writer.tables.changes import Batch
 from writer.tables.formats import delta_table
+from writer.tables.parts import Part, Range
 
 TIME = pa.timestamp("us", "UTC")
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)

@@ -17,7 +17,7 @@ from writer.ledger.chapter import LedgerUnreadable, bound, chapters, from_json, 
 from writer.ledger.deep import DataFile, Shelf, count
 from writer.ledger.statement import state
 from writer.stores.local import LocalStore
-from writer.tables.base import Part
+from writer.tables.parts import Part
 
 AT = int(datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp() * 1000)
 PARTS = [Part("a.b", 1, 0), Part("a.b", 2, 0), Part("c@x", 1, 7)]

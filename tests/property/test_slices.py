@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from recovery.backfill.places import segmented
 from recovery.backfill.slices import aligned
 from writer.gaps.ticket import without
-from writer.tables.base import Part, Range
+from writer.tables.parts import Part, Range
 
 PARTS = [Part("t", 1, p) for p in range(3)]
 

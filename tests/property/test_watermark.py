@@ -21,7 +21,7 @@ from writer.seals.seal import (
 )
 from writer.seals.sealing import Listener
 from writer.seals.watermark import Look, Seen, furthest, risen, watermark
-from writer.tables.base import Part
+from writer.tables.parts import Part
 from writer.units import instant, microseconds
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)

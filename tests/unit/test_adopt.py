@@ -6,7 +6,7 @@ from writer.adopt import Asked, moves, plan, told
 from writer.errors import ConfigError
 from writer.frontier import Held, incarnations, number
 from writer.kafka import Topic
-from writer.tables.base import Part
+from writer.tables.parts import Part
 
 KNOWN = {"clicks": ["a", "b"], "installs": ["c"]}
 FRONTIER = {Part("clicks", 1, 0): 9, Part("clicks", 2, 0): 50, Part("clicks", 2, 1): 60, Part("installs", 1, 0): 7}

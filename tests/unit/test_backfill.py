@@ -19,7 +19,8 @@ from tests.looking import records
 from writer.errors import ConfigError
 from writer.gaps.book import NoSuchGap
 from writer.gaps.ticket import Ticket, from_json, merged, to_json, told
-from writer.tables.base import Fill, Part, Range
+from writer.tables.changes import Fill
+from writer.tables.parts import Part, Range
 
 P0, P1 = Part("t", 1, 0), Part("u", 1, 0)
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)

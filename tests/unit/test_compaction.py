@@ -10,7 +10,7 @@ from writer.commit import StagedTooLongAgo, check_age
 from writer.rewrites.compaction import GROUP_FILES, Policy, plan
 from writer.rewrites.pace import Pace, pause_s
 from writer.rooms.order import Dedupe
-from writer.tables.base import BucketFile
+from writer.tables.parts import BucketFile
 
 TARGET = 1000
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)

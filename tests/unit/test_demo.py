@@ -27,8 +27,9 @@ from writer.demo.stay import question
 from writer.embedded import events
 from writer.rooms.columnar import Destination, StagedFile
 from writer.stores.location import store_at
-from writer.tables.base import Batch, Part, Range
+from writer.tables.changes import Batch
 from writer.tables.formats import parquet_table
+from writer.tables.parts import Part, Range
 
 SINCE = datetime(2026, 11, 20, 5, tzinfo=UTC)
 CLICKS, INSTALLS = ("clicks", 0), ("installs", 0)

@@ -9,7 +9,7 @@ from writer.ledger import holes
 from writer.ledger.holes import ASKED_MAX, NONE_HELD, TOO_MANY, Holes, RecordsMissed, gaps
 from writer.rooms.report import SPANS_MAX, Counts, joined
 from writer.rooms.task import _spans
-from writer.tables.base import Part, Range
+from writer.tables.parts import Part, Range
 
 PART = Part("clicks", 1, 0)
 SOURCE = ("clicks", 0)

@@ -13,7 +13,8 @@ from writer.errors import HeadraceError
 from writer.kafka import BrokerUnreachable
 from writer.kafka import Topic as KafkaTopic
 from writer.lag import Lag, Watch, arrival_rate, date, lags, undated, waiting_since
-from writer.progress import Logs, Progress, Sample
+from writer.progress import Progress
+from writer.view import Logs, Sample
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 A, B = ("clicks", 0), ("clicks", 1)

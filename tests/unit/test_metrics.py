@@ -8,9 +8,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain
 
-from writer.progress import Progress, Sample
+from writer.progress import Progress
 from writer.rooms.plan import Rejected
-from writer.surface.metrics import CATALOGUE, Scrape, exposition
+from writer.surface.metrics import CATALOGUE
+from writer.surface.scrape import Scrape, exposition
+from writer.view import Sample
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 A, B = ("clicks", 0), ("clicks", 1)

@@ -5,8 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from writer.progress import DURATION_BOUNDS, Progress, Sample, Totals, assembled, holes
+from writer.progress import Progress
 from writer.rooms.plan import Rejected, WriterSchema
+from writer.view import DURATION_BOUNDS, Sample, Totals, assembled, holes
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 A, B = ("clicks", 0), ("clicks", 1)

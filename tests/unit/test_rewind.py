@@ -7,7 +7,7 @@ import pytest
 from recovery.rewind import Facts, Plan, Since, Then, plan, since
 from writer.frontier import Held
 from writer.gaps.ticket import Carried, Ticket, told
-from writer.tables.base import Part, Range
+from writer.tables.parts import Part, Range
 
 A, B, NEW, OLD = Part("clicks", 1, 0), Part("clicks", 1, 1), Part("clicks", 1, 2), Part("views", 1, 0)
 FACTS = Facts(

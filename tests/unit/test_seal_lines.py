@@ -10,9 +10,9 @@ from writer.seals.lives import Lives, lives
 from writer.seals.seal import Blocked, Ready, Resting, Unsealed
 from writer.seals.watermark import Watermark
 from writer.surface.facts import buckets
-from writer.surface.metrics import exposition
+from writer.surface.scrape import exposition
 from writer.surface.seal_lines import seal_lines
-from writer.tables.base import Part
+from writer.tables.parts import Part
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -12,8 +12,9 @@ from writer import standing
 from writer.config import Pipeline
 from writer.errors import LogChanged
 from writer.kafka import Topic
-from writer.tables.base import Batch, Part, Range
+from writer.tables.changes import Batch
 from writer.tables.formats import delta_table
+from writer.tables.parts import Part, Range
 from writer.tables.table import PipelineTable
 from writer.units import microseconds
 

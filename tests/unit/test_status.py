@@ -12,14 +12,16 @@ from rich.console import Console
 from tests.commits import LIMITS, PARTS, Lake, account, facts
 from writer.config import Config
 from writer.kafka import BrokerUnreachable, Topic
-from writer.progress import Commit, Progress, Sample
+from writer.progress import Progress
 from writer.surface import lake
 from writer.surface.facts import commit_rate, document
 from writer.surface.http import Driver, announce, me, serving
 from writer.surface.screen import block, line, screen, show
 from writer.surface.status import exit_code, look, status
 from writer.surface.words import plural, span
-from writer.tables.base import Gap, Range
+from writer.tables.changes import Gap
+from writer.tables.parts import Range
+from writer.view import Commit, Sample
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 A, B = ("clicks", 0), ("clicks", 1)

@@ -12,7 +12,7 @@ from writer import copies
 from writer.checkpoint import Checkpoints
 from writer.frontier import Held
 from writer.stores.local import LocalStore
-from writer.tables.base import Part
+from writer.tables.parts import Part
 
 A, B = Part("clicks", 1, 0), Part("clicks", 1, 1)
 HELD = {("clicks", 0): Held(0, 20), ("clicks", 1): Held(0, 20)}

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import looking
-from writer.config import Wire as Section
 from writer.recognise import UnclearWire, judge
 from writer.registry import SchemaFiles, SchemaNotFound, by
 from writer.rooms import avro
 from writer.rooms.deadletters import DEAD_LETTERS
 from writer.rooms.wire import CONFLUENT, HEADERS, ID_HEADERS, Wire, kafka_header, recognised, refusals, split
 from writer.sample import RECORDS
+from writer.wire_section import Wire as Section
 
 GUID = UUID("89791762-2336-4186-9674-299b90a802e2")
 APICURIO, SINGLE, BARE = Wire("apicurio", "global"), Wire("single_object", "fingerprint"), Wire("bare", schema_id=9)

@@ -11,7 +11,7 @@ from writer.demo.lake import Commit, TableLog
 from writer.demo.panel import View
 from writer.demo.screen import Screen
 from writer.rooms.report import Source
-from writer.tables.base import Part
+from writer.tables.parts import Part
 from writer.tables.snapshot import app_id
 
 _WINDOW_S = 6.0  # of the rates: several commits, so that the lake's is no sawtooth

@@ -18,8 +18,9 @@ from writer.kafka import Cluster
 from writer.rooms.report import Source
 from writer.standing import gap_hints
 from writer.surface.http import announced, asked
-from writer.tables.base import Gap, Part, Range
+from writer.tables.changes import Gap
 from writer.tables.formats import main_table
+from writer.tables.parts import Part, Range
 from writer.tables.snapshot import PipelineSnapshot
 from writer.tables.table import PipelineTable
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from writer.rooms.report import EXITS, Span, joined
-from writer.tables.base import Part, Range
+from writer.tables.parts import Part, Range
 
 Outcome = Literal["open", "done", "lost", "rewound"]
 

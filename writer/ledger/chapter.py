@@ -16,9 +16,9 @@ from writer.errors import HeadraceError
 from writer.gaps import ticket
 from writer.gaps.ticket import Ticket, together
 from writer.rooms.report import EXITS
-from writer.tables.base import Part
 from writer.tables.entry import harmless, said
 from writer.tables.log import Action
+from writer.tables.parts import Part
 
 FORMAT = 2
 _KNOWN = (1, FORMAT)  # before 2, pages said nothing of tickets

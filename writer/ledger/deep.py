@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from writer.rooms.columnar import open_file
 from writer.rooms.report import Span, joined
 from writer.stores.base import Store
-from writer.tables.base import Part
+from writer.tables.parts import Part
 
 OFFSETS_AT_ONCE = 256 * 2**20  # bytes, one for each offset
 _ROWS_AT_ONCE = 500_000

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from writer.errors import HeadraceError
 from writer.rooms.report import Counts, Source, Span, joined
-from writer.tables.base import Range
+from writer.tables.parts import Range
 
 ASKED_MAX = 32  # holes of a batch that the broker is asked about; a fetch each
 SHOWN_MAX = 20  # spans that a commit names

@@ -17,7 +17,7 @@ from writer.rooms.columnar import open_file
 from writer.rooms.deadletters import DEAD_LETTERS
 from writer.rooms.report import Span
 from writer.stores.base import Store
-from writer.tables.base import Part
+from writer.tables.parts import Part
 
 _ROWS_AT_ONCE = 1_000
 _PLACE = ("_topic", "_incarnation", "_partition")

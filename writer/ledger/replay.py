@@ -29,8 +29,10 @@ from writer.rooms.plan import PROVENANCE
 from writer.rooms.report import Report, Span, joined
 from writer.rooms.wire import CONFLUENT
 from writer.surface.walk import Walk, opened
-from writer.tables.base import Overtaken, Part, Replay
+from writer.tables.base import Overtaken
+from writer.tables.changes import Replay
 from writer.tables.formats import main_table, side_table
+from writer.tables.parts import Part
 
 LETTERS_AT_ONCE = 50_000  # of one commit, which names their offsets
 BYTES_AT_ONCE = 64 * 2**20

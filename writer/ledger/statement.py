@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from writer.gaps.ticket import Carried, Ticket, together, without
 from writer.ledger.chapter import Back, Chapter, Removal, Stretch
 from writer.rooms.report import EXITS, Span, joined
-from writer.tables.base import Part
+from writer.tables.parts import Part
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from math import ceil
 
 from writer.rooms.order import Dedupe
 from writer.rooms.rewrite import SHARE_MAX, SHARE_MIN
-from writer.tables.base import BucketFile
+from writer.tables.parts import BucketFile
 
 GROUP_FILES = 8  # of the target size, in one piece of work: all of it is lost where another writer is first
 _EPOCH = datetime.fromtimestamp(0, UTC)

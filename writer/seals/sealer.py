@@ -21,10 +21,11 @@ from writer.seals.manifest import Manifest, Manifests, Reason, bucket_path
 from writer.seals.seal import Blocked, Ready, State, Unsealed, is_closed, to_seal
 from writer.seals.unsealed import Ask, Bookmark, Books, after, expected, from_files, holes_of
 from writer.seals.watermark import Seen, Watermark
-from writer.tables.base import BucketFile, Closing, Sealing
+from writer.tables.changes import Closing, Sealing
 from writer.tables.entry import said
 from writer.tables.formats import main_table
 from writer.tables.log import Action
+from writer.tables.parts import BucketFile
 from writer.tables.snapshot import PipelineSnapshot
 from writer.units import instant
 

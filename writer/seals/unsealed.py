@@ -17,9 +17,9 @@ from writer.rooms.columnar import BucketKey
 from writer.seals.manifest import Manifest, Reason
 from writer.seals.seal import Hole, Unsealed, is_closed
 from writer.stores.base import Store
-from writer.tables.base import BucketFile
 from writer.tables.entry import said
 from writer.tables.log import Action
+from writer.tables.parts import BucketFile
 from writer.units import instant
 
 BOOKMARK = "_headrace/unsealed.json"

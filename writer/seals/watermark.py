@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from writer.rooms.report import Source
-from writer.tables.base import Part
+from writer.tables.parts import Part
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

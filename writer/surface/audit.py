@@ -17,7 +17,7 @@ from writer.rooms.report import EXITS, Span
 from writer.surface.lines import emit_whole
 from writer.surface.screen import show
 from writer.surface.words import plural
-from writer.tables.base import Part
+from writer.tables.parts import Part
 
 _WORDS = {
     "rows": "rows", "late": "late rows", "tombstones": "tombstones", "dead_letters": "dead letters",

@@ -23,7 +23,7 @@ from writer.stores.location import on_s3
 from writer.surface.lines import Column, Sheet, emit_whole, hanging, sentence
 from writer.surface.naming import bucket_of, name_of
 from writer.surface.words import instant, iso, plural, span
-from writer.tables.base import BucketFile, Part
+from writer.tables.parts import BucketFile, Part
 from writer.units import show_duration, show_size
 
 State = Literal["open", "closed", "sealed", "reopened"]

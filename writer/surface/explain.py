@@ -14,7 +14,6 @@ from rich.text import Text
 
 from writer.config import Config
 from writer.errors import HeadraceError
-from writer.progress import OUTCOMES, Totals
 from writer.surface.facts import ticket
 from writer.surface.lines import emit_whole
 from writer.surface.screen import show
@@ -22,6 +21,7 @@ from writer.surface.words import instant, iso, lost, plural, reason
 from writer.tables.base import Entry
 from writer.tables.formats import main_table
 from writer.units import show_size
+from writer.view import OUTCOMES, Totals
 
 _ROOMS = ("skip", "split", "decode", "conform", "assign", "stage", "columnar")  # in the order of the line
 _PHASES = {

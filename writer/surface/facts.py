@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from writer.hooks.health import Health
 from writer.lag import Lag, arrival_rate, lags
-from writer.progress import OUTCOMES, Batch, Commit, Logs, Totals, View
 from writer.rooms.late import BOUNDS_S
 from writer.seals.lives import Lives
 from writer.surface.words import iso
+from writer.view import OUTCOMES, Batch, Commit, Logs, Totals, View
 
 Source = Literal["driver", "lake"]
 _OF_LATE = timedelta(minutes=15)

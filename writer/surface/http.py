@@ -27,12 +27,13 @@ from urllib.request import ProxyHandler, build_opener
 from writer import log
 from writer.connections import Http
 from writer.errors import ConfigError, HeadraceError
-from writer.progress import Progress, View
+from writer.progress import Progress
 from writer.stores.base import S3Settings
 from writer.stores.location import store_at
 from writer.surface.facts import document
-from writer.surface.metrics import exposition
+from writer.surface.scrape import exposition
 from writer.surface.words import iso
+from writer.view import View
 
 _SILENT_CLIENT_S = 10  # a connection that says nothing for so long is closed
 _ANSWER_WITHIN_S = 2.0

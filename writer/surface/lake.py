@@ -13,13 +13,15 @@ from writer.hooks.couriers import seen
 from writer.hooks.health import Health
 from writer.kafka import Cluster
 from writer.lag import RATE_WINDOW, listen, settle
-from writer.progress import COMMITS_KEPT, Commit, Logs, Sample, Seen, Totals, View, event_time_newest
+from writer.progress import COMMITS_KEPT
 from writer.rooms.report import Source
 from writer.seals.lives import Lives
 from writer.seals.sealer import Sealer
 from writer.seals.watermark import watermark
-from writer.tables.base import CommitFailed, Entry, Part, Snapshot
+from writer.tables.base import CommitFailed, Entry, Snapshot
 from writer.tables.formats import main_table
+from writer.tables.parts import Part
+from writer.view import Commit, Logs, Sample, Seen, Totals, View, event_time_newest
 
 _ENTRIES_LOOKED_AT = 500  # of the table's log, for the totals since the last start
 

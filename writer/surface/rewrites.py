@@ -16,8 +16,8 @@ from writer.rooms.columnar import BucketKey, hive_folder, hive_value
 from writer.surface import lines
 from writer.surface.lines import Column, Sheet, console, emit_whole
 from writer.surface.words import iso, plural
-from writer.tables.base import BucketFile
 from writer.tables.formats import main_table
+from writer.tables.parts import BucketFile
 from writer.tables.table import PipelineTable
 from writer.units import duration, show_duration, show_size
 

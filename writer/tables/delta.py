@@ -15,9 +15,9 @@ from writer.rooms.columnar import BucketKey
 from writer.stores.base import S3Settings
 from writer.stores.location import delta_options, store_at
 from writer.tables import listing
-from writer.tables.base import BucketFile
 from writer.tables.files import listed
 from writer.tables.log import Log, State
+from writer.tables.parts import BucketFile
 
 LOG = "_delta_log"
 _DRAFT_AGE_MAX = timedelta(days=1)  # of an entry that was begun; writing one takes milliseconds

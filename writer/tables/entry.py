@@ -13,23 +13,10 @@ from deltalake import Schema
 
 from writer.rooms.columnar import BucketKey, StagedFile
 from writer.rooms.report import Span, file_from_json, file_to_json
-from writer.tables.base import (
-    Batch,
-    BucketFile,
-    Closing,
-    Committed,
-    Fill,
-    ForeignChange,
-    Gap,
-    Loss,
-    Part,
-    Range,
-    Replay,
-    Rewind,
-    Rewrite,
-    Sealing,
-)
+from writer.tables.base import Committed, ForeignChange
+from writer.tables.changes import Batch, Closing, Fill, Gap, Loss, Replay, Rewind, Rewrite, Sealing
 from writer.tables.log import Action, State
+from writer.tables.parts import BucketFile, Part, Range
 
 _EVENT_TIMES = ("headrace.event_time_min", "headrace.event_time_max")  # tags of a file
 _READER, _WRITER = 1, 2  # versions of the protocol

@@ -9,8 +9,8 @@ from pyarrow import dataset
 from writer.ledger.deep import DataFile
 from writer.rooms.columnar import BucketKey
 from writer.stores.base import Store
-from writer.tables.base import BucketFile
 from writer.tables.log import Log, State
+from writer.tables.parts import BucketFile
 
 
 class Format(Protocol):

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 from writer.errors import ConfigError
 from writer.tables.append import Appender
-from writer.tables.base import Fill, Gap, Loss, Overtaken
+from writer.tables.base import Overtaken
+from writer.tables.changes import Fill, Gap, Loss
 from writer.tables.entry import fill_said, gap_said, loss_said
 from writer.tables.snapshot import PipelineSnapshot, app_id, changes_name
 from writer.tables.vintage import FORMAT

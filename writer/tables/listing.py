@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from writer.rooms.columnar import BucketKey
-from writer.tables.base import BucketFile
 from writer.tables.entry import named
 from writer.tables.log import Action, Log, LogUnreadable, State
+from writer.tables.parts import BucketFile
 
 _ENTRIES_AT_ONCE = 16  # of a store, each of which takes a round trip to answer
 

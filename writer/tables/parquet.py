@@ -24,9 +24,10 @@ from writer.rooms.columnar import BucketKey, hive_value, staged_name
 from writer.stores.base import Store
 from writer.stores.location import on_s3
 from writer.tables import listing
-from writer.tables.base import BucketFile, ForeignChange
+from writer.tables.base import ForeignChange
 from writer.tables.entry import created
 from writer.tables.log import Log, State
+from writer.tables.parts import BucketFile
 
 LOG = "_headrace/log"
 _PUBLISHED = "_headrace/published.json"  # id and version of the newest entry whose files were all seen in their place

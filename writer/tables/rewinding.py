@@ -7,7 +7,8 @@ looks again, or is fenced. (docs/adr/0024-rewinding-by-offsets.md)
 from datetime import UTC, datetime
 
 from writer.tables.append import Appender, Swap
-from writer.tables.base import CommitFailed, Rewind
+from writer.tables.base import CommitFailed
+from writer.tables.changes import Rewind
 from writer.tables.entry import removed, rewind_said
 from writer.tables.snapshot import (
     NEVER,

@@ -1,7 +1,8 @@
 """The two entries that end a bucket: one closes all that end by an instant, one seals some as manifests say."""
 
 from writer.tables.append import Appender
-from writer.tables.base import Closing, Resealed, Sealing
+from writer.tables.base import Resealed
+from writer.tables.changes import Closing, Sealing
 from writer.tables.entry import close_said, seal_said, touched
 from writer.tables.snapshot import PipelineSnapshot, closed_name
 from writer.units import microseconds

@@ -5,8 +5,8 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from writer.tables.base import Part
 from writer.tables.log import State
+from writer.tables.parts import Part
 from writer.tables.vintage import format_of
 from writer.units import instant
 

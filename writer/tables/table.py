@@ -23,28 +23,8 @@ from writer.ledger.deep import DataFile
 from writer.rooms.columnar import BucketKey, StagedFile, staged_name
 from writer.tables import gaps, rewinding, takeover
 from writer.tables.append import PATIENCE, Appender, LostRace, Swap, one_line
-from writer.tables.base import (
-    Adoption,
-    Batch,
-    BucketFile,
-    ClosedMeanwhile,
-    Closing,
-    CommitFailed,
-    Committed,
-    Entry,
-    FilesGone,
-    Fill,
-    Gap,
-    Loss,
-    Overtaken,
-    Part,
-    Range,
-    Replay,
-    Rewind,
-    Rewrite,
-    Sealing,
-    Snapshot,
-)
+from writer.tables.base import ClosedMeanwhile, CommitFailed, Committed, Entry, FilesGone, Overtaken, Snapshot
+from writer.tables.changes import Adoption, Batch, Closing, Fill, Gap, Loss, Replay, Rewind, Rewrite, Sealing
 from writer.tables.columns import Unfit, grown
 from writer.tables.entry import (
     batch_said,
@@ -56,6 +36,7 @@ from writer.tables.entry import (
 )
 from writer.tables.format import Format
 from writer.tables.log import Action
+from writer.tables.parts import BucketFile, Part, Range
 from writer.tables.sealing import close, seal
 from writer.tables.snapshot import INCARNATIONS, PipelineSnapshot, app_id, seen_name
 from writer.tables.takeover import OWNER

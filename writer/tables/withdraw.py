@@ -15,9 +15,9 @@ from writer.rooms.columnar import Destination, StagedFile, distinct_columns, let
 from writer.rooms.report import Span
 from writer.rooms.statistics import delta_statistics
 from writer.stores.base import OutcomeUnknown, Store
-from writer.tables.base import BucketFile, Part
 from writer.tables.entry import removed
 from writer.tables.log import Action
+from writer.tables.parts import BucketFile, Part
 
 _ROWS_AT_ONCE = 65_536
 _PREFIX = "replay"

@@ -1,0 +1,184 @@
+"""What one entry of a table's log can carry: each a value that checks itself."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from writer.rooms.columnar import BucketKey, StagedFile
+from writer.rooms.report import Span
+from writer.tables.parts import BucketFile, Part, Range
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One atomic commit: files, the ranges they hold, and the account of every record."""
+
+    id: str  # unique; the same when the commit is tried again
+    epoch: int
+    ranges: Sequence[Range]
+    files: Sequence[StagedFile] = ()
+    side_files: Mapping[str, Sequence[StagedFile]] = field(default_factory=dict)  # table location → files
+    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: counts, run, batch number, rooms
+    settled: int = -1  # version up to which the history was looked at and side files applied, before this batch
+    seen: Mapping[Part, int] = field(default_factory=dict)  # how far parts came, where it rose: microseconds since 1970
+    closed_until: datetime | None = None  # by which its rows were found to be late, or not
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Ranges that no record will come from: the frontier moves over them without files."""
+
+    id: str  # of the ticket; the same when the commit is tried again
+    epoch: int
+    ranges: Sequence[Range]
+    cause: str
+    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: run, at, hints; by and reason of a person
+    takes_over: bool = False  # the epoch rises with it: whoever holds this one is fenced
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets it holds."""
+        return sum(r.end - r.start for r in self.ranges)
+
+
+@dataclass(frozen=True)
+class Fill:
+    """One atomic commit of a backfill: records of a gap, and which of its offsets are settled. It moves no frontier."""
+
+    id: str  # unique; the same when the commit is tried again
+    gap: str  # id of the ticket
+    generation: int  # number of changes of the ticket that the open offsets were read after
+    offsets: int  # that it settles
+    left: int  # that are open after it
+    done: bool  # the ticket ends with it; with offsets left only where the source knows none
+    files: Sequence[StagedFile] = ()
+    side_files: Mapping[str, Sequence[StagedFile]] = field(default_factory=dict)  # table location → files
+    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: account of each part, rows, by, source, at
+
+    def __post_init__(self) -> None:
+        if self.offsets < 0 or self.left < 0:
+            raise ValueError(f"a fill settles and leaves at least nothing, got {self.offsets} and {self.left}")
+        if not self.left and not self.done:
+            raise ValueError("a fill that leaves no offset ends its ticket")
+
+
+@dataclass(frozen=True)
+class Loss:
+    """One atomic entry that gives up what is open of a gap: nobody will bring it."""
+
+    id: str  # unique; the same when the entry is tried again
+    gap: str  # id of the ticket
+    generation: int  # number of changes of the ticket that it was looked at after
+    left: int  # offsets that are given up
+    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: by, reason, at
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """Topics that go on under other ids, names or offsets."""
+
+    incarnations: Mapping[str, Sequence[str]]  # of all topics, as they are from now on
+    starts: Mapping[Part, int]  # frontier of the parts that begin with it
+    closed: int = 0  # runs up to this one read other offsets: they are not continued
+    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: what became of which topic, at
+
+
+@dataclass(frozen=True)
+class Replay:
+    """One atomic commit of dead letters that became rows, or got another reason. It moves no frontier."""
+
+    id: str  # unique; the same when the commit is tried again
+    generation: int  # number of replays that the letters were read after
+    files: Sequence[StagedFile]
+    side_files: Mapping[str, Sequence[StagedFile]]  # letters that failed again, with the reason of today
+    withdrawn: Mapping[str, Mapping[Part, Sequence[Span]]]  # table location → offsets whose letters go
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Rows that go on purpose, and why: dedupe, retention, delete, rewind."""
+
+    why: str
+    rows: int
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """One atomic swap of files: what is removed, and what stands for it. No offset moves."""
+
+    id: str  # unique; the same when the entry is tried again
+    removed: Sequence[BucketFile]
+    files: Sequence[StagedFile] = ()
+    taken: Taken | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: what was done, at
+
+    def __post_init__(self) -> None:
+        if not self.removed:
+            raise ValueError("a rewrite removes at least one file")
+        unknown = [file.path for file in self.removed if file.rows is None]
+        before, after = sum(file.rows or 0 for file in self.removed), sum(file.rows for file in self.files)
+        gone = self.taken.rows if self.taken else 0
+        if gone < 0 or (not unknown and before - gone != after):
+            raise ValueError(f"a rewrite of {before} rows leaves {after} and takes {gone}: that does not add up")
+
+
+@dataclass(frozen=True)
+class Reopened:
+    """A bucket that a rewind took rows out of, or that was sealed since the version to which it goes back."""
+
+    bucket: BucketKey
+    taken: int
+    left: int  # rows that stay
+
+
+@dataclass(frozen=True)
+class Rewind:
+    """One atomic step back: the frontier returns to where an earlier version had it, and all rows from there on go.
+
+    It is the only entry that lowers a frontier, or `closed_until`.
+    """
+
+    id: str  # unique; the same when the entry is tried again
+    to: int  # version of the table
+    ranges: Sequence[Range]  # [where the frontier returns to, where it was)
+    removed: Sequence[BucketFile]
+    files: Sequence[StagedFile]  # what is left of the removed files
+    withdrawn: Mapping[str, Mapping[Part, Sequence[Span]]]  # location of a side table → offsets whose rows go
+    reopened: Sequence[Reopened] = ()
+    seen: Mapping[Part, int | None] = field(default_factory=dict)  # as the earlier version had it
+    closed_until: datetime | None = None  # the same
+    gaps: Mapping[str, int] = field(default_factory=dict)  # open tickets that were recorded since: id → offsets
+    closed: int = 0  # runs up to this one read beyond: they are not continued
+    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: at
+
+    @property
+    def rows(self) -> int:
+        """How many rows of the table itself go."""
+        return sum(one.taken for one in self.reopened)
+
+    def __post_init__(self) -> None:
+        if not self.ranges or any(r.start == r.end for r in self.ranges):
+            raise ValueError("a rewind takes at least one offset back of each part that it names")
+        before, after = sum(file.rows or 0 for file in self.removed), sum(file.rows for file in self.files)
+        if before - self.rows != after:
+            raise ValueError(f"a rewind of {before} rows leaves {after} and takes {self.rows}: that does not add up")
+
+
+@dataclass(frozen=True)
+class Closing:
+    """One atomic step of `closed_until`. It adds no file."""
+
+    id: str  # unique; the same when the entry is tried again
+    until: datetime
+    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: reason, at
+
+
+@dataclass(frozen=True)
+class Sealing:
+    """One atomic entry that seals buckets: their manifests, as `Manifest.to_json` writes them. It adds no file."""
+
+    id: str  # unique; the same when the entry is tried again
+    manifests: Sequence[Mapping[str, Any]]
+    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: at
