@@ -45,7 +45,8 @@ def of_pipeline(config: Config, name: str) -> Asked:
     frontier = None if snapshot is None else newest_frontier(snapshot, settings.topics)
     told = {topic for topic, _ in frontier or {}}
     lost = next((topic for topic in settings.topics if known.get(topic) and topic not in told), None)
-    facts = Facts(reading, frontier, witness=seen, lease=_lease(checkpoints), lost=lost, unknown=unknown)
+    closed = run if snapshot and run is not None and run <= snapshot.closed else None
+    facts = Facts(reading, frontier, witness=seen, lease=_lease(checkpoints), lost=lost, closed=closed, unknown=unknown)
     cluster = Cluster(config.kafka.bootstrap_servers, config.kafka.request_timeout)
     ids = {topic: known[topic][-1] if known.get(topic) else None for topic in settings.topics}
     location = checkpoints.store.location if run is None else checkpoints.path(run)

@@ -43,6 +43,7 @@ class Facts:
     witness: Witness | None = None
     lease: Lease | None = None
     lost: str | None = None  # a topic that the table knows, and of which it does not say how far it was read
+    closed: int | None = None  # the newest run, where the table says that it is over
     foreign: bool = False  # headrace did not write the checkpoint: there is no table to hold it against
     unknown: Mapping[str, str] = field(default_factory=dict)  # `kafka`, `table` → the error that an answer was
 
@@ -65,8 +66,9 @@ class Check:
 def preflight(facts: Facts) -> list[Check]:
     """Look at everything, in the order in which it matters to a start."""
     checks = [_lease(facts)]
-    if facts.reading is None or facts.reading.nothing:
-        checks.append(Check("checkpoint", ok=True, said=f"there is none; {_begins(facts)}"))
+    if facts.closed is not None or facts.reading is None or facts.reading.nothing:
+        none = "there is none" if facts.closed is None else f"run {facts.closed} is over, the table went on elsewhere"
+        checks.append(Check("checkpoint", ok=True, said=f"{none}; {_begins(facts)}"))
         checks += [_forgot(facts.lost)] if facts.lost else []
     else:
         checks += _of_the_checkpoint(facts, facts.reading)

@@ -67,6 +67,12 @@ def test_no_checkpoint_is_no_trouble(tmp_path):
     assert "begins a new run" in found[1].said
 
 
+def test_a_run_that_is_over_is_not_held_against_the_table(run):
+    found = facts(run, frontier={A: 2, B: 1}, closed=1)
+    assert bad(found) == {}
+    assert "run 1 is over" in preflight(found)[1].said
+
+
 @pytest.mark.parametrize(
     ("changes", "name", "rung"),
     [
