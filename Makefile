@@ -26,7 +26,7 @@ check: $(READY)
 
 # Real broker, registry, Spark and table: contract and crash tests.
 slow: $(READY)
-	$(BIN)/pytest -q -m "slow and not engines" $(TWO)
+	$(BIN)/pytest -q -m "slow and not long and not engines" $(TWO)
 
 # Trino, Presto, Druid, Spark and DuckDB on a lake that the writer fills: 3 GB of downloads and 1.5 GB on disk, once.
 # With Go 1.24 and Node.js also the stores: the suites of stores and tables on MinIO, and a store that must be refused.
@@ -47,6 +47,7 @@ test-long: $(READY)
 	HEADRACE_FAULTS_WHOLE=1 HEADRACE_FAULTS=$(CURDIR)/tests/fault/outcomes.json HEADRACE_DAMAGES=$(CURDIR)/tests/fault/recovered.json $(BIN)/pytest -q tests/fault $(TWO)
 	PYTHONPATH=. $(BIN)/python docs/faults.py
 	PYTHONPATH=. $(BIN)/python docs/damages.py
+	$(BIN)/pytest -q -m long --ignore tests/fault $(TWO)
 	$(BIN)/python -m bench.poison
 
 # Two minutes: fails when the writer lost more than 15 % of its speed (bench/README.md).

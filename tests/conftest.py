@@ -5,6 +5,7 @@ MinIO for moto, as `make test-stores` does.
 """
 
 import os
+import re
 import signal
 import uuid
 from collections.abc import Callable, Iterator
@@ -27,6 +28,16 @@ def pytest_configure() -> None:
     # How long an example takes says more of the machine than of the code; what hangs ends by pytest's timeout.
     hypothesis.settings.register_profile("headrace", deadline=None)
     hypothesis.settings.load_profile("headrace")
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m is looked at
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    lines = (Path(__file__).with_name("long.txt")).read_text(encoding="utf-8").splitlines()
+    patterns = [line for line in lines if line and not line.startswith("#")]
+    long = re.compile("|".join(re.escape(pattern).replace(r"\*", ".*") for pattern in patterns))
+    for item in items:
+        if long.fullmatch(item.nodeid):
+            item.add_marker(pytest.mark.long)
 
 
 class HasBootstrap(Protocol):

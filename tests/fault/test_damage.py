@@ -65,7 +65,13 @@ def ground(
         yield Ground(spark, place, planned)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.name, marks=[pytest.mark.long] if at % 5 else [])  # one in five in `make test`
+        for at, case in enumerate(CASES)
+    ],
+)
 def test_a_damaged_checkpoint_costs_nothing(ground: Ground, tmp_path: Path, tried: Tried, case: Case) -> None:
     place = (ground.planned if case.half else ground.done).copy(tmp_path / "headrace")
     case.damage(place)
