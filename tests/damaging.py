@@ -18,8 +18,10 @@ from tests.writing import QUICK_START, Site
 from writer import again, job
 from writer.config import Config
 from writer.file import load
+from writer.notify import Nobody
 from writer.progress import Progress
 from writer.running import Running, watch
+from writer.supervised import Orders
 from writer.transfer import KAFKA_OPTIONS
 
 PIPELINE = "events"
@@ -130,14 +132,14 @@ class Place:
     def carry(self, spark: Any, *, new_run: bool = False) -> tuple[int, str]:
         """Run headrace until it has read what is there. Returns exit code and all causes of its error."""
         config = self.config
-        begin = partial(job._begin, spark, config, None, True)
+        begin = partial(job._begin, spark, config, None, Nobody(), Orders(), True)
         running = Running(Progress(PIPELINE), begin, waits=False)
         try:
             running.begin(new_run=new_run)
             if running.error is not None:
                 running.fail()
             else:
-                watch([running], Event())
+                watch({PIPELINE: running}, Event())
         finally:
             running.shown.close()
         return job.exit_code([running.error]), again.causes(running.error)
