@@ -4,12 +4,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from uuid import uuid4
 
 import pytest
+from deltalake.exceptions import CommitFailedError
 
 from tests.contract.test_table import COLUMNS, P0, batch, opened, rows
 from tests.servers.objects import ObjectServer
@@ -74,8 +76,9 @@ def race(location: str, form: str) -> None:
             racer.stdin.flush()
         foreign = 0
         while form == "delta" and racers[0].poll() is None and foreign < 10:
-            opened(location).alter.set_table_properties({"note": str(foreign)}, raise_if_not_exists=False)
-            foreign += 1
+            with suppress(CommitFailedError):  # it lost fifteen times in a row, and has written nothing
+                opened(location).alter.set_table_properties({"note": str(foreign)}, raise_if_not_exists=False)
+                foreign += 1
             time.sleep(0.02)
         said = [racer.communicate(timeout=60) for racer in racers]
     finally:
