@@ -41,13 +41,17 @@ test-stores: $(READY)
 	HEADRACE_TEST_S3=minio $(BIN)/pytest -q -k s3 tests/contract/test_store.py tests/contract/test_table.py tests/contract/test_parquet.py tests/contract/test_faulty_s3.py tests/spark/test_s3.py
 	HEADRACE_TEST_S3=minio $(BIN)/pytest -q tests/engines/test_objects.py
 
-# The whole matrix of faults, about an hour, recorded for docs/FAULTS.md and RECOVERY.md; and what poison costs.
+# The whole matrix of faults, two hours, recorded for docs/FAULTS.md and RECOVERY.md; and what poison costs.
+test-long: export HEADRACE_FAULTS_WHOLE := 1
+test-long: export HEADRACE_FAULTS := $(CURDIR)/tests/fault/outcomes.json
+test-long: export HEADRACE_DAMAGES := $(CURDIR)/tests/fault/recovered.json
+test-long: export HEADRACE_SEEN := $(CURDIR)/tests/fault/seen.json
 test-long: $(READY)
-	rm -f tests/fault/outcomes.json tests/fault/recovered.json
-	HEADRACE_FAULTS_WHOLE=1 HEADRACE_FAULTS=$(CURDIR)/tests/fault/outcomes.json HEADRACE_DAMAGES=$(CURDIR)/tests/fault/recovered.json $(BIN)/pytest -q tests/fault $(TWO)
+	rm -f $(HEADRACE_FAULTS) $(HEADRACE_DAMAGES) $(HEADRACE_SEEN)
+	$(BIN)/pytest -q tests/fault $(TWO)
+	$(BIN)/pytest -q -m long --ignore tests/fault $(TWO)
 	PYTHONPATH=. $(BIN)/python docs/faults.py
 	PYTHONPATH=. $(BIN)/python docs/damages.py
-	$(BIN)/pytest -q -m long --ignore tests/fault $(TWO)
 	$(BIN)/python -m bench.poison
 
 # Two minutes: fails when the writer lost more than 15 % of its speed (bench/README.md).

@@ -3,9 +3,13 @@
 `make test-long` records, and writes.
 """
 
+from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 
+from recovery.chaos.script import script
 from recovery.classify import SPARK, Damage, catalogue
+from tests.fault import seen
 from tests.fault.damages import COMMITTED, Outcome, read
 
 _INTRODUCTION = f"""# Recovery of checkpoints
@@ -40,6 +44,21 @@ _HEAD = (
     "| row | damage | when | plain Spark | the doctor | headrace | rung | records | lost | twice |",
     "| --- | --- | --- | --- | --- | --- | --- | ---: | ---: | ---: |",
 )
+_TIMES = """## How long it takes
+
+From where the supervisor finds the failure to the first new commit, seconds. Most of it is the start of a JVM; the
+machine has two cores, and ran another such test beside it.
+
+| rung | after | seconds | aim |
+| --- | --- | ---: | ---: |"""
+_CHAOS = """## Ten minutes of chaos
+
+`headrace chaos --seed N --minutes 10` does faults in an order that the seed draws, while events flow, and then looks for
+each offset in rows and dead letters. What retention took before it was read, and what went with a topic that was deleted,
+can be in no lake; the first is named by a gap.
+
+| seed | format | faults | produced | in the lake | taken by retention | gone with a topic | lost | twice |
+| ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"""
 _NOT_TRIED = """## What is not tried here
 
 These cannot happen to headrace, or are tried by other tests. The classifier knows their words all the same.
@@ -57,7 +76,7 @@ _SAID = """## What each row means
 def text() -> str:
     """Return the whole page."""
     found = sorted(read(COMMITTED), key=lambda one: (_order(one.row), one.damage, one.moment))
-    lines = [_INTRODUCTION, _sum(found), "", *_HEAD, *map(_row, found), "", _NOT_TRIED]
+    lines = [_INTRODUCTION, _sum(found), "", *_HEAD, *map(_row, found), "", *_long_runs(), "", _NOT_TRIED]
     tried = {one.row for one in found}
     lines += [_untried(damage) for damage in catalogue() if damage.row not in tried]
     lines += ["", _SAID]
@@ -66,6 +85,24 @@ def text() -> str:
         for damage in sorted(catalogue(), key=lambda damage: _order(damage.row))
     ]
     return "\n".join(lines) + "\n"
+
+
+def _long_runs() -> list[str]:
+    """Say what long runs found: how long each rung took, and what chaos did."""
+    found = seen.read(seen.COMMITTED)
+    lines = [_TIMES]
+    for tried, one in sorted(found["rungs"].items()):
+        rung, _, after = tried.partition(": ")
+        lines.append(f"| {rung} | {after} | {one['seconds']:.0f} | {one['aim_seconds']:.0f} |")
+    lines += ["", _CHAOS]
+    faults = Counter[str]()
+    for seed, one in sorted(found["chaos"].items(), key=lambda item: int(item[0])):
+        events = script(int(seed), timedelta(minutes=one["minutes"]))
+        faults.update(event.fault for event in events)
+        counts = (one[name] for name in ("produced", "held", "taken", "died", "lost", "twice"))
+        cells = (seed, one["format"], len(events), *(f"{count:,}" for count in counts))
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return [*lines, "", "Together: " + ", ".join(f"{n} x {fault}" for fault, n in sorted(faults.items())) + "."]
 
 
 def _order(row: str) -> tuple[int, str]:

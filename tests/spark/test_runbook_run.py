@@ -58,22 +58,8 @@ def url_of(writer: Writer) -> str:
     return re.findall(r"http_listening \S*?url=(\S+)", writer.said())[-1]
 
 
-@pytest.fixture
-def supervised(site: Site) -> Iterator[Callable[[], Supervised]]:
-    started: list[Supervised] = []
-
-    def start() -> Supervised:
-        started.append(supervise(site))
-        return started[-1]
-
-    yield start
-    for one in started:
-        if one.process.poll() is None:
-            one.kill()
-
-
 def test_storage_that_is_down_is_waited_for_at_the_foot_of_the_ladder(
-    site: Site, topic: MakeTopic, s3: ObjectServer, tmp_path: Path, supervised: Callable[[], Supervised]
+    site: Site, topic: MakeTopic, s3: ObjectServer, tmp_path: Path, start: Callable[..., Supervised]
 ) -> None:
     """As for an hour: longer than the patience of any one operation, for several starts."""
     bucket, name = s3.bucket(), topic(2)
@@ -84,7 +70,7 @@ def test_storage_that_is_down_is_waited_for_at_the_foot_of_the_ladder(
         }  # fmt: skip
         site.pipeline("events", [name], table={"location": lake}, commit={"max_delay": "1 s"})
         site.fill(name, 500)
-        running = supervised()
+        running = start()
         running.until_committed()
         faults.always(SLOW_DOWN)
         made = site.fill(name, 300, seed=8)
