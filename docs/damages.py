@@ -53,9 +53,9 @@ machine has two cores, and ran another such test beside it.
 | --- | --- | ---: | ---: |"""
 _CHAOS = """## Ten minutes of chaos
 
-`headrace chaos --seed N --minutes 10` does faults in an order that the seed draws, while events flow, and then looks for
-each offset in rows and dead letters. What retention took before it was read, and what went with a topic that was deleted,
-can be in no lake; the first is named by a gap.
+`headrace chaos --seed N --minutes 10` does faults in an order that the seed draws, while events flow, and then looks
+for each offset in rows and dead letters. What retention took before it was read, and what went with a topic that was
+deleted, can be in no lake; the first is named by a gap.
 
 | seed | format | faults | produced | in the lake | taken by retention | gone with a topic | lost | twice |
 | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"""

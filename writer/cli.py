@@ -204,12 +204,14 @@ def explain(
         list[str] | None, typer.Option("--pipeline", help="Only this pipeline; may be repeated.")
     ] = None,
     batch: Annotated[int | None, typer.Option("--batch", min=0, help="The newest commit of this batch.")] = None,
-    version: Annotated[int | None, typer.Option("--version", min=0, help="The commit of this table version.")] = None,
+    version: Annotated[
+        int | None, typer.Option("--version", min=0, help="The entry of this table version, whatever it is.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
-    """Explain why a batch was committed when it was and what it cost, or what a gap holds. Without options: the last.
+    """Explain why a batch was committed when it was and what it cost, or what another entry of the log did.
 
-    Reads the lake only.
+    Without options: the last commit. Reads the lake only.
 
     Exit codes: 0 shown, 1 a pipeline has no such commit, 2 configuration.
     """

@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from urllib.request import urlopen
@@ -21,7 +21,7 @@ from tests.promql import Series, evaluate
 from tests.servers.faulty import SLOW_DOWN, proxy
 from tests.servers.objects import ObjectServer
 from tests.servers.scripted import Reply, scripted
-from tests.supervising import Supervised, explained, supervise
+from tests.supervising import Supervised, explained
 from tests.writing import Site, Writer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]

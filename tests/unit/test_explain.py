@@ -97,7 +97,7 @@ def test_a_commit_of_another_version_is_not_guessed_at():
 
 
 def entry(version, kind="batch", **about):
-    return Entry(version, NOON, kind, about)
+    return Entry(version, NOON, kind, {"kind": kind, **about})
 
 
 LOG = [
@@ -129,7 +129,16 @@ def test_a_gap_is_explained_where_it_is_the_last_or_asked_for():
     assert "retention" in found["why"]
 
 
-@pytest.mark.parametrize(("batch", "version"), [(7, None), (None, 8), (0, 6)])
+def test_any_other_entry_is_explained_by_its_version():
+    fill = entry(10, "fill", id="f1", gap="3f2a9c4100", offsets=500, left=0, done=True)
+    assert choose([fill, *LOG], batch=None, version=None).entry.version == 9, "the last commit is no fill"
+    found = told(choose([fill, *LOG], batch=None, version=10))
+    assert (found["kind"], found["why"]) == ("fill", "a backfill settled 500 offsets of gap 3f2a9c41, 0 offsets left")
+    assert told(choose(LOG, batch=None, version=8))["kind"] == "start"
+    assert choose([fill, *LOG], batch=None, version=7).phases == {"tasks": 3.0, "commit": 0.5, "redo": 0.1}
+
+
+@pytest.mark.parametrize(("batch", "version"), [(7, None), (None, 4), (0, 6)])
 def test_what_is_not_there_is_not_chosen(batch, version):
     assert choose(LOG, batch=batch, version=version) is None
 

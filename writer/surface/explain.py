@@ -1,4 +1,4 @@
-"""`headrace explain`: why a batch was committed when it was, and what it cost; what a gap holds.
+"""`headrace explain`: why a batch was committed when it was, and what it cost; what a gap or another entry holds.
 
 From the commit's own facts in the table's log: no driver need run, now or ever again.
 """
@@ -17,7 +17,7 @@ from writer.errors import HeadraceError
 from writer.surface.facts import ticket
 from writer.surface.lines import emit_whole
 from writer.surface.screen import show
-from writer.surface.words import instant, iso, lost, plural, reason
+from writer.surface.words import instant, iso, lost, plural, reason, what
 from writer.tables.base import Entry
 from writer.tables.formats import main_table
 from writer.units import show_size
@@ -67,10 +67,11 @@ def explain(
 
 def choose(entries: Sequence[Entry], *, batch: int | None, version: int | None) -> Explained | None:
     """Pick a commit of the log (newest first): by version, by the newest batch of that number, or the last."""
-    commits = [entry for entry in entries if entry.kind in ("batch", "gap")]
+    commits = [entry for entry in entries if entry.kind in ("batch", "gap") or version is not None]
     for i, entry in enumerate(commits):
         if (version is None or entry.version == version) and (batch is None or entry.facts.get("batch") == batch):
-            after = (commits[i - 1].facts.get("former") or {}) if i else {}
+            following = next((later for later in reversed(commits[:i]) if later.kind in ("batch", "gap")), None)
+            after = (following.facts.get("former") or {}) if following else {}
             later = after.get("phases", {}) if after.get("version") == entry.version else {}
             return Explained(entry, {**entry.facts.get("phases", {}), **later})
     return None
@@ -82,6 +83,8 @@ def told(one: Explained) -> dict[str, Any]:
     if one.entry.kind == "gap":
         about = {**ticket(facts), "why": lost(facts["cause"])}
         return {"version": one.entry.version, "kind": "gap", **about}
+    if one.entry.kind != "batch":
+        return {**facts, "version": one.entry.version, "at": iso(one.entry.at), "why": what(one.entry.kind, facts)}
     sums = Totals()
     sums.add(facts)
     kept = (
@@ -137,6 +140,8 @@ def _page(name: str, one: Explained) -> list[RenderableType]:
     facts, at = one.entry.facts, one.entry.at
     if one.entry.kind == "gap":
         return _gap_page(name, one.entry)
+    if one.entry.kind != "batch":
+        return _other_page(name, one.entry)
     head = Text.assemble((name, "bold"), f"  batch {facts['batch']} of run {facts['run']}")
     head.append(f", committed as version {one.entry.version} at {instant(at)}", style="dim")
     why = Text(f"Its batch ended because {reason(facts)}.")
@@ -157,6 +162,18 @@ def _gap_page(name: str, entry: Entry) -> list[RenderableType]:
             f"{r['end'] - r['start']:,}",
         )  # fmt: skip
     return [head, why, "", table, "", Text(f"ticket {facts['id']}", style="dim")]
+
+
+def _other_page(name: str, entry: Entry) -> list[RenderableType]:
+    head = Text.assemble(
+        (name, "bold"), f"  {entry.kind}", (f", version {entry.version} at {instant(entry.at)}", "dim")
+    )
+    grid = Table.grid(padding=(0, 3, 0, 0))
+    grid.add_column(style="dim")
+    for key, value in entry.facts.items():
+        if isinstance(value, str | int | float) and key not in ("kind", "format"):
+            grid.add_row(key.replace("_", " "), f"{value:,}" if isinstance(value, int | float) else value)
+    return [head, Text(f"{what(entry.kind, entry.facts).capitalize()}."), "", grid]
 
 
 def _table(*columns: str) -> Table:

@@ -79,6 +79,27 @@ def lost(cause: str) -> str:
     return f"its entry says {cause!r}, which this version of headrace does not know"
 
 
+def what(kind: str, facts: Mapping[str, Any]) -> str:
+    """Say what an entry of the log did that is neither a batch nor a gap."""
+    match kind:
+        case "start":
+            return "a driver began: from here on the pipeline is its own"
+        case "adopt":
+            return "somebody said where a topic that was created again is read on"
+        case "close":
+            return "buckets were closed: what still comes for them is late"
+        case "seal":
+            return "buckets were sealed: readers may take them as complete"
+        case "fill":
+            left = f"{plural(facts['left'], 'offset')} left"
+            return f"a backfill settled {plural(facts['offsets'], 'offset')} of gap {facts['gap'][:8]}, {left}"
+        case "lost":
+            return f"gap {facts['gap'][:8]} was given up with {plural(facts['left'], 'offset')} that nobody brought"
+        case "rewind":
+            return "rows were taken out, and are read again"
+    return f"it is a {kind}, which this version of headrace does not know"
+
+
 def ranges(found: Sequence[Mapping[str, Any]], most: int) -> str:
     """Name ranges of offsets: clicks/0 [5, 9) of incarnation 2 where it is not the first; `most` of them."""
     shown = [
