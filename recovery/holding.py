@@ -31,17 +31,13 @@ class Held:
         *,
         expires_after: timedelta = EXPIRES_AFTER,
         least: Callable[[str], int] = lambda _: 0,
-        lost: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`least`: pipeline → epoch beyond which a new one has to be, whatever the leases say; may raise OSError.
-
-        `lost` is called with the name of the first pipeline whose lease another one has.
-        """
+        """`least`: pipeline → epoch beyond which a new one has to be, whatever the leases say; may raise OSError."""
         self._leases, self._holder = dict(sorted(leases.items())), holder
-        self._expires, self._least, self._lost = expires_after, least, lost
+        self._expires, self._least = expires_after, least
         self._step_s = expires_after.total_seconds() / 4
         self.epochs: dict[str, int] = {}
-        self.lost: str | None = None
+        self.lost: str | None = None  # the first pipeline whose lease another one has
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="leases", daemon=True)
 
@@ -102,7 +98,6 @@ class Held:
                     if not self._leases[pipeline].renew(epoch, self._holder):
                         self.lost = pipeline
                         log.warning("lease_lost", pipeline=pipeline, epoch=epoch, holder=self._holder)
-                        self._lost(pipeline)
                         return
                     silent = False
                 except OSError as error:  # the others cannot take it either; when it answers, it says who has it

@@ -1,4 +1,4 @@
-"""What recovery tells people at once: the two highest rungs, gaps, and pipelines that were given up.
+"""What recovery tells people at once: the two highest rungs, gaps, lost leases, and pipelines that were given up.
 
     tells = opened(config.notify)
     tells.tell(climbed(name, Rung.LATEST, why, at=now))
@@ -15,7 +15,7 @@ from recovery.rungs import Rung
 from writer.notices import Event, gap_opened
 from writer.notify import Tells, opened
 
-__all__ = ["Event", "Tells", "climbed", "gap_opened", "given_up", "opened"]
+__all__ = ["Event", "Tells", "climbed", "gap_opened", "given_up", "lease_lost", "opened"]
 
 
 def climbed(
@@ -41,3 +41,9 @@ def given_up(pipeline: str, why: str, *, at: datetime, fields: Mapping[str, Any]
     """Tell that nothing more is tried: somebody must act."""
     text = f"given up, nothing is written any more. {why}"
     return Event("pipeline_given_up", "page", pipeline, text, at, fields or {})
+
+
+def lease_lost(pipeline: str, *, at: datetime) -> Event:
+    """Tell that another supervisor took over: this one may have been paused, or two were started."""
+    text = "another supervisor took the lease; this one ends its driver and exits. Was this machine paused, or cut off?"
+    return Event("lease_lost", "page", pipeline, text, at, {})

@@ -68,6 +68,8 @@ class Supervisor:
             self._stop.wait(_STEP_S)
             if self._stop.is_set():
                 time.sleep(_STEP_S)
+        if self._held.lost:
+            self._tells.tell(notify.lease_lost(self._held.lost, at=datetime.now(UTC)))
         return code
 
     @property

@@ -13,7 +13,7 @@ from writer.units import Duration
 
 Kind = Literal[
     "records_missed", "holes_found", "gap_opened", "topic_created_again", "walked_back", "latest_taken",
-    "pipeline_given_up",
+    "pipeline_given_up", "lease_lost",
 ]  # fmt: skip
 Severity = Literal["page", "warn"]
 _SHOWN = 5  # ranges in a text; the fields have all

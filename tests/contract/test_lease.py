@@ -175,12 +175,12 @@ from datetime import timedelta
 from recovery.holding import Held
 from recovery.lease import StoreLeases
 from writer.stores.location import store_at
-held = Held({"clicks": StoreLeases(store_at(sys.argv[1]))}, "paused", expires_after=timedelta(seconds=2),
-            lost=lambda name: print("lost", name, flush=True))
+held = Held({"clicks": StoreLeases(store_at(sys.argv[1]))}, "paused", expires_after=timedelta(seconds=2))
 held.take(lambda s: time.sleep(s))
 print("taken", flush=True)
 while held.lost is None:
     time.sleep(0.05)
+print("lost", held.lost, flush=True)
 """
 
 

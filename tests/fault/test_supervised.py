@@ -158,3 +158,16 @@ def test_a_hand_that_refuses_gives_way_to_the_next_rung(tmp_path: Path) -> None:
     assert [one["clicks"] for one in play.orders] == [[True, True, 1]]
     assert play.patients["clicks"].results["preflight files", "L2", "refused"] == 1
     assert "the batch may be committed" in play.patients["clicks"].memory.action
+
+
+def test_who_loses_its_lease_ends_and_says_so(tmp_path: Path) -> None:
+    play = Play(tmp_path, [{"clicks": "kill"}] * 4)
+    other = StoreLeases(store(play.config, "clicks"))
+
+    def stolen(*_: object) -> None:
+        seen = other.look()
+        assert seen is not None
+        other.take(seen.epoch + 1, "another")
+
+    assert play.run(before=stolen) == 4
+    assert [event.kind for event in play.told.events] == ["lease_lost"]
