@@ -6,28 +6,19 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 from urllib.request import urlopen
 
 import psutil
 
 from tests.fault import seen
+from tests.process import Process
 from tests.writing import Site
 
 
-@dataclass
-class Supervised:
+class Supervised(Process):
     """A supervisor that runs, and what it says."""
-
-    process: subprocess.Popen[bytes]
-    log: Path
-
-    def said(self) -> str:
-        return self.log.read_text(errors="replace")
 
     def drivers(self) -> list[int]:
         """Process ids of all drivers so far."""
@@ -35,14 +26,6 @@ class Supervised:
 
     def times(self, words: str) -> int:
         return self.said().count(words)
-
-    def until(self, condition: Callable[[], object], seconds: float = 240) -> None:
-        """Wait until something is so; fail with its words when it is not, or when it ends."""
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert self.process.poll() is None, f"it ended with {self.process.returncode}:\n{self.said()}"
-            assert time.monotonic() < deadline, f"not within {seconds} s:\n{self.said()}"
-            time.sleep(0.05)
 
     def until_committed(self, more_than: int = 0) -> None:
         self.until(lambda: self.times("batch_committed") > more_than)
@@ -65,29 +48,9 @@ class Supervised:
             text = answer.read().decode()
         return json.loads(text) if path == "/status" else text
 
-    def wait(self, seconds: float) -> int:
-        """Wait for its end; nothing that it started may be left."""
-        family = self.family()
-        try:
-            code = self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise AssertionError(f"it did not end within {seconds} s:\n{self.said()}") from None
-        _, alive = psutil.wait_procs(family, timeout=30)
-        for process in alive:
-            process.kill()
-        assert not alive, f"left running: {alive}\n{self.said()}"
-        return code
-
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
         return self.wait(120)
-
-    def family(self) -> list[psutil.Process]:
-        try:
-            return psutil.Process(self.process.pid).children(recursive=True)
-        except psutil.NoSuchProcess:
-            return []
 
     def signal_all(self, number: signal.Signals) -> None:
         """Signal the supervisor and all that it started, as a machine that is paused."""

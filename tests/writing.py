@@ -6,19 +6,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import psutil
 import yaml
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 from tests import oracle
+from tests.process import Process
 from writer.embedded.events import SCHEMAS, encoder, generate, produce
 
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a third off the start on two cores
@@ -138,52 +138,8 @@ class Site:
         return said
 
 
-@dataclass
-class Writer:
+class Writer(Process):
     """A running writer."""
-
-    process: subprocess.Popen[bytes]
-    log: Path
-
-    def said(self) -> str:
-        return self.log.read_text()
-
-    def wait(self, seconds: float) -> int:
-        """Wait for the end, and for its JVM's; whatever is left is killed and a failure."""
-        family = self.family()
-        try:
-            code = self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise AssertionError(f"the writer did not end within {seconds} s:\n{self.said()}") from None
-        _, alive = psutil.wait_procs(family, timeout=20)
-        for process in alive:
-            process.kill()
-        assert not alive, f"left running: {alive}"
-        return code
-
-    def family(self) -> list[psutil.Process]:
-        try:
-            return psutil.Process(self.process.pid).children(recursive=True)
-        except psutil.NoSuchProcess:
-            return []
-
-    def kill(self) -> None:
-        """kill -9 the driver, and wait until its JVM has noticed."""
-        family = self.family()
-        self.process.kill()
-        self.process.wait(10)
-        _, alive = psutil.wait_procs(family, timeout=20)
-        for process in alive:
-            process.kill()
-
-    def until(self, condition: Callable[[], bool], seconds: float = 180) -> None:
-        """Wait until something is so; fail with the writer's words when it is not, or when the writer ends."""
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert self.process.poll() is None, f"the writer ended with {self.process.returncode}:\n{self.said()}"
-            assert time.monotonic() < deadline, f"not within {seconds} s:\n{self.said()}"
-            time.sleep(0.05)
 
     def stop(self) -> str:
         """Ask it to stop as a supervisor does, and expect that it does well. Returns what it said."""

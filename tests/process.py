@@ -1,0 +1,58 @@
+"""A process of headrace's that a test has started: waited for, ended, and nothing that it started may stay."""
+
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+
+@dataclass
+class Process:
+    """One that runs, and the file where it says what it does."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def until(self, condition: Callable[[], object], seconds: float = 240) -> None:
+        """Wait until something is so; fail with its words when it is not, or when it ends."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert self.process.poll() is None, f"it ended with {self.process.returncode}:\n{self.said()}"
+            assert time.monotonic() < deadline, f"not within {seconds} s:\n{self.said()}"
+            time.sleep(0.05)
+
+    def wait(self, seconds: float) -> int:
+        """Wait for the end, and for its JVM's; whatever is left is killed and a failure."""
+        family = self.family()
+        try:
+            code = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"it did not end within {seconds} s:\n{self.said()}") from None
+        _, alive = psutil.wait_procs(family, timeout=30)
+        for process in alive:
+            process.kill()
+        assert not alive, f"left running: {alive}\n{self.said()}"
+        return code
+
+    def family(self) -> list[psutil.Process]:
+        """All that it has started, and what these have."""
+        try:
+            return psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    def kill(self) -> None:
+        """kill -9 it, and wait until its JVM has noticed."""
+        family = self.family()
+        self.process.kill()
+        self.process.wait(10)
+        _, alive = psutil.wait_procs(family, timeout=20)
+        for process in alive:
+            process.kill()
