@@ -22,6 +22,7 @@ from writer.demo.ground import Ground
 from writer.embedded import Stack
 from writer.embedded.events import produce
 from writer.embedded.process import Process
+from writer.errors import TopicMissing
 from writer.file import load
 from writer.kafka import Cluster
 from writer.tables.formats import main_table
@@ -206,9 +207,16 @@ class Stage:
         self.note_life(topic)
 
     def note_life(self, topic: str) -> None:
-        """Note the life that a topic has now."""
-        cluster = Cluster(self._stack.broker.bootstrap, _ANSWER)
-        found = cluster.topics([topic])[topic]
+        """Note the life that a topic has now; the broker may know it some time after it said that it made it."""
+        cluster, deadline = Cluster(self._stack.broker.bootstrap, _ANSWER), time.monotonic() + _ANSWER.total_seconds()
+        while True:
+            try:
+                found = cluster.topics([topic])[topic]
+                break
+            except TopicMissing:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_LOOK_S)
         self.lives[found.id] = Life(topic, dict.fromkeys(range(found.partitions), 0))
 
     def _launch(self) -> None:
