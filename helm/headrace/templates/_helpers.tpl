@@ -1,0 +1,191 @@
+{{- define "headrace.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "headrace.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default (ternary (include "headrace.fullname" .) "default" .Values.serviceAccount.create) -}}
+{{- end }}
+
+{{- define "headrace.executorServiceAccount" -}}
+{{- .Values.serviceAccount.executorName | default (ternary (printf "%s-executor" (include "headrace.fullname" .)) "default" .Values.serviceAccount.create) -}}
+{{- end }}
+
+{{- define "headrace.image" -}}
+{{- if .Values.image.digest -}}
+{{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) -}}
+{{- end -}}
+{{- end }}
+
+{{/* What a pod is picked by. Called with (list . "component"). */}}
+{{- define "headrace.selector" -}}
+app.kubernetes.io/name: headrace
+app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end }}
+
+{{/* Called with (list . "component"). */}}
+{{- define "headrace.labels" -}}
+{{- $top := index . 0 -}}
+{{ include "headrace.selector" . }}
+app.kubernetes.io/version: {{ $top.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $top.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name $top.Chart.Version }}
+{{- end }}
+
+{{/* The pipelines' file, parsed. What makes no sense here is said before anything is installed. */}}
+{{- define "headrace.config" -}}
+{{- if not (trim .Values.config) -}}
+{{- fail "\n\nconfig: the file of the pipelines is missing. Give it as it is: --set-file config=pipelines.yaml\n" -}}
+{{- end -}}
+{{- $config := fromYaml .Values.config -}}
+{{- if hasKey $config "Error" -}}
+{{- fail (printf "\n\nconfig: this is no YAML mapping: %s\nGive the file of the pipelines: --set-file config=pipelines.yaml\n" (index $config "Error")) -}}
+{{- end -}}
+{{- if not (kindIs "map" $config.pipelines) -}}
+{{- fail "\n\nconfig: it names no pipelines. Give the file that `headrace validate` accepts: --set-file config=pipelines.yaml\n" -}}
+{{- end -}}
+{{- range tuple "http" "supervisor" -}}
+{{- $section := index $config . -}}
+{{- if and (kindIs "map" $section) (or (hasKey $section "host") (hasKey $section "port") (and (hasKey $section "enabled") (not $section.enabled))) -}}
+{{- fail (printf "\n\nconfig: %s.host, port and enabled are the chart's here: probes and scrapes must find them. Take them out of the file; set ports.%s.\n" . (ternary "driver" "supervisor" (eq . "http"))) -}}
+{{- end -}}
+{{- end -}}
+{{- $spark := $config.spark | default dict -}}
+{{- if and .Values.executors.enabled $spark.master (not (hasPrefix "k8s://" $spark.master)) -}}
+{{- fail (printf "\n\nconfig: spark.master is %q, and executors.enabled is true. Take spark.master out of the file, or set executors.enabled=false.\n" $spark.master) -}}
+{{- end -}}
+{{- toJson $config -}}
+{{- end }}
+
+{{- define "headrace.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "headrace.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
+{{/* What each of our containers is told, and the files that it reads. */}}
+{{- define "headrace.env" -}}
+- name: POD_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+- name: POD_IP
+  valueFrom: {fieldRef: {fieldPath: status.podIP}}
+- {name: HEADRACE_PLACE, value: /etc/headrace/place.yaml}
+- {name: HOME, value: /tmp}
+- {name: SPARK_LOCAL_DIRS, value: /scratch}
+{{- with .Values.env }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Single files, so that a running pod keeps those that it began with. */}}
+{{- define "headrace.mounts" -}}
+- {name: config, mountPath: /etc/headrace/pipelines.yaml, subPath: pipelines.yaml, readOnly: true}
+- {name: config, mountPath: /etc/headrace/place.yaml, subPath: place.yaml, readOnly: true}
+- {name: config, mountPath: /etc/headrace/executor.yaml, subPath: executor.yaml, readOnly: true}
+- {name: tmp, mountPath: /tmp}
+- {name: scratch, mountPath: /scratch}
+{{- with .Values.volumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Called with (list . "name of the ConfigMap"). */}}
+{{- define "headrace.volumes" -}}
+{{- $top := index . 0 -}}
+- name: config
+  configMap: {name: {{ index . 1 }}}
+- name: tmp
+  emptyDir: {sizeLimit: 2Gi}
+- name: scratch
+  emptyDir: {sizeLimit: {{ $top.Values.driver.scratch.sizeLimit }}}
+{{- with $top.Values.volumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Where a pod may run. Called with the section of the values. */}}
+{{- define "headrace.scheduling" -}}
+{{- with .nodeSelector }}
+nodeSelector:
+{{ toYaml . | indent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations:
+{{ toYaml . | indent 2 }}
+{{- end }}
+{{- with .affinity }}
+affinity:
+{{ toYaml . | indent 2 }}
+{{- end }}
+{{- with .topologySpreadConstraints }}
+topologySpreadConstraints:
+{{ toYaml . | indent 2 }}
+{{- end }}
+{{- with .priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- end }}
+
+{{/* A pod that runs one verb to its end. Called with a dict: top, component, arguments, config, restart. */}}
+{{- define "headrace.verbPod" -}}
+metadata:
+  labels:
+{{ include "headrace.labels" (list .top .component) | indent 4 }}
+spec:
+  restartPolicy: {{ .restart | default "Never" }}
+  serviceAccountName: {{ include "headrace.executorServiceAccount" .top }}
+  automountServiceAccountToken: false
+{{- with .top.Values.image.pullSecrets }}
+  imagePullSecrets:
+{{ toYaml . | indent 4 }}
+{{- end }}
+  securityContext:
+{{ include "headrace.podSecurity" .top | indent 4 }}
+{{- with .top.Values.driver.nodeSelector }}
+  nodeSelector:
+{{ toYaml . | indent 4 }}
+{{- end }}
+{{- with .top.Values.driver.tolerations }}
+  tolerations:
+{{ toYaml . | indent 4 }}
+{{- end }}
+  containers:
+    - name: headrace
+      image: {{ include "headrace.image" .top | quote }}
+      imagePullPolicy: {{ .top.Values.image.pullPolicy }}
+      args: {{ prepend .arguments "headrace" | toJson }}
+      env:
+{{ include "headrace.env" .top | indent 8 }}
+{{- with .top.Values.envFrom }}
+      envFrom:
+{{ toYaml . | indent 8 }}
+{{- end }}
+      resources:
+{{ toYaml .top.Values.jobs.resources | indent 8 }}
+      securityContext:
+{{ include "headrace.containerSecurity" .top | indent 8 }}
+      volumeMounts:
+{{ include "headrace.mounts" .top | indent 8 }}
+  volumes:
+{{ include "headrace.volumes" (list .top .config) | indent 4 }}
+{{- end }}
