@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from writer import place
 from writer.config import Config
 from writer.errors import ConfigError
 
@@ -18,15 +19,13 @@ _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 
 
 def load(path: Path) -> Config:
-    """Read and check a configuration file. Raises ConfigError with one line for each fault."""
-    try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}. Give the path of a configuration file.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not YAML: {_fault(error)}") from error
-    if not isinstance(raw, dict):
-        raise ConfigError(f"{path} is empty or not a mapping; it needs the keys {', '.join(Config.model_fields)}")
+    """Read and check a configuration file, and what the place decides. Raises ConfigError, one line for each fault."""
+    raw = _mapping(
+        path, f"it needs the keys {', '.join(Config.model_fields)}", "Give the path of a configuration file."
+    )
+    if given := os.environ.get(place.VARIABLE):
+        below = _mapping(Path(given), place.NEEDS, f"Correct {place.VARIABLE}, or unset it.")
+        raw = place.beneath(raw, below, given)
     looked_up: dict[str, str] = {}
     try:
         return Config.model_validate(_resolved(raw, looked_up))
@@ -38,6 +37,18 @@ def load(path: Path) -> Config:
             for e in error.errors()
         ]
         raise ConfigError(_masked("\n".join([f"{path} cannot be used:", *lines]), looked_up)) from None
+
+
+def _mapping(path: Path, needs: str, mend: str) -> dict[str, Any]:
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}. {mend}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not YAML: {_fault(error)}") from error
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path} is empty or not a mapping; {needs}")
+    return raw
 
 
 def _fault(error: yaml.YAMLError | UnicodeDecodeError) -> str:

@@ -76,6 +76,7 @@ class Progress:
         self._pause: Pause | None = None
         self._lives: Lives | None = None
         self._hooks: Mapping[str, Health] = {}
+        self._proven = False
         self._listeners: list[Callable[[], None]] = []
         self._batch: Batch | None = None
         self._began = 0.0  # of the batch, as the measuring clock has it
@@ -192,6 +193,7 @@ class Progress:
         """Note that the batch is in the table, its dead letters too. Returns the wall seconds of all its phases."""
         with self._lock:
             self._end()
+            self._proven = True
             done = dict(self._phases)
             seconds = sum(spent for phase, spent in done.items() if phase != "wait")
             self._commits.appendleft(Commit(version, self._now(), facts, done))
@@ -236,6 +238,10 @@ class Progress:
         with self._lock:
             kept = [s for s in self._logs.samples if s.at >= sample.at - SAMPLES_KEPT_FOR]
             self._logs = replace(self._logs, samples=(*kept, sample), starts=starts)
+            if self._state == "running" and all(
+                end <= max(self._frontier.get(source, 0), starts.get(source, 0)) for source, end in sample.ends.items()
+            ):
+                self._proven = True
 
     def kept(self, retention: Mapping[str, timedelta | None]) -> None:
         """Kafka said how long the topics keep their records."""
@@ -260,7 +266,7 @@ class Progress:
                 schemas=self._schemas, buckets=len(self._buckets), mirror_failures=self._mirror_failures,
                 logs=self._logs, gaps=self._gaps, gap_last=self._gap_last, restarts=self._restarts,
                 log_moved=self._log_moved, incarnations=self._incarnations, pause=self._pause, lives=self._lives,
-                hooks=self._hooks,
+                hooks=self._hooks, proven=self._proven,
             )  # fmt: skip
 
     def _seen(self) -> State:

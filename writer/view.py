@@ -140,6 +140,7 @@ class View:
     pause: Pause | None = None
     lives: Lives | None = None  # of the buckets; None: nobody looked
     hooks: Mapping[str, Health] = field(default_factory=dict)  # by name
+    proven: bool = False  # since the driver began, it committed or nothing waited
 
 
 def assembled(facts: Mapping[str, Any]) -> datetime:

@@ -10,12 +10,16 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.unit.test_progress import facts
+from writer.care.pausing import Pause
 from writer.connections import Http
 from writer.errors import ConfigError, HeadraceError
 from writer.progress import Progress
 from writer.surface.http import Driver, announce, announced, asked, me, retract, serving, starts
+from writer.view import Sample
 
 ANY = Http(port=0)
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -49,6 +53,38 @@ def test_a_driver_is_ready_once_its_query_runs_and_healthy_before(url, progress)
     assert get(url, "/healthz")[::2] == (200, "ok\n")
     begun(progress)
     assert get(url, "/readyz")[::2] == (200, "ok\n")
+
+
+def test_a_start_is_proven_by_its_first_commit_and_stays_so(url, progress):
+    assert get(url, "/provenz")[::2] == (503, "pipeline clicks is starting\n")
+    begun(progress)
+    progress.heard(Sample(NOON, {("clicks", 0): 5}), {("clicks", 0): 0})
+    assert get(url, "/readyz")[0] == 200
+    assert get(url, "/provenz")[::2] == (503, "pipeline clicks has records waiting and no commit yet\n")
+    progress.began(0, "look")
+    progress.skipped()
+    assert get(url, "/provenz")[0] == 503, "a batch that the table had already proves nothing"
+    progress.began(1, "look")
+    progress.committed(1, facts(), {("clicks", 0): 5}, [])
+    assert get(url, "/provenz")[::2] == (200, "ok\n")
+    progress.heard(Sample(NOON, {("clicks", 0): 9}), {("clicks", 0): 0})
+    assert get(url, "/provenz")[0] == 200
+    progress.failed("the disk is full")
+    assert get(url, "/provenz")[0] == 503
+
+
+def test_a_start_is_proven_where_nothing_waits_and_where_nothing_is_to_be_committed(url, progress):
+    progress.heard(Sample(NOON, {("clicks", 0): 0}), {})
+    assert get(url, "/provenz")[0] == 503, "it has not begun"
+    begun(progress)
+    progress.heard(Sample(NOON, {("clicks", 0): 8, ("clicks", 1): 0}), {("clicks", 0): 8})
+    assert get(url, "/provenz")[::2] == (200, "ok\n"), "what Kafka no longer holds does not wait"
+
+
+def test_a_start_that_is_paused_is_as_well_as_it_was_asked_to_be(url, progress):
+    begun(progress)
+    progress.paused(Pause(at="2026-11-20T12:00:00Z", by="ann", reason="a migration"))
+    assert get(url, "/provenz")[0] == 200
 
 
 def test_a_dead_query_is_unhealthy_and_says_why(url, progress):

@@ -1,7 +1,7 @@
 """What a running driver tells over HTTP, and where the command finds it.
 
-`/metrics` for Prometheus, `/healthz` and `/readyz` for a supervisor, `/status` for `headrace status`. Nothing changes
-by asking but for one thing: a supervisor, who has the token, may start a pipeline that has ended.
+`/metrics` for Prometheus, `/healthz` and `/readyz` for a supervisor, `/provenz` for who rolls out a new version,
+`/status` for `headrace status`. Nothing changes by asking but for one thing: a supervisor, who has the token, may start a pipeline that has ended.
 """
 
 import errno
@@ -66,6 +66,15 @@ def ready(views: list[View]) -> list[str]:
     return [f"pipeline {view.pipeline} is starting" for view in views if view.state == "starting"] + alive(views)
 
 
+def proven(views: list[View]) -> list[str]:
+    """Return why the start is not proven: one line for each pipeline that has neither committed nor been up to date.
+
+    What is paused commits nothing, and is as well as it was asked to be.
+    """
+    waiting = [view for view in views if not view.proven and view.pause is None]
+    return ready(views) or [f"pipeline {view.pipeline} has records waiting and no commit yet" for view in waiting]
+
+
 def held(views: list[View]) -> list[str]:
     """Return what is paused: one line for each pipeline. It is as well as it was asked to be."""
     return [f"pipeline {view.pipeline} is {view.pause.words}" for view in views if view.pause is not None]
@@ -85,8 +94,11 @@ def answer(path: str, accept: str, board: Mapping[str, Progress], now: datetime)
         case "/readyz":
             views = [progress.view() for progress in board.values()]
             return _verdict(ready(views), held(views))
+        case "/provenz":
+            views = [progress.view() for progress in board.values()]
+            return _verdict(proven(views), held(views))
         case "/":
-            return HTTPStatus.OK, _TEXT, b"headrace\n\n/metrics\n/healthz\n/readyz\n/status\n"
+            return HTTPStatus.OK, _TEXT, b"headrace\n\n/metrics\n/healthz\n/readyz\n/provenz\n/status\n"
     return HTTPStatus.NOT_FOUND, _TEXT, b"not here; see /\n"
 
 

@@ -1,0 +1,69 @@
+"""What the place decides lies beneath the pipelines' file."""
+
+import pytest
+import yaml
+
+from tests.unit.test_config import base
+from writer.errors import ConfigError
+from writer.file import load
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    def loaded(told, place):
+        (tmp_path / "pipelines.yaml").write_text(yaml.safe_dump({**base(), **told}))
+        (tmp_path / "place.yaml").write_text(place if isinstance(place, str) else yaml.safe_dump(place))
+        monkeypatch.setenv("HEADRACE_PLACE", str(tmp_path / "place.yaml"))
+        return load(tmp_path / "pipelines.yaml")
+
+    return loaded
+
+
+CLUSTER = {
+    "http": {"host": "0.0.0.0"},
+    "spark": {"master": "k8s://https://here", "conf": {"spark.executor.cores": "2", "spark.driver.host": "${env:IP}"}},
+}
+
+
+def test_a_file_that_says_nothing_takes_what_the_place_says(run, monkeypatch):
+    monkeypatch.setenv("IP", "10.0.0.7")
+    config = run({}, CLUSTER)
+    assert (config.http.host, config.http.port) == ("0.0.0.0", 9643)
+    assert config.spark.master == "k8s://https://here"
+    assert config.spark.conf == {"spark.executor.cores": "2", "spark.driver.host": "10.0.0.7"}
+
+
+def test_what_the_file_says_counts_setting_by_setting(run, monkeypatch):
+    monkeypatch.setenv("IP", "10.0.0.7")
+    config = run({"spark": {"conf": {"spark.executor.cores": "8"}}, "http": None}, CLUSTER)
+    assert config.spark.conf["spark.executor.cores"] == "8"
+    assert config.spark.conf["spark.driver.host"] == "10.0.0.7"
+    assert (config.spark.master, config.http.host) == ("k8s://https://here", "0.0.0.0")
+
+
+def test_without_a_place_nothing_is_added(tmp_path, monkeypatch):
+    monkeypatch.delenv("HEADRACE_PLACE", raising=False)
+    (tmp_path / "pipelines.yaml").write_text(yaml.safe_dump(base()))
+    assert load(tmp_path / "pipelines.yaml").spark.master == "local[*, 4]"
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ({"kafka": {"bootstrap_servers": "elsewhere:9092"}}, "has kafka; it may have the sections http, spark"),
+        ({"spark": {"mastr": "local"}}, "spark.mastr"),
+        ("spark: [", "place.yaml is not YAML"),
+        ("", "place.yaml is empty or not a mapping"),
+    ],
+)
+def test_a_place_that_decides_too_much_or_is_wrong_is_refused(run, place, said):
+    with pytest.raises(ConfigError) as refused:
+        run({}, place)
+    assert said in str(refused.value)
+
+
+def test_a_place_that_is_not_there_is_said(run, monkeypatch, tmp_path):
+    run({}, {"http": {"port": 1}})
+    monkeypatch.setenv("HEADRACE_PLACE", "/nowhere/place.yaml")
+    with pytest.raises(ConfigError, match=r"cannot read /nowhere/place\.yaml.*Correct HEADRACE_PLACE"):
+        load(tmp_path / "pipelines.yaml")
