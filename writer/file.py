@@ -20,23 +20,22 @@ _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 
 def load(path: Path) -> Config:
     """Read and check a configuration file, and what the place decides. Raises ConfigError, one line for each fault."""
-    raw = _mapping(
-        path, f"it needs the keys {', '.join(Config.model_fields)}", "Give the path of a configuration file."
-    )
+    needs, read = f"it needs the keys {', '.join(Config.model_fields)}", str(path)
+    raw = _mapping(path, needs, "Give the path of a configuration file.")
     if given := os.environ.get(place.VARIABLE):
-        below = _mapping(Path(given), place.NEEDS, f"Correct {place.VARIABLE}, or unset it.")
-        raw = place.beneath(raw, below, given)
+        read = f"{path}, with {given} beneath it,"
+        raw = place.beneath(raw, _mapping(Path(given), place.NEEDS, f"Correct {place.VARIABLE}, or unset it."), given)
     looked_up: dict[str, str] = {}
     try:
         return Config.model_validate(_resolved(raw, looked_up))
     except RecursionError as error:
-        raise ConfigError(f"{path} cannot be used: an alias (*) stands inside what it names (&)") from error
+        raise ConfigError(f"{read} cannot be used: an alias (*) stands inside what it names (&)") from error
     except ValidationError as error:
         lines = [
             f"  {'.'.join(map(str, e['loc'])) or 'file'}: {e['msg'].removeprefix('Value error, ')}"
             for e in error.errors()
         ]
-        raise ConfigError(_masked("\n".join([f"{path} cannot be used:", *lines]), looked_up)) from None
+        raise ConfigError(_masked("\n".join([f"{read} cannot be used:", *lines]), looked_up)) from None
 
 
 def _mapping(path: Path, needs: str, mend: str) -> dict[str, Any]:

@@ -51,7 +51,10 @@ def test_without_a_place_nothing_is_added(tmp_path, monkeypatch):
     ("place", "said"),
     [
         ({"kafka": {"bootstrap_servers": "elsewhere:9092"}}, "has kafka; it may have the sections http, spark"),
-        ({"spark": {"mastr": "local"}}, "spark.mastr"),
+        (
+            {"spark": {"mastr": "local"}},
+            "beneath it, cannot be used:\n  spark: unknown key 'mastr'; did you mean 'master'?",
+        ),
         ("spark: [", "place.yaml is not YAML"),
         ("", "place.yaml is empty or not a mapping"),
     ],

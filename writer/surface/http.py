@@ -1,7 +1,8 @@
 """What a running driver tells over HTTP, and where the command finds it.
 
-`/metrics` for Prometheus, `/healthz` and `/readyz` for a supervisor, `/provenz` for who rolls out a new version,
-`/status` for `headrace status`. Nothing changes by asking but for one thing: a supervisor, who has the token, may start a pipeline that has ended.
+`/metrics` for Prometheus, `/healthz` and `/readyz` for a supervisor, `/provenz` for who rolls out a version, `/status`
+for `headrace status`. Nothing changes by asking but for one thing: a supervisor, who has the token, may start a
+pipeline that has ended.
 """
 
 import errno
