@@ -1,0 +1,178 @@
+"""The chart on a real API server: what it renders is accepted, may no more than it needs, and leaves nothing behind."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.charts import CHART, CRDS, MONITORING, PLACES, VALUES, helm, pods, rendered
+from tests.servers.kubernetes import Api, Cluster, Refused, cluster, until
+
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(600)]
+CI = {path.stem: path for path in VALUES}
+BY_NAME = {"argvalues": VALUES, "ids": [path.stem for path in VALUES]}
+
+
+@pytest.fixture(scope="module")
+def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster(tmp_path_factory.mktemp("kubernetes") / "cluster") as found:
+        for path in CRDS:
+            body = yaml.safe_load(path.read_text())
+            place = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+            found.api.create(place, body)
+        until(
+            lambda: all(found.api.find(PLACES[kind].format("default")) is not None for kind in MONITORING), 60,
+            "the kinds of the Prometheus operator",
+        )  # fmt: skip
+        yield found
+
+
+@pytest.mark.parametrize("values", **BY_NAME)
+def test_the_chart_passes_its_lint(values: Path) -> None:
+    code, said = helm("lint", "--strict", CHART, "-f", values)
+    assert code == 0, said
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["executors.cores=two"], "at '/executors/cores': got string, want integer"),
+        (["executors.instances=0"], "at '/executors/instances': minimum: got 0, want 1"),
+        (["ports.driver=80"], "at '/ports/driver': minimum: got 80, want 1,024"),
+        (["image.pullPolicy=Sometimes"], "at '/image/pullPolicy': value must be one of 'Always', 'IfNotPresent', 'Never'"),
+        (["driver.memori=1g"], "at '/driver': additional properties 'memori' not allowed"),
+        (["driver.memory=1Gi"], "at '/driver/memory': '1Gi' does not match pattern"),
+        (["jobs.audit.schedule=often"], "at '/jobs/audit/schedule': 'often' does not match pattern"),
+        (["autoscaler.interval=soon"], "at '/autoscaler/interval': 'soon' does not match pattern"),
+        (["image.digest=sha256:abc"], "at '/image/digest': 'sha256:abc' does not match pattern"),
+        (["config="], "config: the file of the pipelines is missing. Give it as it is: --set-file config=pipelines.yaml"),
+        (["config=clicks"], "config: this is no YAML mapping"),
+        (["config=kafka: {}"], "config: it names no pipelines."),
+        (["config=pipelines: {a: {}}\nhttp: {port: 1}"], "config: http.host, port and enabled are the chart's here"),
+        (["config=pipelines: {a: {}}\nspark: {master: 'local[4]'}"], 'config: spark.master is "local[4]"'),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_refused_with_a_sentence_that_names_it(flags: list[str], said: str) -> None:
+    sets = [word for flag in flags for word in ("--set-json" if "\n" in flag or "{" in flag else "--set", _json(flag))]
+    code, answer = helm("template", "clicks", CHART, "-f", CI["default"], *sets)
+    assert code != 0
+    assert said in answer
+
+
+def _json(flag: str) -> str:
+    key, _, value = flag.partition("=")
+    return f"{key}={yaml.safe_dump(value, default_style=chr(34)).strip()}" if "\n" in flag or "{" in flag else flag
+
+
+def test_the_file_of_the_pipelines_arrives_verbatim(tmp_path: Path) -> None:
+    text = (
+        "# a comment\nkafka: {bootstrap_servers: 'kafka:9092'}  # and another\n\npipelines:\n  a_b: &x\n"
+        "    topics: ['${env:TOPIC}', \"{{ .Release.Name }}\"]\n    zone: Köln\n"
+    )
+    (tmp_path / "pipelines.yaml").write_text(text)
+    flags = ["--set-file", f"config={tmp_path / 'pipelines.yaml'}"]
+    maps = [o for o in rendered(CI["bare"], *flags) if o["kind"] == "ConfigMap"]
+    assert [found["data"]["pipelines.yaml"] for found in maps] == [text]
+
+
+@pytest.mark.parametrize("values", **BY_NAME)
+def test_the_server_accepts_every_object_and_knows_all_its_fields(kubernetes: Cluster, values: Path) -> None:
+    name = kubernetes.namespace(f"accepts-{values.stem}")
+    for found in rendered(values, namespace=name):
+        place = f"{PLACES[found['kind']].format(name)}/{found['metadata']['name']}"
+        assert kubernetes.api.apply(place, found, dry_run=True)["kind"] == found["kind"]
+
+
+def test_a_field_that_the_server_does_not_know_would_be_refused(kubernetes: Cluster) -> None:
+    name = kubernetes.namespace("unknown")
+    found = next(o for o in rendered(CI["default"], namespace=name) if o["kind"] == "StatefulSet")
+    found["spec"]["template"]["spec"]["containers"][0]["readynessProbe"] = {}
+    with pytest.raises(Refused, match="readynessProbe"):
+        kubernetes.api.apply(f"{PLACES['StatefulSet'].format(name)}/x", found, dry_run=True)
+
+
+@pytest.mark.parametrize("values", **BY_NAME)
+def test_every_pod_is_one_that_a_restricted_namespace_takes(kubernetes: Cluster, values: Path) -> None:
+    name = kubernetes.namespace(f"restricted-{values.stem}", {"pod-security.kubernetes.io/enforce": "restricted"})
+    found = dict(pods(rendered(values, namespace=name)))
+    assert found
+    for template in found.values():
+        spec = {**template["spec"], "serviceAccountName": "default", "priorityClassName": ""}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one"}, "spec": spec}
+        kubernetes.api.create(f"{PLACES['Pod'].format(name)}?dryRun=All", pod)
+    spec["containers"][0]["securityContext"] = {}
+    with pytest.raises(Refused, match="PodSecurity"):
+        kubernetes.api.create(f"{PLACES['Pod'].format(name)}?dryRun=All", pod)
+
+
+def kinds(api: Api, namespace: str) -> dict[str, set[str]]:
+    """What there is of a release, by kind."""
+    selector = "labelSelector=app.kubernetes.io%2Finstance%3Dclicks"
+    found = {kind: api.items(f"{place.format(namespace)}?{selector}") for kind, place in PLACES.items()}
+    return {kind: {item["metadata"]["name"] for item in items} for kind, items in found.items() if items}
+
+
+def test_a_release_is_installed_upgraded_rolled_back_and_removed(kubernetes: Cluster) -> None:
+    api, name = kubernetes.api, kubernetes.namespace("life")
+    flags = ["-n", name, "--set", "upgradeCheck.enabled=false"]
+    said = kubernetes.helm("install", "clicks", CHART, "-f", CI["monitored"], *flags)
+    assert "headrace carries clicks" in said
+    assert set(kinds(api, name)) >= set(PLACES) - {"Job", "Pod"}
+    driver = f"{PLACES['StatefulSet'].format(name)}/clicks-headrace"
+    until(lambda: api.find(f"{PLACES['Pod'].format(name)}/clicks-headrace-0"), 60, "the driver's pod")
+
+    def seen() -> tuple[str, str]:
+        spec = api.get(driver)["spec"]["template"]
+        return spec["spec"]["containers"][0]["image"], spec["metadata"]["annotations"]["headrace/files"]
+
+    image, files = seen()
+    kubernetes.helm("upgrade", "clicks", CHART, "-f", CI["monitored"], *flags, "--set", "image.tag=2,executors.cores=4")
+    assert seen()[0] == "registry.example.com/headrace:2"
+    assert seen()[1] != files, "another file of the place is another pod"
+    place = yaml.safe_load(api.get(f"{PLACES['ConfigMap'].format(name)}/clicks-headrace")["data"]["place.yaml"])
+    assert place["spark"]["conf"]["spark.executor.cores"] == "4"
+    pod = f"{PLACES['Pod'].format(name)}/clicks-headrace-0"
+    until(
+        lambda: (found := api.find(pod)) and found["spec"]["containers"][0]["image"].endswith(":2"), 60,
+        "a pod of the new version, though the old one was never ready",
+    )  # fmt: skip
+    kubernetes.helm("rollback", "clicks", "1", "-n", name)
+    assert seen() == (image, files)
+    until(
+        lambda: (found := api.find(pod)) and found["spec"]["containers"][0]["image"] == image, 60,
+        "a pod of the old version, though the new one was never ready",
+    )  # fmt: skip
+    kubernetes.helm("uninstall", "clicks", "-n", name)
+    until(lambda: not kinds(api, name), 60, "nothing is left")
+
+
+def test_each_account_may_do_what_it_needs_and_nothing_else(kubernetes: Cluster) -> None:
+    name = kubernetes.namespace("rights")
+    kubernetes.helm("install", "clicks", CHART, "-f", CI["default"], "-n", name)
+    everything = [
+        (group["name"], resource["name"], verb)
+        for group in [{"name": ""}, *kubernetes.api.get("/apis")["groups"]]
+        for resource in _resources(kubernetes.api, group)
+        for verb in {*resource["verbs"], "escalate", "impersonate", "bind"}
+    ]
+    assert len(everything) > 500
+    needs = {("", "pods", verb) for verb in ("create", "get", "list", "watch", "delete", "deletecollection")}
+    anybody = _allowed(kubernetes.api.of(name, "default"), name, everything)
+    driver = _allowed(kubernetes.api.of(name, "clicks-headrace"), name, everything)
+    assert driver - anybody == needs
+    assert _allowed(kubernetes.api.of(name, "clicks-headrace-executor"), name, everything) == anybody
+    elsewhere = kubernetes.api.of(name, "clicks-headrace")
+    assert not any(elsewhere.may(verb, resource, "kube-system", group) for group, resource, verb in needs)
+    assert not any(resource in ("secrets", "pods", "configmaps") for _, resource, _ in anybody)
+
+
+def _resources(api: Api, group: dict[str, object]) -> list[dict[str, object]]:
+    version = group.get("preferredVersion")
+    path = f"/apis/{version['groupVersion']}" if isinstance(version, dict) else "/api/v1"
+    found: list[dict[str, object]] = api.get(path)["resources"]
+    return found
+
+
+def _allowed(api: Api, namespace: str, everything: list[tuple[str, str, str]]) -> set[tuple[str, str, str]]:
+    return {(g, r, v) for g, r, v in everything if api.may(v, r, namespace, g)}
