@@ -79,9 +79,11 @@ def test_the_file_of_the_pipelines_arrives_verbatim(tmp_path: Path) -> None:
 @pytest.mark.parametrize("values", **BY_NAME)
 def test_the_server_accepts_every_object_and_knows_all_its_fields(kubernetes: Cluster, values: Path) -> None:
     name = kubernetes.namespace(f"accepts-{values.stem}")
-    for found in rendered(values, namespace=name):
+    accounts = [{"kind": "ServiceAccount", "apiVersion": "v1", "metadata": {"name": n}} for n in ("writer-executor",)]
+    for found in [*accounts, *sorted(rendered(values, namespace=name), key=lambda o: o["kind"] != "ServiceAccount")]:
         place = f"{PLACES[found['kind']].format(name)}/{found['metadata']['name']}"
-        assert kubernetes.api.apply(place, found, dry_run=True)["kind"] == found["kind"]
+        really = found["kind"] == "ServiceAccount"  # a pod without its account is refused
+        assert kubernetes.api.apply(place, found, dry_run=not really)["kind"] == found["kind"]
 
 
 def test_a_field_that_the_server_does_not_know_would_be_refused(kubernetes: Cluster) -> None:
@@ -127,14 +129,14 @@ def test_a_release_is_installed_upgraded_rolled_back_and_removed(kubernetes: Clu
         return spec["spec"]["containers"][0]["image"], spec["metadata"]["annotations"]["headrace/files"]
 
     image, files = seen()
-    kubernetes.helm("upgrade", "clicks", CHART, "-f", CI["monitored"], *flags, "--set", "image.tag=2,executors.cores=4")
-    assert seen()[0] == "registry.example.com/headrace:2"
+    kubernetes.helm("upgrade", "clicks", CHART, "-f", CI["monitored"], *flags, "--set", "image.tag=v2,executors.cores=4")
+    assert seen()[0] == "registry.example.com/headrace:v2"
     assert seen()[1] != files, "another file of the place is another pod"
     place = yaml.safe_load(api.get(f"{PLACES['ConfigMap'].format(name)}/clicks-headrace")["data"]["place.yaml"])
     assert place["spark"]["conf"]["spark.executor.cores"] == "4"
     pod = f"{PLACES['Pod'].format(name)}/clicks-headrace-0"
     until(
-        lambda: (found := api.find(pod)) and found["spec"]["containers"][0]["image"].endswith(":2"), 60,
+        lambda: (found := api.find(pod)) and found["spec"]["containers"][0]["image"].endswith(":v2"), 60,
         "a pod of the new version, though the old one was never ready",
     )  # fmt: skip
     kubernetes.helm("rollback", "clicks", "1", "-n", name)

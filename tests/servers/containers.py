@@ -23,6 +23,7 @@ chmod 711 "$merged/root"
 mount -t proc proc "$merged/proc"
 mount --rbind /dev "$merged/dev"
 while IFS=$'\\t' read -r source target mode; do
+  target=$(chroot "$merged" realpath -m "$target")  # /var/run is a link, which would lead out of the root
   if [ -d "$source" ]; then mkdir -p "$merged$target"
   else mkdir -p "$(dirname "$merged$target")"; touch "$merged$target"; fi
   mount --bind "$source" "$merged$target"
@@ -73,7 +74,7 @@ class Container:
         (self.root / "mounts").write_text("".join(rows))
         if self.read_only:
             (self.root / "readonly").touch()
-        enter = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private", "bash", "-c"]
+        enter = ["setpriv", "--pdeathsig=KILL", "--", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private", "bash", "-c"]
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(
                 [*enter, _ENTER, "enter", str(self.root), str(self.user), *self.image.entrypoint, *self.command],
@@ -93,7 +94,7 @@ class Container:
     def signal(self, number: signal.Signals) -> None:
         """Signal process 1."""
         assert self._process is not None
-        with suppress(psutil.NoSuchProcess, ProcessLookupError):
+        with suppress(psutil.NoSuchProcess, ProcessLookupError):  # setpriv became unshare, and that has one child
             for child in psutil.Process(self._process.pid).children():
                 os.kill(child.pid, number)
 

@@ -130,7 +130,7 @@ class Pod(threading.Thread):
             over = [k.run.ended() for k in self.mains if k.run and not k.running and not k.waiting]
             if len(over) == len(self.mains):
                 for kept in self.inits:
-                    self._stop(kept, 5)
+                    self._finish(kept, 5)
                 self._tell("Failed" if any(over) else "Succeeded")
                 self.deleted.wait()
                 return
@@ -186,7 +186,7 @@ class Pod(threading.Thread):
             elif kind == "readinessProbe":
                 kept.ready = well
             elif kept.failures[kind] >= probe.get("failureThreshold", 3) and kept.run is not None:
-                self._stop(kept, self.grace_s)
+                self._finish(kept, self.grace_s)
 
     def _asked(self, probe: Json) -> bool:
         port = probe["httpGet"]["port"]
@@ -200,7 +200,7 @@ class Pod(threading.Thread):
                 connection.close()
         return False
 
-    def _stop(self, kept: Kept, grace_s: float) -> None:
+    def _finish(self, kept: Kept, grace_s: float) -> None:
         """Run the hook before the end, ask for it, wait, and kill."""
         if not kept.running or kept.run is None:
             return
@@ -221,13 +221,13 @@ class Pod(threading.Thread):
     def _end(self) -> None:
         """Stop all, side by side but for the sidecars, which go last; then let the API server forget the pod."""
         grace_s = 0.0 if self.kubelet.over.is_set() else self.grace_s
-        stops = [threading.Thread(target=self._stop, args=(kept, grace_s)) for kept in self.mains]
+        stops = [threading.Thread(target=self._finish, args=(kept, grace_s)) for kept in self.mains]
         for stop in stops:
             stop.start()
         for stop in stops:
             stop.join()
         for kept in reversed(self.inits):
-            self._stop(kept, min(grace_s, 10))
+            self._finish(kept, min(grace_s, 10))
         for kept in [*self.mains, *self.inits]:
             kept.ready = False
         if not self.kubelet.over.is_set():

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -46,6 +47,13 @@ class Refused(Exception):
         self.status = status
 
 
+@cache
+def _opener(ca: Path) -> Any:
+    context = ssl.create_default_context(cafile=str(ca))
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return build_opener(ProxyHandler({}), HTTPSHandler(context=context))
+
+
 @dataclass(frozen=True)
 class Api:
     """The API server, asked by whom the token names."""
@@ -58,16 +66,18 @@ class Api:
         """Ask, and return the answer. Raises Refused."""
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": kind, "Accept": "application/json"}
         data = None if body is None else json.dumps(body).encode()
-        context = ssl.create_default_context(cafile=str(self.ca))
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-        opener = build_opener(ProxyHandler({}), HTTPSHandler(context=context))
-        try:
-            with opener.open(Request(self.url + path, data, headers, method=method), timeout=30) as answer:
-                found: Json = json.loads(answer.read() or b"{}")
-        except HTTPError as error:
-            with error:
-                raise Refused(error.code, error.read().decode(errors="replace")) from None
-        return found
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                with _opener(self.ca).open(Request(self.url + path, data, headers, method=method), timeout=30) as answer:
+                    found: Json = json.loads(answer.read() or b"{}")
+                    return found
+            except HTTPError as error:
+                with error:
+                    said = error.read().decode(errors="replace")
+                    if error.code != 429 or time.monotonic() > deadline:  # it is busy, or begins to store a new kind
+                        raise Refused(error.code, said) from None
+            time.sleep(0.5)
 
     def get(self, path: str) -> Json:
         return self.call("GET", path)

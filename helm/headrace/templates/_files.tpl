@@ -46,7 +46,7 @@ supervisor:
   port: {{ .Values.ports.supervisor }}
 spark:
 {{- if .Values.executors.enabled }}
-  master: k8s://https://kubernetes.default.svc
+  master: k8s://{{ .Values.executors.apiServer }}
 {{- end }}
   conf:
 {{ toYaml $conf | indent 4 }}

@@ -1,0 +1,78 @@
+#!/bin/bash
+# Prove of both images what they promise: nobody is root, nothing is written outside of /tmp and /scratch, no tools to
+# install with, no name of ours owned by another, jars inside, and an autoscaler without Spark.
+#   docker/prove.sh TAG
+set -euo pipefail
+tag=$1
+failed=0
+
+# inside IMAGE COMMAND...: run it as the image's user, on a root that cannot be written, without a network.
+if command -v docker >/dev/null && docker info >/dev/null 2>&1; then
+  inside() { image=$1; shift; docker run --rm --read-only --network none --tmpfs /tmp --tmpfs /scratch --entrypoint "" "$image:$tag" "$@"; }
+else
+  # buildah has no `run --read-only`: mount the image, and enter it as a kubelet's container would be entered.
+  inside() {
+    image=$1; shift
+    container=$(buildah from "localhost/$image:$tag"); root=$(buildah mount "$container")
+    user=$(buildah inspect --format '{{.OCIv1.Config.User}}' "$container")
+    # shellcheck disable=SC2016
+    env -i $(buildah inspect --format '{{range .OCIv1.Config.Env}}{{.}} {{end}}' "$container") \
+      unshare --mount --pid --fork --net --kill-child bash -c '
+        set -e; root=$1 user=$2; shift 2
+        mkdir -p "$root/scratch"; mount --bind "$root" "$root"
+        mount -t proc proc "$root/proc"; mount --rbind /dev "$root/dev"
+        mount -t tmpfs tmpfs "$root/tmp"; chmod 1777 "$root/tmp"; mount -t tmpfs tmpfs "$root/scratch"; chmod 1777 "$root/scratch"
+        mount -o remount,bind,ro "$root"
+        exec chroot --userspec="$user" "$root" "$@"' inside "$root" "$user" "$@" && code=0 || code=$?
+    buildah rm "$container" >/dev/null
+    return $code
+  }
+fi
+
+prove() { # WHAT IMAGE COMMAND...
+  what=$1; shift
+  if said=$(inside "$@" 2>&1); then echo "proven: $what"; else failed=1; echo "NOT proven: $what"; echo "$said" | tail -5; fi
+}
+
+for image in headrace headrace-autoscaler; do
+  prove "$image: its command answers" $image headrace --version
+  prove "$image: its user is 10001" $image sh -c 'test "$(id -u):$(id -g)" = 10001:10001'
+  prove "$image: its root cannot be written" $image sh -c '! touch /opt/headrace/x 2>/dev/null && ! touch /x 2>/dev/null'
+  prove "$image: nothing in it belongs to its user or may be written by all" $image sh -c \
+    'test -z "$(find / -xdev \( -user 10001 -o -perm -0002 ! -type l ! -perm -1000 \) -not -path "/proc/*" -not -path "/dev/*" -print -quit)"'
+  prove "$image: neither pip nor a compiler" $image sh -c '! command -v pip && ! command -v pip3 && ! command -v gcc && ! python -c "import pip"'
+  prove "$image: Python's packages agree with each other" $image python -c '
+from importlib.metadata import distributions, version
+import re
+for one in distributions():
+    for text in one.requires or []:
+        if ";" not in text:
+            name = re.match(r"[A-Za-z0-9._-]+", text)[0]
+            if name not in ("pyspark", "pandas"):
+                version(name)
+'
+done
+prove "headrace: nobody else owns its names" headrace python -c '
+from importlib.metadata import packages_distributions
+owners = packages_distributions()
+assert all(set(owners[name]) == {"headrace"} for name in ("autoscaler", "bench", "bucketers", "recovery", "writer"))'
+prove "headrace: Java 17 runs, and is no JDK" headrace sh -c '"$JAVA_HOME/bin/java" -version 2>&1 | grep -q "\"17" && ! test -e "$JAVA_HOME/bin/javac"'
+prove "headrace: Spark starts without a network, with the jars of Kafka and S3 inside" headrace python -c '
+from writer.config import Config
+from writer import job, artifacts
+names = {jar.name.rsplit("-", 1)[0] for jar in artifacts.spark_jars(s3=True)}
+assert {"spark-sql-kafka-0-10_2.13", "kafka-clients", "hadoop-aws"} <= names, names
+config = Config.model_validate({"kafka": {"bootstrap_servers": "nowhere:1"}, "registry": {"url": "http://nowhere"},
+  "checkpoints": "/scratch/c", "pipelines": {"a": {"topics": ["a"], "table": {"location": "/scratch/t"}, "event_time": {"field": "at"}}}})
+spark = job.session(config)
+assert spark.range(1000).selectExpr("sum(id)").first()[0] == 499500
+spark.stop()'
+prove "headrace: the class of an executor on Kubernetes is there" headrace sh -c \
+  'ls "$SPARK_HOME"/jars/spark-kubernetes_*.jar && test -x /opt/decom.sh && test -x /opt/headrace/entrypoint.sh'
+prove "headrace-autoscaler: no Spark, no Java" headrace-autoscaler sh -c '! python -c "import pyspark" 2>/dev/null && ! command -v java'
+prove "headrace-autoscaler: it decides" headrace-autoscaler headrace autoscale --help
+
+for image in headrace headrace-autoscaler; do
+  if command -v buildah >/dev/null; then buildah images --format "{{.Name}}:{{.Tag}} {{.Size}}" "localhost/$image:$tag" 2>/dev/null || true; fi
+done
+exit $failed

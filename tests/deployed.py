@@ -1,0 +1,173 @@
+"""A release of the chart on a cluster whose pods run as processes of this machine, and a lake that all of them see."""
+
+import shutil
+import stat
+import sys
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests import oracle
+from tests.charts import CHART, PLACES, ROOT
+from tests.servers.containers import Image, Mount
+from tests.servers.kubelet import Kubelet, kubelet
+from tests.servers.kubernetes import Cluster, cluster, until
+from tests.writing import QUICK_START, Site
+from writer import artifacts
+from writer.embedded.process import free_ports
+
+Json = dict[str, Any]
+HOME = "/opt/headrace"
+RELEASE, DRIVER = "clicks", "clicks-headrace"
+
+
+def image(folder: Path, **env: str) -> Image:
+    """Lay out what docker/Dockerfile puts into an image: the same places, filled by this machine's own files."""
+    command = folder / "headrace"
+    command.write_text('#!/bin/sh\nexec python -m writer.cli "$@"\n')
+    command.chmod(0o755)
+    java = artifacts.java(17).resolve().parent.parent
+    spark = Path(sys.prefix) / "lib" / f"python3.{sys.version_info.minor}" / "site-packages" / "pyspark"
+    assert spark.is_dir()
+    jars = artifacts.fetch("spark-kafka", say=print)
+    mounts = [
+        Mount(Path(sys.prefix), f"{HOME}/venv"), Mount(ROOT, f"{HOME}/source"), Mount(jars, f"{HOME}/jars"),
+        Mount(command, f"{HOME}/bin/headrace"), Mount(ROOT / "docker" / "entrypoint.sh", f"{HOME}/entrypoint.sh"),
+        Mount(ROOT / "docker" / "decom.sh", "/opt/decom.sh"),
+    ]  # fmt: skip
+    told = {
+        "PATH": f"{HOME}/bin:{HOME}/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "PYTHONPATH": f"{HOME}/source", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8",
+        "HEADRACE_JARS": f"{HOME}/jars", "JAVA_HOME": str(java),
+        "SPARK_HOME": f"{HOME}/venv/{spark.relative_to(sys.prefix)}",
+    }  # fmt: skip
+    return Image([f"{HOME}/entrypoint.sh"], told | env, mounts)
+
+
+@dataclass
+class Deployed:
+    """One namespace with one release."""
+
+    cluster: Cluster
+    node: Kubelet
+    namespace: str
+    site: Site
+    topic: str
+    values: Json
+    config: Json
+    lake: Path
+    produced: int = field(default=0)
+
+    def fill(self, count: int) -> None:
+        self.produced += 1
+        self.site.fill(self.topic, count, seed=self.produced)
+
+    def helm(self, verb: str, *flags: str, code: int = 0, config: Json | None = None, seconds: float = 600) -> str:
+        """Install or upgrade the release."""
+        values = {**self.values, "config": yaml.safe_dump(self.config if config is None else config)}
+        path = self.site.root / "values.yaml"
+        path.write_text(yaml.safe_dump(values))
+        return self.cluster.helm(
+            verb, RELEASE, CHART, "-n", self.namespace, "-f", path, *flags, code=code, seconds=seconds
+        )  # fmt: skip
+
+    def pods(self, component: str) -> list[Json]:
+        """The pods of a component that are not about to go."""
+        wanted = f"labelSelector=app.kubernetes.io%2Fcomponent%3D{component}"
+        found = self.cluster.api.items(f"{PLACES['Pod'].format(self.namespace)}?{wanted}")
+        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+    def driver(self) -> Json:
+        found = self.cluster.api.find(f"{PLACES['Pod'].format(self.namespace)}/{DRIVER}-0")
+        return {} if found is None else found
+
+    def ready(self) -> bool:
+        conditions = self.driver().get("status", {}).get("conditions", [])
+        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+    def said(self) -> str:
+        return self.node.said(f"{DRIVER}-0", "driver")
+
+    def until(self, condition: Callable[[], object], what: str, seconds: float = 300) -> None:
+        try:
+            until(condition, seconds, what)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.driver().get('status')}\n{self.said()[-6000:]}") from None
+
+    def until_carried(self) -> None:
+        """Wait until the lake holds all that was produced, each record once."""
+        ends = self.site.ends(self.topic)
+
+        def carried() -> bool:
+            return (self.lake / "_delta_log").exists() and oracle.frontier_of(self.lake, "events") == ends
+
+        self.until(carried, "everything is committed")
+        oracle.check(self.lake, "events", ends)
+
+
+@contextmanager
+def node(folder: Path) -> Iterator[tuple[Cluster, Kubelet]]:
+    """Run a cluster with one node until the end of the block."""
+    folder.mkdir(parents=True, exist_ok=True)
+    healthy = image(folder)
+    # It dies whenever it is about to commit.
+    sick = Image(healthy.entrypoint, {**healthy.env, "HEADRACE_FAULT": "before_commit:1"}, healthy.mounts)
+    images = {"headrace:v1": healthy, "headrace:v2": healthy, "headrace:cannot-commit": sick}
+    with cluster(folder / "cluster", scheduler=True) as found, kubelet(found.api, folder / "node", images) as running:
+        yield found, running
+
+
+def deployed(place: tuple[Cluster, Kubelet], site: Site, topic: str, name: str) -> Deployed:
+    """Make a namespace that takes restricted pods only, with a volume for the lake; nothing is installed yet."""
+    found, running = place
+    found.namespace(name, {"pod-security.kubernetes.io/enforce": "restricted"})
+    shared = site.root / "shared"
+    shared.mkdir()
+    shared.chmod(stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO)
+    _volume(found, name, shared)
+    driver, supervisor, autoscaler, spark, blocks = free_ports(5)
+    values = {
+        "image": {"repository": "headrace", "tag": "v1"},
+        "executors": {
+            "instances": 2, "cores": 1, "memory": "512m", "memoryOverhead": "512m", "apiServer": found.api.url,
+        },
+        "autoscaler": {"enabled": False},
+        "driver": {"memory": "512m", "terminationGracePeriodSeconds": 120},
+        "sparkConf": {"spark.executor.extraJavaOptions": QUICK_START},
+        "ports": {
+            "driver": driver, "supervisor": supervisor, "autoscaler": autoscaler, "sparkDriver": spark,
+            "sparkBlocks": blocks,
+        },
+        "volumes": [{"name": "lake", "persistentVolumeClaim": {"claimName": "lake"}}],
+        "volumeMounts": [{"name": "lake", "mountPath": "/lake"}],
+    }  # fmt: skip
+    site.pipeline("events", [topic], commit={"max_delay": "2 s"})
+    config = yaml.safe_load(site.config.read_text())
+    del config["http"]
+    config |= {"checkpoints": "/lake/checkpoints", "supervisor": {"lease_expiry": "6 s"}}
+    config["pipelines"]["events"]["table"]["location"] = "/lake/events"
+    return Deployed(found, running, name, site, topic, values, config, shared / "events")
+
+
+def _volume(found: Cluster, name: str, path: Path) -> None:
+    size = {"storage": "1Gi"}
+    shared = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    volume = {**shared, "capacity": size, "hostPath": {"path": str(path)}, "claimRef": {"name": "lake", "namespace": name}}
+    found.api.create("/api/v1/persistentvolumes", {"metadata": {"name": f"lake-{name}"}, "spec": volume})
+    claim = {**shared, "resources": {"requests": size}, "volumeName": f"lake-{name}"}
+    path_ = f"/api/v1/namespaces/{name}/persistentvolumeclaims"
+    found.api.create(path_, {"metadata": {"name": "lake"}, "spec": claim})
+
+
+def gone(one: Deployed) -> None:
+    """Remove the release, and wait until its pods are gone."""
+    one.cluster.helm("uninstall", RELEASE, "-n", one.namespace)
+    one.until(lambda: not one.cluster.api.items(PLACES["Pod"].format(one.namespace)), "no pod is left")
+    shutil.rmtree(one.site.root / "shared", ignore_errors=True)
+
+
