@@ -9,7 +9,7 @@ SHELL := bash
 # Tests wait for servers more than they compute. Each worker has a broker and a registry of its own.
 TWO := -n 2 --dist worksteal
 
-.PHONY: demo demo-picture test test-long check slow test-engines test-stores guard setup reference lock clean
+.PHONY: demo demo-picture test test-long check slow test-engines test-chart test-stores images guard setup reference lock clean
 
 demo: $(READY)
 	$(BIN)/headrace demo
@@ -29,12 +29,27 @@ slow: $(READY)
 	$(BIN)/pytest -q -m "slow and not long and not engines" $(TWO)
 
 # Trino, Presto, Druid, Spark and DuckDB on a lake that the writer fills: 3 GB of downloads and 1.5 GB on disk, once.
-# With Go 1.24 and Node.js also the stores: the suites of stores and tables on MinIO, and a store that must be refused.
+# With Go 1.24 also the chart, on a real Kubernetes; as root, releases that run in it. With Go and Node.js the stores: the
+# suites of stores and tables on MinIO, and a store that must be refused.
 test-engines: $(READY)
 	$(BIN)/python -m tests.servers.parts
-	$(BIN)/pytest -q -m engines --durations 12 --deselect tests/engines/test_objects.py tests/engines
+	$(BIN)/pytest -q -m engines --durations 12 --deselect tests/engines/test_objects.py tests/engines \
+		--ignore tests/engines/test_chart.py --ignore tests/engines/test_rollout.py
+	@if command -v go >/dev/null; then $(MAKE) test-chart; \
+	else echo "test-engines: NOT RUN: test-chart, on a real Kubernetes API, for want of Go"; fi
 	@if command -v go >/dev/null && command -v npm >/dev/null; then $(MAKE) test-stores; \
 	else echo "test-engines: NOT RUN: test-stores, on MinIO and s3rver, for want of Go or npm; moto played S3"; fi
+
+# Helm, etcd and Kubernetes are built by Go, once: 15 minutes on two cores. Then some minutes; the image is not built here.
+test-chart: $(READY)
+	bash tests/engines/kubernetes.sh
+	$(BIN)/pytest -q tests/engines/test_chart.py
+	@if [ "$$(id -u)" = 0 ]; then $(BIN)/pytest -q --durations 8 tests/engines/test_rollout.py; \
+	else echo "test-chart: NOT RUN: test_rollout.py, releases that run, which need root for mounts: sudo make test-chart"; fi
+
+# Both images, with docker or buildah, and what they promise (docker/prove.sh).
+images:
+	bash docker/build.sh
 
 test-stores: $(READY)
 	bash tests/engines/fetch.sh
@@ -75,6 +90,8 @@ reference: $(READY)
 	$(BIN)/python docs/autoscaling.py
 	PYTHONPATH=. $(BIN)/python docs/faults.py
 	PYTHONPATH=. $(BIN)/python docs/damages.py
+	cp recovery/alerts.yaml helm/headrace/rules/alerts.yaml
+	$(BIN)/python docker/locks.py
 
 # docs/images/demo.svg from a run of the demo.
 demo-picture: $(READY)

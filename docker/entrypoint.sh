@@ -6,6 +6,9 @@ if [ "${1:-}" != executor ]; then
   exec "$@"
 fi
 
+# Executors copy jars to where they are, and the root cannot be written.
+cd "${SPARK_LOCAL_DIRS%%,*}"
+
 options=()
 while read -r name; do
   options+=("${!name}")

@@ -18,7 +18,7 @@ else
     # shellcheck disable=SC2016
     env -i $(buildah inspect --format '{{range .OCIv1.Config.Env}}{{.}} {{end}}' "$container") \
       unshare --mount --pid --fork --net --kill-child bash -c '
-        set -e; root=$1 user=$2; shift 2
+        set -e; root=$1 user=$2; shift 2; ip link set lo up
         mkdir -p "$root/scratch"; mount --bind "$root" "$root"
         mount -t proc proc "$root/proc"; mount --rbind /dev "$root/dev"
         mount -t tmpfs tmpfs "$root/tmp"; chmod 1777 "$root/tmp"; mount -t tmpfs tmpfs "$root/scratch"; chmod 1777 "$root/scratch"

@@ -31,6 +31,8 @@ def image(folder: Path, **env: str) -> Image:
     command = folder / "headrace"
     command.write_text('#!/bin/sh\nexec python -m writer.cli "$@"\n')
     command.chmod(0o755)
+    passwd = folder / "passwd"
+    passwd.write_text(Path("/etc/passwd").read_text() + "headrace:x:10001:10001::/tmp:/usr/sbin/nologin\n")
     java = artifacts.java(17).resolve().parent.parent
     spark = Path(sys.prefix) / "lib" / f"python3.{sys.version_info.minor}" / "site-packages" / "pyspark"
     assert spark.is_dir()
@@ -38,7 +40,7 @@ def image(folder: Path, **env: str) -> Image:
     mounts = [
         Mount(Path(sys.prefix), f"{HOME}/venv"), Mount(ROOT, f"{HOME}/source"), Mount(jars, f"{HOME}/jars"),
         Mount(command, f"{HOME}/bin/headrace"), Mount(ROOT / "docker" / "entrypoint.sh", f"{HOME}/entrypoint.sh"),
-        Mount(ROOT / "docker" / "decom.sh", "/opt/decom.sh"),
+        Mount(ROOT / "docker" / "decom.sh", "/opt/decom.sh"), Mount(passwd, "/etc/passwd"),
     ]  # fmt: skip
     told = {
         "PATH": f"{HOME}/bin:{HOME}/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",

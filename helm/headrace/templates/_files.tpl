@@ -21,6 +21,7 @@
   "spark.executor.cores" ($e.cores | toString)
   "spark.executor.memory" $e.memory
   "spark.executor.memoryOverhead" $e.memoryOverhead
+  "spark.executor.failuresValidityInterval" "1h"
   "spark.executor.decommission.forceKillTimeout" $e.decommissionWithin
   "spark.decommission.enabled" "true"
   "spark.storage.decommission.enabled" "false"

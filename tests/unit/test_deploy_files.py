@@ -1,0 +1,120 @@
+"""What the chart and the images hold of the project is fresh, and what they name is there."""
+
+import importlib.util
+import json
+import re
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+from writer.cli import compose
+from writer.config import Config
+
+ROOT = Path(__file__).parents[2]
+CHART, DOCKER = ROOT / "helm" / "headrace", ROOT / "docker"
+
+
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, DOCKER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_chart_has_the_alerts_of_the_project():
+    assert (CHART / "rules/alerts.yaml").read_text() == (ROOT / "recovery/alerts.yaml").read_text(), (
+        "stale: run `make reference`"
+    )
+
+
+def test_the_chart_and_the_image_have_the_version_of_the_project():
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert (chart["version"], chart["appVersion"]) == (version, version)
+
+
+def test_the_images_hold_what_the_lock_says():
+    for name, text in script("locks").texts().items():
+        assert (DOCKER / name).read_text() == text, f"docker/{name} is stale: run `make reference`"
+
+
+def test_every_package_of_an_image_has_a_hash():
+    for path in DOCKER.glob("*.lock"):
+        blocks = re.split(r"\n(?=[a-z])", path.read_text())[1:]
+        assert blocks
+        assert all(" --hash=sha256:" in block for block in blocks), path.name
+
+
+def test_spark_is_not_in_the_image_of_the_autoscaler():
+    names = re.findall(r"^([a-z0-9-]+)==", (DOCKER / "autoscaler.lock").read_text(), re.MULTILINE)
+    assert {"cronsim", "confluent-kafka"} <= set(names)
+    assert not {"pyspark", "py4j", "pandas"} & set(names)
+
+
+def test_every_value_has_its_place_in_the_schema():
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+
+    def missing(values, schema, path=""):
+        for key, value in values.items():
+            known = schema.get("properties", {}).get(key)
+            if known is None:
+                if schema.get("additionalProperties") is False:
+                    yield f"{path}{key}"
+            elif isinstance(value, dict):
+                yield from missing(value, known, f"{path}{key}.")
+
+    assert list(missing(values, schema)) == []
+    unused = [f"{s}.{k}" for s, v in values.items() if isinstance(v, dict) for k in
+              set(schema["properties"][s].get("properties", {})) - set(v)]  # fmt: skip
+    assert unused == []
+
+
+def test_every_value_is_used_by_a_template():
+    text = "".join(path.read_text() for path in CHART.glob("templates/**/*") if path.is_file())
+    for section, value in yaml.safe_load((CHART / "values.yaml").read_text()).items():
+        assert f".Values.{section}" in text, section
+        for key in value if isinstance(value, dict) else ():
+            assert re.search(rf"\b{key}\b", text), f"{section}.{key}"
+
+
+@pytest.mark.parametrize("values", sorted((CHART / "ci").glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_pipelines_of_the_examples_are_a_configuration(values):
+    config = yaml.safe_load(values.read_text())["config"].replace("${env:REGISTRY_URL}", "http://registry:8081")
+    assert Config.model_validate(yaml.safe_load(config)).pipelines
+
+
+def test_the_verbs_that_the_chart_runs_are_verbs():
+    text = "".join(path.read_text() for path in CHART.glob("templates/**/*") if path.is_file())
+    app = compose()
+    names = {command.name or command.callback.__name__ for command in app.registered_commands}
+    names |= {group.name or group.typer_instance.info.name for group in app.registered_groups}
+    verbs = {"recover", "autoscale", "validate", "status", "audit", "compact", "vacuum", "backfill"}
+    assert verbs <= names
+    for verb in verbs:
+        assert re.search(rf"\b{verb}\b", text), verb
+
+
+def test_an_image_in_which_somebody_else_owns_a_name_is_refused(monkeypatch, tmp_path):
+    owners = script("owners")
+    monkeypatch.setattr(owners, "packages_distributions", dict)
+    monkeypatch.setattr(owners, "OURS", ("json",))
+    assert owners.faults() == ["json belongs to nobody, and must belong to headrace alone"]
+    monkeypatch.setattr(owners, "packages_distributions", lambda: {"json": ["headrace", "a-thief"]})
+    assert owners.faults() == ["json belongs to a-thief, headrace, and must belong to headrace alone"]
+    monkeypatch.setattr(owners, "packages_distributions", lambda: {"json": ["headrace"]})
+    (fault,) = owners.faults()
+    assert "must be found among the installed packages" in fault
+    (tmp_path / "site-packages" / "ours").mkdir(parents=True)
+    (tmp_path / "site-packages" / "ours" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path / "site-packages")
+    monkeypatch.setattr(owners, "OURS", ("ours",))
+    monkeypatch.setattr(owners, "packages_distributions", lambda: {"ours": ["headrace", "headrace"]})
+    assert owners.faults() == []
+    sys.modules.pop("ours", None)
