@@ -1,6 +1,6 @@
 """Which packages an image holds: of requirements.lock, which is for developers too, what the images need.
 
-    python docker/locks.py    writes docker/writer.lock, docker/autoscaler.lock and docker/build.lock
+python docker/locks.py    writes docker/writer.lock, docker/autoscaler.lock and docker/build.lock
 """
 
 import re

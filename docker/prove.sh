@@ -17,11 +17,12 @@ else
     user=$(buildah inspect --format '{{.OCIv1.Config.User}}' "$container")
     # shellcheck disable=SC2016
     env -i $(buildah inspect --format '{{range .OCIv1.Config.Env}}{{.}} {{end}}' "$container") \
-      unshare --mount --pid --fork --net --kill-child bash -c '
-        set -e; root=$1 user=$2; shift 2; ip link set lo up
+      unshare --mount --pid --fork --net --uts --kill-child bash -c '
+        set -e; root=$1 user=$2; shift 2; ip link set lo up; hostname image
         mkdir -p "$root/scratch"; mount --bind "$root" "$root"
         mount -t proc proc "$root/proc"; mount --rbind /dev "$root/dev"
         mount -t tmpfs tmpfs "$root/tmp"; chmod 1777 "$root/tmp"; mount -t tmpfs tmpfs "$root/scratch"; chmod 1777 "$root/scratch"
+        touch "$root/etc/hosts"; printf "127.0.0.1 localhost image\n" >/run/image-hosts-$$; mount --bind /run/image-hosts-$$ "$root/etc/hosts"; rm /run/image-hosts-$$
         mount -o remount,bind,ro "$root"
         exec chroot --userspec="$user" "$root" "$@"' inside "$root" "$user" "$@" && code=0 || code=$?
     buildah rm "$container" >/dev/null

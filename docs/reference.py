@@ -133,7 +133,7 @@ def _environment() -> list[str]:
         "| `HEADRACE_CACHE` | where fetched Java parts are kept (default: `~/.cache/headrace`) |",
         "| `HEADRACE_JARS` | directory with Spark's Kafka jars; nothing is fetched |",
         "| `HEADRACE_IVY_SETTINGS` | an Ivy settings file, to fetch from a mirror |",
-        "| `HEADRACE_PLACE` | a file whose `http`, `spark`, `supervisor` lie beneath the configuration's ([deploy](DEPLOY.md)) |",
+        "| `HEADRACE_PLACE` | a file beneath the configuration, with what the place decides ([deploy](DEPLOY.md)) |",
         "| `HEADRACE_SUPERVISED` | set by `headrace recover run` for its driver: the folder in which they talk |",
         "| `HEADRACE_FAULT` | for tests: `point:n` kills the process the n-th time it passes, `:n:file` holds it |",
         "| `HEADRACE_TROUBLE` | for tests: while that file is there, local storage fails and is slow, as it says |",

@@ -3,7 +3,6 @@
 import shutil
 import stat
 import sys
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -159,7 +158,12 @@ def deployed(place: tuple[Cluster, Kubelet], site: Site, topic: str, name: str) 
 def _volume(found: Cluster, name: str, path: Path) -> None:
     size = {"storage": "1Gi"}
     shared = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
-    volume = {**shared, "capacity": size, "hostPath": {"path": str(path)}, "claimRef": {"name": "lake", "namespace": name}}
+    volume = {
+        **shared,
+        "capacity": size,
+        "hostPath": {"path": str(path)},
+        "claimRef": {"name": "lake", "namespace": name},
+    }
     found.api.create("/api/v1/persistentvolumes", {"metadata": {"name": f"lake-{name}"}, "spec": volume})
     claim = {**shared, "resources": {"requests": size}, "volumeName": f"lake-{name}"}
     path_ = f"/api/v1/namespaces/{name}/persistentvolumeclaims"
@@ -171,5 +175,3 @@ def gone(one: Deployed) -> None:
     one.cluster.helm("uninstall", RELEASE, "-n", one.namespace)
     one.until(lambda: not one.cluster.api.items(PLACES["Pod"].format(one.namespace)), "no pod is left")
     shutil.rmtree(one.site.root / "shared", ignore_errors=True)
-
-

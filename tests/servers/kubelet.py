@@ -74,7 +74,9 @@ class Pod(threading.Thread):
         self.path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
         self.folder = kubelet.folder / pod["metadata"]["uid"]
         self.folder.mkdir(parents=True)
-        self.inits = [Kept(spec, spec.get("restartPolicy") == "Always") for spec in pod["spec"].get("initContainers", [])]
+        self.inits = [
+            Kept(spec, spec.get("restartPolicy") == "Always") for spec in pod["spec"].get("initContainers", [])
+        ]
         self.mains = [Kept(spec) for spec in pod["spec"]["containers"]]
         self.deleted = threading.Event()
         self.grace_s = 30.0
@@ -167,7 +169,12 @@ class Pod(threading.Thread):
             user=security.get("runAsUser", 0),
         )  # fmt: skip
         kept.run.start()
-        kept.waiting, kept.began_s, kept.failures, kept.started = "", time.monotonic(), {}, "startupProbe" not in kept.spec
+        kept.waiting, kept.began_s, kept.failures, kept.started = (
+            "",
+            time.monotonic(),
+            {},
+            "startupProbe" not in kept.spec,
+        )
         kept.ready = "readinessProbe" not in kept.spec and kept.started
 
     def _probe(self, kept: Kept) -> None:
@@ -176,7 +183,9 @@ class Pod(threading.Thread):
             probe = kept.spec.get(kind)
             if probe is None or (kind == "startupProbe") == kept.started:
                 continue
-            if now_s - kept.probed_s.get(kind, kept.began_s) < min(probe.get("periodSeconds", 10), self.kubelet.period_s):
+            if now_s - kept.probed_s.get(kind, kept.began_s) < min(
+                probe.get("periodSeconds", 10), self.kubelet.period_s
+            ):
                 continue
             kept.probed_s[kind] = now_s
             well = self._asked(probe)
@@ -338,7 +347,9 @@ def kubelet(api: Api, folder: Path, images: Mapping[str, Image]) -> Iterator[Kub
     labels = {"kubernetes.io/os": "linux", "kubernetes.io/hostname": NODE, "topology.kubernetes.io/zone": "here"}
     api.create("/api/v1/nodes", {"metadata": {"name": NODE, "labels": labels}})
     ready = {"type": "Ready", "status": "True", "reason": "Test", "lastHeartbeatTime": _now()}
-    api.merge(f"/api/v1/nodes/{NODE}/status", {"status": {"capacity": size, "allocatable": size, "conditions": [ready]}})
+    api.merge(
+        f"/api/v1/nodes/{NODE}/status", {"status": {"capacity": size, "allocatable": size, "conditions": [ready]}}
+    )
     api.merge(f"/api/v1/nodes/{NODE}", {"spec": {"taints": []}})
     node = Kubelet(api, folder, images)
     node.start()

@@ -69,7 +69,9 @@ class Api:
         deadline = time.monotonic() + 30
         while True:
             try:
-                with _opener(self.ca).open(Request(self.url + path, data, headers, method=method), timeout=30) as answer:
+                with _opener(self.ca).open(
+                    Request(self.url + path, data, headers, method=method), timeout=30
+                ) as answer:
                     found: Json = json.loads(answer.read() or b"{}")
                     return found
             except HTTPError as error:
@@ -112,9 +114,8 @@ class Api:
     def may(self, verb: str, resource: str, namespace: str, group: str = "", name: str = "") -> bool:
         """Whether the one who asks may do it, as `kubectl auth can-i` finds out."""
         resource, _, sub = resource.partition("/")
-        wanted = {
-            "verb": verb, "resource": resource, "subresource": sub, "namespace": namespace, "group": group, "name": name,
-        }  # fmt: skip
+        what = {"group": group, "resource": resource, "subresource": sub, "name": name}
+        wanted = {"verb": verb, "namespace": namespace, **what}
         review = {"kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": wanted}}
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
         answer = self.create(path, {"apiVersion": "authorization.k8s.io/v1", **review})
@@ -160,7 +161,11 @@ class Cluster:
 
     def environment(self) -> dict[str, str]:
         places = {f"HELM_{name}_HOME": str(self.folder / "helm" / name) for name in ("CACHE", "CONFIG", "DATA")}
-        return {"PATH": os.environ["PATH"], "HOME": str(self.folder), "KUBECONFIG": str(self.folder / "kubeconfig")} | places
+        return {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.folder),
+            "KUBECONFIG": str(self.folder / "kubeconfig"),
+        } | places
 
     def asked_by(self, account: str) -> set[tuple[str, str]]:
         """Verb and resource of all that an account of any namespace asked for and was allowed, from the audit log."""

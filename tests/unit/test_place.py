@@ -50,7 +50,7 @@ def test_without_a_place_nothing_is_added(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("place", "said"),
     [
-        ({"kafka": {"bootstrap_servers": "elsewhere:9092"}}, "has kafka; it may have the sections http, spark"),
+        ({"kafka": {"bootstrap_servers": "elsewhere:9092"}}, "has kafka; it may have the sections autoscale, http"),
         (
             {"spark": {"mastr": "local"}},
             "beneath it, cannot be used:\n  spark: unknown key 'mastr'; did you mean 'master'?",

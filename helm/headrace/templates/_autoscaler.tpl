@@ -16,9 +16,7 @@
 {{/* The autoscaler: a native sidecar, which is there before the driver and goes after it. */}}
 {{- define "headrace.autoscalerContainer" -}}
 {{- $a := .Values.autoscaler -}}
-{{- $arguments := list "headrace" "autoscale" "run" "/etc/headrace/pipelines.yaml"
-  "--driver-url" (printf "http://127.0.0.1:%v" .Values.ports.driver)
-  "--token-file" "/token/token" "--interval" $a.interval -}}
+{{- $arguments := list "headrace" "autoscale" "run" "/etc/headrace/pipelines.yaml" "--interval" $a.interval -}}
 {{- if $a.dryRun -}}{{- $arguments = append $arguments "--dry-run" -}}{{- end -}}
 - name: autoscaler
   restartPolicy: Always
@@ -26,7 +24,7 @@
   imagePullPolicy: {{ .Values.image.pullPolicy }}
   args: {{ concat $arguments $a.arguments | toJson }}
   env:
-{{ include "headrace.env" . | indent 4 }}
+{{ include "headrace.driverEnv" . | indent 4 }}
 {{- with .Values.envFrom }}
   envFrom:
 {{ toYaml . | indent 4 }}

@@ -45,6 +45,14 @@ http:
 supervisor:
   host: 0.0.0.0
   port: {{ .Values.ports.supervisor }}
+{{- if and .Values.executors.enabled .Values.autoscaler.enabled }}
+autoscale:
+  host: 0.0.0.0
+  port: {{ .Values.ports.autoscaler }}
+  token: ${file:/token/token}
+  executors_min: {{ .Values.autoscaler.minimum }}
+  executors_max: {{ .Values.autoscaler.maximum }}
+{{- end }}
 spark:
 {{- if .Values.executors.enabled }}
   master: k8s://{{ .Values.executors.apiServer }}

@@ -55,10 +55,10 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name $top.Chart.Version }}
 {{- if not (kindIs "map" $config.pipelines) -}}
 {{- fail "\n\nconfig: it names no pipelines. Give the file that `headrace validate` accepts: --set-file config=pipelines.yaml\n" -}}
 {{- end -}}
-{{- range tuple "http" "supervisor" -}}
+{{- range tuple "http" "supervisor" "autoscale" -}}
 {{- $section := index $config . -}}
 {{- if and (kindIs "map" $section) (or (hasKey $section "host") (hasKey $section "port") (and (hasKey $section "enabled") (not $section.enabled))) -}}
-{{- fail (printf "\n\nconfig: %s.host, port and enabled are the chart's here: probes and scrapes must find them. Take them out of the file; set ports.%s.\n" . (ternary "driver" "supervisor" (eq . "http"))) -}}
+{{- fail (printf "\n\nconfig: %s.host, port and enabled are the chart's here: probes and scrapes must find them. Take them out of the file; set ports.%s.\n" . (get (dict "http" "driver" "supervisor" "supervisor" "autoscale" "autoscaler") .)) -}}
 {{- end -}}
 {{- end -}}
 {{- $spark := $config.spark | default dict -}}
@@ -89,12 +89,17 @@ capabilities: {drop: [ALL]}
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
 - name: POD_IP
   valueFrom: {fieldRef: {fieldPath: status.podIP}}
-- {name: HEADRACE_PLACE, value: /etc/headrace/place.yaml}
 - {name: HOME, value: /tmp}
 - {name: SPARK_LOCAL_DIRS, value: /scratch}
 {{- with .Values.env }}
 {{ toYaml . }}
 {{- end }}
+{{- end }}
+
+{{/* What the driver's pod is told beside; a job runs no driver, and has no place. */}}
+{{- define "headrace.driverEnv" -}}
+- {name: HEADRACE_PLACE, value: /etc/headrace/place.yaml}
+{{ include "headrace.env" . }}
 {{- end }}
 
 {{/* Single files, so that a running pod keeps those that it began with. */}}
