@@ -15,10 +15,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
-from urllib.request import ProxyHandler, Request, build_opener
+from urllib.request import Request
 
 from recovery.judging import Look, Seen, seen
 from writer.supervised import DUMP_ON, VARIABLE, Folder, Order, Orders, Words
+from writer.trust import opener
 
 _ANSWER_WITHIN_S = 3.0
 _DUMP_WITHIN_S = 2.0
@@ -66,7 +67,10 @@ class Driver:
             return False
         path = f"{url}/pipelines/{pipeline}/start?new_run={str(new_run).lower()}"
         request = Request(path, method="POST", headers={"Authorization": f"Bearer {self._token}"})  # noqa: S310
-        with suppress(HTTPError, URLError, OSError), _opener().open(request, timeout=_ANSWER_WITHIN_S) as answer:
+        with (
+            suppress(HTTPError, URLError, OSError),
+            opener(self._folder.certificate()).open(request, timeout=_ANSWER_WITHIN_S) as answer,
+        ):
             return bool(answer.status == 202)  # noqa: PLR2004 - accepted
         return False
 
@@ -103,7 +107,7 @@ class Driver:
         if url is None:
             return {}
         try:
-            with _opener().open(f"{url}/status", timeout=_ANSWER_WITHIN_S) as answer:
+            with opener(self._folder.certificate()).open(f"{url}/status", timeout=_ANSWER_WITHIN_S) as answer:
                 told: dict[str, Any] = json.loads(answer.read())["pipelines"]
                 return {name: seen(one, self._since_s(name, one["state"])) for name, one in told.items()}
         except (URLError, OSError, ValueError, LookupError, TypeError):
@@ -139,7 +143,3 @@ def reap(driver: int | None) -> None:
             return
         with suppress(ChildProcessError):
             os.waitpid(found.si_pid, os.WNOHANG)
-
-
-def _opener() -> Any:
-    return build_opener(ProxyHandler({}))  # it is on this machine

@@ -22,7 +22,6 @@ from recovery.patient import Patient
 from recovery.supervise import Supervisor, impatient, store
 from writer import log
 from writer.config import Config
-from writer.connections import Http
 from writer.surface.http import answering
 
 _LAST_WORDS = timedelta(seconds=5)
@@ -48,7 +47,8 @@ def supervise(config: Config, path: Path, names: Sequence[str], command: Sequenc
             hands=hands(config), stop=stop,
         )  # fmt: skip
         ward = Ward(patients, held, lambda: supervisor.driving)
-        http = Http(enabled=True, host=config.supervisor.host, port=config.supervisor.port)
+        about = {"enabled": True, "host": config.supervisor.host, "port": config.supervisor.port}
+        http = config.http.model_copy(update=about)  # with the driver's certificate
         url = after.enter_context(answering(http, answers(ward), section="supervisor"))
         log.event("supervisor_listening", url=url)
         after.callback(held.close)

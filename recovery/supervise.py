@@ -4,7 +4,9 @@ import random
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 from recovery import asking, notify
@@ -29,6 +31,7 @@ _TOGETHER_S = 3.0  # pipelines that are due within are started with one driver, 
 _LOSER_S = 10.0  # a driver whose lease is lost may finish what it does for so long; the table fences it anyway
 _HUNG_S = 20.0  # so long may a driver that hangs take to end by itself
 _ANSWER_WITHIN = timedelta(seconds=5)
+_DECISIONS_SHOWN = 20  # on the driver's page, for each pipeline
 _CARE = (0, 1, 5, 2, 3, 4)  # exit codes, the one that asks for most care last
 
 
@@ -56,6 +59,7 @@ class Supervisor:
             {n: stalled_after(settings.stalled_after, config.pipelines[n].commit.max_delay) for n in patients},
         )
         self._driver: Driver | None = None
+        self._decided: dict[str, deque[Mapping[str, str]]] = {n: deque(maxlen=_DECISIONS_SHOWN) for n in patients}
         self._looked_s = 0.0
         self._draining_s: float | None = None  # since when the driver is told to end
         self._hung = ""  # why the driver is ended
@@ -191,6 +195,7 @@ class Supervisor:
                 decision = decide(self._policy, before, Healthy(), datetime.now(UTC), 0.0)
                 took_s = patient.well(decision, now_s)
                 if took_s is not None:
+                    self._note(patient, "recovered", f"it commits again after {took_s:.0f} s", "running")
                     log.event(
                         "pipeline_recovered", pipeline=name, level=patient.rung.label, seconds=round(took_s, 1),
                         by="nothing waits" if found.version is None else f"commit {found.version}",
@@ -272,11 +277,22 @@ class Supervisor:
             "recovery_decided", pipeline=patient.name, found=known.row, exit_code=known.exit_code,
             error=known.error or known.said, decided=patient.memory.action,
         )  # fmt: skip
+        to = "halted" if isinstance(action, Halt) else patient.rung.label
+        self._note(patient, known.row, f"{patient.memory.action} ({known.error or known.said})", to)
         self._keep(patient)
         if isinstance(action, Halt):
             self._tells.tell(notify.given_up(patient.name, action.reason, at=now))
         elif (event := notify.climbed(patient.name, patient.rung, known.said, at=now)) is not None:
             self._tells.tell(event)
+
+    def _note(self, patient: Patient, verdict: str, reason: str, to: str) -> None:
+        """Let the driver's page show a decision. A disk that takes no note of it stops nothing."""
+        known = self._decided[patient.name]
+        before = known[0]["to"] if known else "running"
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        known.appendleft({"at": at, "verdict": verdict, "reason": reason, "from": before, "to": to})
+        with suppress(OSError):
+            self._folder.decide(self._decided)
 
     def _keep(self, patient: Patient) -> None:
         """Keep what is remembered; a storage that is down makes the next supervisor forget, and stops nothing."""

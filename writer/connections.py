@@ -5,7 +5,7 @@ import re
 from datetime import timedelta
 from pathlib import Path
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from writer.stores.base import S3_PATIENCE, S3Settings
 from writer.strict import Strict
@@ -50,11 +50,38 @@ class Spark(Strict):
 
 
 class Http(Strict):
-    """What a running driver tells over HTTP: /metrics, /healthz, /readyz, /status."""
+    """What a running driver tells over HTTP: a page for people, /metrics, /healthz, /readyz, /status, /buckets."""
 
     enabled: bool = Field(True, description="serve it")
     host: str = Field("127.0.0.1", min_length=1, description="address to listen on; 0.0.0.0 lets other machines ask")
     port: int = Field(9643, ge=0, le=65535, description="port to listen on; 0 takes any that is free")
+    certificate: Path | None = Field(
+        None, description="PEM file with the certificate, and those that lead to its authority: HTTPS, no HTTP; the "
+        "supervisor's too",
+    )  # fmt: skip
+    key: Path | None = Field(None, description="PEM file with the certificate's private key, without a password")
+    records: bool = Field(
+        False, description="show live records on the page and at /records, to whoever has the token; they may hold "
+        "personal data",
+    )  # fmt: skip
+    token: SecretStr | None = Field(
+        None, min_length=16,
+        description="what has to be shown for that, as `Authorization: Bearer`; take it from `${env:NAME}` or "
+        "`${file:/path}`",
+    )  # fmt: skip
+
+    @model_validator(mode="after")
+    def _whole(self) -> "Http":
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("'certificate' and 'key' go together; give both, or neither")
+        if self.records and self.token is None:
+            raise ValueError("'records' shows live records and needs a 'token'; take it from ${env:NAME}")
+        return self
+
+    @property
+    def tls(self) -> tuple[Path, Path] | None:
+        """Certificate and key; None: plain HTTP."""
+        return None if self.certificate is None or self.key is None else (self.certificate, self.key)
 
 
 class Recovery(Strict):

@@ -31,7 +31,7 @@ from writer.seals.sealer import Sealer
 from writer.seals.sealing import Closer, Listener, Rounds, Seals, Step, seal_due
 from writer.stores.base import S3Settings
 from writer.stores.location import for_spark, on_s3
-from writer.surface import http, lake
+from writer.surface import http, lake, records
 from writer.tables.formats import main_table
 from writer.transfer import KAFKA_OPTIONS, WORKER_ENVIRONMENT
 
@@ -50,10 +50,14 @@ def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = N
     orders = supervised.Orders() if link is None else link.orders()
     post = http.starts(board, orders.token, lambda name, new_run: asked.ask(name, new_run=new_run))
     # HTTP before Spark: a port that is taken is said at once.
-    with _signals(stop.set), http.serving(config.http, board, post) as url, ExitStack() as after:
+    with (
+        _signals(stop.set),
+        http.serving(config.http, board, post, records.guarded(config)) as url,
+        ExitStack() as after,
+    ):
         after.callback(tells.close, _LAST_WORDS)
         if link is not None:
-            link.say(pid=os.getpid(), url=url)
+            link.say(pid=os.getpid(), url=url, certificate=str(config.http.certificate or ""))
         spark = session(config, len(names))
         begin = partial(_begin, spark, config, url, tells, orders, once)
         tell = {} if link is None else {"tell": link.tell}
@@ -67,17 +71,20 @@ def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = N
                 r.begin(new_run=new_run or orders.of(name).new_run)
                 if r.error is not None:
                     r.fail()
-            watch(running, stop, asked, partial(_beat, link, stop))
+            watch(running, stop, asked, partial(_beat, link, stop, board))
         finally:
             spark.stop()
     return exit_code([r.error for r in running.values()])
 
 
-def _beat(link: supervised.Folder | None, stop: threading.Event) -> None:
+def _beat(link: supervised.Folder | None, stop: threading.Event, board: Mapping[str, Progress]) -> None:
     """Let the supervisor see that this driver lives; without one, there is nobody to drain it later: stop."""
     if link is None:
         return
     link.beat()
+    for name, decisions in link.decided().items():
+        if name in board:
+            board[name].recovered(tuple(decisions))
     if not stop.is_set() and link.forsaken():
         log.warning("supervisor_gone", reason="its lock is free")
         stop.set()
@@ -175,7 +182,7 @@ def _begin(
     delivery.start()  # before anything is sealed, and closed after
     r.shown.callback(delivery.close, last=once)
     if url is not None:
-        driver = http.me(url, pipeline.epoch)
+        driver = http.me(url, pipeline.epoch, str(config.http.certificate or ""))
         http.announce(config.checkpoints, name, driver, config.s3.settings)
         r.shown.callback(http.retract, config.checkpoints, name, driver, config.s3.settings)
     if pipeline.config.seal.enabled:

@@ -16,7 +16,7 @@ from writer.hooks.health import Health
 from writer.rooms.columnar import BucketKey
 from writer.rooms.plan import Rejected, WriterSchema
 from writer.rooms.report import Source
-from writer.seals.lives import Lives
+from writer.seals.lives import Cell, Lives
 from writer.view import (
     DECODERS,
     DURATION_BOUNDS,
@@ -75,6 +75,8 @@ class Progress:
         self._log_moved = ""
         self._pause: Pause | None = None
         self._lives: Lives | None = None
+        self._cells: tuple[Cell, ...] = ()
+        self._recovery: tuple[Mapping[str, Any], ...] = ()
         self._hooks: Mapping[str, Health] = {}
         self._proven = False
         self._listeners: list[Callable[[], None]] = []
@@ -218,6 +220,16 @@ class Progress:
         with self._lock:
             self._lives = found
 
+    def cells(self, found: tuple[Cell, ...]) -> None:
+        """Somebody looked at the buckets one by one."""
+        with self._lock:
+            self._cells = found
+
+    def recovered(self, decisions: tuple[Mapping[str, Any], ...]) -> None:
+        """A supervisor told what it decided about this pipeline, newest first."""
+        with self._lock:
+            self._recovery = decisions
+
     def open_gaps(self, gaps: tuple[int, int]) -> None:
         """Note how many gaps are open by now, and the offsets they hold: others fill them and give them up."""
         with self._lock:
@@ -266,7 +278,7 @@ class Progress:
                 schemas=self._schemas, buckets=len(self._buckets), mirror_failures=self._mirror_failures,
                 logs=self._logs, gaps=self._gaps, gap_last=self._gap_last, restarts=self._restarts,
                 log_moved=self._log_moved, incarnations=self._incarnations, pause=self._pause, lives=self._lives,
-                hooks=self._hooks, proven=self._proven,
+                hooks=self._hooks, proven=self._proven, cells=self._cells, recovery=self._recovery,
             )  # fmt: skip
 
     def _seen(self) -> State:

@@ -8,6 +8,7 @@ driver.json          driver → supervisor: process id, and the URL where it ans
 heartbeat            touched by the driver's main thread
 words/<pipeline>     driver → supervisor: how a pipeline ended, with the whole text of the causes
 last.json            the same of the driver itself, when it failed beside its pipelines
+decided.json         supervisor → driver: what it decided of late, by pipeline, for who looks at the driver's page
 threads.txt          stacks of all threads, written on SIGUSR1
 supervisor.lock      locked for as long as the supervisor lives
 """
@@ -18,7 +19,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -33,7 +34,7 @@ VARIABLE = "HEADRACE_SUPERVISED"
 DUMP_ON = signal.SIGUSR1
 THREADS = "threads.txt"
 _BEAT_S = 1.0
-_LAST = "last.json"
+_LAST, _DECIDED = "last.json", "decided.json"
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._beaten_s = float("-inf")
+        self._told_ns = 0  # when what the supervisor decided was last written
 
     # --- the driver's side ---------------------------------------------------------------------------------------
 
@@ -92,15 +94,26 @@ class Folder:
         faulthandler.register(DUMP_ON, file=(self.path / THREADS).open("w", encoding="utf-8"), all_threads=True)
         self.beat()
 
-    def say(self, *, pid: int, url: str | None = None) -> None:
-        """Say where this driver is."""
-        self._write("driver.json", {"pid": pid, "url": url})
+    def say(self, *, pid: int, url: str | None = None, certificate: str = "") -> None:
+        """Say where this driver is; `certificate`: path of the one that it serves HTTPS with."""
+        self._write("driver.json", {"pid": pid, "url": url, "certificate": certificate})
 
     def beat(self) -> None:
         """Say that the main thread lives; at most once a second."""
         if time.monotonic() - self._beaten_s >= _BEAT_S:
             self._beaten_s = time.monotonic()
             (self.path / "heartbeat").touch()
+
+    def decided(self) -> dict[str, list[dict[str, Any]]]:
+        """Return what the supervisor decided of late, by pipeline and newest first; nothing when that is known."""
+        try:
+            at_ns = (self.path / _DECIDED).stat().st_mtime_ns
+        except FileNotFoundError:
+            return {}
+        if at_ns == self._told_ns:
+            return {}
+        self._told_ns = at_ns
+        return self._read(_DECIDED) or {}
 
     def tell(self, view: View | None, error: BaseException | None) -> None:
         """Leave last words: of a pipeline, or of the driver itself (no view). No error: it ended well."""
@@ -137,10 +150,18 @@ class Folder:
             path.unlink(missing_ok=True)
         self._write("orders.json", asdict(orders))
 
+    def decide(self, decisions: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+        """Let the driver's page show what was decided of late, by pipeline and newest first."""
+        self._write(_DECIDED, {name: list(some) for name, some in decisions.items()})
+
     def driver(self) -> tuple[int | None, str | None]:
         """Return the driver's process id and URL, as far as it said them."""
         told = self._read("driver.json") or {}
         return told.get("pid"), told.get("url")
+
+    def certificate(self) -> str:
+        """Path of the certificate that the driver serves HTTPS with; empty: it serves HTTP, or has not said."""
+        return str((self._read("driver.json") or {}).get("certificate", ""))
 
     def beaten_at(self) -> float | None:
         """When the main thread was last seen alive, in seconds since 1970; None: never."""

@@ -11,7 +11,7 @@ from writer.care.pausing import Pause
 from writer.hooks.health import Health
 from writer.rooms.late import Lateness
 from writer.rooms.report import Source
-from writer.seals.lives import Lives
+from writer.seals.lives import Cell, Lives
 
 OUTCOMES = ("read", "rows", "late", "dead_letters", "quarantined", "tombstones")
 GAP_CAUSES = ("retention", "latest")
@@ -141,6 +141,8 @@ class View:
     lives: Lives | None = None  # of the buckets; None: nobody looked
     hooks: Mapping[str, Health] = field(default_factory=dict)  # by name
     proven: bool = False  # since the driver began, it committed or nothing waited
+    cells: tuple[Cell, ...] = ()  # buckets one by one, the earliest first; empty: nobody looked
+    recovery: tuple[Mapping[str, Any], ...] = ()  # what a supervisor decided, newest first
 
 
 def assembled(facts: Mapping[str, Any]) -> datetime:

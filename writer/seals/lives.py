@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
 
 from writer.rooms.columnar import BucketKey
 from writer.seals.manifest import Manifest, bucket_path
-from writer.seals.seal import Blocked, State, Unsealed
+from writer.seals.seal import Blocked, Resting, State, Unsealed, is_closed
 from writer.seals.watermark import Watermark
+from writer.tables.parts import BucketFile
 
 
 @dataclass(frozen=True)
@@ -50,3 +52,37 @@ def lives(
         late=sum(b.late for b in buckets), sealed=len(sealed), resealed=sum(m.version > 1 for m in sealed),
         last=sealed[-1] if sealed else None, trouble=tuple(trouble),
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One bucket that has rows, as it was last seen."""
+
+    bucket: str
+    start: datetime | None  # of its interval; None: it does not go by time
+    end: datetime | None
+    state: Literal["open", "closed", "sealed", "reopened", "blocked"]
+    rows: int | None  # None: another client wrote a file and does not say
+    late: int | None  # rows that came after it was closed; None: its manifest was not looked at yet
+    version: int | None  # of its newest manifest; 0: it has none
+    why: str = ""  # it is blocked, or rests before it is sealed again
+
+
+def cell(
+    name: str, span: tuple[datetime, datetime] | None, files: Sequence[BucketFile], one: Unsealed | None,
+    state: State | None, closed_until: datetime | None, manifest: Manifest | None,
+) -> Cell:  # fmt: skip
+    """Describe a bucket. `one`: what no manifest says of it; `state`: what is to be done about it, if it is closed."""
+    start, end = span or (None, None)
+    rows = None if any(file.rows is None for file in files) else sum(file.rows or 0 for file in files)
+    why = state.why if isinstance(state, Blocked) else ""
+    if isinstance(state, Resting):
+        why = f"rows came after it was sealed; it is sealed again after {state.due.isoformat(timespec='seconds')}"
+    if one is None:
+        late, version = (None, None) if manifest is None else (manifest.late, manifest.version)
+        return Cell(name, start, end, "sealed", rows, late, version)
+    closed = end is not None and is_closed(end, closed_until)
+    shown: Literal["open", "closed", "reopened", "blocked"] = (
+        "blocked" if isinstance(state, Blocked) else "reopened" if one.sealed else "closed" if closed else "open"
+    )
+    return Cell(name, start, end, shown, rows, one.late + (manifest.late if manifest else 0), one.sealed, why)

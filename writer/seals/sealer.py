@@ -65,7 +65,7 @@ class Sealer:
         self.sealed: list[Manifest] = []  # by this process
         self.watermark = Watermark(None)  # as it was last found
         self._unsound: dict[Unsealed, Blocked] = {}  # buckets whose rows are not as the log has them
-        self._bucketer = bucketer
+        self.bucketer = bucketer
         self._bookmark = Bookmark(self.table.store)
         self._marked = -1
         self._books: Books | None = None
@@ -227,9 +227,9 @@ class Sealer:
 
     def _ask(self, snapshot: PipelineSnapshot) -> Ask:
         def newest(bucket: BucketKey) -> Manifest | None:
-            span = interval(self._bucketer, bucket)
+            span = interval(self.bucketer, bucket)
             if span is not None and not is_closed(span[1], snapshot.closed_ever):
                 return None  # it was always open, so it was never sealed
             return self.manifests.newest(bucket)
 
-        return Ask(partial(interval, self._bucketer), newest)
+        return Ask(partial(interval, self.bucketer), newest)

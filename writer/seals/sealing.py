@@ -17,6 +17,7 @@ from writer.frontier import number
 from writer.kafka import Cluster
 from writer.progress import Progress
 from writer.rooms.report import Source
+from writer.seals.grid import Grid
 from writer.seals.seal import Ask, Close, Hold, Ready, to_close
 from writer.seals.sealer import Sealer, Standing
 from writer.seals.watermark import Look, Seen, watermark
@@ -137,6 +138,7 @@ class Rounds:
         self.sealer, self._steps, self._progress, self._now = sealer, dict(steps), progress, now
         self._trouble: dict[str, str] = {}  # step → why it failed last
         self._rests: dict[str, tuple[float, datetime]] = {}  # step → seconds of its rest, and until when
+        self._grid = Grid(sealer)
 
     def once(self) -> None:
         """Run every step that does not rest, and tell how the buckets are. A paused pipeline commits nothing here."""
@@ -150,6 +152,7 @@ class Rounds:
             standing = self.sealer.follow(keep=False)
             self._progress.open_gaps(standing.snapshot.gaps)  # others fill them, while no record comes too
             self._progress.lives(self.sealer.lives(standing, now, trouble))
+            self._progress.cells(self._grid.look(standing, now))
 
     def _attempt(self, name: str, step: Step) -> None:
         pipeline = self.sealer.pipeline

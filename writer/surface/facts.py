@@ -8,7 +8,7 @@ from typing import Any, Literal
 from writer.hooks.health import Health
 from writer.lag import Lag, arrival_rate, lags
 from writer.rooms.late import BOUNDS_S
-from writer.seals.lives import Lives
+from writer.seals.lives import Cell, Lives
 from writer.surface.words import iso
 from writer.view import OUTCOMES, Batch, Commit, Logs, Totals, View
 
@@ -61,7 +61,20 @@ def _described(view: View, now: datetime, source: Source) -> dict[str, Any]:
         },
         "restarts": view.restarts,
         "hooks": {name: _hook(hook, now) for name, hook in view.hooks.items()},
+        "recovery": [dict(decision) for decision in view.recovery],
     }
+
+
+def grid(views: Iterable[View], now: datetime) -> dict[str, Any]:
+    """Describe the buckets one by one as JSON values."""
+    return {"at": iso(now), "pipelines": {view.pipeline: [_cell(cell) for cell in view.cells] for view in views}}
+
+
+def _cell(cell: Cell) -> dict[str, Any]:
+    return {
+        **asdict(cell), "start": None if cell.start is None else iso(cell.start),
+        "end": None if cell.end is None else iso(cell.end),
+    }  # fmt: skip
 
 
 def buckets(lives: Lives, now: datetime) -> dict[str, Any]:

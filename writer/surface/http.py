@@ -1,8 +1,8 @@
 """What a running driver tells over HTTP, and where the command finds it.
 
-`/metrics` for Prometheus, `/healthz` and `/readyz` for a supervisor, `/provenz` for who rolls out a version, `/status`
-for `headrace status`. Nothing changes by asking but for one thing: a supervisor, who has the token, may start a
-pipeline that has ended.
+A page for people, `/metrics` for Prometheus, `/healthz` and `/readyz` for a supervisor, `/provenz` for who rolls out a
+version, `/status` for `headrace status`. Nothing changes by asking but for one thing: a supervisor, who has its token,
+may start a pipeline that has ended. Live records are told to who has another token, where they are switched on.
 """
 
 import errno
@@ -13,6 +13,7 @@ import os
 import re
 import socket
 import socketserver
+import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -23,15 +24,15 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.error import URLError
-from urllib.request import ProxyHandler, build_opener
 
-from writer import log
+from writer import log, trust
 from writer.connections import Http
 from writer.errors import ConfigError, HeadraceError
 from writer.progress import Progress
 from writer.stores.base import S3Settings
 from writer.stores.location import store_at
-from writer.surface.facts import document
+from writer.surface import page
+from writer.surface.facts import document, grid
 from writer.surface.scrape import exposition
 from writer.surface.words import iso
 from writer.view import View
@@ -41,9 +42,11 @@ _ANSWER_WITHIN_S = 2.0
 _POLL_S = 0.1  # the end waits for it once
 _DRIVER = "driver.json"
 _TEXT, _JSON = "text/plain; charset=utf-8", "application/json"
+_INDEX = b"headrace; a browser is shown a page here\n\n/metrics\n/healthz\n/readyz\n/provenz\n/status\n/buckets\n"
 Answer = tuple[HTTPStatus, str, bytes]
 Get = Callable[[str, str], Answer]  # path, what the client accepts
 Post = Callable[[str, str], Answer | None]  # path, the Authorization header; None: nothing is posted there
+Guarded = Post  # the same for a GET that needs a token; None: it is open to all, or nothing
 _START = re.compile(r"/pipelines/([a-z0-9_-]+)/start(\?new_run=(true|false))?")
 
 
@@ -55,6 +58,7 @@ class Driver:
     pid: int
     started: str  # when this process began to serve
     epoch: int
+    certificate: str = ""  # of HTTPS, as a path on the driver's machine; empty: HTTP
 
 
 def alive(views: list[View]) -> list[str]:
@@ -98,13 +102,23 @@ def answer(path: str, accept: str, board: Mapping[str, Progress], now: datetime)
         case "/provenz":
             views = [progress.view() for progress in board.values()]
             return _verdict(proven(views), held(views))
+        case "/buckets":
+            told = grid((progress.view() for progress in board.values()), now)
+            return HTTPStatus.OK, _JSON, (json.dumps(told) + "\n").encode()
+        case "/" if "text/html" in accept:
+            return HTTPStatus.OK, page.CONTENT_TYPE, page.content()
         case "/":
-            return HTTPStatus.OK, _TEXT, b"headrace\n\n/metrics\n/healthz\n/readyz\n/provenz\n/status\n"
+            return HTTPStatus.OK, _TEXT, _INDEX
     return HTTPStatus.NOT_FOUND, _TEXT, b"not here; see /\n"
 
 
 def nothing_posted(_path: str, _authorization: str) -> Answer | None:
     """Refuse every POST."""
+    return None
+
+
+def nothing_guarded(_path: str, _authorization: str) -> Answer | None:
+    """Nothing needs a token."""
     return None
 
 
@@ -115,7 +129,7 @@ def starts(board: Mapping[str, Progress], token: str, ask: Callable[[str, bool],
         found = _START.fullmatch(path)
         if found is None:
             return None
-        if not token or not hmac.compare_digest(authorization.encode(), f"Bearer {token}".encode()):
+        if not allowed(token, authorization):
             return HTTPStatus.FORBIDDEN, _TEXT, b"this needs the token of the supervisor\n"
         progress = board.get(found[1])
         if progress is None:
@@ -127,6 +141,11 @@ def starts(board: Mapping[str, Progress], token: str, ask: Callable[[str, bool],
         return HTTPStatus.ACCEPTED, _TEXT, b"asked\n"
 
     return answered
+
+
+def allowed(token: str, authorization: str) -> bool:
+    """Tell whether an Authorization header shows the token; nobody has an empty one."""
+    return bool(token) and hmac.compare_digest(authorization.encode(), f"Bearer {token}".encode())
 
 
 def _verdict(reasons: list[str], notes: list[str] | None = None) -> Answer:
@@ -142,7 +161,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer who asks."""
-        self._send(self.server.get(self.path, self.headers.get("Accept", "")))
+        found = self.server.guarded(self.path, self.headers.get("Authorization", ""))
+        self._send(self.server.get(self.path, self.headers.get("Accept", "")) if found is None else found)
 
     do_HEAD = do_GET  # noqa: N815 - the name that http.server looks for
 
@@ -159,6 +179,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
+        for name, value in page.HEADERS.items():
+            self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
@@ -174,10 +196,21 @@ class _Handler(BaseHTTPRequestHandler):
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], get: Get, post: Post) -> None:
-        self.get, self.post = get, post
+    def __init__(
+        self, address: tuple[str, int], get: Get, post: Post, guarded: Guarded, context: ssl.SSLContext | None
+    ) -> None:
+        self.get, self.post, self.guarded, self._context = get, post, guarded, context
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Handler)
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Shake hands on the thread of the request: a client that says nothing holds nobody up."""
+        if self._context is None:
+            super().finish_request(request, client_address)
+            return
+        request.settimeout(_SILENT_CLIENT_S)
+        with self._context.wrap_socket(request, server_side=True) as secured:
+            super().finish_request(secured, client_address)
 
     def server_bind(self) -> None:
         """Bind without asking a name server for this machine's name, which can take long."""
@@ -192,22 +225,27 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def serving(settings: Http, board: Mapping[str, Progress], post: Post = nothing_posted) -> Iterator[str | None]:
+def serving(
+    settings: Http, board: Mapping[str, Progress], post: Post = nothing_posted, guarded: Guarded = nothing_guarded
+) -> Iterator[str | None]:
     """Serve while inside; gives the URL, None when it is switched off. Raises HeadraceError when the port is taken."""
     if not settings.enabled:
         yield None
         return
-    with answering(settings, lambda path, accept: answer(path, accept, board, datetime.now(UTC)), post) as url:
+    get: Get = lambda path, accept: answer(path, accept, board, datetime.now(UTC))  # noqa: E731 - it closes over the board
+    with answering(settings, get, post, guarded=guarded) as url:
         yield url
 
 
 @contextmanager
-def answering(settings: Http, get: Get, post: Post = nothing_posted, section: str = "http") -> Iterator[str]:
+def answering(
+    settings: Http, get: Get, post: Post = nothing_posted, section: str = "http", guarded: Guarded = nothing_guarded
+) -> Iterator[str]:
     """Answer while inside; gives the URL. Raises HeadraceError, naming the section, when the port is taken."""
-    server = _bound(settings, get, post, section)
+    server = _bound(settings, get, post, guarded, section)
     thread = threading.Thread(target=server.serve_forever, args=[_POLL_S], name="http", daemon=True)
     thread.start()
-    url = _url(settings.host, server.server_port)
+    url = _url(settings.host, server.server_port, "http" if settings.tls is None else "https")
     log.event("http_listening", url=url)
     try:
         yield url
@@ -216,9 +254,10 @@ def answering(settings: Http, get: Get, post: Post = nothing_posted, section: st
         server.server_close()
 
 
-def _bound(settings: Http, get: Get, post: Post, section: str) -> _Server:
+def _bound(settings: Http, get: Get, post: Post, guarded: Guarded, section: str) -> _Server:
+    context = trust.served(*settings.tls) if settings.tls is not None else None
     try:
-        return _Server((settings.host, settings.port), get, post)
+        return _Server((settings.host, settings.port), get, post, guarded, context)
     except OSError as error:
         where = f"{settings.host}:{settings.port}"
         if error.errno == errno.EADDRINUSE:
@@ -231,13 +270,13 @@ def _bound(settings: Http, get: Get, post: Post, section: str) -> _Server:
         ) from error
 
 
-def _url(host: str, port: int) -> str:
+def _url(host: str, port: int, scheme: str) -> str:
     """Write the URL; who listens on every address is found on this machine's own."""
     with suppress(ValueError):
         address = ipaddress.ip_address(host)
         if address.is_unspecified:
             host = "127.0.0.1" if isinstance(address, ipaddress.IPv4Address) else "::1"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def announce(checkpoints: str, pipeline: str, driver: Driver, s3: S3Settings | None = None) -> None:
@@ -273,15 +312,14 @@ def announcement(checkpoints: str, pipeline: str, s3: S3Settings | None = None) 
 
 def asked(driver: Driver, pipeline: str) -> dict[str, Any] | None:
     """Ask a driver for the status of its pipeline; None when nobody answers there, or another one does."""
-    opener = build_opener(ProxyHandler({}))  # it is on this machine, or near
     try:
-        with opener.open(f"{driver.url}/status", timeout=_ANSWER_WITHIN_S) as response:
+        with trust.opener(driver.certificate).open(f"{driver.url}/status", timeout=_ANSWER_WITHIN_S) as response:
             found: dict[str, Any] = json.loads(response.read())["pipelines"][pipeline]
     except (URLError, OSError, ValueError, LookupError, TypeError):
         return None
     return found if found.get("epoch") == driver.epoch else None
 
 
-def me(url: str, epoch: int) -> Driver:
+def me(url: str, epoch: int, certificate: str = "") -> Driver:
     """Describe this process."""
-    return Driver(url, os.getpid(), iso(datetime.now(UTC)), epoch)
+    return Driver(url, os.getpid(), iso(datetime.now(UTC)), epoch, certificate)

@@ -64,6 +64,20 @@ def preview(
     return 0
 
 
+def looked(config: Config, name: str, *, at: Room, records: int, now: datetime) -> list[Record]:
+    """Return the newest records of a pipeline's topics as a room sees them. Raises HeadraceError."""
+    cluster, topics = sample.asked(config.kafka), config.pipelines[name].topics
+    batch = sample.read(config.kafka, sample.spans(cluster, topics, records))
+    if batch.num_rows == 0:
+        return []
+    if at == "raw":
+        return raw(batch, config.pipelines[name].wire.fixed)
+    walk = opened(name, config, source(config.registry))
+    if walk.wire is None:
+        walk.settled(sample.read(config.kafka, sample.spans(cluster, topics, RECORDS_MAX)))
+    return decoded(walk, batch) if at == "decoded" else assigned(walk, batch, now)
+
+
 def only(config: Config, name: str | None) -> str:
     """Return the pipeline that is meant. Raises ConfigError when there is none of that name, or several to choose."""
     names = chosen(config, None if name is None else [name])

@@ -1,0 +1,150 @@
+"""A real browser for tests: headless Chromium, spoken to over a pipe by its own DevTools protocol."""
+
+import base64
+import json
+import os
+import select
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+MEND = (
+    "no Chromium on the PATH (looked for " + ", ".join(NAMES) + "). Install it: `apt-get install chromium`, or set "
+    "HEADRACE_CHROMIUM to the program"
+)
+
+
+def program() -> str | None:
+    given = os.environ.get("HEADRACE_CHROMIUM")
+    return given or next((found for name in NAMES if (found := shutil.which(name))), None)
+
+
+class Browser:
+    """One page of a browser."""
+
+    def __init__(self, to: int, back: int) -> None:
+        self._to, self._back, self._rest, self._number = to, back, b"", 0
+        self.events: list[dict[str, Any]] = []
+        target = self._ask("Target.createTarget", {"url": "about:blank"})["targetId"]
+        self._session = self._ask("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **given: Any) -> dict[str, Any]:
+        return self._ask(method, given, self._session)
+
+    def look(self, width: int, height: int = 900, *, dark: bool = False) -> None:
+        """Be a screen of this size."""
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
+
+    def open(self, url: str) -> None:
+        self.call("Page.navigate", url=url)
+
+    def find(self, expression: str) -> Any:
+        """The value of a JavaScript expression, awaited."""
+        found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in found, found["exceptionDetails"]
+        return found["result"].get("value")
+
+    def until(self, expression: str, seconds: float = 60) -> Any:
+        """Wait until an expression is true; returns its value."""
+        deadline = time.monotonic() + seconds
+        while not (found := self.find(expression)):
+            assert time.monotonic() < deadline, (
+                f"not within {seconds} s: {expression}\n{self.find('document.body.innerText')}"
+            )
+            time.sleep(0.1)
+        return found
+
+    def picture(self, path: Path) -> None:
+        """The whole page, as it is."""
+        size = self.call("Page.getLayoutMetrics")["cssContentSize"]
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+        shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
+        path.write_bytes(base64.b64decode(shot["data"]))
+
+    def complaints(self) -> list[str]:
+        """What the page's console said: errors of scripts, and what its policy forbade."""
+        found = []
+        for event in self.events:
+            match event:
+                case {"method": "Log.entryAdded", "params": {"entry": {"level": "error" | "warning", "text": text}}}:
+                    found.append(text)
+                case {"method": "Runtime.exceptionThrown", "params": params}:
+                    found.append(json.dumps(params))
+                case {"method": "Runtime.consoleAPICalled", "params": {"type": "error" | "warning"} as params}:
+                    found.append(json.dumps(params))
+        return found
+
+    def asked(self) -> list[str]:
+        """URLs that the page asked for."""
+        sent = [e["params"] for e in self.events if e["method"] == "Network.requestWillBeSent"]
+        return [params["request"]["url"] for params in sent]
+
+    def _ask(self, method: str, given: Mapping[str, Any], session: str | None = None) -> dict[str, Any]:
+        self._number += 1
+        about = {"id": self._number, "method": method, "params": given}
+        os.write(self._to, json.dumps(about | ({"sessionId": session} if session else {})).encode() + b"\0")
+        while True:
+            said = self._said(method)
+            if said.get("id") == self._number:
+                assert "error" not in said, f"{method}: {said['error']}"
+                return dict(said["result"])
+            self.events.append(said)
+
+    def _said(self, method: str) -> dict[str, Any]:
+        while b"\0" not in self._rest:
+            ready, _, _ = select.select([self._back], [], [], 60)
+            assert ready, f"Chromium does not answer {method}"
+            found = os.read(self._back, 1 << 20)
+            assert found, f"Chromium ended at {method}"
+            self._rest += found
+        one, self._rest = self._rest.split(b"\0", 1)
+        return dict(json.loads(one))
+
+
+@contextmanager
+def browser(profile: Path) -> Iterator[Browser]:
+    """A browser with a profile of its own, gone afterwards. Fails where there is none."""
+    found = program()
+    assert found is not None, MEND
+    theirs, to = os.pipe()
+    back, ours = os.pipe()
+
+    def as_chromium_wants() -> None:
+        kept = os.dup(ours)  # it may be 3 itself
+        os.dup2(theirs, 3)
+        os.dup2(kept, 4)
+
+    flags = [
+        "--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+        "--hide-scrollbars", "--no-first-run", "--disable-background-networking", "--disable-component-update",
+        "--ignore-certificate-errors", f"--user-data-dir={profile}",
+    ]  # fmt: skip
+    with (profile.parent / f"{profile.name}.log").open("wb") as log:
+        process = subprocess.Popen(
+            [found, *flags], stdin=subprocess.DEVNULL, stdout=log, stderr=log, close_fds=False,
+            preexec_fn=as_chromium_wants,  # noqa: PLW1509 - no thread of ours holds a lock here
+            start_new_session=True,
+        )  # fmt: skip
+    os.close(theirs)
+    os.close(ours)
+    try:
+        yield Browser(to, back)
+    finally:
+        os.close(to)
+        os.close(back)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, 15)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            process.wait(10)

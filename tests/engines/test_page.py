@@ -1,0 +1,195 @@
+"""The page that a driver shows, in a real browser: a real driver under its supervisor, and what Chromium makes of it.
+
+HEADRACE_PICTURES names a folder for pictures of it, as `make page-picture` does.
+"""
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.browser import Browser, browser
+from tests.supervising import Supervised, supervise
+from tests.writing import Site
+from writer.embedded.events import SCHEMAS, encoder, generate, produce
+
+pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(900)]
+MakeTopic = Callable[..., str]
+TOKEN = "a-token-that-only-this-test-knows"
+HOSTILE = "</script><img src=x onerror=\"document.title='taken'\">/../../etc"
+ROUND = "Number(document.documentElement.dataset.round || 0)"
+
+
+@contextmanager
+def supervised(site: Site) -> Iterator[Supervised]:
+    running = supervise(site)
+    try:
+        yield running
+    finally:
+        if running.process.poll() is None:
+            running.kill()
+
+
+def url(site: Site) -> str:
+    return str(json.loads((site.root / "checkpoints" / "clicks" / "driver.json").read_text())["url"])
+
+
+def hostile(site: Site, topic: str, count: int) -> None:
+    """Events whose country is what somebody writes who wants the page to run it."""
+    made = site.values(topic, 1, kind="clicks")  # its schema is registered
+    encode = encoder(SCHEMAS["clicks"], int.from_bytes(made[0][1][1:5], "big"))
+    records = generate("clicks", count, now=datetime.now(UTC), hours=1, seed=3)
+    site.send(topic, [(HOSTILE.encode(), encode({**record, "country": HOSTILE})) for _, record in records])
+
+
+def folders(root: Path) -> set[str]:
+    return {path.name for path in root.iterdir() if path.name.startswith("country=")}
+
+
+def settled(page: Browser) -> None:
+    """Wait until the page has drawn what it is told now."""
+    seen = page.find(ROUND)
+    page.until(f"{ROUND} >= {seen + 2}")
+
+
+def text(page: Browser, selector: str) -> str:
+    return str(page.find(f"document.querySelector({json.dumps(selector)}).innerText"))
+
+
+def count(page: Browser, selector: str) -> int:
+    return int(page.find(f"document.querySelectorAll({json.dumps(selector)}).length"))
+
+
+@pytest.fixture
+def lived(site: Site, topic: MakeTopic) -> Iterator[Supervised]:
+    """A driver that has sealed buckets, got late rows, bad records and hostile ones, and was killed once."""
+    now = datetime.now(UTC)
+    clicks, countries = topic(4, prefix="clicks"), topic(1, prefix="countries")
+    site.pipeline(
+        "clicks", [clicks], commit={"max_delay": "3 s"},
+        seal={"out_of_orderness": "10 min", "allowed_lateness": "0 s", "reopen_after": "1 h"},
+    )  # fmt: skip
+    site.pipeline(
+        "countries", [countries], commit={"max_delay": "3 s"}, bucket={"type": "field", "field": "country"}, seal={}
+    )
+    site.overrides["http"] = {"port": 0, "records": True, "token": TOKEN}
+    site.overrides["kafka"] = {"bootstrap_servers": site.bootstrap, "lag_interval": "1 s"}
+
+    def more(n: int, *, hours: int, seed: int, **how: int) -> None:
+        produce(
+            site.bootstrap, site.registry_url, clicks, n, now=now, kind="clicks", hours=hours, seed=seed, **how
+        )  # fmt: skip
+
+    more(60_000, hours=100, seed=1, broken=23)
+    hostile(site, countries, 50)
+    with supervised(site) as running:
+        running.until(lambda: running.times("bucket_sealed") > 0)
+        more(40, hours=60, seed=2)
+        more(9_000, hours=1, seed=4, broken=4)
+        running.until(lambda: running.times("batch_committed pipeline=clicks") > 1)
+        psutil.Process(running.drivers()[-1]).send_signal(signal.SIGKILL)
+        running.until(lambda: len(running.recovered()) >= 2)
+        more(2_500, hours=1, seed=5)
+        yield running
+        assert running.stop() == 0, running.said()
+
+
+def test_a_person_sees_all_of_it_at_a_glance_and_nothing_told_is_run(
+    lived: Supervised, site: Site, tmp_path: Path
+) -> None:
+    with browser(tmp_path / "profile") as page:
+        page.look(1280)
+        page.open(url(site))
+        lived.until(lambda: count(page, "#pipeline-clicks .cell.sealed") > 50 and count(page, ".cell.reopened") > 0)
+        settled(page)
+        sees_what_is_told(page)
+        sees_what_was_decided(page)
+        records_need_the_token(page)
+        narrow_and_dark(page, tmp_path)
+        assert page.find("document.title") == "headrace: clicks, countries"
+        assert count(page, "img, iframe, object, embed") == 0
+        assert page.complaints() == []
+        assert all(address.startswith((url(site), "data:")) for address in page.asked())
+
+
+def sees_what_is_told(page: Browser) -> None:
+    page.until(
+        "fetch('buckets').then((a) => a.json()).then((t) => t.pipelines.clicks.every((c) => c.late !== null))", 200
+    )
+    settled(page)
+    told: dict[str, Any] = page.find("fetch('status').then((a) => a.json())")["pipelines"]["clicks"]
+    cells = page.find("fetch('buckets').then((a) => a.json())")["pipelines"]
+    assert text(page, "#pipeline-clicks .pill") == "running"
+    assert count(page, "#pipeline-clicks .partitions tbody tr") == len(told["lag"]["partitions"]) == 4
+    assert count(page, "#pipeline-clicks .commits tbody tr") == len(told["commits"]) > 0
+    assert sum(cell["rows"] for cell in cells["clicks"]) > 60_000
+    assert {"open", "sealed", "reopened"} <= {cell["state"] for cell in cells["clicks"]}
+    assert sum(cell["late"] for cell in cells["clicks"]) > 0
+    assert count(page, "#pipeline-clicks .cell") == len({cell["start"] for cell in cells["clicks"]})
+    assert count(page, "#pipeline-clicks .cell.late") > 0
+    page.find("document.querySelector('#pipeline-clicks .cell.reopened').click()")
+    assert "reopened" in text(page, "#pipeline-clicks .said")
+    assert "rows came after it was sealed" in text(page, "#pipeline-clicks .said")
+    chip = text(page, "#pipeline-countries .chips .cell")
+    assert "img src" in chip, chip
+
+
+def sees_what_was_decided(page: Browser) -> None:
+    said = text(page, "#pipeline-clicks .decisions.recovery")
+    assert "running → L1" in said, said
+    assert "recovered" in said
+    assert "L1 → running" in said
+
+
+def records_need_the_token(page: Browser) -> None:
+    def look(token: str) -> None:
+        page.find(
+            "{ const d = document.querySelector('#pipeline-countries details'); d.open = true;"
+            f"d.querySelector('input').value = {json.dumps(token)}; d.querySelector('button').click() }}"
+        )
+
+    said = "#pipeline-countries details p"
+    look("wrong" * 5)
+    page.until(f"document.querySelector('{said}').innerText.includes('http.token')")
+    assert count(page, "#pipeline-countries details li") == 0
+    look(TOKEN)
+    page.until("document.querySelectorAll('#pipeline-countries details li').length === 10", 120)
+    assert "onerror" in text(page, "#pipeline-countries details li pre")
+
+
+def narrow_and_dark(page: Browser, scratch: Path) -> None:
+    pictures = Path(os.environ.get("HEADRACE_PICTURES") or scratch)
+    page.find("document.querySelector('#pipeline-countries details').open = false")
+    for width, dark in ((1280, False), (1280, True), (400, False)):
+        page.look(width, dark=dark)
+        settled(page)
+        assert page.find("document.documentElement.scrollWidth") == width, "nothing sticks out"
+        page.picture(pictures / f"page{'-dark' if dark else ''}{'-400' if width == 400 else ''}.png")
+
+
+def test_a_page_whose_driver_is_gone_says_so_and_how_old_it_is(site: Site, topic: MakeTopic, tmp_path: Path) -> None:
+    name = topic(1)
+    site.pipeline("clicks", [name], commit={"max_delay": "1 s"})
+    site.fill(name, 100)
+    writer = site.start()
+    try:
+        writer.until(lambda: writer.commits() > 0)
+        with browser(tmp_path / "profile") as page:
+            page.look(1280)
+            page.open(url(site))
+            page.until("document.querySelectorAll('.commits tbody tr').length > 0")
+            assert page.find("document.getElementById('silent').hidden") is True
+            assert page.find("fetch('records?pipeline=clicks').then((a) => a.status)") == 404, "it is switched off"
+            assert writer.stop()
+            page.until("document.getElementById('silent').innerText.includes(' old')")
+            assert count(page, ".commits tbody tr") > 0, "what was told stays"
+    finally:
+        if writer.process.poll() is None:
+            writer.kill()

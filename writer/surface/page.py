@@ -1,0 +1,45 @@
+"""The page that a driver shows in a browser: one file, with nothing to build and nothing to fetch from elsewhere.
+
+It asks this server for `/status` and `/buckets`, and writes what it is told as text, never as markup. The policy lets
+the browser run the one script and the one style that stand in the file, by their hashes, and talk to nobody else.
+"""
+
+import base64
+import hashlib
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+
+CONTENT_TYPE = "text/html; charset=utf-8"
+_FILE = "page.html"
+
+
+@cache
+def content() -> bytes:
+    """Return the page."""
+    return files("writer.surface").joinpath(_FILE).read_bytes()
+
+
+def _policy(page: str) -> str:
+    """Write the Content-Security-Policy for a page with these inline parts."""
+
+    def hashed(tag: str) -> str:
+        parts = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        digests = [base64.b64encode(hashlib.sha256(part.encode()).digest()).decode() for part in parts]
+        return " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
+
+    return (
+        f"default-src 'none'; script-src {hashed('script')}; style-src {hashed('style')}; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+
+
+# Of every answer, the page or not: nothing is kept, guessed at, framed, or told to others.
+HEADERS: Mapping[str, str] = {
+    "Content-Security-Policy": _policy(content().decode()),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}

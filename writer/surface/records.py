@@ -1,0 +1,61 @@
+"""Live records over HTTP, for the page: what `headrace preview` shows. They may hold personal data.
+
+Nobody is shown any unless the configuration says so (`http.records`), and then only who has the token.
+"""
+
+import json
+import threading
+from datetime import UTC, datetime
+from http import HTTPStatus
+from urllib.parse import parse_qs, urlsplit
+
+from writer.config import Config
+from writer.errors import HeadraceError
+from writer.surface.http import Answer, Guarded, allowed
+from writer.surface.preview import Room, looked
+from writer.surface.walk import plain
+
+_PATH = "/records"
+_ROOMS: tuple[Room, ...] = ("raw", "decoded", "assigned")
+_RECORDS, _RECORDS_MAX = 10, 50
+_TEXT, _JSON = "text/plain; charset=utf-8", "application/json"
+
+
+def guarded(config: Config) -> Guarded:
+    """Answer `GET /records?pipeline=clicks&at=decoded&records=10` of who has the token, one at a time."""
+    busy = threading.Lock()
+    token = config.http.token.get_secret_value() if config.http.records and config.http.token is not None else ""
+
+    def answered(path: str, authorization: str) -> Answer | None:
+        address = urlsplit(path)
+        if address.path != _PATH:
+            return None
+        if not token:
+            return HTTPStatus.NOT_FOUND, _TEXT, b"live records are not shown; http.records switches them on\n"
+        if not allowed(token, authorization):
+            return HTTPStatus.FORBIDDEN, _TEXT, b"this needs the token of http.token\n"
+        if not busy.acquire(blocking=False):
+            return HTTPStatus.TOO_MANY_REQUESTS, _TEXT, b"somebody else looks at records; try again\n"
+        try:
+            return _answer(config, address.query)
+        finally:
+            busy.release()
+
+    return answered
+
+
+def _answer(config: Config, query: str) -> Answer:
+    asked = {name: values[-1] for name, values in parse_qs(query).items()}
+    name, at, count = asked.get("pipeline", ""), asked.get("at", "decoded"), asked.get("records", str(_RECORDS))
+    if name not in config.pipelines:
+        return HTTPStatus.NOT_FOUND, _TEXT, b"there is no such pipeline here\n"
+    room = next((room for room in _ROOMS if room == at), None)
+    if room is None or not count.isdecimal() or not 1 <= int(count) <= _RECORDS_MAX:
+        words = f"'at' is one of {', '.join(_ROOMS)}, and 'records' 1 to {_RECORDS_MAX}\n"
+        return HTTPStatus.BAD_REQUEST, _TEXT, words.encode()
+    try:
+        found = looked(config, name, at=room, records=int(count), now=datetime.now(UTC))
+    except (HeadraceError, OSError) as error:
+        return HTTPStatus.BAD_GATEWAY, _TEXT, f"{error}\n".encode()
+    told = {"pipeline": name, "at": room, "records": [plain(record) for record in found]}
+    return HTTPStatus.OK, _JSON, (json.dumps(told) + "\n").encode()

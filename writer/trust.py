@@ -1,0 +1,47 @@
+"""TLS of our own: what a server of this process shows, and how whoever is on the same machine knows it again."""
+
+import ssl
+from pathlib import Path
+from urllib.request import HTTPSHandler, OpenerDirector, ProxyHandler, build_opener
+
+from writer.errors import ConfigError
+
+
+def served(certificate: Path, key: Path) -> ssl.SSLContext:
+    """Return what a server shows to who connects. Raises ConfigError for files that are no certificate and its key."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key, password=_no_password)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        why = getattr(error, "strerror", None) or getattr(error, "reason", None) or error
+        raise ConfigError(
+            f"http.certificate {certificate} and http.key {key} cannot be served ({why}). Give PEM files of a "
+            "certificate and its private key, without a password."
+        ) from error
+    return context
+
+
+def opener(certificate: str | None = None) -> OpenerDirector:
+    """Return a client without a proxy: who is asked is on this machine, or near.
+
+    `certificate`: the file that the server itself serves from; exactly that certificate is believed, whatever names
+    it has, as the server is asked by its address. Raises OSError where it cannot be read.
+    """
+    if not certificate:
+        return build_opener(ProxyHandler({}))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the certificate is its own authority
+    context.load_verify_locations(cadata=_first(Path(certificate).read_text(encoding="ascii")))
+    return build_opener(ProxyHandler({}), HTTPSHandler(context=context))
+
+
+def _first(chain: str) -> str:
+    """Return the server's own certificate, without those that lead to its authority."""
+    end = "-----END CERTIFICATE-----"
+    return chain.partition(end)[0] + end + "\n"
+
+
+def _no_password() -> str:
+    raise ValueError("the key wants a password")
