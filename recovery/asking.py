@@ -44,7 +44,7 @@ def frontier(config: Config, pipeline: str) -> Frontier:
     parts = newest_frontier(snapshot, wanted)
     if any(known.get(topic) and topic not in {t for t, _ in parts} for topic in wanted):
         return Frontier.UNKNOWN
-    cluster = Cluster(config.kafka.bootstrap_servers, config.kafka.request_timeout)
+    cluster = Cluster(config.kafka.address, config.kafka.request_timeout)
     try:
         topics = cluster.topics(wanted)
         same = {t.name for t in topics.values() if known.get(t.name) and t.id == known[t.name][-1]}

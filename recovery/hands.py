@@ -27,7 +27,7 @@ Hand = Callable[[str], str]  # pipeline → what was done; raises Refusal
 
 def cluster(config: Config) -> Cluster:
     """Return the cluster that a configuration names."""
-    return Cluster(config.kafka.bootstrap_servers, config.kafka.request_timeout)
+    return Cluster(config.kafka.address, config.kafka.request_timeout)
 
 
 def hands(config: Config, kafka: Callable[[Config], Cluster] = cluster) -> Mapping[Rung, Hand]:

@@ -1,8 +1,9 @@
 """PromQL over series that a test writes down: parsed by promql-parser, evaluated here as Prometheus does it.
 
-Only what the alerts use. Anything else raises, so that an alert never counts as tested when it is not.
+Only what the alerts and the dashboard use. Anything else raises: what it is not tested with never counts as tested.
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -99,15 +100,23 @@ def _chosen(node: Any, data: Sequence[Series], at_s: float, back_s: float) -> li
     """Return the series that a selector names, with the samples of (at - back, at]."""
     assert node.offset is None
     assert node.at is None
-    wanted = [(m.name, m.value) for m in node.matchers.matchers]
-    assert all(m.op == pp.MatchOp.Equal for m in node.matchers.matchers), "only = is known here"
     found = []
     for one in data:
-        if one.name == node.name and all(dict(one.labels).get(name, "") == value for name, value in wanted):
+        if one.name == node.name and all(_matches(m, dict(one.labels)) for m in node.matchers.matchers):
             within = [(t, v) for t, v in one.samples if at_s - back_s < t <= at_s]
             if within:
                 found.append(Series(one.name, one.labels, within))
     return found
+
+
+def _matches(matcher: Any, labels: Mapping[str, str]) -> bool:
+    value = labels.get(matcher.name, "")
+    match str(matcher.op):
+        case "MatchOp.Equal":
+            return bool(value == matcher.value)
+        case "MatchOp.Re":
+            return re.fullmatch(matcher.value, value) is not None
+    raise NotImplementedError(f"{matcher.op} is not known here")
 
 
 def _called(node: Any, data: Sequence[Series], at_s: float) -> Vector:
@@ -148,6 +157,10 @@ def _increase(samples: Sequence[Sample], at_s: float, range_s: float) -> float:
 
 
 def _aggregated(node: Any, data: Sequence[Series], at_s: float) -> Vector:
+    if str(node.op) == "topk":
+        inner = _value(node.expr, data, at_s)
+        assert isinstance(inner, dict)
+        return dict(sorted(inner.items(), key=lambda item: -item[1])[: int(node.param.val)])
     reduce = _REDUCE[str(node.op)]
     by = _labels(node.modifier)
     inner = _value(node.expr, data, at_s)
@@ -204,6 +217,8 @@ def _arithmetic(op: str, a: float, b: float) -> float:
             return a + b
         case "*":
             return a * b
+        case "/":
+            return a / b if b else math.nan if a == 0 else math.copysign(math.inf, a)
     raise NotImplementedError(op)
 
 

@@ -4,12 +4,19 @@ import os
 import re
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
+from writer.security import Address, Security
 from writer.stores.base import S3_PATIENCE, S3Settings
 from writer.strict import Strict
 from writer.units import Duration
+
+# Names of Spark's and Hadoop's settings whose values are secrets; with `file` or `provider` behind them they are none.
+_SECRET = re.compile(
+    r"(?i)((secret|access)[.]?key|(?<!_)password|session[.]?token|jaas[.]config|authenticate[.]secret|account[.]key.*)$"
+)
 
 
 class Kafka(Strict):
@@ -18,6 +25,12 @@ class Kafka(Strict):
     bootstrap_servers: str = Field(description="host:port, several separated by commas")
     request_timeout: Duration = Field(timedelta(seconds=30), description="how long one question to a broker may take")
     lag_interval: Duration = Field(timedelta(seconds=15), description="how often the ends of the logs are asked for")
+    security: Security = Security.model_validate({})
+
+    @property
+    def address(self) -> Address:
+        """The cluster, as clients are told of it."""
+        return Address(self.bootstrap_servers, self.security.ours)
 
 
 class Registry(Strict):
@@ -26,6 +39,11 @@ class Registry(Strict):
     url: str | None = Field(None, description="base URL of the registry's Confluent API")
     core_url: str | None = Field(
         None, description="base URL of an Apicurio registry's own API, version 3; default: beside its Confluent API"
+    )
+    user: str | None = Field(None, min_length=1, description="user name for the registry (HTTP basic authentication)")
+    password: SecretStr | None = Field(None, description="with `user`; take it from `${env:NAME}` or `${file:/path}`")
+    ca: Path | None = Field(
+        None, description="PEM file with the authority of the registry's certificate; default: the machine's"
     )
     files: dict[int, Path] = Field(
         default_factory=dict, description="schema id, as the records carry it → .avsc file; serves without a registry"
@@ -37,6 +55,12 @@ class Registry(Strict):
             raise ValueError("give either 'url' or 'files'")
         if self.url is not None and not re.match(r"https?://[^/]", self.url):
             raise ValueError("'url' is no http:// or https:// URL; write it as http://registry:8081")
+        if (self.user is None) != (self.password is None):
+            raise ValueError("'user' and 'password' go together; give both, or neither")
+        if self.user is not None and (self.url is None or "@" in urlsplit(self.url).netloc):
+            raise ValueError("'user' needs a 'url', and one that names no user itself")
+        if self.user is not None and ":" in self.user:
+            raise ValueError("'user' has a colon, which basic authentication cannot carry")
         return self
 
 
@@ -46,7 +70,21 @@ class Spark(Strict):
     master: str = Field(
         "local[*, 4]", description="Spark master; the default runs on this machine and tries a task four times"
     )
-    conf: dict[str, str] = Field(default_factory=dict, description="further Spark settings, passed on as they are")
+    conf: dict[str, str] = Field(
+        default_factory=dict, description="further Spark settings, passed on as they are; no secrets: they stand on "
+        "the command line of Spark's process",
+    )  # fmt: skip
+
+    @field_validator("conf")
+    @classmethod
+    def _without_secrets(cls, value: dict[str, str]) -> dict[str, str]:
+        for key in value:
+            if _SECRET.search(key):
+                raise ValueError(
+                    f"{key} would stand on the command line of Spark's process, where `ps` shows it. Take it out, and "
+                    "give it by the environment, a mounted file, or the role of the machine."
+                )
+        return value
 
 
 class Http(Strict):

@@ -158,7 +158,7 @@ def _begin(
 ) -> None:  # fmt: skip
     """Start the pipeline and its query, and let others see it: its lag, and where this driver answers."""
     name = r.progress.pipeline
-    cluster = Cluster(config.kafka.bootstrap_servers, config.kafka.request_timeout)
+    cluster = Cluster(config.kafka.address, config.kafka.request_timeout)
     pipeline = PipelineRun(
         name, config, schemas=source(config.registry), cluster=cluster, progress=r.progress, tells=tells
     )
@@ -226,6 +226,7 @@ def _query(spark: Any, config: Config, pipeline: PipelineRun, start: Start, *, o
         starting.setdefault(topic, {})[str(partition)] = offset
     options = {
         "kafka.bootstrap.servers": config.kafka.bootstrap_servers,
+        **config.kafka.security.sparks,
         "subscribe": ",".join(settings.topics),
         "startingOffsets": json.dumps(starting),
         "failOnDataLoss": "true",  # a loss is accepted only by a recorded gap, never by an option

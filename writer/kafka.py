@@ -15,6 +15,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from writer.errors import HeadraceError, TopicMissing
+from writer.security import Address
 
 Source = tuple[str, int]  # topic, partition
 _FOREVER_MS = 100 * 365 * 86_400_000  # a longer retention is none
@@ -36,9 +37,10 @@ class Topic:
 class Cluster:
     """Questions to one Kafka cluster, each with a deadline."""
 
-    def __init__(self, bootstrap: str, timeout: timedelta) -> None:
-        self._bootstrap, self._seconds = bootstrap, timeout.total_seconds()
-        self._admin = AdminClient(client(bootstrap))
+    def __init__(self, address: Address | str, timeout: timedelta) -> None:
+        """Take where the cluster is; a plain `host:port` has no security."""
+        self._bootstrap, self._seconds = str(address), timeout.total_seconds()
+        self._admin = AdminClient(client(address))
 
     def brokers(self) -> int:
         """How many brokers the cluster has now. Raises BrokerUnreachable."""
@@ -154,7 +156,7 @@ class Cluster:
     def _unreachable(self, error: Exception) -> BrokerUnreachable:
         return BrokerUnreachable(
             f"no Kafka broker answers at {self._bootstrap} within {self._seconds:.0f} s ({_words(error)}). "
-            "Check kafka.bootstrap_servers and that the cluster is up."
+            "Check kafka.bootstrap_servers, kafka.security and that the cluster is up."
         )
 
 
@@ -169,10 +171,12 @@ def _words(error: Exception) -> str:
     return str(error.args[0].str()) if isinstance(error, KafkaException) else str(error) or type(error).__name__
 
 
-def client(bootstrap: str) -> dict[str, Any]:
+def client(address: Address | str) -> dict[str, Any]:
     """Settings that every client of the cluster starts from; librdkafka says nothing, what fails is raised."""
     import logging
 
     logger = logging.getLogger("headrace.librdkafka")
     logger.setLevel(logging.CRITICAL)
-    return {"bootstrap.servers": bootstrap, "log_level": 0, "log.connection.close": False, "logger": logger}
+    settings = address.settings if isinstance(address, Address) else {}
+    about = {"bootstrap.servers": str(address), "log_level": 0, "log.connection.close": False, "logger": logger}
+    return {**about, **settings}

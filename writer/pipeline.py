@@ -337,7 +337,7 @@ class PipelineRun:
         """Raise RecordsMissed when the broker holds records that were not read, LimitReached for too much poison."""
         asked, kafka = questions(commit.unread(report, committing)), self._kafka
         try:
-            check_holes(next_records(kafka.bootstrap_servers, kafka.request_timeout, asked))
+            check_holes(next_records(kafka.address, kafka.request_timeout, asked))
         except RecordsMissed as error:
             self._tells.tell(notices.records_missed(self.name, str(error), datetime.now(UTC)))
             raise

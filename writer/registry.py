@@ -3,13 +3,15 @@
 import base64
 import json
 import re
+import ssl
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.error import HTTPError
 from urllib.parse import quote, unquote, urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import HTTPSHandler, Request, build_opener
 
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
@@ -43,13 +45,40 @@ class SchemaSource(Protocol):
         """Schemas registered for a topic's values, by id, oldest first. Raises RegistryUnreachable."""
 
 
+@dataclass(frozen=True)
+class Login:
+    """Who asks a registry, and which authority its certificate comes from."""
+
+    user: str | None = None
+    password: str = field(default="", repr=False)
+    ca: Path | None = None
+
+    @property
+    def confluents(self) -> dict[str, str]:
+        """Settings of Confluent's client."""
+        who = {} if self.user is None else {"basic.auth.user.info": f"{self.user}:{self.password}"}
+        return who if self.ca is None else {**who, "ssl.ca.location": str(self.ca)}
+
+    def check(self) -> ssl.SSLContext:
+        """Return what a certificate is checked by. Raises ConfigError for an authority that cannot be read."""
+        try:
+            return ssl.create_default_context(cafile=None if self.ca is None else str(self.ca))
+        except OSError as error:  # ssl.SSLError is one
+            raise ConfigError(
+                f"registry.ca {self.ca} cannot be read ({error}). Give a PEM file of certificates."
+            ) from error
+
+
 class ConfluentRegistry:
     """The Confluent API, as Confluent, Apicurio, Karapace and Redpanda serve it. Subjects are `<topic>-value`."""
 
-    def __init__(self, url: str, core_url: str | None = None) -> None:
+    def __init__(self, url: str, core_url: str | None = None, login: "Login | None" = None) -> None:
         """Ask at `url`. `core_url`: where an Apicurio registry serves its own API, if `url` does not say."""
         self._url, self._core_url = url, core_url
-        self._client = SchemaRegistryClient({"url": url, "timeout": 10, "max.retries": 1})
+        self.login = login or Login()
+        if self.login.ca is not None:
+            self.login.check()
+        self._client = SchemaRegistryClient({"url": url, "timeout": 10, "max.retries": 1, **self.login.confluents})
 
     def schema(self, schema_id: int) -> str:
         """Return a schema's JSON text by id, named references put in its place."""
@@ -113,14 +142,18 @@ class ApicurioRegistry:
     Artifacts are `<topic>-value` of the default group: what Confluent's API calls the subject.
     """
 
-    def __init__(self, core_url: str, ids: Ids) -> None:
+    def __init__(self, core_url: str, ids: Ids, login: Login | None = None) -> None:
         """Ask at `core_url`, such as http://registry:8080/apis/registry/v3, by `global` or `content` ids."""
         address = urlsplit(core_url.rstrip("/"))
         self._url = address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
-        self._login = {}
+        self._authorization = ""
+        known = login or Login()
+        user, password = known.user, known.password
         if address.username is not None:
-            login = f"{unquote(address.username)}:{unquote(address.password or '')}"
-            self._login = {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
+            user, password = unquote(address.username), unquote(address.password or "")
+        if user is not None:
+            self._authorization = f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
+        self._opener = build_opener(HTTPSHandler(context=known.check()))
         self._ids = ids
 
     def schema(self, schema_id: int) -> str:
@@ -152,7 +185,10 @@ class ApicurioRegistry:
     def _asked(self, path: str) -> str | None:
         """Return the answer; None when there is no such thing."""
         try:
-            with urlopen(Request(f"{self._url}/{path}", headers=self._login), timeout=_ANSWER_WITHIN_S) as answer:  # noqa: S310 - the configured URL
+            request = Request(f"{self._url}/{path}")  # noqa: S310 - the configured URL
+            if self._authorization:
+                request.add_unredirected_header("Authorization", self._authorization)  # nobody else is told
+            with self._opener.open(request, timeout=_ANSWER_WITHIN_S) as answer:
                 return str(answer.read().decode())
         except HTTPError as error:
             error.close()
@@ -219,7 +255,10 @@ class ByFingerprint:
 
 def source(config: Registry) -> SchemaSource:
     """Open the configured source of schemas."""
-    return ConfluentRegistry(config.url, config.core_url) if config.url is not None else SchemaFiles(config.files)
+    if config.url is None:
+        return SchemaFiles(config.files)
+    password = "" if config.password is None else config.password.get_secret_value()
+    return ConfluentRegistry(config.url, config.core_url, Login(config.user, password, config.ca))
 
 
 def by(schemas: SchemaSource, ids: Ids) -> SchemaSource:
@@ -230,7 +269,7 @@ def by(schemas: SchemaSource, ids: Ids) -> SchemaSource:
         case _, "fingerprint":
             return ByFingerprint(schemas)
         case ConfluentRegistry(), _:
-            return ApicurioRegistry(schemas.core_url, ids)
+            return ApicurioRegistry(schemas.core_url, ids, schemas.login)
         case _:
             return schemas  # files: their numbers are whatever ids the records carry
 

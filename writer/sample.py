@@ -50,7 +50,7 @@ class Span:
 
 def asked(kafka: Kafka) -> Cluster:
     """Open the cluster for a person, who waits for the answer."""
-    return Cluster(kafka.bootstrap_servers, min(kafka.request_timeout, _ANSWER_WITHIN))
+    return Cluster(kafka.address, min(kafka.request_timeout, _ANSWER_WITHIN))
 
 
 def position(text: str) -> Position:
@@ -142,7 +142,7 @@ def follow(kafka: Kafka, start: Mapping[Source, int]) -> Iterator[pa.RecordBatch
 @contextlib.contextmanager
 def _consumer(kafka: Kafka, start: Mapping[Source, int]) -> Iterator[Any]:
     consumer = Consumer(
-        client(kafka.bootstrap_servers)
+        client(kafka.address)
         | {
             "group.id": _GROUP,
             "enable.auto.commit": False,

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 class Strict(BaseModel):
     """A section that refuses keys it does not know, and says which one was probably meant."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)  # it may be a secret
 
     @model_validator(mode="before")
     @classmethod

@@ -13,6 +13,7 @@ from recovery.backfill.source import NO_TIME_MS, SourceFailed
 from writer.kafka import BrokerUnreachable, client
 from writer.rooms.report import Source, Span
 from writer.rooms.wire import HEADERS
+from writer.security import Address
 
 _GROUP = "headrace-backfill"  # librdkafka wants a name; no group is joined and no offset committed
 _AT_ONCE = 10_000
@@ -25,13 +26,13 @@ _GONE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}  # noqa:
 
 
 def fetched(
-    bootstrap: str, timeout: timedelta, wanted: Mapping[Source, Span], *, headers: bool
+    address: Address | str, timeout: timedelta, wanted: Mapping[Source, Span], *, headers: bool
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of these ranges, one partition after the other, in order. Offsets without a record give none.
 
     Raises SourceFailed for offsets that the log no longer holds, BrokerUnreachable.
     """
-    with _consumer(bootstrap) as consumer:
+    with _consumer(address) as consumer:
         for (topic, partition), (start, end) in sorted(wanted.items()):
             consumer.assign([TopicPartition(topic, partition, start)])
             at, deadline = start, time.monotonic() + timeout.total_seconds()
@@ -40,7 +41,7 @@ def fetched(
                 messages = [m for m in came if m.partition() == partition and m.topic() == topic]
                 if not messages and time.monotonic() > deadline:
                     raise BrokerUnreachable(
-                        f"{bootstrap} sends no records of {topic}/{partition} from offset {at} within "
+                        f"{address} sends no records of {topic}/{partition} from offset {at} within "
                         f"{timeout.total_seconds():.0f} s. Check that the partition has a leader."
                     )
                 found = [m for m in messages if _is_record(m, at) and m.offset() < end]
@@ -96,8 +97,8 @@ def _batch(topic: str, partition: int, messages: list[Message], *, headers: bool
 
 
 @contextmanager
-def _consumer(bootstrap: str) -> Iterator[Any]:
-    consumer = Consumer(client(bootstrap) | _SETTINGS)
+def _consumer(address: Address | str) -> Iterator[Any]:
+    consumer = Consumer(client(address) | _SETTINGS)
     try:
         yield consumer
     finally:

@@ -23,7 +23,7 @@ def kafka(filling: Filling) -> Topic:
     """The gap's own topic."""
     settings = filling.config.kafka
     return Topic(
-        settings.bootstrap_servers, settings.request_timeout, headers=_headers(filling),
+        settings.address, settings.request_timeout, headers=_headers(filling),
         ids=filling.table.snapshot().incarnations(),
     )  # fmt: skip
 
@@ -36,7 +36,7 @@ def mirror(filling: Filling, ticket: Ticket, where: str, mapped: Sequence[str]) 
     segments = segmented(ticket.opened.ranges if ticket.opened else (), mapped, found["topic"])
     settings = filling.config.kafka.model_copy(update={"bootstrap_servers": found["bootstrap"]})
     return Topic(
-        found["bootstrap"], settings.request_timeout, headers=_headers(filling), ids={}, segments=segments,
+        settings.address, settings.request_timeout, headers=_headers(filling), ids={}, segments=segments,
         name=f"mirror {where}", same=_comparing(filling, settings),
     )  # fmt: skip
 

@@ -17,6 +17,7 @@ from writer.ledger.ask import next_records
 from writer.ledger.holes import Holes, RecordsMissed, check, questions
 from writer.rooms.plan import SchemaPlan
 from writer.rooms.report import Span
+from writer.security import Address
 from writer.tables.parts import Part, Range
 
 
@@ -41,14 +42,14 @@ class Topic:
     """The gap's own topic, as far as Kafka still holds it; or a mirror, where segments say which offsets are which."""
 
     def __init__(
-        self, bootstrap: str, timeout: timedelta, *, headers: bool, ids: Mapping[str, Sequence[str]],
+        self, address: Address | str, timeout: timedelta, *, headers: bool, ids: Mapping[str, Sequence[str]],
         segments: Sequence[Segment] | None = None, name: str = "kafka",
         same: Callable[[Segment], bool | None] = lambda _: None,
     ) -> None:  # fmt: skip
         """`ids`: incarnations of each topic, as the table knows them. `same`: compares what lies around a segment."""
         self.name = name
-        self._bootstrap, self._timeout, self._headers = bootstrap, timeout, headers
-        self._cluster = Cluster(bootstrap, timeout)
+        self._address, self._timeout, self._headers = address, timeout, headers
+        self._cluster = Cluster(address, timeout)
         self._ids, self._given, self._same = ids, segments, same
 
     def available(self, wanted: Sequence[Range]) -> list[Range]:
@@ -128,14 +129,14 @@ class Topic:
         for s in segments:
             for start in {s.start, s.end - 1}:
                 there = {s.source: (start + s.shift, start + s.shift + 1)}
-                for batch in fetched(self._bootstrap, self._timeout, there, headers=False):
+                for batch in fetched(self._address, self._timeout, there, headers=False):
                     found += [t for t in batch.column("timestamp").to_pylist() if t > datetime(1970, 1, 1, tzinfo=UTC)]
         return found
 
     def _read(self, segments: Sequence[Segment], _: SchemaPlan) -> Iterator[Piece]:
         for s in segments:
             wanted = {s.source: (s.start + s.shift, s.end + s.shift)}
-            for batch in fetched(self._bootstrap, self._timeout, wanted, headers=self._headers):
+            for batch in fetched(self._address, self._timeout, wanted, headers=self._headers):
                 yield Piece(_renamed(batch, s))
 
     def _confirm(self, segments: Sequence[Segment], holes: Sequence[Holes]) -> None:
@@ -150,7 +151,7 @@ class Topic:
                 "the chunk was committed; the next look sees what is left."
             )
         try:
-            check(next_records(self._bootstrap, self._timeout, questions(holes)))
+            check(next_records(self._address, self._timeout, questions(holes)))
         except RecordsMissed as error:
             raise SourceFailed(str(error)) from error
 

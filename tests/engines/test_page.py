@@ -73,7 +73,7 @@ def lived(site: Site, topic: MakeTopic) -> Iterator[Supervised]:
     now = datetime.now(UTC)
     clicks, countries = topic(4, prefix="clicks"), topic(1, prefix="countries")
     site.pipeline(
-        "clicks", [clicks], commit={"max_delay": "3 s"},
+        "clicks", [clicks], commit={"max_delay": "15 s"}, compact={"at_seal": False},
         seal={"out_of_orderness": "10 min", "allowed_lateness": "0 s", "reopen_after": "1 h"},
     )  # fmt: skip
     site.pipeline(
@@ -112,6 +112,9 @@ def test_a_person_sees_all_of_it_at_a_glance_and_nothing_told_is_run(
         sees_what_is_told(page)
         sees_what_was_decided(page)
         records_need_the_token(page)
+        (clicks,) = site.pipelines["clicks"]["topics"]
+        site.fill(clicks, 3_000, seed=6)  # it waits for commit.max_delay while the pictures are taken
+        page.until("document.querySelector('#pipeline-clicks .partitions h3').innerText.includes('skew')")
         narrow_and_dark(page, tmp_path)
         assert page.find("document.title") == "headrace: clicks, countries"
         assert count(page, "img, iframe, object, embed") == 0

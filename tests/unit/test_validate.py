@@ -353,7 +353,7 @@ def test_nobody_answers_is_wrong_and_what_hangs_on_it_is_not_checked(tmp_path, c
     assert code == 2
     by = {f["check"]: f for f in shown}
     assert (by["broker"]["status"], by["registry"]["status"]) == ("failed", "failed")
-    assert by["broker"]["mend"] == "Check kafka.bootstrap_servers and that the cluster is up."
+    assert by["broker"]["mend"] == "Check kafka.bootstrap_servers, kafka.security and that the cluster is up."
     assert {by[c]["message"] for c in ("topics", *checks.SAMPLED)} == {"not checked: no broker answers"}
     assert by["table"]["status"] == "ok"
 

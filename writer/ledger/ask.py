@@ -9,12 +9,13 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from writer.kafka import BrokerUnreachable, client
 from writer.rooms.report import Source, Span
+from writer.security import Address
 
 _GROUP = "headrace-audit"  # required by the client; it joins no group and commits nothing
 
 
 def next_records(
-    bootstrap: str, timeout: timedelta, questions: Sequence[tuple[Source, Span]]
+    address: Address | str, timeout: timedelta, questions: Sequence[tuple[Source, Span]]
 ) -> dict[tuple[Source, Span], int | None]:
     """Return the offset of the first committed record at or after the start of each span; None where the log ends.
 
@@ -28,7 +29,7 @@ def next_records(
         "isolation.level": "read_committed", "queued.min.messages": 1, "fetch.message.max.bytes": 16_384,
         "fetch.wait.max.ms": 50,
     }  # fmt: skip
-    consumer = Consumer(client(bootstrap) | settings)
+    consumer = Consumer(client(address) | settings)
     try:
         return {(source, span): _next(consumer, timeout, source, span[0]) for source, span in questions}
     finally:

@@ -137,7 +137,7 @@ def _due(sealer: "Sealer", config: "Config", now: datetime, *, keep: bool) -> "t
     from writer.seals.seal import Close
     from writer.seals.sealing import Closer, Listener, numbers_now
 
-    cluster = Cluster(config.kafka.bootstrap_servers, min(config.kafka.request_timeout, _KAFKA_WITHIN))
+    cluster = Cluster(config.kafka.address, min(config.kafka.request_timeout, _KAFKA_WITHIN))
     numbers = numbers_now(sealer, cluster)
     _, decision = Closer(Listener(cluster, sealer.settings.topics), lambda: numbers).decide(sealer, now, keep=keep)
     return (decision.until, decision.reason) if isinstance(decision, Close) else (None, _COMMAND)

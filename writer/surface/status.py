@@ -64,7 +64,7 @@ def exit_code(told: Mapping[str, Any]) -> int:
 
 
 def _looks(config: Config, names: list[str], every: timedelta | None) -> Iterator[dict[str, Any]]:
-    cluster = Cluster(config.kafka.bootstrap_servers, min(config.kafka.request_timeout, _KAFKA_WITHIN))
+    cluster = Cluster(config.kafka.address, min(config.kafka.request_timeout, _KAFKA_WITHIN))
     yield look(config, names, cluster, datetime.now(UTC))
     while every is not None:
         time.sleep(every.total_seconds())

@@ -1,0 +1,211 @@
+"""Writes Grafana's dashboard, helm/headrace/dashboards/headrace.json: one source for its panels. `make reference`."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_FILE = Path(__file__).parents[1] / "helm" / "headrace" / "dashboards" / "headrace.json"
+_P = '{pipeline=~"$pipeline"}'
+_WIDTH, _HEIGHT = 24, 7
+
+
+@dataclass(frozen=True)
+class Query:
+    """One expression of a panel. `legend` names labels in braces, as Grafana does."""
+
+    expr: str
+    legend: str = "{{pipeline}}"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One picture: what it answers, in which unit, from what."""
+
+    title: str
+    unit: str  # Grafana's name of it
+    queries: tuple[Query, ...]
+    says: str  # shown where a person asks what it means
+    width: int = 8
+    kind: str = "timeseries"
+    stacked: bool = False
+    bad_above: float | None = None  # a number that is red from here on; only of `stat`
+
+
+def _by(reduce: str, metric: str, labels: str = "pipeline") -> str:
+    return f"{reduce} by ({labels}) ({metric}{_P})"
+
+
+def _rate(metric: str, labels: str = "pipeline", more: str = "") -> str:
+    chosen = _P[:-1] + more + "}"
+    return f"sum by ({labels}) (rate({metric}{chosen}[5m]))"
+
+
+_NOW = (
+    Panel("Lag", "s", (Query(_by("max", "headrace_lag_seconds")),), "How long the oldest offset that is not committed "
+          "has waited.", 4, "stat"),
+    Panel("Commit age", "s", (Query(_by("max", "headrace_commit_age_seconds")),), "Seconds since the newest commit. A "
+          "topic without new records makes it grow too.", 4, "stat"),
+    Panel("Alive", "none", (Query(_by("min", "headrace_pipeline_alive")),), "1 while the pipeline starts, runs, is "
+          "paused or drains.", 4, "stat"),
+    Panel("Open gaps", "none", (Query(_by("sum", "headrace_gaps_open")),), "Records that Kafka lost and nobody has "
+          "brought back yet.", 4, "stat", bad_above=1),
+    Panel("Retention takes records in", "s", (Query(_by("min", "headrace_retention_headroom_seconds")),), "Until Kafka "
+          "deletes the oldest offset that is not committed. Empty: nothing waits.", 4, "stat"),
+    Panel("Recovery", "none", (Query(_by("max", "headrace_recovery_level")),), "Rung that was taken last, 0 to 5. From "
+          "the supervisor.", 4, "stat", bad_above=3),
+)  # fmt: skip
+_FLOW = (
+    Panel("Lag", "s", (Query(_by("max", "headrace_lag_seconds", "pipeline, topic"), "{{pipeline}} {{topic}}"),
+                       Query(_by("max", "headrace_commit_delay_max_seconds"), "{{pipeline}} commit.max_delay")),
+          "A sawtooth up to commit.max_delay is as it should be.", 8),
+    Panel("Offsets that wait", "short", (Query(_by("sum", "headrace_lag_rows", "pipeline, topic"),
+                                               "{{pipeline}} {{topic}}"),),
+          "Offsets between the frontier and the end of the log.", 8),
+    Panel("Partitions that wait longest", "s", (Query(f"topk(5, headrace_lag_seconds{_P})",
+                                                      "{{topic}}/{{partition}}"),),
+          "Skew: one partition far above the others has a hot key, or a leader that is slow.", 8),
+    Panel("Throughput against capacity", "rowsps", (
+        Query(_rate("headrace_records_read_total"), "{{pipeline}} read"),
+        Query(f"{_rate('headrace_records_read_total')} / {_rate('headrace_batch_duration_seconds_sum')}",
+              "{{pipeline}} capacity")),
+          "Capacity: records that would be read if batches filled the whole time. Where both meet, the driver is "
+          "saturated.", 8),
+    Panel("Share of time in batches", "percentunit", (Query(_rate("headrace_batch_duration_seconds_sum")),),
+          "Above 0.92 nothing is left for a peak.", 8),
+    Panel("Commits by reason", "short", (Query(
+        f"sum by (pipeline, reason) (increase(headrace_commits_total{_P}[5m]))", "{{pipeline}} {{reason}}"),),
+          "In five minutes. size: enough for a file; timeout: commit.max_delay was over.", 8, stacked=True),
+    Panel("Commit age", "s", (Query(_by("max", "headrace_commit_age_seconds")),
+                              Query(_by("max", "headrace_batch_in_progress_seconds"), "{{pipeline}} batch under way")),
+          "Seconds since the newest commit, and since the batch that is carried now began.", 8),
+    Panel("Rooms", "percentunit", (Query(
+        f"sum by (room) (rate(headrace_room_cpu_seconds_total{_P}[5m]))", "{{room}}"),),
+          "Processor seconds a second by room, of committed batches: 1 is one core. The JVM's are not in it.", 8,
+          stacked=True),
+    Panel("The driver's time", "percentunit", (Query(
+        f"sum by (phase) (rate(headrace_driver_phase_seconds_total{_P}[5m]))", "{{phase}}"),),
+          "Wall seconds of the driver by phase.", 8, stacked=True),
+)  # fmt: skip
+_LAKE = (
+    Panel("Buckets", "short", (
+        Query(_by("sum", "headrace_open_buckets"), "{{pipeline}} open"),
+        Query(f"sum by (pipeline, state) (headrace_unsealed_buckets{_P})", "{{pipeline}} {{state}}")),
+          "Buckets that have rows and are not sealed. blocked: somebody has to act.", 8),
+    Panel("Seals", "short", (Query(f"sum by (pipeline, kind) (increase(headrace_seals_total{_P}[5m]))",
+                                   "{{pipeline}} {{kind}}"),),
+          "Manifests in five minutes: of a bucket's first sealing, or again after late rows.", 8, stacked=True),
+    Panel("Watermark", "s", (Query(_by("max", "headrace_watermark_delay_seconds")),
+                             Query(_by("max", "headrace_newest_event_age_seconds"), "{{pipeline}} newest event")),
+          "Now minus the table's watermark. It grows while a partition is behind.", 8),
+    Panel("Late rows", "rowsps", (Query(_rate("headrace_late_rows_total")),),
+          "Rows whose bucket was closed, whatever became of them (seal.late).", 8),
+    Panel("Records by outcome", "rowsps", (Query(
+        f"sum by (outcome) (rate(headrace_records_total{_P}[5m]))", "{{outcome}}"),),
+          "Every record that was read has one.", 8, stacked=True),
+    Panel("Dead letters", "percentunit", (Query(
+        f"{_rate('headrace_dlq_rows_total')} / {_rate('headrace_records_read_total')}"),),
+          "Share of the records that became no row. limits.poison_share stops the pipeline.", 8),
+    Panel("Bytes into the lake", "binBps", (Query(_rate("headrace_bytes_total")),
+                                            Query(_rate("headrace_read_bytes_total"), "{{pipeline}} read")),
+          "Parquet that is committed, and Avro that was read for it.", 8),
+    Panel("Bytes a file", "bytes", (Query(f"{_rate('headrace_bytes_total')} / {_rate('headrace_files_total')}"),),
+          "Far below roll.target_file_size: many buckets at once, or commits that come too often.", 8),
+    Panel("Spilled", "binBps", (Query(_rate("headrace_spilled_bytes_total")),),
+          "What tasks put to local disk because memory.buffer was full.", 8),
+)  # fmt: skip
+_CARE = (
+    Panel("Executors", "short", (Query("sum by (kind) (headrace_autoscaler_executors)", "{{kind}}"),),
+          "What the autoscaler wants, what it asked Spark for, and what there is.", 8),
+    Panel("Rung of recovery", "short", (Query(_by("max", "headrace_recovery_level")),),
+          "0: well. 1 restart, 2 mend, 3 new run, 4 walk back, 5 skip to the latest.", 8),
+    Panel("What recovery did", "short", (Query(
+        f"sum by (level, result) (increase(headrace_recovery_total{_P}[1h]))", "{{level}} {{result}}"),),
+          "In an hour, by rung and how it went.", 8, stacked=True),
+    Panel("Not well for", "s", (Query(_by("max", "headrace_recovery_unwell_seconds")),),
+          "Seconds since the pipeline failed and has not committed again.", 8),
+    Panel("Hooks that wait", "s", (Query(
+        f"max by (pipeline, hook) (headrace_hook_oldest_waiting_seconds{_P})", "{{pipeline}} {{hook}}"),),
+          "Since the oldest bucket was sealed that a hook is still to be told of.", 8),
+    Panel("Schemas", "short", (Query(
+        f"sum by (pipeline, decoder) (headrace_schemas{_P})", "{{pipeline}} {{decoder}}"),),
+          "By decoder. The records of a rejected schema are dead letters.", 8),
+)  # fmt: skip
+ROWS = {"Now": _NOW, "Flow": _FLOW, "Lake": _LAKE, "Care": _CARE}
+
+
+def text() -> str:
+    """Return the dashboard as Grafana imports it."""
+    panels: list[dict[str, Any]] = []
+    y = 0
+    for title, row in ROWS.items():
+        panels.append(_row(title, y, len(panels)))
+        y += 1
+        x = 0
+        height = 4 if row[0].kind == "stat" else _HEIGHT
+        for panel in row:
+            if x + panel.width > _WIDTH:
+                x, y = 0, y + height
+            place = {"x": x, "y": y, "w": panel.width, "h": height}
+            panels.append(_panel(panel, place, len(panels)))
+            x += panel.width
+        y += height
+    return json.dumps(_dashboard(panels), indent=1, ensure_ascii=False) + "\n"
+
+
+def _dashboard(panels: list[dict[str, Any]]) -> dict[str, Any]:
+    source = {
+        "name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus", "hide": 0,
+        "refresh": 1, "current": {}, "options": [],
+    }  # fmt: skip
+    pipeline = {
+        "name": "pipeline", "type": "query", "datasource": _SOURCE, "refresh": 2, "sort": 1, "multi": True,
+        "includeAll": True, "allValue": ".*", "current": {"text": "All", "value": "$__all"}, "options": [],
+        "query": {"query": "label_values(headrace_pipeline_alive, pipeline)", "refId": "pipelines"},
+        "definition": "label_values(headrace_pipeline_alive, pipeline)",
+    }  # fmt: skip
+    return {
+        "uid": "headrace", "title": "headrace", "tags": ["headrace"], "schemaVersion": 39, "version": 1,
+        "editable": True, "graphTooltip": 1, "refresh": "30s", "timezone": "utc",
+        "time": {"from": "now-6h", "to": "now"}, "templating": {"list": [source, pipeline]},
+        "annotations": {"list": []}, "links": [], "panels": panels,
+    }  # fmt: skip
+
+
+_SOURCE = {"type": "prometheus", "uid": "${source}"}
+
+
+def _row(title: str, y: int, number: int) -> dict[str, Any]:
+    place = {"x": 0, "y": y, "w": _WIDTH, "h": 1}
+    return {"id": number + 1, "type": "row", "title": title, "collapsed": False, "gridPos": place, "panels": []}
+
+
+def _panel(panel: Panel, place: dict[str, int], number: int) -> dict[str, Any]:
+    steps: list[dict[str, Any]] = [{"color": "green", "value": None}]
+    if panel.bad_above is not None:
+        steps.append({"color": "red", "value": panel.bad_above})
+    look = {
+        "drawStyle": "line", "lineWidth": 1, "fillOpacity": 25 if panel.stacked else 8, "showPoints": "never",
+        "stacking": {"mode": "normal" if panel.stacked else "none", "group": "A"},
+    }  # fmt: skip
+    options: dict[str, Any] = {
+        "legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi", "sort": "desc"},
+    }  # fmt: skip
+    if panel.kind == "stat":
+        options = {"colorMode": "value", "graphMode": "area", "reduceOptions": {"calcs": ["lastNotNull"]}}
+    drawn = {} if panel.kind == "stat" else {"custom": look}
+    defaults = {"unit": panel.unit, "min": 0, "thresholds": {"mode": "absolute", "steps": steps}}
+    return {
+        "id": number + 1, "type": panel.kind, "title": panel.title, "description": panel.says, "gridPos": place,
+        "datasource": _SOURCE, "options": options,
+        "fieldConfig": {"defaults": {**defaults, **drawn}, "overrides": []},
+        "targets": [
+            {"refId": chr(65 + at), "datasource": _SOURCE, "expr": query.expr, "legendFormat": query.legend}
+            for at, query in enumerate(panel.queries)
+        ],
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    _FILE.parent.mkdir(parents=True, exist_ok=True)
+    _FILE.write_text(text(), encoding="utf-8")

@@ -1,0 +1,211 @@
+"""A writer that logs in everywhere: Kafka by TLS and SCRAM, the registry by TLS and a login, S3, HTTPS of its own.
+
+Then everything that it shows, says and writes is searched for the secrets that it was given.
+"""
+
+import base64
+import json
+import os
+import re
+import signal
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+from urllib.request import urlopen
+
+import psutil
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests import oracle
+from tests.servers.objects import SECRET, ObjectServer
+from tests.servers.secured import Authority, SecuredBroker, behind_login, broker
+from tests.writing import Site, Writer
+from writer.embedded.process import free_ports
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+# Characters that are special to Java's parser of logins, to shells, to URLs and to XML.
+KAFKA, REGISTRY, TOKEN = 'kafka"pass\\word$1&<', "registry:pass/w@rd%2", "the-token-of-live-records"
+SECRETS = {"KAFKA_PASSWORD": KAFKA, "REGISTRY_PASSWORD": REGISTRY, "HTTP_TOKEN": TOKEN}
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What the writer is given to log in to."""
+
+    site: Site
+    topic: str
+    lake: str
+    ui: int
+
+
+@pytest.fixture
+def ground(tmp_path: Path, registry_url: str, s3: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    authority = Authority(tmp_path / "certificates")
+    bucket = s3.bucket()
+    (ui,) = free_ports(1)
+    own = authority.certificate("driver")
+    with (
+        broker(tmp_path / "broker", authority, "head race", KAFKA) as cluster,
+        behind_login(registry_url, authority, "reader", REGISTRY) as registry,
+    ):
+        site = Site(tmp_path, cluster.bootstrap, registry_url)
+        topic = created(cluster)
+        site.pipeline("events", [topic], table={"location": f"{bucket}/lake/events"}, commit={"max_delay": "1 s"})
+        (tmp_path / "spark-events").mkdir()
+        site.overrides = {
+            "kafka": {
+                "bootstrap_servers": cluster.secured, "request_timeout": "20 s", "lag_interval": "1 s",
+                "security": {
+                    "protocol": "sasl_ssl", "user": "head race", "password": "${env:KAFKA_PASSWORD}",
+                    "ca": str(authority.ca),
+                },
+            },
+            "registry": {
+                "url": registry, "user": "reader", "password": "${env:REGISTRY_PASSWORD}", "ca": str(authority.ca),
+            },
+            "s3": {"endpoint": s3.url},
+            "checkpoints": str(tmp_path / "checkpoints"),
+            "http": {
+                "port": 0, "certificate": str(own.certificate), "key": str(own.key), "records": True,
+                "token": "${env:HTTP_TOKEN}",
+            },
+            "spark": {
+                "conf": {
+                    "spark.ui.enabled": "true", "spark.ui.port": str(ui), "spark.eventLog.enabled": "true",
+                    "spark.eventLog.dir": f"file://{tmp_path}/spark-events", "spark.log.level": "INFO",
+                },
+            },
+        }  # fmt: skip
+        yield Ground(site, topic, f"{bucket}/lake/events", ui)
+
+
+def created(cluster: SecuredBroker) -> str:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})  # its futures fail once it is collected
+    admin.create_topics([NewTopic("events", 2, 1)])["events"].result(timeout=30)
+    return "events"
+
+
+def told(url: str) -> str:
+    trusting = ssl._create_unverified_context()
+    with urlopen(url, timeout=30, context=trusting if url.startswith("https") else None) as answer:
+        return str(answer.read().decode(errors="replace"))
+
+
+def verb(site: Site, *words: str, code: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "writer.cli", words[0], str(site.config), *words[1:]],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def forms(secret: str) -> set[str]:
+    """A secret as it is, and as URLs, JSON, HTML and basic authentication would have it."""
+    html = secret.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
+    login = base64.b64encode(f"reader:{secret}".encode()).decode()
+    java = secret.replace("\\", "\\\\").replace('"', '\\"')
+    found = {secret, quote(secret, safe=""), json.dumps(secret)[1:-1], html, login, java, json.dumps(java)[1:-1]}
+    return found | {repr(secret)[1:-1]}
+
+
+def holds(text: str) -> list[str]:
+    """Which secrets stand in a text."""
+    return [form for secret in (*SECRETS.values(), SECRET) for form in forms(secret) if form in text]
+
+
+def ui_pages(port: int) -> dict[str, str]:
+    """Spark's UI and its REST API: environment, plans, and all else."""
+    root = f"http://127.0.0.1:{port}"
+    app = json.loads(told(f"{root}/api/v1/applications"))[0]["id"]
+    api = f"{root}/api/v1/applications/{app}"
+    urls = [f"{root}/{page}/" for page in ("environment", "jobs", "stages", "executors", "SQL", "StreamingQuery")]
+    urls += [f"{api}/{part}" for part in ("environment", "jobs", "stages", "allexecutors")]
+    plans = f"{api}/sql?details=true&planDescription=true"
+    urls += [plans, *(f"{root}/SQL/execution/?id={one['id']}" for one in json.loads(told(plans)))]
+    return {url: told(url) for url in urls}
+
+
+def command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return ""
+
+
+def shown(ground: Ground, writer: Writer) -> dict[str, str]:
+    """Everything that a running writer shows, by where."""
+    site = ground.site
+    url = json.loads((site.root / "checkpoints" / "events" / "driver.json").read_text())["url"]
+    assert url.startswith("https://")
+    found = {f"{url}{path}": told(url + path) for path in ("/status", "/metrics", "/healthz", "/buckets", "/")}
+    found |= ui_pages(ground.ui)
+    family = [psutil.Process(writer.process.pid), *writer.family()]
+    found["ps"] = "\n".join(command(process) for process in family)
+    found["log"] = writer.said()
+    found["headrace status"] = verb(site, "status", "--json")
+    found["headrace validate"] = verb(site, "validate", "--json")
+    for folder in ("checkpoints", "spark-events"):
+        for path in (site.root / folder).rglob("*"):
+            if path.is_file():
+                found[str(path)] = path.read_bytes().decode(errors="replace")
+    return found
+
+
+def test_a_writer_that_logs_in_everywhere_loses_nothing_and_tells_no_secret(
+    ground: Ground, s3: ObjectServer, tmp_path: Path
+) -> None:
+    site = ground.site
+    site.fill(ground.topic, 500, broken=5)
+    writer = site.start()
+    try:
+        writer.until(lambda: writer.commits() > 0, 240)
+        status = json.loads(verb(site, "status", "--json"))["pipelines"]["events"]
+        assert status["source"] == "driver", "it is found and asked over HTTPS"
+        found = shown(ground, writer)
+        assert len(json.loads(verb(site, "preview", "--json", "--records", "1").splitlines()[0])) > 3
+        assert {place: held for place, text in found.items() if (held := holds(text))} == {}
+        # The places are the right ones: what is no secret stands there.
+        plans = next(text for place, text in found.items() if "planDescription" in place)
+        assert "MicroBatchScan" in plans or "kafka" in plans.lower(), plans[:2_000]
+        assert "spark.redaction.regex" in next(
+            text for place, text in found.items() if "v1" in place and "env" in place
+        )
+        assert "headrace.yaml" in found["ps"]
+        assert "sasl.jaas.config = [hidden]" in found["log"], "Kafka's own client says what it was given"
+        writer.process.send_signal(signal.SIGTERM)
+        assert writer.wait(120) == 0, writer.said()
+        assert holds(writer.said()) == []
+    finally:
+        if writer.process.poll() is None:
+            writer.kill()
+    for path in (tmp_path / "spark-events").rglob("*"):
+        assert not path.is_file() or holds(path.read_bytes().decode(errors="replace")) == []
+    s3.download(ground.lake, tmp_path / "copy" / "events")
+    s3.download(f"{ground.lake}_dead_letters", tmp_path / "copy" / "events_dead_letters")
+    oracle.check(tmp_path / "copy" / "events", "events", site.ends(ground.topic))
+    says_why_a_login_fails_and_not_with_what(site)
+
+
+def says_why_a_login_fails_and_not_with_what(site: Site) -> None:
+    """Wrong passwords: each place says which setting to look at, and neither the wrong nor the right one."""
+    wrong = {"KAFKA_PASSWORD": "not-this-one-kafka", "REGISTRY_PASSWORD": "not-this-one-registry"}
+    for name, mend in (("KAFKA_PASSWORD", "kafka.security"), ("REGISTRY_PASSWORD", "registry.")):
+        site.overrides["kafka"]["request_timeout"] = "5 s"
+        done = subprocess.run(
+            [sys.executable, "-m", "writer.cli", "validate", str(site.config), "--json"],
+            capture_output=True, text=True, timeout=120, check=False, env={**os.environ, name: wrong[name]},
+        )  # fmt: skip
+        said = done.stdout + done.stderr
+        assert done.returncode != 0
+        assert mend in said, said
+        assert wrong[name] not in said
+        assert holds(said) == []
+        assert not re.search(r"Traceback", said)

@@ -1,0 +1,105 @@
+"""Grafana's dashboard: fresh, laid out without overlaps, and each expression asks for metrics and labels that exist."""
+
+import importlib.util
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import promql_parser as pp
+import pytest
+
+from recovery.board import CATALOGUE as SUPERVISOR
+from tests.promql import evaluate, selectors, series
+from writer.surface.metrics import CATALOGUE as DRIVER
+
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "helm" / "headrace" / "dashboards" / "headrace.json"
+BOARD: dict[str, Any] = json.loads(FILE.read_text())
+PANELS = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
+QUERIES = [(panel["title"], target["expr"], target["legendFormat"]) for panel in PANELS for target in panel["targets"]]
+LABELS = {m.name: {*m.labels} for m in (*DRIVER, *SUPERVISOR)} | {
+    f"{m.name}{suffix}": {*m.labels} for m in DRIVER if m.kind == "histogram" for suffix in ("_sum", "_count")
+}
+KINDS = {m.name: m.kind for m in (*DRIVER, *SUPERVISOR)}
+# What the autoscaler's own /metrics calls its executors; its loop is no part of this catalogue.
+LABELS.setdefault("headrace_autoscaler_executors", {"kind"})
+KINDS.setdefault("headrace_autoscaler_executors", "gauge")
+
+
+def asked(expr: str) -> str:
+    return expr.replace("$pipeline", ".*")
+
+
+def by(expr: str) -> set[str] | None:
+    """The labels that an expression's values have; None: those of its metric."""
+    found = re.findall(r"by \(([^)]*)\)", expr)
+    return {label.strip() for label in found[0].split(",")} if found else None
+
+
+def test_it_is_what_its_script_writes() -> None:
+    spec = importlib.util.spec_from_file_location("docs_dashboard", ROOT / "docs" / "dashboard.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert FILE.read_text() == module.text(), "stale: run `make reference`"
+
+
+@pytest.mark.parametrize(("title", "expr", "legend"), QUERIES)
+def test_a_panel_asks_for_metrics_and_labels_that_exist(title: str, expr: str, legend: str) -> None:
+    for metric, chosen in selectors(asked(expr)):
+        assert metric in LABELS, f"{title}: {metric} is no metric"
+        assert chosen <= LABELS[metric], f"{title}: {metric} has no labels {chosen - LABELS[metric]}"
+        labels = by(expr)
+        assert labels is None or labels <= LABELS[metric], f"{title}: {metric} has no labels {labels}"
+        shown = set(re.findall(r"{{(\w+)}}", legend))
+        assert shown <= (labels or LABELS[metric]), f"{title}: the legend names {shown}"
+
+
+@pytest.mark.parametrize(("title", "expr", "legend"), QUERIES)
+def test_a_counter_is_shown_as_a_rate_and_a_gauge_as_it_is(title: str, expr: str, legend: str) -> None:  # noqa: ARG001
+    rated = {m for call in re.findall(r"(?:rate|increase)\((\w+)", expr) for m in [call]}
+    for metric, _ in selectors(asked(expr)):
+        counts = KINDS.get(metric) == "counter" or metric.endswith(("_sum", "_count"))
+        assert counts == (metric in rated), f"{title}: {metric}"
+
+
+@pytest.mark.parametrize(("title", "expr", "legend"), QUERIES)
+def test_a_panel_shows_something_when_its_metrics_do(title: str, expr: str, legend: str) -> None:  # noqa: ARG001
+    given: dict[str, list[float | None]] = {}
+    for at, (metric, _) in enumerate(selectors(asked(expr))):
+        labels = ",".join(f'{label}="clicks"' for label in sorted(LABELS[metric]))
+        given[f"{metric}{{{labels}}}"] = [float((at + 2) * n) for n in range(30)]
+    found = evaluate(asked(expr), series(30, given), 29 * 30.0)
+    assert found, title
+    assert all(math.isfinite(value) and value > 0 for value in found.values()), (title, found)
+
+
+def test_everything_of_the_operators_list_is_there() -> None:
+    metrics = {metric for _, expr, _ in QUERIES for metric, _ in selectors(asked(expr))}
+    assert {
+        "headrace_lag_seconds", "headrace_commit_age_seconds", "headrace_records_read_total",
+        "headrace_batch_duration_seconds_sum", "headrace_room_cpu_seconds_total", "headrace_open_buckets",
+        "headrace_unsealed_buckets", "headrace_late_rows_total", "headrace_dlq_rows_total",
+        "headrace_autoscaler_executors", "headrace_recovery_level", "headrace_recovery_total",
+    } <= metrics  # fmt: skip
+
+
+def test_panels_lie_beside_each_other_and_say_what_they_mean() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in BOARD["panels"]:
+        at = panel["gridPos"]
+        assert at["x"] + at["w"] <= 24
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken, panel["title"]
+        taken |= cells
+        assert panel["type"] == "row" or len(panel["description"]) > 20, panel["title"]
+    assert len({panel["id"] for panel in BOARD["panels"]}) == len(BOARD["panels"])
+
+
+def test_an_expression_that_is_wrong_would_be_found() -> None:
+    with pytest.raises(ValueError, match="unclosed"):
+        pp.parse("sum by (pipeline (headrace_lag_seconds)")
+    assert selectors("headrace_no_such_thing{x='y'}") == [("headrace_no_such_thing", {"x"})]

@@ -1,0 +1,290 @@
+"""The page and what goes with it: what a browser is told, what it may run, and who is shown live records."""
+
+import base64
+import hashlib
+import json
+import re
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from http.client import HTTPConnection, HTTPSConnection
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from recovery.board import Ward, answers
+from recovery.holding import Held
+from recovery.patient import Patient
+from tests.looking import config
+from tests.servers.secured import Authority
+from writer.connections import Http
+from writer.errors import ConfigError
+from writer.progress import Progress
+from writer.rooms.columnar import BucketKey
+from writer.seals.lives import Cell, cell
+from writer.seals.manifest import Manifest
+from writer.seals.seal import Blocked, Ready, Resting, State, Unsealed
+from writer.surface import page, records
+from writer.surface.http import answering, asked, me, serving, starts
+from writer.tables.parts import BucketFile
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+TOKEN = "a-token-of-sixteen-or-more"
+Headers = dict[str, str]
+
+
+def ask(
+    url: str, path: str, method: str = "GET", headers: Headers | None = None, context: ssl.SSLContext | None = None
+) -> tuple[int, Headers, str]:
+    address = urlsplit(url)
+    if address.scheme == "https":
+        connection: HTTPConnection = HTTPSConnection(address.netloc, timeout=5, context=context)
+    else:
+        connection = HTTPConnection(address.netloc, timeout=5)
+    try:
+        connection.request(method, path, headers=headers or {})
+        answer = connection.getresponse()
+        return answer.status, dict(answer.headers), answer.read().decode()
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    progress = Progress("clicks")
+    progress.cells((Cell("hour=2026-11-20T05", NOW, NOW + HOUR, "sealed", 7, 2, 1),))
+    progress.recovered(
+        ({"at": "2026-11-20T12:00:00+00:00", "verdict": "killed", "reason": "x", "from": "a", "to": "L1"},)
+    )
+    with serving(Http(port=0), {"clicks": progress}) as found:
+        assert found is not None
+        yield found
+
+
+# --- the page ----------------------------------------------------------------------------------------------------
+
+
+def test_a_browser_is_shown_the_page_and_a_script_the_paths(url: str) -> None:
+    status, headers, body = ask(url, "/", headers={"Accept": "text/html,application/xhtml+xml"})
+    assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert body.startswith("<!doctype html>")
+    assert ask(url, "/", headers={"Accept": "*/*"})[2].endswith("/buckets\n")
+
+
+def test_what_the_page_draws_is_told_as_json(url: str) -> None:
+    told = json.loads(ask(url, "/buckets")[2])["pipelines"]["clicks"]
+    assert told == [
+        {
+            "bucket": "hour=2026-11-20T05", "start": "2026-11-20T12:00:00.000Z", "end": "2026-11-20T13:00:00.000Z",
+            "state": "sealed", "rows": 7, "late": 2, "version": 1, "why": "",
+        }
+    ]  # fmt: skip
+    assert json.loads(ask(url, "/status")[2])["pipelines"]["clicks"]["recovery"][0]["to"] == "L1"
+
+
+def test_the_policy_lets_the_one_script_and_the_one_style_run_and_nothing_else(url: str) -> None:
+    _, headers, body = ask(url, "/", headers={"Accept": "text/html"})
+    policy = dict(part.split(" ", 1) for part in headers["Content-Security-Policy"].split("; "))
+    for tag, rule in (("script", "script-src"), ("style", "style-src")):
+        (inside,) = re.findall(rf"<{tag}>(.*?)</{tag}>", body, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+        assert policy[rule] == f"'sha256-{digest}'"
+    assert (policy["default-src"], policy["connect-src"], policy["frame-ancestors"]) == ("'none'", "'self'", "'none'")
+    assert not re.search(r"\son\w+=|style=|javascript:", body), "nothing that the policy would forbid"
+
+
+def test_the_page_takes_nothing_from_elsewhere_and_reads_no_markup() -> None:
+    text = page.content().decode()
+    assert re.findall(r"(?:src|href)=\"(?!data:|[a-z]+\")", text) == []
+    addresses = set(re.findall(r"https?://[^\s'\"]+", text))
+    assert addresses == {"http://www.w3.org/2000/svg"}, "the name of SVG is no address"
+    for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "srcdoc"):
+        assert word not in text, word
+
+
+@pytest.mark.parametrize("path", ["/", "/status", "/metrics", "/healthz", "/buckets", "/records", "/nothing"])
+def test_no_answer_is_kept_guessed_at_framed_or_told_to_others(url: str, path: str) -> None:
+    _, headers, _ = ask(url, path)
+    assert {name: headers[name] for name in page.HEADERS} == dict(page.HEADERS)
+    assert "Access-Control-Allow-Origin" not in headers
+    assert headers["Server"] == "headrace"
+
+
+# --- one bucket on it --------------------------------------------------------------------------------------------
+
+
+def file(rows: int | None = 10) -> BucketFile:
+    return BucketFile("x.parquet", ("2026-11-20T05",), rows, 100)
+
+
+def unsealed(**about: object) -> Unsealed:
+    given = {"bucket": ("2026-11-20T05",), "start": NOW, "end": NOW + HOUR, "changed": NOW, **about}
+    return Unsealed(**given)  # type: ignore[arg-type]
+
+
+def manifest(late: int) -> Manifest:
+    return Manifest(
+        pipeline="clicks", table="/lake", columns=("hour",), bucket=("2026-11-20T05",), start=NOW, end=NOW + HOUR,
+        version=3, rows=10, files=1, bytes=100, event_time_min=NOW, event_time_max=NOW, late=late, deduped=0, added=0,
+        reason="watermark", with_gap=False, sealed_at=NOW, log_position=7,
+    )  # fmt: skip
+
+
+KEY: BucketKey = ("2026-11-20T05",)
+
+
+@pytest.mark.parametrize(
+    ("one", "state", "until", "known", "shown"),
+    [
+        (unsealed(), None, None, None, ("open", 0, 0, "")),
+        (unsealed(late=2), Ready(KEY), NOW + HOUR, None, ("closed", 2, 0, "")),
+        (unsealed(), Blocked(KEY, "a gap"), NOW + HOUR, None, ("blocked", 0, 0, "a gap")),
+        (
+            unsealed(sealed=3, late=2),
+            Resting(KEY, NOW),
+            NOW + HOUR,
+            manifest(5),
+            ("reopened", 7, 3, "rows came after it"),
+        ),
+        (None, None, NOW + HOUR, manifest(5), ("sealed", 5, 3, "")),
+        (None, None, NOW + HOUR, None, ("sealed", None, None, "")),
+    ],
+)
+def test_a_bucket_is_shown_as_the_log_has_it(
+    one: Unsealed | None, state: State | None, until: datetime | None, known: Manifest | None,
+    shown: tuple[str, int | None, int | None, str],
+) -> None:  # fmt: skip
+    found = cell("hour=2026-11-20T05", (NOW, NOW + HOUR), [file(), file()], one, state, until, known)
+    assert (found.state, found.late, found.version) == shown[:3]
+    assert found.why.startswith(shown[3])
+    assert found.rows == 20
+    assert cell("x", None, [file(), file(None)], one, state, until, known).rows is None
+
+
+# --- live records ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def showing(tmp_path: Path, **http: object) -> Iterator[str]:
+    settings = config(tmp_path).model_copy(update={"http": Http.model_validate({"port": 0, **http})})
+    with serving(settings.http, {"clicks": Progress("clicks")}, guarded=records.guarded(settings)) as found:
+        assert found is not None
+        yield found
+
+
+def bearer(token: str) -> Headers:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def test_live_records_are_off_unless_somebody_switched_them_on(tmp_path: Path) -> None:
+    for given in ({}, {"token": TOKEN}):
+        with showing(tmp_path, **given) as found:
+            assert ask(found, "/records?pipeline=clicks", headers=bearer(TOKEN))[0] == 404
+            assert ask(found, "/records?pipeline=clicks", headers=bearer(""))[0] == 404
+
+
+def test_live_records_are_shown_to_who_has_the_token_and_to_nobody_else(tmp_path: Path) -> None:
+    with showing(tmp_path, records=True, token=TOKEN) as found:
+        for headers in ({}, bearer(""), bearer("wrong"), {"Authorization": TOKEN}, bearer(TOKEN + " ")):
+            assert ask(found, "/records?pipeline=clicks", headers=headers)[0] == 403
+        assert ask(found, f"/records?pipeline=clicks&token={TOKEN}")[0] == 403, "a URL is written into logs"
+        status, _, body = ask(found, "/records?pipeline=clicks", headers=bearer(TOKEN))
+        assert status == 502
+        assert "no Kafka broker answers" in body, "it was asked"
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [("pipeline=views", 404), ("", 404), ("pipeline=clicks&at=staged", 400), ("pipeline=clicks&at=../x", 400),
+     ("pipeline=clicks&records=51", 400), ("pipeline=clicks&records=0", 400), ("pipeline=clicks&records=-1", 400)],
+)  # fmt: skip
+def test_what_is_no_question_is_refused(tmp_path: Path, query: str, status: int) -> None:
+    with showing(tmp_path, records=True, token=TOKEN) as found:
+        assert ask(found, f"/records?{query}", headers=bearer(TOKEN))[0] == status
+
+
+def test_one_looks_at_records_at_a_time(tmp_path: Path) -> None:
+    with showing(tmp_path, records=True, token=TOKEN) as found:
+        statuses: list[int] = []
+
+        def look() -> None:
+            statuses.append(ask(found, "/records?pipeline=clicks", headers=bearer(TOKEN))[0])
+
+        threads = [threading.Thread(target=look) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert set(statuses) == {429, 502}
+        assert ask(found, "/records?pipeline=clicks", headers=bearer(TOKEN))[0] == 502, "and then the next one"
+
+
+# --- what changes something --------------------------------------------------------------------------------------
+
+PATHS = [
+    "/", "/status", "/metrics", "/healthz", "/readyz", "/buckets", "/records", "/records?pipeline=clicks", "/scale",
+    "/pipelines/clicks/start", "/pipelines/clicks/start?new_run=true", "/pipelines/clicks/stop",
+]  # fmt: skip
+METHODS = ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("surface", ["driver", "supervisor"])
+def test_without_the_token_nothing_is_changed_over_either_surface(tmp_path: Path, surface: str, method: str) -> None:
+    done: list[tuple[str, bool]] = []
+    progress = Progress("clicks")
+    progress.failed("the disk is full")
+    board, settings = {"clicks": progress}, config(tmp_path)
+    ward = Ward({"clicks": Patient("clicks")}, Held({}, "me"), lambda: False)
+    served = (
+        serving(
+            Http(port=0), board, starts(board, "secret", lambda *given: done.append(given)), records.guarded(settings)
+        )
+        if surface == "driver"
+        else answering(Http(port=0), answers(ward), section="supervisor")
+    )
+    with served as found:
+        assert found is not None
+        for path in PATHS:
+            for headers in ({}, bearer(""), bearer("wrong"), bearer(TOKEN)):
+                status, _, _ = ask(found, path, method, headers)
+                assert status in (403, 404, 501), (method, path)
+        assert done == []
+        if surface == "driver" and method == "POST":
+            assert ask(found, "/pipelines/clicks/start", "POST", bearer("secret"))[0] == 202
+            assert done == [("clicks", False)]
+
+
+# --- HTTPS -------------------------------------------------------------------------------------------------------
+
+
+def test_who_is_on_this_machine_knows_the_driver_by_its_certificate(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    mine, other = authority.certificate("driver"), authority.certificate("other")
+    progress = Progress("clicks")
+    progress.started(epoch=3, run=1, frontier={}, limits={}, buckets=[], recent=[])
+    with serving(Http(port=0, certificate=mine.certificate, key=mine.key), {"clicks": progress}) as found:
+        assert found is not None
+        assert found.startswith("https://127.0.0.1:")
+        assert asked(me(found, 3, str(mine.certificate)), "clicks") is not None
+        assert asked(me(found, 3, str(other.certificate)), "clicks") is None, "of the same authority, and another one"
+        assert asked(me(found, 3), "clicks") is None, "an authority that nobody knows"
+        assert asked(me(found, 3, str(tmp_path / "none.pem")), "clicks") is None
+        assert asked(me(found.replace("https", "http"), 3), "clicks") is None, "it speaks no HTTP"
+        trusting = ssl.create_default_context(cafile=str(authority.ca))
+        assert ask(found, "/healthz", context=trusting)[0] == 200
+        old = ssl.create_default_context(cafile=str(authority.ca))
+        old.maximum_version = ssl.TLSVersion.TLSv1_2
+        old.minimum_version = ssl.TLSVersion.TLSv1_2
+        assert ask(found, "/healthz", context=old)[0] == 200
+
+
+def test_files_that_are_no_certificate_are_refused_with_the_mend(tmp_path: Path) -> None:
+    (tmp_path / "x.pem").write_text("nothing")
+    wrong = Http(port=0, certificate=tmp_path / "x.pem", key=tmp_path / "y.key")
+    with pytest.raises(ConfigError, match=r"http\.certificate .*x\.pem.* cannot be served"), serving(wrong, {}):
+        pass

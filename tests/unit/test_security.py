@@ -1,0 +1,234 @@
+"""How headrace logs in: what each client is told, what is refused, and what is never shown."""
+
+import json
+import re
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from tests.looking import config
+from tests.servers.secured import Authority, behind_login
+from writer.connections import Http, Kafka, Registry, Spark
+from writer.errors import ConfigError
+from writer.kafka import client
+from writer.registry import ApicurioRegistry, ConfluentRegistry, Login, RegistryUnreachable, SchemaNotFound, source
+from writer.rooms.columnar import hive_folder, hive_value
+from writer.security import Address, Security
+
+ROOT = Path(__file__).parents[2]
+LOGIN = {"protocol": "sasl_ssl", "user": "headrace", "password": "a-secret"}
+
+
+def refused(section: type, about: dict[str, object]) -> str:
+    with pytest.raises(ValidationError) as found:
+        section.model_validate(about)
+    return str(found.value)
+
+
+# --- Kafka -------------------------------------------------------------------------------------------------------
+
+
+def test_without_security_no_client_is_told_anything() -> None:
+    assert Security().ours == Security().sparks == {}
+    assert Kafka(bootstrap_servers="broker:9092").address == Address("broker:9092")
+
+
+def test_both_clients_are_told_the_same() -> None:
+    found = Security.model_validate(
+        {**LOGIN, "mechanism": "scram-sha-256", "ca": "/etc/ca.pem", "client": "/etc/client.pem", "check_host": False}
+    )
+    assert found.ours == {
+        "security.protocol": "sasl_ssl", "sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "headrace",
+        "sasl.password": "a-secret", "ssl.endpoint.identification.algorithm": "none", "ssl.ca.location": "/etc/ca.pem",
+        "ssl.certificate.location": "/etc/client.pem", "ssl.key.location": "/etc/client.pem",
+    }  # fmt: skip
+    assert found.sparks == {
+        "kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "SCRAM-SHA-256",
+        "kafka.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required "
+        'username="headrace" password="a-secret";',
+        "kafka.ssl.endpoint.identification.algorithm": "", "kafka.ssl.truststore.type": "PEM",
+        "kafka.ssl.truststore.location": "/etc/ca.pem", "kafka.ssl.keystore.type": "PEM",
+        "kafka.ssl.keystore.location": "/etc/client.pem",
+    }  # fmt: skip
+
+
+@given(st.text(min_size=1, alphabet=st.characters(exclude_categories=["Cs", "Cc"])))
+def test_no_password_ends_the_word_that_it_stands_in(password: str) -> None:
+    text = Security.model_validate({**LOGIN, "password": password}).sparks["kafka.sasl.jaas.config"]
+    word = re.search(r'password="((?:[^"\\]|\\.)*)";$', text)
+    assert word is not None, text
+    assert re.sub(r"\\(.)", r"\1", word[1]) == password
+
+
+@pytest.mark.parametrize(
+    ("about", "says"),
+    [
+        ({"protocol": "sasl_ssl"}, "protocol sasl_ssl needs 'user' and 'password'"),
+        ({"protocol": "sasl_ssl", "user": "x"}, "protocol sasl_ssl needs 'user' and 'password'"),
+        ({"protocol": "ssl", "user": "x", "password": "y"}, "need the protocol sasl_ssl or sasl_plaintext, not ssl"),
+        ({"user": "x", "password": "y"}, "not plaintext"),
+        ({"ca": "/etc/ca.pem"}, "'ca' and 'client' need the protocol ssl or sasl_ssl, not plaintext"),
+        ({"protocol": "ssl", "ca": "ca.pem"}, "'ca' ca.pem is no absolute path"),
+    ],
+)
+def test_half_a_login_is_refused(about: dict[str, object], says: str) -> None:
+    assert says in refused(Security, about)
+
+
+def test_a_login_is_in_no_word_that_anything_says_of_itself() -> None:
+    kafka = Kafka.model_validate({"bootstrap_servers": "broker:9093", "security": LOGIN})
+    registry = Registry.model_validate({"url": "https://registry", "user": "x", "password": "a-secret"})
+    http = Http.model_validate({"records": True, "token": "a-secret-of-sixteen"})
+    assert client(kafka.address)["sasl.password"] == "a-secret"
+    for one in (kafka, kafka.security, kafka.address, registry, http, Login("x", "a-secret")):
+        for words in (repr(one), str(one), f"{one!s:>3}"):
+            assert "a-secret" not in words
+        if hasattr(one, "model_dump_json"):
+            assert "a-secret" not in one.model_dump_json()
+    assert "a-secret" not in refused(Security, {**LOGIN, "protocol": "ssl"})
+
+
+def test_every_client_of_the_cluster_is_opened_with_the_security_of_the_file() -> None:
+    """`bootstrap_servers` alone would reach a cluster without a login; it is for words only."""
+    opening = re.compile(
+        r"\b(Cluster|Consumer|Producer|AdminClient|Topic|client|next_records)\(\s*[\w.]*bootstrap_servers"
+    )
+    for package in ("writer", "recovery", "autoscaler"):
+        for path in (ROOT / package).rglob("*.py"):
+            assert not opening.search(path.read_text()), f"{path.name} opens a client without kafka.address"
+
+
+# --- Spark -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "spark.hadoop.fs.s3a.secret.key", "spark.hadoop.fs.s3a.access.key", "spark.hadoop.fs.s3a.session.token",
+        "spark.hadoop.fs.s3a.bucket.lake.secret.key", "spark.ssl.keyPassword", "spark.ssl.ui.keyStorePassword",
+        "spark.authenticate.secret", "spark.hadoop.fs.azure.account.key.x.dfs.core.windows.net",
+        "spark.kafka.clusters.x.sasl.jaas.config",
+    ],
+)  # fmt: skip
+def test_a_secret_on_the_command_line_of_spark_is_refused(key: str) -> None:
+    said = refused(Spark, {"conf": {key: "hidden-value"}})
+    assert key in said
+    assert "`ps` shows it" in said
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "spark.hadoop.fs.s3a.aws.credentials.provider", "spark.authenticate.secret.file", "spark.redaction.regex",
+        "spark.kubernetes.driver.secrets.kafka", "spark.kubernetes.executor.secretKeyRef.KAFKA_PASSWORD",
+        "spark.kubernetes.authenticate.oauthTokenFile", "spark.authenticate",
+    ],
+)  # fmt: skip
+def test_what_only_names_a_secret_is_taken(key: str) -> None:
+    assert Spark(conf={key: "x"}).conf == {key: "x"}
+
+
+# --- HTTP --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("about", "says"),
+    [
+        ({"records": True}, "'records' shows live records and needs a 'token'"),
+        ({"records": True, "token": "short"}, "at least 16"),
+        ({"certificate": "/x.pem"}, "'certificate' and 'key' go together"),
+        ({"key": "/x.key"}, "'certificate' and 'key' go together"),
+    ],
+)
+def test_half_a_door_is_refused(about: dict[str, object], says: str) -> None:
+    assert says in refused(Http, about)
+
+
+def test_both_surfaces_listen_on_this_machine_only_unless_somebody_says_otherwise(tmp_path: Path) -> None:
+    found = config(tmp_path)
+    assert (Http().host, found.supervisor.host) == ("127.0.0.1", "127.0.0.1")
+    assert (Http().records, Http().token) == (False, None)
+
+
+# --- the registry ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("about", "says"),
+    [
+        ({"url": "https://r", "user": "x"}, "'user' and 'password' go together"),
+        ({"url": "https://y@r", "user": "x", "password": "z"}, "one that names no user itself"),
+        ({"files": {1: "x.avsc"}, "user": "x", "password": "z"}, "'user' needs a 'url'"),
+        ({"url": "https://r", "user": "x:y", "password": "z"}, "has a colon"),
+    ],
+)
+def test_a_login_that_the_registry_could_not_be_shown_is_refused(about: dict[str, object], says: str) -> None:
+    assert says in refused(Registry, about)
+
+
+SCHEMA = json.dumps({"type": "record", "name": "Event", "fields": [{"name": "id", "type": "long"}]})
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def door(authority: Authority) -> Iterator[str]:
+    """HTTPS and a login, before a registry that is down: who gets through sees 502."""
+    with behind_login("http://127.0.0.1:1/apis/ccompat/v7", authority, "reader", "pass:word") as url:
+        yield url
+
+
+def test_a_registry_behind_a_login_is_asked_with_it(authority: Authority, door: str) -> None:
+    for password, status in (("pass:word", 502), ("wrong", 401)):
+        about = {"url": door, "user": "reader", "password": password, "ca": str(authority.ca)}
+        found = source(Registry.model_validate(about))
+        assert isinstance(found, ConfluentRegistry)
+        with pytest.raises(RegistryUnreachable, match=str(status)) as said:
+            found.schema(1)
+        assert password not in str(said.value)
+        own = ApicurioRegistry(found.core_url, "global", found.login)
+        with pytest.raises((RegistryUnreachable, SchemaNotFound), match=str(status)):
+            own.schema(1)
+
+
+def test_a_registry_of_an_authority_that_nobody_knows_is_not_believed(door: str) -> None:
+    found = ConfluentRegistry(door, login=Login("reader", "pass:word"))
+    with pytest.raises(RegistryUnreachable, match=r"(?i)certificate"):
+        found.schema(1)
+    with pytest.raises(RegistryUnreachable, match=r"(?i)certificate"):
+        ApicurioRegistry(found.core_url, "global", found.login).schema(1)
+
+
+def test_an_authority_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"registry\.ca .*none\.pem cannot be read"):
+        ConfluentRegistry("https://registry", login=Login(ca=tmp_path / "none.pem"))
+    assert isinstance(Login().check(), ssl.SSLContext)
+
+
+# --- what a producer may write -----------------------------------------------------------------------------------
+
+
+@given(st.text())
+def test_no_value_of_a_field_leaves_the_folder_of_its_bucket(value: str) -> None:
+    folder = hive_folder("country", value)
+    assert folder.startswith("country=")
+    assert not set(folder) & {"/", "\\", "\0", "\n", ":", "?", "#", " ", '"', "'", "<", ">"}
+    assert Path("/lake", folder).parent == Path("/lake")
+    assert len(folder.encode()) <= 255
+    if "~" not in folder[-17:-16]:
+        assert hive_value(folder) == (value or None)
+
+
+@pytest.mark.parametrize("value", ["..", ".", "../../etc/passwd", "/etc", "a/../../b", "%2e%2e%2f", "_delta_log", "\0"])
+def test_a_value_that_means_a_place_is_only_a_name(value: str) -> None:
+    folder = hive_folder("country", value)
+    assert (Path("/lake") / folder).resolve().parent == Path("/lake")
+    assert hive_value(folder) == value
