@@ -9,7 +9,7 @@ SHELL := bash
 # Tests wait for servers more than they compute. Each worker has a broker and a registry of its own.
 TWO := -n 2 --dist worksteal
 
-.PHONY: demo demo-picture test test-long check slow test-engines test-chart test-stores images guard setup reference lock clean
+.PHONY: demo demo-picture page-picture dashboard-picture test test-long check slow test-engines test-chart test-stores images guard setup reference lock clean
 
 demo: $(READY)
 	$(BIN)/headrace demo
@@ -34,9 +34,11 @@ slow: $(READY)
 test-engines: $(READY)
 	$(BIN)/python -m tests.servers.parts
 	$(BIN)/pytest -q -m engines --durations 12 --deselect tests/engines/test_objects.py tests/engines \
-		--ignore tests/engines/test_chart.py --ignore tests/engines/test_rollout.py
+		--ignore tests/engines/test_chart.py --ignore tests/engines/test_rollout.py --ignore tests/engines/test_page.py
 	@if command -v go >/dev/null; then $(MAKE) test-chart; \
 	else echo "test-engines: NOT RUN: test-chart, on a real Kubernetes API, for want of Go"; fi
+	@if command -v chromium >/dev/null || [ -n "$$HEADRACE_CHROMIUM" ]; then $(BIN)/pytest -q tests/engines/test_page.py; \
+	else echo "test-engines: NOT RUN: the driver's page, for want of Chromium (apt-get install chromium)"; fi
 	@if command -v go >/dev/null && command -v npm >/dev/null; then $(MAKE) test-stores; \
 	else echo "test-engines: NOT RUN: test-stores, on MinIO and s3rver, for want of Go or npm; moto played S3"; fi
 
@@ -82,12 +84,15 @@ $(READY): requirements.lock pyproject.toml
 lock:
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header -q -o requirements.lock
 
-# REFERENCE, METRICS, SIZING and AUTOSCALING of docs/ from the code, FAULTS and RECOVERY from recorded outcomes.
+# REFERENCE, METRICS, SIZING, AUTOSCALING and LICENSES of docs/ and Grafana's dashboard from the code, FAULTS and RECOVERY
+# from recorded outcomes.
 reference: $(READY)
 	$(BIN)/python docs/reference.py
 	$(BIN)/python docs/metrics.py
 	$(BIN)/python docs/sizing.py
 	$(BIN)/python docs/autoscaling.py
+	$(BIN)/python docs/licenses.py
+	$(BIN)/python docs/dashboard.py
 	PYTHONPATH=. $(BIN)/python docs/faults.py
 	PYTHONPATH=. $(BIN)/python docs/damages.py
 	cp recovery/alerts.yaml helm/headrace/rules/alerts.yaml
@@ -96,6 +101,14 @@ reference: $(READY)
 # docs/images/demo.svg from a run of the demo.
 demo-picture: $(READY)
 	$(BIN)/python docs/picture.py
+
+# docs/images/page*.png from a real driver in headless Chromium (apt-get install chromium).
+page-picture: $(READY)
+	HEADRACE_PICTURES=$(CURDIR)/docs/images $(BIN)/pytest -q tests/engines/test_page.py -k glance
+
+# docs/images/dashboard.png from a run of some minutes.
+dashboard-picture: $(READY)
+	PYTHONPATH=. $(BIN)/python docs/dashboard_picture.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -8,7 +8,7 @@ from writer.surface.metrics import CATALOGUE
 
 def text() -> str:
     """Return the whole page."""
-    return "\n".join([*_head(), *_catalogue(), *_supervisor(), *_questions()]) + "\n"
+    return "\n".join([*_head(), *_catalogue(), *_supervisor(), *_questions(), *_dashboard()]) + "\n"
 
 
 def _head() -> list[str]:
@@ -54,6 +54,19 @@ def _questions() -> list[str]:
         "| which room costs most | `topk(3, rate(headrace_room_cpu_seconds_total[15m]))` |",
         "| is the driver saturated | `rate(headrace_batch_duration_seconds_sum[15m]) > 0.92` |",
         "| bytes per file | `rate(headrace_bytes_total[1h]) / rate(headrace_files_total[1h])` |", "",
+    ]  # fmt: skip
+
+
+def _dashboard() -> list[str]:
+    return [
+        "## The dashboard", "",
+        "`helm/headrace/dashboards/headrace.json` is a dashboard for Grafana: import it, and choose the Prometheus",
+        "that scrapes drivers and supervisors. Each panel says what it means where its title is. `docs/dashboard.py`",
+        "writes it; a test holds each expression to the metrics above.", "",
+        "![Panels of the dashboard over a real run](images/dashboard.png)", "",
+        "No Grafana drew this. `make dashboard-picture` runs a stack on one machine, with a driver that is killed on",
+        "the way, scrapes it, and evaluates the panels' expressions over what it scraped, as Prometheus would. No",
+        "autoscaler ran, so the panel of executors is empty.", "",
     ]  # fmt: skip
 
 

@@ -137,6 +137,8 @@ def _environment() -> list[str]:
         "| `HEADRACE_SUPERVISED` | set by `headrace recover run` for its driver: the folder in which they talk |",
         "| `HEADRACE_FAULT` | for tests: `point:n` kills the process the n-th time it passes, `:n:file` holds it |",
         "| `HEADRACE_TROUBLE` | for tests: while that file is there, local storage fails and is slow, as it says |",
+        "| `HEADRACE_CHROMIUM` | for tests: the browser that looks at the page |",
+        "| `HEADRACE_PICTURES` | for tests: the folder for pictures of the page |",
         "| `AWS_…` | where S3 is, and the credentials for it: see [storage](STORAGE.md) |",
         "| `HEADRACE_TEST_S3` | `minio`: the test suite runs MinIO where it would run moto |",
         "| `HEADRACE_TEST_SERVERS` | `containers`: the test suite takes its servers from a container daemon |",

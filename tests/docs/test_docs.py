@@ -25,6 +25,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
         ("FAULTS", "faults"),
         ("RECOVERY", "damages"),
         ("AUTOSCALING", "autoscaling"),
+        ("LICENSES", "licenses"),
     ],
 )
 def test_a_generated_page_is_what_the_code_says(page: str, script: str) -> None:

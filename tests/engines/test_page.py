@@ -126,6 +126,7 @@ def sees_what_is_told(page: Browser) -> None:
     page.until(
         "fetch('buckets').then((a) => a.json()).then((t) => t.pipelines.clicks.every((c) => c.late !== null))", 200
     )
+    page.until("document.querySelectorAll('#pipeline-clicks .commits tbody tr').length > 0", 120)
     settled(page)
     told: dict[str, Any] = page.find("fetch('status').then((a) => a.json())")["pipelines"]["clicks"]
     cells = page.find("fetch('buckets').then((a) => a.json())")["pipelines"]
