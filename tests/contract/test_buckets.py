@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from tests.sealed import SealedLake
+from tests.sealed import DAY, SealedLake
 from tests.servers.scripted import Reply, scripted
 from writer.cli import compose
+from writer.seals.grid import Grid
+from writer.seals.sealer import Sealer
 
 
 @pytest.fixture(params=["delta", "parquet"])
@@ -141,3 +144,26 @@ def test_hooks_are_listed_run_and_skipped_by_hand(tmp_path: Path, run: Callable[
 def test_a_pipeline_without_hooks_says_so(tmp_path: Path, run: Callable[..., Result]):
     SealedLake(tmp_path)
     assert "clicks has no hooks (pipelines.clicks.hooks)" in run("hooks list").stdout
+
+
+def test_the_page_is_told_the_same_as_who_asks_the_lake(lake: SealedLake, run: Callable[..., Result]) -> None:
+    """The grid of the driver's page, against `headrace buckets`, which reads the lake anew."""
+    told = json.loads(run("buckets", "--json", form=lake.settings.table.format).stdout)["pipelines"]["clicks"][
+        "buckets"
+    ]
+    now = DAY + timedelta(hours=8)
+    cells = Grid(Sealer("clicks", lake.config)).look(lake.sealer.follow(keep=False), now)
+    assert [(c.bucket.partition("=")[2], c.state, c.rows, c.late, c.version or None) for c in cells] == [
+        (b["bucket"][0], b["state"], b["rows"], b["late"], b["version"]) for b in told
+    ]
+    assert {c.state for c in cells} == {"sealed", "reopened", "closed", "open"}
+    assert all((c.end - c.start) == timedelta(hours=1) for c in cells)
+
+
+def test_a_look_for_the_page_rests_and_then_sees_what_is_new(lake: SealedLake) -> None:
+    grid, now = Grid(lake.sealer), DAY + timedelta(hours=8)
+    first = grid.look(lake.sealer.follow(keep=False), now)
+    lake.add(9, 5)
+    assert grid.look(lake.sealer.follow(keep=False), now) is first, "it looked a moment ago"
+    grid._due_s = 0.0
+    assert len(grid.look(lake.sealer.follow(keep=False), now)) == len(first) + 1

@@ -162,3 +162,19 @@ def test_a_failure_that_comes_again_counts_as_one_that_was_not_cured() -> None:
     assert patient.results["killed", "L1", "worked"] == 1
     assert patient.memory.recovered_s == {"L1": 32.0}
     assert patient.well(decide(policy, patient.memory.state, Healthy(), at, 0.0), 43.0) is None
+
+
+def test_what_the_supervisor_decided_is_told_to_the_driver_once(made: Folder) -> None:
+    driver = Folder(made.path)
+    assert driver.decided() == {}
+    one = {"at": "2026-11-20T12:00:00+00:00", "verdict": "killed", "reason": "x", "from": "running", "to": "L1"}
+    made.decide({"clicks": [one]})
+    assert driver.decided() == {"clicks": [one]}
+    assert driver.decided() == {}, "it is known"
+    assert (made.path / "decided.json").stat().st_mode & 0o077 == 0
+
+
+def test_a_driver_that_serves_https_says_by_which_certificate(made: Folder) -> None:
+    assert made.certificate() == ""
+    made.say(pid=7, url="https://127.0.0.1:9643", certificate="/etc/headrace/tls.pem")
+    assert (made.driver(), made.certificate()) == ((7, "https://127.0.0.1:9643"), "/etc/headrace/tls.pem")
