@@ -35,6 +35,44 @@ def join(app: typer.Typer) -> None:
 
 
 @autoscale.command()
+def run(
+    config: Annotated[Path, typer.Argument(help="Configuration file (YAML), the driver's own.")],
+    pipeline: Annotated[
+        list[str] | None,
+        typer.Option("--pipeline", help="Only this pipeline, as the driver was told; may be repeated."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Decide and say so; ask for nothing.")] = False,
+    interval: Annotated[
+        str | None, typer.Option("--interval", help="Time between two decisions, such as 15 s; the policy's tick_s.")
+    ] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", help="A parameter, such as u_target=0.7; may be repeated.")
+    ] = None,
+) -> None:
+    """Keep as many executors as the lag asks for, until SIGTERM or Ctrl-C. Runs beside the driver, without Spark.
+
+    Asks Kafka and the driver, decides, and asks the driver for executors; says each decision with its reason. Answers
+    at 127.0.0.1:9645 (`autoscale` in the configuration): /metrics, /status, /healthz. What it remembers outlives it.
+
+    Exit codes: 0 stopped, 2 configuration: also where there are no executors to scale, such as with local[*].
+    """
+    from autoscaler.run import policy_of
+    from autoscaler.run import run as scale
+    from writer import log
+    from writer.file import load
+    from writer.units import duration
+
+    log.set_up()
+    settings = load(config)
+    try:
+        every = [] if interval is None else [f"tick_s={duration(interval).total_seconds()}"]
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--interval") from error
+    policy = policy_of(settings, [*(assignments or []), *every])
+    raise typer.Exit(scale(settings, settings.chosen(pipeline), policy, dry_run=dry_run))
+
+
+@autoscale.command()
 def explain(
     facts: Annotated[Path, typer.Option("--facts", help="Recorded facts (JSON).")],
     memory: Annotated[

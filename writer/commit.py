@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from statistics import median
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -19,6 +20,7 @@ from writer.tables.changes import Batch
 from writer.tables.parts import Part, Range
 from writer.units import show_duration
 
+CATCH_UP_SHARE = 1 / 8  # of a file's target size: smaller ones are made while more waits than a batch may take
 Reason = Literal["size", "backlog", "timeout", "start", "once", "replay"]
 
 
@@ -34,30 +36,43 @@ class Limits:
     records_min_from: str  # what the minimum comes from: a configuration key
     records_max: int
     delay_max: timedelta | None
+    records_per_task: int | None = None  # at least so many where slots are plenty; None: nobody has reckoned it
+    records_per_range: int | None = None  # Spark reads no more in one piece; None: partitions, and slots at the start
 
     def facts(self) -> dict[str, Any]:
         """Write the limits as JSON values."""
         return {
             "records_min": self.records_min, "records_min_from": self.records_min_from, "records_max": self.records_max,
+            "records_per_task": self.records_per_task, "records_per_range": self.records_per_range,
             "delay_max_seconds": None if self.delay_max is None else self.delay_max.total_seconds(),
         }  # fmt: skip
 
 
-def limits(settings: config.Commit, target_file_size: int, bytes_per_row: float, *, once: bool) -> Limits:
-    """Work out when batches end: as configured, else when there is enough for one file of the target size."""
+def limits(
+    settings: config.Commit, target_file_size: int, bytes_per_row: float, *, once: bool, cut: int | None = None
+) -> Limits:
+    """Work out when batches end: as configured, else when there is enough for one file of the target size.
+
+    `cut`: records of one range.
+    """
+    per_task = max(1, int(target_file_size * CATCH_UP_SHARE / bytes_per_row))
     if once:
-        return Limits(None, "--once", settings.max_records, None)
+        return Limits(None, "--once", settings.max_records, None, per_task, cut)
     enough, key = settings.min_records, "commit.min_records"
     if enough is None:
         enough, key = max(1, int(target_file_size / bytes_per_row)), "roll.target_file_size"
     if enough > settings.max_records:
         enough, key = settings.max_records, "commit.max_records"
-    return Limits(enough, key, settings.max_records, settings.max_delay)
+    return Limits(enough, key, settings.max_records, settings.max_delay, per_task, cut)
 
 
-def task_count(bytes_expected: float, target_file_size: int, cores: int) -> int:
-    """How many tasks carry a batch: as many as it fills files, at most one for each core."""
-    return max(1, min(cores, round(bytes_expected / target_file_size)))
+def task_count(bytes_expected: float, target_file_size: int, slots: int, *, behind: bool = False) -> int:
+    """How many tasks carry a batch: as many as it fills files, at most one for each slot.
+
+    `behind`: more waits than a batch may take. Then every slot works, for smaller files.
+    """
+    size = target_file_size * CATCH_UP_SHARE if behind else target_file_size
+    return max(1, min(slots, round(bytes_expected / size)))
 
 
 def reason(offsets: int, waiting: int | None, partitions: int, limits: Limits, *, first: bool, replay: bool) -> Reason:
@@ -95,6 +110,7 @@ def merged(reports: Iterable[Report]) -> Report:
         total.spilled_bytes += report.spilled_bytes
         total.time_unit = report.time_unit or total.time_unit
         total.poison += report.poison
+        total.took_s += report.took_s
         for source, counts in report.counts.items():
             total.counts[source] = total.counts[source].plus(counts) if source in total.counts else counts
     return total
@@ -183,6 +199,7 @@ def batch(
         "event_time_min": _iso(min(times, default=None)),
         "event_time_max": _iso(max(times, default=None)),
         "seconds": {room: round(seconds, 3) for room, seconds in report.seconds.items()},
+        "work": work(report),
         "value_bytes": report.value_bytes,
         "spilled_bytes": report.spilled_bytes,
         "time_unit": report.time_unit,
@@ -195,6 +212,15 @@ def batch(
     moved = risen(seen, {part: at for part, at in found.items() if at is not None})
     listed = {place: files for place, files in side.items() if files}
     return Batch(uuid4().hex, epoch, committing, report.files, listed, about, settled, moved, closed_until)
+
+
+def work(report: Report) -> dict[str, Any]:
+    """Say how the tasks of a batch used what was there, as JSON values: who scales goes by it."""
+    took = sorted(report.took_s)
+    return {
+        "slots": report.slots, "ranges": report.ranges,
+        "task_seconds_median": round(median(took), 3) if took else None, "task_seconds_max": max(took, default=None),
+    }  # fmt: skip
 
 
 def redo(table: Table, side: Callable[[str], SideTable], since: int) -> int:

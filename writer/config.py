@@ -17,6 +17,7 @@ from writer.hooks.settings import HookSettings, check_names
 from writer.notices import Notify
 from writer.rewrites.section import Compact
 from writer.rooms.assign import TimeRule
+from writer.scaling.section import Autoscale
 from writer.seals.section import Seal
 from writer.stores import location
 from writer.strict import Strict, did_you_mean
@@ -313,6 +314,7 @@ class Config(Strict):
     http: Http = Http.model_validate({})
     recovery: Recovery = Recovery.model_validate({})
     supervisor: Supervisor = Supervisor.model_validate({})
+    autoscale: Autoscale = Autoscale.model_validate({})
     notify: Notify = Notify.model_validate({})
     pipelines: dict[str, Pipeline] = Field(min_length=1, description="pipelines by name; all run in one application")
 

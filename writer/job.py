@@ -27,10 +27,13 @@ from writer.registry import source
 from writer.rewrites.compacting import beside_seals, here, in_spark
 from writer.rewrites.pace import Pace
 from writer.running import Asked, Running, watch
+from writer.scaling import elastic
+from writer.scaling.cluster import SparkExecutors
+from writer.scaling.keeper import Keeper
 from writer.seals.sealer import Sealer
 from writer.seals.sealing import Closer, Listener, Rounds, Seals, Step, seal_due
 from writer.stores.base import S3Settings
-from writer.stores.location import for_spark, on_s3
+from writer.stores.location import for_spark, on_s3, store_at
 from writer.surface import http, lake, records
 from writer.tables.formats import main_table
 from writer.transfer import KAFKA_OPTIONS, WORKER_ENVIRONMENT
@@ -48,17 +51,22 @@ def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = N
     tells = notify.opened(config.notify)
     link = supervised.folder()
     orders = supervised.Orders() if link is None else link.orders()
-    post = http.starts(board, orders.token, lambda name, new_run: asked.ask(name, new_run=new_run))
+    keeper = _keeper(config, board)
+    starts = http.starts(board, orders.token, lambda name, new_run: asked.ask(name, new_run=new_run))
+    serving = http.serving(config.http, board, http.first_of(starts, keeper.post), lambda: {"executors": keeper.told()})
     # HTTP before Spark: a port that is taken is said at once.
-    with (
-        _signals(stop.set),
-        http.serving(config.http, board, post, records.guarded(config)) as url,
-        ExitStack() as after,
-    ):
+    serving = http.serving(
+        config.http, board, http.first_of(starts, keeper.post), records.guarded(config),
+        lambda: {"executors": keeper.told()},
+    )  # fmt: skip
+    # HTTP before Spark: a port that is taken is said at once.
+    with _signals(stop.set), serving as url, ExitStack() as after:
         after.callback(tells.close, _LAST_WORDS)
         if link is not None:
             link.say(pid=os.getpid(), url=url, certificate=str(config.http.certificate or ""))
         spark = session(config, len(names))
+        keeper.begin(lambda: SparkExecutors(spark))
+        after.callback(keeper.close)
         begin = partial(_begin, spark, config, url, tells, orders, once)
         tell = {} if link is None else {"tell": link.tell}
         running = {name: Running(board[name], begin, waits=not once, **tell) for name in names}
@@ -75,6 +83,22 @@ def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = N
         finally:
             spark.stop()
     return exit_code([r.error for r in running.values()])
+
+
+def _keeper(config: Config, board: Mapping[str, Progress]) -> Keeper:
+    """Return who keeps as many executors as are wanted. Where they are kept in mind: beside each pipeline's runs."""
+    spark = config.spark
+
+    def between_batches() -> bool:
+        batches = [progress.view().batch for progress in board.values()]
+        return all(batch is None or batch.phase != "tasks" for batch in batches)
+
+    return Keeper(
+        spark.master, config.autoscale,
+        refusal=elastic.refusal(spark.master, spark.conf), cpus_per_task=int(spark.conf.get("spark.task.cpus", "1")),
+        stores=[store_at(f"{config.checkpoints}/{name}", config.s3.settings) for name in board],
+        boundary=between_batches,
+    )  # fmt: skip
 
 
 def _beat(link: supervised.Folder | None, stop: threading.Event, board: Mapping[str, Progress]) -> None:
@@ -114,6 +138,7 @@ def session(config: Config, pipelines: int = 1) -> Any:
         "spark.redaction.regex": "(?i)secret|password|token|jaas|access[.]?key|credential",
         _JAVA_OPTIONS: f'-Dlog4j2.configurationFile="{Path(__file__).parent / "log4j2.properties"}"',
         "spark.driver.memory": "1g",
+        **elastic.settings(config.spark.master, config.autoscale),
     }
     if on_s3(config.checkpoints):
         settings |= s3a(config.s3.settings)
@@ -234,6 +259,9 @@ def _query(spark: Any, config: Config, pipeline: PipelineRun, start: Start, *, o
         "maxOffsetsPerTrigger": str(settings.commit.max_records),
         "minPartitions": str(spark.sparkContext.defaultParallelism),
     }
+    cut = elastic.records_per_range(config, settings.commit.max_records)
+    if cut is not None:  # executors may come: a full batch is to have work for all of them
+        options["maxRecordsPerPartition"] = str(cut)
     if pipeline.needs_headers():
         options["includeHeaders"] = "true"
     if not once:  # without a minimum, maxTriggerDelay does nothing; with one, `--once` would leave the tail unread

@@ -30,6 +30,7 @@ from writer.rooms.assign import times_of
 from writer.rooms.deadletters import DEAD_LETTERS
 from writer.rooms.report import Report, Source
 from writer.sample import Span
+from writer.scaling.elastic import records_per_range
 from writer.schemas import Schemas
 from writer.stores.location import store_at
 from writer.stores.probe import probe
@@ -64,7 +65,7 @@ class PipelineRun:
         self.name, self.config, self._kafka = name, config.pipelines[name], config.kafka
         self.progress = progress or Progress(name)
         self.cluster, self._tells, self._told_holes = cluster, tells or notify.Nobody(), False
-        self._s3 = config.s3.settings
+        self._s3, self._cut = config.s3.settings, records_per_range(config, self.config.commit.max_records)
         self._table = main_table(name, config)
         self._side = cache(partial(side_table, name, config))  # location → table, which follows its log
         self._checkpoints = Checkpoints(config.checkpoints, name, self._s3)
@@ -137,7 +138,7 @@ class PipelineRun:
         planned = self._checkpoints.planned(run) if isinstance(decision, Resume) else None
         self._replayed = None if planned is None else planned.end
         self._limits = commit.limits(
-            self.config.commit, self.config.roll.target_file_size, self._tasks.bytes_per_row, once=once
+            self.config.commit, self.config.roll.target_file_size, self._tasks.bytes_per_row, once=once, cut=self._cut
         )
         self._begun = time.monotonic()
         self.progress.admitted(self._schemas.plan.schemas)
@@ -260,7 +261,7 @@ class PipelineRun:
         report = None
         while True:
             if report is None:
-                report = self._tasks.run(frame, frozen, sum(r.end - r.start for r in committing))
+                report = self._tasks.run(frame, frozen, committing, behind=about["reason"] == "backlog")
                 faults.point("after_stage")
                 self._same_topics()
                 self._check_account(report, committing)

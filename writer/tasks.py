@@ -14,11 +14,13 @@ from writer.progress import Progress
 from writer.rooms import task
 from writer.rooms.columnar import BucketKey
 from writer.rooms.report import Report, Source
+from writer.scaling.cluster import slots
 from writer.schemas import Schemas
 from writer.seals.seal import is_closed
 from writer.stores.base import S3Settings
+from writer.tables.parts import Range
 from writer.tables.table import PipelineTable
-from writer.transfer import arrow_limits, handed_over
+from writer.transfer import arrow_limits, handed_over, ranges
 
 _BYTES_PER_ROW_GUESS = 60  # of Parquet, until a commit has shown it
 
@@ -54,10 +56,14 @@ class Tasks:
         """Learn from commits how large a row is."""
         self.bytes_per_row = commit.bytes_per_row(recent) or self.bytes_per_row
 
-    def run(self, frame: Any, frozen: Frozen, expected: int) -> Report:
-        """Run the tasks, and again when they met schemas that the plan does not know yet."""
-        cores = frame.sparkSession.sparkContext.defaultParallelism
-        tasks = commit.task_count(expected * self.bytes_per_row, self._settings.roll.target_file_size, cores)
+    def run(self, frame: Any, frozen: Frozen, committing: Sequence[Range], *, behind: bool = False) -> Report:
+        """Run the tasks, and again when they met schemas that the plan does not know yet.
+
+        `behind`: more waits than the batch holds, so every slot is to work.
+        """
+        before, expected = slots(frame.sparkSession), sum(r.end - r.start for r in committing)
+        size = self._settings.roll.target_file_size
+        tasks = commit.task_count(expected * self.bytes_per_row, size, before, behind=behind)
         limits = arrow_limits(self._settings.memory.batch_records, self._record_bytes, self._record_bytes_max)
         for setting, value in limits.items():
             frame.sparkSession.conf.set(setting, value)  # the query's own session
@@ -70,6 +76,7 @@ class Tasks:
             report = commit.merged(Report.from_json(row.report) for row in rows)
             if not report.unknown_schemas:
                 commit.check_handed_over(report, handed_over(carried))
+                report.ranges, report.slots = ranges(carried), round((before + slots(frame.sparkSession)) / 2)
                 read = sum(counts.read for counts in report.counts.values())
                 self._record_bytes = report.value_bytes / read if read else self._record_bytes
                 self._record_bytes_max = max(self._record_bytes_max, report.record_bytes_max)

@@ -48,7 +48,16 @@ def handed_over(frame: Any) -> int:
     From the metric of the executed plan's leaf. Spark adds up the tasks that succeeded, each partition once, however
     often it was tried.
     """
+    return int(_scan(frame).metrics().apply("numOutputRows").value())
+
+
+def ranges(frame: Any) -> int:
+    """Return in how many pieces Spark's scan read what it gave to the tasks of a frame that was collected."""
+    return int(_scan(frame).outputPartitioning().numPartitions())
+
+
+def _scan(frame: Any) -> Any:
     plan = frame._jdf.queryExecution().executedPlan()  # noqa: SLF001 - PySpark shows no metrics
     leaves = plan.collectLeaves()
     assert leaves.size() == 1, f"one scan feeds the tasks, but the plan has {leaves.size()}: {plan}"
-    return int(leaves.apply(0).metrics().apply("numOutputRows").value())
+    return leaves.apply(0)

@@ -137,7 +137,7 @@ def test_a_row_larger_than_a_file_asks_for_one_record():
 def test_limits_are_written_with_their_units():
     assert WAITS.facts() == {
         "records_min": 1_000, "records_min_from": "commit.min_records",
-        "records_max": 5_000, "delay_max_seconds": 600.0,
+        "records_max": 5_000, "delay_max_seconds": 600.0, "records_per_task": None, "records_per_range": None,
     }  # fmt: skip
     assert ONCE.facts()["delay_max_seconds"] is None
 
@@ -181,6 +181,7 @@ def test_the_facts_account_for_every_range():
     report.files, report.spilled_bytes, report.time_unit = [staged(2, 5), staged(3, -5)], 17, "ms"
     report.dead_letter_files = [staged(4)]
     report.seconds, report.value_bytes = {"decode": 0.12345}, 900
+    report.slots, report.ranges, report.took_s = 4, 12, [6.5, 2.0, 1.0]
     done = assembled(report, Range(PARTS[A], 5, 15), Range(PARTS[C], 0, 0))
     assert (done.epoch, done.settled, done.files) == (3, 11, report.files)
     assert done.side_files == {"/dead": report.dead_letter_files}
@@ -198,6 +199,7 @@ def test_the_facts_account_for_every_range():
         "buckets": 1,
         "dead_letter_files": 1,
         "dead_letter_bytes": 400,
+        "work": {"slots": 4, "ranges": 12, "task_seconds_median": 2.0, "task_seconds_max": 6.5},
         "value_bytes": 900,
         "event_time_min": "2026-11-20T11:55:00+00:00",
         "event_time_max": "2026-11-20T12:05:00+00:00",

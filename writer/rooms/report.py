@@ -99,7 +99,10 @@ class Report:
     spilled_bytes: int = 0
     time_unit: str = ""
     poison: list[Poison] = field(default_factory=list)
+    took_s: list[float] = field(default_factory=list)  # wall seconds of the task; of each, once added up
     tasks: int = 0  # whose reports were added up; the driver counts
+    ranges: int = 0  # pieces in which Spark read the batch; the driver counts
+    slots: int = 0  # tasks that could run at once, mean of begin and end; the driver counts
 
     def to_json(self) -> str:
         """Write the report as one JSON text."""
@@ -117,6 +120,7 @@ class Report:
                 "spilled_bytes": self.spilled_bytes,
                 "time_unit": self.time_unit,
                 "poison": [vars(one) for one in self.poison],
+                "took_s": self.took_s,
             }
         )
 
@@ -137,6 +141,7 @@ class Report:
             spilled_bytes=raw["spilled_bytes"],
             time_unit=raw["time_unit"],
             poison=[Poison(**one) for one in raw["poison"]],
+            took_s=raw["took_s"],
         )
 
 

@@ -67,9 +67,10 @@ class TaskPlan:
 
 def run(batches: Iterator[pa.RecordBatch], plan: TaskPlan) -> Iterator[pa.RecordBatch]:
     """Carry the batches through the rooms. Yields one report, as one row of JSON (schema REPORT)."""
-    task = Task(plan)
+    began_s, task = time.monotonic(), Task(plan)
     try:
         report = _report_of(task, batches)
+        report.took_s = [round(time.monotonic() - began_s, 3)]
         faults.point("in_report")
         yield pa.RecordBatch.from_pydict({"report": [report.to_json()]}, schema=REPORT)
     finally:

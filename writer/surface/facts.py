@@ -166,6 +166,9 @@ def _commit(commit: Commit) -> dict[str, Any]:
         "version": commit.version, "at": iso(commit.at), "run": facts.get("run"), "batch": facts.get("batch"),
         "reason": facts.get("reason"), **{name: sums.records[name] for name in OUTCOMES}, "files": facts.get("files"),
         "bytes": facts["bytes"], "buckets": facts.get("buckets"), "seconds": _seconds(commit),
+        "began": None if (began := facts.get("started")) is None else iso(began), "tasks": facts.get("tasks"),
+        "phases": {phase: _rounded(spent) for phase, spent in (commit.phases or facts.get("phases") or {}).items()},
+        "work": facts.get("work"),
     }  # fmt: skip
 
 

@@ -1,8 +1,9 @@
 """What a running driver tells over HTTP, and where the command finds it.
 
 A page for people, `/metrics` for Prometheus, `/healthz` and `/readyz` for a supervisor, `/provenz` for who rolls out a
-version, `/status` for `headrace status`. Nothing changes by asking but for one thing: a supervisor, who has its token,
-may start a pipeline that has ended. Live records are told to who has another token, where they are switched on.
+version, `/status` for `headrace status`. Nothing changes by asking but for two things, of who is on this machine and has
+a token: a supervisor may start a pipeline that has ended, and an autoscaler may say how many executors there should be.
+Live records are told to who has another token, where they are switched on.
 """
 
 import errno
@@ -47,6 +48,7 @@ Answer = tuple[HTTPStatus, str, bytes]
 Get = Callable[[str, str], Answer]  # path, what the client accepts
 Post = Callable[[str, str], Answer | None]  # path, the Authorization header; None: nothing is posted there
 Guarded = Post  # the same for a GET that needs a token; None: it is open to all, or nothing
+More = Callable[[], Mapping[str, Any]]  # what `/status` says beside the pipelines
 _START = re.compile(r"/pipelines/([a-z0-9_-]+)/start(\?new_run=(true|false))?")
 
 
@@ -85,15 +87,20 @@ def held(views: list[View]) -> list[str]:
     return [f"pipeline {view.pipeline} is {view.pause.words}" for view in views if view.pause is not None]
 
 
-def answer(path: str, accept: str, board: Mapping[str, Progress], now: datetime) -> Answer:
+def nothing_more() -> Mapping[str, Any]:
+    """Say nothing beside the pipelines."""
+    return {}
+
+
+def answer(path: str, accept: str, board: Mapping[str, Progress], now: datetime, more: More = nothing_more) -> Answer:
     """Answer a GET."""
     match path.split("?", 1)[0]:
         case "/metrics":
             body, content_type = exposition(board, accept)
             return HTTPStatus.OK, content_type, body
         case "/status":
-            told = document((progress.view() for progress in board.values()), now)
-            return HTTPStatus.OK, _JSON, (json.dumps(told) + "\n").encode()
+            known = {**document((progress.view() for progress in board.values()), now), **more()}
+            return HTTPStatus.OK, _JSON, (json.dumps(known) + "\n").encode()
         case "/healthz":
             return _verdict(alive([progress.view() for progress in board.values()]))
         case "/readyz":
@@ -122,6 +129,15 @@ def nothing_guarded(_path: str, _authorization: str) -> Answer | None:
     return None
 
 
+def first_of(*posts: Post) -> Post:
+    """Answer a POST by whoever knows its path."""
+
+    def answered(path: str, authorization: str) -> Answer | None:
+        return next((found for post in posts if (found := post(path, authorization)) is not None), None)
+
+    return answered
+
+
 def starts(board: Mapping[str, Progress], token: str, ask: Callable[[str, bool], None]) -> Post:
     """Answer `POST /pipelines/<name>/start` of who has the token: ask for a start of a pipeline that has ended."""
 
@@ -148,6 +164,13 @@ def allowed(token: str, authorization: str) -> bool:
     return bool(token) and hmac.compare_digest(authorization.encode(), f"Bearer {token}".encode())
 
 
+def _is_near(host: str) -> bool:
+    """Tell whether a client is on this machine: it came over loopback."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
 def _verdict(reasons: list[str], notes: list[str] | None = None) -> Answer:
     if reasons:
         return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, ("\n".join(reasons) + "\n").encode()
@@ -168,6 +191,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Answer who wants something done."""
+        if not _is_near(self.client_address[0]):
+            self._send((HTTPStatus.FORBIDDEN, _TEXT, b"this is done from the same machine only\n"))
+            return
         found = self.server.post(self.path, self.headers.get("Authorization", ""))
         if found is None:
             self.send_error(HTTPStatus.NOT_IMPLEMENTED, f"Unsupported method ({self.command!r})")
@@ -226,13 +252,17 @@ class _Server(ThreadingHTTPServer):
 
 @contextmanager
 def serving(
-    settings: Http, board: Mapping[str, Progress], post: Post = nothing_posted, guarded: Guarded = nothing_guarded
+    settings: Http, board: Mapping[str, Progress], post: Post = nothing_posted,
+    guarded: Guarded = nothing_guarded, more: More = nothing_more,
 ) -> Iterator[str | None]:
     """Serve while inside; gives the URL, None when it is switched off. Raises HeadraceError when the port is taken."""
     if not settings.enabled:
         yield None
         return
-    get: Get = lambda path, accept: answer(path, accept, board, datetime.now(UTC))  # noqa: E731 - it closes over the board
+
+    def get(path: str, accept: str) -> Answer:
+        return answer(path, accept, board, datetime.now(UTC), more)
+
     with answering(settings, get, post, guarded=guarded) as url:
         yield url
 

@@ -1,0 +1,201 @@
+"""What the autoscaler tells over HTTP: `/metrics` and `/status`, and `/healthz` for whoever keeps it running."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any, Literal
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+from autoscaler.decide import Decision, Hold, Sums, carried
+from autoscaler.events import Event
+from autoscaler.explain import told as explained
+from autoscaler.facts import Facts
+from autoscaler.kept import as_json
+from writer.surface.http import Answer, Get
+from writer.surface.words import iso
+
+VERDICTS = ("hold", "stay", "blocked", "wait", "up", "down")
+_TEXT, _JSON = "text/plain; charset=utf-8", "application/json"
+_LATE_TICKS = 4  # then whoever looks after this process may start it again
+Value = tuple[tuple[str, ...], float]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The last tick, as it is shown."""
+
+    began: datetime
+    tick_s: float
+    dry_run: bool
+    at: datetime | None = None  # of the last tick
+    facts: Facts | None = None
+    decision: Decision | None = None
+    events: tuple[Event, ...] = ()
+    executors: Mapping[str, Any] | None = None  # what the driver says of them
+    refused: str | None = None  # why the driver did not take what was asked for
+    counts: Mapping[str, int] = field(default_factory=dict)  # ticks, up, down, reversals, since this process began
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One entry of the catalogue."""
+
+    name: str
+    kind: Literal["gauge", "counter"]
+    help: str
+    read: Callable[[Shown], Iterable[Value]]
+    labels: tuple[str, ...] = ()
+
+
+def _sums(shown: Shown) -> Sums | None:
+    return None if shown.decision is None or isinstance(shown.decision, Hold) else shown.decision.sums
+
+
+def _capacity(shown: Shown) -> Iterable[Value]:
+    sums = _sums(shown)
+    if sums is None or shown.decision is None:
+        return []
+    return [((name,), per_s) for name, per_s in carried(sums, max(1, shown.decision.executors)).items()]
+
+
+def _of_driver(key: str) -> Callable[[Shown], Iterable[Value]]:
+    def read(shown: Shown) -> Iterable[Value]:
+        value = (shown.executors or {}).get(key)
+        return [] if value is None else [((), float(len(value) if isinstance(value, list) else value))]
+
+    return read
+
+
+def _last(shown: Shown) -> Event | None:
+    return shown.events[-1] if shown.events else None
+
+
+CATALOGUE: tuple[Metric, ...] = (
+    Metric(
+        "headrace_executors_desired", "gauge", "Executors that were decided on, and are asked for at every tick.",
+        lambda s: [] if s.decision is None else [((), s.decision.executors)],
+    ),
+    Metric(
+        "headrace_executors_wanted", "gauge",
+        "Executors that would be right now, where something forbids or delays to ask for them; else those desired.",
+        lambda s: [] if (e := _last(s)) is None else [((), e.executors if e.wanted is None else e.wanted)],
+    ),
+    Metric("headrace_executors_asked", "gauge", "Executors that the driver asks Spark for.", _of_driver("wanted")),
+    Metric("headrace_executors_registered", "gauge", "Executors that take tasks.", _of_driver("registered")),
+    Metric("headrace_executors_draining", "gauge", "Executors that finish their tasks and go.", _of_driver("draining")),
+    Metric(
+        "headrace_executors_lost_total", "counter",
+        "Executors that went without being told to, since the driver began.", _of_driver("lost"),
+    ),
+    Metric(
+        "headrace_tasks_failed_total", "counter", "Tasks that failed on executors, since the driver began.",
+        _of_driver("failed_tasks"),
+    ),
+    Metric(
+        "headrace_scale_verdict", "gauge", f"1 for the last verdict: {', '.join(VERDICTS)}.",
+        lambda s: [((one,), float((e := _last(s)) is not None and e.verdict == one)) for one in VERDICTS], ("verdict",),
+    ),
+    Metric(
+        "headrace_scale_blocked", "gauge", "1 for what forbids to judge, or is in the way of another number.",
+        lambda s: [((e.by,), 1.0)] if (e := _last(s)) is not None and e.by is not None else [], ("by",),
+    ),
+    Metric(
+        "headrace_scale_events_total", "counter", "Changes of the number of executors, since this process began.",
+        lambda s: [((one,), s.counts.get(one, 0)) for one in ("up", "down")], ("direction",),
+    ),
+    Metric(
+        "headrace_scale_reversals_total", "counter",
+        "Of them, those that went back on the one before within half an hour.",
+        lambda s: [((), s.counts.get("reversals", 0))],
+    ),
+    Metric(
+        "headrace_scale_refused", "gauge", "1 while the driver does not take what it is asked for. /status says why.",
+        lambda s: [((), float(s.refused is not None))],
+    ),
+    Metric(
+        "headrace_scale_ticks_total", "counter", "Ticks since this process began.",
+        lambda s: [((), s.counts.get("ticks", 0))],
+    ),
+    Metric(
+        "headrace_arrival_rate", "gauge", "Records a second that come, as the decision reckons with them.",
+        lambda s: [] if (sums := _sums(s)) is None else [((x.pipeline.name,), x.need.arriving) for x in sums.loads],
+        ("pipeline",),
+    ),
+    Metric(
+        "headrace_capacity_rate", "gauge", "Records a second that the desired executors carry of the pipeline alone.",
+        _capacity, ("pipeline",),
+    ),
+    Metric(
+        "headrace_slot_rate", "gauge", "Records that a slot carries in a second of work.",
+        lambda s: [] if (sums := _sums(s)) is None else [
+            ((x.pipeline.name,), x.rate.per_slot_per_s) for x in sums.loads
+        ], ("pipeline",),
+    ),
+)  # fmt: skip
+
+
+class Scrape(Collector):
+    """Reads the last tick at the moment of the scrape."""
+
+    def __init__(self, shown: Callable[[], Shown]) -> None:
+        self._shown = shown
+
+    def collect(self) -> Iterator[Family]:
+        """Give every family of the catalogue, those without a value too."""
+        shown = self._shown()
+        for metric in CATALOGUE:
+            kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+            family = kind(metric.name, metric.help, labels=metric.labels)
+            for values, number in metric.read(shown):
+                family.add_metric(list(values), number)
+            yield family
+
+
+def answers(shown: Callable[[], Shown]) -> Get:
+    """Answer a GET."""
+
+    def get(path: str, accept: str) -> Answer:
+        match path.split("?", 1)[0]:
+            case "/metrics":
+                registry = CollectorRegistry(auto_describe=False)
+                registry.register(Scrape(shown))
+                encode, content_type = choose_encoder(accept)
+                return HTTPStatus.OK, content_type, encode(registry)
+            case "/status":
+                return HTTPStatus.OK, _JSON, (json.dumps(status(shown())) + "\n").encode()
+            case "/healthz":
+                why = unhealthy(shown(), datetime.now(UTC))
+                code = HTTPStatus.SERVICE_UNAVAILABLE if why else HTTPStatus.OK
+                return code, _TEXT, f"{why or 'ok'}\n".encode()
+            case "/":
+                return HTTPStatus.OK, _TEXT, b"headrace autoscale\n\n/metrics\n/healthz\n/status\n"
+        return HTTPStatus.NOT_FOUND, _TEXT, b"not here; see /\n"
+
+    return get
+
+
+def unhealthy(shown: Shown, now: datetime) -> str:
+    """Say why this process should be started again; empty while it ticks."""
+    silent_s = (now - (shown.at or shown.began)).total_seconds()
+    return f"no tick for {silent_s:.0f} s" if silent_s > max(60.0, _LATE_TICKS * shown.tick_s) else ""
+
+
+def status(shown: Shown) -> dict[str, Any]:
+    """Describe everything as JSON values."""
+    decision = None if shown.decision is None or shown.at is None else explained(shown.decision, shown.at)
+    return {
+        "at": None if shown.at is None else iso(shown.at),
+        "dry_run": shown.dry_run,
+        "decision": decision,
+        "executors": shown.executors,
+        "refused": shown.refused,
+        "counts": dict(shown.counts),
+        "events": as_json(shown.events[::-1]),
+    }

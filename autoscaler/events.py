@@ -1,0 +1,55 @@
+"""What was decided, as events that are kept: one for each change of mind, not one for each tick. Pure."""
+
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from pydantic import AwareDatetime, ConfigDict
+
+from autoscaler.decide import Blocked, Decision, Down, Hold, Stay, Up, Wait
+from autoscaler.explain import verdict
+
+KEPT = 100
+_STRICT = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True)
+class Event:
+    """One decision, and for how many ticks in a row it was the same."""
+
+    __pydantic_config__ = _STRICT
+
+    at: AwareDatetime  # of the first tick
+    until: AwareDatetime  # of the last
+    ticks: int
+    verdict: str
+    executors: int
+    wanted: int | None  # another number that is wanted, and is not asked for
+    by: str | None  # what is in the way, or forbids to judge: a kind of symptom
+    why: str  # the sentence, as it was at the first tick
+
+
+def event(decision: Decision, at: AwareDatetime) -> Event:
+    """Make the event of a decision."""
+    word, why = verdict(decision)
+    wanted: int | None = None
+    by: str | None = None
+    match decision:
+        case Hold(why=symptom):
+            by = symptom.kind
+        case Blocked(to=to, by=symptom):
+            wanted, by = to, symptom.kind
+        case Wait(to=to):
+            wanted = to
+        case Stay() | Up() | Down():
+            pass
+        case _:
+            assert_never(decision)
+    return Event(at, at, 1, word, decision.executors, wanted, by, why)
+
+
+def added(events: tuple[Event, ...], new: Event) -> tuple[Event, ...]:
+    """Add an event to those before, newest last; one that says the same as the last lengthens it."""
+    last = events[-1] if events else None
+    if last is not None and (last.verdict, last.executors, last.by) == (new.verdict, new.executors, new.by):
+        return (*events[:-1], replace(last, until=new.at, ticks=last.ticks + 1, wanted=new.wanted))
+    return (*events, new)[-KEPT:]

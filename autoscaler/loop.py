@@ -1,0 +1,119 @@
+"""The autoscaler at work: look, decide, keep, ask; every few seconds, until it is told to stop."""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+from autoscaler.board import Shown
+from autoscaler.decide import Decision, Down, Up, tick
+from autoscaler.events import Event, added, event
+from autoscaler.facts import Facts
+from autoscaler.hands import Answered
+from autoscaler.kept import Kept
+from autoscaler.memory import Memory, Scaling
+from autoscaler.policy import Policy
+from writer import log
+
+_REVERSED_WITHIN = timedelta(minutes=30)
+
+
+class Source(Protocol):
+    """Who fetches facts."""
+
+    @property
+    def executors(self) -> Mapping[str, Any] | None:
+        """What the driver said of its executors at the last look."""
+
+    def look(self, now: datetime) -> Facts:
+        """Tell what is known. What cannot be had is None or old; it does not raise for it."""
+
+
+class Loop:
+    """Ticks. What it knows is in `shown`, replaced whole at each tick."""
+
+    def __init__(
+        self, policy: Policy, source: Source, kept: Kept, *, ask: Callable[[int], Answered],
+        keep: Callable[[Kept], None], dry_run: bool, now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:  # fmt: skip
+        """`ask`: the driver, for so many executors. `keep`: what is to outlive this process; may raise OSError."""
+        self._policy, self._source, self._kept = policy, source, kept
+        self._ask, self._keep, self._dry_run, self._now = ask, keep, dry_run, now
+        self._unkept = ""
+        self.shown = Shown(began=now(), tick_s=policy.tick_s, dry_run=dry_run, events=kept.events)
+
+    def run(self, stop: threading.Event) -> None:
+        """Tick until told to stop. What one tick fails at, the next may do."""
+        while not stop.is_set():
+            try:
+                self.tick()
+            except Exception as error:  # noqa: BLE001 - who scales must not be what fails
+                log.warning("tick_failed", error=f"{type(error).__name__}: {error}")
+                log.detail(error)
+            stop.wait(self._policy.tick_s)
+
+    def tick(self) -> Decision:
+        """Look, decide, keep, ask. What was decided before is asked for again, whatever is known now."""
+        now, before = self._now(), self._kept
+        facts = self._source.look(now)
+        decision, memory = tick(self._policy, before.memory, facts, now)
+        if self._dry_run:
+            memory = _from_where_it_is(before.memory, memory)
+        new = event(decision, now)
+        self._kept = Kept(memory, added(before.events, new))
+        if len(self._kept.events) != len(before.events) or self._kept.events[-1].ticks == 1:
+            _say(new, dry_run=self._dry_run)
+        refused = None
+        if not self._dry_run:
+            self._remember(before)
+            refused = self._request(memory, facts)
+        self.shown = replace(
+            self.shown, at=now, facts=facts, decision=decision, events=self._kept.events, refused=refused,
+            executors=self._source.executors, counts=self._counted(decision, before.memory.scalings),
+        )  # fmt: skip
+        return decision
+
+    def _remember(self, before: Kept) -> None:
+        """Keep it before the driver is asked; a storage that fails keeps nobody from scaling."""
+        if self._kept.memory == before.memory and self._kept.events[-1].ticks > 1:
+            return
+        try:
+            self._keep(self._kept)
+            self._unkept = ""
+        except OSError as error:
+            if str(error) != self._unkept:
+                log.warning("scaling_not_kept", error=str(error))
+            self._unkept = str(error)
+
+    def _request(self, memory: Memory, facts: Facts) -> str | None:
+        """Ask the driver for what is desired. Returns why it did not take it."""
+        if memory.desired is None or facts.executors is None:
+            return None  # nothing was ever decided, or nobody is there who could be asked
+        answered = self._ask(memory.desired)
+        if not answered.taken and answered.says != self.shown.refused:
+            log.warning("scaling_refused", executors=memory.desired, says=answered.says)
+        return None if answered.taken else answered.says
+
+    def _counted(self, decision: Decision, earlier: tuple[Scaling, ...]) -> dict[str, int]:
+        counts = {**dict.fromkeys(("ticks", "up", "down", "reversals"), 0), **self.shown.counts}
+        counts["ticks"] += 1
+        if isinstance(decision, Up | Down):
+            counts["up" if isinstance(decision, Up) else "down"] += 1
+            last = earlier[-1] if earlier else None
+            back = last is not None and (last.after > last.before) != isinstance(decision, Up)
+            counts["reversals"] += back and last is not None and self._now() - last.at < _REVERSED_WITHIN
+        return counts
+
+
+def _from_where_it_is(before: Memory, after: Memory) -> Memory:
+    """Return a memory in which nothing was changed: what is there is judged at the next tick too."""
+    return replace(after, desired=None, scalings=before.scalings)
+
+
+def _say(new: Event, *, dry_run: bool) -> None:
+    wanted = {} if new.wanted is None else {"wanted": new.wanted}
+    by = {} if new.by is None else {"by": new.by}
+    log.event(
+        "scaling_decided", verdict=new.verdict, executors=new.executors, **wanted, **by, dry_run=dry_run, why=new.why
+    )

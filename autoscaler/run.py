@@ -1,0 +1,72 @@
+"""`headrace autoscale run`: puts the autoscaler together."""
+
+import signal
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from types import FrameType
+
+from autoscaler import kept
+from autoscaler.board import answers
+from autoscaler.hands import Answered, ask
+from autoscaler.live import Live
+from autoscaler.loop import Loop
+from autoscaler.policy import DEFAULTS, Policy, assigned
+from writer import log
+from writer.config import Config
+from writer.connections import Http
+from writer.errors import ConfigError
+from writer.scaling.elastic import refusal
+from writer.stores.location import store_at
+from writer.surface.http import answering
+
+
+def policy_of(config: Config, assignments: Sequence[str]) -> Policy:
+    """Return the policy: the defaults, what the configuration says, then `name=value` pairs. Raises ConfigError."""
+    section = config.autoscale
+    given = [f"{name}={_text(value)}" for name, value in section.policy.items()]
+    within = replace(DEFAULTS, executors_min=section.executors_min, executors_max=section.executors_max)
+    return assigned(within, [*given, *assignments])
+
+
+def run(config: Config, names: Sequence[str], policy: Policy, *, dry_run: bool) -> int:
+    """Scale the driver that has these pipelines until SIGTERM or SIGINT. Returns the exit code; raises ConfigError."""
+    section = config.autoscale
+    if (why := refusal(config.spark.master, config.spark.conf)) is not None:
+        raise ConfigError(why)
+    if section.token is None and not dry_run:
+        raise ConfigError(
+            "autoscale.token is not set: the driver would not listen. Set it for both, such as "
+            "${env:HEADRACE_SCALE_TOKEN}, or look on with --dry-run."
+        )
+    if not config.http.enabled:
+        raise ConfigError("http.enabled is false: the driver tells nothing and cannot be asked. Set it to true.")
+    stop = threading.Event()
+    _on_signals(stop)
+    store = store_at(f"{config.checkpoints}/{names[0]}", config.s3.settings)
+    live = Live(config, names, policy)
+
+    def request(executors: int) -> Answered:
+        driver = live.driver
+        return Answered(taken=False, says="no driver") if driver is None else ask(driver.url, section, executors)
+
+    loop = Loop(policy, live, kept.read(store), ask=request, keep=partial(kept.write, store), dry_run=dry_run)
+    http = Http(enabled=True, host=section.host, port=section.port)
+    with answering(http, answers(lambda: loop.shown), section="autoscale") as url:
+        log.event("autoscaler_listening", url=url, pipelines=len(names), dry_run=dry_run)
+        loop.run(stop)
+    return 0
+
+
+def _text(value: object) -> str:
+    return ";".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _on_signals(stop: threading.Event) -> None:
+    def asked(number: int, _frame: FrameType | None) -> None:
+        log.event("stop_requested", signal=signal.Signals(number).name)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, asked)

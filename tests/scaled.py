@@ -1,0 +1,133 @@
+"""A driver on a cluster, and the autoscaler beside it, as a user runs them: both in processes of their own."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+import psutil
+
+from tests.supervising import Supervised
+from tests.writing import Site, Writer
+
+TOKEN = "a-token-of-the-tests"
+LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+def on_cluster(site: Site, master: str, *, executors_max: int, **autoscale: Any) -> None:
+    """Let the site's driver run on a cluster, with executors of one core."""
+    conf = {
+        **LOOPBACK, "spark.executor.memory": "512m", "spark.executor.cores": "1",
+        "spark.cores.max": str(executors_max),
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }  # fmt: skip
+    site.overrides["spark"] = {"master": master, "conf": conf}
+    site.overrides["kafka"] = {
+        "bootstrap_servers": site.bootstrap, "request_timeout": "20 s", "lag_interval": "2 s",
+    }  # fmt: skip
+    site.overrides["autoscale"] = {"token": TOKEN, "port": 0, "executors_max": executors_max, **autoscale}
+
+
+@dataclass
+class Driver:
+    """A driver that runs, asked over HTTP."""
+
+    writer: Writer
+
+    @property
+    def url(self) -> str:
+        found = re.findall(r"http_listening url=(\S+)", self.writer.said())
+        return str(found[-1])
+
+    def status(self) -> dict[str, Any]:
+        with urlopen(f"{self.url}/status", timeout=20) as answer:
+            found: dict[str, Any] = json.loads(answer.read())
+            return found
+
+    def executors(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.status()["executors"]
+        return found
+
+    def lag(self) -> int | None:
+        """Offsets that wait, of all pipelines; None while Kafka has not said it."""
+        lags = [one["lag"]["offsets"] for one in self.status()["pipelines"].values()]
+        return None if None in lags else sum(lags)
+
+    def scale(self, executors: object, token: str | None = TOKEN) -> tuple[int, str]:
+        """`POST /scale`."""
+        connection = HTTPConnection(urlsplit(self.url).netloc, timeout=20)
+        try:
+            headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+            connection.request("POST", f"/scale?executors={executors}", headers=headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+    def until_registered(self, executors: int, seconds: float = 240) -> None:
+        """Wait until so many take tasks, and none drains."""
+        self.writer.until(lambda: self._is(executors), seconds)
+
+    def _is(self, executors: int) -> bool:
+        told = self.executors()
+        return told["registered"] == executors and not told["draining"]
+
+
+@contextmanager
+def started(site: Site, *flags: str, env: Mapping[str, str] | None = None) -> Iterator[Driver]:
+    """Start a driver, and wait until Spark has executors. Whatever happens, nothing of it is left."""
+    driver = Driver(site.start(*flags, env=env))
+    try:
+        driver.writer.until(lambda: "executor_came" in driver.writer.said(), 240)
+        yield driver
+    finally:
+        if driver.writer.process.poll() is None:
+            driver.writer.kill()
+
+
+@dataclass
+class Autoscaler(Supervised):
+    """`headrace autoscale run`, and what it says."""
+
+    def told(self, path: str = "/status") -> Any:
+        url = re.findall(r"autoscaler_listening url=(\S+)", self.said())[-1]
+        with urlopen(url + path, timeout=20) as answer:
+            text = answer.read().decode()
+        return json.loads(text) if path == "/status" else text
+
+
+@contextmanager
+def autoscale(site: Site, *flags: str) -> Iterator[Autoscaler]:
+    """Start the autoscaler of a site. Whatever happens, nothing of it is left."""
+    log = site.root / f"autoscaler-{len(list(site.root.glob('autoscaler-*.log')))}.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "writer.cli", "autoscale", "run", str(site.config), *flags],
+            stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True, env=os.environ,
+        )  # fmt: skip
+    scaler = Autoscaler(process, Path(log))
+    try:
+        yield scaler
+    finally:
+        if process.poll() is None:
+            scaler.kill()
+
+
+def kill_executor(driver: Driver) -> None:
+    """kill -9 one executor of a driver on a local cluster."""
+    for process in driver.writer.family():
+        with suppress(psutil.ZombieProcess, psutil.NoSuchProcess):
+            if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline()):
+                process.kill()
+                return
+    raise AssertionError("no executor runs")

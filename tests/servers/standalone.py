@@ -1,0 +1,78 @@
+"""A standalone Spark cluster on loopback: a master and workers as processes, from the installed pyspark."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+from writer import artifacts
+from writer.embedded.process import LOOPBACK, Process, free_ports, is_listening
+
+_WITHIN = timedelta(minutes=3)  # a JVM, on a machine that has other work
+
+
+@dataclass
+class Standalone:
+    """A cluster that runs."""
+
+    directory: Path
+    url: str
+    _ui: int
+    _servers: list[Process] = field(default_factory=list)
+
+    def add_worker(self, cores: int, memory: str = "8g") -> Process:
+        """Start another worker, and wait until the master knows it."""
+        before, number = len(self.told()["workers"]), len(self._servers)
+        here = self.directory / f"worker-{number}"
+        worker = _server(
+            f"worker-{number}", "worker.Worker", self.directory, "--host", LOOPBACK, "--port", "0", "--webui-port", "0",
+            "--cores", str(cores), "--memory", memory, "--work-dir", str(here), self.url,
+        )  # fmt: skip
+        self._servers.append(worker)
+        worker.launch()
+        worker.wait_until(lambda: len(self.told()["workers"]) > before, within=_WITHIN)
+        return worker
+
+    def told(self) -> dict[str, Any]:
+        """What the master says of workers and applications."""
+        with urlopen(f"http://{LOOPBACK}:{self._ui}/json/", timeout=20) as answer:
+            found: dict[str, Any] = json.loads(answer.read())
+            return found
+
+
+def _server(name: str, kind: str, directory: Path, *options: str) -> Process:
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    java = artifacts.java(17)
+    environment = {
+        "SPARK_HOME": str(home), "JAVA_HOME": str(java.parent.parent), "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_DIRS": str(directory),
+    }  # fmt: skip
+    command = [home / "bin" / "spark-class", f"org.apache.spark.deploy.{kind}", *options]
+    return Process(name, command, cwd=directory, log=directory / f"{name}.log", env=environment)
+
+
+@contextmanager
+def standalone(directory: Path, *, cores: int) -> Iterator[Standalone]:
+    """Run a master and one worker while inside."""
+    directory.mkdir(parents=True, exist_ok=True)
+    port, ui = free_ports(2)
+    master = _server(
+        "master", "master.Master", directory, "--host", LOOPBACK, "--port", str(port), "--webui-port", str(ui)
+    )
+    cluster = Standalone(directory, f"spark://{LOOPBACK}:{port}", ui, [master])
+    try:
+        master.launch()
+        master.wait_until(lambda: is_listening(port) and is_listening(ui), within=_WITHIN)
+        cluster.add_worker(cores)
+        yield cluster
+    finally:
+        for server in reversed(cluster._servers):
+            server.stop()

@@ -1,0 +1,77 @@
+"""`POST /scale` and `headrace autoscale run` on real executors: a local cluster, each executor a process of its own."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from tests import oracle
+from tests.scaled import autoscale, kill_executor, on_cluster, started
+from tests.writing import Site
+
+pytestmark = pytest.mark.slow
+MakeTopic = Callable[..., str]
+
+
+def test_executors_go_without_a_failed_task_come_back_and_one_that_is_killed_is_replaced(
+    site: Site, topic: MakeTopic
+) -> None:
+    name = topic(3)
+    lake = site.pipeline(
+        "events", [name], bucket={"type": "tests.slow:Slow", "records_per_second": 800},
+        commit={"max_delay": "3 s", "min_records": 500}, roll={"target_file_size": "64 KiB"},
+    )  # fmt: skip
+    on_cluster(site, "local-cluster[2,1,1024]", executors_max=2)
+    site.fill(name, 3_000)
+    with started(site) as driver:
+        writer = driver.writer
+        driver.until_registered(2)
+        assert driver.scale(1, token=None)[0] == driver.scale(1, token="wrong")[0] == 403
+        assert driver.scale(3) == (400, "executors='3' is no number from executors_min 1 to executors_max 2\n")
+        assert driver.scale(1)[0] == 202
+        site.fill(name, 2_000, seed=8)
+        driver.until_registered(1)
+        told = driver.executors()
+        assert (told["gone"], told["lost"], told["failed_tasks"]) == (1, 0, 0)
+        assert driver.scale(2)[0] == 202
+        driver.until_registered(2)
+        site.fill(name, 2_000, seed=9)
+        kill_executor(driver)
+        writer.until(lambda: "executor_lost" in writer.said(), 120)
+        driver.until_registered(2)
+        writer.until(lambda: driver.lag() == 0, 180)
+        assert driver.executors()["lost"] == 1
+        said = writer.stop()
+    oracle.check(lake, "events", site.ends(name))
+    assert "executor_told_to_go" in said
+    work = [commit["work"] for commit in oracle.replay(lake).commits if commit["kind"] == "batch"]
+    assert {one["slots"] for one in work} <= {1, 2}
+    assert all(one["ranges"] >= 3 and one["task_seconds_max"] > 0 for one in work)
+
+
+def test_a_driver_without_executors_says_what_to_use_instead(site: Site, topic: MakeTopic) -> None:
+    name = topic(1)
+    site.pipeline("events", [name])
+    site.overrides["autoscale"] = {"token": "secret", "port": 0}
+    done = subprocess.run(
+        [sys.executable, "-m", "writer.cli", "autoscale", "run", str(site.config)],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "there are no executors to add or take away. Set spark.master to spark://host:7077" in done.stderr
+
+
+def test_the_autoscaler_asks_the_driver_and_dies_without_harm(site: Site, topic: MakeTopic) -> None:
+    name = topic(2)
+    site.pipeline("events", [name], commit={"max_delay": "3 s", "min_records": 200})
+    on_cluster(site, "local-cluster[1,1,1024]", executors_max=1)
+    site.fill(name, 1_000)
+    with started(site) as driver, autoscale(site, "--interval", "1 s") as scaler:
+        scaler.until(lambda: scaler.times("scaling_decided") >= 1)
+        scaler.until(lambda: (scaler.told()["executors"] or {}).get("wanted") == 1)
+        assert "headrace_executors_registered 1.0" in scaler.told("/metrics")
+        assert scaler.told("/healthz") == "ok\n"
+        scaler.kill()
+        assert driver.executors()["wanted"] == 1
+        driver.writer.stop()

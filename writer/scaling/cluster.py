@@ -1,0 +1,55 @@
+"""Spark's own calls for executors: who is there, how many there should be, who is to go.
+
+They are the JVM's, behind PySpark. Four of Spark's own ways are not used: `killExecutors` of the context ends running
+tasks; its `requestTotalExecutors` mixes up profiles where it is given tasks with localities; `requestExecutors` adds
+to what was asked for, not to what is there; and a decommission that adjusts the total takes it below what is wanted.
+"""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from writer.scaling.plan import Executor
+
+_DRIVER = "driver"
+
+
+class SparkExecutors:
+    """The executors of a Spark application."""
+
+    def __init__(self, spark: Any) -> None:
+        self._jvm = spark.sparkContext._jvm  # noqa: SLF001 - PySpark shows no executors
+        self._context = spark.sparkContext._jsc.sc()  # noqa: SLF001
+        self._json = self._jvm.org.apache.spark.status.api.v1.JacksonMessageWriter().mapper()
+        self._nobody = self._jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(self._jvm.java.util.HashMap())
+
+    def there(self) -> list[Executor]:
+        """Return the executors that are registered, those that drain too."""
+        told = json.loads(self._json.writeValueAsString(self._context.statusStore().executorList(True)))
+        return [_executor(one) for one in told if one["id"] != _DRIVER and one["isActive"]]
+
+    def ask(self, total: int) -> bool:
+        """Ask for so many in all; False where the cluster cannot. Fewer than are there: nobody goes."""
+        return bool(self._context.requestTotalExecutors(total, 0, self._nobody))
+
+    def drain(self, executor: str) -> bool:
+        """Let an executor finish its tasks and go; it gets no others. The total stays as it was asked for."""
+        info = self._jvm.org.apache.spark.scheduler.ExecutorDecommissionInfo(
+            "fewer executors are wanted", self._jvm.scala.Option.empty()
+        )
+        return bool(self._context.schedulerBackend().decommissionExecutor(executor, info, False, False))
+
+
+def slots(spark: Any) -> int:
+    """Return how many tasks can run at once now; executors that drain have no part in it. At least one."""
+    context = spark.sparkContext._jsc.sc()  # noqa: SLF001
+    profile = context.resourceProfileManager().defaultResourceProfile()
+    return max(1, int(context.maxNumConcurrentTasks(profile)))
+
+
+def _executor(told: dict[str, Any]) -> Executor:
+    came = datetime.strptime(told["addTime"].removesuffix("GMT"), "%Y-%m-%dT%H:%M:%S.%f").replace(tzinfo=UTC)
+    return Executor(
+        id=told["id"], since=came, cores=told["totalCores"], failed_tasks=told["failedTasks"],
+        task_s=told["totalDuration"] / 1000, gc_s=told["totalGCTime"] / 1000,
+    )  # fmt: skip

@@ -1,0 +1,68 @@
+"""What Spark must be told so that executors can come and go, and into how many ranges a batch is cut for them. Pure."""
+
+import math
+from collections.abc import Mapping
+
+from writer.config import Config
+from writer.scaling.section import Autoscale
+
+_HELD_OPEN = "spark://host:7077 (standalone), k8s://… (Kubernetes) or, on one machine, local-cluster[3,2,2048]"
+
+
+def in_one_process(master: str) -> bool:
+    """Tell whether tasks run in the driver's own process: there are no executors."""
+    return master.startswith("local") and not master.startswith("local-cluster")
+
+
+def refusal(master: str, conf: Mapping[str, str]) -> str | None:
+    """Say why executors cannot be scaled, and what to use instead; None where they can."""
+    if in_one_process(master):
+        return (
+            f"spark.master is {master}: tasks run in the driver's own process, and there are no executors to add or "
+            f"take away. Set spark.master to {_HELD_OPEN}."
+        )
+    if conf.get("spark.dynamicAllocation.enabled", "false").lower() == "true":
+        return (
+            "spark.dynamicAllocation.enabled is true: Spark would take back what is asked for, and a trigger under a "
+            "minute keeps it at its maximum. Set it to false in spark.conf."
+        )
+    if conf.get("spark.decommission.enabled", "true").lower() != "true":
+        return (
+            "spark.decommission.enabled is false: an executor that is told to go would stay, without work. Take it "
+            "out of spark.conf."
+        )
+    return None
+
+
+def settings(master: str, section: Autoscale) -> dict[str, str]:
+    """Return what Spark is told where executors can come and go."""
+    if in_one_process(master):
+        return {}
+    return {
+        "spark.dynamicAllocation.enabled": "false",
+        "spark.decommission.enabled": "true",  # without it, one that is told to go stays and does nothing
+        "spark.storage.decommission.enabled": "false",  # nothing is cached, nothing is shuffled
+        "spark.executor.decommission.forceKillTimeout": f"{int(section.drain_within.total_seconds())}s",
+        "spark.task.maxDirectResultSize": "16m",  # a report that waits on an executor would go with it
+        "spark.executor.failuresValidityInterval": "1h",  # an application of months does not sum its failures up
+    }
+
+
+def slots_most(config: Config) -> int | None:
+    """Return how many tasks may ever run at once; None where it stays as it is at the start."""
+    conf = config.spark.conf
+    if in_one_process(config.spark.master):
+        return None
+    each = int(conf.get("spark.executor.cores", "1")) // int(conf.get("spark.task.cpus", "1"))
+    most = config.autoscale.executors_max * max(1, each)
+    ceiling = conf.get("spark.cores.max")
+    return most if ceiling is None else max(1, min(most, int(ceiling) // int(conf.get("spark.task.cpus", "1"))))
+
+
+def records_per_range(config: Config, records_max: int) -> int | None:
+    """Return how many records Spark reads in one piece, so that a full batch has work for every slot there may be.
+
+    Pieces go by records, not by a number of them: a small batch is not cut. None: as at the start.
+    """
+    slots = slots_most(config)
+    return None if slots is None else max(1, math.ceil(records_max / slots))

@@ -1,0 +1,229 @@
+"""Keeps as many executors as somebody wants: the thread that asks Spark, and what `POST /scale` and `/status` say.
+
+Who wants is outside, and may die at any moment: what was wanted last is kept beside the pipelines' runs, asked for
+again every few seconds, and once more by the next start of the driver.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Protocol
+from urllib.parse import parse_qs, urlsplit
+
+from writer import log
+from writer.scaling.plan import Executor, Wanted, staying, steps
+from writer.scaling.section import Autoscale
+from writer.stores.base import Store
+
+LOOK_S = 1.0
+KEPT = "executors.json"
+_GC_OVER_S = 60.0  # garbage collection is a share of the tasks' time of so long
+_BUSY_MIN_S = 5.0  # of it: less says nothing
+_CLOSE_WITHIN_S = 5.0
+_TEXT, _JSON = "text/plain; charset=utf-8", "application/json"
+Answer = tuple[HTTPStatus, str, bytes]
+
+
+class Executors(Protocol):
+    """What a cluster is asked."""
+
+    def there(self) -> Sequence[Executor]:
+        """Executors that are registered, those that drain too."""
+
+    def ask(self, total: int) -> bool:
+        """Ask for so many in all; False where the cluster cannot."""
+
+    def drain(self, executor: str) -> bool:
+        """Let one finish its tasks and go."""
+
+
+@dataclass
+class _Seen:
+    """What the last looks found."""
+
+    at_s: float | None = None
+    executors: tuple[Executor, ...] = ()
+    short_since_s: float | None = None  # since when fewer are there than wanted, and none came
+    failed_tasks: int = 0  # of all executors there were
+    lost: int = 0  # executors that went without being told
+    gone: int = 0  # that went as they were told
+    gc_share: float | None = None
+
+
+class Keeper:
+    """The executors of one driver. A refusal says why they cannot be scaled."""
+
+    def __init__(
+        self, master: str, section: Autoscale, *, refusal: str | None, cpus_per_task: int, stores: Sequence[Store],
+        boundary: Callable[[], bool], seconds: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        """`stores`: beside the runs of each pipeline. `boundary`: whether no batch has tasks at this moment."""
+        self._master, self._section, self._refusal, self._cpus = master, section, refusal, cpus_per_task
+        self._stores, self._boundary, self._seconds = stores, boundary, seconds
+        self._cluster: Executors | None = None
+        self._lock = threading.Lock()
+        self._wake, self._closing = threading.Event(), threading.Event()
+        self._wanted: Wanted | None = None
+        self._draining: dict[str, float] = {}
+        self._failed_by: dict[str, int] = {}
+        self._gc_from: tuple[float, dict[str, Executor]] = (seconds(), {})
+        self._seen, self._trouble = _Seen(), ""
+        self._thread = threading.Thread(target=self._run, name="executors", daemon=True)
+
+    def begin(self, cluster: Callable[[], Executors]) -> None:
+        """Spark is there: want again what was wanted last, and go on in a thread."""
+        if self._refusal is not None:
+            return
+        self._cluster = cluster()
+        if (kept := self._kept()) is not None:
+            log.event("executors_wanted", executors=kept, because="a driver before this one was told so")
+            self._wanted = Wanted(self._bounded(kept), self._seconds())
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread. Waits some seconds at most."""
+        self._closing.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(_CLOSE_WITHIN_S)
+
+    def want(self, executors: int) -> None:
+        """Want so many from now on; what was wanted is asked for again at once."""
+        with self._lock:
+            known = self._wanted
+            changed = known is None or known.executors != executors
+            since = self._seconds() if known is None or changed else known.since_s
+            self._wanted = Wanted(executors, since)
+        if changed:
+            log.event("executors_wanted", executors=executors, before=None if known is None else known.executors)
+            self._keep(executors)
+        self._wake.set()
+
+    def look(self) -> None:
+        """See who is there, and do what is next."""
+        assert self._cluster is not None, "Spark is there"
+        found, now_s = list(self._cluster.there()), self._seconds()
+        self._note(found, now_s)
+        with self._lock:
+            wanted = self._wanted
+        if wanted is None:
+            return
+        plan = steps(wanted, found, self._draining, now_s, boundary=self._boundary())
+        if plan.total is not None:
+            self._cluster.ask(plan.total)
+            with self._lock:
+                if self._wanted == wanted:
+                    self._wanted = Wanted(wanted.executors, wanted.since_s, now_s)
+        for one in plan.drain:
+            told = self._cluster.drain(one)
+            log.event("executor_told_to_go", executor=one, wanted=wanted.executors, there=len(found), heard=told)
+            if told:
+                with self._lock:
+                    self._draining[one] = now_s
+
+    def told(self) -> dict[str, Any]:
+        """Describe everything as JSON values, for `/status`."""
+        with self._lock:
+            seen, wanted, draining, now_s = self._seen, self._wanted, dict(self._draining), self._seconds()
+        stays = staying(seen.executors, draining)
+        return {
+            "master": self._master,
+            "refused": self._refusal,
+            "age_seconds": None if seen.at_s is None else round(now_s - seen.at_s, 3),
+            "wanted": None if wanted is None else wanted.executors,
+            "registered": len(stays),
+            "draining": [{"id": one, "seconds": round(now_s - since, 3)} for one, since in sorted(draining.items())],
+            "cores": max((one.cores for one in seen.executors), default=None),
+            "cpus_per_task": self._cpus,
+            "short_seconds": None if seen.short_since_s is None else round(now_s - seen.short_since_s, 3),
+            "gc_share": seen.gc_share,
+            "failed_tasks": seen.failed_tasks,
+            "lost": seen.lost,
+            "gone": seen.gone,
+        }
+
+    def post(self, path: str, authorization: str) -> Answer | None:
+        """Answer `POST /scale?executors=N` of who has the token; None for other paths."""
+        url = urlsplit(path)
+        if url.path != "/scale":
+            return None
+        if not self._section.opens(authorization.encode()):
+            missing = "; none is set" if self._section.token is None else ""
+            return HTTPStatus.FORBIDDEN, _TEXT, f"this needs the token of autoscale.token{missing}\n".encode()
+        if self._refusal is not None:
+            return HTTPStatus.CONFLICT, _TEXT, f"{self._refusal}\n".encode()
+        text = parse_qs(url.query).get("executors", [""])[-1]
+        least, most = self._section.executors_min, self._section.executors_max
+        if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
+            said = f"executors={text!r} is no number from executors_min {least} to executors_max {most}\n"
+            return HTTPStatus.BAD_REQUEST, _TEXT, said.encode()
+        if self._cluster is None:
+            return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, b"Spark is starting; ask again\n"
+        self.want(int(text))
+        return HTTPStatus.ACCEPTED, _JSON, (json.dumps(self.told()) + "\n").encode()
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            try:
+                self.look()
+                self._trouble = ""
+            except Exception as error:  # noqa: BLE001 - Spark is busy or gone; batches must not notice
+                if str(error) != self._trouble and not self._closing.is_set():
+                    log.warning("executors_unseen", error=" ".join(str(error).split())[:300])
+                self._trouble = str(error)
+            self._wake.wait(LOOK_S)
+            self._wake.clear()
+
+    def _note(self, found: Sequence[Executor], now_s: float) -> None:
+        ids = {one.id for one in found}
+        self._failed_by |= {one.id: max(one.failed_tasks, self._failed_by.get(one.id, 0)) for one in found}
+        with self._lock:
+            before = self._seen
+            left = [one.id for one in before.executors if one.id not in ids]
+            told = {one: now_s - self._draining.pop(one) for one in left if one in self._draining}
+            lost = [one for one in left if one not in told]
+            came = ids - {one.id for one in before.executors}
+            short = self._wanted is not None and len(staying(found, self._draining)) < self._wanted.executors
+            since = before.short_since_s if before.short_since_s is not None and not came else now_s
+            self._seen = _Seen(
+                now_s, tuple(found), since if short else None, sum(self._failed_by.values()),
+                before.lost + len(lost), before.gone + len(told), self._gc_share(found, now_s),
+            )  # fmt: skip
+        for one in sorted(came):
+            log.event("executor_came", executor=one, there=len(found))
+        for one, seconds in told.items():
+            log.event("executor_went", executor=one, seconds=round(seconds, 1), there=len(found))
+        for one in lost:
+            log.warning("executor_lost", executor=one, there=len(found))
+
+    def _gc_share(self, found: Sequence[Executor], now_s: float) -> float | None:
+        began_s, before = self._gc_from
+        if now_s - began_s < _GC_OVER_S:
+            return self._seen.gc_share
+        self._gc_from = now_s, {one.id: one for one in found}
+        pairs = [(one, before[one.id]) for one in found if one.id in before]
+        shares = [(a.gc_s - b.gc_s) / (a.task_s - b.task_s) for a, b in pairs if a.task_s - b.task_s >= _BUSY_MIN_S]
+        return round(max(shares), 4) if shares else None
+
+    def _bounded(self, executors: int) -> int:
+        return min(max(executors, self._section.executors_min), self._section.executors_max)
+
+    def _keep(self, executors: int) -> None:
+        content = (json.dumps({"wanted": executors}) + "\n").encode()
+        for store in self._stores:
+            try:
+                store.put(KEPT, content)
+            except OSError as error:  # the next start begins with what Spark gives it, until it is told again
+                log.warning("executors_not_kept", location=store.location, error=str(error))
+
+    def _kept(self) -> int | None:
+        found: list[int] = []
+        for store in self._stores:
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                if (kept := store.read(KEPT)) is not None:
+                    found.append(int(json.loads(kept.content)["wanted"]))
+        return max(found, default=None)

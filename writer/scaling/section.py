@@ -1,0 +1,51 @@
+"""The section of the configuration that driver and autoscaler share: who may scale, how far, and where it is told."""
+
+from datetime import timedelta
+from typing import Any
+
+from pydantic import Field, SecretStr, model_validator
+
+from writer.strict import Strict
+from writer.units import Duration
+
+
+class Autoscale(Strict):
+    """How `headrace autoscale run` scales the executors of a driver."""
+
+    token: SecretStr | None = Field(
+        None,
+        description="who shows it may scale; the same for driver and autoscaler, such as ${env:HEADRACE_SCALE_TOKEN}. "
+        "Without it nobody may",
+    )
+    executors_min: int = Field(1, ge=1, description="never fewer executors")
+    executors_max: int = Field(100, ge=1, description="never more executors; batches are cut for so many")
+    drain_within: Duration = Field(
+        timedelta(minutes=10), description="an executor that is to go has so long for its tasks; then it is killed"
+    )
+    host: str = Field("127.0.0.1", min_length=1, description="address where the autoscaler answers /metrics, /status")
+    port: int = Field(9645, ge=0, le=65535, description="port for that; 0 takes any that is free")
+    policy: dict[str, Any] = Field(
+        default_factory=dict, description="parameters of the autoscaler by name, such as u_target: 0.7 (AUTOSCALING.md)"
+    )
+
+    @model_validator(mode="after")
+    def _apart(self) -> "Autoscale":
+        if self.executors_max < self.executors_min:
+            raise ValueError(
+                f"executors_max {self.executors_max} is below executors_min {self.executors_min}; raise it, or lower "
+                "the other"
+            )
+        for name in ("executors_min", "executors_max"):
+            if name in self.policy:
+                raise ValueError(f"{name} stands in autoscale itself, not in its policy; move it one level up")
+        return self
+
+    def opens(self, authorization: bytes) -> bool:
+        """Tell whether an Authorization header carries the token."""
+        return self.token is not None and _same(authorization, f"Bearer {self.token.get_secret_value()}".encode())
+
+
+def _same(given: bytes, wanted: bytes) -> bool:
+    from hmac import compare_digest
+
+    return compare_digest(given, wanted)
