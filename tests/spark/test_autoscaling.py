@@ -1,0 +1,133 @@
+"""The autoscaler at work on a real standalone cluster: a master, a worker, executors, a driver and it, all processes.
+
+HEADRACE_SCALING names a file that keeps what happened, for docs/AUTOSCALING.md.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import oracle
+from tests.load import Load
+from tests.scaled import Autoscaler, Driver, autoscale, on_cluster, started
+from tests.servers.standalone import standalone
+from tests.writing import Site
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+MakeTopic = Callable[..., str]
+
+DELAY_S, SLO_S, TICK_S = 5.0, 30.0, 5.0
+SLOT = 1_000  # records a second that a slot is let
+# Minutes become seconds: a demonstration that nobody waits an hour for.
+POLICY = {
+    "tick_s": TICK_S, "window_s": 60, "lately_s": 15, "start_s": 15, "stable_s": 15, "stable_max_s": 60,
+    "down_s": 45, "after_up_s": 60, "regret_s": 120, "catch_up_s": 60, "slo_s": SLO_S, "facts_age_max_s": 30,
+}  # fmt: skip
+LOW, HIGH, LOW_AGAIN = 500, 3_000, 400
+
+
+class Recorder:
+    """What is seen of driver and autoscaler, second by second."""
+
+    def __init__(self, driver: Driver, scaler: Autoscaler, load: Load) -> None:
+        self._driver, self._scaler, self._load = driver, scaler, load
+        self._began_s = time.monotonic()
+        self.samples: list[dict[str, Any]] = []
+
+    @property
+    def now_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+    def look(self) -> dict[str, Any]:
+        status, told = self._driver.status(), self._scaler.told()
+        (one,), executors = status["pipelines"].values(), status["executors"]
+        sample = {
+            "at_s": round(self.now_s, 1), "sent": self._load.sent, "load_per_s": self._load.per_s,
+            "lag_offsets": one["lag"]["offsets"], "lag_s": one["lag"]["seconds"],
+            "committed": one["totals"]["records"]["read"], "asked": executors["wanted"],
+            "registered": executors["registered"], "draining": len(executors["draining"]),
+            "failed_tasks": executors["failed_tasks"], "lost": executors["lost"], "gone": executors["gone"],
+            "desired": (told["decision"] or {}).get("executors"), "verdict": (told["decision"] or {}).get("verdict"),
+        }  # fmt: skip
+        self.samples.append(sample)
+        return sample
+
+    def until(self, condition: Callable[[dict[str, Any]], object], seconds: float) -> float:
+        """Look until something is so; returns when, in seconds since the beginning."""
+        deadline = time.monotonic() + seconds
+        while True:
+            sample = self.look()
+            if condition(sample):
+                return self.now_s
+            assert time.monotonic() < deadline, f"not within {seconds} s: {sample}\n{self._scaler.said()}"
+            time.sleep(1.0)
+
+    def through(self, seconds: float) -> None:
+        """Look for so long."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.look()
+            time.sleep(1.0)
+
+
+def _is_late(sample: dict[str, Any]) -> bool:
+    return sample["lag_s"] is None or sample["lag_s"] > DELAY_S + SLO_S
+
+
+def test_a_step_up_brings_executors_and_a_step_down_lets_them_go(site: Site, topic: MakeTopic, tmp_path: Path) -> None:
+    name = topic(6, prefix="clicks")
+    lake = site.pipeline(
+        "clicks", [name], bucket={"type": "tests.slow:Slow", "records_per_second": SLOT},
+        commit={"max_delay": f"{DELAY_S:.0f} s", "min_records": 1_000_000, "max_records": 60_000},
+        roll={"target_file_size": "32 KiB"}, memory={"batch_records": 500},
+    )  # fmt: skip
+    with standalone(tmp_path / "cluster", cores=6) as cluster:
+        on_cluster(site, cluster.url, executors_max=6, policy=POLICY)
+        with Load(site, name, LOW) as load, started(site) as driver:
+            driver.until_registered(6)  # a standalone cluster gives all it has at first
+            assert driver.scale(1)[0] == 202
+            driver.until_registered(1)
+            with autoscale(site) as scaler:
+                scaler.until(lambda: scaler.times("scaling_decided") > 0)
+                recorder = Recorder(driver, scaler, load)
+                recorder.until(lambda one: one["verdict"] in ("stay", "wait"), 120)
+                recorder.through(30)
+                before = recorder.samples[-1]
+                step_up_s = recorder.now_s
+                load.per_s = HIGH
+                asked_s = recorder.until(lambda one: one["desired"] > before["desired"], 60)
+                came_s = recorder.until(lambda one: one["registered"] >= 4, 240)
+                calm_s = recorder.until(lambda one: not _is_late(one) and one["lag_offsets"] < HIGH * 2 * DELAY_S, 300)
+                recorder.through(45)
+                peak = max(one["registered"] for one in recorder.samples)
+                step_down_s = recorder.now_s
+                load.per_s = LOW_AGAIN
+                down_s = recorder.until(lambda one: one["registered"] <= 1 and one["draining"] == 0, 600)
+                recorder.through(15)
+                load.end()
+                recorder.until(lambda one: one["committed"] == load.sent and one["lag_offsets"] == 0, 120)
+                events = scaler.told()["events"][::-1]
+                assert scaler.stop() == 0
+            said = driver.writer.stop()
+    last = recorder.samples[-1]
+    frontier = oracle.check(lake, "clicks", site.ends(name))
+    assert sum(frontier.values()) == load.sent
+    assert (last["failed_tasks"], last["lost"]) == (0, 0)
+    assert said.count("executor_told_to_go") == said.count("executor_went") >= 5 + peak - 1
+    kept = {
+        "settings": {**POLICY, "max_delay_s": DELAY_S, "slot_per_s": SLOT, "partitions": 6, "executors_max": 6},
+        "marks": {
+            "step_up_s": step_up_s, "asked_s": asked_s, "came_s": came_s, "calm_s": calm_s,
+            "step_down_s": step_down_s, "down_s": down_s, "peak": peak,
+        },
+        "sent": load.sent, "rows": sum(len(offsets) for offsets in oracle.offsets(lake).values()),
+        "lost": 0, "twice": 0, "failed_tasks": last["failed_tasks"], "samples": recorder.samples, "events": events,
+    }  # fmt: skip
+    if os.environ.get("HEADRACE_SCALING"):
+        Path(os.environ["HEADRACE_SCALING"]).write_text(json.dumps(kept, indent=1) + "\n")
+    assert asked_s - step_up_s <= 2 * TICK_S + 3, "two ticks, and what a look takes"
