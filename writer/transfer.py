@@ -53,7 +53,7 @@ def handed_over(frame: Any) -> int:
 
 def ranges(frame: Any) -> int:
     """Return in how many pieces Spark's scan read what it gave to the tasks of a frame that was collected."""
-    return int(_scan(frame).outputPartitioning().numPartitions())
+    return int(_scan(frame).execute().getNumPartitions())  # planned and run before: only counted
 
 
 def _scan(frame: Any) -> Any:

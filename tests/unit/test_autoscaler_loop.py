@@ -1,0 +1,195 @@
+"""The loop: what is kept before what is asked, what outlives a process, what a dry run leaves alone."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from autoscaler import kept
+from autoscaler.board import CATALOGUE, Shown, answers, unhealthy
+from autoscaler.events import KEPT, Event, added
+from autoscaler.facts import Executors
+from autoscaler.hands import Answered
+from autoscaler.kept import Kept
+from autoscaler.loop import Loop
+from autoscaler.memory import Memory
+from autoscaler.policy import Policy
+from tests.scaling import NOW, facts, pipeline
+from writer.stores.location import store_at
+
+POLICY = Policy(executors_max=50)
+LATE = facts(pipeline(72_000))  # two executors, three are wanted
+TOLD = {"wanted": 2, "registered": 2, "draining": [], "failed_tasks": 0, "lost": 0}
+
+
+class World:
+    """Facts to be seen, a driver to be asked, a clock; and in which order all was done."""
+
+    def __init__(self, seen=LATE, remembered: Kept | None = None, *, dry_run: bool = False) -> None:
+        self.seen, self.now, self.done, self.answer = seen, NOW, [], Answered(taken=True)
+        self.executors = TOLD
+        self.loop = Loop(
+            POLICY, self, remembered or Kept(Memory()), ask=self.ask, keep=self.keep, dry_run=dry_run,
+            now=lambda: self.now,
+        )  # fmt: skip
+
+    def look(self, now):
+        return replace(self.seen, at=now)
+
+    def ask(self, executors: int) -> Answered:
+        self.done.append(("ask", executors))
+        return self.answer
+
+    def keep(self, what: Kept) -> None:
+        self.done.append(("keep", what.memory.desired))
+
+    def tick(self, seconds: float = 15):
+        self.now += timedelta(seconds=seconds)
+        return self.loop.tick()
+
+
+def test_what_is_decided_is_kept_before_the_driver_is_asked():
+    world = World()
+    world.tick()
+    assert world.done == [("keep", 3), ("ask", 3)]
+
+
+def test_it_is_asked_for_again_at_every_tick_even_when_nothing_is_known():
+    world = World()
+    world.tick()
+    world.seen = replace(LATE, pipelines=())
+    world.tick()
+    assert world.done[-1] == ("ask", 3)
+    assert world.loop.shown.events[-1].by == "blind"
+
+
+def test_a_new_process_goes_on_with_what_the_one_before_decided():
+    world = World(replace(LATE, pipelines=()), Kept(Memory(desired=7)))
+    world.tick()
+    assert world.done == [("keep", 7), ("ask", 7)]
+
+
+def test_nothing_is_asked_of_nobody_nor_before_anything_was_decided():
+    world = World(replace(LATE, executors=None))
+    world.tick()
+    assert [one for one in world.done if one[0] == "ask"] == []
+
+
+def test_a_dry_run_asks_for_nothing_keeps_nothing_and_judges_what_is_there_again():
+    world = World(dry_run=True)
+    for _ in range(3):
+        decision = world.tick()
+        assert (decision.executors, world.loop.shown.dry_run) == (3, True)
+    assert world.done == []
+    assert [one.verdict for one in world.loop.shown.events] == ["up"]
+
+
+def test_a_refusal_is_shown_until_it_is_taken(caplog: pytest.LogCaptureFixture):
+    world = World()
+    world.answer = Answered(taken=False, says="403: this needs the token")
+    world.tick()
+    world.tick()
+    assert world.loop.shown.refused == "403: this needs the token"
+    assert "headrace_scale_refused 1.0" in scraped(world.loop.shown)
+    assert sum("scaling_refused" in one for one in caplog.messages) == 1
+    world.answer = Answered(taken=True)
+    world.tick()
+    assert world.loop.shown.refused is None
+
+
+def test_a_storage_that_fails_keeps_nobody_from_scaling():
+    world = World()
+
+    def fails(_: Kept) -> None:
+        raise OSError("s3://lake is down")
+
+    world.loop._keep = fails
+    world.tick()
+    assert world.done == [("ask", 3)]
+
+
+def test_changes_and_those_that_go_back_are_counted():
+    world = World()
+    world.tick()
+    assert world.loop.shown.counts == {"ticks": 1, "up": 1, "down": 0, "reversals": 0}
+    world.loop._policy = replace(POLICY, executors_max=1)  # a hard limit takes executors away at once
+    world.seen = replace(LATE, executors=Executors(3, 3, cores=4))
+    world.tick()
+    assert world.loop.shown.counts == {"ticks": 2, "up": 1, "down": 1, "reversals": 1}
+
+
+# --- events -----------------------------------------------------------------------------------------------------
+
+
+def said(minute: float, verdict: str = "stay", executors: int = 2, by: str | None = None) -> Event:
+    at = NOW + timedelta(minutes=minute)
+    return Event(at, at, 1, verdict, executors, None, by, "because")
+
+
+def test_ticks_that_decide_the_same_are_one_event():
+    events: tuple[Event, ...] = ()
+    for minute, one in enumerate(["stay", "stay", "hold", "stay"]):
+        events = added(events, said(minute, one))
+    assert [(one.verdict, one.ticks) for one in events] == [("stay", 2), ("hold", 1), ("stay", 1)]
+    assert events[0].until == NOW + timedelta(minutes=1)
+
+
+def test_the_last_hundred_are_kept():
+    events: tuple[Event, ...] = ()
+    for minute in range(300):
+        events = added(events, said(minute, executors=minute))
+    assert (len(events), events[-1].executors) == (KEPT, 299)
+
+
+# --- what outlives the process ----------------------------------------------------------------------------------
+
+
+def test_what_is_kept_is_read_again_whole(tmp_path):
+    store = store_at(str(tmp_path))
+    assert kept.read(store) == Kept(Memory())
+    world = World()
+    world.tick()
+    kept.write(store, world.loop._kept)
+    assert kept.read(store) == world.loop._kept
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_what_cannot_be_read_is_begun_anew_with_a_warning(tmp_path, caplog: pytest.LogCaptureFixture):
+    store = store_at(str(tmp_path))
+    store.put(kept.NAME, b'{"memory": {"desired": "many"}}')
+    assert kept.read(store) == Kept(Memory())
+    assert "scaling_not_remembered" in caplog.text
+
+
+# --- what is told over HTTP -------------------------------------------------------------------------------------
+
+
+def scraped(shown: Shown) -> str:
+    return answers(lambda: shown)("/metrics", "text/plain")[2].decode()
+
+
+def test_every_metric_is_there_and_says_what_was_decided():
+    world = World()
+    world.tick()
+    text = scraped(world.loop.shown)
+    families = {one.name for one in text_string_to_metric_families(text)}
+    assert families == {metric.name.removesuffix("_total") for metric in CATALOGUE}
+    for line in (
+        "headrace_executors_desired 3.0", "headrace_executors_asked 2.0", 'headrace_scale_verdict{verdict="up"} 1.0',
+        'headrace_arrival_rate{pipeline="clicks"} 72000.0', 'headrace_slot_rate{pipeline="clicks"} 10000.0',
+    ):  # fmt: skip
+        assert line in text
+
+
+def test_before_the_first_tick_there_is_little_to_say():
+    shown = Shown(began=NOW, tick_s=15, dry_run=False)
+    assert "headrace_scale_ticks_total 0.0" in scraped(shown)
+    assert b'"decision": null' in answers(lambda: shown)("/status", "")[2]
+    assert answers(lambda: shown)("/nothing", "")[0] == 404
+
+
+def test_who_does_not_tick_is_unwell():
+    shown = Shown(began=NOW, tick_s=30, dry_run=False, at=NOW)
+    assert unhealthy(shown, NOW + timedelta(seconds=120)) == ""
+    assert unhealthy(shown, NOW + timedelta(seconds=121)) == "no tick for 121 s"
