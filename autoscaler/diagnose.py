@@ -161,7 +161,7 @@ def _skewed(policy: Policy, load: Load) -> Iterator[Symptom]:
             "skew", "no_more",
             f"the longest task of {load.pipeline.name} takes {load.rate.skew:.1f} times the median, "
             f"over {policy.skew_max:g}: slots wait for one partition",
-            "Split ranges (minPartitions follows the cores at a start), or spread the keys of the topic.",
+            "Raise autoscale.executors_max, as ranges are cut for so many, or spread the keys of the topic.",
             load.pipeline.name,
         )  # fmt: skip
 
@@ -178,6 +178,6 @@ def _few(load: Load, desired: int, slots_each: int, growth: Growth) -> Iterator[
         f"a batch of {one.name} has {ranges} tasks at most, and {desired * slots_each} slots are there: "
         + ("it is let no more than so many files" if files else "its ranges are no more"),
         "Raise commit.max_records, or lower roll.target_file_size." if files
-        else "More partitions, or a restart: minPartitions follows the cores that are there at a start.",
+        else "Raise autoscale.executors_max and restart: a full batch is cut into as many ranges as that has slots.",
         one.name,
     )  # fmt: skip

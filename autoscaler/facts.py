@@ -30,10 +30,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class Batch:
-    """A finished batch: the facts of an entry in the table's log, `phases` and `tasks` among them; `at` is its end.
-
-    /status commits[] has of these only rows and seconds so far. Slots are known to who watches the executors.
-    """
+    """A finished batch: the facts of an entry in the table's log, `phases`, `tasks` and `work` among them."""
 
     __pydantic_config__ = _STRICT
 
@@ -43,9 +40,9 @@ class Batch:
     seconds: float  # of the driver, from Spark's call to the end: phases look + tasks + commit + redo
     tasks_s: float  # of that, while tasks ran: phase tasks
     tasks: int  # that Spark ran at most at once, had it the slots
-    ranges: int  # pieces of the source: partitions, or minPartitions where they were split
+    ranges: int  # pieces of the source: partitions, or more where they were cut
     slots: int  # task slots of the executors that were registered, mean while it ran
-    skew: float | None = None  # longest task over the median; Spark's REST API, stages
+    skew: float | None = None  # longest task over the median
 
     def __post_init__(self) -> None:
         """Only a bug makes such a batch."""
@@ -67,8 +64,8 @@ class Pipeline:
     batches: tuple[Batch, ...]  # oldest first
     delay_max_s: float  # commit.max_delay: a record may wait so long for its batch to begin
     records_max: int  # commit.max_records: what one batch may take
-    records_per_task: float | None = None  # that make a file of the target size: a batch has no more tasks than files
-    min_partitions: int = 0  # Spark's minPartitions: ranges are split into so many; 0: never
+    records_per_task: float | None = None  # that one carries at least: a batch has no more tasks
+    min_partitions: int = 0  # a full batch is cut into so many ranges at least; 0: partitions are not cut
     trigger_s: float = 1.0  # batches begin no closer than this
     headroom_s: float | None = None  # /status lag.headroom_seconds: until retention takes what waits
     recovery_level: int = 0  # the rung that recovery is on; 0: none
@@ -89,7 +86,7 @@ class Executors:
     draining: int = 0  # that finish their tasks and go
     cores: int = 1  # of each
     cpus_per_task: int = 1
-    heap_share: float | None = None  # of the fullest; /metrics/executors/prometheus
+    heap_share: float | None = None  # of the fullest; Spark tells only the highest there was
     gc_share: float | None = None  # of time, of the worst
     quota: int | None = None  # how many the cluster grants; None: nobody says
     age_s: float = 0.0

@@ -21,6 +21,7 @@ from autoscaler.simulate.shapes import SHAPES, shape
 
 HERE = Path(__file__).parent
 EXAMPLE = HERE / "examples" / "autoscale-facts.json"
+RUN = HERE.parent / "tests" / "spark" / "autoscaling.json"
 PICTURE = HERE / "images" / "autoscaling.png"
 _DRAWN = "day"
 LUCK_MIN = 2.0  # minutes over SLO that two runs may be apart by luck
@@ -29,15 +30,62 @@ _INTRODUCTION = """# Autoscaling
 
 Written by `make reference` from the code, a recorded tick and kept scores; do not edit.
 
-How many executors should carry the pipelines? The autoscaler decides it every 15 s from facts: what waits in Kafka and
-what arrives, what finished batches took, which executors are there. It is arithmetic that can be read, and it can be
-tried on recorded facts and on simulated days. **What it decides is not carried out yet**: the part that fetches facts
-and asks Spark for executors is still to come ([README](../README.md#what-it-does-not-do-yet)).
+How many executors should carry the pipelines? `headrace autoscale run` decides it every 15 s from facts: what waits in
+Kafka and what arrives, what finished batches took, which executors are there. It asks the driver for them, and says
+why. It runs beside the driver, without Spark and Java; it may die at any moment, and so may the driver. The decision is
+arithmetic that can be read, and it can be tried on recorded facts and on simulated days.
 
 ```sh
+headrace autoscale run pipelines.yaml              # keep as many executors as the lag asks for
+headrace autoscale run pipelines.yaml --dry-run    # only say what it would do
 headrace autoscale explain --facts docs/examples/autoscale-facts.json      # what is decided on these facts, and why
 headrace autoscale simulate --trace day --set u_target=0.7 --plot day.png  # what a day costs, beside other policies
 ```
+
+## Running it
+
+```yaml
+kafka:
+  bootstrap_servers: broker-1:9092
+registry:
+  url: http://registry:8081
+checkpoints: s3://lake/checkpoints
+spark:
+  master: spark://spark-master:7077     # or k8s://…; on one machine, to try it: local-cluster[3,2,2048]
+  conf:
+    spark.executor.cores: "4"
+    spark.executor.memory: 4g
+    spark.cores.max: "40"               # standalone: as much as ten executors have
+autoscale:
+  token: ${env:HEADRACE_SCALE_TOKEN}    # the same for driver and autoscaler
+  executors_min: 1
+  executors_max: 10
+  policy:
+    u_target: 0.75                      # any parameter of the table below
+pipelines:
+  clicks:
+    topics: [clicks]
+    table:
+      location: s3://lake/clicks
+    event_time:
+      field: event_time
+```
+
+Driver and autoscaler read the same file and run on one machine, or in one pod. Executors need the same Python packages
+as the driver. With `local[*]` there are no executors: both sides say so, and what to use instead.
+
+- **The driver** takes `POST /scale?executors=N` with the token, over loopback only. It asks Spark for the total, again
+  every 15 s, and tells the youngest to go when no batch has tasks. Those finish what they have and are seen to be gone;
+  one that still works after `autoscale.drain_within` is killed. `/status` tells of them under `executors`. What was
+  wanted last is kept beside the runs, and wanted again by the next driver.
+- **The autoscaler** keeps what it decided before it asks for it, and asks again at every tick. At
+  `http://127.0.0.1:9645` it answers `/metrics` ([names](METRICS.md#of-the-autoscaler)), `/healthz`, and `/status` with
+  the last decision, all its arithmetic, and the last 100 changes of mind.
+- **Executors that are lost** are replaced by the cluster, as the total is asked for again and again. Those that do not
+  come for `start_max_s` are a quota.
+- **A large batch is read in as many ranges as there may ever be slots**, so executors beyond the partitions help while
+  it catches up. While more waits than `commit.max_records`, every slot gets a task, for files down to an eighth of
+  `roll.target_file_size`; they are merged when their bucket is sealed ([compaction](COMPACTION.md)).
 
 ## How it decides
 
@@ -97,6 +145,14 @@ at most, as `/status` has them. It is still a simulation: one pipeline, no clust
   nothing was changed for it. *held out*: first played after the last change.
 """
 
+_KEDA = """## For teams that run KEDA
+
+[`docs/examples/keda.yaml`](examples/keda.yaml) has two ScaledObjects for the workers of a standalone cluster: by the
+lag of the group to which a pipeline mirrors its offsets (`mirror_offsets`), and by `headrace_executors_desired` of an
+autoscaler with `--dry-run`. What a threshold on lag does through a day stands below. They are written after KEDA's
+documentation and were not run on a KEDA.
+"""
+
 _READ = """Two minutes are luck: so far apart are runs that differ only in when executors come and die.
 
 The lag threshold goes back on itself a hundred times a day, headrace hardly ever, and time over SLO is as much or less
@@ -110,7 +166,8 @@ all of them all day), or no plan at all.
 
 def text() -> str:
     """Return the whole page."""
-    return "\n".join([_INTRODUCTION, *_verdicts(), *_example(), *_parameters(), _WORLD, *_summary(), *_scores()])
+    parts = [_INTRODUCTION, *_verdicts(), *_example(), *_parameters(), _KEDA, _WORLD, *_summary(), *_scores()]
+    return "\n".join(parts)
 
 
 def _verdicts() -> list[str]:
@@ -134,7 +191,9 @@ def _parameters() -> list[str]:
         for one in fields(Policy)
     ]
     return [
-        "## Parameters", "", "`--set name=value` changes one for `explain` and `simulate`.", "",
+        "## Parameters", "",
+        "`--set name=value` changes one, and so does `autoscale.policy` in the configuration, where `executors_min`",
+        "and `executors_max` stand beside it. `run` takes `--interval` for `tick_s`.", "",
         "| parameter | default | unit | what it does, and why it is so |", "| --- | ---: | --- | --- |", *rows, "",
     ]  # fmt: skip
 

@@ -2,13 +2,15 @@
 
 from pathlib import Path
 
+from autoscaler.board import CATALOGUE as AUTOSCALER
 from recovery.board import CATALOGUE as SUPERVISOR
 from writer.surface.metrics import CATALOGUE
 
 
 def text() -> str:
     """Return the whole page."""
-    return "\n".join([*_head(), *_catalogue(), *_supervisor(), *_questions(), *_dashboard()]) + "\n"
+    parts = (_head(), _catalogue(), _supervisor(), _autoscaler(), _questions(), _dashboard())
+    return "\n".join(line for part in parts for line in part) + "\n"
 
 
 def _head() -> list[str]:
@@ -42,6 +44,19 @@ def _supervisor() -> list[str]:
     return [*lines, ""]
 
 
+def _autoscaler() -> list[str]:
+    lines = [
+        "## Of the autoscaler", "",
+        "`headrace autoscale run` answers at `http://127.0.0.1:9645/metrics` (`autoscale` in the configuration). What",
+        "it does not know has no value.", "",
+        "| metric | type | labels | meaning |", "| --- | --- | --- | --- |",
+    ]  # fmt: skip
+    for metric in AUTOSCALER:
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
+    return [*lines, ""]
+
+
 def _questions() -> list[str]:
     return [
         "## Questions and their expressions", "",
@@ -53,6 +68,8 @@ def _questions() -> list[str]:
         "| share that went wrong | `rate(headrace_dlq_rows_total[15m]) / rate(headrace_records_read_total[15m])` |",
         "| which room costs most | `topk(3, rate(headrace_room_cpu_seconds_total[15m]))` |",
         "| is the driver saturated | `rate(headrace_batch_duration_seconds_sum[15m]) > 0.92` |",
+        "| do executors come that were asked for | `headrace_executors_registered < headrace_executors_desired` |",
+        "| why are there no more of them | `headrace_scale_blocked` |",
         "| bytes per file | `rate(headrace_bytes_total[1h]) / rate(headrace_files_total[1h])` |", "",
     ]  # fmt: skip
 

@@ -53,8 +53,6 @@ def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = N
     orders = supervised.Orders() if link is None else link.orders()
     keeper = _keeper(config, board)
     starts = http.starts(board, orders.token, lambda name, new_run: asked.ask(name, new_run=new_run))
-    serving = http.serving(config.http, board, http.first_of(starts, keeper.post), lambda: {"executors": keeper.told()})
-    # HTTP before Spark: a port that is taken is said at once.
     serving = http.serving(
         config.http, board, http.first_of(starts, keeper.post), records.guarded(config),
         lambda: {"executors": keeper.told()},

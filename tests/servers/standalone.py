@@ -38,6 +38,13 @@ class Standalone:
         worker.wait_until(lambda: len(self.told()["workers"]) > before, within=_WITHIN)
         return worker
 
+    def answers(self) -> bool:
+        """Whether the master tells of its workers yet."""
+        try:
+            return "workers" in self.told()
+        except OSError:
+            return False
+
     def told(self) -> dict[str, Any]:
         """What the master says of workers and applications."""
         with urlopen(f"http://{LOOPBACK}:{self._ui}/json/", timeout=20) as answer:
@@ -70,7 +77,7 @@ def standalone(directory: Path, *, cores: int) -> Iterator[Standalone]:
     cluster = Standalone(directory, f"spark://{LOOPBACK}:{port}", ui, [master])
     try:
         master.launch()
-        master.wait_until(lambda: is_listening(port) and is_listening(ui), within=_WITHIN)
+        master.wait_until(lambda: is_listening(port) and cluster.answers(), within=_WITHIN)
         cluster.add_worker(cores)
         yield cluster
     finally:

@@ -88,11 +88,11 @@ def test_a_step_up_brings_executors_and_a_step_down_lets_them_go(site: Site, top
     )  # fmt: skip
     with standalone(tmp_path / "cluster", cores=6) as cluster:
         on_cluster(site, cluster.url, executors_max=6, policy=POLICY)
-        with Load(site, name, LOW) as load, started(site) as driver:
+        with started(site) as driver:
             driver.until_registered(6)  # a standalone cluster gives all it has at first
             assert driver.scale(1)[0] == 202
             driver.until_registered(1)
-            with autoscale(site) as scaler:
+            with Load(site, name, LOW) as load, autoscale(site) as scaler:
                 scaler.until(lambda: scaler.times("scaling_decided") > 0)
                 recorder = Recorder(driver, scaler, load)
                 recorder.until(lambda one: one["verdict"] in ("stay", "wait"), 120)

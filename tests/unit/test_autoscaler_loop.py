@@ -1,5 +1,7 @@
 """The loop: what is kept before what is asked, what outlives a process, what a dry run leaves alone."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from datetime import timedelta
 
@@ -193,3 +195,12 @@ def test_who_does_not_tick_is_unwell():
     shown = Shown(began=NOW, tick_s=30, dry_run=False, at=NOW)
     assert unhealthy(shown, NOW + timedelta(seconds=120)) == ""
     assert unhealthy(shown, NOW + timedelta(seconds=121)) == "no tick for 121 s"
+
+
+def test_the_autoscaler_starts_where_there_is_no_spark():
+    script = (
+        "import sys; sys.modules.update(pyspark=None, py4j=None, delta=None)\n"
+        "import autoscaler.cli, autoscaler.live, autoscaler.loop, autoscaler.run, writer.file"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr

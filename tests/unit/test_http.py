@@ -5,6 +5,7 @@ import os
 import socket
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from http import HTTPStatus
 from http.client import HTTPConnection
 from urllib.parse import urlsplit
 
@@ -15,7 +16,19 @@ from writer.care.pausing import Pause
 from writer.connections import Http
 from writer.errors import ConfigError, HeadraceError
 from writer.progress import Progress
-from writer.surface.http import Driver, announce, announced, asked, me, retract, serving, starts
+from writer.surface import http
+from writer.surface.http import (
+    Driver,
+    announce,
+    announced,
+    asked,
+    first_of,
+    is_near,
+    me,
+    retract,
+    serving,
+    starts,
+)
 from writer.view import Sample
 
 ANY = Http(port=0)
@@ -142,6 +155,36 @@ def post(url: str, path: str, token: str | None = None) -> tuple[int, str]:
         return response.status, response.read().decode()
     finally:
         connection.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "near"),
+    [("127.0.0.1", True), ("127.0.0.9", True), ("::1", True), ("::ffff:127.0.0.1", True), ("10.0.0.7", False),
+     ("::ffff:10.0.0.7", False), ("fe80::1%eth0", False)],
+)  # fmt: skip
+def test_loopback_is_this_machine(host, near):
+    assert is_near(host) == near
+
+
+def test_a_post_from_another_machine_is_refused(progress, monkeypatch):
+    board = {"clicks": progress}
+    asked: list[tuple[str, bool]] = []
+    monkeypatch.setattr(http, "is_near", lambda _: False)
+    with serving(ANY, board, starts(board, "secret", lambda name, new_run: asked.append((name, new_run)))) as url:
+        assert post(url, "/pipelines/clicks/start", "secret") == (403, "this is done from the same machine only\n")
+    assert asked == []
+
+
+def test_posts_are_answered_by_whoever_knows_the_path_and_status_says_more(progress):
+    def scale(path: str, authorization: str) -> http.Answer | None:
+        return (HTTPStatus.OK, "text/plain", authorization.encode()) if path == "/scale?executors=2" else None
+
+    posts = first_of(starts({"clicks": progress}, "secret", lambda *_, **__: None), scale)
+    with serving(ANY, {"clicks": progress}, posts, lambda: {"executors": {"wanted": 2}}) as url:
+        assert post(url, "/scale?executors=2", "other") == (200, "Bearer other")
+        assert post(url, "/pipelines/clicks/start", "other")[0] == 403
+        assert post(url, "/nowhere", "other")[0] == 501
+        assert json.loads(get(url, "/status")[2])["executors"] == {"wanted": 2}
 
 
 def test_who_has_the_token_may_start_a_pipeline_that_has_ended(progress):

@@ -105,6 +105,11 @@ def test_a_batch_has_as_many_tasks_as_it_fills_files_and_at_most_the_cores(mebib
     assert task_count(mebibytes * MIB, 128 * MIB, 8) == tasks
 
 
+@pytest.mark.parametrize(("mebibytes", "slots", "tasks"), [(300, 8, 8), (300, 40, 19), (10, 8, 1), (300, 2, 2)])
+def test_while_more_waits_every_slot_works_for_files_of_an_eighth(mebibytes, slots, tasks):
+    assert task_count(mebibytes * MIB, 128 * MIB, slots, behind=True) == tasks
+
+
 def test_a_given_rate_wins(settings):
     found = size(TRAFFIC, settings, RATES, 10_000)
     assert (found.value("busy"), found.value("cores")) == (10, 17)

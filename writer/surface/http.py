@@ -164,7 +164,7 @@ def allowed(token: str, authorization: str) -> bool:
     return bool(token) and hmac.compare_digest(authorization.encode(), f"Bearer {token}".encode())
 
 
-def _is_near(host: str) -> bool:
+def is_near(host: str) -> bool:
     """Tell whether a client is on this machine: it came over loopback."""
     address = ipaddress.ip_address(host.partition("%")[0])
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
@@ -191,7 +191,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Answer who wants something done."""
-        if not _is_near(self.client_address[0]):
+        if not is_near(self.client_address[0]):
             self._send((HTTPStatus.FORBIDDEN, _TEXT, b"this is done from the same machine only\n"))
             return
         found = self.server.post(self.path, self.headers.get("Authorization", ""))
