@@ -9,7 +9,7 @@ SHELL := bash
 # Tests wait for servers more than they compute. Each worker has a broker and a registry of its own.
 TWO := -n 2 --dist worksteal
 
-.PHONY: demo demo-picture page-picture dashboard-picture test test-long check slow test-engines test-chart test-stores images guard setup reference lock clean
+.PHONY: demo demo-picture page-picture dashboard-picture scaling-picture test test-long check slow test-engines test-chart test-stores images guard setup reference lock clean
 
 demo: $(READY)
 	$(BIN)/headrace demo
@@ -109,6 +109,12 @@ page-picture: $(READY)
 # docs/images/dashboard.png from a run of some minutes.
 dashboard-picture: $(READY)
 	PYTHONPATH=. $(BIN)/python docs/dashboard_picture.py
+
+# docs/images/scaling.png from a run on a cluster: some minutes.
+scaling-picture: $(READY)
+	HEADRACE_SCALING=$(CURDIR)/tests/spark/autoscaling.json $(BIN)/pytest -q tests/spark/test_autoscaling.py
+	$(BIN)/python docs/scaling.py
+	$(BIN)/python docs/autoscaling.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -74,18 +74,26 @@ def run(
 
 @autoscale.command()
 def explain(
-    facts: Annotated[Path, typer.Option("--facts", help="Recorded facts (JSON).")],
+    config: Annotated[
+        Path | None, typer.Argument(help="Configuration file (YAML): ask driver, Kafka and lake now.")
+    ] = None,
+    facts: Annotated[Path | None, typer.Option("--facts", help="Or recorded facts (JSON): nobody is asked.")] = None,
+    pipeline: Annotated[
+        list[str] | None, typer.Option("--pipeline", help="Only this pipeline of the file; may be repeated.")
+    ] = None,
     memory: Annotated[
-        Path | None, typer.Option("--memory", help="What is remembered of earlier decisions (JSON); default: nothing.")
+        Path | None,
+        typer.Option("--memory", help="What is remembered of earlier decisions (JSON); default: what is kept of them."),
     ] = None,
     assignments: Annotated[
         list[str] | None, typer.Option("--set", help="A parameter, such as u_target=0.7; may be repeated.")
     ] = None,
+    save: Annotated[
+        Path | None, typer.Option("--save", metavar="FILE", help="Write the facts here, to be explained again.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
-    """Explain what would be decided on recorded facts: what goes in, the arithmetic, the verdict, what is in the way.
-
-    Nothing is changed, and nobody is asked.
+    """Explain what would be decided: what goes in, the arithmetic, the verdict, what is in the way. Changes nothing.
 
     Exit codes: 0 explained, 2 a file or a parameter is wrong.
     """
@@ -96,9 +104,19 @@ def explain(
     from autoscaler.memory import Memory
     from autoscaler.policy import DEFAULTS, assigned
 
-    policy = assigned(DEFAULTS, assignments or [])
-    known = record.read(Facts, facts)
-    remembered = Memory() if memory is None else record.read(Memory, memory)
+    if (config is None) == (facts is None):
+        raise ConfigError("give either a configuration file, to ask now, or recorded facts (--facts)")
+    if config is not None:
+        from autoscaler.run import asked
+
+        known, policy, remembered = asked(config, pipeline, assignments or [])
+    else:
+        assert facts is not None, "one of the two is given"
+        known, policy, remembered = record.read(Facts, facts), assigned(DEFAULTS, assignments or []), Memory()
+    if memory is not None:
+        remembered = record.read(Memory, memory)
+    if save is not None:
+        record.write(known, save)
     decision, _ = tick(policy, remembered, known, known.at)
     if as_json:
         typer.echo(json.dumps(told(decision, known.at), indent=2))

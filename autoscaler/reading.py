@@ -106,7 +106,7 @@ def pipeline(
         failing=told["error"] or None,
         paused=told["pause"] is not None,
         age_s=max(0.0, (now - datetime.fromisoformat(told["at"])).total_seconds()),
-        lag_age_s=math.inf if topics_heard_s is None else topics_heard_s,
+        lag_age_s=topics_heard_s or 0.0,  # never: there are no partitions, and that is told
     )  # fmt: skip
     over_s = window_s(policy, found)
     lately = known.heard.per_s(policy.lately_s)

@@ -4,19 +4,24 @@ import signal
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from types import FrameType
 
 from autoscaler import kept
 from autoscaler.board import answers
+from autoscaler.facts import Facts
 from autoscaler.hands import Answered, ask
 from autoscaler.live import Live
 from autoscaler.loop import Loop
+from autoscaler.memory import Memory
 from autoscaler.policy import DEFAULTS, Policy, assigned
 from writer import log
 from writer.config import Config
 from writer.connections import Http
 from writer.errors import ConfigError
+from writer.file import load
 from writer.scaling.elastic import refusal
 from writer.stores.location import store_at
 from writer.surface.http import answering
@@ -28,6 +33,14 @@ def policy_of(config: Config, assignments: Sequence[str]) -> Policy:
     given = [f"{name}={_text(value)}" for name, value in section.policy.items()]
     within = replace(DEFAULTS, executors_min=section.executors_min, executors_max=section.executors_max)
     return assigned(within, [*given, *assignments])
+
+
+def asked(path: Path, only: list[str] | None, assignments: Sequence[str]) -> tuple[Facts, Policy, Memory]:
+    """Ask everybody once: what is known now, the policy, and what is remembered. Raises ConfigError."""
+    config = load(path)
+    names, policy = config.chosen(only), policy_of(config, assignments)
+    facts = Live(config, names, policy).look(datetime.now(UTC))
+    return facts, policy, kept.read(store_at(f"{config.checkpoints}/{names[0]}", config.s3.settings)).memory
 
 
 def run(config: Config, names: Sequence[str], policy: Policy, *, dry_run: bool) -> int:

@@ -3,9 +3,11 @@
 `docs/autoscaling.py --play` plays all days first (minutes); `--play day step` only these.
 """
 
+import json
 import sys
 from collections.abc import Mapping
 from dataclasses import fields
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,8 @@ arithmetic that can be read, and it can be tried on recorded facts and on simula
 ```sh
 headrace autoscale run pipelines.yaml              # keep as many executors as the lag asks for
 headrace autoscale run pipelines.yaml --dry-run    # only say what it would do
-headrace autoscale explain --facts docs/examples/autoscale-facts.json      # what is decided on these facts, and why
+headrace autoscale explain pipelines.yaml          # what is decided now, and why; --save keeps the facts
+headrace autoscale explain --facts docs/examples/autoscale-facts.json      # the same of facts that were kept
 headrace autoscale simulate --trace day --set u_target=0.7 --plot day.png  # what a day costs, beside other policies
 ```
 
@@ -145,6 +148,15 @@ at most, as `/status` has them. It is still a simulation: one pipeline, no clust
   nothing was changed for it. *held out*: first played after the last change.
 """
 
+_RUN_WORDS = """## A run on a cluster
+
+A master, a worker with {most} cores, executors, driver, autoscaler and broker, all processes on one machine of two
+cores that had other work too: `tests/spark/test_autoscaling.py` runs it and keeps what it saw. Two cores cannot carry
+more with more executors, so a bucketer that sleeps lets each slot carry {slot:,} records a second at most; all else is
+as it is. Minutes are seconds: ticks of {tick:.0f} s, a window of {window} s, fewer executors after {down} s. The topic has
+{partitions} partitions.
+"""
+
 _KEDA = """## For teams that run KEDA
 
 [`docs/examples/keda.yaml`](examples/keda.yaml) has two ScaledObjects for the workers of a standalone cluster: by the
@@ -166,8 +178,40 @@ all of them all day), or no plan at all.
 
 def text() -> str:
     """Return the whole page."""
-    parts = [_INTRODUCTION, *_verdicts(), *_example(), *_parameters(), _KEDA, _WORLD, *_summary(), *_scores()]
+    parts = [_INTRODUCTION, *_verdicts(), *_example(), *_parameters(), *_run(), _KEDA, _WORLD, *_summary(), *_scores()]
     return "\n".join(parts)
+
+
+def _run() -> list[str]:
+    """Tell of the run on a cluster that a test kept."""
+    run = json.loads(RUN.read_text(encoding="utf-8"))
+    at, settings, samples = run["marks"], run["settings"], run["samples"]
+    latest = max(one["lag_s"] or 0.0 for one in samples)
+    low, high = samples[0]["load_per_s"], max(one["load_per_s"] for one in samples)
+    asked_s = at["asked_s"] - at["step_up_s"]
+    return [
+        _RUN_WORDS.format(
+            partitions=settings["partitions"], most=settings["executors_max"], slot=settings["slot_per_s"],
+            tick=settings["tick_s"], window=settings["window_s"], down=settings["down_s"],
+        ),
+        "| what | seen |", "| --- | --- |",
+        f"| load steps up, from {low:,} to {high:,} records a second | at {at['step_up_s']:.0f} s |",
+        f"| executors are asked for | {asked_s:.0f} s later; a tick is {settings['tick_s']:.0f} s |",
+        f"| most that worked at once | {at['peak']} |",
+        f"| oldest record that waited, at the worst | {latest:.0f} s |",
+        f"| back in good order | {at['calm_s'] - at['step_up_s']:.0f} s after the step |",
+        f"| load steps down; one executor is left | {at['down_s'] - at['step_down_s']:.0f} s later |",
+        f"| tasks that failed | {run['failed_tasks']} |",
+        f"| records sent, rows in the table | {run['sent']:,}, {run['rows']:,}: each offset once |", "",
+        "![Load and commits, lateness, executors through the run](images/scaling.png)", "",
+        "Its decisions:", "",
+        "```", *(f"{_second(one, run):>5} s  {one['verdict']:<8} {one['why']}" for one in run["events"]), "```", "",
+    ]  # fmt: skip
+
+
+def _second(event: Mapping[str, Any], run: Mapping[str, Any]) -> str:
+    began = datetime.fromisoformat(run["began"])
+    return f"{(datetime.fromisoformat(event['at']) - began).total_seconds():.0f}"
 
 
 def _verdicts() -> list[str]:

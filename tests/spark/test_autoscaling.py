@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ class Recorder:
 
     def __init__(self, driver: Driver, scaler: Autoscaler, load: Load) -> None:
         self._driver, self._scaler, self._load = driver, scaler, load
-        self._began_s = time.monotonic()
+        self.began, self._began_s = datetime.now(UTC), time.monotonic()
         self.samples: list[dict[str, Any]] = []
 
     @property
@@ -120,6 +121,7 @@ def test_a_step_up_brings_executors_and_a_step_down_lets_them_go(site: Site, top
     assert (last["failed_tasks"], last["lost"]) == (0, 0)
     assert said.count("executor_told_to_go") == said.count("executor_went") >= 5 + peak - 1
     kept = {
+        "began": recorder.began.isoformat(),
         "settings": {**POLICY, "max_delay_s": DELAY_S, "slot_per_s": SLOT, "partitions": 6, "executors_max": 6},
         "marks": {
             "step_up_s": step_up_s, "asked_s": asked_s, "came_s": came_s, "calm_s": calm_s,

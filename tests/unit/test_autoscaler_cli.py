@@ -1,6 +1,7 @@
 """The verbs `autoscale explain` and `autoscale simulate`, and what they refuse."""
 
 import json
+from pathlib import Path
 
 import pytest
 import typer
@@ -31,6 +32,19 @@ def refusal(*arguments: str) -> str:
     with pytest.raises(ConfigError) as caught:
         ran(*arguments)
     return str(caught.value)
+
+
+def file(root: Path) -> dict[str, object]:
+    """A configuration whose Kafka answers nobody."""
+    return {
+        "kafka": {"bootstrap_servers": "127.0.0.1:1", "request_timeout": "1 s"},
+        "registry": {"url": "http://127.0.0.1:1"}, "checkpoints": str(root / "checkpoints"), "supervisor": {"port": 0},
+        "pipelines": {
+            "clicks": {
+                "topics": ["clicks"], "table": {"location": str(root / "lake")}, "event_time": {"field": "at"},
+            }
+        },
+    }  # fmt: skip
 
 
 @pytest.fixture
@@ -70,6 +84,30 @@ def test_explain_takes_what_is_remembered(recorded, tmp_path):
     path = tmp_path / "memory.json"
     record.write(Memory(desired=9), path)
     assert json.loads(ran("explain", "--facts", recorded, "--memory", str(path), "--json"))["executors"] == 9
+
+
+def test_explain_asks_everybody_where_it_is_given_a_configuration(tmp_path):
+    path, kept = tmp_path / "headrace.yaml", tmp_path / "facts.json"
+    path.write_text(json.dumps(file(tmp_path)))
+    page = ran("explain", str(path), "--save", str(kept))
+    assert "hold: 1 executors stay: clicks fails: no Kafka broker answers at 127.0.0.1:1" in page
+    assert "blind (hold): nobody has told which executors there are." in page
+    assert "blind (hold): Kafka has not told what waits or arrives of clicks." in page
+    assert ran("explain", "--facts", str(kept)) == page
+    assert "give either" in refusal("explain") == refusal("explain", str(path), "--facts", str(kept))
+
+
+def test_run_refuses_what_could_not_be_scaled(tmp_path):
+    path = tmp_path / "headrace.yaml"
+
+    def refused(spark: str, autoscale: dict[str, object], *options: str) -> str:
+        path.write_text(json.dumps({**file(tmp_path), "spark": {"master": spark}, "autoscale": autoscale}))
+        return refusal("run", str(path), *options)
+
+    assert "there are no executors to add or take away" in refused("local[*, 4]", {"token": "secret"})
+    assert "autoscale.token is not set" in refused("spark://host:7077", {})
+    assert "did you mean 'u_target'" in refused("spark://host:7077", {"policy": {"u_targt": 0.7}})
+    assert "must hold" in refused("spark://host:7077", {"policy": {"u_target": 0.7}}, "--set", "u_max=0.6")
 
 
 def test_what_cannot_be_is_refused(recorded, tmp_path):
