@@ -38,7 +38,7 @@ class Batch:
     ended: AwareDatetime
     rows: int  # records read
     seconds: float  # of the driver, from Spark's call to the end: phases look + tasks + commit + redo
-    tasks_s: float  # of that, while tasks ran: phase tasks
+    tasks_s: float  # of that, while tasks worked: the longest. An executor that had to warm up first is overhead
     tasks: int  # that Spark ran at most at once, had it the slots
     ranges: int  # pieces of the source: partitions, or more where they were cut
     slots: int  # task slots of the executors that were registered, mean while it ran

@@ -141,6 +141,6 @@ def _batch(raw: Mapping[str, Any]) -> Batch | None:
     uneven = raw["tasks"] >= _SKEW_TASKS_MIN and middle
     return Batch(
         began=datetime.fromisoformat(raw["began"]), ended=datetime.fromisoformat(raw["at"]), rows=raw["read"],
-        seconds=sum(spent for phase, spent in phases.items() if phase != "wait"), tasks_s=phases.get("tasks", 0.0),
+        seconds=sum(spent for phase, spent in phases.items() if phase != "wait"), tasks_s=longest or 0.0,
         tasks=raw["tasks"], ranges=work["ranges"], slots=work["slots"], skew=longest / middle if uneven else None,
     )  # fmt: skip

@@ -153,8 +153,8 @@ _RUN_WORDS = """## A run on a cluster
 A master, a worker with {most} cores, executors, driver, autoscaler and broker, all processes on one machine of two
 cores that had other work too: `tests/spark/test_autoscaling.py` runs it and keeps what it saw. Two cores cannot carry
 more with more executors, so a bucketer that sleeps lets each slot carry {slot:,} records a second at most; all else is
-as it is. Minutes are seconds: ticks of {tick:.0f} s, a window of {window} s, fewer executors after {down} s. The topic has
-{partitions} partitions.
+as it is. Minutes are seconds: ticks of {tick:.0f} s, a window of {window} s, fewer executors after {down} s. The topic
+has {partitions} partitions.
 """
 
 _KEDA = """## For teams that run KEDA

@@ -23,13 +23,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 MakeTopic = Callable[..., str]
 
 DELAY_S, SLO_S, TICK_S = 5.0, 30.0, 5.0
-SLOT = 1_000  # records a second that a slot is let
+SLOT = 400  # records a second that a slot is let
 # Minutes become seconds: a demonstration that nobody waits an hour for.
 POLICY = {
     "tick_s": TICK_S, "window_s": 60, "lately_s": 15, "start_s": 15, "stable_s": 15, "stable_max_s": 60,
     "down_s": 45, "after_up_s": 60, "regret_s": 120, "catch_up_s": 60, "slo_s": SLO_S, "facts_age_max_s": 30,
 }  # fmt: skip
-LOW, HIGH, LOW_AGAIN = 500, 3_000, 400
+LOW, HIGH, LOW_AGAIN = 200, 1_200, 150
 
 
 class Recorder:
@@ -84,8 +84,8 @@ def test_a_step_up_brings_executors_and_a_step_down_lets_them_go(site: Site, top
     name = topic(6, prefix="clicks")
     lake = site.pipeline(
         "clicks", [name], bucket={"type": "tests.slow:Slow", "records_per_second": SLOT},
-        commit={"max_delay": f"{DELAY_S:.0f} s", "min_records": 1_000_000, "max_records": 60_000},
-        roll={"target_file_size": "32 KiB"}, memory={"batch_records": 500},
+        commit={"max_delay": f"{DELAY_S:.0f} s", "min_records": 1_000_000, "max_records": 24_000},
+        roll={"target_file_size": "16 KiB"}, memory={"batch_records": 100},
     )  # fmt: skip
     with standalone(tmp_path / "cluster", cores=6) as cluster:
         on_cluster(site, cluster.url, executors_max=6, policy=POLICY)

@@ -78,7 +78,7 @@ def test_limits_say_how_many_ranges_and_tasks_a_full_batch_has():
 
 def test_a_batch_is_what_its_commit_says():
     (one,) = batches([commit(7, 5)])
-    assert (one.seconds, one.tasks_s, one.tasks, one.ranges, one.slots, one.skew) == (10, 7, 4, 12, 4, 2.5)
+    assert (one.seconds, one.tasks_s, one.tasks, one.ranges, one.slots, one.skew) == (10, 5, 4, 12, 4, 2.5)
     assert (one.began, one.ended, one.rows) == (NOW - timedelta(seconds=15), NOW - timedelta(seconds=5), 1_000)
 
 

@@ -229,7 +229,7 @@ def on(root, master: str, conf: dict[str, str], **autoscale: object) -> Config:
 def test_a_full_batch_is_cut_for_every_slot_there_may_be(tmp_path):
     cut = on(tmp_path, "spark://host:7077", {"spark.executor.cores": "4", "spark.cores.max": "24"}, executors_max=10)
     assert slots_most(cut) == 24
-    assert records_per_range(cut, 5_000_000) == 208_334
+    assert records_per_range(cut, 5_000_000) == 69_445
     fewer = on(tmp_path, "k8s://host", {"spark.executor.cores": "4", "spark.task.cpus": "2"}, executors_max=3)
     assert slots_most(fewer) == 6
     assert slots_most(on(tmp_path, "local[*, 4]", {})) is None

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from writer.config import Config
 from writer.scaling.section import Autoscale
 
-_HELD_OPEN = "spark://host:7077 (standalone), k8s://… (Kubernetes) or, on one machine, local-cluster[3,2,2048]"
+_RANGES_PER_SLOT = 3  # tasks share ranges out by number: of several each they get the same
+_ELASTIC = "spark://host:7077 (standalone), k8s://… (Kubernetes) or, on one machine, local-cluster[3,2,2048]"
 
 
 def in_one_process(master: str) -> bool:
@@ -19,7 +20,7 @@ def refusal(master: str, conf: Mapping[str, str]) -> str | None:
     if in_one_process(master):
         return (
             f"spark.master is {master}: tasks run in the driver's own process, and there are no executors to add or "
-            f"take away. Set spark.master to {_HELD_OPEN}."
+            f"take away. Set spark.master to {_ELASTIC}."
         )
     if conf.get("spark.dynamicAllocation.enabled", "false").lower() == "true":
         return (
@@ -65,4 +66,4 @@ def records_per_range(config: Config, records_max: int) -> int | None:
     Pieces go by records, not by a number of them: a small batch is not cut. None: as at the start.
     """
     slots = slots_most(config)
-    return None if slots is None else max(1, math.ceil(records_max / slots))
+    return None if slots is None else max(1, math.ceil(records_max / (slots * _RANGES_PER_SLOT)))
