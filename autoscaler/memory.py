@@ -14,6 +14,7 @@ from autoscaler.policy import Policy
 
 _STRICT = ConfigDict(extra="forbid")
 _KEPT = 5  # changes of late from which is learned
+_SURE_BATCHES = 2  # before executors are said to have been in vain: the first batch on new ones warms them up
 _STEP_MIN = 0.25  # of the slots that worked before: what a smaller change brings drowns in noise
 
 
@@ -124,12 +125,20 @@ def _measured(policy: Policy, memory: Memory, facts: Facts, now: datetime) -> Me
             return memory
         last = replace(last, there_at=now)
     if last.yield_ is None:
-        last = replace(last, yield_=_yield(policy, last, facts.pipelines, executors.slots))
+        last = replace(last, yield_=_believed(policy, last, facts.pipelines, executors.slots))
     block = memory.block
     if last.yield_ is not None and memory.scalings[-1].yield_ is None:
         in_vain = last.after > last.before and last.yield_ < policy.yield_min
         block = Block(last.after, now + timedelta(seconds=policy.block_s), last.yield_) if in_vain else block
     return replace(memory, scalings=(*memory.scalings[:-1], last), block=block)
+
+
+def _believed(policy: Policy, last: Scaling, pipelines: Iterable[Pipeline], slots_each: int) -> float | None:
+    """Return what an added slot brought; that it was next to nothing is not believed of a single batch."""
+    pipelines = tuple(pipelines)
+    found = _yield(policy, last, pipelines, slots_each)
+    ran = max((len(on_last(Memory(scalings=(last,)), one, slots_each)) for one in pipelines), default=0)
+    return None if found is not None and found < policy.yield_min and ran < _SURE_BATCHES else found
 
 
 def on_last(memory: Memory, pipeline: Pipeline, slots_each: int) -> list[Batch]:

@@ -86,8 +86,8 @@ as the driver. With `local[*]` there are no executors: both sides say so, and wh
   the last decision, all its arithmetic, and the last 100 changes of mind.
 - **Executors that are lost** are replaced by the cluster, as the total is asked for again and again. Those that do not
   come for `start_max_s` are a quota.
-- **A large batch is read in as many ranges as there may ever be slots**, so executors beyond the partitions help while
-  it catches up. While more waits than `commit.max_records`, every slot gets a task, for files down to an eighth of
+- **A large batch is cut into three ranges for each slot there may ever be**, so executors beyond the partitions help
+  while it catches up. While more waits than `commit.max_records`, every slot gets a task, for files down to an eighth of
   `roll.target_file_size`; they are merged when their bucket is sealed ([compaction](COMPACTION.md)).
 
 ## How it decides

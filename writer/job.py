@@ -64,7 +64,6 @@ def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = N
             link.say(pid=os.getpid(), url=url, certificate=str(config.http.certificate or ""))
         spark = session(config, len(names))
         keeper.begin(lambda: SparkExecutors(spark))
-        after.callback(keeper.close)
         begin = partial(_begin, spark, config, url, tells, orders, once)
         tell = {} if link is None else {"tell": link.tell}
         running = {name: Running(board[name], begin, waits=not once, **tell) for name in names}
@@ -79,6 +78,7 @@ def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = N
                     r.fail()
             watch(running, stop, asked, partial(_beat, link, stop, board))
         finally:
+            keeper.close()  # executors that go with the application are not lost
             spark.stop()
     return exit_code([r.error for r in running.values()])
 
