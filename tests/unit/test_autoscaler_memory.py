@@ -62,7 +62,7 @@ def test_a_small_change_is_not_measured():
 @pytest.mark.parametrize(("batches_since", "blocked"), [(1, False), (2, True), (3, True)])
 def test_that_executors_were_in_vain_is_not_believed_of_one_batch_that_warmed_them_up(batches_since, blocked):
     cold = batches(batches_since, slots=16, ranges=480, slot=5_000, every_s=60, last=NOW)
-    came = replace(CAME, at=cold[0].began - minutes(1), per_slot_per_s={"clicks": SLOT})
+    came = replace(CAME, at=cold[0].began - minutes(1), per_slot_per_s={"clicks": 10_000.0})
     known = facts(pipeline(60_000, executors=4, batches=cold), executors=4)
     assert (after(Memory(desired=4, scalings=(came,), shape=SHAPE), known).block is not None) == blocked
 
