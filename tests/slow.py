@@ -10,15 +10,15 @@ from bucketers import Buckets, EventTime
 
 
 class Slow:
-    """Hours of event time, at so many records a second in each slot."""
+    """Days of event time, at so many records a second in each slot."""
 
     def __init__(self, records_per_second: float) -> None:
-        self._hours, self._per_s = EventTime(timedelta(hours=1)), records_per_second
-        self.columns = self._hours.columns
+        self._days, self._per_s = EventTime(timedelta(days=1)), records_per_second
+        self.columns = self._days.columns
 
     def assign(self, rows: pa.Table, event_time: pa.ChunkedArray | pa.Array) -> Buckets:
         time.sleep(rows.num_rows / self._per_s)
-        return self._hours.assign(rows, event_time)
+        return self._days.assign(rows, event_time)
 
     def interval(self, values: Sequence[str | None]) -> tuple[datetime, datetime] | None:
-        return self._hours.interval(values)
+        return self._days.interval(values)

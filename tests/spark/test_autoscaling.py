@@ -85,7 +85,7 @@ def test_a_step_up_brings_executors_and_a_step_down_lets_them_go(site: Site, top
     lake = site.pipeline(
         "clicks", [name], bucket={"type": "tests.slow:Slow", "records_per_second": SLOT},
         commit={"max_delay": f"{DELAY_S:.0f} s", "min_records": 1_000_000, "max_records": 24_000},
-        roll={"target_file_size": "16 KiB"}, memory={"batch_records": 100},
+        roll={"target_file_size": "16 KiB"}, memory={"batch_records": 1_000},
     )  # fmt: skip
     with standalone(tmp_path / "cluster", cores=6) as cluster:
         on_cluster(site, cluster.url, executors_max=6, policy=POLICY)

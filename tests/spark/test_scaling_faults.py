@@ -27,7 +27,7 @@ def pipeline(site: Site, name: str, records_per_second: int) -> Path:
     return site.pipeline(
         "clicks", [name], bucket={"type": "tests.slow:Slow", "records_per_second": records_per_second},
         commit={"max_delay": "3 s", "min_records": 1_000_000, "max_records": 30_000},
-        roll={"target_file_size": "16 KiB"}, memory={"batch_records": 200},
+        roll={"target_file_size": "16 KiB"}, memory={"batch_records": 1_000},
     )  # fmt: skip
 
 
