@@ -58,6 +58,10 @@ class Driver:
         found: dict[str, Any] = self.status()["executors"]
         return found
 
+    def commits(self) -> list[dict[str, Any]]:
+        """The last commits, of all pipelines, that say what their tasks had."""
+        return [c for one in self.status()["pipelines"].values() for c in one["commits"] if c["work"]]
+
     def lag(self) -> int | None:
         """Offsets that wait, of all pipelines; None while Kafka has not said it."""
         lags = [one["lag"]["offsets"] for one in self.status()["pipelines"].values()]
