@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 from urllib.error import HTTPError
-from urllib.request import ProxyHandler, Request, build_opener
+from urllib.request import Request
 
 from writer.scaling.section import Autoscale
+from writer.surface.http import Driver
+from writer.trust import opener
 
 _ANSWER_WITHIN_S = 5.0
 
@@ -17,16 +19,16 @@ class Answered:
     says: str = ""
 
 
-def ask(url: str, section: Autoscale, executors: int) -> Answered:
-    """Ask the driver at a URL for so many executors. A driver that does not answer is an answer too."""
+def ask(driver: Driver, section: Autoscale, executors: int) -> Answered:
+    """Ask a driver for so many executors. A driver that does not answer is an answer too."""
     token = "" if section.token is None else section.token.get_secret_value()
     request = Request(  # noqa: S310 - the URL is the one that the driver wrote down
-        f"{url}/scale?executors={executors}", method="POST", headers={"Authorization": f"Bearer {token}"}
+        f"{driver.url}/scale?executors={executors}", method="POST", headers={"Authorization": f"Bearer {token}"}
     )
     try:
-        with build_opener(ProxyHandler({})).open(request, timeout=_ANSWER_WITHIN_S):
+        with opener(driver.certificate).open(request, timeout=_ANSWER_WITHIN_S):
             return Answered(taken=True)
     except HTTPError as error:
         return Answered(taken=False, says=f"{error.code}: {error.read().decode(errors='replace').strip()}")
     except OSError as error:
-        return Answered(taken=False, says=f"the driver at {url} does not answer: {error}")
+        return Answered(taken=False, says=f"the driver at {driver.url} does not answer: {error}")

@@ -19,7 +19,6 @@ from autoscaler.memory import Memory
 from autoscaler.policy import DEFAULTS, Policy, assigned
 from writer import log
 from writer.config import Config
-from writer.connections import Http
 from writer.errors import ConfigError
 from writer.file import load
 from writer.scaling.elastic import refusal
@@ -62,10 +61,11 @@ def run(config: Config, names: Sequence[str], policy: Policy, *, dry_run: bool) 
 
     def request(executors: int) -> Answered:
         driver = live.driver
-        return Answered(taken=False, says="no driver") if driver is None else ask(driver.url, section, executors)
+        return Answered(taken=False, says="no driver") if driver is None else ask(driver, section, executors)
 
     loop = Loop(policy, live, kept.read(store), ask=request, keep=partial(kept.write, store), dry_run=dry_run)
-    http = Http(enabled=True, host=section.host, port=section.port)
+    about = {"enabled": True, "host": section.host, "port": section.port}
+    http = config.http.model_copy(update=about)  # with the driver's certificate
     with answering(http, answers(lambda: loop.shown), section="autoscale") as url:
         log.event("autoscaler_listening", url=url, pipelines=len(names), dry_run=dry_run)
         loop.run(stop)

@@ -114,6 +114,8 @@ def _matches(matcher: Any, labels: Mapping[str, str]) -> bool:
     match str(matcher.op):
         case "MatchOp.Equal":
             return bool(value == matcher.value)
+        case "MatchOp.NotEqual":
+            return bool(value != matcher.value)
         case "MatchOp.Re":
             return re.fullmatch(matcher.value, value) is not None
     raise NotImplementedError(f"{matcher.op} is not known here")

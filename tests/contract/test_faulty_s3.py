@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,6 +25,7 @@ from tests.servers.faulty import (
 from tests.servers.objects import SECRET, ObjectServer, moto
 from writer.rooms.columnar import Destination
 from writer.stores.base import NotExclusive, OutcomeUnknown, S3Settings, Store, StoreError, Unanswered
+from writer.stores.local import LocalStore
 from writer.stores.location import store_at
 from writer.stores.probe import ProbeFailed, StoreSilent, probe
 
@@ -209,9 +211,40 @@ def test_files_are_written_whole_through_a_storage_that_fails(patient: Store, fa
     faults.seeded(seed, 0.2, (SLOW_DOWN, RESET, LOST))
     path, sink = to.open(("x",))
     pq.write_table(rows, sink, compression="none", use_dictionary=False)
-    sink.close()
+    to.close(path, sink)
     faults.calm()
     filesystem, root = patient.files()
     assert pq.read_table(f"{root}/{path}", filesystem=filesystem, partitioning=None).equals(rows)
     to.remove()
     assert list(patient.list()) == []
+
+
+class Ended:
+    """A file whose end was done, or not, and whose answer was lost: repeated, the store knows no such upload."""
+
+    def __init__(self, sink: Any, *, done: bool) -> None:
+        self._sink, self._done = sink, done
+
+    def tell(self) -> int:
+        return int(self._sink.tell())
+
+    def close(self) -> None:
+        if not self._done:
+            self._sink.truncate(1)
+        self._sink.close()
+        raise OSError("AWS Error NO_SUCH_UPLOAD during CompleteMultipartUpload operation")
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_an_upload_that_is_over_already_is_judged_by_what_is_there(tmp_path: Path, done: bool) -> None:
+    to = Destination(LocalStore(str(tmp_path)), (), "test", 2**30)
+    path, sink = to.open(())
+    sink.close()
+    file = (tmp_path / path).open("wb")
+    file.write(b"ten bytes.")
+    if done:
+        to.close(path, Ended(file, done=True))
+        assert (tmp_path / path).read_bytes() == b"ten bytes."
+    else:
+        with pytest.raises(OSError, match="NO_SUCH_UPLOAD"):
+            to.close(path, Ended(file, done=False))

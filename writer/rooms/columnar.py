@@ -31,6 +31,7 @@ _DELTA_ENCODED = {"_offset", "_kafka_time"}
 _UNORDERED = {"FLOAT", "DOUBLE"}
 _SAMPLE_ROWS = 4096  # in which a column with about 40,000 values and more, evenly spread, repeats itself in 1 of 20
 _DISTINCT_SHARE = 0.95
+_ENDED = "NO_SUCH_UPLOAD"  # of Arrow's words for an S3 error
 BucketKey = tuple[str | None, ...]
 
 
@@ -73,6 +74,20 @@ class Destination:
             filesystem.create_dir(f"{root}/{at}".rpartition("/")[0], recursive=True)
         self.opened.append(at)
         return path, filesystem.open_output_stream(f"{root}/{at}")
+
+    def close(self, path: str, sink: Any) -> None:
+        """Close a file of `open`. Raises OSError.
+
+        Where the answer to the end of an upload is lost, some stores say to its repetition that there is none such
+        any more. Then the object tells whether it is whole: nobody else writes to its name.
+        """
+        (filesystem, root), size = self._files, sink.tell()
+        try:
+            sink.close()
+        except OSError as error:
+            at = staged_name(path) if self.hidden else path
+            if _ENDED not in str(error) or filesystem.get_file_info(f"{root}/{at}").size != size:
+                raise
 
     def remove(self) -> None:
         """Remove every file opened here, as far as the storage lets it; what stays is an orphan."""
@@ -154,7 +169,7 @@ class BucketFiles:
         self._writer.close()
         metadata = self._writer.writer.metadata
         self._done.append((self._path, self._sink.tell(), metadata, dict(self._counts)))
-        self._sink.close()
+        self._to.close(self._path, self._sink)
         self._writer, self._sink, self._counts = None, None, Counter()
 
 

@@ -1,9 +1,9 @@
 """What a running driver tells over HTTP, and where the command finds it.
 
 A page for people, `/metrics` for Prometheus, `/healthz` and `/readyz` for a supervisor, `/provenz` for who rolls out a
-version, `/status` for `headrace status`. Nothing changes by asking but for two things, of who is on this machine and has
-a token: a supervisor may start a pipeline that has ended, and an autoscaler may say how many executors there should be.
-Live records are told to who has another token, where they are switched on.
+version, `/status` for `headrace status`. Nothing changes by asking but for two things, of who is on this machine and
+has a token: a supervisor may start a pipeline that has ended, and an autoscaler may say how many executors there should
+be. Live records are told to who has another token, where they are switched on.
 """
 
 import errno
@@ -252,8 +252,11 @@ class _Server(ThreadingHTTPServer):
 
 @contextmanager
 def serving(
-    settings: Http, board: Mapping[str, Progress], post: Post = nothing_posted,
-    guarded: Guarded = nothing_guarded, more: More = nothing_more,
+    settings: Http,
+    board: Mapping[str, Progress],
+    post: Post = nothing_posted,
+    guarded: Guarded = nothing_guarded,
+    more: More = nothing_more,
 ) -> Iterator[str | None]:
     """Serve while inside; gives the URL, None when it is switched off. Raises HeadraceError when the port is taken."""
     if not settings.enabled:
