@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
-from urllib.request import ProxyHandler, build_opener
 
 from autoscaler import reading
 from autoscaler.facts import Facts
@@ -21,6 +20,7 @@ from writer.kafka import Cluster
 from writer.surface import lake
 from writer.surface.facts import document
 from writer.surface.http import Driver, announced
+from writer.trust import opener
 
 _ANSWER_WITHIN_S = 2.0
 _KAFKA_WITHIN = timedelta(seconds=5)
@@ -32,7 +32,7 @@ class Live:
 
     def __init__(self, config: Config, names: Sequence[str], policy: Policy) -> None:
         self._config, self._names, self._policy = config, tuple(names), policy
-        self._cluster = Cluster(config.kafka.bootstrap_servers, min(config.kafka.request_timeout, _KAFKA_WITHIN))
+        self._cluster = Cluster(config.kafka.address, min(config.kafka.request_timeout, _KAFKA_WITHIN))
         self._known: dict[str, Known] = {name: Known() for name in names}
         self._told: dict[str, Any] = {}  # name → what was said last, by whoever
         self._troubles: dict[str, str] = {}
@@ -64,7 +64,7 @@ class Live:
         """Return the whole `/status` of the driver that has these pipelines; None when it does not answer."""
         for name in self._names:
             driver = announced(self._config.checkpoints, name, self._config.s3.settings)
-            whole = None if driver is None else got(f"{driver.url}/status")
+            whole = None if driver is None else got(f"{driver.url}/status", driver.certificate)
             try:
                 answers = whole is not None and driver is not None and whole["pipelines"][name]["epoch"] == driver.epoch
             except (LookupError, TypeError):
@@ -104,8 +104,9 @@ class Live:
 
     def _recovery_levels(self) -> dict[str, int]:
         """Return on which rung recovery is, by pipeline, where a supervisor answers."""
-        at = self._config.supervisor
-        told = got(f"http://{at.host}:{at.port}/status") if at.port else None
+        at, certificate = self._config.supervisor, self._config.http.certificate
+        scheme = "http" if certificate is None else "https"
+        told = got(f"{scheme}://{at.host}:{at.port}/status", str(certificate or "")) if at.port else None
         try:
             return {name: int(one["level"]) for name, one in (told or {}).get("pipelines", {}).items()}
         except (LookupError, TypeError, ValueError, AttributeError):
@@ -122,11 +123,10 @@ def _heard(known: Known, at: datetime, ends: Mapping[reading.Source, int], polic
     return replace(known, heard=known.heard.with_sample(at, ends, policy.window_s * _WINDOWS_KEPT))
 
 
-def got(url: str) -> dict[str, Any] | None:
-    """Ask for a JSON document; None when nobody answers with one."""
-    opener = build_opener(ProxyHandler({}))  # it is on this machine, or near
+def got(url: str, certificate: str = "") -> dict[str, Any] | None:
+    """Ask for a JSON document; None when nobody answers with one. `certificate`: the file that the server serves from."""
     try:
-        with opener.open(url, timeout=_ANSWER_WITHIN_S) as response:
+        with opener(certificate).open(url, timeout=_ANSWER_WITHIN_S) as response:
             found = json.loads(response.read())
     except (OSError, ValueError):
         return None

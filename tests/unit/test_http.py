@@ -180,7 +180,7 @@ def test_posts_are_answered_by_whoever_knows_the_path_and_status_says_more(progr
         return (HTTPStatus.OK, "text/plain", authorization.encode()) if path == "/scale?executors=2" else None
 
     posts = first_of(starts({"clicks": progress}, "secret", lambda *_, **__: None), scale)
-    with serving(ANY, {"clicks": progress}, posts, lambda: {"executors": {"wanted": 2}}) as url:
+    with serving(ANY, {"clicks": progress}, posts, more=lambda: {"executors": {"wanted": 2}}) as url:
         assert post(url, "/scale?executors=2", "other") == (200, "Bearer other")
         assert post(url, "/pipelines/clicks/start", "other")[0] == 403
         assert post(url, "/nowhere", "other")[0] == 501
