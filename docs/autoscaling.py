@@ -188,7 +188,8 @@ def _run() -> list[str]:
     at, settings, samples = run["marks"], run["settings"], run["samples"]
     latest = max(one["lag_s"] or 0.0 for one in samples)
     low, high = samples[0]["load_per_s"], max(one["load_per_s"] for one in samples)
-    asked_s = at["asked_s"] - at["step_up_s"]
+    asked_s, calm_s = at["asked_s"] - at["step_up_s"], at["calm_s"] - at["step_up_s"]
+    calm = f"{calm_s:.0f} s after the step, for the last time" if calm_s > 0 else "never"
     return [
         _RUN_WORDS.format(
             partitions=settings["partitions"], most=settings["executors_max"], slot=settings["slot_per_s"],
@@ -199,8 +200,9 @@ def _run() -> list[str]:
         f"| executors are asked for | {asked_s:.0f} s later; a tick is {settings['tick_s']:.0f} s |",
         f"| most that worked at once | {at['peak']} |",
         f"| oldest record that waited, at the worst | {latest:.0f} s |",
-        f"| back in good order | {at['calm_s'] - at['step_up_s']:.0f} s after the step |",
+        f"| over the SLO | {calm} |",
         f"| load steps down; one executor is left | {at['down_s'] - at['step_down_s']:.0f} s later |",
+        f"| executors that went as they were told; were lost | {samples[-1]['gone']}; {samples[-1]['lost']} |",
         f"| tasks that failed | {run['failed_tasks']} |",
         f"| records sent, rows in the table | {run['sent']:,}, {run['rows']:,}: each offset once |", "",
         "![Load and commits, lateness, executors through the run](images/scaling.png)", "",
@@ -211,7 +213,7 @@ def _run() -> list[str]:
 
 def _second(event: Mapping[str, Any], run: Mapping[str, Any]) -> str:
     began = datetime.fromisoformat(run["began"])
-    return f"{(datetime.fromisoformat(event['at']) - began).total_seconds():.0f}"
+    return f"{max(0.0, (datetime.fromisoformat(event['at']) - began).total_seconds()):.0f}"
 
 
 def _verdicts() -> list[str]:

@@ -1,5 +1,8 @@
 """The scores on the page of autoscaling are of the days and the parameters that the code has."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from autoscaler.policy import DEFAULTS
@@ -7,6 +10,7 @@ from autoscaler.simulate import published
 from autoscaler.simulate.play import ours
 from autoscaler.simulate.shapes import SHAPES, shape
 
+ROOT = Path(__file__).parents[2]
 AGAIN = "stale: run `docs/autoscaling.py --play`"
 
 
@@ -29,6 +33,16 @@ def test_the_aims_hold_as_far_as_the_page_says():
             held_out |= {name} & {n for n in SHAPES if SHAPES[n]().purpose in ("untuned", "held out")}
     assert len(good) >= 4
     assert len(held_out) >= 2
+
+
+def test_the_run_on_a_cluster_that_the_page_shows_is_one_that_went_well():
+    run = json.loads((ROOT / "tests" / "spark" / "autoscaling.json").read_text())
+    at, tick_s = run["marks"], run["settings"]["tick_s"]
+    assert at["asked_s"] - at["step_up_s"] <= 2 * tick_s + 3, "two ticks, and what a look takes"
+    assert at["calm_s"] < at["step_down_s"], "within the SLO before the load went down"
+    assert (run["failed_tasks"], run["samples"][-1]["lost"]) == (0, 0)
+    assert run["rows"] == run["sent"] == run["samples"][-1]["committed"]
+    assert run["samples"][-1]["registered"] == 1 < at["peak"]
 
 
 @pytest.mark.slow
