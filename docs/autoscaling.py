@@ -88,7 +88,8 @@ as the driver. With `local[*]` there are no executors: both sides say so, and wh
   come for `start_max_s` are a quota.
 - **A large batch is cut into three ranges for each slot there may ever be**, so executors beyond the partitions help
   while it catches up. While more waits than `commit.max_records`, every slot gets a task, for files down to an eighth
-  of `roll.target_file_size`; they are merged when their bucket is sealed ([compaction](COMPACTION.md)).
+  of `roll.target_file_size`; they are merged when their bucket is sealed, where `compact.at_seal` holds, as it does for
+  Delta tables unless it is set otherwise ([compaction](COMPACTION.md)).
 
 ## How it decides
 

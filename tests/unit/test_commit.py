@@ -134,6 +134,12 @@ def test_a_row_larger_than_a_file_asks_for_one_record():
     assert limits(config.Commit.model_validate({}), 10, 64.0, once=False).records_min == 1
 
 
+@pytest.mark.parametrize("once", [True, False])
+def test_a_task_has_records_for_an_eighth_of_a_file_at_least(once):
+    found = limits(config.Commit.model_validate({}), 128 * 2**20, 64.0, once=once, cut=7)
+    assert (found.records_per_task, found.records_per_range) == (2**18, 7)
+
+
 def test_limits_are_written_with_their_units():
     assert WAITS.facts() == {
         "records_min": 1_000, "records_min_from": "commit.min_records",
