@@ -1,5 +1,6 @@
 """The section of the configuration that driver and autoscaler share: who may scale, how far, and where it is told."""
 
+import hmac
 from datetime import timedelta
 from typing import Any
 
@@ -42,10 +43,6 @@ class Autoscale(Strict):
 
     def opens(self, authorization: bytes) -> bool:
         """Tell whether an Authorization header carries the token."""
-        return self.token is not None and _same(authorization, f"Bearer {self.token.get_secret_value()}".encode())
-
-
-def _same(given: bytes, wanted: bytes) -> bool:
-    from hmac import compare_digest
-
-    return compare_digest(given, wanted)
+        if self.token is None:
+            return False
+        return hmac.compare_digest(authorization, f"Bearer {self.token.get_secret_value()}".encode())
