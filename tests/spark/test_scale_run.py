@@ -55,7 +55,7 @@ def test_executors_go_without_a_failed_task_come_back_and_one_that_is_killed_is_
 def test_a_driver_without_executors_says_what_to_use_instead(site: Site, topic: MakeTopic) -> None:
     name = topic(1)
     site.pipeline("events", [name])
-    site.overrides["autoscale"] = {"token": "secret", "port": 0}
+    site.overrides["autoscale"] = {"token": "a-secret", "port": 0}
     done = subprocess.run(
         [sys.executable, "-m", "writer.cli", "autoscale", "run", str(site.config)],
         capture_output=True, text=True, timeout=120, check=False,

@@ -104,7 +104,7 @@ def test_run_refuses_what_could_not_be_scaled(tmp_path):
         path.write_text(json.dumps({**file(tmp_path), "spark": {"master": spark}, "autoscale": autoscale}))
         return refusal("run", str(path), *options)
 
-    assert "there are no executors to add or take away" in refused("local[*, 4]", {"token": "secret"})
+    assert "there are no executors to add or take away" in refused("local[*, 4]", {"token": "a-secret"})
     assert "autoscale.token is not set" in refused("spark://host:7077", {})
     assert "did you mean 'u_target'" in refused("spark://host:7077", {"policy": {"u_targt": 0.7}})
     assert "must hold" in refused("spark://host:7077", {"policy": {"u_target": 0.7}}, "--set", "u_max=0.6")

@@ -16,7 +16,7 @@ from writer.scaling.section import Autoscale
 from writer.stores.location import store_at
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
-SECTION = Autoscale(token="secret", executors_max=9)
+SECTION = Autoscale(token="a-secret", executors_max=9)
 
 
 def executor(number: int, **more: object) -> Executor:
@@ -91,7 +91,7 @@ class World:
         )  # fmt: skip
         self.keeper._cluster = self.cluster
 
-    def post(self, query: str, token: str = "secret") -> tuple[int, str]:
+    def post(self, query: str, token: str = "a-secret") -> tuple[int, str]:
         status, _, body = self.keeper.post(f"/scale?{query}", f"Bearer {token}")
         return status, body.decode()
 
@@ -166,7 +166,7 @@ def test_who_may_scale_and_how_far(world):
     assert world.post("executors=2", "guess") == (403, "this needs the token of autoscale.token\n")
     assert world.post("executors=0")[0] == world.post("executors=10")[0] == world.post("")[0] == 400
     assert world.post("executors=-1")[0] == world.post("executors=²")[0] == 400
-    assert world.keeper.post("/scaleup?executors=2", "Bearer secret") is None
+    assert world.keeper.post("/scaleup?executors=2", "Bearer a-secret") is None
     assert world.cluster.calls == []
     status, body = world.post("executors=9")
     assert (status, json.loads(body)["wanted"]) == (202, 9)
@@ -185,8 +185,10 @@ def test_before_spark_is_there_one_asks_again(world):
     assert world.post("executors=2") == (503, "Spark is starting; ask again\n")
 
 
-def test_a_token_is_never_shown():
+def test_a_token_is_never_shown_and_never_empty():
     assert "secret" not in repr(SECTION)
+    with pytest.raises(ValidationError, match="at least 8"):
+        Autoscale(token="")
     with pytest.raises(ValidationError, match="executors_max 1 is below executors_min 2"):
         Autoscale(executors_min=2, executors_max=1)
     with pytest.raises(ValidationError, match="one level up"):

@@ -15,6 +15,7 @@ class Autoscale(Strict):
 
     token: SecretStr | None = Field(
         None,
+        min_length=8,
         description="who shows it may scale; the same for driver and autoscaler, such as ${env:HEADRACE_SCALE_TOKEN}. "
         "Without it nobody may",
     )
