@@ -189,8 +189,10 @@ def _run() -> list[str]:
     at, settings, samples = run["marks"], run["settings"], run["samples"]
     latest = max(one["lag_s"] or 0.0 for one in samples)
     low, high = samples[0]["load_per_s"], max(one["load_per_s"] for one in samples)
-    asked_s, calm_s = at["asked_s"] - at["step_up_s"], at["calm_s"] - at["step_up_s"]
-    calm = f"{calm_s:.0f} s after the step, for the last time" if calm_s > 0 else "never"
+    asked_s, held_s = at["asked_s"] - at["step_up_s"], at["step_down_s"] - at["step_up_s"]
+    limit_s = settings["max_delay_s"] + settings["slo_s"]
+    late = [one["at_s"] - at["step_up_s"] for one in samples if (one["lag_s"] or 0.0) > limit_s]
+    calm = f"from {min(late):.0f} s to {max(late):.0f} s after the step, in {len(late)} looks" if late else "never"
     return [
         _RUN_WORDS.format(
             partitions=settings["partitions"], most=settings["executors_max"], slot=settings["slot_per_s"],
@@ -201,7 +203,7 @@ def _run() -> list[str]:
         f"| executors are asked for | {asked_s:.0f} s later; a tick is {settings['tick_s']:.0f} s |",
         f"| most that worked at once | {at['peak']} |",
         f"| oldest record that waited, at the worst | {latest:.0f} s |",
-        f"| over the SLO | {calm} |",
+        f"| later than the SLO, {limit_s:.0f} s | {calm}; the step lasts {held_s:.0f} s |",
         f"| load steps down; one executor is left | {at['down_s'] - at['step_down_s']:.0f} s later |",
         f"| executors that went as they were told; were lost | {samples[-1]['gone']}; {samples[-1]['lost']} |",
         f"| tasks that failed | {run['failed_tasks']} |",

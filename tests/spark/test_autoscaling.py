@@ -29,7 +29,7 @@ POLICY = {
     "tick_s": TICK_S, "window_s": 60, "lately_s": 15, "start_s": 15, "stable_s": 15, "stable_max_s": 60,
     "down_s": 45, "after_up_s": 60, "regret_s": 120, "catch_up_s": 60, "slo_s": SLO_S, "facts_age_max_s": 30,
 }  # fmt: skip
-LOW, HIGH, LOW_AGAIN = 200, 1_200, 150
+LOW, HIGH, LOW_AGAIN = 180, 1_000, 120
 
 
 class Recorder:
@@ -114,8 +114,8 @@ def test_a_step_up_brings_executors_and_a_step_down_lets_them_go(site: Site, top
     name = topic(6, prefix="clicks")
     lake = site.pipeline(
         "clicks", [name], bucket={"type": "tests.slow:Slow", "records_per_second": SLOT},
-        commit={"max_delay": f"{DELAY_S:.0f} s", "min_records": 1_000_000, "max_records": 24_000},
-        roll={"target_file_size": "16 KiB"}, memory={"batch_records": 1_000},
+        commit={"max_delay": f"{DELAY_S:.0f} s", "min_records": 1_000_000, "max_records": 40_000},
+        roll={"target_file_size": "64 KiB"}, memory={"batch_records": 1_000},
     )  # fmt: skip
     with standalone(tmp_path / "cluster", cores=6) as cluster:
         on_cluster(site, cluster.url, executors_max=6, policy=POLICY)
