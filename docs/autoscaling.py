@@ -112,6 +112,15 @@ as the driver. With `local[*]` there are no executors: both sides say so, and wh
    Executors that went and came back soon make the next going wait longer.
 
 Old or missing facts, recovery, failing storage or Kafka: what was wanted last is asked for again, and nothing changes.
+
+### What it does not know
+
+- Kubernetes: Spark is asked by the same calls there. No test of this repository runs on it yet.
+- The heap of executors: Spark tells only the highest there ever was. Pressure is seen in garbage collection.
+- How many executors a cluster would grant: it is seen when they do not come for `start_max_s`, and tried again later.
+- A standalone cluster gives a new application all it has, up to `spark.cores.max`. What is too much of it goes as the
+  load allows, or at once to what a driver before was told.
+- Executors that are new are slow for a batch: what their tasks need is loaded then. That is reckoned as overhead.
 """
 
 _VERDICTS = {
