@@ -91,6 +91,23 @@ class Deployed:
         conditions = self.driver().get("status", {}).get("conditions", [])
         return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
+    def starts(self) -> int:
+        """How often a driver began, as the table says."""
+        return sum(said["kind"] == "start" for said in oracle.replay(self.lake).commits)
+
+    def runs(self) -> set[int]:
+        """The checkpoints that its batches came from."""
+        return {said["run"] for said in oracle.replay(self.lake).commits if said["kind"] == "batch"}
+
+    def inside(self, *command: str) -> str:
+        """Run a command in the driver's container, as `kubectl exec` does. Returns what it said."""
+        (pod,) = [p for p in list(self.node.pods.values()) if p.name == f"{DRIVER}-0" and not p.deleted.is_set()]
+        container = pod.mains[0].run
+        assert container is not None
+        code, said = container.run_inside(command, 120)
+        assert code == 0, said
+        return said
+
     def said(self) -> str:
         return self.node.said(f"{DRIVER}-0", "driver")
 
@@ -173,5 +190,8 @@ def _volume(found: Cluster, name: str, path: Path) -> None:
 def gone(one: Deployed) -> None:
     """Remove the release, and wait until its pods are gone."""
     one.cluster.helm("uninstall", RELEASE, "-n", one.namespace)
-    one.until(lambda: not one.cluster.api.items(PLACES["Pod"].format(one.namespace)), "no pod is left")
+    place = PLACES["Pod"].format(one.namespace)
+    tests = "labelSelector=app.kubernetes.io%2Fcomponent%3Dtest"  # helm leaves them
+    one.cluster.api.delete(f"{place}?{tests}")
+    one.until(lambda: not one.cluster.api.items(place), "no pod is left")
     shutil.rmtree(one.site.root / "shared", ignore_errors=True)

@@ -111,22 +111,22 @@ class Container:
             for child in psutil.Process(self._process.pid).children():
                 os.kill(child.pid, number)
 
-    def run_inside(self, command: Sequence[str], seconds: float) -> int:
-        """Run a command beside process 1. Returns its exit code; 124 when it takes too long."""
+    def run_inside(self, command: Sequence[str], seconds: float) -> tuple[int, str]:
+        """Run a command beside process 1. Returns its exit code, 124 when it takes too long, and what it said."""
         assert self._process is not None
         children = psutil.Process(self._process.pid).children()
         if not children:
-            return 137
+            return 137, "process 1 has ended"
         enter = ["nsenter", f"--target={children[0].pid}", "--mount", "--pid", "--root", "--wd=/"]
         who = ["setpriv", f"--reuid={self.user}", f"--regid={self.user}", "--clear-groups"] if self.user else []
-        with self.log.open("ab") as out:
-            try:
-                return subprocess.run(
-                    [*enter, *who, *command], check=False, timeout=seconds, stdout=out, stderr=out,
-                    stdin=subprocess.DEVNULL, env=self.environment(),
-                ).returncode  # fmt: skip
-            except subprocess.TimeoutExpired:
-                return 124
+        try:
+            done = subprocess.run(
+                [*enter, *who, *command], check=False, timeout=seconds, capture_output=True, text=True,
+                stdin=subprocess.DEVNULL, env=self.environment(),
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return 124, f"it took more than {seconds} s"
+        return done.returncode, done.stdout + done.stderr * (done.returncode != 0)
 
     def kill(self) -> None:
         """End it now, with all that it started: process 1 of a namespace takes the others with it."""

@@ -168,15 +168,20 @@ class Cluster:
         } | places
 
     def asked_by(self, account: str) -> set[tuple[str, str]]:
-        """Verb and resource of all that an account of any namespace asked for and was allowed, from the audit log."""
-        found = set()
+        """Verb and resource of all that an account of any namespace asked for and was given."""
+        return {(verb, what) for verb, what, code in self._audited(account) if code < 400 or code == 404}
+
+    def refused_to(self, account: str) -> set[tuple[str, str]]:
+        """Verb and resource of all that it asked for and may not."""
+        return {(verb, what) for verb, what, code in self._audited(account) if code == 403}
+
+    def _audited(self, account: str) -> Iterator[tuple[str, str, int]]:
         for line in (self.folder / "audit.log").read_text().splitlines():
             event = json.loads(line)
-            user, target = event["user"]["username"], event.get("objectRef", {})
-            if user.endswith(f":{account}") and event.get("responseStatus", {}).get("code", 0) < 400:
+            target = event.get("objectRef", {})
+            if event["user"]["username"].endswith(f":{account}"):
                 resource = "/".join(filter(None, (target.get("resource"), target.get("subresource"))))
-                found.add((event["verb"], resource))
-        return found
+                yield event["verb"], resource, event.get("responseStatus", {}).get("code", 0)
 
 
 def until(condition: Any, seconds: float, what: str) -> Any:
