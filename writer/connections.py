@@ -88,7 +88,7 @@ class Spark(Strict):
 
 
 class Http(Strict):
-    """What a running driver tells over HTTP: a page for people, /metrics, /healthz, /readyz, /status, /buckets."""
+    """What a running driver tells over HTTP: a page, /metrics, /healthz, /readyz, /provenz, /status, /buckets."""
 
     enabled: bool = Field(True, description="serve it")
     host: str = Field("127.0.0.1", min_length=1, description="address to listen on; 0.0.0.0 lets other machines ask")
