@@ -3,6 +3,7 @@
 import shutil
 import stat
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -67,6 +68,23 @@ class Deployed:
     def fill(self, count: int) -> None:
         self.produced += 1
         self.site.fill(self.topic, count, seed=self.produced)
+
+    @contextmanager
+    def filling(self) -> Iterator[None]:
+        """Produce all the while, so that there are always records waiting for a driver that does not commit."""
+        over = threading.Event()
+
+        def fill() -> None:
+            while not over.wait(1):
+                self.fill(100)
+
+        thread = threading.Thread(target=fill)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     def helm(self, verb: str, *flags: str, code: int = 0, config: Json | None = None, seconds: float = 600) -> str:
         """Install or upgrade the release."""

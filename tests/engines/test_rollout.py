@@ -107,8 +107,8 @@ def test_an_analyst_asks_trino(release: Deployed, tmp_path: Path) -> None:
 
 def test_an_upgrade_drains_and_goes_on_where_the_old_one_was(release: Deployed) -> None:
     before, starts, runs = release.driver(), release.starts(), release.runs()
-    release.fill(1_500)
-    release.helm("upgrade", "--atomic", "--timeout", "8m", "--set", "image.tag=v2")
+    with release.filling():
+        release.helm("upgrade", "--atomic", "--timeout", "8m", "--set", "image.tag=v2")
     after = release.driver()
     assert after["metadata"]["uid"] != before["metadata"]["uid"]
     assert after["spec"]["containers"][0]["image"] == "headrace:v2"
@@ -138,8 +138,8 @@ def test_an_upgrade_that_does_not_commit_goes_back_by_itself(
 ) -> None:
     config, flags = fault(release)
     image = release.driver()["spec"]["containers"][0]["image"]
-    release.fill(1_000)
-    said = release.helm("upgrade", "--atomic", "--timeout", "150s", *flags, code=1, config=config, seconds=900)
+    with release.filling():
+        said = release.helm("upgrade", "--atomic", "--timeout", "120s", *flags, code=1, config=config, seconds=900)
     assert "release clicks failed, and has been rolled back due to atomic being set" in said
     assert release.driver()["spec"]["containers"][0]["image"] == image
     assert release.ready()
@@ -151,7 +151,7 @@ def test_an_upgrade_with_a_wrong_file_leaves_the_old_driver_alone(release: Deplo
     before = release.driver()["metadata"]["uid"]
     config = copy.deepcopy(release.config)
     config["pipelines"]["events"]["event_time"]["field"] = "no_such_field"
-    said = release.helm("upgrade", "--atomic", "--timeout", "150s", code=1, config=config, seconds=900)
+    said = release.helm("upgrade", "--atomic", "--timeout", "120s", code=1, config=config, seconds=900)
     assert "pre-upgrade hooks failed" in said
     assert release.driver()["metadata"]["uid"] == before
     release.fill(1_000)
