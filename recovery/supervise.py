@@ -278,7 +278,8 @@ class Supervisor:
             error=known.error or known.said, decided=patient.memory.action,
         )  # fmt: skip
         to = "halted" if isinstance(action, Halt) else patient.rung.label
-        self._note(patient, known.row, f"{patient.memory.action} ({known.error or known.said})", to)
+        error = f" ({known.error})" if known.error and known.error not in patient.memory.action else ""
+        self._note(patient, known.row, f"{patient.memory.action}{error}", to)
         self._keep(patient)
         if isinstance(action, Halt):
             self._tells.tell(notify.given_up(patient.name, action.reason, at=now))

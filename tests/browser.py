@@ -63,9 +63,11 @@ class Browser:
             time.sleep(0.1)
         return found
 
-    def picture(self, path: Path) -> None:
-        """The whole page, as it is."""
+    def picture(self, path: Path, until: str = "") -> None:
+        """The page as it is, up to an element."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
+        if until:
+            size["height"] = self.find(f"document.querySelector('{until}').getBoundingClientRect().top + scrollY")
         clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
         shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
         path.write_bytes(base64.b64decode(shot["data"]))

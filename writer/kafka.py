@@ -14,7 +14,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
-from writer.errors import HeadraceError, TopicMissing
+from writer.errors import ConfigError, HeadraceError, TopicMissing
 from writer.security import Address
 
 Source = tuple[str, int]  # topic, partition
@@ -38,9 +38,16 @@ class Cluster:
     """Questions to one Kafka cluster, each with a deadline."""
 
     def __init__(self, address: Address | str, timeout: timedelta) -> None:
-        """Take where the cluster is; a plain `host:port` has no security."""
+        """Take where the cluster is; a plain `host:port` has no security. Raises ConfigError."""
         self._bootstrap, self._seconds = str(address), timeout.total_seconds()
-        self._admin = AdminClient(client(address))
+        try:
+            self._admin = AdminClient(client(address))
+        except KafkaException as error:
+            files = [path for key, path in client(address).items() if key.endswith(".location")]
+            raise ConfigError(
+                f"kafka.security cannot be used with {' and '.join(dict.fromkeys(files))} ({_words(error)}). Give "
+                "files that can be read: PEM certificates, and a key without a password."
+            ) from error
 
     def brokers(self) -> int:
         """How many brokers the cluster has now. Raises BrokerUnreachable."""

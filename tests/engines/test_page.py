@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +68,18 @@ def count(page: Browser, selector: str) -> int:
     return int(page.find(f"document.querySelectorAll({json.dumps(selector)}).length"))
 
 
+def more(site: Site, n: int, *, hours: int = 1, seed: int, broken: int = 0) -> None:
+    """Events of now and the hours before, some of whose hours may be sealed by now."""
+    (topic,) = site.pipelines["clicks"]["topics"]
+    produce(
+        site.bootstrap, site.registry_url, topic, n, now=datetime.now(UTC), kind="clicks", hours=hours, seed=seed,
+        broken=broken,
+    )  # fmt: skip
+
+
 @pytest.fixture
 def lived(site: Site, topic: MakeTopic) -> Iterator[Supervised]:
     """A driver that has sealed buckets, got late rows, bad records and hostile ones, and was killed once."""
-    now = datetime.now(UTC)
     clicks, countries = topic(4, prefix="clicks"), topic(1, prefix="countries")
     site.pipeline(
         "clicks", [clicks], commit={"max_delay": "15 s"}, compact={"at_seal": False},
@@ -82,21 +91,16 @@ def lived(site: Site, topic: MakeTopic) -> Iterator[Supervised]:
     site.overrides["http"] = {"port": 0, "records": True, "token": TOKEN}
     site.overrides["kafka"] = {"bootstrap_servers": site.bootstrap, "lag_interval": "1 s"}
 
-    def more(n: int, *, hours: int, seed: int, **how: int) -> None:
-        produce(
-            site.bootstrap, site.registry_url, clicks, n, now=now, kind="clicks", hours=hours, seed=seed, **how
-        )  # fmt: skip
-
-    more(60_000, hours=100, seed=1, broken=23)
+    more(site, 60_000, hours=100, seed=1, broken=23)
     hostile(site, countries, 50)
     with supervised(site) as running:
         running.until(lambda: running.times("bucket_sealed") > 0)
-        more(40, hours=60, seed=2)
-        more(9_000, hours=1, seed=4, broken=4)
+        more(site, 14, hours=60, seed=2)
+        more(site, 9_000, seed=4, broken=4)
         running.until(lambda: running.times("batch_committed pipeline=clicks") > 1)
         psutil.Process(running.drivers()[-1]).send_signal(signal.SIGKILL)
         running.until(lambda: len(running.recovered()) >= 2)
-        more(2_500, hours=1, seed=5)
+        more(site, 2_500, seed=5)
         yield running
         assert running.stop() == 0, running.said()
 
@@ -112,13 +116,11 @@ def test_a_person_sees_all_of_it_at_a_glance_and_nothing_told_is_run(
         sees_what_is_told(page)
         sees_what_was_decided(page)
         records_need_the_token(page)
-        (clicks,) = site.pipelines["clicks"]["topics"]
-        site.fill(clicks, 3_000, seed=6)  # it waits for commit.max_delay while the pictures are taken
-        page.until("document.querySelector('#pipeline-clicks .partitions h3').innerText.includes('skew')")
-        narrow_and_dark(page, tmp_path)
+        narrow_and_dark(page, tmp_path, partial(more, site))
         assert page.find("document.title") == "headrace: clicks, countries"
         assert count(page, "img, iframe, object, embed") == 0
-        assert page.complaints() == []
+        refusal = "Failed to load resource: the server responded with a status of 403 (Forbidden)"
+        assert page.complaints() == [refusal], "of the wrong token, and nothing else"
         assert all(address.startswith((url(site), "data:")) for address in page.asked())
 
 
@@ -168,14 +170,16 @@ def records_need_the_token(page: Browser) -> None:
     assert "onerror" in text(page, "#pipeline-countries details li pre")
 
 
-def narrow_and_dark(page: Browser, scratch: Path) -> None:
+def narrow_and_dark(page: Browser, scratch: Path, more: Callable[..., None]) -> None:
     pictures = Path(os.environ.get("HEADRACE_PICTURES") or scratch)
     page.find("document.querySelector('#pipeline-countries details').open = false")
     for width, dark in ((1280, False), (1280, True), (400, False)):
         page.look(width, dark=dark)
-        settled(page)
+        more(900 + width, seed=width + dark)  # it waits for commit.max_delay while the picture is taken
+        page.until("document.querySelector('#pipeline-clicks .partitions h3').innerText.includes('skew')")
         assert page.find("document.documentElement.scrollWidth") == width, "nothing sticks out"
-        page.picture(pictures / f"page{'-dark' if dark else ''}{'-400' if width == 400 else ''}.png")
+        name = f"page{'-dark' if dark else ''}{'-400' if width == 400 else ''}.png"
+        page.picture(pictures / name, until="#pipeline-countries")
 
 
 def test_a_page_whose_driver_is_gone_says_so_and_how_old_it_is(site: Site, topic: MakeTopic, tmp_path: Path) -> None:

@@ -259,6 +259,23 @@ def test_without_the_token_nothing_is_changed_over_either_surface(tmp_path: Path
             assert done == [("clicks", False)]
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("127.0.0.1:9643", 200), ("localhost", 200), ("LOCALHOST:9643", 200), ("[::1]:9643", 200),
+     ("evil.example:9643", 421), ("127.0.0.1.evil.example", 421), ("localhost.evil.example", 421), ("[::1", 421)],
+)  # fmt: skip
+def test_a_site_whose_name_leads_to_this_machine_reads_nothing(url: str, host: str, status: int) -> None:
+    """What a browser sends that a name server of somebody else's has led here."""
+    assert ask(url, "/status", headers={"Host": host})[0] == status
+    assert ask(url, "/pipelines/clicks/start", "POST", {"Host": host})[0] == (501 if status == 200 else 421)
+
+
+def test_who_listens_for_other_machines_is_asked_by_any_name() -> None:
+    with serving(Http(host="0.0.0.0", port=0), {}) as found:
+        assert found is not None
+        assert ask(found, "/status", headers={"Host": "headrace.analytics.svc:9643"})[0] == 200
+
+
 # --- HTTPS -------------------------------------------------------------------------------------------------------
 
 

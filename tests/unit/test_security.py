@@ -4,6 +4,7 @@ import json
 import re
 import ssl
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tests.looking import config
 from tests.servers.secured import Authority, behind_login
 from writer.connections import Http, Kafka, Registry, Spark
 from writer.errors import ConfigError
-from writer.kafka import client
+from writer.kafka import Cluster, client
 from writer.registry import ApicurioRegistry, ConfluentRegistry, Login, RegistryUnreachable, SchemaNotFound, source
 from writer.rooms.columnar import hive_folder, hive_value
 from writer.security import Address, Security
@@ -78,6 +79,17 @@ def test_no_password_ends_the_word_that_it_stands_in(password: str) -> None:
 )
 def test_half_a_login_is_refused(about: dict[str, object], says: str) -> None:
     assert says in refused(Security, about)
+
+
+def test_files_that_are_no_certificates_are_a_fault_of_the_configuration(tmp_path: Path, authority: Authority) -> None:
+    (tmp_path / "garbage.pem").write_text("nothing")
+    for about in (
+        {"ca": "/nowhere/ca.pem"}, {"ca": str(tmp_path / "garbage.pem")},
+        {"ca": str(authority.ca), "client": "/nowhere/client.pem"},
+    ):  # fmt: skip
+        kafka = Kafka.model_validate({"bootstrap_servers": "127.0.0.1:1", "security": {"protocol": "ssl", **about}})
+        with pytest.raises(ConfigError, match=r"kafka\.security cannot be used with .*\.pem"):
+            Cluster(kafka.address, timedelta(seconds=1))
 
 
 def test_a_login_is_in_no_word_that_anything_says_of_itself() -> None:

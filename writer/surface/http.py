@@ -25,6 +25,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.error import URLError
+from urllib.parse import urlsplit
 
 from writer import log, trust
 from writer.connections import Http
@@ -171,6 +172,18 @@ def is_near(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
+def is_ours(host: str, known: str) -> bool:
+    """Tell whether a Host header names this machine: by an address, as localhost, or as it is configured."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
+    with suppress(ValueError):
+        ipaddress.ip_address(name)
+        return True
+    return name in ("", "localhost", known.lower())
+
+
 def _verdict(reasons: list[str], notes: list[str] | None = None) -> Answer:
     if reasons:
         return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, ("\n".join(reasons) + "\n").encode()
@@ -184,6 +197,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer who asks."""
+        if self._misled():
+            return
         found = self.server.guarded(self.path, self.headers.get("Authorization", ""))
         self._send(self.server.get(self.path, self.headers.get("Accept", "")) if found is None else found)
 
@@ -191,6 +206,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Answer who wants something done."""
+        if self._misled():
+            return
         if not is_near(self.client_address[0]):
             self._send((HTTPStatus.FORBIDDEN, _TEXT, b"this is done from the same machine only\n"))
             return
@@ -199,6 +216,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.NOT_IMPLEMENTED, f"Unsupported method ({self.command!r})")
         else:
             self._send(found)
+
+    def _misled(self) -> bool:
+        """Turn away a browser that another site's name led to this machine, by a name server of its own."""
+        misled = self.server.is_local and not is_ours(self.headers.get("Host", ""), self.server.host)
+        if misled:
+            self._send((HTTPStatus.MISDIRECTED_REQUEST, _TEXT, b"ask by address, or as localhost\n"))
+        return misled
 
     def _send(self, answered: Answer) -> None:
         status, content_type, body = answered
@@ -226,6 +250,7 @@ class _Server(ThreadingHTTPServer):
         self, address: tuple[str, int], get: Get, post: Post, guarded: Guarded, context: ssl.SSLContext | None
     ) -> None:
         self.get, self.post, self.guarded, self._context = get, post, guarded, context
+        self.host, self.is_local = address[0], False
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Handler)
 
@@ -242,6 +267,7 @@ class _Server(ThreadingHTTPServer):
         """Bind without asking a name server for this machine's name, which can take long."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
+        self.is_local = ipaddress.ip_address(self.server_address[0]).is_loopback
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - inherited
         """A client that goes away is nobody's fault; anything else is ours."""
