@@ -124,7 +124,7 @@ def _heard(known: Known, at: datetime, ends: Mapping[reading.Source, int], polic
 
 
 def got(url: str, certificate: str = "") -> dict[str, Any] | None:
-    """Ask for a JSON document; None when nobody answers with one. `certificate`: the file that the server serves from."""
+    """Ask for a JSON document; None when nobody answers with one. `certificate`: the file that is served from."""
     try:
         with opener(certificate).open(url, timeout=_ANSWER_WITHIN_S) as response:
             found = json.loads(response.read())

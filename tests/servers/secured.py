@@ -74,7 +74,7 @@ class Authority:
 
 @dataclass(frozen=True)
 class SecuredBroker:
-    """A broker with two doors: one that is open, for the test, and one with TLS and SCRAM."""
+    """A broker with two doors: one that is open, for the test, and one with TLS, both ways, and SCRAM."""
 
     bootstrap: str  # of the open one
     secured: str
@@ -97,7 +97,9 @@ def broker(folder: Path, authority: Authority, user: str, password: str) -> Iter
         "listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config": f"{_SCRAM} required;",
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": str(shown.both),
-        "ssl.client.auth": "none",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(authority.ca),
+        "ssl.client.auth": "required",
     }
     with found:
         admin = AdminClient({"bootstrap.servers": found.bootstrap})

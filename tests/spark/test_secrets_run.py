@@ -1,4 +1,4 @@
-"""A writer that logs in everywhere: Kafka by TLS and SCRAM, the registry by TLS and a login, S3, HTTPS of its own.
+"""A writer that logs in everywhere: Kafka by TLS both ways and SCRAM, a registry by TLS and a login, S3, its own HTTPS.
 
 Then everything that it shows, says and writes is searched for the secrets that it was given.
 """
@@ -64,7 +64,7 @@ def ground(tmp_path: Path, registry_url: str, s3: ObjectServer, monkeypatch: pyt
                 "bootstrap_servers": cluster.secured, "request_timeout": "20 s", "lag_interval": "1 s",
                 "security": {
                     "protocol": "sasl_ssl", "user": "head race", "password": "${env:KAFKA_PASSWORD}",
-                    "ca": str(authority.ca),
+                    "ca": str(authority.ca), "client": str(authority.certificate("client").both),
                 },
             },
             "registry": {
@@ -192,6 +192,7 @@ def test_a_writer_that_logs_in_everywhere_loses_nothing_and_tells_no_secret(
     s3.download(f"{ground.lake}_dead_letters", tmp_path / "copy" / "events_dead_letters")
     oracle.check(tmp_path / "copy" / "events", "events", site.ends(ground.topic))
     says_why_a_login_fails_and_not_with_what(site)
+    believes_no_broker_of_another_authority(site)
 
 
 def says_why_a_login_fails_and_not_with_what(site: Site) -> None:
@@ -209,3 +210,13 @@ def says_why_a_login_fails_and_not_with_what(site: Site) -> None:
         assert wrong[name] not in said
         assert holds(said) == []
         assert not re.search(r"Traceback", said)
+
+
+def believes_no_broker_of_another_authority(site: Site) -> None:
+    site.overrides["kafka"]["security"]["ca"] = str(Authority(site.root / "others").ca)
+    done = subprocess.run(
+        [sys.executable, "-m", "writer.cli", "validate", str(site.config), "--json"],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "kafka.security" in done.stdout, done.stdout

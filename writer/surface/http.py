@@ -267,7 +267,7 @@ class _Server(ThreadingHTTPServer):
         """Bind without asking a name server for this machine's name, which can take long."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
-        self.is_local = ipaddress.ip_address(self.server_address[0]).is_loopback
+        self.is_local = ipaddress.ip_address(str(self.server_address[0])).is_loopback
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - inherited
         """A client that goes away is nobody's fault; anything else is ours."""
