@@ -8,6 +8,7 @@ from typing import Any
 _FILE = Path(__file__).parents[1] / "helm" / "headrace" / "dashboards" / "headrace.json"
 _P = '{pipeline=~"$pipeline"}'
 _WIDTH, _HEIGHT = 24, 7
+_WINDOW = "15m"  # of rates: counters move at commits, which are commit.max_delay apart
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ def _by(reduce: str, metric: str, labels: str = "pipeline") -> str:
 
 def _rate(metric: str, labels: str = "pipeline", more: str = "") -> str:
     chosen = _P[:-1] + more + "}"
-    return f"sum by ({labels}) (rate({metric}{chosen}[5m]))"
+    return f"sum by ({labels}) (rate({metric}{chosen}[$window]))"
 
 
 _NOW = (
@@ -74,17 +75,17 @@ _FLOW = (
     Panel("Share of time in batches", "percentunit", (Query(_rate("headrace_batch_duration_seconds_sum")),),
           "Above 0.92 nothing is left for a peak.", 8),
     Panel("Commits by reason", "short", (Query(
-        f"sum by (pipeline, reason) (increase(headrace_commits_total{_P}[5m]))", "{{pipeline}} {{reason}}"),),
-          "In five minutes. size: enough for a file; timeout: commit.max_delay was over.", 8, stacked=True),
+        f"sum by (pipeline, reason) (increase(headrace_commits_total{_P}[$window]))", "{{pipeline}} {{reason}}"),),
+          "In each window. size: enough for a file; timeout: commit.max_delay was over.", 8, stacked=True),
     Panel("Commit age", "s", (Query(_by("max", "headrace_commit_age_seconds")),
                               Query(_by("max", "headrace_batch_in_progress_seconds"), "{{pipeline}} batch under way")),
           "Seconds since the newest commit, and since the batch that is carried now began.", 8),
     Panel("Rooms", "percentunit", (Query(
-        f"sum by (room) (rate(headrace_room_cpu_seconds_total{_P}[5m]))", "{{room}}"),),
+        f"sum by (room) (rate(headrace_room_cpu_seconds_total{_P}[$window]))", "{{room}}"),),
           "Processor seconds a second by room, of committed batches: 1 is one core. The JVM's are not in it.", 8,
           stacked=True),
     Panel("The driver's time", "percentunit", (Query(
-        f"sum by (phase) (rate(headrace_driver_phase_seconds_total{_P}[5m]))", "{{phase}}"),),
+        f"sum by (phase) (rate(headrace_driver_phase_seconds_total{_P}[$window]))", "{{phase}}"),),
           "Wall seconds of the driver by phase.", 8, stacked=True),
 )  # fmt: skip
 _LAKE = (
@@ -92,16 +93,16 @@ _LAKE = (
         Query(_by("sum", "headrace_open_buckets"), "{{pipeline}} open"),
         Query(f"sum by (pipeline, state) (headrace_unsealed_buckets{_P})", "{{pipeline}} {{state}}")),
           "Buckets that have rows and are not sealed. blocked: somebody has to act.", 8),
-    Panel("Seals", "short", (Query(f"sum by (pipeline, kind) (increase(headrace_seals_total{_P}[5m]))",
+    Panel("Seals", "short", (Query(f"sum by (pipeline, kind) (increase(headrace_seals_total{_P}[$window]))",
                                    "{{pipeline}} {{kind}}"),),
-          "Manifests in five minutes: of a bucket's first sealing, or again after late rows.", 8, stacked=True),
+          "Manifests in each window: of a bucket's first sealing, or again after late rows.", 8, stacked=True),
     Panel("Watermark", "s", (Query(_by("max", "headrace_watermark_delay_seconds")),
                              Query(_by("max", "headrace_newest_event_age_seconds"), "{{pipeline}} newest event")),
           "Now minus the table's watermark. It grows while a partition is behind.", 8),
     Panel("Late rows", "rowsps", (Query(_rate("headrace_late_rows_total")),),
           "Rows whose bucket was closed, whatever became of them (seal.late).", 8),
     Panel("Records by outcome", "rowsps", (Query(
-        f"sum by (outcome) (rate(headrace_records_total{_P}[5m]))", "{{outcome}}"),),
+        f"sum by (outcome) (rate(headrace_records_total{_P}[$window]))", "{{outcome}}"),),
           "Every record that was read has one.", 8, stacked=True),
     Panel("Dead letters", "percentunit", (Query(
         f"{_rate('headrace_dlq_rows_total')} / {_rate('headrace_records_read_total')}"),),
@@ -120,8 +121,9 @@ _CARE = (
     Panel("Rung of recovery", "short", (Query(_by("max", "headrace_recovery_level")),),
           "0: well. 1 restart, 2 mend, 3 new run, 4 walk back, 5 skip to the latest.", 8),
     Panel("What recovery did", "short", (Query(
-        f"sum by (level, result) (increase(headrace_recovery_total{_P}[1h]))", "{{level}} {{result}}"),),
-          "In an hour, by rung and how it went.", 8, stacked=True),
+        f"sum by (level, result) (headrace_recovery_total{_P})", "{{level}} {{result}}"),),
+          "Since the supervisor began, by rung and how it went. No increase: a counter that is born at 1 has none.", 8,
+          stacked=True),
     Panel("Not well for", "s", (Query(_by("max", "headrace_recovery_unwell_seconds")),),
           "Seconds since the pipeline failed and has not committed again.", 8),
     Panel("Hooks that wait", "s", (Query(
@@ -164,10 +166,16 @@ def _dashboard(panels: list[dict[str, Any]]) -> dict[str, Any]:
         "query": {"query": "label_values(headrace_pipeline_alive, pipeline)", "refId": "pipelines"},
         "definition": "label_values(headrace_pipeline_alive, pipeline)",
     }  # fmt: skip
+    spans = ["5m", "15m", "1h", "6h"]
+    window = {
+        "name": "window", "label": "rates over", "type": "interval", "query": ",".join(spans), "refresh": 2,
+        "auto": False, "current": {"text": _WINDOW, "value": _WINDOW},
+        "options": [{"text": span, "value": span, "selected": span == _WINDOW} for span in spans],
+    }  # fmt: skip
     return {
         "uid": "headrace", "title": "headrace", "tags": ["headrace"], "schemaVersion": 39, "version": 1,
         "editable": True, "graphTooltip": 1, "refresh": "30s", "timezone": "utc",
-        "time": {"from": "now-6h", "to": "now"}, "templating": {"list": [source, pipeline]},
+        "time": {"from": "now-6h", "to": "now"}, "templating": {"list": [source, pipeline, window]},
         "annotations": {"list": []}, "links": [], "panels": panels,
     }  # fmt: skip
 

@@ -34,6 +34,8 @@ from writer.embedded.events import produce
 _ROOT = Path(__file__).parents[1]
 _BOARD = _ROOT / "helm" / "headrace" / "dashboards" / "headrace.json"
 _PICTURE = Path(__file__).parent / "images" / "dashboard.png"
+_KEPT = _ROOT / "build" / "dashboard.json"
+_WINDOW = "1m"  # of rates: this run commits every 20 seconds
 _SCRAPE_S, _RUN_S, _KILL_AT_S = 4.0, 420.0, 200.0
 _COLOURS = (
     "#3274d9",
@@ -52,11 +54,20 @@ Kept = dict[tuple[str, frozenset[tuple[str, str]]], list[tuple[float, float]]]
 
 
 def main() -> None:
-    """Run, scrape, draw."""
+    """Run, scrape, draw; `--again`: only draw what was scraped last."""
+    if "--again" in sys.argv:
+        _draw([Series(name, frozenset(map(tuple, labels)), samples) for name, labels, samples in _scrapes()])
+        return
     with tempfile.TemporaryDirectory() as folder, Stack(Path(folder) / "servers") as stack:
         site = Site(Path(folder), stack.broker.bootstrap, stack.registry.url)
         kept = _lived(site)
+    _KEPT.parent.mkdir(exist_ok=True)
+    _KEPT.write_text(json.dumps([[name, sorted(labels), samples] for (name, labels), samples in kept.items()]))
     _draw(_series(kept))
+
+
+def _scrapes() -> list[tuple[str, list[tuple[str, str]], list[tuple[float, float]]]]:
+    return list(json.loads(_KEPT.read_text(encoding="utf-8")))
 
 
 def _lived(site: Site) -> Kept:
@@ -134,14 +145,14 @@ def _draw(data: Sequence[Series]) -> None:
     board = json.loads(_BOARD.read_text(encoding="utf-8"))
     shown = [panel for panel in board["panels"] if panel["type"] == "row" or _found(panel, data, _RUN_S)]
     bottom = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in board["panels"])
-    figure = plt.figure(figsize=(15, bottom * 0.34))
+    figure = plt.figure(figsize=(15, bottom * 0.3))
     for panel in board["panels"]:
         at, h = panel["gridPos"], bottom
         left, low = at["x"] / 24, 1 - (at["y"] + at["h"]) / h
         if panel["type"] == "row":
             figure.text(0.008, low + 0.3 / h, f"⌄ {panel['title']}", fontsize=9, weight="bold")
             continue
-        box = (left + 0.024, low + 1.5 / h, at["w"] / 24 - 0.034, (at["h"] - 2.6) / h)
+        box = (left + 0.032, low + 1.5 / h, at["w"] / 24 - 0.042, (at["h"] - 2.6) / h)
         if panel["type"] == "stat":
             box = (left + 0.004, low + 0.15 / h, at["w"] / 24 - 0.008, (at["h"] - 0.3) / h)
         axes = figure.add_axes(box)
@@ -153,7 +164,9 @@ def _found(panel: dict[str, Any], data: Sequence[Series], at_s: float) -> dict[s
     """Values of a panel at an instant, by the words of its legend."""
     found: dict[str, float] = {}
     for target in panel["targets"]:
-        for labels, value in evaluate(target["expr"].replace("$pipeline", ".*"), data, at_s).items():
+        for labels, value in evaluate(
+            target["expr"].replace("$pipeline", ".*").replace("$window", _WINDOW), data, at_s
+        ).items():
             words = re.sub(r"{{(\w+)}}", lambda m, known=dict(labels): known.get(m[1], ""), target["legendFormat"])
             if math.isfinite(value):
                 found[words] = value
@@ -215,7 +228,7 @@ def _shown(value: float, unit: str) -> str:
             step = min(3, int(math.log(abs(value), 1024))) if abs(value) >= 1 else 0
             return f"{value / 1024**step:.3g} {names[step]}{'/s' if unit == 'binBps' else ''}"
     thousands = f"{value / 1e3:.3g} K" if abs(value) >= 1e3 else f"{value:.3g}"  # noqa: PLR2004 - a thousand
-    return f"{thousands} rows/s" if unit == "rowsps" else thousands
+    return f"{thousands}/s" if unit == "rowsps" else thousands
 
 
 if __name__ == "__main__":

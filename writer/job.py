@@ -40,7 +40,8 @@ from writer.transfer import KAFKA_OPTIONS, WORKER_ENVIRONMENT
 
 _TRIGGER = "1 second"  # how often Spark asks Kafka for new offsets; a shorter interval burdens the broker
 _LAST_WORDS = timedelta(seconds=5)  # for notices that wait when the process ends
-_JAVA_OPTIONS = "spark.driver.extraJavaOptions"  # those of the file are added, they do not replace ours
+_JAVA_OPTIONS, _REDACTED = "spark.driver.extraJavaOptions", "spark.redaction.regex"
+_ADDED = {_JAVA_OPTIONS: " ", _REDACTED: "|"}  # those of the file are added, they do not replace ours
 
 
 def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = None) -> int:
@@ -133,7 +134,7 @@ def session(config: Config, pipelines: int = 1) -> Any:
         "spark.sql.streaming.minBatchesToRetain": "20",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.redaction.regex": "(?i)secret|password|token|jaas|access[.]?key|credential",
+        _REDACTED: "(?i)secret|password|token|jaas|access[.]?key|credential",
         _JAVA_OPTIONS: f'-Dlog4j2.configurationFile="{Path(__file__).parent / "log4j2.properties"}"',
         "spark.driver.memory": "1g",
         **elastic.settings(config.spark.master, config.autoscale),
@@ -144,7 +145,7 @@ def session(config: Config, pipelines: int = 1) -> Any:
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     builder = SparkSession.builder.appName("headrace").master(config.spark.master)
     for key, value in (settings | config.spark.conf).items():
-        ours = f"{settings[key]} " if key == _JAVA_OPTIONS and key in config.spark.conf else ""
+        ours = f"{settings[key]}{_ADDED[key]}" if key in _ADDED and key in config.spark.conf else ""
         builder = builder.config(key, ours + value)
     log.event("spark_starting", master=config.spark.master, pipelines=pipelines)
     return builder.getOrCreate()

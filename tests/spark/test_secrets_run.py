@@ -80,6 +80,7 @@ def ground(tmp_path: Path, registry_url: str, s3: ObjectServer, monkeypatch: pyt
                 "conf": {
                     "spark.ui.enabled": "true", "spark.ui.port": str(ui), "spark.eventLog.enabled": "true",
                     "spark.eventLog.dir": f"file://{tmp_path}/spark-events", "spark.log.level": "INFO",
+                    "spark.redaction.regex": "nothing-else",  # it adds to what is hidden
                 },
             },
         }  # fmt: skip
