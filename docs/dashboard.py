@@ -116,8 +116,9 @@ _LAKE = (
           "What tasks put to local disk because memory.buffer was full.", 8),
 )  # fmt: skip
 _CARE = (
-    Panel("Executors", "short", (Query("sum by (kind) (headrace_autoscaler_executors)", "{{kind}}"),),
-          "What the autoscaler wants, what it asked Spark for, and what there is.", 8),
+    Panel("Executors", "short", tuple(Query(f"headrace_executors_{kind}", kind) for kind in (
+        "wanted", "desired", "asked", "registered", "draining")),
+          "What would be right, what was decided, what Spark was asked for, and what there is.", 8),
     Panel("Rung of recovery", "short", (Query(_by("max", "headrace_recovery_level")),),
           "0: well. 1 restart, 2 mend, 3 new run, 4 walk back, 5 skip to the latest.", 8),
     Panel("What recovery did", "short", (Query(

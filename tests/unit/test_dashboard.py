@@ -10,6 +10,7 @@ from typing import Any
 import promql_parser as pp
 import pytest
 
+from autoscaler.board import CATALOGUE as AUTOSCALER
 from recovery.board import CATALOGUE as SUPERVISOR
 from tests.promql import evaluate, selectors, series
 from writer.surface.metrics import CATALOGUE as DRIVER
@@ -19,13 +20,10 @@ FILE = ROOT / "helm" / "headrace" / "dashboards" / "headrace.json"
 BOARD: dict[str, Any] = json.loads(FILE.read_text())
 PANELS = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
 QUERIES = [(panel["title"], target["expr"], target["legendFormat"]) for panel in PANELS for target in panel["targets"]]
-LABELS = {m.name: {*m.labels} for m in (*DRIVER, *SUPERVISOR)} | {
+LABELS = {m.name: {*m.labels} for m in (*DRIVER, *SUPERVISOR, *AUTOSCALER)} | {
     f"{m.name}{suffix}": {*m.labels} for m in DRIVER if m.kind == "histogram" for suffix in ("_sum", "_count")
 }
-KINDS = {m.name: m.kind for m in (*DRIVER, *SUPERVISOR)}
-# What the autoscaler's own /metrics calls its executors; its loop is no part of this catalogue.
-LABELS.setdefault("headrace_autoscaler_executors", {"kind"})
-KINDS.setdefault("headrace_autoscaler_executors", "gauge")
+KINDS = {m.name: m.kind for m in (*DRIVER, *SUPERVISOR, *AUTOSCALER)}
 
 
 PLAIN = {"headrace_recovery_total"}  # few, and each is born at 1: it has no rate
@@ -86,7 +84,8 @@ def test_everything_of_the_operators_list_is_there() -> None:
         "headrace_lag_seconds", "headrace_commit_age_seconds", "headrace_records_read_total",
         "headrace_batch_duration_seconds_sum", "headrace_room_cpu_seconds_total", "headrace_open_buckets",
         "headrace_unsealed_buckets", "headrace_late_rows_total", "headrace_dlq_rows_total",
-        "headrace_autoscaler_executors", "headrace_recovery_level", "headrace_recovery_total",
+        "headrace_executors_wanted", "headrace_executors_asked", "headrace_executors_registered",
+        "headrace_recovery_level", "headrace_recovery_total",
     } <= metrics  # fmt: skip
 
 
