@@ -121,6 +121,7 @@ def autoscale(site: Site, *flags: str) -> Iterator[Autoscaler]:
         )  # fmt: skip
     scaler = Autoscaler(process, Path(log))
     try:
+        scaler.until(lambda: scaler.times("autoscaler_listening"))
         yield scaler
     finally:
         if process.poll() is None:

@@ -69,7 +69,7 @@ def test_the_autoscaler_an_executor_and_the_driver_are_killed_and_what_was_asked
         with started(site) as driver, Load(site, name, 150) as load:
             driver.until_registered(3)
             with autoscale(site) as scaler:
-                driver.writer.until(lambda: "executor_told_to_go" in driver.writer.said(), 240)
+                driver.writer.until(lambda: "executor_told_to_go" in driver.writer.said(), 300)
                 scaler.process.send_signal(signal.SIGKILL)  # it asked for fewer, and they are on their way out
                 scaler.process.wait(20)
             fewer = driver.executors()["wanted"]
