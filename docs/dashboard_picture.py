@@ -152,7 +152,7 @@ def _draw(data: Sequence[Series]) -> None:
         if panel["type"] == "row":
             figure.text(0.008, low + 0.3 / h, f"⌄ {panel['title']}", fontsize=9, weight="bold")
             continue
-        box = (left + 0.032, low + 1.5 / h, at["w"] / 24 - 0.042, (at["h"] - 2.6) / h)
+        box = (left + 0.037, low + 1.5 / h, at["w"] / 24 - 0.047, (at["h"] - 2.6) / h)
         if panel["type"] == "stat":
             box = (left + 0.004, low + 0.15 / h, at["w"] / 24 - 0.008, (at["h"] - 0.3) / h)
         axes = figure.add_axes(box)
