@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass
 from urllib.error import HTTPError
+from urllib.parse import urlencode
 from urllib.request import Request
 
+from autoscaler.events import Event
 from writer.scaling.section import Autoscale
 from writer.surface.http import Driver
 from writer.trust import opener
 
 _ANSWER_WITHIN_S = 5.0
+_WORDS_MAX = 500  # characters of a reason
 
 
 @dataclass(frozen=True)
@@ -19,11 +22,12 @@ class Answered:
     says: str = ""
 
 
-def ask(driver: Driver, section: Autoscale, executors: int) -> Answered:
+def ask(driver: Driver, section: Autoscale, executors: int, because: Event) -> Answered:
     """Ask a driver for so many executors. A driver that does not answer is an answer too."""
     token = "" if section.token is None else section.token.get_secret_value()
+    asked = {"executors": executors, "verdict": because.verdict, "why": because.why[:_WORDS_MAX]}
     request = Request(  # noqa: S310 - the URL is the one that the driver wrote down
-        f"{driver.url}/scale?executors={executors}", method="POST", headers={"Authorization": f"Bearer {token}"}
+        f"{driver.url}/scale?{urlencode(asked)}", method="POST", headers={"Authorization": f"Bearer {token}"}
     )
     try:
         with opener(driver.certificate).open(request, timeout=_ANSWER_WITHIN_S):

@@ -34,7 +34,7 @@ class Loop:
     """Ticks. What it knows is in `shown`, replaced whole at each tick."""
 
     def __init__(
-        self, policy: Policy, source: Source, kept: Kept, *, ask: Callable[[int], Answered],
+        self, policy: Policy, source: Source, kept: Kept, *, ask: Callable[[int, Event], Answered],
         keep: Callable[[Kept], None], dry_run: bool, now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:  # fmt: skip
         """`ask`: the driver, for so many executors. `keep`: what is to outlive this process; may raise OSError."""
@@ -90,7 +90,7 @@ class Loop:
         """Ask the driver for what is desired. Returns why it did not take it."""
         if memory.desired is None or facts.executors is None:
             return None  # nothing was ever decided, or nobody is there who could be asked
-        answered = self._ask(memory.desired)
+        answered = self._ask(memory.desired, self._kept.events[-1])
         if not answered.taken and answered.says != self.shown.refused:
             log.warning("scaling_refused", executors=memory.desired, says=answered.says)
         return None if answered.taken else answered.says

@@ -11,6 +11,7 @@ from types import FrameType
 
 from autoscaler import kept
 from autoscaler.board import answers
+from autoscaler.events import Event
 from autoscaler.facts import Facts
 from autoscaler.hands import Answered, ask
 from autoscaler.live import Live
@@ -59,9 +60,9 @@ def run(config: Config, names: Sequence[str], policy: Policy, *, dry_run: bool) 
     store = store_at(f"{config.checkpoints}/{names[0]}", config.s3.settings)
     live = Live(config, names, policy)
 
-    def request(executors: int) -> Answered:
+    def request(executors: int, because: Event) -> Answered:
         driver = live.driver
-        return Answered(taken=False, says="no driver") if driver is None else ask(driver, section, executors)
+        return Answered(taken=False, says="no driver") if driver is None else ask(driver, section, executors, because)
 
     loop = Loop(policy, live, kept.read(store), ask=request, keep=partial(kept.write, store), dry_run=dry_run)
     about = {"enabled": True, "host": section.host, "port": section.port}

@@ -39,7 +39,7 @@ class World:
     def look(self, now):
         return replace(self.seen, at=now)
 
-    def ask(self, executors: int) -> Answered:
+    def ask(self, executors: int, _because: Event) -> Answered:
         self.done.append(("ask", executors))
         return self.answer
 

@@ -172,6 +172,16 @@ def test_who_may_scale_and_how_far(world):
     assert (status, json.loads(body)["wanted"]) == (202, 9)
 
 
+def test_what_was_asked_for_is_told_with_its_reason_once(world):
+    for _ in range(3):
+        world.post("executors=4&verdict=up&why=the%20lag%20grows")
+    world.post("executors=4&verdict=stay&why=it%20is%20enough")
+    told = world.keeper.told()["decisions"]
+    assert [(one["verdict"], one["reason"], one["to"]) for one in told] == [
+        ("stay", "it is enough", 4), ("up", "the lag grows", 4)
+    ]  # fmt: skip
+
+
 def test_without_a_token_nobody_may_scale():
     keeper = Keeper(
         "spark://host:7077", Autoscale(), refusal=None, cpus_per_task=1, stores=[], boundary=lambda: True

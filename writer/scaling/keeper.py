@@ -7,9 +7,11 @@ again every few seconds, and once more by the next start of the driver.
 import json
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
@@ -24,6 +26,8 @@ KEPT = "executors.json"
 _GC_OVER_S = 60.0  # garbage collection is a share of the tasks' time of so long
 _BUSY_MIN_S = 5.0  # of it: less says nothing
 _CLOSE_WITHIN_S = 5.0
+_DECISIONS_KEPT = 20
+_WORD_MAX, _WORDS_MAX = 20, 500  # characters
 _TEXT, _JSON = "text/plain; charset=utf-8", "application/json"
 Answer = tuple[HTTPStatus, str, bytes]
 
@@ -68,6 +72,7 @@ class Keeper:
         self._lock = threading.Lock()
         self._wake, self._closing = threading.Event(), threading.Event()
         self._wanted: Wanted | None = None
+        self._decisions: deque[dict[str, Any]] = deque(maxlen=_DECISIONS_KEPT)  # of who asks, newest first
         self._draining: dict[str, float] = {}
         self._failed_by: dict[str, int] = {}
         self._gc_from: tuple[float, dict[str, Executor]] = (seconds(), {})
@@ -91,15 +96,21 @@ class Keeper:
         if self._thread.is_alive():
             self._thread.join(_CLOSE_WITHIN_S)
 
-    def want(self, executors: int) -> None:
-        """Want so many from now on; what was wanted is asked for again at once."""
+    def want(self, executors: int, verdict: str = "", why: str = "") -> None:
+        """Want so many from now on, and ask for them at once. `verdict` and `why` are for people."""
         with self._lock:
             known = self._wanted
             changed = known is None or known.executors != executors
             since = self._seconds() if known is None or changed else known.since_s
             self._wanted = Wanted(executors, since)
+            before = None if known is None else known.executors
+            last = self._decisions[0] if self._decisions else None
+            if changed or last is None or last["verdict"] != verdict:
+                at = datetime.now(UTC).isoformat()
+                said = {"at": at, "verdict": verdict, "reason": why, "from": before, "to": executors}
+                self._decisions.appendleft(said)
         if changed:
-            log.event("executors_wanted", executors=executors, before=None if known is None else known.executors)
+            log.event("executors_wanted", executors=executors, before=before, because=why or "somebody asked")
             self._keep(executors)
         self._wake.set()
 
@@ -129,6 +140,7 @@ class Keeper:
         """Describe everything as JSON values, for `/status`."""
         with self._lock:
             seen, wanted, draining, now_s = self._seen, self._wanted, dict(self._draining), self._seconds()
+            decisions = list(self._decisions)
         stays = staying(seen.executors, draining)
         return {
             "master": self._master,
@@ -144,10 +156,14 @@ class Keeper:
             "failed_tasks": seen.failed_tasks,
             "lost": seen.lost,
             "gone": seen.gone,
+            "decisions": decisions,
         }
 
     def post(self, path: str, authorization: str) -> Answer | None:
-        """Answer `POST /scale?executors=N` of who has the token; None for other paths."""
+        """Answer `POST /scale?executors=N` of who has the token; None for other paths.
+
+        `&verdict=up&why=…` may say why, for the log and the page.
+        """
         url = urlsplit(path)
         if url.path != "/scale":
             return None
@@ -156,14 +172,15 @@ class Keeper:
             return HTTPStatus.FORBIDDEN, _TEXT, f"this needs the token of autoscale.token{missing}\n".encode()
         if self._refusal is not None:
             return HTTPStatus.CONFLICT, _TEXT, f"{self._refusal}\n".encode()
-        text = parse_qs(url.query).get("executors", [""])[-1]
+        given = {name: values[-1] for name, values in parse_qs(url.query).items()}
+        text = given.get("executors", "")
         least, most = self._section.executors_min, self._section.executors_max
         if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
             said = f"executors={text!r} is no number from executors_min {least} to executors_max {most}\n"
             return HTTPStatus.BAD_REQUEST, _TEXT, said.encode()
         if self._cluster is None:
             return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, b"Spark is starting; ask again\n"
-        self.want(int(text))
+        self.want(int(text), given.get("verdict", "")[:_WORD_MAX], given.get("why", "")[:_WORDS_MAX])
         return HTTPStatus.ACCEPTED, _JSON, (json.dumps(self.told()) + "\n").encode()
 
     def _run(self) -> None:
