@@ -173,7 +173,7 @@ def deployed(place: tuple[Cluster, Kubelet], site: Site, topic: str, name: str) 
             "instances": 2, "cores": 1, "memory": "512m", "memoryOverhead": "512m", "apiServer": found.api.url,
         },
         "autoscaler": {"enabled": False},
-        "driver": {"memory": "512m", "terminationGracePeriodSeconds": 120},
+        "driver": {"memory": "512m", "terminationGracePeriodSeconds": 45},
         "sparkConf": {"spark.executor.extraJavaOptions": QUICK_START},
         "ports": {
             "driver": driver, "supervisor": supervisor, "autoscaler": autoscaler, "sparkDriver": spark,

@@ -139,7 +139,7 @@ def test_an_upgrade_that_does_not_commit_goes_back_by_itself(
     config, flags = fault(release)
     image = release.driver()["spec"]["containers"][0]["image"]
     with release.filling():
-        said = release.helm("upgrade", "--atomic", "--timeout", "120s", *flags, code=1, config=config, seconds=900)
+        said = release.helm("upgrade", "--atomic", "--timeout", "180s", *flags, code=1, config=config, seconds=900)
     assert "release clicks failed, and has been rolled back due to atomic being set" in said
     assert release.driver()["spec"]["containers"][0]["image"] == image
     assert release.ready()
@@ -151,7 +151,7 @@ def test_an_upgrade_with_a_wrong_file_leaves_the_old_driver_alone(release: Deplo
     before = release.driver()["metadata"]["uid"]
     config = copy.deepcopy(release.config)
     config["pipelines"]["events"]["event_time"]["field"] = "no_such_field"
-    said = release.helm("upgrade", "--atomic", "--timeout", "120s", code=1, config=config, seconds=900)
+    said = release.helm("upgrade", "--atomic", "--timeout", "180s", code=1, config=config, seconds=900)
     assert "pre-upgrade hooks failed" in said
     assert release.driver()["metadata"]["uid"] == before
     release.fill(1_000)
