@@ -211,5 +211,8 @@ def gone(one: Deployed) -> None:
     place = PLACES["Pod"].format(one.namespace)
     tests = "labelSelector=app.kubernetes.io%2Fcomponent%3Dtest"  # helm leaves them
     one.cluster.api.delete(f"{place}?{tests}")
+    check = f"{PLACES['Job'].format(one.namespace)}/{DRIVER}-check"  # one that failed stays, for the same reason
+    if one.cluster.api.find(check) is not None:
+        one.cluster.api.delete(f"{check}?propagationPolicy=Background")
     one.until(lambda: not one.cluster.api.items(place), "no pod is left")
     shutil.rmtree(one.site.root / "shared", ignore_errors=True)
