@@ -17,6 +17,8 @@ def verdict(decision: Decision) -> tuple[str, str]:
             return "hold", f"{n} executors stay: {symptom.says}."
         case Stay(sums=sums):
             return "stay", f"{n} executors stay: {_share(sums.used_up)} of their limit is wanted, and {_stay(sums)}."
+        case Blocked(to=to, by=by) if to == n:
+            return "blocked", f"{n} executors stay; they are not enough, and more would not help: {by.says}."
         case Blocked(to=to, by=by):
             word = "more" if to > n else "fewer"
             return "blocked", f"{n} executors stay; {to} would be wanted, but {word} would not help: {by.says}."

@@ -9,11 +9,14 @@ from typer.testing import CliRunner
 
 from autoscaler import record
 from autoscaler.cli import join
+from autoscaler.decide import Blocked, Stay
+from autoscaler.diagnose import Symptom
+from autoscaler.explain import verdict
 from autoscaler.memory import Memory
 from autoscaler.policy import DEFAULTS, Policy, assigned
 from autoscaler.simulate import trace as traces
 from autoscaler.simulate.trace import Trace
-from tests.scaling import facts, pipeline
+from tests.scaling import decided, facts, pipeline
 from writer.errors import ConfigError
 
 SHORT = Trace("short", "an hour", 15.0, (30_000.0,) * 240, partitions=8, executors_first=1)
@@ -69,6 +72,15 @@ def test_explain_says_what_is_in_the_way(tmp_path):
     page = ran("explain", "--facts", str(path))
     assert "hold: 2 executors stay: clicks fails: 503 Slow Down." in page
     assert "Mend storage or Kafka" in page
+
+
+def test_all_there_may_be_and_not_enough_is_said_so():
+    by = Symptom("driver_bound", "no_more", "most of a batch is the driver's own", "Larger batches.")
+    known = decided(facts(pipeline(40_000)))
+    assert isinstance(known, Stay)
+    word, why = verdict(Blocked(3, (by,), known.sums, 3, by))
+    assert word == "blocked"
+    assert why == "3 executors stay; they are not enough, and more would not help: most of a batch is the driver's own."
 
 
 def test_explain_as_json_keeps_the_whole_arithmetic(recorded):
