@@ -23,10 +23,10 @@ POLICY = {
 }  # fmt: skip
 
 
-def pipeline(site: Site, name: str, records_per_second: int) -> Path:
+def pipeline(site: Site, name: str, records_per_second: int, records_max: int = 30_000) -> Path:
     return site.pipeline(
         "clicks", [name], bucket={"type": "tests.slow:Slow", "records_per_second": records_per_second},
-        commit={"max_delay": "3 s", "min_records": 1_000_000, "max_records": 30_000},
+        commit={"max_delay": "3 s", "min_records": 1_000_000, "max_records": records_max},
         roll={"target_file_size": "16 KiB"}, memory={"batch_records": 1_000},
     )  # fmt: skip
 
@@ -95,10 +95,10 @@ def test_a_cluster_that_grants_no_more_is_told_as_a_quota_and_gives_when_it_can(
     site: Site, topic: MakeTopic, tmp_path: Path
 ) -> None:
     name = topic(4)
-    lake = pipeline(site, name, 400)
+    lake = pipeline(site, name, 400, 8_000)
     with standalone(tmp_path / "cluster", cores=1) as cluster:
-        on_cluster(site, cluster.url, executors_max=3, policy=POLICY)
-        with started(site) as driver, Load(site, name, 900) as load, autoscale(site) as scaler:
+        on_cluster(site, cluster.url, executors_max=3, policy={**POLICY, "window_s": 120, "catch_up_s": 600})
+        with started(site) as driver, Load(site, name, 600) as load, autoscale(site) as scaler:
             scaler.until(lambda: scaler.told()["executors"] and (scaler.told()["executors"]["wanted"] or 0) > 1, 240)
             scaler.until(lambda: any(one["by"] == "quota" for one in scaler.told()["events"]), 240)
             assert driver.executors()["registered"] == 1
