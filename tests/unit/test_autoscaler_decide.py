@@ -214,3 +214,11 @@ def test_what_is_desired_is_asked_for_again_at_every_tick_whatever_is_known():
     assert decision.executors == 7
     gone = facts(pipeline(60_000, age_s=500.0), executors=0)  # the driver starts anew: none is registered
     assert decided(gone, Memory(desired=7)).executors == 7
+
+
+def test_a_cluster_that_grants_less_than_the_minimum_is_asked_for_the_minimum_all_the_same():
+    known = facts(pipeline(10_000, executors=1), executors=1, quota=1, wanted=3)
+    shape = {"clicks": 480, "slots of an executor": 4}
+    long = Memory(desired=3, fewer=(Want(NOW - minutes(120), 1),), shape=shape)
+    assert decided(known, long, replace(POLICY, executors_min=3)).executors == 3
+    assert decided(known, long, replace(POLICY, executors_min=1)).executors == 1
