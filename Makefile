@@ -42,7 +42,8 @@ test-engines: $(READY)
 	@if command -v go >/dev/null && command -v npm >/dev/null; then $(MAKE) test-stores; \
 	else echo "test-engines: NOT RUN: test-stores, on MinIO and s3rver, for want of Go or npm; moto played S3"; fi
 
-# Helm, etcd and Kubernetes are built by Go, once: 20 minutes on two cores. Then 15 to 25 minutes, most of them upgrades that must fail; no image is built here.
+# Helm, etcd and Kubernetes are built by Go, once: 20 minutes on two cores. Then 15 to 25 minutes, most of them for
+# upgrades that must fail. No image is built here.
 test-chart: $(READY)
 	bash tests/engines/kubernetes.sh
 	$(BIN)/pytest -q tests/engines/test_chart.py
