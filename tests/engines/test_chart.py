@@ -9,7 +9,7 @@ import yaml
 from tests.charts import CHART, CRDS, MONITORING, PLACES, VALUES, helm, pods, rendered
 from tests.servers.kubernetes import Api, Cluster, Refused, cluster, until
 
-pytestmark = [pytest.mark.engines, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(600)]
 CI = {path.stem: path for path in VALUES}
 BY_NAME = {"argvalues": VALUES, "ids": [path.stem for path in VALUES]}
 

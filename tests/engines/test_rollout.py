@@ -16,7 +16,7 @@ from tests.deployed import DRIVER, Deployed, deployed, gone, node
 from tests.servers.trino import trino
 from tests.writing import Site
 
-pytestmark = [pytest.mark.engines, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(1500)]
 Json = dict[str, Any]
 MakeTopic = Callable[..., str]
 
