@@ -46,8 +46,8 @@ _HEAD = (
 )
 _TIMES = """## How long it takes
 
-From where the supervisor finds the failure to the first new commit, seconds, on two cores with another test beside. Most
-of it is the start of a JVM. Before L5 come starts that fail, as many as budgets allow, with pauses between them.
+From where the supervisor finds the failure to the first new commit, seconds, on two cores with another test beside.
+Most of it is the start of a JVM. Before L5 come starts that fail, as many as budgets allow, with pauses between them.
 
 | rung | after | seconds | aim |
 | --- | --- | ---: | ---: |"""
