@@ -87,7 +87,8 @@ def _play(stage: Stage, events: Sequence[Event], screen: Screen, interruption: I
         with screen.step("waiting until the writer has read everything", "the faults are over; the logs are read"):
             settled = stage.settle()
         ended = stage.finish()
-        with screen.step("reading the lake with DuckDB", "lake read by DuckDB; audit of every file"):
+        reading = screen.step("reading the lake with DuckDB", "lake read by DuckDB; audit of every file")
+        with reading, interruption.later():
             return _judged(stage, settled=settled, ended=ended)
     finally:
         stage.stop()

@@ -66,6 +66,7 @@ class Interruption:
         """Raise at the end of this block, or for a second signal after a while: for calls that take no exception.
 
         One that is raised in a delivery callback keeps librdkafka's client alive, and its complaints follow the end.
+        DuckDB makes an error of its own of one that is raised while it works.
         """
         self._waits = True
         try:

@@ -111,7 +111,7 @@ def _play(events: int, ground: Ground, interruption: Interruption, screen: Scree
         flow.run(writer)
     if not hold:
         _end(writer, stack, ground, screen)
-    with screen.step("reading the lake with DuckDB", "lake read by DuckDB, from its files"):
+    with screen.step("reading the lake with DuckDB", "lake read by DuckDB, from its files"), interruption.later():
         found = account.of(ground.lake, ground.dead_letters, flow.given.ends, since=flow.given.since)
     adds_up = _conclude(found, flow.given, screen)
     if hold:
