@@ -1,13 +1,11 @@
 """`headrace autoscale run`: puts the autoscaler together."""
 
-import signal
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from types import FrameType
 
 from autoscaler import kept
 from autoscaler.board import answers
@@ -23,6 +21,7 @@ from writer.config import Config
 from writer.errors import ConfigError
 from writer.file import load
 from writer.scaling.elastic import refusal
+from writer.stopping import on_signals
 from writer.stores.location import store_at
 from writer.surface.http import answering
 
@@ -56,7 +55,7 @@ def run(config: Config, names: Sequence[str], policy: Policy, *, dry_run: bool) 
     if not config.http.enabled:
         raise ConfigError("http.enabled is false: the driver tells nothing and cannot be asked. Set it to true.")
     stop = threading.Event()
-    _on_signals(stop)
+    on_signals(stop)
     store = store_at(f"{config.checkpoints}/{names[0]}", config.s3.settings)
     live = Live(config, names, policy)
 
@@ -75,12 +74,3 @@ def run(config: Config, names: Sequence[str], policy: Policy, *, dry_run: bool) 
 
 def _text(value: object) -> str:
     return ";".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _on_signals(stop: threading.Event) -> None:
-    def asked(number: int, _frame: FrameType | None) -> None:
-        log.event("stop_requested", signal=signal.Signals(number).name)
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, asked)

@@ -1,6 +1,8 @@
 """Writes docs/METRICS.md from the catalogue in the code: every name, type, label and meaning. `make reference`."""
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from autoscaler.board import CATALOGUE as AUTOSCALER
 from recovery.board import CATALOGUE as SUPERVISOR
@@ -9,7 +11,7 @@ from writer.surface.metrics import CATALOGUE
 
 def text() -> str:
     """Return the whole page."""
-    parts = (_head(), _catalogue(), _supervisor(), _autoscaler(), _questions(), _dashboard())
+    parts = (_head(), _table(CATALOGUE), _supervisor(), _autoscaler(), _questions(), _dashboard())
     return "\n".join(line for part in parts for line in part) + "\n"
 
 
@@ -23,38 +25,30 @@ def _head() -> list[str]:
     ]  # fmt: skip
 
 
-def _catalogue() -> list[str]:
+def _table(catalogue: Iterable[Any]) -> list[str]:
     lines = ["| metric | type | labels | meaning |", "| --- | --- | --- | --- |"]
-    for metric in CATALOGUE:
+    for metric in catalogue:
         labels = ", ".join(f"`{label}`" for label in metric.labels)
         lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
     return [*lines, ""]
 
 
 def _supervisor() -> list[str]:
-    lines = [
+    return [
         "## Of the supervisor", "",
         "`headrace recover run` answers at `http://127.0.0.1:9644/metrics` (`supervisor` in the configuration), also",
         "while no driver runs. Its counters begin with the supervisor.", "",
-        "| metric | type | labels | meaning |", "| --- | --- | --- | --- |",
+        *_table(SUPERVISOR),
     ]  # fmt: skip
-    for metric in SUPERVISOR:
-        labels = ", ".join(f"`{label}`" for label in metric.labels)
-        lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
-    return [*lines, ""]
 
 
 def _autoscaler() -> list[str]:
-    lines = [
+    return [
         "## Of the autoscaler", "",
         "`headrace autoscale run` answers at `http://127.0.0.1:9645/metrics` (`autoscale` in the configuration). What",
         "it does not know has no value.", "",
-        "| metric | type | labels | meaning |", "| --- | --- | --- | --- |",
+        *_table(AUTOSCALER),
     ]  # fmt: skip
-    for metric in AUTOSCALER:
-        labels = ", ".join(f"`{label}`" for label in metric.labels)
-        lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
-    return [*lines, ""]
 
 
 def _questions() -> list[str]:

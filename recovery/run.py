@@ -1,7 +1,6 @@
 """`headrace recover run`: puts a supervisor together."""
 
 import os
-import signal
 import socket
 import sys
 import threading
@@ -9,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
-from types import FrameType
 
 from recovery import asking, notify
 from recovery.board import Ward, answers
@@ -22,6 +20,7 @@ from recovery.patient import Patient
 from recovery.supervise import Supervisor, impatient, store
 from writer import log
 from writer.config import Config
+from writer.stopping import on_signals
 from writer.surface.http import answering
 
 _LAST_WORDS = timedelta(seconds=5)
@@ -30,7 +29,7 @@ _LAST_WORDS = timedelta(seconds=5)
 def supervise(config: Config, path: Path, names: Sequence[str], command: Sequence[str]) -> int:
     """Hold the leases, then keep a driver going. Returns the exit code."""
     stop = threading.Event()
-    _on_signals(stop)
+    on_signals(stop)
     adopt_orphans()
     tells = notify.opened(config.notify)
     leases = {name: StoreLeases(store(config, name)) for name in names}
@@ -83,12 +82,3 @@ def _waits(waiting: Waiting) -> None:
         "lease_waited_for", pipeline=waiting.pipeline, holder=waiting.seen.holder, epoch=waiting.seen.epoch,
         because="another supervisor holds it and renews it",
     )  # fmt: skip
-
-
-def _on_signals(stop: threading.Event) -> None:
-    def asked(number: int, _frame: FrameType | None) -> None:
-        log.event("stop_requested", signal=signal.Signals(number).name)
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, asked)

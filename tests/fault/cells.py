@@ -3,11 +3,12 @@
 The cells of a run are written to the file that HEADRACE_FAULTS names; docs/FAULTS.md is made of the committed one.
 """
 
-import fcntl
 import json
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from tests.fault.seen import alone
 
 COMMITTED = Path(__file__).with_name("outcomes.json")
 FORMATS = {"delta": "Delta", "parquet": "Parquet"}  # table.format → as the page says it
@@ -65,8 +66,7 @@ def read(path: Path) -> list[Cell]:
 
 def merge(path: Path, found: Cell) -> None:
     """Put a cell in the place of the one that said the same before. Other processes may do so at the same time."""
-    with path.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with alone(path):
         kept = [*(cell for cell in read(path) if _key(cell) != _key(found)), found]
         kept.sort(key=_key)
         path.write_text(json.dumps([asdict(cell) for cell in kept], indent=1) + "\n", encoding="utf-8")

@@ -3,7 +3,6 @@
 Outcomes of a run are written to the file that HEADRACE_DAMAGES names; docs/RECOVERY.md is made of the committed one.
 """
 
-import fcntl
 import json
 import os
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.damaging import Place, move, rewrite
+from tests.fault.seen import alone
 
 COMMITTED = Path(__file__).with_name("recovered.json")
 OTHER_ID = b'{"id":"11111111-2222-3333-4444-555555555555"}'
@@ -59,8 +59,7 @@ def put_down(outcome: Outcome) -> None:
     if not wanted:
         return
     path = Path(wanted)
-    with path.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with alone(path):
         kept = [one for one in read(path) if (one.test, one.row, one.damage, one.moment) != _key(outcome)]
         kept = sorted([*kept, outcome], key=_key)
         text = json.dumps([asdict(one) for one in kept], indent=1, ensure_ascii=False)
