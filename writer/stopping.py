@@ -1,4 +1,4 @@
-"""How a process that only waits is told to stop: SIGTERM and SIGINT set an event. A driver has its own way, in `job`."""
+"""How a process that only waits is told to stop: SIGTERM and SIGINT set an event. A driver's way is in `job`."""
 
 import signal
 import threading
