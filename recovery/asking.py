@@ -5,7 +5,7 @@ from recovery.ladder import Frontier
 from writer.config import Config
 from writer.errors import HeadraceError
 from writer.kafka import BrokerUnreachable, Cluster
-from writer.tables.base import CommitFailed
+from writer.tables.errors import CommitFailed
 from writer.tables.formats import main_table
 
 

@@ -15,7 +15,7 @@ from writer.frontier import Held
 from writer.kafka import BrokerUnreachable, Cluster, Topic
 from writer.stores.base import S3Settings
 from writer.stores.location import store_at
-from writer.tables.base import CommitFailed
+from writer.tables.errors import CommitFailed
 from writer.tables.formats import main_table
 from writer.tables.parts import Part
 from writer.tables.snapshot import PipelineSnapshot

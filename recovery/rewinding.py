@@ -23,9 +23,9 @@ from writer.rooms.columnar import BucketKey
 from writer.seals.manifest import Manifests
 from writer.surface.http import announced, asked
 from writer.tables.append import LostRace
-from writer.tables.base import CommitFailed
 from writer.tables.changes import Reopened, Rewind
 from writer.tables.entry import said
+from writer.tables.errors import CommitFailed
 from writer.tables.formats import main_table, side_table
 from writer.tables.log import Action
 from writer.tables.snapshot import PipelineSnapshot, app_id

@@ -15,9 +15,9 @@ from writer.ledger.holes import Holes, holes
 from writer.rooms.columnar import StagedFile
 from writer.rooms.report import EXITS, Counts, Report
 from writer.seals.watermark import risen
-from writer.tables.base import SideTable, Table
 from writer.tables.changes import Batch
 from writer.tables.parts import Part, Range
+from writer.tables.table import PipelineTable
 from writer.units import show_duration
 
 CATCH_UP_SHARE = 1 / 8  # of a file's target size: smaller ones are made while more waits than a batch may take
@@ -223,7 +223,7 @@ def work(report: Report) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def redo(table: Table, side: Callable[[str], SideTable], since: int) -> int:
+def redo(table: PipelineTable, side: Callable[[str], PipelineTable], since: int) -> int:
     """End what commits began: let readers see their files, and apply to the side tables what those after `since` list.
 
     Safe to run again, at any time.

@@ -34,9 +34,9 @@ from writer.scaling.elastic import records_per_range
 from writer.schemas import Schemas
 from writer.stores.location import store_at
 from writer.stores.probe import probe
-from writer.tables.base import ClosedMeanwhile, CommitFailed
 from writer.tables.changes import Batch, Gap
 from writer.tables.entry import gap_said
+from writer.tables.errors import ClosedMeanwhile, CommitFailed
 from writer.tables.formats import main_table, side_table
 from writer.tables.parts import Part, Range
 from writer.tables.snapshot import PipelineSnapshot

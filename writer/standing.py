@@ -11,8 +11,8 @@ from writer.errors import FrontierLost, LogChanged
 from writer.frontier import Begin, Gap, Held, Refuse, decide, incarnations, number, reborn, without_id
 from writer.kafka import Cluster, Topic
 from writer.rooms.report import Source
-from writer.tables.base import Snapshot
 from writer.tables.parts import Part, Range
+from writer.tables.snapshot import PipelineSnapshot
 from writer.units import instant
 
 _LOOKS = 3  # at a log that seems too short: right after a leader has changed it may (KAFKA-7703)
@@ -37,7 +37,11 @@ class Standing:
 
 
 def find(
-    settings: Pipeline, cluster: Cluster, topics: Mapping[str, Topic], snapshot: Snapshot, wait: Callable[[float], Any]
+    settings: Pipeline,
+    cluster: Cluster,
+    topics: Mapping[str, Topic],
+    snapshot: PipelineSnapshot,
+    wait: Callable[[float], Any],
 ) -> Standing:
     """Hold the table's frontier against Kafka. `wait` waits some seconds.
 
@@ -98,7 +102,11 @@ def _check_told(
 
 
 def gap_hints(
-    lost: Sequence[Range], snapshot: Snapshot, left: Mapping[Source, tuple[int, int]], margin: timedelta, now: datetime
+    lost: Sequence[Range],
+    snapshot: PipelineSnapshot,
+    left: Mapping[Source, tuple[int, int]],
+    margin: timedelta,
+    now: datetime,
 ) -> list[dict[str, str | None]]:
     """Say between which event times lost records may have lain, for each range: what may be missing in a bucket.
 
@@ -114,7 +122,9 @@ def gap_hints(
     return hints
 
 
-def _initial(settings: Pipeline, cluster: Cluster, sources: list[Source], snapshot: Snapshot) -> dict[Source, int]:
+def _initial(
+    settings: Pipeline, cluster: Cluster, sources: list[Source], snapshot: PipelineSnapshot
+) -> dict[Source, int]:
     """Offsets where parts begin that the table has never seen.
 
     A further partition or incarnation of a topic that the table knows begins at 0: what Kafka does not hold of it any

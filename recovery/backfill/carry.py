@@ -31,8 +31,8 @@ from writer.rooms.plan import PROVENANCE
 from writer.rooms.report import Counts, Report, Span
 from writer.rooms.wire import CONFLUENT
 from writer.surface.walk import Walk, opened
-from writer.tables.base import Overtaken
 from writer.tables.changes import Fill
+from writer.tables.errors import Overtaken
 from writer.tables.formats import main_table, side_table
 from writer.tables.parts import Part
 from writer.tables.snapshot import PipelineSnapshot

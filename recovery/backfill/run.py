@@ -20,7 +20,7 @@ from writer.gaps.book import named
 from writer.gaps.claims import LEASE, Claim, Claims
 from writer.gaps.ticket import Ticket
 from writer.rooms.report import joined
-from writer.tables.base import Overtaken
+from writer.tables.errors import Overtaken
 from writer.tables.parts import Range
 
 _OVERTAKEN_MAX = 10  # times in a row that somebody else changed the ticket first

@@ -22,8 +22,8 @@ from writer.config import Config
 from writer.errors import ConfigError
 from writer.ledger.audit import audit
 from writer.surface.lines import console
-from writer.tables.base import CommitFailed
 from writer.tables.changes import Rewrite
+from writer.tables.errors import CommitFailed
 from writer.tables.formats import main_table
 from writer.tables.takeover import obstacles
 

@@ -16,8 +16,8 @@ from tests import oracle
 from writer.errors import Fenced
 from writer.rooms.columnar import StagedFile, parquet_writer
 from writer.rooms.statistics import delta_statistics
-from writer.tables.base import CommitFailed
 from writer.tables.changes import Batch
+from writer.tables.errors import CommitFailed
 from writer.tables.formats import delta_table
 from writer.tables.parts import Part, Range
 from writer.tables.table import PipelineTable
@@ -101,19 +101,19 @@ def written(lake: Path, types: dict[str, pa.DataType], row: dict[str, object]) -
 def test_files_from_before_a_column_grew_read_as_what_it_is_now(widened: PipelineTable) -> None:
     columns = pa.schema([*NEW_TYPES.items(), ("hour", pa.string())])
     assert widened.snapshot().columns().equals(columns)
-    theirs = DeltaTable(widened._location)
+    theirs = DeltaTable(widened.location)
     assert pa.schema(theirs.schema().to_arrow()).equals(columns)
     named = list(NEW_TYPES)
     rows = theirs.to_pyarrow_table().sort_by("n").select(named).to_pylist()
     assert rows == [OLD_ROW_READ, NEW_ROW]
-    files = [str(Path(widened._location) / path) for path in oracle.replay(Path(widened._location)).files]
+    files = [str(Path(widened.location) / path) for path in oracle.replay(Path(widened.location)).files]
     query = f"SELECT {', '.join(named)} FROM read_parquet($1, union_by_name=true) ORDER BY n"
     by_duckdb = duckdb.sql(query, params=[files]).to_arrow_table()
     assert by_duckdb.to_pylist() == [OLD_ROW_READ, NEW_ROW]
 
 
 def test_statistics_of_older_files_hide_no_row_of_a_wider_column(widened: PipelineTable) -> None:
-    table = DeltaTable(widened._location)
+    table = DeltaTable(widened.location)
     for where, rows in {
         "n = 7": 1,
         "n > 7": 1,
@@ -141,7 +141,7 @@ def test_growing_is_one_entry_and_the_second_time_none(widened: PipelineTable) -
 
 
 def _said(table: PipelineTable) -> list[str]:
-    log = Path(table._location) / "_delta_log"
+    log = Path(table.location) / "_delta_log"
     lines = [json.loads(line) for entry in sorted(log.glob("*.json")) for line in entry.read_text().splitlines()]
     return [line["commitInfo"]["headrace"] for line in lines if "headrace" in line.get("commitInfo", {})]
 
@@ -156,7 +156,7 @@ def test_an_older_start_grows_no_columns(table: PipelineTable) -> None:
 
 def test_a_column_that_another_client_made_otherwise_is_told(table: PipelineTable) -> None:
     epoch = table.begin({P0: 0}, {})
-    DeltaTable(table._location).alter.add_columns([Field("price", "string")])
+    DeltaTable(table.location).alter.add_columns([Field("price", "string")])
     with pytest.raises(CommitFailed, match="column price is string by now, and not double"):
         table.grow([pa.field("price", pa.float64())], epoch)
     with pytest.raises(CommitFailed, match="column id is long by now, and not integer"):
@@ -165,6 +165,6 @@ def test_a_column_that_another_client_made_otherwise_is_told(table: PipelineTabl
 
 def test_what_others_say_of_a_column_stays_when_it_grows(table: PipelineTable) -> None:
     epoch = table.begin({P0: 0}, {})
-    DeltaTable(table._location).alter.set_column_metadata("id", {"comment": "whose it is"})
+    DeltaTable(table.location).alter.set_column_metadata("id", {"comment": "whose it is"})
     table.grow([pa.field("price", pa.float64())], epoch)
-    assert DeltaTable(table._location).schema().fields[0].metadata == {"comment": "whose it is"}
+    assert DeltaTable(table.location).schema().fields[0].metadata == {"comment": "whose it is"}

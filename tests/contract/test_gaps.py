@@ -32,8 +32,8 @@ from writer.seals.manifest import Manifest, Manifests
 from writer.seals.seal import Blocked, Ready
 from writer.seals.sealer import Sealer
 from writer.stores.location import store_at
-from writer.tables.base import Overtaken
 from writer.tables.changes import Fill, Loss
+from writer.tables.errors import Overtaken
 from writer.tables.gaps import TooOld
 from writer.tables.parts import Part
 

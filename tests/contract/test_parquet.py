@@ -20,8 +20,8 @@ from writer.errors import ConfigError
 from writer.rooms.columnar import Destination, StagedFile, hive_folder, hive_value, staged_name
 from writer.stores.base import Store
 from writer.stores.location import store_at
-from writer.tables.base import CommitFailed, ForeignChange
 from writer.tables.changes import Batch
+from writer.tables.errors import CommitFailed, ForeignChange
 from writer.tables.formats import parquet_table
 from writer.tables.parquet import LOG, Parquet
 from writer.tables.parts import Part, Range

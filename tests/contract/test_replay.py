@@ -22,8 +22,8 @@ from writer.ledger.audit import audit
 from writer.ledger.letters import LettersGone, Selection
 from writer.ledger.replay import Replayed, Replaying
 from writer.registry import RegistryUnreachable
-from writer.tables.base import Overtaken
 from writer.tables.changes import Replay
+from writer.tables.errors import Overtaken
 
 ALL = Selection()
 FUTURE = NOW + timedelta(days=3)

@@ -24,9 +24,9 @@ from writer.rewrites.compacting import Compactor, here
 from writer.seals.sealer import Sealer
 from writer.seals.sealing import seal_due
 from writer.surface.lines import console
-from writer.tables.base import CommitFailed, FilesGone, Overtaken
 from writer.tables.changes import Closing, Gap, Replay, Rewrite, Taken
 from writer.tables.entry import said
+from writer.tables.errors import CommitFailed, FilesGone, Overtaken
 from writer.tables.formats import main_table
 from writer.tables.parts import Part, Range
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.contract.test_table import P0, add, batch, begun, delta, form, location, made, opened, rows, table, written
 from writer.rooms.columnar import StagedFile
-from writer.tables.base import FilesGone, ForeignChange
 from writer.tables.changes import Rewrite, Taken
+from writer.tables.errors import FilesGone, ForeignChange
 from writer.tables.formats import OPENED
 from writer.tables.parts import BucketFile
 from writer.tables.table import PipelineTable
@@ -187,10 +187,10 @@ def test_a_table_made_anew_takes_no_rewrite_of_the_old_one(delta: PipelineTable,
     epoch = begun(delta)
     delta.commit(delta.snapshot(), batch(epoch, 0, 10, add(10)))
     looked = delta.snapshot()
-    files, store = delta.bucket_files(looked), OPENED["delta"](delta._location, "events")._log._store  # type: ignore[attr-defined]
+    files, store = delta.bucket_files(looked), OPENED["delta"](delta.location, "events")._log._store  # type: ignore[attr-defined]
     for name in list(store.list()):
         store.delete(name)
-    other = made(delta._location, "delta")
+    other = made(delta.location, "delta")
     for _ in range(4):
         begun(other)
     with pytest.raises(FilesGone, match="made again"):
@@ -202,7 +202,7 @@ def test_a_delete_of_another_client_comes_before_a_rewrite(delta: PipelineTable,
     delta.commit(delta.snapshot(), batch(epoch, 0, 10, add(10)))
     looked = delta.snapshot()
     files = delta.bucket_files(looked)
-    opened(delta._location).delete("id < 4")
+    opened(delta.location).delete("id < 4")
     with pytest.raises(FilesGone):
         delta.rewrite(looked, rewrite(files, add(10)))
     assert rows(delta) == 6
@@ -214,7 +214,7 @@ def test_an_optimize_of_another_client_comes_before_a_rewrite(delta: PipelineTab
         delta.commit(delta.snapshot(), batch(epoch, 10 * n, 10 * n + 10, add(10)))
     looked = delta.snapshot()
     files = delta.bucket_files(looked)
-    opened(delta._location).optimize.compact()
+    opened(delta.location).optimize.compact()
     with pytest.raises(FilesGone):
         delta.rewrite(looked, rewrite(files, add(30)))
     (theirs,) = delta.bucket_files(delta.snapshot())
@@ -228,7 +228,7 @@ def test_of_a_rewrite_and_a_delete_of_another_client_the_delete_is_refused(delta
 
     epoch = begun(delta)
     delta.commit(delta.snapshot(), batch(epoch, 0, 10, add(10)))
-    theirs = opened(delta._location)
+    theirs = opened(delta.location)
     delta.rewrite(delta.snapshot(), rewrite(delta.bucket_files(delta.snapshot()), add(10)))
     with pytest.raises(CommitFailedError):
         theirs.delete("id < 4")
@@ -241,7 +241,7 @@ def test_a_restore_in_between_stops_a_rewrite(delta: PipelineTable, add: Stage) 
     delta.commit(delta.snapshot(), batch(epoch, 10, 20, add(10)))
     looked = delta.snapshot()
     files = delta.bucket_files(looked)
-    opened(delta._location).restore(first)
+    opened(delta.location).restore(first)
     with pytest.raises((FilesGone, ForeignChange)):
         delta.rewrite(looked, rewrite(files, add(20)))
     assert rows(delta) == 10
@@ -255,7 +255,7 @@ def test_the_log_that_was_cleaned_up_takes_no_rewrite(delta: PipelineTable, add:
     files = delta.bucket_files(looked)
     delta.commit(delta.snapshot(), batch(epoch, 10, 20, add(10)))
     delta.commit(delta.snapshot(), batch(epoch, 20, 30, add(10)))
-    opened(delta._location).create_checkpoint()
+    opened(delta.location).create_checkpoint()
     delta._log._store.delete(f"{looked.version + 1:020}.json")
     with pytest.raises(FilesGone, match="has lost versions"):
         delta.rewrite(looked, rewrite(files, add(10)))
@@ -273,7 +273,7 @@ def test_what_an_entry_says_of_a_rewrite(table: PipelineTable, stage: Stage) -> 
 def test_times_of_files_outlive_the_log(delta: PipelineTable, add: Stage) -> None:
     epoch = begun(delta)
     delta.commit(delta.snapshot(), batch(epoch, 0, 10, add(10)))
-    opened(delta._location).create_checkpoint()
-    (file,) = OPENED["delta"](delta._location, "events").bucket_files(delta.snapshot())
+    opened(delta.location).create_checkpoint()
+    (file,) = OPENED["delta"](delta.location, "events").bucket_files(delta.snapshot())
     assert file.event_time_min == datetime(2026, 11, 20, 5, tzinfo=UTC)
     assert file.event_time_max - file.event_time_min == timedelta(0)  # type: ignore[operator]

@@ -19,8 +19,8 @@ from writer.seals.sealer import Sealer
 from writer.seals.sealing import Closer, Listener, Rounds, seal_due
 from writer.seals.unsealed import BOOKMARK, Bookmark
 from writer.seals.verb import Done, Wanted, done
-from writer.tables.base import ClosedMeanwhile, Resealed
 from writer.tables.changes import Closing, Gap, Rewrite, Sealing, Taken
+from writer.tables.errors import ClosedMeanwhile, Resealed
 from writer.tables.parts import Range
 from writer.units import microseconds
 

@@ -16,8 +16,8 @@ from writer.errors import ConfigError, Fenced
 from writer.rooms.columnar import Destination, StagedFile
 from writer.rooms.statistics import delta_statistics
 from writer.stores.location import delta_options, store_at
-from writer.tables.base import CommitFailed, ForeignChange
 from writer.tables.changes import Adoption, Batch, Gap
+from writer.tables.errors import CommitFailed, ForeignChange
 from writer.tables.formats import OPENED
 from writer.tables.parquet import Parquet
 from writer.tables.parts import Part, Range
@@ -99,7 +99,7 @@ def batch(epoch: int, start: int, end: int, *files: StagedFile, part: Part = P0)
 def rows(table: PipelineTable) -> int:
     """Count what a reader sees."""
     parquet = isinstance(table._format, Parquet)
-    return int(hive.seen(table._location).num_rows if parquet else opened(table._location).count())
+    return int(hive.seen(table.location).num_rows if parquet else opened(table.location).count())
 
 
 def test_a_start_sets_the_frontier_and_raises_the_epoch(table: PipelineTable) -> None:
@@ -127,7 +127,7 @@ def test_a_restore_before_an_unanswered_commit_is_still_found_by_the_next_start(
 ) -> None:
     epoch = begun(delta)
     looked = delta.commit(delta.snapshot(), batch(epoch, 0, 10, add(10)))
-    opened(delta._location).restore(looked - 1)
+    opened(delta.location).restore(looked - 1)
     last = Batch(uuid4().hex, epoch, [Range(P0, 10, 20)], [add(10)], facts={"ranges": []}, settled=looked)
     delta.commit(delta.snapshot(), last)
     with pytest.raises(ForeignChange):
@@ -263,8 +263,8 @@ def test_an_adoption_renames_incarnations_and_fences_who_ran(
     epoch = begun(table)
     table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
     if checkpointed:
-        OPENED[form](table._location, "events", checkpoint_interval=1).tidy()
-        table = OPENED[form](table._location, "events")
+        OPENED[form](table.location, "events", checkpoint_interval=1).tidy()
+        table = OPENED[form](table.location, "events")
     other = Part("source.clicks", 1, 0)
     before = table.snapshot()
     ids = {"clicks": ["uuid-9"], "source.clicks": ["uuid-8"]}
@@ -277,7 +277,7 @@ def test_an_adoption_renames_incarnations_and_fences_who_ran(
     with pytest.raises(Fenced):
         table.commit(before, batch(epoch, 10, 20, stage(10)))
     if form == "delta":
-        again = opened(table._location)
+        again = opened(table.location)
         assert again.metadata().name == "headrace/events"
         assert again.metadata().partition_columns == ["hour"]
         assert (again.protocol().min_reader_version, again.protocol().min_writer_version) == (1, 2)
@@ -364,7 +364,7 @@ def test_columns_added_between_snapshot_and_commit_do_not_stop_it(
 ) -> None:
     epoch = begun(delta)
     snapshot = delta.snapshot()
-    opened(delta._location).alter.add_columns([Field("theirs", "string")])
+    opened(delta.location).alter.add_columns([Field("theirs", "string")])
     delta.commit(snapshot, batch(epoch, 0, 10, add(10)))
     assert rows(delta) == 10
     assert "theirs" in delta.snapshot().columns().names
@@ -374,7 +374,7 @@ def test_a_restore_by_another_client_is_told(delta: PipelineTable, add: Callable
     epoch = begun(delta)
     first = delta.commit(delta.snapshot(), batch(epoch, 0, 10, add(10)))
     delta.commit(delta.snapshot(), batch(epoch, 10, 20, add(10)))
-    opened(delta._location).restore(first)
+    opened(delta.location).restore(first)
     with pytest.raises(ForeignChange, match="another client ran RESTORE"):
         delta.commits_since(first)
 
@@ -392,21 +392,21 @@ def test_columns_are_added_once(table: PipelineTable) -> None:
 def test_a_table_belongs_to_one_pipeline_and_one_bucketing(table: PipelineTable, form: str) -> None:
     again = OPENED[form]
     with pytest.raises(ConfigError, match="belongs to pipeline 'events'"):
-        again(table._location, "other").create(COLUMNS, ["hour"])
+        again(table.location, "other").create(COLUMNS, ["hour"])
     with pytest.raises(ConfigError, match="is bucketed by hour, the configuration says day"):
-        again(table._location, "events").create(COLUMNS, ["day"])
+        again(table.location, "events").create(COLUMNS, ["day"])
     with pytest.raises(ConfigError, match="the configuration says 1 h in Berlin"):
-        again(table._location, "events").create(COLUMNS, ["hour"], "1 h in Berlin")
+        again(table.location, "events").create(COLUMNS, ["hour"], "1 h in Berlin")
 
 
 def test_a_table_of_one_format_is_not_opened_as_another(table: PipelineTable, form: str) -> None:
     other, name = {"delta": ("parquet", "a Delta table"), "parquet": ("delta", "a table in Parquet format")}[form]
     with pytest.raises(ConfigError, match=f"holds {name}. Choose a new location, or correct table.format"):
-        OPENED[other](table._location, "events").create(COLUMNS, ["hour"])
+        OPENED[other](table.location, "events").create(COLUMNS, ["hour"])
 
 
 def test_a_table_is_opened_by_the_next_start_as_it_was_made(table: PipelineTable, form: str) -> None:
-    again = OPENED[form](table._location, "events")
+    again = OPENED[form](table.location, "events")
     assert again.exists()
     again.create(COLUMNS, ["hour"])
     assert again.snapshot().version == table.snapshot().version == 0
@@ -452,5 +452,5 @@ def test_the_log_is_checkpointed_at_the_set_interval(
 
 
 def test_the_protocol_stays_where_every_engine_reads(delta: PipelineTable) -> None:
-    protocol = opened(delta._location).protocol()
+    protocol = opened(delta.location).protocol()
     assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)

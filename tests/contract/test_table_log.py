@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from tests.commits import PARTS, Lake
 from tests.logs import logged
 from writer.errors import Fenced
-from writer.tables.base import CommitFailed, ForeignChange
+from writer.tables.errors import CommitFailed, ForeignChange
 from writer.tables.formats import delta_table
 
 

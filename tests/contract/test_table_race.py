@@ -116,7 +116,7 @@ def test_a_commit_costs_the_same_in_a_table_of_20_000_files(tmp_path: Path) -> N
         made.create(COLUMNS, ["hour"])
         epoch = made.begin({P0: 0}, {"clicks": ["uuid-1"]})
         made.commit(made.snapshot(), batch(epoch, 0, 1, *named(files)))
-        opened(made._location).create_checkpoint()
+        opened(made.location).create_checkpoint()
         tables.append((delta_table(str(tmp_path / name), "events"), epoch))  # as the next start opens it
         tables[-1][0].snapshot()
 

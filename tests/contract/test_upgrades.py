@@ -41,7 +41,7 @@ def filled(root: Path, form: str = "delta") -> Driver:
 
 def written_by(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """Let this headrace be another one."""
-    monkeypatch.setattr("writer.tables.table.FORMAT", number)
+    monkeypatch.setattr("writer.tables.starting.FORMAT", number)
     monkeypatch.setattr(vintage, "FORMAT", number)
 
 

@@ -10,7 +10,7 @@ from writer.commit import Limits, batch, bytes_per_row, limits, merged, ranges, 
 from writer.errors import CheckpointUnusable
 from writer.rooms.columnar import StagedFile
 from writer.rooms.report import Counts, Report
-from writer.tables.base import Committed
+from writer.tables.entry import Committed
 from writer.tables.parts import Part, Range
 
 A, B, C = ("clicks", 0), ("clicks", 1), ("views", 0)

@@ -13,7 +13,7 @@ from writer.config import Config
 from writer.errors import HeadraceError
 from writer.surface.explain import choose, explain, told
 from writer.surface.words import reason
-from writer.tables.base import Entry
+from writer.tables.entry import Entry
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

@@ -20,7 +20,7 @@ from writer.registry import SchemaSource
 from writer.surface import lines
 from writer.surface.walk import opened
 from writer.surface.words import plural
-from writer.tables.base import CommitFailed
+from writer.tables.errors import CommitFailed
 from writer.tables.formats import main_table, side_table
 
 

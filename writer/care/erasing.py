@@ -29,8 +29,8 @@ from writer.rooms.columnar import (
 from writer.rooms.statistics import delta_statistics
 from writer.stores.base import OutcomeUnknown
 from writer.stores.location import on_s3
-from writer.tables.base import FilesGone
 from writer.tables.changes import Rewrite, Taken
+from writer.tables.errors import FilesGone
 from writer.tables.parts import BucketFile
 from writer.tables.snapshot import PipelineSnapshot
 from writer.tables.table import PipelineTable

@@ -13,8 +13,8 @@ from writer.care.keys import Finder, Keys
 from writer.ledger.letters import Selection, as_read, read
 from writer.rooms.report import Span, joined
 from writer.surface.walk import Walk
-from writer.tables.base import FilesGone
 from writer.tables.changes import Rewrite, Taken
+from writer.tables.errors import FilesGone
 from writer.tables.parts import Part
 from writer.tables.table import PipelineTable
 from writer.tables.withdraw import without

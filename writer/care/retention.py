@@ -19,8 +19,8 @@ from writer.config import Config
 from writer.rooms.columnar import BucketKey, open_file
 from writer.seals.manifest import FOLDER, bucket_path
 from writer.stores.base import Store
-from writer.tables.base import FilesGone
 from writer.tables.changes import Rewrite, Taken
+from writer.tables.errors import FilesGone
 from writer.tables.formats import main_table, side_table
 from writer.tables.parts import BucketFile
 from writer.tables.snapshot import PipelineSnapshot

@@ -19,7 +19,7 @@ from writer.rooms.columnar import open_file
 from writer.rooms.plan import PROVENANCE
 from writer.surface import lines
 from writer.surface.words import plural
-from writer.tables.base import CommitFailed
+from writer.tables.errors import CommitFailed
 from writer.tables.formats import main_table
 from writer.tables.parts import BucketFile
 from writer.tables.snapshot import PipelineSnapshot

@@ -16,8 +16,7 @@ from writer.rooms.columnar import open_file, staged_name
 from writer.rooms.plan import PROVENANCE
 from writer.rooms.report import Span
 from writer.stores.base import Store
-from writer.tables.base import Committed
-from writer.tables.entry import landed, said
+from writer.tables.entry import Committed, landed, said
 from writer.tables.formats import main_table, side_table
 from writer.tables.parts import Part
 from writer.tables.snapshot import PipelineSnapshot

@@ -16,7 +16,8 @@ from writer.errors import HeadraceError
 from writer.gaps import ticket
 from writer.gaps.ticket import Ticket, together
 from writer.rooms.report import EXITS
-from writer.tables.entry import harmless, said
+from writer.tables.entry import said
+from writer.tables.foreign import harmless
 from writer.tables.log import Action
 from writer.tables.parts import Part
 

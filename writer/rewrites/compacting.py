@@ -27,9 +27,9 @@ from writer.rooms.rewrite import Job, Rewritten, Source, UnknownColumn, rewrite
 from writer.seals.seal import is_closed
 from writer.seals.sealer import Sealer
 from writer.stores.base import S3Settings
-from writer.tables.base import CommitFailed, FilesGone
 from writer.tables.changes import Rewrite, Taken
 from writer.tables.entry import named
+from writer.tables.errors import CommitFailed, FilesGone
 from writer.tables.parts import BucketFile
 from writer.tables.snapshot import PipelineSnapshot
 from writer.tables.table import PipelineTable

@@ -21,7 +21,7 @@ from writer.seals.grid import Grid
 from writer.seals.seal import Ask, Close, Hold, Ready, to_close
 from writer.seals.sealer import Sealer, Standing
 from writer.seals.watermark import Look, Seen, watermark
-from writer.tables.base import Resealed
+from writer.tables.errors import Resealed
 
 _TICK = timedelta(seconds=5)  # between two rounds, when no commit wakes it
 _REST_MIN_S, _REST_MAX_S = 5.0, 300.0  # of a step that failed

@@ -25,7 +25,7 @@ from writer.surface.places import scratch
 from writer.surface.readers import readers
 from writer.surface.walk import Group, Walk, opened, without_tombstones
 from writer.surface.words import plural
-from writer.tables.base import CommitFailed
+from writer.tables.errors import CommitFailed
 from writer.units import show_duration
 
 SAMPLED = ("wire", "decode", "event_time", "buckets", "spill")

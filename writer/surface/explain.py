@@ -18,7 +18,7 @@ from writer.surface.facts import ticket
 from writer.surface.lines import emit_whole
 from writer.surface.screen import show
 from writer.surface.words import instant, iso, lost, plural, reason, what
-from writer.tables.base import Entry
+from writer.tables.entry import Entry
 from writer.tables.formats import main_table
 from writer.units import show_size
 from writer.view import OUTCOMES, Totals

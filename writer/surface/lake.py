@@ -18,9 +18,11 @@ from writer.rooms.report import Source
 from writer.seals.lives import Lives
 from writer.seals.sealer import Sealer
 from writer.seals.watermark import watermark
-from writer.tables.base import CommitFailed, Entry, Snapshot
+from writer.tables.entry import Entry
+from writer.tables.errors import CommitFailed
 from writer.tables.formats import main_table
 from writer.tables.parts import Part
+from writer.tables.snapshot import PipelineSnapshot
 from writer.view import Commit, Logs, Sample, Seen, Totals, View, event_time_newest
 
 _ENTRIES_LOOKED_AT = 500  # of the table's log, for the totals since the last start
@@ -60,7 +62,7 @@ def view(name: str, config: Config, cluster: Cluster, now: datetime) -> View:
 
 
 def heard(
-    cluster: Cluster, topics: list[str], snapshot: Snapshot | None, now: datetime
+    cluster: Cluster, topics: list[str], snapshot: PipelineSnapshot | None, now: datetime
 ) -> tuple[dict[Source, int], Logs]:
     """Ask Kafka for all that a driver would know after some minutes, and the table for the frontier.
 
@@ -98,7 +100,7 @@ def _retention(cluster: Cluster, topics: list[str]) -> Mapping[str, timedelta | 
     return {}
 
 
-def _filled(blank: View, snapshot: Snapshot, entries: list[Entry]) -> View:
+def _filled(blank: View, snapshot: PipelineSnapshot, entries: list[Entry]) -> View:
     """Add what the table's log says: its last commits, and the sums since the last start."""
     batches = [entry for entry in entries if entry.kind == "batch"]
     start = next((i for i, entry in enumerate(entries) if entry.kind == "start"), len(entries))

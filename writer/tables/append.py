@@ -17,8 +17,9 @@ from writer import faults
 from writer.errors import ConfigError
 from writer.rooms.columnar import StagedFile
 from writer.stores.base import NotExclusive
-from writer.tables.base import CommitFailed, Committed
-from writer.tables.entry import check_foreign, check_writable, landed, ours, said
+from writer.tables.entry import Committed, landed, ours, said
+from writer.tables.errors import CommitFailed, one_line, reading
+from writer.tables.foreign import check_foreign, check_writable
 from writer.tables.format import Format
 from writer.tables.log import Action, State
 from writer.tables.snapshot import PipelineSnapshot
@@ -26,6 +27,7 @@ from writer.tables.vintage import check_format
 
 PATIENCE = timedelta(minutes=2)
 _T = TypeVar("_T")
+Check = Callable[[PipelineSnapshot], None]  # refuses, by raising, a version that an entry may not follow
 Values = Mapping[str, int] | Callable[[PipelineSnapshot], Mapping[str, int]]
 
 
@@ -49,14 +51,9 @@ class Appender:
 
     def __init__(self, form: Format, pipeline: str, patience: timedelta) -> None:
         """Take the format; `patience` is how long an entry is tried before CommitFailed."""
-        self._format, self._log, self._location = form, form.log, form.location
-        self._pipeline, self._patience = pipeline, patience
+        self._format, self._log, self.location = form, form.log, form.location
+        self.pipeline, self._patience = pipeline, patience
         self._reading = threading.Lock()  # a supervisor asks who owns the table while a batch is on its way
-
-    @property
-    def location(self) -> str:
-        """Where the table lies."""
-        return self._location
 
     def state(self) -> State:
         """Read the newest state. Raises OSError."""
@@ -65,18 +62,13 @@ class Appender:
 
     def snapshot(self) -> PipelineSnapshot:
         """Read the newest version. Raises CommitFailed."""
-        try:
-            return PipelineSnapshot(self.state(), self._pipeline)
-        except OSError as error:
-            raise CommitFailed(f"cannot read the table at {self._location}: {one_line(error)}") from error
+        with reading(self.location):
+            return PipelineSnapshot(self.state(), self.pipeline)
 
     def entries(self, since: int) -> list[tuple[int, list[Action]]]:
         """Entries after version `since` that the log still has, whoever wrote them, oldest first."""
-        try:
-            with self._reading:
-                return list(self._log.since(since))
-        except OSError as error:
-            raise CommitFailed(f"cannot read the table at {self._location}: {one_line(error)}") from error
+        with reading(self.location), self._reading:
+            return list(self._log.since(since))
 
     def ours(self, since: int) -> list[Committed]:
         """Commits of this pipeline after a version, oldest first. Raises ForeignChange, CommitFailed."""
@@ -86,7 +78,7 @@ class Appender:
             if (one := landed(version, about)) is not None:
                 found.append(one)
             elif not about:
-                check_foreign(info, version, self._location)
+                check_foreign(info, version, self.location)
         return found
 
     def append(
@@ -95,7 +87,7 @@ class Appender:
         files: Sequence[StagedFile],
         values: Values,
         about: Mapping[str, Any],
-        check: Callable[[PipelineSnapshot], None],
+        check: Check,
         swap: Swap | None = None,
         moment: str = "commit",
     ) -> int:
@@ -114,7 +106,7 @@ class Appender:
         files: Sequence[StagedFile],
         values: Values,
         about: Mapping[str, Any],
-        check: Callable[[PipelineSnapshot], None],
+        check: Check,
         swap: Swap | None,
         moment: str,
     ) -> int:
@@ -144,7 +136,7 @@ class Appender:
                 snapshot = newer  # not before it was looked at: our own commit would pass for another writer's
             if time.monotonic() > deadline:
                 raise CommitFailed(
-                    f"the table at {self._location} took no commit for {self._patience.total_seconds():.0f} s: "
+                    f"the table at {self.location} took no commit for {self._patience.total_seconds():.0f} s: "
                     f"{one_line(problem)}. The next start looks what became of it, and reads it again if need be."
                 )
             time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - jitter
@@ -159,9 +151,9 @@ class Appender:
                 problem = error
                 time.sleep(random.uniform(0, min(0.02 * 2**tries, 1)))  # noqa: S311 - jitter
             except OSError as error:
-                raise CommitFailed(f"cannot write to the table at {self._location}: {one_line(error)}") from error
+                raise CommitFailed(f"cannot write to the table at {self.location}: {one_line(error)}") from error
         raise CommitFailed(
-            f"the table at {self._location} changes too fast to write to; ten tries lost the race: {one_line(problem)}"
+            f"the table at {self.location} changes too fast to write to; ten tries lost the race: {one_line(problem)}"
         )
 
     def publish(self, table: str, version: int) -> None:
@@ -170,7 +162,7 @@ class Appender:
             self._format.publish((table, version))
         except OSError as error:
             raise CommitFailed(
-                f"version {version} of the table at {self._location} is committed, but its files are not all in their "
+                f"version {version} of the table at {self.location} is committed, but its files are not all in their "
                 f"place: {one_line(error)}. Nothing is lost: the next start puts them there."
             ) from error
 
@@ -192,18 +184,13 @@ class Appender:
 
         Raises LostRace when there is one, ForeignChange, ConfigError where none can be exclusive, OSError.
         """
-        check_writable(snapshot.state, self._location)
-        check_format(snapshot.state.transactions, self._pipeline, self._location)
+        check_writable(snapshot.state, self.location)
+        check_format(snapshot.state.transactions, self.pipeline, self.location)
         self._format.publish(snapshot.state.place)  # so only the newest entry's files may be out of place
         try:
             with self._reading:
                 written = self._log.append(snapshot.state, actions)
         except NotExclusive as error:
-            raise ConfigError(f"cannot commit to the table at {self._location}: {one_line(error)}") from error
+            raise ConfigError(f"cannot commit to the table at {self.location}: {one_line(error)}") from error
         if not written:
             raise LostRace(f"another entry follows version {snapshot.version}")
-
-
-def one_line(error: Exception) -> str:
-    """Return what an error says, without line breaks."""
-    return " ".join(str(error).split()) or type(error).__name__

@@ -1,10 +1,11 @@
-"""What an entry of ours says in a table's log, how it is told from another client's, and which tables take none."""
+"""What an entry of ours says in a table's log: as it is written, and as it is read back."""
 
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
-from typing import Any
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal, get_args
 from urllib.parse import quote, unquote
 from uuid import uuid4
 
@@ -13,19 +14,36 @@ from deltalake import Schema
 
 from writer.rooms.columnar import BucketKey, StagedFile
 from writer.rooms.report import Span, file_from_json, file_to_json
-from writer.tables.base import Committed, ForeignChange
 from writer.tables.changes import Batch, Closing, Fill, Gap, Loss, Replay, Rewind, Rewrite, Sealing
+from writer.tables.foreign import READER, WRITER
 from writer.tables.log import Action, State
 from writer.tables.parts import BucketFile, Part, Range
 
 _EVENT_TIMES = ("headrace.event_time_min", "headrace.event_time_max")  # tags of a file
-_READER, _WRITER = 1, 2  # versions of the protocol
-_FORGETTING = "delta.setTransactionRetentionDuration"
-# Operations that leave our rows and txn actions as they are, or take rows away and leave the offsets true.
-_HARMLESS = {
-    "OPTIMIZE", "VACUUM START", "VACUUM END", "ADD COLUMN", "ADD COLUMNS", "SET TBLPROPERTIES", "DELETE",
-    "ADD CONSTRAINT", "UPDATE FIELD METADATA", "UPDATE TABLE METADATA", "CREATE TABLE", "REORG",
-}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A batch or a gap of ours, as found in the table's history."""
+
+    version: int
+    id: str
+    facts: Mapping[str, Any]
+    side_files: Mapping[str, Sequence[StagedFile]]
+    withdrawn: Mapping[str, Mapping[Part, Sequence[Span]]] = field(default_factory=dict)  # letters that became rows
+
+
+Kind = Literal["start", "batch", "gap", "adopt", "close", "seal", "fill", "lost", "rewind"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of the table's log that headrace wrote."""
+
+    version: int
+    at: datetime
+    kind: Kind
+    facts: Mapping[str, Any]
 
 
 def created(name: str, layout: str, columns: pa.Schema, bucket_columns: Sequence[str]) -> list[Action]:
@@ -37,7 +55,7 @@ def created(name: str, layout: str, columns: pa.Schema, bucket_columns: Sequence
         "schemaString": Schema.from_arrow(columns).to_json(), "partitionColumns": list(bucket_columns),
         "configuration": {}, "createdTime": now,
     }  # fmt: skip
-    protocol = {"minReaderVersion": _READER, "minWriterVersion": _WRITER}
+    protocol = {"minReaderVersion": READER, "minWriterVersion": WRITER}
     return [{"commitInfo": said}, {"protocol": protocol}, {"metaData": about}]
 
 
@@ -166,6 +184,14 @@ def touched(columns: Sequence[str], actions: Sequence[Action]) -> set[BucketKey]
     return moved | {tuple(m["bucket"]) for m in said(actions)[1].get("manifests", ())}
 
 
+def told(version: int, actions: Sequence[Action]) -> Entry | None:
+    """Return an entry of headrace that tells of the pipeline; None for others."""
+    info, about = said(actions)
+    if about.get("kind") not in get_args(Kind):
+        return None
+    return Entry(version, datetime.fromtimestamp(info["timestamp"] / 1000, UTC), about["kind"], about)
+
+
 def landed(version: int, about: Mapping[str, Any]) -> Committed | None:
     """Return the batch, or what else is appended by an id, that an entry is which says this of itself; None: none."""
     if about.get("kind") not in ("batch", "gap", "replay", "rewrite", "close", "seal", "fill", "lost", "rewind"):
@@ -203,43 +229,6 @@ def said(actions: Sequence[Action]) -> tuple[Mapping[str, Any], Mapping[str, Any
     """Return what an entry says of itself, and what it says of headrace; empty where it says nothing."""
     found: Mapping[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
     return found, json.loads(found.get("headrace", "{}"))
-
-
-def harmless(info: Mapping[str, Any]) -> bool:
-    """Tell whether what another client did leaves offsets true: rows stay, or some are taken away."""
-    return info.get("operation") in _HARMLESS
-
-
-def check_foreign(info: Mapping[str, Any], version: int, location: str) -> None:
-    """Raise ForeignChange when what another client did moves rows and not offsets."""
-    if not harmless(info):
-        raise ForeignChange(
-            f"another client ran {info.get('operation', 'something that it did not name')} on the table at {location} "
-            f"(version {version}). That does not move the offsets with the rows, so going on could lose or double "
-            "records. Start a new pipeline name on a new location, and keep this table as it is."
-        )
-
-
-def unwritable(state: State) -> str:
-    """Name the table's protocol, where it is one that we cannot write; empty where we can."""
-    reader, writer = state.protocol["minReaderVersion"], state.protocol["minWriterVersion"]
-    if reader <= _READER and writer <= _WRITER:
-        return ""
-    return f"reader {reader}, writer {writer}"
-
-
-def check_writable(state: State, location: str) -> None:
-    """Raise ForeignChange when another client made the table one that we must not write, or that forgets offsets."""
-    if protocol := unwritable(state):
-        raise ForeignChange(
-            f"another client raised the protocol of the table at {location} to {protocol}; headrace writes {_READER}, "
-            f"{_WRITER}, which every engine reads. Start a new pipeline name on a new location."
-        )
-    if _FORGETTING in state.configuration:
-        raise ForeignChange(
-            f"another client set {_FORGETTING} on the table at {location}: the next checkpoint forgets offsets that "
-            "did not move for that long, and they would be read again. Unset it, then start again."
-        )
 
 
 def _add(columns: Sequence[str], file: StagedFile, now: int, *, data_change: bool) -> Action:

@@ -3,25 +3,23 @@
 from collections.abc import Callable
 
 from writer.errors import ConfigError
-from writer.tables.append import Appender
-from writer.tables.base import Overtaken
+from writer.tables.append import Appender, Check
 from writer.tables.changes import Fill, Gap, Loss
 from writer.tables.entry import fill_said, gap_said, loss_said
+from writer.tables.errors import Overtaken
 from writer.tables.snapshot import PipelineSnapshot, app_id, changes_name
 from writer.tables.vintage import FORMAT
-
-Check = Callable[[PipelineSnapshot], None]
 
 
 class TooOld(ConfigError):
     """The table has a log of an older format, which the entry would make unreadable for its driver."""
 
 
-def record(end: Appender, pipeline: str, snapshot: PipelineSnapshot, gap: Gap, check: Check) -> int:
+def record(end: Appender, snapshot: PipelineSnapshot, gap: Gap, check: Check) -> int:
     """Append the entry that opens a gap and moves the frontier over it. `check`: owner and frontier."""
 
     def values(newest: PipelineSnapshot) -> dict[str, int]:
-        sums = newest.gap_sums
+        pipeline, sums = end.pipeline, newest.gap_sums
         return {
             **{app_id(pipeline, r.part): r.end for r in gap.ranges},
             f"{pipeline}/epoch": gap.epoch + int(gap.takes_over),
@@ -31,23 +29,24 @@ def record(end: Appender, pipeline: str, snapshot: PipelineSnapshot, gap: Gap, c
     return end.append(snapshot, [], values, gap_said(gap), check)
 
 
-def fill(end: Appender, pipeline: str, snapshot: PipelineSnapshot, fill: Fill) -> int:
+def fill(end: Appender, snapshot: PipelineSnapshot, fill: Fill) -> int:
     """Append the entry that settles some of a gap's offsets, with the files of their records."""
     offsets = fill.offsets + (fill.left if fill.done else 0)
-    values, check = _changing(end, pipeline, fill, offsets, ended=fill.done)
+    values, check = _changing(end, fill, offsets, ended=fill.done)
     return end.append(snapshot, fill.files, values, fill_said(fill), check, moment="fill")
 
 
-def give_up(end: Appender, pipeline: str, snapshot: PipelineSnapshot, loss: Loss) -> int:
+def give_up(end: Appender, snapshot: PipelineSnapshot, loss: Loss) -> int:
     """Append the entry that ends a gap without its records."""
-    values, check = _changing(end, pipeline, loss, loss.left, ended=True)
+    values, check = _changing(end, loss, loss.left, ended=True)
     return end.append(snapshot, [], values, loss_said(loss), check)
 
 
 def _changing(
-    end: Appender, pipeline: str, change: Fill | Loss, offsets: int, *, ended: bool
+    end: Appender, change: Fill | Loss, offsets: int, *, ended: bool
 ) -> tuple[Callable[[PipelineSnapshot], dict[str, int]], Check]:
     """Return what a change of a ticket sets, and the check that it is the next one."""
+    pipeline = end.pipeline
 
     def check(newest: PipelineSnapshot) -> None:
         if newest.format < FORMAT:

@@ -24,8 +24,8 @@ from writer.rooms.columnar import BucketKey, hive_value, staged_name
 from writer.stores.base import Store
 from writer.stores.location import on_s3
 from writer.tables import listing
-from writer.tables.base import ForeignChange
 from writer.tables.entry import created
+from writer.tables.errors import ForeignChange
 from writer.tables.log import Log, State
 from writer.tables.parts import BucketFile
 

@@ -7,9 +7,9 @@ looks again, or is fenced. (docs/adr/0024-rewinding-by-offsets.md)
 from datetime import UTC, datetime
 
 from writer.tables.append import Appender, Swap
-from writer.tables.base import CommitFailed
 from writer.tables.changes import Rewind
 from writer.tables.entry import removed, rewind_said
+from writer.tables.errors import CommitFailed
 from writer.tables.snapshot import (
     NEVER,
     PipelineSnapshot,
@@ -23,7 +23,7 @@ from writer.tables.vintage import FORMAT
 from writer.units import microseconds
 
 
-def rewind(end: Appender, pipeline: str, snapshot: PipelineSnapshot, wanted: Rewind) -> int:
+def rewind(end: Appender, snapshot: PipelineSnapshot, wanted: Rewind) -> int:
     """Append the entry, on exactly this snapshot. Returns where it stands. Raises CommitFailed."""
     for r in wanted.ranges:
         assert snapshot.frontier(r.part) == r.end, f"{r.part}: a rewind ends at the frontier"
@@ -37,7 +37,7 @@ def rewind(end: Appender, pipeline: str, snapshot: PipelineSnapshot, wanted: Rew
 
     columns, now = snapshot.state.metadata["partitionColumns"], datetime.now(UTC)
     swap = Swap([removed(file, columns, now) for file in wanted.removed])
-    values = _values(pipeline, snapshot, wanted)
+    values = _values(end.pipeline, snapshot, wanted)
     return end.append(snapshot, wanted.files, values, rewind_said(wanted), check, swap, moment="rewind")
 
 

@@ -1,9 +1,9 @@
 """The two entries that end a bucket: one closes all that end by an instant, one seals some as manifests say."""
 
 from writer.tables.append import Appender
-from writer.tables.base import Resealed
 from writer.tables.changes import Closing, Sealing
 from writer.tables.entry import close_said, seal_said, touched
+from writer.tables.errors import Resealed
 from writer.tables.snapshot import PipelineSnapshot, closed_name
 from writer.units import microseconds
 
@@ -12,7 +12,7 @@ class _FarEnough(Exception):
     """Somebody closed that far already, or took the table back meanwhile."""
 
 
-def close(end: Appender, pipeline: str, snapshot: PipelineSnapshot, closing: Closing) -> int | None:
+def close(end: Appender, snapshot: PipelineSnapshot, closing: Closing) -> int | None:
     """Append the entry that moves `closed_until` forward. Returns where it stands.
 
     None: it is that far already, or the table was rewound since the snapshot.
@@ -24,7 +24,7 @@ def close(end: Appender, pipeline: str, snapshot: PipelineSnapshot, closing: Clo
         if newest.rewinds != snapshot.rewinds:
             raise _FarEnough  # what led to this instant may be gone: whoever wants it looks again
 
-    values = {closed_name(pipeline): microseconds(closing.until)}
+    values = {closed_name(end.pipeline): microseconds(closing.until)}
     try:
         return end.append(snapshot, [], values, close_said(closing), check, moment="close")
     except _FarEnough:

@@ -9,14 +9,15 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from writer.tables.append import Appender, LostRace
-from writer.tables.base import CommitFailed
 from writer.tables.columns import Unfit, grown
-from writer.tables.entry import metadata, unwritable
+from writer.tables.entry import metadata
+from writer.tables.errors import CommitFailed, one_line
+from writer.tables.foreign import unwritable
+from writer.tables.identity import OWNER
 from writer.tables.log import State
 from writer.tables.snapshot import PipelineSnapshot
 from writer.tables.vintage import FORMAT
 
-OWNER = "headrace/"  # with the pipeline's name: the table's name
 _FEATURES = ("readerFeatures", "writerFeatures")
 _COPY = "Copy its rows into a new table of reader 1, writer 2, then adopt that one"
 _MARKS = {"delta.invariants": "an invariant", "delta.generationExpression": "a generated value"}
@@ -83,14 +84,13 @@ def outside(paths: Sequence[str]) -> str:
 
 
 def take(
-    end: Appender, pipeline: str, snapshot: PipelineSnapshot, columns: Sequence[pa.Field], layout: str,
-    facts: Mapping[str, Any],
-) -> int:  # fmt: skip
+    end: Appender, snapshot: PipelineSnapshot, columns: Sequence[pa.Field], layout: str, facts: Mapping[str, Any]
+) -> int:
     """Make the table the pipeline's, on exactly this snapshot. Returns the version that holds it.
 
     The history up to there is looked at no more. Raises CommitFailed when something was written meanwhile.
     """
-    known, version = snapshot.state.metadata, snapshot.version + 1
+    pipeline, known, version = end.pipeline, snapshot.state.metadata, snapshot.version + 1
     schema, added = grown(known["schemaString"], columns)
     about = {"kind": "take", **facts, "added": added, "before": {k: known.get(k) for k in ("name", "description")}}
     now = int(time.time() * 1000)
@@ -105,7 +105,7 @@ def take(
         end.put(snapshot, [{"commitInfo": said}, changed, *moves])
     except (LostRace, OSError) as error:
         raise CommitFailed(
-            f"the table at {end.location} was written to meanwhile, or cannot be: {' '.join(str(error).split())}. Stop "
+            f"the table at {end.location} was written to meanwhile, or cannot be: {one_line(error)}. Stop "
             "who writes it, then look again."
         ) from error
     return version

@@ -1,0 +1,52 @@
+"""What other clients do to a table: what leaves offsets true, and what stops the pipeline."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from writer.tables.errors import ForeignChange
+from writer.tables.log import State
+
+READER, WRITER = 1, 2  # versions of the protocol, which every engine reads
+_FORGETTING = "delta.setTransactionRetentionDuration"
+# Operations that leave our rows and txn actions as they are, or take rows away and leave the offsets true.
+_HARMLESS = {
+    "OPTIMIZE", "VACUUM START", "VACUUM END", "ADD COLUMN", "ADD COLUMNS", "SET TBLPROPERTIES", "DELETE",
+    "ADD CONSTRAINT", "UPDATE FIELD METADATA", "UPDATE TABLE METADATA", "CREATE TABLE", "REORG",
+}  # fmt: skip
+
+
+def harmless(info: Mapping[str, Any]) -> bool:
+    """Tell whether what another client did leaves offsets true: rows stay, or some are taken away."""
+    return info.get("operation") in _HARMLESS
+
+
+def check_foreign(info: Mapping[str, Any], version: int, location: str) -> None:
+    """Raise ForeignChange when what another client did moves rows and not offsets."""
+    if not harmless(info):
+        raise ForeignChange(
+            f"another client ran {info.get('operation', 'something that it did not name')} on the table at {location} "
+            f"(version {version}). That does not move the offsets with the rows, so going on could lose or double "
+            "records. Start a new pipeline name on a new location, and keep this table as it is."
+        )
+
+
+def unwritable(state: State) -> str:
+    """Name the table's protocol, where it is one that we cannot write; empty where we can."""
+    reader, writer = state.protocol["minReaderVersion"], state.protocol["minWriterVersion"]
+    if reader <= READER and writer <= WRITER:
+        return ""
+    return f"reader {reader}, writer {writer}"
+
+
+def check_writable(state: State, location: str) -> None:
+    """Raise ForeignChange when another client made the table one that we must not write, or that forgets offsets."""
+    if protocol := unwritable(state):
+        raise ForeignChange(
+            f"another client raised the protocol of the table at {location} to {protocol}; headrace writes {READER}, "
+            f"{WRITER}, which every engine reads. Start a new pipeline name on a new location."
+        )
+    if _FORGETTING in state.configuration:
+        raise ForeignChange(
+            f"another client set {_FORGETTING} on the table at {location}: the next checkpoint forgets offsets that "
+            "did not move for that long, and they would be read again. Unset it, then start again."
+        )
