@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache, partial
 from uuid import uuid4
 
 from recovery.rewind import Facts, Plan, Since, Then, plan, since
-from writer import commit, faults, sample
+from writer import faults, sample
 from writer.checkpoint import Checkpoints
 from writer.config import Config
 from writer.errors import ConfigError, HeadraceError
@@ -26,7 +25,7 @@ from writer.tables.append import LostRace
 from writer.tables.changes import Reopened, Rewind
 from writer.tables.entry import said
 from writer.tables.errors import CommitFailed
-from writer.tables.formats import main_table, side_table
+from writer.tables.formats import all_tables
 from writer.tables.log import Action
 from writer.tables.snapshot import PipelineSnapshot, app_id
 from writer.tables.table import PipelineTable
@@ -79,8 +78,8 @@ class Rewinding:
         """`cluster`: who is asked what Kafka holds; default: that of the configuration. Raises ConfigError."""
         self._cluster = cluster
         self._config, self.name, self._settings = config, name, config.pipelines[name]
-        self._main: PipelineTable = main_table(name, config)
-        self._side: Side = cache(partial(side_table, name, config))
+        self._tables = all_tables(name, config)
+        self._main = self._tables.main
         if not self._main.exists():
             raise ConfigError(f"pipeline {name!r} has no table at {self._main.location}; there is nothing to rewind.")
 
@@ -107,7 +106,7 @@ class Rewinding:
         Raises CommitFailed, HeadraceError when a driver runs.
         """
         self._nobody_runs()
-        commit.redo(self._main, self._side, since=look.snapshot.settled)  # letters that wait are there by then
+        self._tables.redo()  # letters that wait are there by then
         look = self.look(look.plan.to) if look.pending else look
         places = [(self._settings.dead_letters, look.letters), (self._settings.late_place, look.late)]
         earlier, offsets = self._main.at(look.plan.to), look.offsets
@@ -126,7 +125,7 @@ class Rewinding:
         except (LostRace, FileNotFoundError) as error:
             raise CommitFailed(f"the table changed meanwhile, nothing was rewound; look again ({error})") from error
         faults.point("before_redo")
-        commit.redo(self._main, self._side, since=version - 1)
+        self._tables.redo()
         return look, version
 
     def _entries(self, version: int, newest: int) -> list[tuple[int, list[Action]]]:
@@ -190,7 +189,11 @@ class Rewinding:
         return Look(found, then, after, snapshot, held, files, tuple(buckets), letters, late, pending)
 
     def _applied(self, version: int, places: Mapping[str, object]) -> bool:
-        return all(self._side(place).snapshot().applied >= version for place in places if self._side(place).exists())
+        return all(
+            self._tables.side(place).snapshot().applied >= version
+            for place in places
+            if self._tables.side(place).exists()
+        )
 
     def _rows(
         self, snapshot: PipelineSnapshot, offsets: Offsets
@@ -215,7 +218,7 @@ class Rewinding:
 
     def _aside(self, place: str, offsets: Offsets) -> int:
         """Count the rows of a side table at these offsets."""
-        table = self._side(place)
+        table = self._tables.side(place)
         if not offsets or not table.exists():
             return 0
         return sum(count(table.store, file, offsets) for file in table.files(table.snapshot().version))

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from writer.rooms.wire import CONFLUENT, HEADERS
 from writer.sample import RECORDS
 from writer.surface.walk import opened
 from writer.tables.changes import Batch
-from writer.tables.formats import main_table, side_table
+from writer.tables.formats import all_tables
 from writer.tables.parts import Part
 
 
@@ -58,8 +57,8 @@ class Driver:
         self.settings = self.config.pipelines["clicks"]
         self.schemas = schemas or Schemas({1: EVENT}, [1])
         self.lake, self.letters = self.settings.table.location, self.settings.dead_letters
-        self.table = main_table("clicks", self.config)
-        self.side = cache(partial(side_table, "clicks", self.config))
+        self.tables = all_tables("clicks", self.config)
+        self.table, self.side = self.tables.main, self.tables.side
         self.columns = bucketers.build(self.settings.bucket).columns
         self._walk = opened("clicks", self.config, self.schemas)
         columns = [*self._walk.plan.columns, *PROVENANCE, *(pa.field(name, pa.string()) for name in self.columns)]
@@ -70,14 +69,14 @@ class Driver:
 
     def start(self, parts: int = 1, at: int = 0) -> None:
         self.epoch = self.table.begin({Part("clicks", 1, p): at for p in range(parts)}, {"clicks": ["uuid-1"]})
-        self._settled = commit.redo(self.table, self.side, since=self.table.snapshot().settled)
+        self.tables.redo()
 
     def carry(
         self, records: Sequence[pa.RecordBatch], ends: Mapping[int, int], *, now: datetime = NOW, die: str = ""
     ) -> int | None:
         """Commit all up to these ends of the partitions. Returns the version; None when the table had it."""
         snapshot = self.table.snapshot()
-        self._settled = commit.redo(self.table, self.side, since=self._settled)
+        self.tables.redo()
         parts = {("clicks", p): Part("clicks", 1, p) for p in ends}
         frontier = {part: snapshot.frontier(part) for part in parts.values()}
         start = dict.fromkeys(parts, 0)
@@ -89,7 +88,7 @@ class Driver:
         if die == "after_stage":
             raise Died
         planned: Batch = commit.batch(
-            report, committing, epoch=self.epoch, settled=self._settled,
+            report, committing, epoch=self.epoch, settled=self.tables.settled,
             side={self.letters: report.dead_letter_files, self.settings.late_place: report.late_files},
             seen={part: at for part in parts.values() if (at := snapshot.seen(part)) is not None},
             closed_until=snapshot.closed_until,
@@ -100,7 +99,7 @@ class Driver:
         version = self.table.commit(snapshot, planned)
         if die == "after_commit":
             raise Died
-        self._settled = commit.redo(self.table, self.side, since=self._settled)
+        self.tables.redo()
         self.table.tidy()
         return version
 

@@ -97,6 +97,21 @@ class Checkpoints:
         """Location that Spark gets for this run."""
         return f"{self.store.location}/{run:06d}"
 
+    def choose(self, frontier: Offsets, reason: str, closed: int) -> Resume | NewRun:
+        """Choose the checkpoint of a start. `reason` asks for a new run, runs up to `closed` too.
+
+        Raises CheckpointUnusable.
+        """
+        newest = self.newest()
+        if newest is not None and newest <= closed:
+            reason = reason or f"run {newest} was closed: an earlier start, or an adoption, went on from other offsets"
+        if reason:
+            return NewRun((newest or 0) + 1, reason)
+        decision = decide(newest, None if newest is None else self.planned(newest), frontier)
+        if isinstance(decision, Refuse):
+            raise CheckpointUnusable(decision.reason)
+        return decision
+
     def planned(self, run: int) -> Planned | None:
         """Read what Spark would do next; None when it never planned a batch. Raises CheckpointUnusable."""
         batches, done = self._numbers(run, "offsets"), self._numbers(run, "commits")

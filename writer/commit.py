@@ -1,14 +1,12 @@
-"""From the reports of a batch's tasks to one commit: ranges, counts, files. Pure but for the table it is handed."""
+"""From the reports of a batch's tasks to one commit: ranges, counts, files. Pure."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from statistics import median
-from typing import Any, Literal
+from typing import Any
 from uuid import uuid4
 
-from writer import config
 from writer.checkpoint import Offsets
 from writer.errors import CheckpointUnusable, HeadraceError
 from writer.ledger.holes import Holes, holes
@@ -17,80 +15,11 @@ from writer.rooms.report import EXITS, Counts, Report
 from writer.seals.watermark import risen
 from writer.tables.changes import Batch
 from writer.tables.parts import Part, Range
-from writer.tables.table import PipelineTable
 from writer.units import show_duration
-
-CATCH_UP_SHARE = 1 / 8  # of a file's target size: smaller ones are made while more waits than a batch may take
-Reason = Literal["size", "backlog", "timeout", "start", "once", "replay"]
 
 
 class StagedTooLongAgo(HeadraceError):
     """What was staged is as old as what nobody needs. Nothing of it was committed."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When Spark ends a batch, as it was told at the start of the query. `--once` sets no minimum and no delay."""
-
-    records_min: int | None  # offsets that begin a batch before its delay is over
-    records_min_from: str  # what the minimum comes from: a configuration key
-    records_max: int
-    delay_max: timedelta | None
-    records_per_task: int | None = None  # at least so many where slots are plenty; None: nobody has reckoned it
-    records_per_range: int | None = None  # Spark reads no more in one piece; None: partitions, and slots at the start
-
-    def facts(self) -> dict[str, Any]:
-        """Write the limits as JSON values."""
-        return {
-            "records_min": self.records_min, "records_min_from": self.records_min_from, "records_max": self.records_max,
-            "records_per_task": self.records_per_task, "records_per_range": self.records_per_range,
-            "delay_max_seconds": None if self.delay_max is None else self.delay_max.total_seconds(),
-        }  # fmt: skip
-
-
-def limits(
-    settings: config.Commit, target_file_size: int, bytes_per_row: float, *, once: bool, cut: int | None = None
-) -> Limits:
-    """Work out when batches end: as configured, else when there is enough for one file of the target size.
-
-    `cut`: records of one range.
-    """
-    per_task = max(1, int(target_file_size * CATCH_UP_SHARE / bytes_per_row))
-    if once:
-        return Limits(None, "--once", settings.max_records, None, per_task, cut)
-    enough, key = settings.min_records, "commit.min_records"
-    if enough is None:
-        enough, key = max(1, int(target_file_size / bytes_per_row)), "roll.target_file_size"
-    if enough > settings.max_records:
-        enough, key = settings.max_records, "commit.max_records"
-    return Limits(enough, key, settings.max_records, settings.max_delay, per_task, cut)
-
-
-def task_count(bytes_expected: float, target_file_size: int, slots: int, *, behind: bool = False) -> int:
-    """How many tasks carry a batch: as many as it fills files, at most one for each slot.
-
-    `behind`: more waits than a batch may take. Then every slot works, for smaller files.
-    """
-    size = target_file_size * CATCH_UP_SHARE if behind else target_file_size
-    return max(1, min(slots, round(bytes_expected / size)))
-
-
-def reason(offsets: int, waiting: int | None, partitions: int, limits: Limits, *, first: bool, replay: bool) -> Reason:
-    """Say why a batch ends where it does. Pure.
-
-    `offsets` is what Spark planned, `waiting` what was there moments later (None: Kafka did not say), `first` the first
-    batch of a query, `replay` one that an earlier start had planned. Spark shares the maximum out to the partitions and
-    rounds each share, so a batch that reached it may be some offsets short.
-    """
-    if replay:
-        return "replay"
-    if limits.records_min is None:
-        return "once"
-    if offsets >= limits.records_max - partitions and (waiting is None or waiting > offsets):
-        return "backlog"
-    if offsets >= limits.records_min:
-        return "size"
-    return "start" if first else "timeout"
 
 
 def merged(reports: Iterable[Report]) -> Report:
@@ -176,20 +105,10 @@ def batch(
         r = by_source[source]
         assert r.start <= counts.offset_min, f"{source}: offset {counts.offset_min} lies before {r}"
         assert counts.offset_max < r.end, f"{source}: offset {counts.offset_max} lies beyond {r}"
-    without = {one.source: {"holes": one.told()} for one in unread(report, committing)}
-    accounts = [
-        {
-            "topic": r.part.topic, "incarnation": r.part.incarnation, "partition": r.part.partition,
-            "start": r.start, "end": r.end,
-            **report.counts.get((r.part.topic, r.part.partition), Counts()).outcomes(),
-            **without.get((r.part.topic, r.part.partition), {}),
-        }
-        for r in committing
-    ]  # fmt: skip
     times = [time for file in report.files for time in (file.event_time_min, file.event_time_max)]
     about = {
         **facts,
-        "ranges": accounts,
+        "ranges": _accounts(report, committing),
         "rows": sum(file.rows for file in report.files),
         "bytes": sum(file.bytes for file in report.files),
         "files": len(report.files),
@@ -214,6 +133,20 @@ def batch(
     return Batch(uuid4().hex, epoch, committing, report.files, listed, about, settled, moved, closed_until)
 
 
+def _accounts(report: Report, committing: Iterable[Range]) -> list[dict[str, Any]]:
+    """Say of each range what became of its offsets, as JSON values."""
+    without = {one.source: {"holes": one.told()} for one in unread(report, committing)}
+    return [
+        {
+            "topic": r.part.topic, "incarnation": r.part.incarnation, "partition": r.part.partition,
+            "start": r.start, "end": r.end,
+            **report.counts.get((r.part.topic, r.part.partition), Counts()).outcomes(),
+            **without.get((r.part.topic, r.part.partition), {}),
+        }
+        for r in committing
+    ]  # fmt: skip
+
+
 def work(report: Report) -> dict[str, Any]:
     """Say how the tasks of a batch used what was there, as JSON values: who scales goes by it."""
     took = sorted(report.took_s)
@@ -221,26 +154,6 @@ def work(report: Report) -> dict[str, Any]:
         "slots": report.slots, "ranges": report.ranges,
         "task_seconds_median": round(median(took), 3) if took else None, "task_seconds_max": max(took, default=None),
     }  # fmt: skip
-
-
-def redo(table: PipelineTable, side: Callable[[str], PipelineTable], since: int) -> int:
-    """End what commits began: let readers see their files, and apply to the side tables what those after `since` list.
-
-    Safe to run again, at any time.
-
-    `side` opens the table at a location. Returns the version up to which everything is applied. Raises ForeignChange
-    when another client did what the ledger does not survive.
-    """
-    snapshot = table.snapshot()
-    table.publish(snapshot)
-    version = snapshot.version
-    for committed in table.commits_since(since):
-        version = max(version, committed.version)
-        for location in {**committed.side_files, **committed.withdrawn}:
-            files, withdrawn = committed.side_files.get(location, ()), committed.withdrawn.get(location, {})
-            why = "rewind" if committed.facts.get("kind") == "rewind" else ""
-            side(location).apply_side(committed.version, files, withdrawn, why)
-    return version
 
 
 def bytes_per_row(facts: Iterable[Mapping[str, Any]]) -> float | None:

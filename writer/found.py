@@ -3,8 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+import pyarrow as pa
+
 from writer import config, log, recognise
 from writer.connections import Kafka
+from writer.errors import ConfigError
+from writer.rooms.assign import times_of
 from writer.rooms.report import Source
 from writer.rooms.wire import CONFLUENT, Wire
 from writer.sample import Span
@@ -28,6 +32,16 @@ class Found:
     def needs_headers(self) -> bool:
         """Tell whether Spark must hand over Kafka's headers: a schema id stands in one, or may."""
         return self.wire.header is not None or not self.wire_known
+
+    def check_time(self, columns: pa.Schema) -> None:
+        """Raise ConfigError when the event-time field is no time by the schemas that are known so far."""
+        if not columns.names:
+            return
+        rule = self._settings.event_time
+        try:
+            times_of(columns.empty_table(), rule.rule(rule.unit), pa.array([], pa.string()))
+        except ValueError as error:
+            raise ConfigError(f"pipelines.{self._pipeline}.event_time: {error}") from error
 
     def keep_unit(self, found: str) -> None:
         """Keep the unit that `auto` found in the first rows, so that a later batch cannot decide otherwise."""

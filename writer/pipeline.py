@@ -5,20 +5,21 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from functools import cache, partial
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
 
 import bucketers
-from writer import commit, faults, frontier, log, notices, notify, standing
+from writer import commit, ending, faults, frontier, log, notices, notify, standing
 from writer.care.pausing import Gate
-from writer.checkpoint import Checkpoints, NewRun, Offsets, Refuse, Resume, decide
+from writer.checkpoint import Checkpoints, NewRun, Offsets, Resume
 from writer.config import Config, layout
-from writer.errors import CheckpointUnusable, ConfigError, Draining, Fenced, LogMoved, TopicMissing
+from writer.ending import Endings
+from writer.errors import Draining, Fenced, LogMoved
 from writer.found import Found
+from writer.gaps.opening import open_gap
 from writer.kafka import BrokerUnreachable, Cluster
 from writer.ledger.ask import next_records
 from writer.ledger.holes import RecordsMissed, questions
@@ -26,7 +27,7 @@ from writer.ledger.holes import check as check_holes
 from writer.ledger.poison import check as check_poison
 from writer.progress import Progress
 from writer.registry import SchemaSource
-from writer.rooms.assign import times_of
+from writer.rooms.columnar import StagedFile
 from writer.rooms.deadletters import DEAD_LETTERS
 from writer.rooms.report import Report, Source
 from writer.sample import Span
@@ -37,7 +38,7 @@ from writer.stores.probe import probe
 from writer.tables.changes import Batch, Gap
 from writer.tables.entry import gap_said
 from writer.tables.errors import ClosedMeanwhile, CommitFailed
-from writer.tables.formats import main_table, side_table
+from writer.tables.formats import all_tables
 from writer.tables.parts import Part, Range
 from writer.tables.snapshot import PipelineSnapshot
 from writer.tables.vintage import FORMAT
@@ -66,8 +67,8 @@ class PipelineRun:
         self.progress = progress or Progress(name)
         self.cluster, self._tells, self._told_holes = cluster, tells or notify.Nobody(), False
         self._s3, self._cut = config.s3.settings, records_per_range(config, self.config.commit.max_records)
-        self._table = main_table(name, config)
-        self._side = cache(partial(side_table, name, config))  # location → table, which follows its log
+        self._tables = all_tables(name, config)
+        self._table = self._tables.main
         self._checkpoints = Checkpoints(config.checkpoints, name, self._s3)
         self._observed = Observed(name, self._checkpoints, config.recovery)
         self._bucket_columns = bucketers.build(self.config.bucket).columns
@@ -79,7 +80,7 @@ class PipelineRun:
             stopping=self._draining, wire=self._found.wire,
         )  # fmt: skip
         self._busy = threading.Lock()
-        self._late = None if self.config.late_table is None else self._side(self.config.late_table)
+        self._late = None if self.config.late_table is None else self._tables.side(self.config.late_table)
         tables = [self._table, *([self._late] if self._late else [])]
         self._tasks = Tasks(
             self.config, tables, self._schemas, self._found, self.progress, self._s3, self._bucket_columns
@@ -87,7 +88,6 @@ class PipelineRun:
         self.gate = Gate(self._table.store, self.progress)
         self.epoch = 0  # before the start commit
         self._lease: int | None = None
-        self._fresh = True  # no batch of this query was planned yet
         self._former: dict[str, Any] | None = None  # what the commit before this one cost; it could not say so itself
         self.error: BaseException | None = None
 
@@ -99,34 +99,19 @@ class PipelineRun:
         self._lease = lease
         topics = self.cluster.topics(self.config.topics)
         self._schemas.begin()
-        self._check_event_time()
-        buckets = [pa.field(name, pa.string()) for name in self._bucket_columns]
-        columns = pa.schema([*self._schemas.columns(), *buckets])
-        for place in filter(None, (self.config.table.location, self.config.dead_letters, self.config.late_table)):
-            probe(store_at(place, self._s3), exclusive=True)
-        self._table.create(columns, self._bucket_columns, layout(self.config.bucket))
-        self._side(self.config.dead_letters).create(DEAD_LETTERS, [])
-        self._side(self.config.dead_letters).grow(list(DEAD_LETTERS))  # of a table that an older writer made
-        if self._late:
-            self._late.create(columns, self._bucket_columns, layout(self.config.bucket))
+        self._found.check_time(self._schemas.plan.columns)
+        self._make_tables()
         snapshot = self._table.snapshot()
         self._schemas.follow(snapshot.columns())
         now = self._standing = standing.find(self.config, self.cluster, topics, snapshot, self._draining.wait)
-        reason = "asked for by --new-run" if new_run else "Kafka lost what comes after the frontier" if now.lost else ""
-        if now.incarnations != snapshot.incarnations():
-            changed = "a topic is new, or was deleted and created again"
-            reason = changed if snapshot.epoch else "the pipeline's first start"
         recent = self._table.recent(10)
-        self._found.keep_wire(next((facts["wire"] for facts in recent if facts.get("wire")), None), self._schemas)
-        ends = {} if self._found.wire_known else self.cluster.latest(now.offsets)
-        waiting = {source: Span(min(now.offsets[source], end), end) for source, end in ends.items()}
-        self._found.look_for_wire(waiting, self._schemas)
-        decision = self._decide(now.offsets, reason, snapshot.closed)
+        self._find_wire(recent)
+        decision = self._checkpoints.choose(now.offsets, self._why_anew(snapshot, asked=new_run), snapshot.closed)
         closed = decision.run - 1 if isinstance(decision, NewRun) else 0
         self.epoch = self._table.begin(now.fresh, now.incarnations, closed, lease)
         if snapshot.epoch and snapshot.format < FORMAT:
             log.event("table_upgraded", pipeline=self.name, format=FORMAT, before=snapshot.format)
-        self._settled = commit.redo(self._table, self._side, since=snapshot.settled)
+        self._tables.redo()
         self._tasks.learn(recent)
         self._found.keep_unit(next((facts["time_unit"] for facts in recent if facts["time_unit"]), ""))
         self._tasks.grow(self.epoch)
@@ -135,24 +120,55 @@ class PipelineRun:
         for topic, (before, found) in frontier.reborn(snapshot.incarnations(), now.topic_ids).items():
             self._tells.tell(notices.topic_created_again(self.name, topic, before, found, datetime.now(UTC)))
         gap = self._record_gap(now.lost)
-        planned = self._checkpoints.planned(run) if isinstance(decision, Resume) else None
-        self._replayed = None if planned is None else planned.end
-        self._limits = commit.limits(
-            self.config.commit, self.config.roll.target_file_size, self._tasks.bytes_per_row, once=once, cut=self._cut
-        )
-        self._begun = time.monotonic()
+        self._endings = self._endings_of(decision, once=once)
         self.progress.admitted(self._schemas.plan.schemas)
         self.progress.started(
-            epoch=self.epoch, run=run, frontier=now.offsets, limits=self._limits.facts(), recent=recent,
+            epoch=self.epoch, run=run, frontier=now.offsets, limits=self._endings.limits.facts(), recent=recent,
             buckets=self._table.buckets(), gaps=self._table.snapshot().gaps, gap=None if gap is None else gap_said(gap),
             incarnations=now.numbers,
         )  # fmt: skip
         log.event("pipeline_started", pipeline=self.name, start=self.epoch, run=run, offsets=sum(now.offsets.values()))
         return Start(run, self._checkpoints.path(run), now.offsets)
 
+    def _make_tables(self) -> None:
+        """Make the table and those beside it where there are none; say so where they are another pipeline's."""
+        buckets = [pa.field(name, pa.string()) for name in self._bucket_columns]
+        columns = pa.schema([*self._schemas.columns(), *buckets])
+        for place in filter(None, (self.config.table.location, self.config.dead_letters, self.config.late_table)):
+            probe(store_at(place, self._s3), exclusive=True)
+        self._table.create(columns, self._bucket_columns, layout(self.config.bucket))
+        self._tables.side(self.config.dead_letters).create(DEAD_LETTERS, [])
+        self._tables.side(self.config.dead_letters).grow(list(DEAD_LETTERS))  # of a table that an older writer made
+        if self._late:
+            self._late.create(columns, self._bucket_columns, layout(self.config.bucket))
+
+    def _find_wire(self, recent: Sequence[Mapping[str, Any]]) -> None:
+        """Find the wire format: in what earlier batches say, else in records that wait."""
+        self._found.keep_wire(next((facts["wire"] for facts in recent if facts.get("wire")), None), self._schemas)
+        begin = self._standing.offsets
+        ends = {} if self._found.wire_known else self.cluster.latest(begin)
+        waiting = {source: Span(min(begin[source], end), end) for source, end in ends.items()}
+        self._found.look_for_wire(waiting, self._schemas)
+
+    def _why_anew(self, snapshot: PipelineSnapshot, *, asked: bool) -> str:
+        """Say why no checkpoint is continued; empty where one may be."""
+        if self._standing.incarnations != snapshot.incarnations():
+            changed = "a topic is new, or was deleted and created again"
+            return changed if snapshot.epoch else "the pipeline's first start"
+        lost = "Kafka lost what comes after the frontier" if self._standing.lost else ""
+        return "asked for by --new-run" if asked else lost
+
+    def _endings_of(self, decision: Resume | NewRun, *, once: bool) -> Endings:
+        """When batches end from now on."""
+        planned = self._checkpoints.planned(decision.run) if isinstance(decision, Resume) else None
+        limits = ending.limits(
+            self.config.commit, self.config.roll.target_file_size, self._tasks.bytes_per_row, once=once, cut=self._cut
+        )
+        return Endings(limits, None if planned is None else planned.end, time.monotonic())
+
     def min_offsets(self) -> int:
         """Offsets that make a batch worth committing before its delay is over, as this start found them."""
-        return self._limits.records_min or 1
+        return self._endings.limits.records_min or 1
 
     def drain(self) -> bool:
         """Stop after the batch that is running. True when none is."""
@@ -187,16 +203,9 @@ class PipelineRun:
         """Ask Kafka why its logs are not those that this start reads; empty while they are, or nobody answers."""
         if not self.epoch:
             return ""
-        at = self.progress.view().frontier
         with suppress(BrokerUnreachable):
-            try:
-                now = {topic.name: topic.id for topic in self.cluster.topics(self.config.topics).values()}
-                earliest = self.cluster.earliest(at)
-            except TopicMissing as error:
-                return str(error)
-            gone = next((s for s, offset in earliest.items() if offset > at[s]), None)
-            lost = gone and f"{gone[0]}/{gone[1]} begins at offset {earliest[gone]}, beyond the table's {at[gone]}"
-            return frontier.changed(self.topic_ids, now, at, self.cluster.latest(at)) or lost or ""
+            at = self.progress.view().frontier
+            return standing.moved(self.cluster, self.config.topics, self.topic_ids, at)
         return ""
 
     def process(self, frame: Any, batch_id: int) -> None:
@@ -220,11 +229,11 @@ class PipelineRun:
         snapshot = self._table.snapshot()
         self._table.check_owner(snapshot, self.epoch)
         self.progress.open_gaps(snapshot.gaps)
-        self._settled = commit.redo(self._table, self._side, since=self._settled)
+        self._tables.redo()
         start, end = self._checkpoints.range(self._run_id, batch_id)
         parts = {source: self._part(*source) for source in end}
         reached = {part: snapshot.frontier(part) for part in parts.values()}
-        why = self._why(start, end, batch_id)
+        why = self._why(batch_id, start, end)
         committing = commit.ranges(start, end, reached, parts)
         if not committing:
             log.event("batch_skipped", pipeline=self.name, batch=batch_id, reason="the table has all of it")
@@ -242,14 +251,14 @@ class PipelineRun:
         version, planned = self._carry(frame, snapshot, frozen, committing, about)
         self.progress.entered("redo")
         faults.point("before_redo")
-        self._settled = commit.redo(self._table, self._side, since=self._settled)
+        self._tables.redo()
         self._found.keep_unit(planned.facts["time_unit"])
         self._tasks.learn([planned.facts])
         self._tell_commit(version, planned, time.monotonic() - began)
         try:
             self._table.tidy()
             for place in planned.side_files:
-                self._side(place).tidy()
+                self._tables.side(place).tidy()
         except CommitFailed as error:
             log.warning("tidying_failed", pipeline=self.name, version=version, error=str(error))
         self._observed.done(batch_id, version)
@@ -271,19 +280,17 @@ class PipelineRun:
                 "assembled": datetime.now(UTC).isoformat(),
                 "wire": self._found.wire.facts() if self._found.wire_known else None,
             }  # fmt: skip
-            side = {self.config.dead_letters: report.dead_letter_files}
-            side |= {self.config.late_table: report.late_files} if self.config.late_table else {}
             seen = {r.part: at for r in committing if (at := snapshot.seen(r.part)) is not None}
             planned = commit.batch(
-                report, committing, epoch=self.epoch, settled=self._settled, side=side, seen=seen,
-                closed_until=frozen.closed_until, facts=facts,
+                report, committing, epoch=self.epoch, settled=self._tables.settled, side=self._beside(report),
+                seen=seen, closed_until=frozen.closed_until, facts=facts,
             )  # fmt: skip
             commit.check_age(frozen.now, datetime.now(UTC), self.config.table.orphan_age)
             try:  # on what was read first: all that happened since is looked at
                 return self._table.commit(snapshot, planned), planned
             except ClosedMeanwhile:
                 snapshot = self._table.snapshot()
-                self._settled = commit.redo(self._table, self._side, since=self._settled)
+                self._tables.redo()
                 late = self._tasks.closed_between(report, frozen.closed_until, snapshot.closed_until)
                 frozen = replace(frozen, closed_until=snapshot.closed_until)
                 if late:
@@ -298,10 +305,12 @@ class PipelineRun:
     def _discard(self, report: Report) -> None:
         """Remove what was staged and will not be committed; what stays is an orphan."""
         with suppress(OSError):
-            self._table.discard(report.files)
-            self._side(self.config.dead_letters).discard(report.dead_letter_files)
-            if self._late:
-                self._late.discard(report.late_files)
+            self._tables.discard(report.files, self._beside(report))
+
+    def _beside(self, report: Report) -> dict[str, list[StagedFile]]:
+        """Side tables by their locations, with the files that the tasks staged for them."""
+        late = {self.config.late_table: report.late_files} if self.config.late_table else {}
+        return {self.config.dead_letters: report.dead_letter_files, **late}
 
     def _tell_commit(self, version: int, planned: Batch, seconds: float) -> None:
         """Tell who watches: the board, and the log."""
@@ -319,20 +328,12 @@ class PipelineRun:
                 self._tells.tell(notices.holes_found(self.name, missing, version, datetime.now(UTC)))
             self._told_holes = True
 
-    def _why(self, start: Offsets, end: Offsets, batch_id: int) -> dict[str, Any]:
-        """Say why Spark ended the batch here, and what it was told. Kafka's silence leaves `waiting` unknown."""
-        offsets = sum(until - start[source] for source, until in end.items())
-        replay, self._replayed = self._replayed == end, None
-        idle = timedelta(seconds=time.monotonic() - self._begun)
-        first = batch_id == 0 or (self._fresh and idle < self.config.commit.max_delay)
-        self._fresh = self._fresh and replay
-        try:
+    def _why(self, batch_id: int, start: Offsets, end: Offsets) -> dict[str, Any]:
+        """Say why Spark ended the batch here, and what it was told."""
+        ends = None
+        with suppress(BrokerUnreachable):
             ends = self.cluster.readable(end)
-            waiting = sum(max(0, until - start[source]) for source, until in ends.items())
-        except BrokerUnreachable:
-            waiting = None
-        why = commit.reason(offsets, waiting, len(end), self._limits, first=first, replay=replay)
-        return {"reason": why, "offsets": offsets, "waiting": waiting, "limits": self._limits.facts()}
+        return self._endings.why(batch_id, start, end, ends, time.monotonic())
 
     def _check_account(self, report: Report, committing: Sequence[Range]) -> None:
         """Raise RecordsMissed when the broker holds records that were not read, LimitReached for too much poison."""
@@ -349,17 +350,6 @@ class PipelineRun:
             late=sum(report.late.beyond) if self.config.seal.late == "dead_letter" else 0,
         )  # fmt: skip
 
-    def _check_event_time(self) -> None:
-        """Raise ConfigError when the event-time field is no time by the schemas that are known so far."""
-        columns = self._schemas.plan.columns
-        if not columns.names:
-            return
-        try:
-            rule = self.config.event_time.rule(self.config.event_time.unit)
-            times_of(columns.empty_table(), rule, pa.array([], pa.string()))
-        except ValueError as error:
-            raise ConfigError(f"pipelines.{self.name}.event_time: {error}") from error
-
     def _record_gap(self, lost: Sequence[Range]) -> Gap | None:
         """Put down what Kafka holds no longer, before anything is read beyond it."""
         if not lost:
@@ -370,27 +360,9 @@ class PipelineRun:
         ids = {topic: self._standing.topic_ids[topic] for topic in sorted({r.part.topic for r in lost})}
         about = {"run": self._run_id, "at": now.isoformat(), "hints": hints, "topic_ids": ids}
         gap = Gap(uuid4().hex, self.epoch, lost, "retention", about)
-        version = self._table.record_gap(snapshot, gap)
+        version = open_gap(self._table, self.name, snapshot, gap)
         self._tells.tell(notices.gap_opened(self.name, gap_said(gap), version, now))
-        for r in lost:
-            log.warning(
-                "gap_recorded", pipeline=self.name, version=version, id=gap.id, cause=gap.cause, topic=r.part.topic,
-                incarnation=r.part.incarnation, partition=r.part.partition, start=r.start, end=r.end,
-                offsets=r.end - r.start,
-            )  # fmt: skip
         return gap
-
-    def _decide(self, offsets: Mapping[Source, int], reason: str, closed: int) -> Resume | NewRun:
-        """Choose the checkpoint; `reason` asks for a new run, runs up to `closed` too. Raises CheckpointUnusable."""
-        newest = self._checkpoints.newest()
-        if newest is not None and newest <= closed:
-            reason = reason or f"run {newest} was closed: an earlier start, or an adoption, went on from other offsets"
-        if reason:
-            return NewRun((newest or 0) + 1, reason)
-        decision = decide(newest, None if newest is None else self._checkpoints.planned(newest), offsets)
-        if isinstance(decision, Refuse):
-            raise CheckpointUnusable(decision.reason)
-        return decision
 
     def _run(self, decision: Resume | NewRun) -> int:
         """Run id of the decision. A new run is numbered after the start, so that no two starts share a new one."""

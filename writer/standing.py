@@ -7,8 +7,8 @@ from typing import Any, assert_never
 
 from writer import log
 from writer.config import Pipeline
-from writer.errors import FrontierLost, LogChanged
-from writer.frontier import Begin, Gap, Held, Refuse, decide, incarnations, number, reborn, without_id
+from writer.errors import FrontierLost, LogChanged, TopicMissing
+from writer.frontier import Begin, Gap, Held, Refuse, changed, decide, incarnations, number, reborn, without_id
 from writer.kafka import Cluster, Topic
 from writer.rooms.report import Source
 from writer.tables.parts import Part, Range
@@ -82,6 +82,24 @@ def find(
             assert_never(decision)
     begin = {source: offsets[part] for source, part in parts.items()}
     return Standing(now, ids, parts, {parts[s]: o for s, o in fresh.items()}, begin, lost)
+
+
+def moved(cluster: Cluster, names: Sequence[str], ids: Mapping[str, str], at: Mapping[Source, int]) -> str:
+    """Ask Kafka why its logs are not those that a start found, or lack what is to be read next; empty while they are.
+
+    `ids`: of the topics, as they were found; `at`: where each is read on. Raises BrokerUnreachable.
+    """
+    try:
+        now = {topic.name: topic.id for topic in cluster.topics(names).values()}
+        earliest = cluster.earliest(at)
+    except TopicMissing as error:
+        return str(error)
+    if why := changed(ids, now, at, cluster.latest(at)):
+        return why
+    gone = next((source for source, offset in earliest.items() if offset > at[source]), None)
+    return (
+        "" if gone is None else f"{gone[0]}/{gone[1]} begins at offset {earliest[gone]}, beyond the table's {at[gone]}"
+    )
 
 
 def _check_told(

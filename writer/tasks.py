@@ -9,6 +9,7 @@ from typing import Any
 import bucketers
 from bucketers import Timed, interval
 from writer import commit, config
+from writer.ending import task_count
 from writer.found import Found
 from writer.progress import Progress
 from writer.rooms import task
@@ -63,7 +64,7 @@ class Tasks:
         """
         before, expected = slots(frame.sparkSession), sum(r.end - r.start for r in committing)
         size = self._settings.roll.target_file_size
-        tasks = commit.task_count(expected * self.bytes_per_row, size, before, behind=behind)
+        tasks = task_count(expected * self.bytes_per_row, size, before, behind=behind)
         limits = arrow_limits(self._settings.memory.batch_records, self._record_bytes, self._record_bytes_max)
         for setting, value in limits.items():
             frame.sparkSession.conf.set(setting, value)  # the query's own session
@@ -92,7 +93,7 @@ class Tasks:
         return {bucket for bucket, end in ends.items() if is_closed(end, after) and not is_closed(end, before)}
 
     def grow(self, epoch: int) -> None:
-        """Give the tables the columns that rows have by now, before any file has them. Raises as `Table.grow` does."""
+        """Give the tables the columns that rows have by now, before any file has them. Raises Fenced, CommitFailed."""
         table, *late = self._tables
         table.grow(list(self._schemas.columns()), epoch)
         for one in late:

@@ -7,7 +7,6 @@ its files or it is not; what is open is read from the log each time, so a chunk 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cache, partial
 from itertools import chain
 from typing import Any
 from uuid import uuid4
@@ -33,7 +32,7 @@ from writer.rooms.wire import CONFLUENT
 from writer.surface.walk import Walk, opened
 from writer.tables.changes import Fill
 from writer.tables.errors import Overtaken
-from writer.tables.formats import main_table, side_table
+from writer.tables.formats import all_tables
 from writer.tables.parts import Part
 from writer.tables.snapshot import PipelineSnapshot
 
@@ -69,12 +68,11 @@ class Filling:
         self.name, self.config = name, config
         self.settings = config.pipelines[name]
         self._schemas = schemas
-        self.table = main_table(name, config)
-        self._side = cache(partial(side_table, name, config))
-        self._redone = -1
+        self._tables = all_tables(name, config)
+        self.table = self._tables.main
         self._walk: Walk | None = None
         self._columns: pa.Schema | None = None  # of the table, as the walk was opened
-        if not (self.table.exists() and self._side(self.settings.dead_letters).exists()):
+        if not (self.table.exists() and self._tables.side(self.settings.dead_letters).exists()):
             raise HeadraceError(f"pipeline {name!r} has no tables yet. `headrace run` makes them.")
 
     @property
@@ -86,7 +84,7 @@ class Filling:
     def look(self) -> tuple[PipelineSnapshot, dict[str, Ticket]]:
         """Let redo catch up, then read the tickets. Raises CommitFailed, LedgerUnreadable."""
         now = self.table.snapshot()
-        self._redone = commit.redo(self.table, self._side, since=max(self._redone, now.settled))
+        self._tables.redo()
         if self._columns is not None and self._columns != now.columns():
             self._walk = None  # the live writer has met another schema
         self._columns = now.columns()
@@ -110,7 +108,7 @@ class Filling:
             self._discard(done.report)
             raise
         faults.point("before_chunk_redo")
-        self._redone = commit.redo(self.table, self._side, since=self._redone)
+        self._tables.redo()
         rows = sum(file.rows for file in done.report.files)
         size = sum(file.bytes for file in done.report.files)
         return Settled(version, fill.offsets, rows, len(done.report.files), size, fill.left, fill.done)
@@ -218,8 +216,7 @@ class Filling:
 
     def _discard(self, report: Report) -> None:
         """Remove what was staged and will not be committed; what stays is an orphan."""
-        self.table.discard(report.files)
-        self._side(self.settings.dead_letters).discard(report.dead_letter_files)
+        self._tables.discard(report.files, {self.settings.dead_letters: report.dead_letter_files})
 
 
 def _still_open(ticket: Ticket, chunk: Chunk) -> None:

@@ -209,3 +209,15 @@ def test_what_spark_would_fail_on_at_each_start_is_refused_at_once(checkpoints, 
     with pytest.raises(CheckpointUnusable) as unusable:
         checkpoints.planned(1)
     assert said in str(unusable.value)
+
+
+def test_a_closed_run_is_not_continued_and_none_is_read_where_a_new_one_is_wanted(checkpoints, tmp_path):
+    Run(tmp_path, 2).started(5).planned(0, 9)
+    assert checkpoints.choose({A: 5}, "", 1) == Resume(2)
+    assert checkpoints.choose({A: 5}, "", 2) == NewRun(
+        3, "run 2 was closed: an earlier start, or an adoption, went on from other offsets"
+    )
+    with pytest.raises(CheckpointUnusable, match="5 records would be lost"):
+        checkpoints.choose({A: 0}, "", 1)
+    (tmp_path / "clicks/000002/offsets/0").write_text("torn")
+    assert checkpoints.choose({A: 5}, "asked for by --new-run", 1) == NewRun(3, "asked for by --new-run")

@@ -4,13 +4,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from writer import config
 from writer.checkpoint import Source
-from writer.commit import Limits, batch, bytes_per_row, limits, merged, ranges, reason, redo, totals
+from writer.commit import batch, bytes_per_row, merged, ranges, totals
 from writer.errors import CheckpointUnusable
 from writer.rooms.columnar import StagedFile
 from writer.rooms.report import Counts, Report
-from writer.tables.entry import Committed
 from writer.tables.parts import Part, Range
 
 A, B, C = ("clicks", 0), ("clicks", 1), ("views", 0)
@@ -63,89 +61,6 @@ def test_a_batch_that_starts_above_the_frontier_would_lose_records():
 def test_a_range_that_runs_backwards_cannot_be():
     with pytest.raises(ValueError, match="0 <= start <= end"):
         Range(PARTS[A], 5, 4)
-
-
-# --- why a batch ends -------------------------------------------------------------------------------------------
-
-WAITS = Limits(1_000, "commit.min_records", 5_000, timedelta(minutes=10))
-ONCE = Limits(None, "--once", 5_000, None)
-
-
-@pytest.mark.parametrize(
-    ("offsets", "waiting", "expected"),
-    [
-        (1_000, 1_000, "size"),
-        (1_200, 1_300, "size"),  # some came while the driver looked
-        (999, 999, "timeout"),
-        (5_000, 9_000, "backlog"),
-        (4_997, 9_000, "backlog"),  # Spark rounds the share of each partition down
-        (5_002, 9_000, "backlog"),  # or up, for a small one
-        (4_996, 9_000, "size"),  # all that there was: the rest came after
-        (5_000, 5_000, "size"),  # full to the brim, nothing is left
-        (5_000, None, "backlog"),
-        (1_000, None, "size"),
-        (7, None, "timeout"),
-    ],
-)
-def test_a_batch_ends_for_its_size_a_backlog_or_the_delay(offsets, waiting, expected):
-    assert reason(offsets, waiting, 3, WAITS, first=False, replay=False) == expected
-
-
-def test_the_first_batch_does_not_wait_for_the_delay_but_may_be_large():
-    found = [reason(n, n, 3, WAITS, first=True, replay=False) for n in (5, 1_000)]
-    assert found == ["start", "size"]
-    assert reason(5_000, 9_000, 3, WAITS, first=True, replay=False) == "backlog"
-
-
-def test_a_minimum_that_is_the_maximum_still_tells_a_backlog_apart():
-    tight = Limits(5_000, "commit.max_records", 5_000, timedelta(minutes=10))
-    assert reason(4_999, 6_000, 3, tight, first=False, replay=False) == "backlog"
-    assert reason(5_000, 5_000, 3, tight, first=False, replay=False) == "size"
-
-
-@pytest.mark.parametrize("offsets", [5, 5_000])
-def test_once_takes_what_is_there(offsets):
-    assert reason(offsets, offsets, 3, ONCE, first=True, replay=False) == "once"
-
-
-@pytest.mark.parametrize("given", [WAITS, ONCE])
-def test_what_an_earlier_start_planned_is_read_again_whatever_its_size(given):
-    assert reason(5_000, 9_000, 3, given, first=True, replay=True) == "replay"
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({}, (2_048, "roll.target_file_size")),  # 128 KiB at 64 bytes a row
-        ({"min_records": 70}, (70, "commit.min_records")),
-        ({"max_records": 100}, (100, "commit.max_records")),
-        ({"min_records": 700, "max_records": 100}, (100, "commit.max_records")),
-    ],
-)
-def test_the_minimum_is_configured_or_enough_for_one_file(settings, expected):
-    given = config.Commit.model_validate(settings)
-    found = limits(given, 128 * 2**10, 64.0, once=False)
-    assert (found.records_min, found.records_min_from) == expected
-    assert (found.records_max, found.delay_max) == (given.max_records, timedelta(minutes=10))
-    assert limits(given, 128 * 2**10, 64.0, once=True).records_min is None
-
-
-def test_a_row_larger_than_a_file_asks_for_one_record():
-    assert limits(config.Commit.model_validate({}), 10, 64.0, once=False).records_min == 1
-
-
-@pytest.mark.parametrize("once", [True, False])
-def test_a_task_has_records_for_an_eighth_of_a_file_at_least(once):
-    found = limits(config.Commit.model_validate({}), 128 * 2**20, 64.0, once=once, cut=7)
-    assert (found.records_per_task, found.records_per_range) == (2**18, 7)
-
-
-def test_limits_are_written_with_their_units():
-    assert WAITS.facts() == {
-        "records_min": 1_000, "records_min_from": "commit.min_records",
-        "records_max": 5_000, "delay_max_seconds": 600.0, "records_per_task": None, "records_per_range": None,
-    }  # fmt: skip
-    assert ONCE.facts()["delay_max_seconds"] is None
 
 
 # --- the commit -------------------------------------------------------------------------------------------------
@@ -295,40 +210,3 @@ def test_the_totals_of_commits_add_up():
 )
 def test_bytes_per_row_come_from_commits_that_have_rows(facts, expected):
     assert bytes_per_row(facts) == expected
-
-
-# --- redo -------------------------------------------------------------------------------------------------------
-
-
-class Main:
-    """As much of a table as redo reads."""
-
-    version = 9
-
-    def snapshot(self) -> "Main":
-        return self
-
-    def publish(self, snapshot: "Main") -> None:
-        assert snapshot is self
-
-    def commits_since(self, version: int) -> list[Committed]:
-        listed = {5: {"/dead": [staged(1)]}, 7: {}, 10: {"/dead": [staged(2)], "/late": [staged(3)]}, 11: {}}
-        gone = {11: {"/dead": {Part("clicks", 1, 0): [(3, 4)]}}}
-        return [Committed(v, str(v), {}, files, gone.get(v, {})) for v, files in listed.items() if v > version]
-
-
-def test_redo_applies_what_newer_commits_list_each_to_its_table():
-    applied: list[tuple[str, int, int, int]] = []
-
-    class Side:
-        def __init__(self, location: str) -> None:
-            self.location = location
-
-        def apply_side(self, version, files, withdrawn, why="") -> None:  # noqa: ARG002
-            applied.append((self.location, version, sum(file.rows for file in files), len(withdrawn)))
-
-    assert redo(Main(), Side, 4) == 11
-    assert applied == [("/dead", 5, 1, 0), ("/dead", 10, 2, 0), ("/late", 10, 3, 0), ("/dead", 11, 0, 1)]
-    applied.clear()
-    assert redo(Main(), Side, 11) == 9
-    assert applied == []

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.looking import NOW, config
-from writer.commit import task_count
+from writer.ending import task_count
 from writer.surface import sizing
 from writer.surface.sizing import Measured, Rates, Traffic, document, rate, rates, size, steady
 from writer.surface.traffic import buckets_per_day, pace

@@ -154,3 +154,17 @@ def test_a_gap_says_between_which_event_times_its_records_may_have_lain(tmp_path
         {"from": before, "until": (now + margin).isoformat()},  # nothing is left: up to now
         {"from": None, "until": after},  # no row of it was ever seen
     ]
+
+
+@pytest.mark.parametrize(
+    ("now", "why"),
+    [
+        (Cluster((3, 9), (0, 5)), ""),
+        (Cluster((4, 9), (0, 5)), ""),
+        (Cluster((5, 9), (0, 5)), "clicks/0 begins at offset 5, beyond the table's 4"),
+        (Cluster((3, 9), (0, 1)), "clicks/1 ends at offset 1, before the table's 2"),
+        (Cluster((3, 9), (0, 5), id_="b"), "topic 'clicks' was deleted and created again (id b, it was a)"),
+    ],
+)
+def test_a_log_that_moved_under_a_start_is_told_and_what_it_still_holds_is_not(now: Cluster, why: str) -> None:
+    assert standing.moved(now, ["clicks"], {"clicks": "a"}, {("clicks", 0): 4, ("clicks", 1): 2}) == why

@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import cache, partial
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
 from rich.console import Console
 
 import bucketers
-from writer import commit
 from writer.care import letters
 from writer.care.erasing import Erased, Erasing, Looked
 from writer.care.keys import Keys
@@ -21,7 +20,7 @@ from writer.surface import lines
 from writer.surface.walk import opened
 from writer.surface.words import plural
 from writer.tables.errors import CommitFailed
-from writer.tables.formats import main_table, side_table
+from writer.tables.formats import all_tables
 
 
 def delete(
@@ -30,7 +29,8 @@ def delete(
 ) -> int:  # fmt: skip
     """Take the rows out of a pipeline's tables, or only show what would go. Raises HeadraceError."""
     settings = config.pipelines[name]
-    main, side = main_table(name, config), cache(partial(side_table, name, config))
+    known = all_tables(name, config)
+    main, side = known.main, known.side
     if not main.exists():
         raise HeadraceError(f"pipeline {name!r} has no table at {main.location} yet. `headrace run` makes it.")
     request = uuid4().hex
@@ -41,7 +41,7 @@ def delete(
     apart = side(settings.dead_letters)
     try:
         if not dry_run:
-            commit.redo(main, side, since=main.snapshot().settled)  # rows and letters that wait are there by then
+            known.redo()  # rows and letters that wait are there by then
         looks = [work.look() for work in works]
         done: list[list[Erased]] = [[] if dry_run else list(work.run(now)) for work in works]
         found = None

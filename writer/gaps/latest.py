@@ -10,10 +10,10 @@ from datetime import datetime
 from typing import Literal, assert_never
 from uuid import uuid4
 
-from writer import log
 from writer.config import Config
 from writer.errors import HeadraceError, LogChanged
 from writer.frontier import Held, number
+from writer.gaps.opening import open_gap
 from writer.kafka import Cluster
 from writer.rooms.report import Source
 from writer.standing import gap_hints
@@ -133,13 +133,7 @@ def skip(
     ids = {topic: found.topic_ids[topic] for topic in sorted({r.part.topic for r in ranges})}
     about = {"run": None, "at": now.isoformat(), "hints": hints, "by": by, "reason": reason, "topic_ids": ids}
     gap = Gap(uuid4().hex, found.snapshot.epoch, ranges, "latest", about, takes_over=True)
-    version = _table(config, pipeline).record_gap(found.snapshot, gap)
-    for r in ranges:
-        log.warning(
-            "gap_recorded", pipeline=pipeline, version=version, id=gap.id, cause=gap.cause, topic=r.part.topic,
-            incarnation=r.part.incarnation, partition=r.part.partition, start=r.start, end=r.end,
-            offsets=r.end - r.start,
-        )  # fmt: skip
+    version = open_gap(_table(config, pipeline), pipeline, found.snapshot, gap)
     return version, gap
 
 

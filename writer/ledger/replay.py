@@ -8,7 +8,6 @@ no frontier and raises no epoch. Two replays cannot both commit on the same lett
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache, partial
 from typing import Any
 from uuid import uuid4
 
@@ -17,7 +16,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import bucketers
-from writer import commit
 from writer.config import Config
 from writer.errors import ConfigError, HeadraceError
 from writer.ledger.letters import Selection, as_read, places, read
@@ -31,7 +29,7 @@ from writer.rooms.wire import CONFLUENT
 from writer.surface.walk import Walk, opened
 from writer.tables.changes import Replay
 from writer.tables.errors import Overtaken
-from writer.tables.formats import main_table, side_table
+from writer.tables.formats import all_tables
 from writer.tables.parts import Part
 
 LETTERS_AT_ONCE = 50_000  # of one commit, which names their offsets
@@ -65,10 +63,8 @@ class Replaying:
         self._settings = config.pipelines[name]
         self._name, self._config, self._source = name, config, schemas
         self._s3 = config.s3.settings
-        self._main = main_table(name, config)
-        self._side = cache(partial(side_table, name, config))
-        self._letters = self._side(self._settings.dead_letters)
-        self._redone = -1  # version up to which this process has seen to it that letters are where they should be
+        self._tables = all_tables(name, config)
+        self._main, self._letters = self._tables.main, self._tables.side(self._settings.dead_letters)
         if not (self._main.exists() and self._letters.exists()):
             raise HeadraceError(f"pipeline {name!r} has no tables yet. `headrace run` makes them.")
 
@@ -97,7 +93,7 @@ class Replaying:
     def _settled(self) -> int:
         """Let redo catch up. Returns the number of replays that the dead-letter table then has seen."""
         snapshot = self._main.snapshot()
-        self._redone = commit.redo(self._main, self._side, since=max(self._redone, snapshot.settled))
+        self._tables.redo()
         return snapshot.replays
 
     def _some(self, selection: Selection, tried: Mapping[Part, Sequence[Span]]) -> pa.Table:
@@ -129,7 +125,7 @@ class Replaying:
             rows = sum(file.rows for one in rounds for file in one.report.files)
             if rows or _differ(letters, failed):
                 done.versions.append(self._commit(walk, letters, failed, rounds, generation, now))
-                self._redone = commit.redo(self._main, self._side, since=self._redone)
+                self._tables.redo()
             else:
                 self._discard(rounds)
         except Overtaken:
@@ -198,8 +194,8 @@ class Replaying:
 
     def _discard(self, rounds: Sequence[_Round]) -> None:
         """Remove what was staged and will not be committed; what stays is an orphan."""
-        self._main.discard(f for one in rounds for f in one.report.files)
-        self._letters.discard(f for one in rounds for f in one.report.dead_letter_files)
+        for report in (one.report for one in rounds):
+            self._tables.discard(report.files, {self._settings.dead_letters: report.dead_letter_files})
 
 
 def _moves(

@@ -8,8 +8,8 @@ from datetime import timedelta
 from importlib.resources import files
 from typing import Any
 
-from writer.commit import limits, task_count
 from writer.config import Pipeline
+from writer.ending import limits, task_count
 from writer.rooms.columnar import GROUP_BYTES_MAX
 from writer.surface.words import plural, span
 from writer.units import show_duration, show_size

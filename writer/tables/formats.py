@@ -1,6 +1,7 @@
 """From the configuration to a table. The one place that knows which formats there are."""
 
 from datetime import timedelta
+from functools import partial
 
 from writer.config import Config
 from writer.stores.base import S3Settings
@@ -9,6 +10,7 @@ from writer.tables.append import PATIENCE
 from writer.tables.delta import Delta
 from writer.tables.parquet import LOG, Parquet
 from writer.tables.table import CHECKPOINT_INTERVAL, PipelineTable
+from writer.tables.together import Tables
 
 
 def delta_table(
@@ -43,3 +45,8 @@ def main_table(name: str, config: Config) -> PipelineTable:
 def side_table(name: str, config: Config, location: str) -> PipelineTable:
     """Return a table that rides along with a pipeline's, in the same format."""
     return OPENED[config.pipelines[name].table.format](location, name, s3=config.s3.settings)
+
+
+def all_tables(name: str, config: Config) -> Tables:
+    """Return the table of a pipeline with those that ride along."""
+    return Tables(main_table(name, config), partial(side_table, name, config))

@@ -1,0 +1,124 @@
+"""When a batch ends, and why one did."""
+
+from datetime import timedelta
+
+import pytest
+
+from writer import config
+from writer.ending import Endings, Limits, limits, reason
+
+A, B = ("clicks", 0), ("clicks", 1)
+WAITS = Limits(1_000, "commit.min_records", 5_000, timedelta(minutes=10))
+ONCE = Limits(None, "--once", 5_000, None)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "waiting", "expected"),
+    [
+        (1_000, 1_000, "size"),
+        (1_200, 1_300, "size"),  # some came while the driver looked
+        (999, 999, "timeout"),
+        (5_000, 9_000, "backlog"),
+        (4_997, 9_000, "backlog"),  # Spark rounds the share of each partition down
+        (5_002, 9_000, "backlog"),  # or up, for a small one
+        (4_996, 9_000, "size"),  # all that there was: the rest came after
+        (5_000, 5_000, "size"),  # full to the brim, nothing is left
+        (5_000, None, "backlog"),
+        (1_000, None, "size"),
+        (7, None, "timeout"),
+    ],
+)
+def test_a_batch_ends_for_its_size_a_backlog_or_the_delay(offsets, waiting, expected):
+    assert reason(offsets, waiting, 3, WAITS, first=False, replay=False) == expected
+
+
+def test_the_first_batch_does_not_wait_for_the_delay_but_may_be_large():
+    found = [reason(n, n, 3, WAITS, first=True, replay=False) for n in (5, 1_000)]
+    assert found == ["start", "size"]
+    assert reason(5_000, 9_000, 3, WAITS, first=True, replay=False) == "backlog"
+
+
+def test_a_minimum_that_is_the_maximum_still_tells_a_backlog_apart():
+    tight = Limits(5_000, "commit.max_records", 5_000, timedelta(minutes=10))
+    assert reason(4_999, 6_000, 3, tight, first=False, replay=False) == "backlog"
+    assert reason(5_000, 5_000, 3, tight, first=False, replay=False) == "size"
+
+
+@pytest.mark.parametrize("offsets", [5, 5_000])
+def test_once_takes_what_is_there(offsets):
+    assert reason(offsets, offsets, 3, ONCE, first=True, replay=False) == "once"
+
+
+@pytest.mark.parametrize("given", [WAITS, ONCE])
+def test_what_an_earlier_start_planned_is_read_again_whatever_its_size(given):
+    assert reason(5_000, 9_000, 3, given, first=True, replay=True) == "replay"
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, (2_048, "roll.target_file_size")),  # 128 KiB at 64 bytes a row
+        ({"min_records": 70}, (70, "commit.min_records")),
+        ({"max_records": 100}, (100, "commit.max_records")),
+        ({"min_records": 700, "max_records": 100}, (100, "commit.max_records")),
+    ],
+)
+def test_the_minimum_is_configured_or_enough_for_one_file(settings, expected):
+    given = config.Commit.model_validate(settings)
+    found = limits(given, 128 * 2**10, 64.0, once=False)
+    assert (found.records_min, found.records_min_from) == expected
+    assert (found.records_max, found.delay_max) == (given.max_records, timedelta(minutes=10))
+    assert limits(given, 128 * 2**10, 64.0, once=True).records_min is None
+
+
+def test_a_row_larger_than_a_file_asks_for_one_record():
+    assert limits(config.Commit.model_validate({}), 10, 64.0, once=False).records_min == 1
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_a_task_has_records_for_an_eighth_of_a_file_at_least(once):
+    found = limits(config.Commit.model_validate({}), 128 * 2**20, 64.0, once=once, cut=7)
+    assert (found.records_per_task, found.records_per_range) == (2**18, 7)
+
+
+def test_limits_are_written_with_their_units():
+    assert WAITS.facts() == {
+        "records_min": 1_000, "records_min_from": "commit.min_records",
+        "records_max": 5_000, "delay_max_seconds": 600.0, "records_per_task": None, "records_per_range": None,
+    }  # fmt: skip
+    assert ONCE.facts()["delay_max_seconds"] is None
+
+
+# --- the batches of one query -----------------------------------------------------------------------------------
+
+BEGUN_S = 1_000.0
+SOON_S, LATE_S = BEGUN_S + 599, BEGUN_S + 600  # before, and when, the delay of WAITS is over
+
+
+def test_the_first_batch_that_is_not_a_replay_is_a_start_until_the_delay_is_over():
+    endings = Endings(WAITS, {A: 9, B: 2}, BEGUN_S)
+    told = [
+        endings.why(4, {A: 5, B: 2}, {A: 9, B: 2}, {A: 9, B: 2}, SOON_S),  # an earlier start had planned it
+        endings.why(5, {A: 9, B: 2}, {A: 12, B: 2}, {A: 12, B: 3}, SOON_S),
+        endings.why(6, {A: 12, B: 2}, {A: 12, B: 3}, {A: 12, B: 3}, SOON_S),
+    ]
+    assert [(one["reason"], one["offsets"], one["waiting"]) for one in told] == [
+        ("replay", 4, 4), ("start", 3, 4), ("timeout", 1, 1)
+    ]  # fmt: skip
+    assert all(one["limits"] == WAITS.facts() for one in told)
+
+
+def test_a_first_batch_that_waited_for_the_delay_says_so_and_the_batch_0_of_a_run_never_does():
+    whys = [Endings(WAITS, None, BEGUN_S).why(batch, {A: 5}, {A: 9}, {A: 9}, LATE_S) for batch in (0, 1)]
+    assert [one["reason"] for one in whys] == ["start", "timeout"]
+
+
+def test_where_kafka_does_not_say_what_waits_nothing_is_said_of_it():
+    told = Endings(WAITS, None, BEGUN_S).why(7, {A: 0}, {A: 5_000}, None, SOON_S)
+    assert (told["waiting"], told["reason"]) == (None, "backlog")
+
+
+def test_only_the_very_batch_that_was_planned_is_a_replay_and_only_the_first():
+    endings = Endings(WAITS, {A: 9}, BEGUN_S)
+    assert endings.why(4, {A: 5}, {A: 8}, None, LATE_S)["reason"] == "timeout"
+    assert endings.why(5, {A: 5}, {A: 9}, None, LATE_S)["reason"] == "timeout"

@@ -1,0 +1,104 @@
+"""When a batch ends, as Spark is told at the start of a query, and why one ended where it did."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal
+
+from writer import config
+from writer.checkpoint import Offsets
+from writer.rooms.report import Source
+
+CATCH_UP_SHARE = 1 / 8  # of a file's target size: smaller ones are made while more waits than a batch may take
+Reason = Literal["size", "backlog", "timeout", "start", "once", "replay"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When Spark ends a batch, as it was told at the start of the query. `--once` sets no minimum and no delay."""
+
+    records_min: int | None  # offsets that begin a batch before its delay is over
+    records_min_from: str  # what the minimum comes from: a configuration key
+    records_max: int
+    delay_max: timedelta | None
+    records_per_task: int | None = None  # at least so many where slots are plenty; None: nobody has reckoned it
+    records_per_range: int | None = None  # Spark reads no more in one piece; None: partitions, and slots at the start
+
+    def facts(self) -> dict[str, Any]:
+        """Write the limits as JSON values."""
+        return {
+            "records_min": self.records_min, "records_min_from": self.records_min_from, "records_max": self.records_max,
+            "records_per_task": self.records_per_task, "records_per_range": self.records_per_range,
+            "delay_max_seconds": None if self.delay_max is None else self.delay_max.total_seconds(),
+        }  # fmt: skip
+
+
+def limits(
+    settings: config.Commit, target_file_size: int, bytes_per_row: float, *, once: bool, cut: int | None = None
+) -> Limits:
+    """Work out when batches end: as configured, else when there is enough for one file of the target size.
+
+    `cut`: records of one range.
+    """
+    per_task = max(1, int(target_file_size * CATCH_UP_SHARE / bytes_per_row))
+    if once:
+        return Limits(None, "--once", settings.max_records, None, per_task, cut)
+    enough, key = settings.min_records, "commit.min_records"
+    if enough is None:
+        enough, key = max(1, int(target_file_size / bytes_per_row)), "roll.target_file_size"
+    if enough > settings.max_records:
+        enough, key = settings.max_records, "commit.max_records"
+    return Limits(enough, key, settings.max_records, settings.max_delay, per_task, cut)
+
+
+def task_count(bytes_expected: float, target_file_size: int, slots: int, *, behind: bool = False) -> int:
+    """How many tasks carry a batch: as many as it fills files, at most one for each slot.
+
+    `behind`: more waits than a batch may take. Then every slot works, for smaller files.
+    """
+    size = target_file_size * CATCH_UP_SHARE if behind else target_file_size
+    return max(1, min(slots, round(bytes_expected / size)))
+
+
+def reason(offsets: int, waiting: int | None, partitions: int, limits: Limits, *, first: bool, replay: bool) -> Reason:
+    """Say why a batch ends where it does. Pure.
+
+    `offsets` is what Spark planned, `waiting` what was there moments later (None: Kafka did not say), `first` the first
+    batch of a query, `replay` one that an earlier start had planned. Spark shares the maximum out to the partitions and
+    rounds each share, so a batch that reached it may be some offsets short.
+    """
+    if replay:
+        return "replay"
+    if limits.records_min is None:
+        return "once"
+    if offsets >= limits.records_max - partitions and (waiting is None or waiting > offsets):
+        return "backlog"
+    if offsets >= limits.records_min:
+        return "size"
+    return "start" if first else "timeout"
+
+
+class Endings:
+    """Why the batches of one query ended where they did, one after the other."""
+
+    def __init__(self, limits: Limits, planned_end: Offsets | None, begun_s: float) -> None:
+        """`planned_end`: of a batch that an earlier start had planned; `begun_s`: when the query began, monotonic."""
+        self.limits = limits
+        self._replayed, self._begun_s = planned_end, begun_s
+        self._fresh = True  # no batch of this query was planned yet
+
+    def why(
+        self, batch: int, start: Offsets, end: Offsets, ends: Mapping[Source, int] | None, now_s: float
+    ) -> dict[str, Any]:
+        """Say why a batch ends where it does, and what Spark was told, as JSON values.
+
+        `ends`: where the logs could be read to moments later; None: Kafka did not say.
+        """
+        offsets = sum(until - start[source] for source, until in end.items())
+        waiting = None if ends is None else sum(max(0, until - start[source]) for source, until in ends.items())
+        replay, self._replayed = self._replayed == end, None
+        waited = self.limits.delay_max is not None and timedelta(seconds=now_s - self._begun_s) >= self.limits.delay_max
+        first = batch == 0 or (self._fresh and not waited)
+        self._fresh = self._fresh and replay
+        told = reason(offsets, waiting, len(end), self.limits, first=first, replay=replay)
+        return {"reason": told, "offsets": offsets, "waiting": waiting, "limits": self.limits.facts()}
