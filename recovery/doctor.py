@@ -12,6 +12,7 @@ from rich.text import Text
 from recovery.preflight import Check, Facts, leads_to, preflight
 from recovery.rungs import Rung
 from writer.errors import ConfigError
+from writer.options import Pipelines
 from writer.stores.base import S3Settings, StoreError
 from writer.stores.location import checked
 
@@ -63,9 +64,7 @@ def join(app: typer.Typer) -> None:
 
 def doctor(
     config: Annotated[Path | None, typer.Argument(help="Configuration file (YAML).")] = None,
-    pipeline: Annotated[
-        list[str] | None, typer.Option("--pipeline", help="Only this pipeline; may be repeated.")
-    ] = None,
+    pipeline: Pipelines = None,
     checkpoint: Annotated[
         str | None,
         typer.Option("--checkpoint", help="Instead: a checkpoint of any Spark query that reads Kafka; path or s3://."),

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from writer.options import AsJson, ConfigFile, OnePipeline
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,14 +19,12 @@ _REFUSED = 2
 
 
 def rewind(
-    config: Annotated[Path, typer.Argument(help="Configuration file (YAML).")],
+    config: ConfigFile,
     to: Annotated[
         str,
         typer.Option("--to", help="Version of the table, or a time: the newest version that was written by then."),
     ],
-    pipeline: Annotated[
-        str | None, typer.Option("--pipeline", help="Which pipeline; may be left out when there is one.")
-    ] = None,
+    pipeline: OnePipeline = None,
     yes: Annotated[bool, typer.Option("--yes", help="Write it. Without, it is only shown.")] = False,
     accept_loss: Annotated[
         bool,
@@ -34,7 +33,7 @@ def rewind(
             help="Also where Kafka does not hold all of it any more: the next start records that as a gap.",
         ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Take back what landed after a version of the table: rows, dead letters and frontier together, by one entry.
 

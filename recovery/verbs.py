@@ -1,9 +1,10 @@
 """The verbs `headrace recover run` and `headrace recover explain`."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from writer.options import AsJson, ConfigFile, Pipelines
 
 recover = typer.Typer(no_args_is_help=True, help="Keep the writer going: supervise it, and say what recovery would do.")
 
@@ -15,14 +16,12 @@ def join(app: typer.Typer) -> None:
 
 @recover.command()
 def run(
-    config: Annotated[Path, typer.Argument(help="Configuration file (YAML).")],
+    config: ConfigFile,
     command: Annotated[
         list[str] | None,
         typer.Argument(help="After --: the command of the driver, if it is not `headrace run CONFIG`."),
     ] = None,
-    pipeline: Annotated[
-        list[str] | None, typer.Option("--pipeline", help="Only this pipeline; may be repeated.")
-    ] = None,
+    pipeline: Pipelines = None,
 ) -> None:
     """Start the writer, watch it, and start it again as the ladder of recovery says. Can be process 1 of a container.
 
@@ -43,11 +42,9 @@ def run(
 
 @recover.command()
 def explain(
-    config: Annotated[Path, typer.Argument(help="Configuration file (YAML).")],
-    pipeline: Annotated[
-        list[str] | None, typer.Option("--pipeline", help="Only this pipeline; may be repeated.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    config: ConfigFile,
+    pipeline: Pipelines = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show what the supervisor knows of a pipeline's failures, the budgets that are used, and what it would do now.
 

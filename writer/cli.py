@@ -12,6 +12,7 @@ import typer
 
 from writer.care.cli import join as join_care
 from writer.errors import HeadraceError
+from writer.options import AsJson, ConfigFile, OnePipeline, Pipelines
 from writer.rewrites.verbs import join as join_rewrites
 from writer.seals.verb import seal
 from writer.surface.buckets_cli import join as join_buckets
@@ -46,15 +47,13 @@ def _root(
 
 @app.command()
 def run(
-    config: Annotated[Path, typer.Argument(help="Configuration file (YAML).")],
+    config: ConfigFile,
     once: Annotated[bool, typer.Option("--once", help="Read what is there now, commit it, and end.")] = False,
     new_run: Annotated[
         bool,
         typer.Option("--new-run", help="Leave Spark's checkpoint aside and begin a new one from the table's frontier."),
     ] = False,
-    pipeline: Annotated[
-        list[str] | None, typer.Option("--pipeline", help="Only this pipeline; may be repeated.")
-    ] = None,
+    pipeline: Pipelines = None,
 ) -> None:
     """Run the writer. SIGTERM finishes the batch in progress, commits it and ends.
 
@@ -110,10 +109,8 @@ def demo(
 
 @app.command()
 def validate(
-    config: Annotated[Path, typer.Argument(help="Configuration file (YAML).")],
-    pipeline: Annotated[
-        list[str] | None, typer.Option("--pipeline", help="Only this pipeline; may be repeated.")
-    ] = None,
+    config: ConfigFile,
+    pipeline: Pipelines = None,
     offline: Annotated[bool, typer.Option("--offline", help="Ask neither Kafka nor a registry.")] = False,
     sample: Annotated[
         int, typer.Option("--sample", min=0, help="How many records of each pipeline to look at; 0: none.")
@@ -134,10 +131,8 @@ def validate(
 
 @app.command()
 def preview(
-    config: Annotated[Path, typer.Argument(help="Configuration file (YAML).")],
-    pipeline: Annotated[
-        str | None, typer.Option("--pipeline", help="Which pipeline; may be left out when there is one.")
-    ] = None,
+    config: ConfigFile,
+    pipeline: OnePipeline = None,
     at: Annotated[
         Literal["raw", "decoded", "assigned", "staged"],
         typer.Option("--at", help="As Kafka holds them, as rows, with event times and buckets, or as Parquet files."),
@@ -168,10 +163,8 @@ def preview(
 
 @app.command()
 def status(
-    config: Annotated[Path, typer.Argument(help="Configuration file (YAML).")],
-    pipeline: Annotated[
-        list[str] | None, typer.Option("--pipeline", help="Only this pipeline; may be repeated.")
-    ] = None,
+    config: ConfigFile,
+    pipeline: Pipelines = None,
     watch: Annotated[bool, typer.Option("--watch", help="Show it again and again, until Ctrl-C.")] = False,
     interval: Annotated[str, typer.Option("--interval", help="Time between two looks with --watch.")] = "2 s",
     as_json: Annotated[
@@ -199,15 +192,13 @@ def status(
 
 @app.command()
 def explain(
-    config: Annotated[Path, typer.Argument(help="Configuration file (YAML).")],
-    pipeline: Annotated[
-        list[str] | None, typer.Option("--pipeline", help="Only this pipeline; may be repeated.")
-    ] = None,
+    config: ConfigFile,
+    pipeline: Pipelines = None,
     batch: Annotated[int | None, typer.Option("--batch", min=0, help="The newest commit of this batch.")] = None,
     version: Annotated[
         int | None, typer.Option("--version", min=0, help="The entry of this table version, whatever it is.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Explain why a batch was committed when it was and what it cost, or what another entry of the log did.
 
@@ -228,10 +219,8 @@ def explain(
 
 @app.command()
 def plan(
-    config: Annotated[Path, typer.Argument(help="Configuration file (YAML).")],
-    pipeline: Annotated[
-        list[str] | None, typer.Option("--pipeline", help="Only this pipeline; may be repeated.")
-    ] = None,
+    config: ConfigFile,
+    pipeline: Pipelines = None,
     sample: Annotated[
         int, typer.Option("--sample", min=1, help="How many of the newest records of each pipeline to measure.")
     ] = 20_000,

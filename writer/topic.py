@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from writer.errors import ConfigError
+from writer.options import AsJson, OnePipeline
 
 if TYPE_CHECKING:
     from writer.config import Config
@@ -27,9 +28,7 @@ def _group() -> None:
 @topic.command()
 def adopt(
     config: Annotated[Path, typer.Argument(help="Configuration file (YAML), with the new cluster and topic names.")],
-    pipeline: Annotated[
-        str | None, typer.Option("--pipeline", help="Which pipeline; may be left out when there is one.")
-    ] = None,
+    pipeline: OnePipeline = None,
     renamed: Annotated[
         list[str] | None,
         typer.Option(
@@ -45,7 +44,7 @@ def adopt(
         typer.Option("--offsets-of", help="Consumer group whose committed offsets say where to read on."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Write it. Without, it is only shown.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Go on with topics that hold the same records under another id or name, as after a move to another cluster.
 

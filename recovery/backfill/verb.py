@@ -1,11 +1,12 @@
 """The verb `backfill`."""
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
-from pathlib import Path
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from writer.options import ConfigFile, Pipelines
 
 if TYPE_CHECKING:
     from recovery.backfill.carry import Filling
@@ -13,58 +14,65 @@ if TYPE_CHECKING:
     from writer.gaps.ticket import Ticket
 
 
+_Gaps = Annotated[
+    list[str] | None, typer.Option("--gap", help="Only this gap, by its id or its beginning; may be repeated.")
+]
+_Mirror = Annotated[
+    str | None, typer.Option("--from-mirror", metavar="BOOTSTRAP/TOPIC", help="From a copy of the topic, with --map.")
+]
+_Mapped = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--map",
+        metavar="PARTITION:OFFSET=OFFSET",
+        help="With --from-mirror: the record of this offset is at that offset of the mirror. Holds up to the next "
+        "one of the partition; may be repeated. TOPIC/PARTITION:OFFSET=OFFSET where the gap has several topics.",
+    ),
+]
+_Archives = Annotated[
+    list[str] | None,
+    typer.Option("--from-archive", metavar="LOCATION", help="From Parquet, Avro or Delta files; may be repeated."),
+]
+_Columns = Annotated[
+    str | None,
+    typer.Option(
+        "--columns",
+        help="With --from-archive: its columns, such as offset=kafka_offset,partition=kafka_partition,value=body. "
+        "Known: topic, partition, offset, time, key, value. With value it holds records, else rows.",
+    ),
+]
+_ByTime = Annotated[
+    str | None,
+    typer.Option(
+        "--by-time",
+        metavar="KEYS",
+        help="With --from-archive that knows no offsets: rows by their event time, each once by these columns. "
+        "About right: the ticket and the audit say so.",
+    ),
+]
+_ChunkRows = Annotated[int, typer.Option("--chunk-rows", min=1, help="Offsets of one commit.")]
+_Rate = Annotated[float | None, typer.Option("--rate", min=0.1, help="At most so many rows a second.")]
+_LagMax = Annotated[
+    str | None,
+    typer.Option("--lag-max", help="Wait while the live writer is further behind. Default: by commit.max_delay."),
+]
+_By = Annotated[str | None, typer.Option("--by", help="Who. Default: this user at this machine.", show_default=False)]
+
+
 def backfill(
-    config: Annotated[Path, typer.Argument(help="Configuration file (YAML).")],
-    pipeline: Annotated[
-        list[str] | None, typer.Option("--pipeline", help="Only this pipeline; may be repeated.")
-    ] = None,
-    gap: Annotated[
-        list[str] | None, typer.Option("--gap", help="Only this gap, by its id or its beginning; may be repeated.")
-    ] = None,
-    mirror: Annotated[
-        str | None,
-        typer.Option("--from-mirror", metavar="BOOTSTRAP/TOPIC", help="From a copy of the topic, with --map."),
-    ] = None,
-    mapped: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--map",
-            metavar="PARTITION:OFFSET=OFFSET",
-            help="With --from-mirror: the record of this offset is at that offset of the mirror. Holds up to the next "
-            "one of the partition; may be repeated. TOPIC/PARTITION:OFFSET=OFFSET where the gap has several topics.",
-        ),
-    ] = None,
-    archive: Annotated[
-        list[str] | None,
-        typer.Option("--from-archive", metavar="LOCATION", help="From Parquet, Avro or Delta files; may be repeated."),
-    ] = None,
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            "--columns",
-            help="With --from-archive: its columns, such as offset=kafka_offset,partition=kafka_partition,value=body. "
-            "Known: topic, partition, offset, time, key, value. With value it holds records, else rows.",
-        ),
-    ] = None,
-    by_time: Annotated[
-        str | None,
-        typer.Option(
-            "--by-time",
-            metavar="KEYS",
-            help="With --from-archive that knows no offsets: rows by their event time, each once by these columns. "
-            "About right: the ticket and the audit say so.",
-        ),
-    ] = None,
-    chunk_rows: Annotated[int, typer.Option("--chunk-rows", min=1, help="Offsets of one commit.")] = 500_000,
-    rate: Annotated[float | None, typer.Option("--rate", min=0.1, help="At most so many rows a second.")] = None,
-    lag_max: Annotated[
-        str | None,
-        typer.Option("--lag-max", help="Wait while the live writer is further behind. Default: by commit.max_delay."),
-    ] = None,
+    config: ConfigFile,
+    pipeline: Pipelines = None,
+    gap: _Gaps = None,
+    mirror: _Mirror = None,
+    mapped: _Mapped = None,
+    archive: _Archives = None,
+    columns: _Columns = None,
+    by_time: _ByTime = None,
+    chunk_rows: _ChunkRows = 500_000,
+    rate: _Rate = None,
+    lag_max: _LagMax = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would take.")] = False,
-    by: Annotated[
-        str | None, typer.Option("--by", help="Who. Default: this user at this machine.", show_default=False)
-    ] = None,
+    by: _By = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON: one line for each chunk, and one at the end.")] = False,
 ) -> None:
     """Bring the records of gaps: from Kafka as far as it holds them, from a mirror, or from an archive.
@@ -82,15 +90,10 @@ def backfill(
     from writer.file import load
     from writer.registry import source
     from writer.surface.lines import console
-    from writer.units import duration
 
     settings = load(config)
-    try:
-        limit = duration(lag_max) if lag_max else None
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--lag-max") from error
     made = _sources(mirror, mapped or [], archive or [], columns, by_time)
-    wish = Wish(tuple(gap or ()), chunk_rows, rate, limit, by or "")
+    wish = Wish(tuple(gap or ()), chunk_rows, rate, _limit(lag_max), by or "")
     code, out = 0, console()
     if not dry_run:
         os.nice(5)  # the live writer comes first where both share a machine
@@ -103,6 +106,16 @@ def backfill(
             found = fill(filling, made(filling), wish, board)
         code = max(code, show.ended(name, found, as_json=as_json, out=out))
     raise typer.Exit(code)
+
+
+def _limit(lag_max: str | None) -> timedelta | None:
+    """Read how far the live writer may be behind. Raises BadParameter."""
+    from writer.units import duration
+
+    try:
+        return duration(lag_max) if lag_max else None
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--lag-max") from error
 
 
 def _sources(

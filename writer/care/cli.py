@@ -6,23 +6,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from writer.options import AsJson, ConfigFile, OnePipeline, Pipelines
+
 if TYPE_CHECKING:
     from writer.config import Config
 
-_Config = Annotated[Path, typer.Argument(help="Configuration file (YAML).")]
-_Pipelines = Annotated[list[str] | None, typer.Option("--pipeline", help="Only this pipeline; may be repeated.")]
-_Pipeline = Annotated[str | None, typer.Option("--pipeline", help="Which pipeline; may be left out when there is one.")]
-_Json = Annotated[bool, typer.Option("--json", help="One JSON document.")]
-
 
 def pause(
-    config: _Config,
-    pipeline: _Pipelines = None,
+    config: ConfigFile,
+    pipeline: Pipelines = None,
     reason: Annotated[str, typer.Option("--reason", help="Why, for whoever finds it paused.")] = "",
     by: Annotated[
         str | None, typer.Option("--by", help="Who asks. Default: this user at this machine.", show_default=False)
     ] = None,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Hold the pipelines: a driver finishes its batch, then commits nothing until `headrace resume`. It stays healthy.
 
@@ -40,7 +37,7 @@ def pause(
     raise typer.Exit(holding.paused(settings, names, by=by, reason=reason, now=now, as_json=as_json, out=console()))
 
 
-def resume(config: _Config, pipeline: _Pipelines = None, as_json: _Json = False) -> None:
+def resume(config: ConfigFile, pipeline: Pipelines = None, as_json: AsJson = False) -> None:
     """End the pause of the pipelines. A driver goes on within seconds.
 
     Exit codes: 0 no pipeline is paused any more, 1 the storage does not answer, 2 configuration.
@@ -54,10 +51,10 @@ def resume(config: _Config, pipeline: _Pipelines = None, as_json: _Json = False)
 
 
 def retention(
-    config: _Config,
-    pipeline: _Pipelines = None,
+    config: ConfigFile,
+    pipeline: Pipelines = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what is due.")] = False,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Drop the buckets that ended longer ago than `retention` says. A running driver does so by itself.
 
@@ -75,8 +72,8 @@ def retention(
 
 
 def delete(
-    config: _Config,
-    pipeline: _Pipeline = None,
+    config: ConfigFile,
+    pipeline: OnePipeline = None,
     where: Annotated[
         str | None,
         typer.Option("--where", help='Which rows: "user_id = 42", "user_id IN (42, 43) AND country = \'DE\'".'),
@@ -90,7 +87,7 @@ def delete(
         bool, typer.Option("--dead-letters/--no-dead-letters", help="Decode the dead letters and take theirs out too.")
     ] = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would go.")] = False,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Take rows out by their keys, for good: from the table, and from the dead letters that can be decoded.
 
@@ -128,10 +125,10 @@ def _group() -> None:
 
 @table.command()
 def adopt(
-    config: _Config,
-    pipeline: _Pipeline = None,
+    config: ConfigFile,
+    pipeline: OnePipeline = None,
     yes: Annotated[bool, typer.Option("--yes", help="Write it. Without, it is only shown.")] = False,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Make a Delta table that headrace did not make the pipeline's, with the rows that it has.
 

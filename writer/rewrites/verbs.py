@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from writer.errors import ConfigError
+from writer.options import ConfigFile, OnePipeline
 
 if TYPE_CHECKING:
     from writer.config import Config
 
-_Config = Annotated[Path, typer.Argument(help="Configuration file (YAML).")]
-_Pipeline = Annotated[str | None, typer.Option("--pipeline", help="Which pipeline; may be left out when there is one.")]
 _Json = Annotated[bool, typer.Option("--json", help="One JSON document, for a machine.")]
 
 
 def compact(
-    config: _Config,
-    pipeline: _Pipeline = None,
+    config: ConfigFile,
+    pipeline: OnePipeline = None,
     bucket: Annotated[
         list[str] | None,
         typer.Option("--bucket", help="Only this bucket, as 2026-11-20T05, or hour=2026-11-20T05; may be repeated."),
@@ -40,8 +39,8 @@ def compact(
 
 
 def vacuum(
-    config: _Config,
-    pipeline: _Pipeline = None,
+    config: ConfigFile,
+    pipeline: OnePipeline = None,
     older_than: Annotated[
         str | None,
         typer.Option(

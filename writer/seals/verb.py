@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from writer.errors import ConfigError, HeadraceError
+from writer.options import AsJson, ConfigFile, OnePipeline
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,13 +23,11 @@ _KAFKA_WITHIN = timedelta(seconds=5)  # a person waits for the answer
 
 
 def seal(
-    config: Annotated[Path, typer.Argument(help="Configuration file (YAML).")],
+    config: ConfigFile,
     bucket: Annotated[
         str | None, typer.Argument(help="Only this bucket: 2026-11-20T05, or hour=2026-11-20T05/country=DE.")
     ] = None,
-    pipeline: Annotated[
-        str | None, typer.Option("--pipeline", help="Which pipeline; may be left out when there is one.")
-    ] = None,
+    pipeline: OnePipeline = None,
     until: Annotated[
         str | None, typer.Option("--until", help="Close every bucket that ends by this time, and seal them.")
     ] = None,
@@ -37,7 +35,7 @@ def seal(
         bool, typer.Option("--with-gap", help="Also those whose records may lie in a gap: Kafka lost them.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be sealed.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Seal buckets: say in a manifest what each holds, once no more rows are expected on time (docs/BUCKETS.md).
 

@@ -1,20 +1,18 @@
 """The verbs `buckets` and `wait` of the command."""
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-_Config = Annotated[Path, typer.Argument(help="Configuration file (YAML).")]
+from writer.options import ConfigFile, OnePipeline, Pipelines
+
 _Json = Annotated[bool, typer.Option("--json", help="JSON, for a machine.")]
 
 
 def buckets(
-    config: _Config,
-    pipeline: Annotated[
-        list[str] | None, typer.Option("--pipeline", help="Only this pipeline; may be repeated.")
-    ] = None,
+    config: ConfigFile,
+    pipeline: Pipelines = None,
     state: Annotated[
         Literal["open", "closed", "sealed", "reopened"] | None,
         typer.Option("--state", help="Only buckets in this state.", show_default=False),
@@ -38,13 +36,11 @@ def buckets(
 
 
 def wait(
-    config: _Config,
+    config: ConfigFile,
     sealed: Annotated[
         str, typer.Option("--sealed", help="The bucket: 2026-11-20T05, hour=2026-11-20T05, 2026-11-20T05:00Z.")
     ],
-    pipeline: Annotated[
-        str | None, typer.Option("--pipeline", help="Which pipeline; may be left out when there is one.")
-    ] = None,
+    pipeline: OnePipeline = None,
     version: Annotated[int, typer.Option("--version", min=1, help="This version of it, or a newer one.")] = 1,
     timeout: Annotated[str, typer.Option("--timeout", help="How long to wait.")] = "2 h",
     as_json: _Json = False,

@@ -1,25 +1,23 @@
 """The verbs `ddl` and `hooks` of the command."""
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from writer.options import ConfigFile, OnePipeline, Pipelines
+
 hooks = typer.Typer(no_args_is_help=True, help="Hooks: who is told of sealed buckets, what waits, and what failed.")
 
-_Config = Annotated[Path, typer.Argument(help="Configuration file (YAML).")]
-_Pipeline = Annotated[str | None, typer.Option("--pipeline", help="Which pipeline; may be left out when there is one.")]
-_Pipelines = Annotated[list[str] | None, typer.Option("--pipeline", help="Only this pipeline; may be repeated.")]
 _Hook = Annotated[str | None, typer.Option("--hook", help="Only this hook.")]
 _Json = Annotated[bool, typer.Option("--json", help="JSON, for a machine.")]
 
 
 def ddl(
-    config: _Config,
+    config: ConfigFile,
     engine: Annotated[
         Literal["trino", "presto", "druid", "spark", "duckdb"], typer.Option("--engine", help="Who is to read it.")
     ],
-    pipeline: _Pipeline = None,
+    pipeline: OnePipeline = None,
     table: Annotated[
         str | None,
         typer.Option(
@@ -44,7 +42,7 @@ def ddl(
 
 
 @hooks.command("list")
-def list_(config: _Config, pipeline: _Pipelines = None, as_json: _Json = False) -> None:
+def list_(config: ConfigFile, pipeline: Pipelines = None, as_json: _Json = False) -> None:
     """Show each hook: what it has delivered, what waits, and why. Reads the lake only.
 
     Exit codes: 0 shown, 1 a table cannot be read, 2 configuration.
@@ -59,8 +57,8 @@ def list_(config: _Config, pipeline: _Pipelines = None, as_json: _Json = False) 
 
 @hooks.command()
 def run(
-    config: _Config,
-    pipeline: _Pipeline = None,
+    config: ConfigFile,
+    pipeline: OnePipeline = None,
     hook: _Hook = None,
     bucket: Annotated[
         str | None,
@@ -91,10 +89,10 @@ def run(
 
 @hooks.command()
 def skip(
-    config: _Config,
+    config: ConfigFile,
     hook: Annotated[str, typer.Option("--hook", help="Of which hook.")],
     bucket: Annotated[str, typer.Option("--bucket", help="Which bucket.")],
-    pipeline: _Pipeline = None,
+    pipeline: OnePipeline = None,
     as_json: _Json = False,
 ) -> None:
     """Give up what waits of a bucket: this hook is not told of it. `hooks run --bucket` delivers it after all.

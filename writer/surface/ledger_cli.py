@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from writer.options import AsJson, ConfigFile, OnePipeline, Pipelines
+
 if TYPE_CHECKING:
     from writer.config import Config
     from writer.ledger.letters import Selection
 
 dlq = typer.Typer(no_args_is_help=True, help="Dead letters: list them, look at them, carry them through once more.")
 
-_Config = Annotated[Path, typer.Argument(help="Configuration file (YAML).")]
-_Pipeline = Annotated[str | None, typer.Option("--pipeline", help="Which pipeline; may be left out when there is one.")]
 _Outcome = Annotated[
     Literal["dead_letter", "quarantined"] | None, typer.Option("--outcome", help="Only these.", show_default=False)
 ]
@@ -28,10 +28,8 @@ _Json = Annotated[bool, typer.Option("--json", help="JSON, for a machine.")]
 
 
 def audit(
-    config: _Config,
-    pipeline: Annotated[
-        list[str] | None, typer.Option("--pipeline", help="Only this pipeline; may be repeated.")
-    ] = None,
+    config: ConfigFile,
+    pipeline: Pipelines = None,
     since: Annotated[
         str | None,
         typer.Option("--since", help="Only commits from this version (120) or time (2026-11-20T05:00Z) on."),
@@ -39,7 +37,7 @@ def audit(
     deep: Annotated[
         bool, typer.Option("--deep", help="Read every file: count rows and distinct offsets, find what is missing.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Prove that every offset is accounted for: once in the table or the dead letters, or known to hold nothing.
 
@@ -58,8 +56,8 @@ def audit(
 
 @dlq.command("list")
 def list_(
-    config: _Config,
-    pipeline: _Pipeline = None,
+    config: ConfigFile,
+    pipeline: OnePipeline = None,
     outcome: _Outcome = None,
     reason: _Reason = None,
     topic: _Topic = None,
@@ -84,8 +82,8 @@ def list_(
 
 @dlq.command()
 def show(
-    config: _Config,
-    pipeline: _Pipeline = None,
+    config: ConfigFile,
+    pipeline: OnePipeline = None,
     outcome: _Outcome = None,
     reason: _Reason = None,
     topic: _Topic = None,
@@ -118,8 +116,8 @@ def show(
 
 @dlq.command()
 def replay(
-    config: _Config,
-    pipeline: _Pipeline = None,
+    config: ConfigFile,
+    pipeline: OnePipeline = None,
     outcome: _Outcome = None,
     reason: _Reason = None,
     topic: _Topic = None,

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from writer.options import AsJson, ConfigFile, OnePipeline
+
 schema = typer.Typer(
     name="schema", help="What a schema is to a pipeline's table.", no_args_is_help=True, pretty_exceptions_enable=False
 )
@@ -17,15 +19,13 @@ def _group() -> None:
 
 @schema.command()
 def plan(
-    config: Annotated[Path, typer.Argument(help="Configuration file (YAML).")],
-    pipeline: Annotated[
-        str | None, typer.Option("--pipeline", help="Which pipeline; may be left out when there is one.")
-    ] = None,
+    config: ConfigFile,
+    pipeline: OnePipeline = None,
     schema_id: Annotated[int | None, typer.Option("--id", help="A schema of the registry, by its id.")] = None,
     file: Annotated[
         Path | None, typer.Option("--file", help="A schema in a file (.avsc), registered or not.", dir_okay=False)
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say what a schema would do: columns added and widened, casts, defaults, or why its records would be parked.
 
