@@ -47,6 +47,7 @@ test-engines: $(READY)
 test-chart: $(READY)
 	bash tests/engines/kubernetes.sh
 	$(BIN)/pytest -q tests/engines/test_chart.py
+	$(BIN)/pytest -q -m engines tests/contract/test_lease.py
 	@if [ "$$(id -u)" = 0 ]; then $(BIN)/pytest -q --durations 8 tests/engines/test_rollout.py; \
 	else echo "test-chart: NOT RUN: test_rollout.py, releases that run, which need root for mounts: sudo make test-chart"; fi
 

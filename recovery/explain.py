@@ -10,13 +10,15 @@ from rich.text import Text
 
 from recovery import asking
 from recovery.hands import hands
+from recovery.keeping import kept
 from recovery.ladder import Down, Event, Failed, Frontier, Policy, decide, used
-from recovery.lease import Seen, StoreLeases
+from recovery.lease import Seen
 from recovery.memory import Memory, document, read
 from recovery.patient import said, verdict
 from recovery.rungs import Rung
 from recovery.supervise import impatient, policy, store
 from writer.config import Config
+from writer.errors import ConfigError
 from writer.surface.lines import emit_whole
 from writer.surface.words import iso
 from writer.units import show_duration
@@ -36,10 +38,12 @@ def explain(config: Config, names: Sequence[str], *, as_json: bool, console: Con
 def look(config: Config, name: str, now: datetime) -> dict[str, Any]:
     """Describe one pipeline as JSON values."""
     place, error = store(config, name), None
-    memory, lease = Memory(), None
+    memory: Memory = Memory()
+    lease: Seen | None = None
     try:
-        memory, lease = read(place), StoreLeases(place).look()
-    except OSError as failed:
+        memory = read(place)
+        lease = kept(config, name, place).look()
+    except (OSError, ConfigError) as failed:
         error = str(failed)
     rules = policy(config, hands(config))
     frontier, silent = _frontier(config, name)

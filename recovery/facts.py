@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from recovery.lease import StoreLeases
+from recovery.keeping import kept
+from recovery.kubernetes import ApiFailed
 from recovery.preflight import Facts, Lease, TopicIds
 from recovery.reading import Reading, read
 from writer import witness
 from writer.checkpoint import Checkpoints, Offsets
 from writer.config import Config
-from writer.errors import TopicMissing
+from writer.errors import ConfigError, TopicMissing
 from writer.frontier import Held
 from writer.kafka import BrokerUnreachable, Cluster, Topic
 from writer.stores.base import S3Settings
@@ -46,15 +47,20 @@ def of_pipeline(config: Config, name: str) -> Asked:
     told = {topic for topic, _ in frontier or {}}
     lost = next((topic for topic in settings.topics if known.get(topic) and topic not in told), None)
     closed = run if snapshot and run is not None and run <= snapshot.closed else None
-    facts = Facts(reading, frontier, witness=seen, lease=_lease(checkpoints), lost=lost, closed=closed, unknown=unknown)
+    lease = _lease(config, name, checkpoints, unknown)
+    facts = Facts(reading, frontier, witness=seen, lease=lease, lost=lost, closed=closed, unknown=unknown)
     cluster = Cluster(config.kafka.address, config.kafka.request_timeout)
     ids = {topic: known[topic][-1] if known.get(topic) else None for topic in settings.topics}
     location = checkpoints.store.location if run is None else checkpoints.path(run)
     return Asked(run, location, _with_kafka(facts, cluster, ids))
 
 
-def _lease(checkpoints: Checkpoints) -> Lease | None:
-    seen = StoreLeases(checkpoints.store).look()
+def _lease(config: Config, name: str, checkpoints: Checkpoints, unknown: dict[str, str]) -> Lease | None:
+    try:
+        seen = kept(config, name, checkpoints.store).look()
+    except (ApiFailed, ConfigError) as error:  # no start waits for it: who has lost the lease is fenced
+        unknown["lease"] = str(error)
+        return None
     if seen is None:
         return None
     said = f"epoch {seen.epoch}, {'released' if seen.released else 'taken'} by {seen.holder}"

@@ -45,7 +45,7 @@ class Facts:
     lost: str | None = None  # a topic that the table knows, and of which it does not say how far it was read
     closed: int | None = None  # the newest run, where the table says that it is over
     foreign: bool = False  # headrace did not write the checkpoint: there is no table to hold it against
-    unknown: Mapping[str, str] = field(default_factory=dict)  # `kafka`, `table` → the error that an answer was
+    unknown: Mapping[str, str] = field(default_factory=dict)  # `kafka`, `table`, `lease` → the error that it was
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def _of_the_checkpoint(facts: Facts, reading: Reading) -> Iterator[Check]:
 
 def _lease(facts: Facts) -> Check:
     if facts.lease is None:
-        return _not_looked_at("lease", "no supervisor keeps one")
+        return _not_looked_at("lease", facts.unknown.get("lease", "no supervisor keeps one"))
     return Check("lease", facts.lease.held, facts.lease.said)
 
 

@@ -14,7 +14,7 @@ from recovery.board import Ward, answers
 from recovery.driver import adopt_orphans, place
 from recovery.hands import hands
 from recovery.holding import Held, Waiting
-from recovery.lease import StoreLeases
+from recovery.keeping import kept, moved_from
 from recovery.memory import Memory, forgiven, read
 from recovery.patient import Patient
 from recovery.supervise import Supervisor, impatient, store
@@ -32,11 +32,8 @@ def supervise(config: Config, path: Path, names: Sequence[str], command: Sequenc
     on_signals(stop)
     adopt_orphans()
     tells = notify.opened(config.notify)
-    leases = {name: StoreLeases(store(config, name)) for name in names}
-    held = Held(
-        leases, holder(), expires_after=config.supervisor.lease_expiry,
-        least=lambda name: asking.lease(impatient(config), name),
-    )  # fmt: skip
+    leases = {name: kept(config, name, store(config, name)) for name in names}
+    held = Held(leases, holder(), expires_after=config.supervisor.lease_expiry, least=lambda name: _least(config, name))
     patients = {name: Patient(name) for name in names}
     with ExitStack() as after:
         after.callback(tells.close, _LAST_WORDS)
@@ -61,6 +58,12 @@ def supervise(config: Config, path: Path, names: Sequence[str], command: Sequenc
 def holder() -> str:
     """Name this supervisor, for whoever waits for it."""
     return f"{socket.gethostname()}/{os.getpid()}"
+
+
+def _least(config: Config, name: str) -> int:
+    """Return the highest epoch that a lease of this pipeline may have had. Raises OSError."""
+    asked = impatient(config)
+    return max(asking.lease(asked, name), moved_from(asked, store(asked, name)))
 
 
 def _writer(path: Path, names: Sequence[str], config: Config) -> list[str]:

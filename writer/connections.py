@@ -4,6 +4,7 @@ import os
 import re
 from datetime import timedelta
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
@@ -138,6 +139,14 @@ class Supervisor(Strict):
     lease_expiry: Duration = Field(
         timedelta(seconds=20), description="a supervisor that was silent for so long may be replaced by another"
     )
+    lease: Literal["store", "kubernetes"] = Field(
+        "store", description="where the lease of each pipeline is kept: beside its checkpoints, where every supervisor "
+        "sees it, or as a Lease of the Kubernetes that the supervisor runs in",
+    )  # fmt: skip
+    lease_prefix: str = Field(
+        "headrace", max_length=63, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$",
+        description="with `lease: kubernetes`: what the name of each Lease begins with; then comes the pipeline's",
+    )  # fmt: skip
     start_within: Duration = Field(
         timedelta(minutes=10), description="a driver that has not started its pipelines for so long hangs"
     )

@@ -6,32 +6,96 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from recovery.holding import Held, Waiting
+from recovery.kubernetes import Api
+from recovery.kubernetes_lease import About, KubernetesLeases
 from recovery.lease import Leases, StoreLeases, Watched, free, watched
+from tests.servers.kubernetes import Cluster, cluster, until
+from tests.servers.leases import account, lease_api
 from tests.servers.objects import ObjectServer
 from writer.stores.location import store_at
 
 SHORT = timedelta(seconds=2)
+REAL = pytest.param("kubernetes", marks=[pytest.mark.slow, pytest.mark.engines])
 
 
-@pytest.fixture(params=["local", "s3"])
-def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "local":
-        return f"{tmp_path}/checkpoints/clicks"
-    server: ObjectServer = request.getfixturevalue("on_s3")
-    return f"{server.bucket()}/checkpoints/clicks"
+@dataclass(frozen=True)
+class Keeper:
+    """Where a lease is kept."""
+
+    make: Callable[[], Leases]  # one more who looks at it
+    remove: Callable[[], None]  # as somebody does who was told that leases are disposable
+    program: str  # an expression that makes one more, in another process
+
+
+@pytest.fixture(params=["local", "s3", "api", REAL])
+def keeper(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Keeper]:
+    match request.param:
+        case "local":
+            yield in_store(f"{tmp_path}/checkpoints/clicks")
+        case "s3":
+            server: ObjectServer = request.getfixturevalue("on_s3")
+            yield in_store(f"{server.bucket()}/checkpoints/clicks")
+        case "api":
+            with lease_api() as (api, url):
+                yield in_kubernetes(url, account(tmp_path / "account"), "headrace-clicks", api.objects.clear)
+        case _:
+            yield on_a_cluster(request.getfixturevalue("kubernetes"), tmp_path)
+
+
+def in_store(location: str) -> Keeper:
+    def remove() -> None:
+        store = store_at(location)
+        for name in list(store.list("_lease")):
+            store.delete(f"_lease/{name}")
+
+    return Keeper(lambda: StoreLeases(store_at(location)), remove, f"StoreLeases(store_at({location!r}))")
+
+
+def in_kubernetes(url: str, folder: Path, name: str, remove: Callable[[], None]) -> Keeper:
+    about = f"About({name!r}, 'clicks', timedelta(seconds=2))"
+    program = f"KubernetesLeases(Api({url!r}, Path({str(folder)!r})), {about})"
+    return Keeper(lambda: KubernetesLeases(Api(url, folder), About(name, "clicks", SHORT)), remove, program)
+
+
+@pytest.fixture(scope="session")
+def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster(tmp_path_factory.mktemp("kubernetes") / "cluster") as found:
+        found.namespace("lake")
+        yield found
+
+
+def on_a_cluster(kubernetes: Cluster, folder: Path) -> Keeper:
+    """Keep it there under an account that has just the rights which the chart gives."""
+    name, admin = f"headrace-{uuid.uuid4().hex[:8]}", kubernetes.api
+    rule = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": [name]}
+    rights = "/apis/rbac.authorization.k8s.io/v1/namespaces/lake"
+    about = {"metadata": {"name": name}}
+    admin.create("/api/v1/namespaces/lake/serviceaccounts", about)
+    admin.create(f"{rights}/roles", {**about, "rules": [{**rule, "verbs": ["get", "create", "update"]}]})
+    admin.create(f"{rights}/rolebindings", {
+        **about, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": "lake"}],
+    })  # fmt: skip
+    own = admin.of("lake", name)
+    until(lambda: own.may("get", "leases", "lake", "coordination.k8s.io", name), 30, "the rights of the account")
+    files = account(folder / "account", own.token, "lake", own.ca.read_bytes())
+    place = f"/apis/coordination.k8s.io/v1/namespaces/lake/leases/{name}"
+    return in_kubernetes(own.url, files, name, lambda: (admin.delete(place), None)[1])
 
 
 @pytest.fixture
-def leases(location: str) -> Callable[[], Leases]:
+def leases(keeper: Keeper) -> Callable[[], Leases]:
     """Make one more who looks at the same lease."""
-    return lambda: StoreLeases(store_at(location))
+    return keeper.make
 
 
 def never(seconds: float) -> bool:
@@ -138,22 +202,15 @@ def test_one_that_is_told_to_give_up_releases_what_it_has(leases: Callable[[], L
     assert seen.released
 
 
-def removed(location: str) -> None:
-    """Remove all that lies there, as somebody does who was told that checkpoints are disposable."""
-    store = store_at(location)
-    for name in list(store.list("_lease")):
-        store.delete(f"_lease/{name}")
-
-
-def test_a_lease_that_was_removed_is_put_anew_by_its_holder(leases: Callable[[], Leases], location: str) -> None:
-    one, two = leases(), leases()
+def test_a_lease_that_was_removed_is_put_anew_by_its_holder(keeper: Keeper) -> None:
+    one, two = keeper.make(), keeper.make()
     assert one.take(4, "a")
-    removed(location)
+    keeper.remove()
     assert one.renew(4, "a")
     newest = two.look()
     assert newest is not None
     assert (newest.epoch, newest.holder) == (4, "a")
-    removed(location)
+    keeper.remove()
     assert two.take(7, "b")
     assert not one.renew(4, "a"), "who came meanwhile has it"
 
@@ -172,10 +229,13 @@ def test_leases_that_were_removed_go_on_above_what_the_table_knows(leases: Calla
 HOLDER = """
 import sys, time
 from datetime import timedelta
+from pathlib import Path
 from recovery.holding import Held
+from recovery.kubernetes import Api
+from recovery.kubernetes_lease import About, KubernetesLeases
 from recovery.lease import StoreLeases
 from writer.stores.location import store_at
-held = Held({"clicks": StoreLeases(store_at(sys.argv[1]))}, "paused", expires_after=timedelta(seconds=2))
+held = Held({"clicks": eval(sys.argv[1])}, "paused", expires_after=timedelta(seconds=2))
 held.take(lambda s: time.sleep(s))
 print("taken", flush=True)
 while held.lost is None:
@@ -185,13 +245,13 @@ print("lost", held.lost, flush=True)
 
 
 @pytest.mark.slow
-def test_a_holder_that_was_stopped_past_its_time_finds_that_it_has_lost(location: str) -> None:
-    process = subprocess.Popen([sys.executable, "-c", HOLDER, location], stdout=subprocess.PIPE, text=True)
+def test_a_holder_that_was_stopped_past_its_time_finds_that_it_has_lost(keeper: Keeper) -> None:
+    process = subprocess.Popen([sys.executable, "-c", HOLDER, keeper.program], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
         assert process.stdout.readline() == "taken\n"
         os.kill(process.pid, signal.SIGSTOP)
-        heir = Held({"clicks": StoreLeases(store_at(location))}, "heir", expires_after=SHORT)
+        heir = Held({"clicks": keeper.make()}, "heir", expires_after=SHORT)
         assert heir.take(never)
         os.kill(process.pid, signal.SIGCONT)
         assert process.stdout.readline() == "lost clicks\n"

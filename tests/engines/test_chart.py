@@ -1,13 +1,17 @@
 """The chart on a real API server: what it renders is accepted, may no more than it needs, and leaves nothing behind."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import yaml
 
+import recovery.kubernetes as cluster_api
+from recovery.kubernetes_lease import About, KubernetesLeases, lease_name
 from tests.charts import CHART, CRDS, MONITORING, PLACES, VALUES, helm, pods, rendered
 from tests.servers.kubernetes import Api, Cluster, Refused, cluster, until
+from tests.servers.leases import account
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(600)]
 CI = {path.stem: path for path in VALUES}
@@ -46,10 +50,12 @@ def test_the_chart_passes_its_lint(values: Path) -> None:
         (["jobs.audit.schedule=often"], "at '/jobs/audit/schedule': 'often' does not match pattern"),
         (["autoscaler.interval=soon"], "at '/autoscaler/interval': 'soon' does not match pattern"),
         (["image.digest=sha256:abc"], "at '/image/digest': 'sha256:abc' does not match pattern"),
+        (["supervisor.lease=file"], "at '/supervisor/lease': value must be one of 'store', 'kubernetes'"),
         (["config="], "config: the file of the pipelines is missing. Give it as it is: --set-file"),
         (["config=clicks"], "config: this is no YAML mapping"),
         (["config=kafka: {}"], "config: it names no pipelines."),
         (["config=pipelines: {a: {}}\nhttp: {port: 1}"], "config: http.host, port and enabled are the chart's here"),
+        (["config=pipelines: {a: {}}\nsupervisor: {lease: store}"], "config: supervisor.lease and lease_prefix are the "),
         (["config=pipelines: {a: {}}\nspark: {master: 'local[4]'}"], 'config: spark.master is "local[4]"'),
     ],
 )  # fmt: skip
@@ -169,6 +175,51 @@ def test_each_account_may_do_what_it_needs_and_nothing_else(kubernetes: Cluster)
     elsewhere = kubernetes.api.of(name, "clicks-headrace")
     assert not any(elsewhere.may(verb, resource, "kube-system", group) for group, resource, verb in needs)
     assert not any(resource in ("secrets", "pods", "configmaps") for _, resource, _ in anybody)
+
+
+def test_a_driver_may_hold_the_leases_of_its_pipelines_and_no_other(kubernetes: Cluster, tmp_path: Path) -> None:
+    name = kubernetes.namespace("leases")
+    kubernetes.helm("install", "clicks", CHART, "-f", CI["many"], "-n", name)
+    own = kubernetes.api.of(name, "clicks-headrace")
+    api = cluster_api.Api(own.url, account(tmp_path, own.token, name, own.ca.read_bytes()))
+    files = kubernetes.api.get(f"{PLACES['ConfigMap'].format(name)}/clicks-headrace")["data"]
+    place = yaml.safe_load(files["place.yaml"])["supervisor"]
+    assert place["lease"] == "kubernetes"
+    for pipeline in yaml.safe_load(files["pipelines.yaml"])["pipelines"]:
+        lease = lease_name(place["lease_prefix"], pipeline)
+        one = KubernetesLeases(api, About(lease, pipeline, timedelta(seconds=20)))
+        until(lambda lease=lease: _may(own, name, lease), 30, "the rights of the account")
+        assert one.take(3, "clicks-headrace-0/1")
+        assert one.renew(3, "clicks-headrace-0/1")
+        one.release(3, "clicks-headrace-0/1")
+        seen = one.look()
+        assert seen is not None
+        assert (seen.epoch, seen.released) == (3, True)
+        assert _may(own, name, lease) == {"get", "create", "update"}
+    assert _may(own, name, "somebody-elses") == _may(own, name, "") == set()
+    for verb, ask in FOREIGN.items():
+        with pytest.raises(cluster_api.ApiFailed, match=f"403: .*Give the account's Role the verb `{verb}`"):
+            ask(api)
+
+
+FOREIGN: dict[str, Callable[[cluster_api.Api], object]] = {
+    "get": lambda api: api.lease("get", "somebody-elses"),
+    "create": lambda api: api.lease("create", "somebody-elses", {"metadata": {"name": "somebody-elses"}}),
+}
+
+
+def _may(api: Api, namespace: str, lease: str) -> set[str]:
+    verbs = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
+    return {verb for verb in verbs if api.may(verb, "leases", namespace, "coordination.k8s.io", lease)}
+
+
+def test_leases_alone_need_a_token_and_no_right_over_pods() -> None:
+    for lease, mounted in (("store", False), ("kubernetes", True)):
+        found = rendered(CI["local"], "--set", f"supervisor.lease={lease}")
+        driver = next(o for o in found if o["kind"] == "StatefulSet")
+        assert driver["spec"]["template"]["spec"]["automountServiceAccountToken"] is mounted
+        roles = [o for o in found if o["kind"] == "Role"]
+        assert [[rule["resources"] for rule in role["rules"]] for role in roles] == ([[["leases"]]] if mounted else [])
 
 
 def _resources(api: Api, group: dict[str, object]) -> list[dict[str, object]]:

@@ -1,6 +1,7 @@
 """An HTTP server on loopback that answers as it is told, and remembers what it was asked."""
 
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,8 +42,8 @@ class Scripted:
 
 
 @contextmanager
-def scripted(answer: Callable[[Asked], Reply]) -> Iterator[Scripted]:
-    """Serve until the end of the block."""
+def scripted(answer: Callable[[Asked], Reply], tls: ssl.SSLContext | None = None) -> Iterator[Scripted]:
+    """Serve until the end of the block; with `tls`, over HTTPS."""
     script = Scripted(answer)
 
     class Handler(BaseHTTPRequestHandler):
@@ -61,13 +62,15 @@ def scripted(answer: Callable[[Asked], Reply]) -> Iterator[Scripted]:
             self.end_headers()
             self.wfile.write(body)
 
-        do_GET = do_POST = do_DELETE = _do  # noqa: N815 - the names that http.server looks for
+        do_GET = do_POST = do_PUT = do_DELETE = _do  # noqa: N815 - the names that http.server looks for
 
         def log_message(self, *_: object) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    script.url = f"http://127.0.0.1:{server.server_port}"
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    script.url = f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, args=[0.02], daemon=True)
     thread.start()
     try:

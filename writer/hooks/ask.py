@@ -2,6 +2,7 @@
 
 import base64
 import json
+import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urljoin, urlsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, ProxyHandler, Request, build_opener
 
 from pydantic import SecretStr
 
@@ -67,6 +68,11 @@ class _Stay(HTTPRedirectHandler):
 _OPENER = build_opener(_Stay)
 
 
+def straight(trust: ssl.SSLContext | None) -> OpenerDirector:
+    """Return a client that asks without a proxy, and trusts so; None: as this machine does."""
+    return build_opener(_Stay, ProxyHandler({}), *([] if trust is None else [HTTPSHandler(context=trust)]))
+
+
 def ask(
     url: str,
     *,
@@ -74,13 +80,14 @@ def ask(
     body: bytes | None = None,
     headers: Mapping[str, str] | None = None,
     timeout_s: float,
+    opener: OpenerDirector = _OPENER,
 ) -> Answer:
     """Ask once. Raises HookFailed when nobody answers, or not in time, or with too much."""
     request = Request(url, data=body, method=method, headers={"User-Agent": "headrace", **(headers or {})})  # noqa: S310 - the configured URL
     deadline = time.monotonic() + timeout_s
     try:
         try:
-            response = _OPENER.open(request, timeout=timeout_s)
+            response = opener.open(request, timeout=timeout_s)
         except HTTPError as error:
             response = error
         with response:

@@ -45,6 +45,8 @@ http:
 supervisor:
   host: 0.0.0.0
   port: {{ .Values.ports.supervisor }}
+  lease: {{ .Values.supervisor.lease }}
+  lease_prefix: {{ $name }}
 {{- if and .Values.executors.enabled .Values.autoscaler.enabled }}
 autoscale:
   host: 0.0.0.0

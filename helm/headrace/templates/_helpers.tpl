@@ -61,11 +61,28 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name $top.Chart.Version }}
 {{- fail (printf "\n\nconfig: %s.host, port and enabled are the chart's here: probes and scrapes must find them. Take them out of the file; set ports.%s.\n" . (get (dict "http" "driver" "supervisor" "supervisor" "autoscale" "autoscaler") .)) -}}
 {{- end -}}
 {{- end -}}
+{{- if and (kindIs "map" $config.supervisor) (or (hasKey $config.supervisor "lease") (hasKey $config.supervisor "lease_prefix")) -}}
+{{- fail "\n\nconfig: supervisor.lease and lease_prefix are the chart's here: the account needs rights for them. Take them out of the file; set supervisor.lease of the values.\n" -}}
+{{- end -}}
 {{- $spark := $config.spark | default dict -}}
 {{- if and .Values.executors.enabled $spark.master (not (hasPrefix "k8s://" $spark.master)) -}}
 {{- fail (printf "\n\nconfig: spark.master is %q, and executors.enabled is true. Take spark.master out of the file, or set executors.enabled=false.\n" $spark.master) -}}
 {{- end -}}
 {{- toJson $config -}}
+{{- end }}
+
+{{/* The names of the Leases of all pipelines, as recovery/kubernetes_lease.py makes them. */}}
+{{- define "headrace.leases" -}}
+{{- $prefix := include "headrace.fullname" . -}}
+{{- $names := list -}}
+{{- range $pipeline, $_ := (include "headrace.config" . | fromJson).pipelines -}}
+{{- if regexMatch "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$" $pipeline -}}
+{{- $names = append $names (printf "%s-%s" $prefix $pipeline) -}}
+{{- else -}}
+{{- $names = append $names (printf "%s-%s-%s" $prefix ($pipeline | replace "_" "-") (sha256sum $pipeline | trunc 8)) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $names -}}
 {{- end }}
 
 {{- define "headrace.podSecurity" -}}

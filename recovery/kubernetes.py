@@ -1,0 +1,139 @@
+"""The API of the Kubernetes that a supervisor runs in: asked as its pod's account, in one sentence when it fails."""
+
+import json
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote
+
+from writer.errors import ConfigError
+from writer.hooks.ask import Answer, ask, straight
+from writer.hooks.base import HookFailed
+
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # what a kubelet mounts, and renews
+_ANSWER_S = 4.0  # less than a quarter of a lease of 20 s, so that one question which hangs costs one renewal
+_ANSWERS = (200, 201, 404, 409)
+_METHODS = {"get": "GET", "create": "PUT", "update": "PUT"}
+Json = dict[str, Any]
+Verb = Literal["get", "create", "update"]
+
+
+class ApiFailed(OSError):
+    """The API did not answer, or refused what has nothing to do with who was first."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the API said: the object, that there is none, or that it is not the one that was meant."""
+
+    status: int
+    body: Json
+
+    @property
+    def nothing(self) -> bool:
+        """There is no such object."""
+        return self.status == 404  # noqa: PLR2004
+
+    @property
+    def overtaken(self) -> bool:
+        """The object is another one by now."""
+        return self.status == 409  # noqa: PLR2004
+
+
+@dataclass(frozen=True)
+class Api:
+    """An API server, and the folder with `token`, `ca.crt` and `namespace`, all read anew for each question."""
+
+    url: str
+    account: Path = ACCOUNT
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the pod. Raises ApiFailed."""
+        return self._read("namespace")
+
+    def lease(self, verb: Verb, name: str, body: Json | None = None) -> Reply:
+        """Ask for a Lease of the pod's namespace, or put one. Raises ApiFailed.
+
+        One that is created is put under its name too: only so may an account be allowed to create certain ones.
+        """
+        namespace = self.namespace
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace)}/leases/{quote(name)}"
+        headers = {"Authorization": f"Bearer {self._read('token')}", "Accept": "application/json"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        data = None if body is None else json.dumps(body).encode()
+        what = f"cannot {verb} lease {name} of namespace {namespace} at {self.url}"
+        try:
+            answer = ask(
+                self.url + path, method=_METHODS[verb], body=data, headers=headers, timeout_s=_ANSWER_S,
+                opener=straight(self._trust()),
+            )  # fmt: skip
+            found = answer.json() if answer.body else {}
+        except HookFailed as error:
+            raise ApiFailed(f"{what}: {error}. It is asked again.") from error
+        found = found if isinstance(found, dict) else {}
+        if answer.status in _ANSWERS:
+            return Reply(answer.status, found)
+        if verb == "create" and _there_already(found):
+            return Reply(409, found)
+        raise ApiFailed(f"{what}: {_said(answer, found)}. {_mend(answer.status, verb, name)}")
+
+    def _read(self, name: str) -> str:
+        try:
+            return (self.account / name).read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as error:
+            raise ApiFailed(f"{self.account / name} cannot be read ({error}). {_MOUNT}") from error
+
+    def _trust(self) -> ssl.SSLContext | None:
+        if not self.url.startswith("https:"):
+            return None
+        ca = self.account / "ca.crt"
+        try:
+            context = ssl.create_default_context(cafile=str(ca))
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            raise ApiFailed(f"{ca} is no authority to trust ({error}). {_MOUNT}") from error
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # the authorities of clusters lack what it asks for
+        return context
+
+
+def in_pod(environment: Mapping[str, str]) -> Api:
+    """Return the API of the cluster in which this process runs. Raises ConfigError where it runs in none."""
+    host = environment.get("KUBERNETES_SERVICE_HOST", "")
+    if not host:
+        raise ConfigError(
+            "supervisor.lease is kubernetes, and this process runs in no pod: KUBERNETES_SERVICE_HOST is not set. Run "
+            "it in the cluster, or set supervisor.lease to store."
+        )
+    port = environment.get("KUBERNETES_SERVICE_PORT_HTTPS") or environment.get("KUBERNETES_SERVICE_PORT") or "443"
+    return Api(f"https://{f'[{host}]' if ':' in host else host}:{port}")
+
+
+_MOUNT = "Let the pod have the token of its account: automountServiceAccountToken, as the chart sets it."
+
+
+def _there_already(found: Json) -> bool:
+    """Tell whether a Lease that was to be created is there: then the API wants to know which one is replaced."""
+    causes = (found.get("details") or {}).get("causes") or []
+    return any(cause.get("field") == "metadata.resourceVersion" for cause in causes)
+
+
+def _said(answer: Answer, found: Json) -> str:
+    message = found.get("message")
+    return f"{answer.status}: {message}" if message else answer.shown()
+
+
+def _mend(status: int, verb: Verb, name: str) -> str:
+    match status:
+        case 401:
+            return f"The token of the pod's account is not taken. {_MOUNT}"
+        case 403:
+            return (
+                f"Give the account's Role the verb `{verb}` on leases of coordination.k8s.io with the name {name}; the "
+                "chart does with supervisor.lease=kubernetes and rbac.create=true."
+            )
+        case 400 | 422:
+            return "Look at the Lease with kubectl; deleted, it is put anew."
+    return "It is asked again."

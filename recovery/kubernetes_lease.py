@@ -1,0 +1,194 @@
+"""A lease as a Lease of Kubernetes, one object for each pipeline, as `kubectl get leases` shows it.
+
+`leaseTransitions` is the epoch. Whatever is put names the object that it replaces, by uid and resourceVersion: of two
+that replace the same one, the API takes one. What is decided is pure; KubernetesLeases asks and does.
+"""
+
+import copy
+import hashlib
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import assert_never
+
+from recovery.kubernetes import Api, ApiFailed, Json, Verb
+from recovery.lease import Seen
+
+PIPELINE, RELEASED_BY = "headrace/pipeline", "headrace/released-by"  # annotations
+_TRIES = 5  # a Lease may change under a renewal: `kubectl label` changes it too
+_PLAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+
+
+@dataclass(frozen=True)
+class Put:
+    """Put this object."""
+
+    verb: Verb
+    body: Json
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Somebody else has it."""
+
+
+@dataclass(frozen=True)
+class About:
+    """What is written into a Lease, whoever holds it."""
+
+    name: str
+    pipeline: str
+    expires_after: timedelta
+
+    @property
+    def seconds(self) -> int:
+        """How long whoever reads it should wait for a silent holder."""
+        return max(1, math.ceil(self.expires_after.total_seconds()))
+
+
+def lease_name(prefix: str, pipeline: str) -> str:
+    """Name the Lease of a pipeline. What a name of Kubernetes cannot hold is replaced, and told apart by a digest.
+
+    helm/headrace/templates/_helpers.tpl does the same.
+    """
+    if _PLAIN.fullmatch(pipeline):
+        return f"{prefix}-{pipeline}"
+    digest = hashlib.sha256(pipeline.encode()).hexdigest()[:8]
+    return f"{prefix}-{pipeline.replace('_', '-')}-{digest}"
+
+
+def seen(lease: Json) -> Seen:
+    """Read a Lease; one that somebody else made may have anything."""
+    about, spec = lease.get("metadata") or {}, lease.get("spec") or {}
+    holder = str(spec.get("holderIdentity") or "")
+    by = str((about.get("annotations") or {}).get(RELEASED_BY) or "")
+    return Seen(int(spec.get("leaseTransitions") or 0), holder or by, _mark(lease), released=not holder)
+
+
+def taking(found: Json | None, looked: Seen | None, epoch: int, holder: str, about: About, now: datetime) -> Put | Lost:
+    """Decide on taking a lease. `looked`: what was judged to be free, where somebody looked; another one is not."""
+    if found is None:
+        return _anew(epoch, holder, about, now)
+    is_now = seen(found)
+    if is_now.epoch >= epoch or (looked is not None and looked.mark != is_now.mark):
+        return Lost()
+    return _written(found, epoch, holder, about, now, acquired=True)
+
+
+def renewing(found: Json | None, epoch: int, holder: str, about: About, now: datetime) -> Put | Lost:
+    """Decide on a renewal. One that was removed, or set back, is put anew; a higher epoch or another holder has it."""
+    if found is None:
+        return _anew(epoch, holder, about, now)
+    is_now = seen(found)
+    if is_now.epoch > epoch or (is_now.epoch == epoch and is_now.holder != holder):
+        return Lost()
+    return _written(found, epoch, holder, about, now, acquired=is_now.epoch < epoch)
+
+
+def releasing(found: Json | None, epoch: int, holder: str, now: datetime) -> Put | Lost:
+    """Decide on a release: the holder goes, the epoch stays."""
+    if found is None or (seen(found).epoch, seen(found).holder) != (epoch, holder):
+        return Lost()
+    body = copy.deepcopy(found)
+    body["metadata"].setdefault("annotations", {})[RELEASED_BY] = holder
+    body["spec"] |= {"holderIdentity": None, "leaseDurationSeconds": 1, "renewTime": _micro(now)}
+    return Put("update", body)
+
+
+class KubernetesLeases:
+    """The lease of one pipeline in the API of a cluster."""
+
+    def __init__(self, api: Api, about: About, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._api, self._about, self._clock = api, about, clock
+        self._looked: Seen | None = None  # and judged by whoever looked
+        self._held: Json | None = None  # as this one put it last
+
+    def look(self) -> Seen | None:
+        """Read the Lease. Raises ApiFailed."""
+        found = self._found()
+        self._looked = None if found is None else seen(found)
+        return self._looked
+
+    def take(self, epoch: int, holder: str) -> bool:
+        """Put the Lease in the place of the one that was looked at, or of none."""
+        decision = taking(self._found(), self._looked, epoch, holder, self._about, self._clock())
+        self._looked = None
+        return self._done(decision)
+
+    def renew(self, epoch: int, holder: str) -> bool:
+        """Put it in the place of one's own last one; where that is gone, look who has it."""
+        found = self._held or self._found()
+        for _ in range(_TRIES):
+            decision = renewing(found, epoch, holder, self._about, self._clock())
+            if self._done(decision):
+                return True
+            if isinstance(decision, Lost):
+                return False
+            found = self._found()
+        raise ApiFailed(self._restless())
+
+    def release(self, epoch: int, holder: str) -> None:
+        """Leave the Lease without a holder."""
+        found = self._held or self._found()
+        for _ in range(_TRIES):
+            decision = releasing(found, epoch, holder, self._clock())
+            if self._done(decision) or isinstance(decision, Lost):
+                self._held = None
+                return
+            found = self._found()
+        raise ApiFailed(self._restless())
+
+    def _found(self) -> Json | None:
+        reply = self._api.lease("get", self._about.name)
+        return None if reply.nothing else reply.body
+
+    def _done(self, decision: Put | Lost) -> bool:
+        self._held = None  # until the API says that it is: an answer may be lost
+        match decision:
+            case Lost():
+                return False
+            case Put(verb, body):
+                reply = self._api.lease(verb, self._about.name, body)
+                if reply.nothing or reply.overtaken:
+                    return False
+                self._held = reply.body
+                return True
+            case _:
+                assert_never(decision)
+
+    def _restless(self) -> str:
+        return (
+            f"lease {self._about.name} was changed by somebody {_TRIES} times while it was put: see with "
+            f"`kubectl get lease {self._about.name} -o yaml --show-managed-fields` who writes it, and stop that."
+        )
+
+
+def _anew(epoch: int, holder: str, about: About, now: datetime) -> Put:
+    metadata = {"name": about.name, "labels": {"app.kubernetes.io/name": "headrace"}}
+    lease: Json = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
+    return Put("create", _written(lease, epoch, holder, about, now, acquired=True).body)
+
+
+def _written(found: Json, epoch: int, holder: str, about: About, now: datetime, *, acquired: bool) -> Put:
+    """Return the object with its holder; what others wrote to it stays."""
+    body = copy.deepcopy(found)
+    annotations = body["metadata"].get("annotations") or {}
+    annotations.pop(RELEASED_BY, None)
+    body["metadata"]["annotations"] = {**annotations, PIPELINE: about.pipeline}
+    spec = body.get("spec") or {}
+    times = {"renewTime": _micro(now)} | ({"acquireTime": _micro(now)} if acquired else {})
+    body["spec"] = {
+        **spec, **times, "holderIdentity": holder, "leaseDurationSeconds": about.seconds, "leaseTransitions": epoch,
+    }  # fmt: skip
+    return Put("update", body)
+
+
+def _mark(lease: Json) -> tuple[str, str]:
+    about = lease.get("metadata") or {}
+    return str(about.get("uid", "")), str(about.get("resourceVersion", ""))
+
+
+def _micro(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

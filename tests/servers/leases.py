@@ -1,0 +1,72 @@
+"""Leases of a Kubernetes API in memory, as far as a supervisor asks for them.
+
+`tests/contract/test_lease.py` asks the same of it and of a real one.
+"""
+
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.servers.scripted import Asked, Reply, scripted
+
+NAMESPACE, TOKEN = "lake", "token-of-a-test"
+_PLACE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/"
+
+
+class LeaseApi:
+    """Objects by name; one is replaced only by who names its uid and resourceVersion."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, dict[str, Any]] = {}
+        self._lock, self._version = threading.Lock(), 0
+
+    def answer(self, asked: Asked) -> Reply:
+        if asked.headers.get("authorization") != f"Bearer {TOKEN}":
+            return refusal(401, "Unauthorized")
+        assert asked.path.startswith(_PLACE), asked.path
+        name = asked.path.removeprefix(_PLACE)
+        with self._lock:
+            if asked.method == "GET":
+                found = self.objects.get(name)
+                return Reply(200, found) if found else refusal(404, f'leases "{name}" not found')
+            return self._put(name, asked.json())
+
+    def _put(self, name: str, body: dict[str, Any]) -> Reply:
+        about, there = body["metadata"], self.objects.get(name)
+        uid, version = about.get("uid"), about.get("resourceVersion")
+        if there is None and uid:
+            return refusal(409, "Precondition failed: UID")
+        if there is not None and not version:
+            cause = {"reason": "FieldValueInvalid", "field": "metadata.resourceVersion"}
+            return refusal(422, "must be specified for an update", causes=[cause])
+        if there is not None and (uid, version) != (there["metadata"]["uid"], there["metadata"]["resourceVersion"]):
+            return refusal(409, "the object has been modified")
+        self._version += 1
+        kept = {"uid": uid or str(uuid.uuid4()), "resourceVersion": str(self._version)}
+        self.objects[name] = {**body, "metadata": {**about, **kept}}
+        return Reply(201 if there is None else 200, self.objects[name])
+
+
+def refusal(status: int, message: str, causes: list[dict[str, str]] | None = None) -> Reply:
+    """What an API server says instead of an object."""
+    return Reply(status, {"kind": "Status", "message": message, "details": {"causes": causes or []}})
+
+
+def account(folder: Path, token: str = TOKEN, namespace: str = NAMESPACE, ca: bytes = b"") -> Path:
+    """Lay out what a kubelet mounts into a pod."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "token").write_text(token)
+    (folder / "namespace").write_text(namespace)
+    (folder / "ca.crt").write_bytes(ca)
+    return folder
+
+
+@contextmanager
+def lease_api() -> Iterator[tuple[LeaseApi, str]]:
+    """Serve it until the end of the block. Gives it, and its URL."""
+    api = LeaseApi()
+    with scripted(api.answer) as script:
+        yield api, script.url

@@ -1,0 +1,309 @@
+"""What is decided about a Lease of Kubernetes, and what is said when its API does not do as it is asked."""
+
+import copy
+import ssl
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from recovery import explain
+from recovery.facts import of_pipeline
+from recovery.keeping import kept, moved_from
+from recovery.kubernetes import Api, ApiFailed, in_pod
+from recovery.kubernetes_lease import (
+    PIPELINE,
+    RELEASED_BY,
+    About,
+    KubernetesLeases,
+    Lost,
+    Put,
+    lease_name,
+    releasing,
+    renewing,
+    seen,
+    taking,
+)
+from recovery.lease import Seen, StoreLeases
+from recovery.preflight import preflight
+from recovery.supervise import store
+from tests.looking import config
+from tests.servers.leases import LeaseApi, account, lease_api, refusal
+from tests.servers.scripted import Asked, Reply, scripted
+from tests.servers.secured import Authority
+from writer.config import Config
+from writer.errors import ConfigError
+
+NOW = datetime(2026, 11, 22, 5, 0, tzinfo=UTC)
+ABOUT = About("headrace-clicks", "clicks", timedelta(seconds=20))
+HELD: dict[str, Any] = {
+    "metadata": {"name": "headrace-clicks", "uid": "u", "resourceVersion": "7", "labels": {"team": "x"}},
+    "spec": {"holderIdentity": "a", "leaseTransitions": 4, "acquireTime": "2026-11-22T04:00:00.000000Z"},
+}
+
+
+def with_spec(**spec: object) -> dict[str, Any]:
+    return {**copy.deepcopy(HELD), "spec": {**HELD["spec"], **spec}}
+
+
+def body(decision: Put | Lost) -> dict[str, Any]:
+    assert isinstance(decision, Put)
+    return decision.body
+
+
+# What is decided.
+
+
+def test_a_lease_is_what_kubectl_shows() -> None:
+    made = taking(None, None, 7, "driver-0/12", ABOUT, NOW)
+    assert isinstance(made, Put)
+    assert made.verb == "create"
+    assert made.body["spec"] == {
+        "holderIdentity": "driver-0/12", "leaseDurationSeconds": 20, "leaseTransitions": 7,
+        "acquireTime": "2026-11-22T05:00:00.000000Z", "renewTime": "2026-11-22T05:00:00.000000Z",
+    }  # fmt: skip
+    assert made.body["metadata"]["annotations"] == {PIPELINE: "clicks"}
+
+
+def test_only_a_higher_epoch_is_taken_and_only_from_what_was_looked_at() -> None:
+    for epoch in (3, 4):
+        assert taking(HELD, None, epoch, "b", ABOUT, NOW) == Lost()
+    assert isinstance(taking(HELD, None, 5, "b", ABOUT, NOW), Put)
+    assert isinstance(taking(HELD, seen(HELD), 5, "b", ABOUT, NOW), Put)
+    renewed = copy.deepcopy(HELD)
+    renewed["metadata"]["resourceVersion"] = "8"
+    assert taking(renewed, seen(HELD), 5, "b", ABOUT, NOW) == Lost(), "its holder lives"
+
+
+def test_a_renewal_keeps_what_others_wrote_and_when_it_was_taken() -> None:
+    put = body(renewing(HELD, 4, "a", ABOUT, NOW))
+    assert put["metadata"]["labels"] == {"team": "x"}
+    assert (put["metadata"]["uid"], put["metadata"]["resourceVersion"]) == ("u", "7")
+    assert put["spec"]["acquireTime"] == "2026-11-22T04:00:00.000000Z"
+    assert put["spec"]["renewTime"] == "2026-11-22T05:00:00.000000Z"
+    assert "renewTime" not in HELD["spec"], "what was read is not changed"
+
+
+@pytest.mark.parametrize(
+    ("found", "lost"),
+    [
+        (HELD, False),
+        (None, False),  # somebody removed it
+        (with_spec(leaseTransitions=2, holderIdentity="x"), False),  # set back, as a restored etcd is
+        (with_spec(leaseTransitions=5), True),
+        (with_spec(holderIdentity="b"), True),  # two took this epoch, one of them after a removal
+    ],
+)
+def test_a_holder_has_lost_to_a_higher_epoch_or_to_another_holder_of_its_own(found: Any, lost: bool) -> None:
+    assert (renewing(found, 4, "a", ABOUT, NOW) == Lost()) is lost
+
+
+def test_who_releases_leaves_the_epoch_and_a_name() -> None:
+    put = body(releasing(HELD, 4, "a", NOW))
+    assert put["spec"]["holderIdentity"] is None
+    assert seen(put) == Seen(4, "a", ("u", "7"), released=True)
+    assert RELEASED_BY not in body(taking(put, None, 5, "b", ABOUT, NOW))["metadata"]["annotations"]
+    for found in (None, with_spec(holderIdentity="b"), with_spec(leaseTransitions=5)):
+        assert releasing(found, 4, "a", NOW) == Lost()
+
+
+def test_a_lease_that_somebody_else_made_is_one_of_epoch_0() -> None:
+    assert seen({"metadata": {"uid": "u", "resourceVersion": "1"}}) == Seen(0, "", ("u", "1"), released=True)
+
+
+def test_pipelines_have_leases_of_their_own() -> None:
+    names = ["clicks", "a-b", "a_b", "a__b", "a_", "a-", "0", "a_b-", "z" * 63]
+    found = [lease_name("clicks-headrace", name) for name in names]
+    assert found[:2] == ["clicks-headrace-clicks", "clicks-headrace-a-b"]
+    assert len(set(found)) == len(names)
+    assert all(name.strip("-") == name and name.replace("-", "").isalnum() for name in found)
+
+
+# What is asked, and what is said.
+
+
+@pytest.fixture
+def api() -> Iterator[tuple[LeaseApi, str]]:
+    with lease_api() as found:
+        yield found
+
+
+def leases(url: str, folder: Path) -> KubernetesLeases:
+    return KubernetesLeases(Api(url, account(folder)), ABOUT)
+
+
+def test_a_label_from_somebody_else_loses_no_lease(api: tuple[LeaseApi, str], tmp_path: Path) -> None:
+    one = leases(api[1], tmp_path)
+    assert one.take(4, "a")
+    touched = api[0].objects["headrace-clicks"]
+    touched["metadata"] |= {"resourceVersion": "900", "labels": {"team": "x"}}
+    assert one.renew(4, "a")
+    assert api[0].objects["headrace-clicks"]["metadata"]["labels"] == {"team": "x"}
+
+
+def test_a_renewal_is_one_question(api: tuple[LeaseApi, str], tmp_path: Path) -> None:
+    one, asked = leases(api[1], tmp_path), []
+    assert one.take(4, "a")
+    before = api[0].answer
+
+    def counted(found: Asked) -> Reply:
+        asked.append(found.method)
+        return before(found)
+
+    with scripted(counted) as script:
+        one._api = Api(script.url, tmp_path)
+        assert one.renew(4, "a")
+    assert asked == ["PUT"]
+
+
+def test_an_answer_that_is_lost_loses_no_lease(api: tuple[LeaseApi, str], tmp_path: Path) -> None:
+    """The API has put it, and nobody heard of it: the next renewal looks."""
+    broken = [False]
+
+    def answer(asked: Asked) -> Reply:
+        reply = api[0].answer(asked)
+        return refusal(504, "timeout") if asked.method == "PUT" and broken.pop() else reply
+
+    with scripted(answer) as script:
+        one = leases(script.url, tmp_path)
+        assert one.take(4, "a")
+        broken[:] = [False, True]
+        with pytest.raises(ApiFailed, match="504: timeout"):
+            one.renew(4, "a")
+        assert one.renew(4, "a")
+
+
+def test_a_lease_that_never_stands_still_is_said(tmp_path: Path) -> None:
+    def answer(asked: Asked) -> Reply:
+        return Reply(200, HELD) if asked.method == "GET" else refusal(409, "the object has been modified")
+
+    with scripted(answer) as script, pytest.raises(ApiFailed, match=r"changed by somebody 5 times.*kubectl get lease"):
+        leases(script.url, tmp_path).renew(4, "a")
+
+
+def test_the_token_is_read_anew_for_each_question(api: tuple[LeaseApi, str], tmp_path: Path) -> None:
+    one = leases(api[1], tmp_path)
+    account(tmp_path, token="of-yesterday")
+    with pytest.raises(ApiFailed, match=r"cannot get lease headrace-clicks of namespace lake .*401.*token .* is not"):
+        one.look()
+    account(tmp_path)
+    assert one.look() is None
+
+
+FORBIDDEN = 'leases "headrace-clicks" is forbidden: User "system:serviceaccount:lake:x" cannot do that'
+ASKED: dict[str, Callable[[KubernetesLeases], object]] = {
+    "get": KubernetesLeases.look, "create": lambda one: one.take(1, "a"), "update": lambda one: one.take(5, "b"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", ASKED)
+def test_what_is_forbidden_names_the_verb_that_the_role_lacks(verb: str, tmp_path: Path) -> None:
+    there = {"get": None, "create": refusal(404, "not found"), "update": Reply(200, HELD)}[verb]
+    with scripted(lambda asked: there if there and asked.method == "GET" else refusal(403, FORBIDDEN)) as script:
+        asking = leases(script.url, tmp_path)
+        with pytest.raises(ApiFailed) as failed:
+            ASKED[verb](asking)
+    said = str(failed.value)
+    assert f"cannot {verb} lease headrace-clicks of namespace lake at {script.url}: 403: {FORBIDDEN}." in said
+    assert f"the verb `{verb}` on leases of coordination.k8s.io with the name headrace-clicks" in said
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        (refusal(500, "etcdserver: leader changed"), "500: etcdserver: leader changed. It is asked again."),
+        (refusal(429, "too many"), "429: too many. It is asked again."),
+        (refusal(422, "spec.x: Invalid"), "422: spec.x: Invalid. Look at the Lease with kubectl"),
+        (Reply(502, b"<html>bad gateway</html>"), "the answer is not JSON: 502: <html>bad gateway</html>"),
+        (Reply(200, b"[1]"), ""),
+    ],
+)
+def test_what_the_api_says_is_passed_on(reply: Reply, said: str, tmp_path: Path) -> None:
+    with scripted(lambda _: reply) as script:
+        one = leases(script.url, tmp_path)
+        if not said:
+            assert one.look() == Seen(0, "", ("", ""), released=True)
+            return
+        with pytest.raises(ApiFailed) as failed:
+            one.look()
+    assert said in str(failed.value)
+
+
+def test_who_does_not_answer_or_has_no_account_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ApiFailed, match=r"cannot reach http://127\.0\.0\.1:1: Connection refused\. It is asked again"):
+        leases("http://127.0.0.1:1", tmp_path).look()
+    (tmp_path / "token").unlink()
+    with pytest.raises(ApiFailed, match=r"token cannot be read .*automountServiceAccountToken"):
+        KubernetesLeases(Api("http://127.0.0.1:1", tmp_path), ABOUT).look()
+    (tmp_path / "token").write_text("x")
+    with pytest.raises(ApiFailed, match=r"ca\.crt is no authority to trust"):
+        KubernetesLeases(Api("https://127.0.0.1:1", tmp_path), ABOUT).look()
+
+
+def test_only_the_server_of_the_pods_authority_is_told_the_token(tmp_path: Path) -> None:
+    authority, other = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
+    shown = authority.certificate("api")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(shown.certificate, shown.key)
+    api = LeaseApi()
+    with scripted(api.answer, tls=context) as script:
+        files = account(tmp_path / "account", ca=other.ca.read_bytes())
+        one = KubernetesLeases(Api(script.url, files), ABOUT)
+        with pytest.raises(ApiFailed, match=r"CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
+            one.look()
+        assert script.asked == []
+        account(files, ca=authority.ca.read_bytes())
+        assert one.take(1, "a"), "the authority too is read anew"
+
+
+# Where it is kept.
+
+
+def settings(tmp_path: Path, lease: str = "kubernetes") -> Config:
+    found = config(tmp_path)
+    return found.model_copy(update={"supervisor": found.supervisor.model_copy(update={"lease": lease})})
+
+
+def test_it_is_kept_where_the_configuration_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    beside = store(settings(tmp_path), "clicks")
+    assert isinstance(kept(settings(tmp_path, "store"), "clicks", beside), StoreLeases)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(ConfigError, match=r"supervisor\.lease is kubernetes, and this process runs in no pod"):
+        kept(settings(tmp_path), "clicks", beside)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    assert isinstance(kept(settings(tmp_path), "clicks", beside), KubernetesLeases)
+
+
+@pytest.mark.parametrize(
+    ("environment", "url"),
+    [
+        ({"KUBERNETES_SERVICE_HOST": "10.96.0.1"}, "https://10.96.0.1:443"),
+        ({"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "6443"}, "https://10.96.0.1:6443"),
+        ({"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT_HTTPS": "8443"}, "https://[fd00::1]:8443"),
+    ],
+)
+def test_a_pod_finds_its_api(environment: dict[str, str], url: str) -> None:
+    assert in_pod(environment).url == url
+
+
+def test_a_move_into_kubernetes_goes_on_above_the_epoch_beside_the_checkpoints(tmp_path: Path) -> None:
+    beside = store(settings(tmp_path), "clicks")
+    assert moved_from(settings(tmp_path), beside) == 0
+    for epoch in (1, 2, 3):
+        assert StoreLeases(beside).take(epoch, "before")
+    assert moved_from(settings(tmp_path), beside) == 3
+    assert moved_from(settings(tmp_path, "store"), beside) == 0, "its own look says so"
+
+
+def test_an_api_that_is_silent_is_said_and_holds_no_start_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    console = Console(width=400)
+    with console.capture() as capture:
+        assert explain.explain(settings(tmp_path), ["clicks"], as_json=False, console=console) == 1
+    assert "cannot be read" in capture.get()
+    check = preflight(of_pipeline(settings(tmp_path), "clicks").facts)[0]
+    assert (check.name, check.ok) == ("lease", None)
+    assert "automountServiceAccountToken" in check.said
