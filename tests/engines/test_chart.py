@@ -55,7 +55,7 @@ def test_the_chart_passes_its_lint(values: Path) -> None:
         (["config=clicks"], "config: this is no YAML mapping"),
         (["config=kafka: {}"], "config: it names no pipelines."),
         (["config=pipelines: {a: {}}\nhttp: {port: 1}"], "config: http.host, port and enabled are the chart's here"),
-        (["config=pipelines: {a: {}}\nsupervisor: {lease: store}"], "config: supervisor.lease and lease_prefix are the "),
+        (["config=pipelines: {a: {}}\nsupervisor: {lease: store}"], "config: supervisor.lease and lease_prefix are"),
         (["config=pipelines: {a: {}}\nspark: {master: 'local[4]'}"], 'config: spark.master is "local[4]"'),
     ],
 )  # fmt: skip
