@@ -133,6 +133,15 @@ _CARE = (
     Panel("Schemas", "short", (Query(
         f"sum by (pipeline, decoder) (headrace_schemas{_P})", "{{pipeline}} {{decoder}}"),),
           "By decoder. The records of a rejected schema are dead letters.", 8),
+    Panel("Offsets in open gaps", "short", (Query(_by("sum", "headrace_gap_offsets_open")),),
+          "Records that were skipped, and that nobody has brought back or given up.", 8),
+    Panel("Backfill", "rowsps", (Query(_rate("headrace_gap_offsets_settled_total")),),
+          "Offsets of gaps that are brought back each second. A gap that is given up, or a rewind, is a spike.", 8),
+    Panel("Gaps: how old, how much longer", "s", (
+        Query(_by("max", "headrace_gap_oldest_age_seconds"), "{{pipeline}} oldest"),
+        Query(f"{_by('sum', 'headrace_gap_offsets_open')} / ({_rate('headrace_gap_offsets_settled_total')} > 0)",
+              "{{pipeline}} to go")),
+          "Age of the oldest open gap; and what is left by the rate of the backfill, while one brings something.", 8),
 )  # fmt: skip
 ROWS = {"Now": _NOW, "Flow": _FLOW, "Lake": _LAKE, "Care": _CARE}
 

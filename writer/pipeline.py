@@ -122,10 +122,11 @@ class PipelineRun:
         gap = self._record_gap(now.lost)
         self._endings = self._endings_of(decision, once=once)
         self.progress.admitted(self._schemas.plan.schemas)
+        begun = self._table.snapshot()
         self.progress.started(
             epoch=self.epoch, run=run, frontier=now.offsets, limits=self._endings.limits.facts(), recent=recent,
-            buckets=self._table.buckets(), gaps=self._table.snapshot().gaps, gap=None if gap is None else gap_said(gap),
-            incarnations=now.numbers,
+            buckets=self._table.buckets(), gaps=begun.gaps, gaps_settled=begun.gaps_settled,
+            gap=None if gap is None else gap_said(gap), incarnations=now.numbers,
         )  # fmt: skip
         log.event("pipeline_started", pipeline=self.name, start=self.epoch, run=run, offsets=sum(now.offsets.values()))
         return Start(run, self._checkpoints.path(run), now.offsets)
@@ -228,7 +229,7 @@ class PipelineRun:
         self._same_topics()
         snapshot = self._table.snapshot()
         self._table.check_owner(snapshot, self.epoch)
-        self.progress.open_gaps(snapshot.gaps)
+        self.progress.open_gaps(snapshot.gaps, snapshot.gaps_settled)
         self._tables.redo()
         start, end = self._checkpoints.range(self._run_id, batch_id)
         parts = {source: self._part(*source) for source in end}

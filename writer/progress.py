@@ -69,6 +69,8 @@ class Progress:
         self._mirror_failures = 0
         self._logs = Logs()
         self._gaps = (0, 0)
+        self._gaps_settled: int | None = None
+        self._gap_oldest: datetime | None = None
         self._incarnations: Mapping[str, int] = {}
         self._gap_last: Mapping[str, Any] | None = None
         self._restarts = 0
@@ -96,19 +98,21 @@ class Progress:
         buckets: Iterable[BucketKey],
         recent: Iterable[Mapping[str, Any]],
         gaps: tuple[int, int] = (0, 0),
+        gaps_settled: int | None = None,
         gap: Mapping[str, Any] | None = None,
         incarnations: Mapping[str, int] | None = None,
     ) -> None:
         """The start commit is made. `recent` are the facts of earlier commits, newest first; `gap` those of this start.
 
-        `gaps` are those that are open: their number, and the offsets they hold. `incarnations`: topic → number of the
-        one that is read.
+        `gaps` are those that are open: their number, and the offsets they hold; `gaps_settled`: offsets of gaps that
+        are over. `incarnations`: topic → number of the one that is read.
         """
         earlier = list(recent)
         with self._lock:
             self._epoch, self._run = epoch, run
             self._frontier, self._limits, self._buckets = dict(frontier), dict(limits), set(buckets)
             self._gaps, self._log_moved, self._incarnations = gaps, "", dict(incarnations or {})
+            self._gaps_settled = gaps_settled
             if gap is not None:
                 self._gap_last = gap
                 self._totals.add_gap(gap)
@@ -230,10 +234,18 @@ class Progress:
         with self._lock:
             self._recovery = decisions
 
-    def open_gaps(self, gaps: tuple[int, int]) -> None:
-        """Note how many gaps are open by now, and the offsets they hold: others fill them and give them up."""
+    def open_gaps(self, gaps: tuple[int, int], settled: int) -> None:
+        """Note how many gaps are open by now, and the offsets they hold: others fill them and give them up.
+
+        `settled`: offsets of gaps that are over, in the table's life.
+        """
         with self._lock:
-            self._gaps = gaps
+            self._gaps, self._gaps_settled = gaps, settled
+
+    def oldest_gap(self, opened: datetime | None) -> None:
+        """Note when the oldest gap that is open was opened."""
+        with self._lock:
+            self._gap_oldest = opened
 
     def mirror_failed(self) -> None:
         """The frontier could not be written to the consumer group."""
@@ -276,7 +288,8 @@ class Progress:
                 phases=dict(self._phase_totals), durations=tuple(self._durations),
                 duration_sum_seconds=self._duration_sum, duration_last_seconds=self._duration_last,
                 schemas=self._schemas, buckets=len(self._buckets), mirror_failures=self._mirror_failures,
-                logs=self._logs, gaps=self._gaps, gap_last=self._gap_last, restarts=self._restarts,
+                logs=self._logs, gaps=self._gaps, gaps_settled=self._gaps_settled, gap_oldest=self._gap_oldest,
+                gap_last=self._gap_last, restarts=self._restarts,
                 log_moved=self._log_moved, incarnations=self._incarnations, pause=self._pause, lives=self._lives,
                 hooks=self._hooks, proven=self._proven, cells=self._cells, recovery=self._recovery,
             )  # fmt: skip

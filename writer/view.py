@@ -133,6 +133,8 @@ class View:
     mirror_failures: int
     logs: Logs
     gaps: tuple[int, int] = (0, 0)  # that are open, and the offsets they hold
+    gaps_settled: int | None = None  # offsets of gaps that are over, in the table's life; None: nobody looked
+    gap_oldest: datetime | None = None  # when the oldest of those that are open was opened; None: nobody looked
     gap_last: Mapping[str, Any] | None = None  # what its entry says; None: none among the entries that were looked at
     restarts: int = 0  # inside this process
     incarnations: Mapping[str, int] = field(default_factory=dict)  # topic → number of the one that is read

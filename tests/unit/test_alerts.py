@@ -16,7 +16,9 @@ from writer.surface.metrics import CATALOGUE as DRIVER
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "recovery" / "alerts.yaml"
 RUNBOOK = (ROOT / "docs" / "RUNBOOK.md").read_text()
-RULES: list[dict[str, Any]] = [rule for group in yaml.safe_load(FILE.read_text())["groups"] for rule in group["rules"]]
+ALL: list[dict[str, Any]] = [rule for group in yaml.safe_load(FILE.read_text())["groups"] for rule in group["rules"]]
+RULES = [rule for rule in ALL if "record" not in rule]
+RECORDED = {rule["record"]: rule for rule in ALL if "record" in rule}
 NAMED = {rule["alert"]: rule for rule in RULES}
 HOUR = 60  # samples
 LABELS = {m.name: {*m.labels} for m in (*DRIVER, *SUPERVISOR, *AUTOSCALER)} | {
@@ -48,6 +50,10 @@ EPOCH, RUN = f"headrace_epoch{{{P}}}", f"headrace_run_id{{{P}}}"
 RESTARTS, LEVEL = f"headrace_restarts_total{{{P}}}", f"headrace_recovery_level{{{P}}}"
 ALIVE, UP = f"headrace_pipeline_alive{{{P}}}", f"headrace_supervised_up{{{P}}}"
 DLQ, READ = f"headrace_dlq_rows_total{{{P}}}", f"headrace_records_read_total{{{P}}}"
+GAP_AGE, SETTLED = f"headrace_gap_oldest_age_seconds{{{P}}}", f"headrace_gap_offsets_settled_total{{{P}}}"
+RETENTION = 'headrace_topic_retention_seconds{pipeline="clicks",topic="clicks"}'
+OTHER = 'headrace_topic_retention_seconds{pipeline="clicks",topic="views"}'
+LEFT = f"headrace_gap_offsets_open{{{P}}}"
 INCARNATION = 'headrace_topic_incarnation{pipeline="clicks",topic="clicks"}'
 REJECTED = f'headrace_schemas{{{P},decoder="rejected"}}'
 BLOCKED = 'headrace_scale_blocked{{by="{}"}}'
@@ -68,6 +74,23 @@ CASES: dict[str, tuple[list[Given], list[Given]]] = {
         [{HEADROOM: flat(20 * 3600), LAG: flat(4 * 3600)}, {HEADROOM: flat(100 * 3600), LAG: flat(101 * 3600)}],
     ),
     "HeadraceGapOpen": ([{f"headrace_gaps_open{{{P}}}": flat(1)}], [{f"headrace_gaps_open{{{P}}}": flat(0)}]),
+    "HeadraceGapAges": (
+        [{GAP_AGE: flat(40 * 3600), RETENTION: flat(72 * 3600), OTHER: flat(168 * 3600)}],
+        [
+            {GAP_AGE: flat(30 * 3600), RETENTION: flat(72 * 3600)},
+            {GAP_AGE: flat(400 * 3600)},  # a topic that keeps all records
+            {RETENTION: flat(3600)},  # no gap is open
+        ],
+    ),
+    "HeadraceBackfillStalls": (
+        [{GAP_AGE: rising(60, 2, 3000), SETTLED: flat(900)}],
+        [
+            {GAP_AGE: rising(60, 2, 3000), SETTLED: rising(5_000)},  # it is being filled
+            {GAP_AGE: rising(60, 0.5), SETTLED: flat(0, 0.5)},  # it is young
+            {GAP_AGE: rising(60, 2, 3000), SETTLED: [*flat(0, 1.5), *rising(5_000, 0.5)]},  # a backfill has begun
+            {SETTLED: flat(900)},
+        ],
+    ),
     "HeadraceHoles": (
         [{f"headrace_offsets_without_records_total{{{P}}}": steps(0, 0, 0, 3)}],
         [{f"headrace_offsets_without_records_total{{{P}}}": flat(3)}],
@@ -205,6 +228,27 @@ def test_an_alert_says_how_bad_it_is_and_where_to_read_on() -> None:
         assert set(rule["annotations"]) == {"summary", "runbook_url"}
         assert rule["annotations"]["runbook_url"] == f"docs/RUNBOOK.md#{rule['alert'].lower()}"
     assert len(NAMED) == len(RULES)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_what_is_recorded_is_named_by_its_labels_and_of_metrics_that_exist(name: str) -> None:
+    rule = RECORDED[name]
+    assert set(rule) == {"record", "expr"}
+    assert re.fullmatch(r"pipeline:headrace_[a-z_]+(:rate15m)?", name)
+    assert all(metric in LABELS and not labels for metric, labels in selectors(rule["expr"]))
+
+
+def test_what_is_left_of_a_gap_is_told_by_the_rate_of_its_backfill() -> None:
+    """600 offsets a minute, and 12,000 to go."""
+    rate, left = (
+        RECORDED[f"pipeline:headrace_{n}"]["expr"] for n in ("gap_offsets_settled:rate15m", "backfill_eta_seconds")
+    )
+    one = frozenset({("pipeline", "clicks")})
+    filling = series(60, {SETTLED: rising(600, 1), LEFT: [48_000 - 600 * i for i in range(61)]})
+    assert evaluate(rate, filling, 3600)[one] == pytest.approx(10)
+    assert evaluate(left, filling, 3600)[one] == pytest.approx(1_200)
+    assert evaluate(left, series(60, {SETTLED: flat(9, 1), LEFT: flat(100, 1)}), 3600) == {}, "nobody fills it"
+    assert evaluate(left, series(60, {SETTLED: rising(600, 1), LEFT: flat(0, 1)}), 3600)[one] == 0
 
 
 def test_each_alert_has_its_section_and_each_section_its_alert_in_the_same_order() -> None:

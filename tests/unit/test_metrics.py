@@ -102,6 +102,30 @@ def test_gaps_are_counted_by_the_driver_and_over_the_table_s_life(board):
     assert found["headrace_restarts_total",] == 1
 
 
+def test_a_gap_has_an_age_while_one_is_open_and_what_is_settled_is_known_from_the_start(board):
+    def told() -> tuple[object, ...]:
+        found = scraped(board)
+        names = ("headrace_gap_offsets_open", "headrace_gap_offsets_settled_total", "headrace_gap_oldest_age_seconds")
+        return tuple(found.get((name,)) for name in names)
+
+    assert told() == (0, None, None), "a counter that begins at 0 and jumps would look like a rate"
+    start = {"epoch": 3, "run": 2, "frontier": {A: 25}, "limits": {}, "buckets": [], "recent": []}
+    board["clicks"].started(**start, gaps=(2, 90), gaps_settled=700)
+    assert told() == (90, 700, None)
+    board["clicks"].oldest_gap(NOON - timedelta(hours=2))
+    board["clicks"].open_gaps((2, 40), 750)
+    assert told() == (40, 750, 7200)
+    board["clicks"].open_gaps((0, 0), 790)
+    assert told() == (0, 790, None)
+
+
+def test_a_topic_that_says_how_long_it_keeps_records_is_passed_on(board):
+    board["clicks"].kept({"clicks": timedelta(hours=1), "views": None})
+    assert {k: v for k, v in scraped(board).items() if "topic_retention" in k[0]} == {
+        ("headrace_topic_retention_seconds", "clicks"): 3600,
+    }  # fmt: skip
+
+
 def test_values_are_those_of_the_pipeline(board):
     found = scraped(board)
     assert {outcome: found["headrace_records_total", outcome] for outcome in ("rows", "dead_letters")} == {

@@ -1,7 +1,9 @@
 """Where the tickets of a table's gaps are read: its ledger and, from there on, its log. Nothing else keeps them."""
 
+from datetime import datetime
+
 from writer.errors import ConfigError
-from writer.gaps.ticket import Ticket, together
+from writer.gaps.ticket import Ticket, oldest, together
 from writer.ledger.book import Book
 from writer.ledger.chapter import chapters
 from writer.tables.snapshot import PipelineSnapshot
@@ -36,3 +38,22 @@ def named(found: dict[str, Ticket], wanted: str) -> Ticket:
     known = ", ".join(key[:8] for key in found) or "none"
     what = "is the beginning of several gaps" if fit else "is no gap of this pipeline"
     raise NoSuchGap(f"{wanted!r} {what}; there are: {known}. `headrace gaps list` shows them.")
+
+
+class Oldest:
+    """Since when the oldest open gap of a table is open. Tickets are read only after one was opened, or ended."""
+
+    def __init__(self, table: PipelineTable, pipeline: str) -> None:
+        self._table, self._pipeline = table, pipeline
+        self._known: tuple[int, int] | None = None
+        self._opened: datetime | None = None
+
+    def look(self, snapshot: PipelineSnapshot) -> datetime | None:
+        """Return when it was opened. Raises CommitFailed, LedgerUnreadable, OSError."""
+        sums = snapshot.gap_sums
+        found = sums["gaps"], sums["gaps_ended"]
+        if found != self._known:
+            some = found[0] > found[1]
+            self._opened = oldest(tickets(self._table, self._pipeline).values()) if some else None
+            self._known = found
+        return self._opened

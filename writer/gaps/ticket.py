@@ -111,6 +111,12 @@ class Ticket:
         return found
 
 
+def oldest(tickets: Iterable[Ticket]) -> datetime | None:
+    """Return when the oldest of those that are open was opened; None: none is, or an old entry does not say."""
+    opened = (one.opened.at for one in tickets if one.state == "open" and one.opened)
+    return min((at for at in opened if at is not None), default=None)
+
+
 def without(spans: Iterable[Span], taken: Iterable[Span]) -> list[Span]:
     """Return what is left of spans when others are taken out."""
     out: list[Span] = []

@@ -14,6 +14,7 @@ from typing import Protocol
 from writer import log
 from writer.errors import HeadraceError
 from writer.frontier import number
+from writer.gaps.book import Oldest
 from writer.kafka import Cluster
 from writer.progress import Progress
 from writer.rooms.report import Source
@@ -139,6 +140,7 @@ class Rounds:
         self._trouble: dict[str, str] = {}  # step → why it failed last
         self._rests: dict[str, tuple[float, datetime]] = {}  # step → seconds of its rest, and until when
         self._grid = Grid(sealer)
+        self._oldest = Oldest(sealer.table, sealer.pipeline)
 
     def once(self) -> None:
         """Run every step that does not rest, and tell how the buckets are. A paused pipeline commits nothing here."""
@@ -150,9 +152,11 @@ class Rounds:
             now = self._now()
             trouble = list(self._trouble.items())
             standing = self.sealer.follow(keep=False)
-            self._progress.open_gaps(standing.snapshot.gaps)  # others fill them, while no record comes too
+            found = standing.snapshot
+            self._progress.open_gaps(found.gaps, found.gaps_settled)  # others fill them, while no record comes too
             self._progress.lives(self.sealer.lives(standing, now, trouble))
             self._progress.cells(self._grid.look(standing, now))
+            self._progress.oldest_gap(self._oldest.look(found))
 
     def _attempt(self, name: str, step: Step) -> None:
         pipeline = self.sealer.pipeline

@@ -1,62 +1,7 @@
 """The catalogue of metrics: the one source of what `/metrics` says and of what docs/METRICS.md says about it."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Literal
-
-from writer.lag import Lag
-from writer.view import DECODERS, GAP_CAUSES, OUTCOMES, View
-
-_PARTITION = ("pipeline", "topic", "partition")
-Value = tuple[tuple[str, ...], float]  # values of the labels after the pipeline, and the number
-
-
-@dataclass(frozen=True)
-class Reading:
-    """One pipeline at the moment of a scrape."""
-
-    view: View
-    lags: list[Lag]
-    now: datetime
-
-    def since(self, at: datetime | None) -> list[Value]:
-        """Seconds since then, below zero when it is still to come; nothing when it is not known."""
-        return [] if at is None else [((), (self.now - at).total_seconds())]
-
-    def age(self, at: datetime | None) -> list[Value]:
-        """Seconds since then; nothing when it never was."""
-        return [] if at is None else [((), max(0.0, (self.now - at).total_seconds()))]
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One entry of the catalogue. `read` gives its values for one pipeline."""
-
-    name: str
-    kind: Literal["gauge", "counter", "histogram"]
-    help: str
-    read: Callable[[Reading], Iterable[Value]]
-    labels: tuple[str, ...] = ("pipeline",)
-
-
-def _plain(read: Callable[[Reading], float]) -> Callable[[Reading], list[Value]]:
-    return lambda reading: [((), read(reading))]
-
-
-def _by_partition(read: Callable[[Lag], float | None]) -> Callable[[Reading], list[Value]]:
-    def values(reading: Reading) -> list[Value]:
-        found = ((lag, read(lag)) for lag in reading.lags)
-        return [((lag.topic, str(lag.partition)), value) for lag, value in found if value is not None]
-
-    return values
-
-
-def _named(
-    read: Callable[[Reading], Mapping[str, float]], always: tuple[str, ...] = ()
-) -> Callable[[Reading], list[Value]]:
-    """Read one value for each name; those of `always` are there from the beginning, so that a rate can be taken."""
-    return lambda reading: [((name,), value) for name, value in {**dict.fromkeys(always, 0), **read(reading)}.items()]
+from writer.surface.reading import PARTITION, Metric, Reading, Value, by_partition, named, plain
+from writer.view import DECODERS, GAP_CAUSES, OUTCOMES
 
 
 def _source_age(reading: Reading) -> list[Value]:
@@ -92,13 +37,13 @@ CATALOGUE: tuple[Metric, ...] = (
         "headrace_pipeline_alive",
         "gauge",
         "1 while the pipeline starts, runs, is paused or drains; 0 when it failed or ended.",
-        _plain(lambda r: float(r.view.state in ("starting", "running", "paused", "draining"))),
+        plain(lambda r: float(r.view.state in ("starting", "running", "paused", "draining"))),
     ),
     Metric(
         "headrace_paused",
         "gauge",
         "1 while somebody has paused the pipeline (`headrace pause`): it commits nothing, and its lag grows.",
-        _plain(lambda r: float(r.view.pause is not None)),
+        plain(lambda r: float(r.view.pause is not None)),
     ),
     Metric(
         "headrace_epoch",
@@ -116,8 +61,8 @@ CATALOGUE: tuple[Metric, ...] = (
         "headrace_lag_rows",
         "gauge",
         "Offsets between the frontier and the end of the log.",
-        _by_partition(lambda lag: lag.offsets),
-        _PARTITION,
+        by_partition(lambda lag: lag.offsets),
+        PARTITION,
     ),
     Metric(
         "headrace_lag_seconds",
@@ -125,8 +70,8 @@ CATALOGUE: tuple[Metric, ...] = (
         "How long the oldest offset that is not committed has waited; 0 when nothing waits. Between two looks at Kafka "
         "the log is taken to grow evenly; what came more than an hour ago, or before the driver listened, is dated by "
         "its record timestamp, to 5 %.",
-        _by_partition(lambda lag: lag.seconds),
-        _PARTITION,
+        by_partition(lambda lag: lag.seconds),
+        PARTITION,
     ),
     Metric(
         "headrace_lag_source_age_seconds",
@@ -139,15 +84,22 @@ CATALOGUE: tuple[Metric, ...] = (
         "gauge",
         "Time until the topic's retention.ms takes the oldest offset that is not committed; below 0 it is due. Not "
         "there when nothing waits or the topic keeps records without a limit in time. retention.bytes is not reckoned.",
-        _by_partition(lambda lag: lag.headroom_seconds),
-        _PARTITION,
+        by_partition(lambda lag: lag.headroom_seconds),
+        PARTITION,
+    ),
+    Metric(
+        "headrace_topic_retention_seconds",
+        "gauge",
+        "The topic's retention.ms; not there where it keeps records without a limit in time, or does not say.",
+        named(lambda r: {t: kept.total_seconds() for t, kept in r.view.logs.retention.items() if kept is not None}),
+        ("pipeline", "topic"),
     ),
     Metric(
         "headrace_retention_headroom_rows",
         "gauge",
         "Offsets between the beginning of the log and the frontier; below 0, so many were lost to retention.",
-        _by_partition(lambda lag: lag.headroom_offsets),
-        _PARTITION,
+        by_partition(lambda lag: lag.headroom_offsets),
+        PARTITION,
     ),
     Metric(
         "headrace_commit_age_seconds",
@@ -198,179 +150,192 @@ CATALOGUE: tuple[Metric, ...] = (
         "headrace_driver_phase_seconds_total",
         "counter",
         "Wall seconds of the driver by phase: wait (between batches), look, tasks, commit, redo.",
-        _named(lambda r: r.view.phases),
+        named(lambda r: r.view.phases),
         ("pipeline", "phase"),
     ),
     Metric(
         "headrace_room_cpu_seconds_total",
         "counter",
         "Processor seconds of the tasks by room, of committed batches. The JVM's are not in it.",
-        _named(lambda r: r.view.totals.rooms),
+        named(lambda r: r.view.totals.rooms),
         ("pipeline", "room"),
     ),
     Metric(
         "headrace_commits_total",
         "counter",
         "Commits by the reason why their batch ended: size, backlog, timeout, start, once, replay.",
-        _named(lambda r: r.view.totals.commits),
+        named(lambda r: r.view.totals.commits),
         ("pipeline", "reason"),
     ),
     Metric(
         "headrace_records_read_total",
         "counter",
         "Records read, of committed batches. Equals the sum of headrace_records_total over its outcomes.",
-        _plain(lambda r: r.view.totals.records["read"]),
+        plain(lambda r: r.view.totals.records["read"]),
     ),
     Metric(
         "headrace_read_bytes_total",
         "counter",
         "Bytes of the values of records read, of committed batches: Avro with its header, as Kafka holds it.",
-        _plain(lambda r: r.view.totals.value_bytes),
+        plain(lambda r: r.view.totals.value_bytes),
     ),
     Metric(
         "headrace_records_total",
         "counter",
         "Committed records by outcome: rows, late (in the table of late rows), dead_letters, quarantined, tombstones.",
-        _named(lambda r: {name: n for name, n in r.view.totals.records.items() if name != "read"}, OUTCOMES[1:]),
+        named(lambda r: {name: n for name, n in r.view.totals.records.items() if name != "read"}, OUTCOMES[1:]),
         ("pipeline", "outcome"),
     ),
     Metric(
         "headrace_offsets_without_records_total",
         "counter",
         "Committed offsets that gave no record: transaction markers, or what compaction took. Else an alarm.",
-        _plain(lambda r: r.view.totals.offsets_without_records),
+        plain(lambda r: r.view.totals.offsets_without_records),
     ),
     Metric(
         "headrace_gaps_total",
         "counter",
         "Gaps recorded by this driver, by cause: retention, latest. Each is one entry of the log, with its ranges.",
-        _named(lambda r: r.view.totals.gaps, GAP_CAUSES),
+        named(lambda r: r.view.totals.gaps, GAP_CAUSES),
         ("pipeline", "cause"),
     ),
     Metric(
         "headrace_gap_offsets_total",
         "counter",
         "Offsets of those gaps: records that Kafka no longer held when they were to be read.",
-        _named(lambda r: r.view.totals.gap_offsets, GAP_CAUSES),
+        named(lambda r: r.view.totals.gap_offsets, GAP_CAUSES),
         ("pipeline", "cause"),
     ),
     Metric(
         "headrace_gaps_open",
         "gauge",
         "Gaps of the table that are open: nobody has brought their records, or given them up. As of the last batch.",
-        _plain(lambda r: r.view.gaps[0]),
+        plain(lambda r: r.view.gaps[0]),
     ),
     Metric(
         "headrace_gap_offsets_open",
         "gauge",
         "Offsets of the open gaps that nobody has brought.",
-        _plain(lambda r: r.view.gaps[1]),
+        plain(lambda r: r.view.gaps[1]),
+    ),
+    Metric(
+        "headrace_gap_offsets_settled_total",
+        "counter",
+        "Offsets of gaps, over the table's life, that are over: brought by a backfill, given up, or taken back by a "
+        "rewind. Its rate is that of a backfill.",
+        lambda r: [] if r.view.gaps_settled is None else [((), r.view.gaps_settled)],
+    ),
+    Metric(
+        "headrace_gap_oldest_age_seconds",
+        "gauge",
+        "Seconds since the oldest gap that is open was opened; not there when none is.",
+        lambda r: r.age(r.view.gap_oldest) if r.view.gaps[0] else [],
     ),
     Metric(
         "headrace_restarts_total",
         "counter",
         "Times that this driver started the pipeline again because a log of Kafka's changed under it.",
-        _plain(lambda r: r.view.restarts),
+        plain(lambda r: r.view.restarts),
     ),
     Metric(
         "headrace_topic_incarnation",
         "gauge",
         "Number of the life of a topic's name that is read, from 1. Alert when it rises: the topic was deleted and "
         "created again.",
-        _named(lambda r: r.view.incarnations),
+        named(lambda r: r.view.incarnations),
         ("pipeline", "topic"),
     ),
     Metric(
         "headrace_dlq_rows_total",
         "counter",
         "Rows committed to the dead-letter table: dead letters and quarantined records.",
-        _plain(lambda r: r.view.totals.records["dead_letters"] + r.view.totals.records["quarantined"]),
+        plain(lambda r: r.view.totals.records["dead_letters"] + r.view.totals.records["quarantined"]),
     ),
     Metric(
         "headrace_files_total",
         "counter",
         "Parquet files committed to the table.",
-        _plain(lambda r: r.view.totals.files),
+        plain(lambda r: r.view.totals.files),
     ),
-    Metric("headrace_bytes_total", "counter", "Bytes of those files.", _plain(lambda r: r.view.totals.bytes)),
+    Metric("headrace_bytes_total", "counter", "Bytes of those files.", plain(lambda r: r.view.totals.bytes)),
     Metric(
         "headrace_staged_bytes_total",
         "counter",
         "Bytes of committed files, those of the dead-letter table included.",
-        _plain(lambda r: r.view.totals.bytes + r.view.totals.dead_letter_bytes),
+        plain(lambda r: r.view.totals.bytes + r.view.totals.dead_letter_bytes),
     ),
     Metric(
         "headrace_spilled_bytes_total",
         "counter",
         "Bytes that tasks of committed batches wrote to local disk because their budget was full.",
-        _plain(lambda r: r.view.totals.spilled_bytes),
+        plain(lambda r: r.view.totals.spilled_bytes),
     ),
     Metric(
         "headrace_open_buckets",
         "gauge",
         "Buckets of the table that have rows and are not closed.",
-        _plain(lambda r: r.view.buckets if r.view.lives is None else r.view.lives.open),
+        plain(lambda r: r.view.buckets if r.view.lives is None else r.view.lives.open),
     ),
     Metric(
         "headrace_unsealed_buckets",
         "gauge",
         "Buckets that are closed, and have no manifest of what they hold: closed (about to be sealed, or blocked), "
         "blocked (alert: somebody must act), reopened (sealed, and changed since).",
-        _named(_unsealed, ("closed", "blocked", "reopened")),
+        named(_unsealed, ("closed", "blocked", "reopened")),
         ("pipeline", "state"),
     ),
     Metric(
         "headrace_seals_total",
         "counter",
         "Manifests of this driver, by kind: first, or again after late rows and rewrites.",
-        _named(_seals, ("first", "again")),
+        named(_seals, ("first", "again")),
         ("pipeline", "kind"),
     ),
     Metric(
         "headrace_sealing_failing_steps",
         "gauge",
         "Steps of sealing that fail and are tried again; /status says which and why.",
-        _plain(lambda r: len(r.view.lives.trouble) if r.view.lives else 0),
+        plain(lambda r: len(r.view.lives.trouble) if r.view.lives else 0),
     ),
     Metric(
         "headrace_late_rows_total",
         "counter",
         "Rows of committed batches whose bucket was closed, whatever became of them (seal.late).",
-        _plain(lambda r: sum(r.view.totals.late.beyond)),
+        plain(lambda r: sum(r.view.totals.late.beyond)),
     ),
     Metric(
         "headrace_schemas",
         "gauge",
         "Schemas that the pipeline knows, by decoder: native, fastavro, or rejected (records go to the dead letters).",
-        _named(lambda r: r.view.schemas, DECODERS),
+        named(lambda r: r.view.schemas, DECODERS),
         ("pipeline", "decoder"),
     ),
     Metric(
         "headrace_hook_deliveries_total",
         "counter",
         "Sealed buckets that a hook was told of by this driver.",
-        _named(lambda r: {name: hook.delivered for name, hook in r.view.hooks.items()}),
+        named(lambda r: {name: hook.delivered for name, hook in r.view.hooks.items()}),
         ("pipeline", "hook"),
     ),
     Metric(
         "headrace_hook_failures_total",
         "counter",
         "Attempts of a hook that failed; each is tried again.",
-        _named(lambda r: {name: hook.failures for name, hook in r.view.hooks.items()}),
+        named(lambda r: {name: hook.failures for name, hook in r.view.hooks.items()}),
         ("pipeline", "hook"),
     ),
     Metric(
         "headrace_hook_waiting",
         "gauge",
         "Deliveries that a hook has not done yet, those under way included.",
-        _named(lambda r: {name: hook.waiting for name, hook in r.view.hooks.items()}),
+        named(lambda r: {name: hook.waiting for name, hook in r.view.hooks.items()}),
         ("pipeline", "hook"),
     ),
     Metric(
         "headrace_hook_oldest_waiting_seconds",
         "gauge",
         "Seconds since the oldest bucket was sealed that a hook is still to be told of; 0 when none is.",
-        _named(
+        named(
             lambda r: {
                 name: 0.0 if hook.oldest is None else max(0.0, (r.now - hook.oldest).total_seconds())
                 for name, hook in r.view.hooks.items()
@@ -382,6 +347,6 @@ CATALOGUE: tuple[Metric, ...] = (
         "headrace_mirror_failures_total",
         "counter",
         "Times that the frontier could not be written to the consumer group of mirror_offsets.",
-        _plain(lambda r: r.view.mirror_failures),
+        plain(lambda r: r.view.mirror_failures),
     ),
 )

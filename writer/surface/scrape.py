@@ -13,7 +13,8 @@ from prometheus_client.registry import Collector
 
 from writer.lag import lags
 from writer.progress import Progress
-from writer.surface.metrics import CATALOGUE, Metric, Reading
+from writer.surface.metrics import CATALOGUE
+from writer.surface.reading import Metric, Reading
 from writer.view import DURATION_BOUNDS
 
 

@@ -82,6 +82,11 @@ class PipelineSnapshot:
         return count - self.gap_sums["gaps_ended"], offsets - self.gap_sums["gap_offsets_ended"]
 
     @property
+    def gaps_settled(self) -> int:
+        """How many offsets of gaps are over: brought, given up, or taken back by a rewind."""
+        return self.gap_sums["gap_offsets_ended"]
+
+    @property
     def gap_sums(self) -> dict[str, int]:
         """How many gaps were ever recorded and ended, and how many offsets these were."""
         return {name: self.state.transactions.get(f"{self._pipeline}/{name}", 0) for name in GAP_SUMS}
