@@ -45,11 +45,13 @@ def values(start: int, end: int) -> dict[int, bytes | None]:
     return made
 
 
-def skipped(driver: Driver, *ends: int, asker: latest.Asker = "person", fence: bool = False, held: int = 0) -> str:
+def skipped(
+    driver: Driver, *ends: int, asker: latest.Asker = "person", fence: bool = False, held: int = 0, now: datetime = NOW
+) -> str:
     """Skip to these ends of the partitions. Returns the ticket's id."""
     cluster = Cluster(*((held, end) for end in ends), id_="uuid-1")
     found = latest.look(driver.config, "clicks", cluster, asker)  # type: ignore[arg-type]
-    done = latest.skip(driver.config, "clicks", found, by="ann", reason="a test", now=NOW, fence=fence)
+    done = latest.skip(driver.config, "clicks", found, by="ann", reason="a test", now=now, fence=fence)
     assert done is not None
     return done[1].id
 

@@ -28,9 +28,11 @@ from writer.gaps import latest
 from writer.gaps.book import tickets
 from writer.gaps.claims import Claimed, Claims
 from writer.ledger.audit import audit
+from writer.progress import Progress
 from writer.seals.manifest import Manifest, Manifests
 from writer.seals.seal import Blocked, Ready
 from writer.seals.sealer import Sealer
+from writer.seals.sealing import Rounds
 from writer.stores.location import store_at
 from writer.tables.changes import Fill, Loss
 from writer.tables.errors import Overtaken
@@ -141,6 +143,27 @@ def test_what_the_archive_lacks_stays_open_and_is_given_up_by_a_person(driver, t
     assert "No gap is open" in headrace(driver, tmp_path, "gaps", "list")
     assert "is lost already" in headrace(driver, tmp_path, "gaps", "close", gap, "--lost", "--reason", "x", code=2)
     check(driver, 72 + 81, 8 + 9)
+
+
+def test_a_driver_tells_since_when_gaps_are_open_and_how_much_of_them_is_settled(driver, tmp_path):
+    progress = Progress("clicks")
+    rounds = Rounds(Sealer("clicks", driver.config), {}, progress)
+    first = only(driver)
+
+    def told() -> tuple[tuple[int, int], int | None, datetime | None]:
+        rounds.once()
+        view = progress.view()
+        return view.gaps, view.gaps_settled, view.gap_oldest
+
+    assert first.opened is not None
+    assert told() == ((1, 140), 0, first.opened.at)
+    filled(driver, archived(tmp_path, values(30, 120)))
+    assert told() == ((1, 50), 90, first.opened.at)
+    second = skipped(driver, 150, 80, now=NOW + timedelta(hours=3))
+    assert told() == ((2, 60), 90, first.opened.at), "the older one"
+    for gap, settled, left in ((first.id, 140, (1, 10)), (second, 150, (0, 0))):
+        headrace(driver, tmp_path, "gaps", "close", gap, "--lost", "--reason", "nobody kept it")
+        assert told() == (left, settled, NOW + timedelta(hours=3) if left[0] else None)
 
 
 def test_decoded_rows_with_offsets_are_taken_as_well(driver, tmp_path):

@@ -228,7 +228,7 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric(
         "headrace_gap_oldest_age_seconds",
         "gauge",
-        "Seconds since the oldest gap that is open was opened; not there when none is.",
+        "Seconds since the oldest gap that is open was opened; not there when none is, or `seal.enabled` is off.",
         lambda r: r.age(r.view.gap_oldest) if r.view.gaps[0] else [],
     ),
     Metric(
