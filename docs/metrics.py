@@ -64,6 +64,8 @@ def _questions() -> list[str]:
         "| is the driver saturated | `rate(headrace_batch_duration_seconds_sum[15m]) > 0.92` |",
         "| do executors come that were asked for | `headrace_executors_registered < headrace_executors_desired` |",
         "| why are there no more of them | `headrace_scale_blocked` |",
+        "| how fast a backfill goes | `rate(headrace_gap_offsets_settled_total[15m])` |",
+        "| and how much longer | `headrace_gap_offsets_open / (rate(headrace_gap_offsets_settled_total[15m]) > 0)` |",
         "| bytes per file | `rate(headrace_bytes_total[1h]) / rate(headrace_files_total[1h])` |", "",
     ]  # fmt: skip
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests import oracle
 from tests.charts import PLACES
 from tests.deployed import DRIVER, Deployed, deployed, gone, node
 from tests.servers.trino import trino
@@ -168,3 +169,35 @@ def test_spark_asked_for_nothing_that_its_account_may_not(release: Deployed) -> 
     assert asked == {(verb, "pods") for verb in rule["verbs"]}
     assert release.cluster.refused_to(DRIVER) == set()
     assert release.cluster.asked_by(f"{DRIVER}-executor") == set()
+
+
+def test_leases_move_into_kubernetes_and_back_and_their_epoch_goes_on(release: Deployed) -> None:
+    api = release.cluster.api
+    place = f"/apis/coordination.k8s.io/v1/namespaces/{release.namespace}/leases/{DRIVER}-events"
+    assert api.find(place) is None
+    before = epoch(release)
+    release.helm("upgrade", "--atomic", "--timeout", "8m", "--set", "supervisor.lease=kubernetes")
+    held = api.get(place)["spec"]
+    assert held["holderIdentity"]
+    assert held["leaseTransitions"] == epoch(release) == before + 1
+    said = release.inside("headrace", "recover", "explain", "/etc/headrace/pipelines.yaml", "--json")
+    assert json.loads(said)["events"]["lease"]["epoch"] == before + 1
+    release.until(lambda: api.get(place)["spec"]["renewTime"] > held["renewTime"], "it is renewed")
+    api.delete(place)
+    release.until(lambda: api.find(place), "its holder puts it anew")
+    assert api.get(place)["spec"]["leaseTransitions"] == before + 1
+    release.fill(1_000)
+    release.until_carried()
+    release.helm("upgrade", "--atomic", "--timeout", "8m")
+    left = api.get(place)["spec"]
+    assert ("holderIdentity" in left, left["leaseTransitions"]) == (False, before + 1), "it was given back"
+    assert epoch(release) > before + 1
+    release.fill(1_000)
+    release.until_carried()
+    assert release.cluster.refused_to(DRIVER) == set()
+
+
+def epoch(release: Deployed) -> int:
+    """The lease under which the newest start was ordered."""
+    starts = [said for said in oracle.replay(release.lake).commits if said["kind"] == "start"]
+    return int(starts[-1]["lease"])

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from tests.servers.containers import Mount
 from tests.servers.kubernetes import Api
@@ -56,7 +57,8 @@ def mounts(container: Json, places: Mapping[str, Path]) -> list[Mount]:
 
 def environment(api: Api, pod: Json, container: Json, address: str) -> dict[str, str]:
     """The container's environment. Raises NotYet."""
-    found: dict[str, str] = {}
+    server = urlsplit(api.url)
+    found = {"KUBERNETES_SERVICE_HOST": str(server.hostname), "KUBERNETES_SERVICE_PORT": str(server.port)}
     for source in container.get("envFrom", []):
         kind, which = ("secrets", "secretRef") if "secretRef" in source else ("configmaps", "configMapRef")
         content = _content(api, pod, kind, source[which]["name"])

@@ -45,8 +45,10 @@ http:
 supervisor:
   host: 0.0.0.0
   port: {{ .Values.ports.supervisor }}
-  lease: {{ .Values.supervisor.lease }}
+{{- if eq .Values.supervisor.lease "kubernetes" }}
+  lease: kubernetes
   lease_prefix: {{ $name }}
+{{- end }}
 {{- if and .Values.executors.enabled .Values.autoscaler.enabled }}
 autoscale:
   host: 0.0.0.0
