@@ -7,30 +7,36 @@ from typing import Any, assert_never
 from autoscaler.decide import Blocked, Decision, Down, Hold, Stay, Sums, Up, Wait, carried
 from autoscaler.model import Load, batch_worth, ranges_max
 from autoscaler.policy import Policy
+from writer.surface.words import plural
 
 
 def verdict(decision: Decision) -> tuple[str, str]:
     """Return the verdict as one word, and as a sentence."""
     n = decision.executors
+    stay = f"{plural(n, 'executor')} {'stays' if n == 1 else 'stay'}"
     match decision:
         case Hold(why=symptom):
-            return "hold", f"{n} executors stay: {symptom.says}."
+            return "hold", f"{stay}: {symptom.says}."
         case Stay(sums=sums):
-            return "stay", f"{n} executors stay: {_share(sums.used_up)} of their limit is wanted, and {_stay(sums)}."
+            return "stay", f"{stay}: {_share(sums.used_up)} of the limit is wanted, and {_stay(sums)}."
         case Blocked(to=to, by=by) if to == n:
-            return "blocked", f"{n} executors stay; they are not enough, and more would not help: {by.says}."
+            return "blocked", f"{stay}; that is not enough, and more would not help: {by.says}."
         case Blocked(to=to, by=by):
             word = "more" if to > n else "fewer"
-            return "blocked", f"{n} executors stay; {to} would be wanted, but {word} would not help: {by.says}."
+            return "blocked", f"{stay}; {to} would be wanted, but {word} would not help: {by.says}."
         case Wait(to=to, until=until):
             why = "what was asked for must show first" if to > n else "fewer must have been enough throughout"
-            return "wait", f"{n} executors stay until {until:%H:%M:%S}, then {to}: {why}."
+            return "wait", f"{stay} until {until:%H:%M:%S}, then {to}: {why}."
         case Up(before=before):
-            return "up", f"{before} executors become {n}, at once."
+            return "up", f"{_become(before, n)}, at once."
         case Down(before=before):
-            return "down", f"{before} executors become {n}, at the end of the batch: the youngest go, one by one."
+            return "down", f"{_become(before, n)}, at the end of the batch: the youngest go, one by one."
         case _:
             assert_never(decision)
+
+
+def _become(before: int, after: int) -> str:
+    return f"{plural(before, 'executor')} {'becomes' if before == 1 else 'become'} {after:,}"
 
 
 def _stay(sums: Sums) -> str:

@@ -80,7 +80,7 @@ def test_all_there_may_be_and_not_enough_is_said_so():
     assert isinstance(known, Stay)
     word, why = verdict(Blocked(3, (by,), known.sums, 3, by))
     assert word == "blocked"
-    assert why == "3 executors stay; they are not enough, and more would not help: most of a batch is the driver's own."
+    assert why == "3 executors stay; that is not enough, and more would not help: most of a batch is the driver's own."
 
 
 def test_explain_as_json_keeps_the_whole_arithmetic(recorded):
@@ -102,7 +102,7 @@ def test_explain_asks_everybody_where_it_is_given_a_configuration(tmp_path):
     path, kept = tmp_path / "headrace.yaml", tmp_path / "facts.json"
     path.write_text(json.dumps(file(tmp_path)))
     page = ran("explain", str(path), "--save", str(kept))
-    assert "hold: 1 executors stay: clicks fails: no Kafka broker answers at 127.0.0.1:1" in page
+    assert "hold: 1 executor stays: clicks fails: no Kafka broker answers at 127.0.0.1:1" in page
     assert "blind (hold): nobody has told which executors there are." in page
     assert "blind (hold): Kafka has not told what waits or arrives of clicks." in page
     assert ran("explain", "--facts", str(kept)) == page
