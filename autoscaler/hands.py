@@ -25,7 +25,8 @@ class Answered:
 def ask(driver: Driver, section: Autoscale, executors: int, because: Event) -> Answered:
     """Ask a driver for so many executors. A driver that does not answer is an answer too."""
     token = "" if section.token is None else section.token.get_secret_value()
-    asked = {"executors": executors, "verdict": because.verdict, "why": because.why[:_WORDS_MAX]}
+    said = {"executors": executors, "verdict": because.verdict, "why": because.why[:_WORDS_MAX]}
+    asked = said if because.wanted is None else {**said, "right": because.wanted}
     request = Request(  # noqa: S310 - the URL is the one that the driver wrote down
         f"{driver.url}/scale?{urlencode(asked)}", method="POST", headers={"Authorization": f"Bearer {token}"}
     )

@@ -79,8 +79,9 @@ as the driver. With `local[*]` there are no executors: both sides say so, and wh
 
 - **The driver** takes `POST /scale?executors=N` with the token, over loopback only. It asks Spark for the total, again
   every 15 s, and tells the youngest to go when no batch has tasks. Those finish what they have and are seen to be gone;
-  one that still works after `autoscale.drain_within` is killed. `/status` tells of them under `executors`. What was
-  wanted last is kept beside the runs, and wanted again by the next driver.
+  one that still works after `autoscale.drain_within` is killed. `/status`, its page and `headrace status` tell how many
+  there are, how many are asked for and how many would be right, with the last verdict and its reason. What was wanted
+  last is kept beside the runs, and wanted again by the next driver.
 - **The autoscaler** keeps what it decided before it asks for it, and asks again at every tick. At
   `http://127.0.0.1:9645` it answers `/metrics` ([names](METRICS.md#of-the-autoscaler)), `/healthz`, and `/status` with
   the last decision, all its arithmetic, and the last 100 changes of mind.

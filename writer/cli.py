@@ -173,6 +173,8 @@ def status(
 ) -> None:
     """Show how the pipelines are: lag, last commit, rates, dead letters, retention. Asks the driver, else the lake.
 
+    A driver's executors too: how many are wanted, asked for, there, and what the autoscaler decided last, and why.
+
     Exit codes: 0 shown, 1 a pipeline has failed or its table cannot be read, 2 configuration.
     """
     from rich.console import Console

@@ -1,5 +1,6 @@
 """`POST /scale` and `headrace autoscale run` on real executors: a local cluster, each executor a process of its own."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -74,6 +75,14 @@ def test_the_autoscaler_asks_the_driver_and_dies_without_harm(site: Site, topic:
         scaler.until(lambda: (scaler.told()["executors"] or {}).get("wanted") == 1)
         assert "headrace_executors_registered 1.0" in scaler.told("/metrics")
         assert scaler.told("/healthz") == "ok\n"
+        done = subprocess.run(
+            [sys.executable, "-m", "writer.cli", "status", str(site.config)],
+            capture_output=True, text=True, timeout=120, check=True,
+        )  # fmt: skip
+        assert re.search(r"^  executors +1 there; 1 asked for$", done.stdout, re.MULTILINE), done.stdout
+        assert re.search(
+            r"^  autoscaler +(hold|stay|wait|blocked), at .* UTC: 1 executor stays", done.stdout, re.MULTILINE
+        )
         scaler.kill()
         assert driver.executors()["wanted"] == 1
         driver.writer.stop()

@@ -182,6 +182,20 @@ def test_what_was_asked_for_is_told_with_its_reason_once(world):
     ]  # fmt: skip
 
 
+def test_how_many_would_be_right_is_told_as_it_was_said_last_and_never_asked_for(world):
+    world.post("executors=4&verdict=wait&why=then%206&right=6")
+    world.now_s = 20.0
+    world.post("executors=4&verdict=wait&why=then%208&right=8")
+    world.now_s = 35.0
+    world.keeper.look()
+    told = world.keeper.told()
+    assert [(one["right"], one["reason"]) for one in told["decisions"]] == [(8, "then 8")]
+    assert (told["wanted"], told["asked_seconds"], world.cluster.calls) == (4, 15, [("ask", 4)])
+    for odd in ("", "-1", "²", "9" * 5_000):
+        assert world.post(f"executors=4&verdict=stay{odd}&right={odd}")[0] == 202
+        assert world.keeper.told()["decisions"][0]["right"] is None
+
+
 def test_without_a_token_nobody_may_scale():
     keeper = Keeper(
         "spark://host:7077", Autoscale(), refusal=None, cpus_per_task=1, stores=[], boundary=lambda: True

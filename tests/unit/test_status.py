@@ -208,10 +208,12 @@ def test_the_driver_and_the_lake_tell_in_one_shape(config, written, progress):
 
 @pytest.mark.usefixtures("written")
 def test_a_running_driver_is_asked_before_the_lake(config, progress):
-    with serving(config.http.model_copy(update={"port": 0}), {"clicks": progress}) as url:
+    told = {"executors": EXECUTORS}
+    with serving(config.http.model_copy(update={"port": 0}), {"clicks": progress}, more=lambda: told) as url:
         announce(config.checkpoints, "clicks", me(url, 1))
         found = look(config, ["clicks"], Cluster(), NOON)["pipelines"]["clicks"]
     assert (found["source"], found["state"]) == ("driver", "running")
+    assert found["executors"] == EXECUTORS
     assert found["driver"]["url"] == url
     assert found["driver"]["answers"]
 
@@ -221,6 +223,7 @@ def test_a_stale_announcement_is_no_error(config):
     announce(config.checkpoints, "clicks", Driver("http://127.0.0.1:1", 1, "2026-11-20T12:00:00+00:00", 1))
     found = look(config, ["clicks"], Cluster(), NOON)["pipelines"]["clicks"]
     assert (found["source"], found["state"], found["error"]) == ("lake", "unknown", "")
+    assert found["executors"] is None
     assert found["driver"]["answers"] is False
     assert "no driver answers at http://127.0.0.1:1" in shown({"clicks": found})
 
@@ -299,6 +302,55 @@ def test_records_that_retention_takes_are_said(progress):
     progress.heard(Sample(NOON, {A: 100, B: 0}), {A: 0, B: 0})
     progress.kept({"clicks": timedelta(minutes=30)})
     assert "over since 29 min 24 s: records are being lost" in shown(told(progress))
+
+
+EXECUTORS = {
+    "master": "spark://host:7077", "refused": None, "age_seconds": 0.4, "wanted": None, "asked_seconds": None,
+    "registered": 2, "draining": [], "cores": 1, "cpus_per_task": 1, "short_seconds": None, "gc_share": None,
+    "failed_tasks": 0, "lost": 0, "gone": 0, "decisions": [],
+}  # fmt: skip
+WAIT = {
+    "at": "2026-11-20T12:00:00+00:00", "verdict": "wait",
+    "reason": "2 executors stay until 12:01:00, then 5: …", "from": 2, "to": 2, "right": 5,
+}  # fmt: skip
+UP = {**WAIT, "verdict": "up", "reason": "2 executors become 5, at once.", "to": 5, "right": None}
+
+
+@pytest.mark.parametrize(
+    ("seen", "lines"),
+    [
+        ({}, ["executors     2 there; nobody asks for more or fewer"]),
+        ({"refused": "spark.master is local[2]: …", "master": "local[2]"},
+         ["executors     none, tasks run in the driver (local[2])"]),
+        ({"refused": "spark.dynamicAllocation.enabled is true: …"},
+         ["executors     spark.dynamicAllocation.enabled is true: …"]),
+        ({"age_seconds": None}, ["executors     Spark is starting"]),
+        ({"wanted": 2, "decisions": []}, ["executors     2 there; 2 asked for"]),
+        ({"wanted": 2, "asked_seconds": 14.0, "decisions": [WAIT]},
+         ["executors     2 there; 2 asked for, 5 wanted",
+          "autoscaler    wait, at 2026-11-20 12:00:00 UTC: 2 executors stay until 12:01:00, then 5: …"]),
+        ({"wanted": 5, "asked_seconds": 200.0, "short_seconds": 75.0, "decisions": [UP]},
+         ["executors     2 there; 5 asked for, and none came for 1 min 15 s",
+          "autoscaler    up 2 → 5, at 2026-11-20 12:00:00 UTC, silent for 3 min 20 s: 2 executors become 5, at once."]),
+        ({"wanted": 2, "asked_seconds": 1.0, "draining": [{"id": "7", "seconds": 3.0}],
+          "decisions": [{**UP, "verdict": "", "reason": "", "from": 3, "to": 2}]},
+         ["executors     2 there, 1 more finishes its tasks and goes; 2 asked for",
+          "autoscaler    somebody asked 3 → 2, at 2026-11-20 12:00:00 UTC"]),
+    ],
+)  # fmt: skip
+def test_executors_are_there_asked_for_and_wanted_with_the_last_verdict_and_its_reason(progress, seen, lines):
+    pipeline = {**told(progress)["clicks"], "executors": {**EXECUTORS, **seen}}
+    text = shown({"clicks": pipeline}, width=200)
+    found = [row.strip() for row in text.splitlines() if re.match(" *(executors|autoscaler) ", row)]
+    assert found == lines
+
+
+def test_a_pipe_that_watches_is_told_how_many_executors_there_are(progress):
+    pipeline = {**told(progress)["clicks"], "executors": {**EXECUTORS, "wanted": 2, "decisions": [WAIT]}}
+    assert line("clicks", pipeline, "now").endswith(
+        " executors_wanted=5 executors_asked=2 executors_have=2 executors_draining=0"
+    )
+    assert "executors" not in line("clicks", {**pipeline, "executors": EXECUTORS}, "now"), "nobody scales"
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])

@@ -27,7 +27,7 @@ _GC_OVER_S = 60.0  # garbage collection is a share of the tasks' time of so long
 _BUSY_MIN_S = 5.0  # of it: less says nothing
 _CLOSE_WITHIN_S = 5.0
 _DECISIONS_KEPT = 20
-_WORD_MAX, _WORDS_MAX = 20, 500  # characters
+_WORD_MAX, _WORDS_MAX, _DIGITS_MAX = 20, 500, 9  # characters
 _TEXT, _JSON = "text/plain; charset=utf-8", "application/json"
 Answer = tuple[HTTPStatus, str, bytes]
 
@@ -72,6 +72,7 @@ class Keeper:
         self._lock = threading.Lock()
         self._wake, self._closing = threading.Event(), threading.Event()
         self._wanted: Wanted | None = None
+        self._asked_s: float | None = None  # when somebody said last what is wanted
         self._decisions: deque[dict[str, Any]] = deque(maxlen=_DECISIONS_KEPT)  # of who asks, newest first
         self._draining: dict[str, float] = {}
         self._failed_by: dict[str, int] = {}
@@ -96,19 +97,23 @@ class Keeper:
         if self._thread.is_alive():
             self._thread.join(_CLOSE_WITHIN_S)
 
-    def want(self, executors: int, verdict: str = "", why: str = "") -> None:
-        """Want so many from now on, and ask for them at once. `verdict` and `why` are for people."""
+    def want(self, executors: int, verdict: str = "", why: str = "", right: int | None = None) -> None:
+        """Want so many from now on, and ask for them at once. The rest is for people.
+
+        `right`: how many there should be, where something forbids or delays to ask for them.
+        """
         with self._lock:
-            known = self._wanted
+            known, now_s = self._wanted, self._seconds()
             changed = known is None or known.executors != executors
-            since = self._seconds() if known is None or changed else known.since_s
-            self._wanted = Wanted(executors, since)
+            self._wanted = Wanted(executors, now_s if known is None or changed else known.since_s)
+            self._asked_s = now_s
             before = None if known is None else known.executors
+            said = {"verdict": verdict, "reason": why, "from": before, "to": executors, "right": right}
             last = self._decisions[0] if self._decisions else None
             if changed or last is None or last["verdict"] != verdict:
-                at = datetime.now(UTC).isoformat()
-                said = {"at": at, "verdict": verdict, "reason": why, "from": before, "to": executors}
-                self._decisions.appendleft(said)
+                self._decisions.appendleft({"at": datetime.now(UTC).isoformat(), **said})
+            elif last["right"] != right:
+                self._decisions[0] = {**last, "reason": why, "right": right}
         if changed:
             log.event("executors_wanted", executors=executors, before=before, because=why or "somebody asked")
             self._keep(executors)
@@ -140,13 +145,14 @@ class Keeper:
         """Describe everything as JSON values, for `/status`."""
         with self._lock:
             seen, wanted, draining, now_s = self._seen, self._wanted, dict(self._draining), self._seconds()
-            decisions = list(self._decisions)
+            decisions, asked_s = list(self._decisions), self._asked_s
         stays = staying(seen.executors, draining)
         return {
             "master": self._master,
             "refused": self._refusal,
             "age_seconds": None if seen.at_s is None else round(now_s - seen.at_s, 3),
             "wanted": None if wanted is None else wanted.executors,
+            "asked_seconds": None if asked_s is None else round(now_s - asked_s, 3),
             "registered": len(stays),
             "draining": [{"id": one, "seconds": round(now_s - since, 3)} for one, since in sorted(draining.items())],
             "cores": max((one.cores for one in seen.executors), default=None),
@@ -162,7 +168,7 @@ class Keeper:
     def post(self, path: str, authorization: str) -> Answer | None:
         """Answer `POST /scale?executors=N` of who has the token; None for other paths.
 
-        `&verdict=up&why=…` may say why, for the log and the page.
+        `&verdict=up&why=…&right=M` may say why, and how many would be right, for people.
         """
         url = urlsplit(path)
         if url.path != "/scale":
@@ -175,12 +181,16 @@ class Keeper:
         given = {name: values[-1] for name, values in parse_qs(url.query).items()}
         text = given.get("executors", "")
         least, most = self._section.executors_min, self._section.executors_max
-        if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
+        if not _is_number(text) or not least <= int(text) <= most:
             said = f"executors={text!r} is no number from executors_min {least} to executors_max {most}\n"
             return HTTPStatus.BAD_REQUEST, _TEXT, said.encode()
         if self._cluster is None:
             return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, b"Spark is starting; ask again\n"
-        self.want(int(text), given.get("verdict", "")[:_WORD_MAX], given.get("why", "")[:_WORDS_MAX])
+        right = given.get("right", "")
+        self.want(
+            int(text), given.get("verdict", "")[:_WORD_MAX], given.get("why", "")[:_WORDS_MAX],
+            int(right) if _is_number(right) else None,
+        )  # fmt: skip
         return HTTPStatus.ACCEPTED, _JSON, (json.dumps(self.told()) + "\n").encode()
 
     def _run(self) -> None:
@@ -244,3 +254,7 @@ class Keeper:
                 if (kept := store.read(KEPT)) is not None:
                     found.append(int(json.loads(kept.content)["wanted"]))
         return max(found, default=None)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX

@@ -371,10 +371,11 @@ def announcement(checkpoints: str, pipeline: str, s3: S3Settings | None = None) 
 
 
 def asked(driver: Driver, pipeline: str) -> dict[str, Any] | None:
-    """Ask a driver for the status of its pipeline; None when nobody answers there, or another one does."""
+    """Ask a driver for its pipeline and, with it, `executors`; None when nobody answers there, or another one does."""
     try:
         with trust.opener(driver.certificate).open(f"{driver.url}/status", timeout=_ANSWER_WITHIN_S) as response:
-            found: dict[str, Any] = json.loads(response.read())["pipelines"][pipeline]
+            whole = json.loads(response.read())
+            found = {**whole["pipelines"][pipeline], "executors": whole.get("executors")}
     except (URLError, OSError, ValueError, LookupError, TypeError):
         return None
     return found if found.get("epoch") == driver.epoch else None

@@ -7,6 +7,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from writer.surface.executor_lines import counts, executor_lines
 from writer.surface.seal_lines import seal_lines
 from writer.surface.words import instant, plural, ranges, span
 from writer.units import show_size
@@ -63,6 +64,7 @@ def line(name: str, pipeline: Mapping[str, Any], at: str) -> str:
         "lag_offsets": lag["offsets"], "lag_seconds": lag["seconds"],
         "arriving_per_second": rates["arriving_per_second"], "committed_per_second": rates["committed_per_second"],
         "version": last and last["version"], "commit_age_seconds": pipeline["commit_age_seconds"],
+        **counts(pipeline.get("executors")),
     }  # fmt: skip
     parts += [f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in numbers.items()
               if value is not None]  # fmt: skip
@@ -106,6 +108,7 @@ def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
         ("dead letters", _dead_letters(pipeline["totals"]["records"])) if pipeline["epoch"] else None,
         ("buckets", _buckets(pipeline)) if pipeline["epoch"] else None,
         *(seal_lines(pipeline) if pipeline["epoch"] else ()),
+        *executor_lines(pipeline.get("executors")),
         *(("hook " + name, _hook(hook)) for name, hook in pipeline.get("hooks", {}).items()),
         ("schemas", _schemas(pipeline["schemas"])) if pipeline["schemas"] else None,
         ("retention", _headroom(pipeline["lag"]["headroom_seconds"])),

@@ -53,6 +53,7 @@ def look(config: Config, names: list[str], cluster: Cluster, now: datetime) -> d
         answers = found["source"] == "driver"
         told["pipelines"][name] = {
             **found,
+            "executors": found.get("executors"),
             "driver": None if driver is None else {**asdict(driver), "answers": answers},
         }
     return told
