@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 from urllib.request import urlopen
 
 import psutil
@@ -36,6 +36,18 @@ def on_cluster(site: Site, master: str, *, executors_max: int, **autoscale: Any)
         "bootstrap_servers": site.bootstrap, "request_timeout": "20 s", "lag_interval": "2 s",
     }  # fmt: skip
     site.overrides["autoscale"] = {"token": TOKEN, "port": 0, "executors_max": executors_max, **autoscale}
+
+
+def scale(url: str, executors: object, token: str | None = TOKEN, **said: object) -> tuple[int, str]:
+    """`POST /scale`, with what is said beside: verdict, why, right."""
+    connection = HTTPConnection(urlsplit(url).netloc, timeout=20)
+    try:
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        connection.request("POST", f"/scale?{urlencode({'executors': executors, **said})}", headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
 
 
 @dataclass
@@ -68,15 +80,7 @@ class Driver:
         return None if None in lags else sum(lags)
 
     def scale(self, executors: object, token: str | None = TOKEN) -> tuple[int, str]:
-        """`POST /scale`."""
-        connection = HTTPConnection(urlsplit(self.url).netloc, timeout=20)
-        try:
-            headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-            connection.request("POST", f"/scale?executors={executors}", headers=headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
-        finally:
-            connection.close()
+        return scale(self.url, executors, token)
 
     def until_registered(self, executors: int, seconds: float = 240) -> None:
         """Wait until so many take tasks, and none drains."""

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from tests.browser import Browser, browser
+from tests.scaled import on_cluster, scale
 from tests.supervising import Supervised, supervise
 from tests.writing import Site
 from writer.embedded.events import SCHEMAS, encoder, generate, produce
@@ -180,6 +181,44 @@ def narrow_and_dark(page: Browser, scratch: Path, more: Callable[..., None]) -> 
         assert page.find("document.documentElement.scrollWidth") == width, "nothing sticks out"
         name = f"page{'-dark' if dark else ''}{'-400' if width == 400 else ''}.png"
         page.picture(pictures / name, until="#pipeline-countries")
+
+
+def test_a_person_sees_what_was_decided_of_executors_and_why_beside_what_recovery_did(
+    site: Site, topic: MakeTopic, tmp_path: Path
+) -> None:
+    """Whoever has the token may send any reason: it is put in as text, as all else."""
+    name, panel = topic(1), "#pipeline-clicks .decisions.autoscaler"
+    site.pipeline("clicks", [name], commit={"max_delay": "1 s"})
+    on_cluster(site, "local-cluster[2,1,1024]", executors_max=2)
+    site.fill(name, 100)
+    with supervised(site) as running, browser(tmp_path / "profile") as page:
+        running.until(lambda: running.times("executor_came") == 2 and running.times("batch_committed") > 0, 240)
+        page.look(1280)
+        page.open(url(site))
+        page.until("document.querySelectorAll('.commits tbody tr').length > 0")
+        assert count(page, panel) == 0, "nobody has decided anything"
+        assert scale(url(site), 2, token="wrong", verdict="up", why="never shown")[0] == 403
+        assert scale(url(site), 1, verdict="down", why=f"1 is enough. {HOSTILE}")[0] == 202
+        page.until(f"document.querySelector('{panel} h3')?.innerText.includes('1 there; 1 asked for')", 120)
+        assert scale(url(site), 1, verdict="wait", why="1 executor stays, then 2.", right=2)[0] == 202
+        page.until(f"document.querySelectorAll('{panel} li').length === 2")
+        assert text(page, f"{panel} h3").endswith("1 there; 1 asked for, 2 wanted")
+        newest, first = str(page.find(f"[...document.querySelectorAll('{panel} li')].map((e) => e.innerText)"
+                                      ".join('\\0')")).split("\0")  # fmt: skip
+        assert newest.startswith("wait "), newest
+        assert newest.endswith(", 1\n1 executor stays, then 2."), newest
+        assert first.endswith(f", 1\n1 is enough. {HOSTILE}"), first
+        assert "never shown" not in page.find("document.body.innerText")
+        psutil.Process(running.drivers()[-1]).send_signal(signal.SIGKILL)
+        site.fill(name, 100, seed=8)
+        running.until(running.recovered, 240)
+        page.open(url(site))  # the new driver's
+        assert scale(url(site), 2, verdict="up", why="1 executor becomes 2, at once.")[0] == 202
+        page.until(f"document.querySelector('{panel} li')?.innerText.includes('1 → 2')", 120)
+        page.until("document.querySelector('#pipeline-clicks .decisions.recovery')?.innerText.includes('L1 → running')")
+        assert "running → L1" in text(page, "#pipeline-clicks .decisions.recovery")
+        assert (page.find("document.title"), count(page, "img")) == ("headrace: clicks", 0)
+        assert running.stop() == 0, running.said()
 
 
 def test_a_page_whose_driver_is_gone_says_so_and_how_old_it_is(site: Site, topic: MakeTopic, tmp_path: Path) -> None:
