@@ -1,30 +1,25 @@
 """What the autoscaler tells over HTTP: `/metrics` and `/status`, and `/healthz` for whoever keeps it running."""
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from http import HTTPStatus
 from typing import Any, Literal
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
-from prometheus_client.registry import Collector
 
 from autoscaler.decide import Decision, Hold, Sums, carried
 from autoscaler.events import Event
 from autoscaler.explain import told as explained
 from autoscaler.facts import Facts
 from autoscaler.kept import as_json
-from writer.surface.http import Answer, Get
+from writer.surface.board import board
+from writer.surface.http import Get
+from writer.surface.reading import Value
+from writer.surface.scrape import family
 from writer.surface.words import iso
 
 VERDICTS = ("hold", "stay", "blocked", "wait", "up", "down")
-_TEXT, _JSON = "text/plain; charset=utf-8", "application/json"
 _LATE_TICKS = 4  # then whoever looks after this process may start it again
-Value = tuple[tuple[str, ...], float]
 
 
 @dataclass(frozen=True)
@@ -141,44 +136,17 @@ CATALOGUE: tuple[Metric, ...] = (
 )  # fmt: skip
 
 
-class Scrape(Collector):
-    """Reads the last tick at the moment of the scrape."""
-
-    def __init__(self, shown: Callable[[], Shown]) -> None:
-        self._shown = shown
-
-    def collect(self) -> Iterator[Family]:
-        """Give every family of the catalogue, those without a value too."""
-        shown = self._shown()
-        for metric in CATALOGUE:
-            kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-            family = kind(metric.name, metric.help, labels=metric.labels)
-            for values, number in metric.read(shown):
-                family.add_metric(list(values), number)
-            yield family
-
-
 def answers(shown: Callable[[], Shown]) -> Get:
-    """Answer a GET."""
+    """Answer a GET, as things are at its moment."""
 
-    def get(path: str, accept: str) -> Answer:
-        match path.split("?", 1)[0]:
-            case "/metrics":
-                registry = CollectorRegistry(auto_describe=False)
-                registry.register(Scrape(shown))
-                encode, content_type = choose_encoder(accept)
-                return HTTPStatus.OK, content_type, encode(registry)
-            case "/status":
-                return HTTPStatus.OK, _JSON, (json.dumps(status(shown())) + "\n").encode()
-            case "/healthz":
-                why = unhealthy(shown(), datetime.now(UTC))
-                code = HTTPStatus.SERVICE_UNAVAILABLE if why else HTTPStatus.OK
-                return code, _TEXT, f"{why or 'ok'}\n".encode()
-            case "/":
-                return HTTPStatus.OK, _TEXT, b"headrace autoscale\n\n/metrics\n/healthz\n/status\n"
-        return HTTPStatus.NOT_FOUND, _TEXT, b"not here; see /\n"
+    def families() -> list[Family]:
+        now = shown()
+        return [family(one.name, one.kind, one.help, one.labels, one.read(now)) for one in CATALOGUE]
 
-    return get
+    return board(
+        "headrace autoscale", families=families, status=lambda: status(shown()),
+        unwell=lambda: unhealthy(shown(), datetime.now(UTC)),
+    )  # fmt: skip
 
 
 def unhealthy(shown: Shown, now: datetime) -> str:

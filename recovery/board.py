@@ -1,27 +1,21 @@
 """What a supervisor tells over HTTP: `/metrics` and `/status`. A driver's own are gone when it is; these stay."""
 
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from http import HTTPStatus
 from typing import Any, Literal
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
-from prometheus_client.registry import Collector
 
 from recovery.holding import Held
 from recovery.memory import document
 from recovery.patient import Patient
-from writer.surface.http import Answer, Get
+from writer.surface.board import board
+from writer.surface.http import Get
+from writer.surface.reading import Value
+from writer.surface.scrape import family
 from writer.surface.words import iso
-
-_TEXT, _JSON = "text/plain; charset=utf-8", "application/json"
-Value = tuple[tuple[str, ...], float]  # values of the labels after the pipeline, and the number
 
 
 @dataclass(frozen=True)
@@ -105,44 +99,20 @@ CATALOGUE: tuple[Metric, ...] = (
 )
 
 
-class Scrape(Collector):
-    """Reads the pipelines at the moment of the scrape."""
-
-    def __init__(self, ward: Ward) -> None:
-        self._ward = ward
-
-    def collect(self) -> Iterator[Family]:
-        """Give every family of the catalogue, those without a value too."""
-        for metric in CATALOGUE:
-            kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-            family = kind(metric.name, metric.help, labels=metric.labels)
-            for patient in self._ward.patients.values():
-                for values, number in metric.read(self._ward, patient):
-                    family.add_metric([patient.name, *values], number)
-            yield family
-
-
 def answers(ward: Ward) -> Get:
-    """Answer a GET."""
+    """Answer a GET, as things are at its moment."""
 
-    def get(path: str, accept: str) -> Answer:
-        match path.split("?", 1)[0]:
-            case "/metrics":
-                registry = CollectorRegistry(auto_describe=False)
-                registry.register(Scrape(ward))
-                encode, content_type = choose_encoder(accept)
-                return HTTPStatus.OK, content_type, encode(registry)
-            case "/status":
-                return HTTPStatus.OK, _JSON, (json.dumps(status(ward)) + "\n").encode()
-            case "/healthz":
-                halted = [f"pipeline {p.name} is given up: {p.halted}\n" for p in ward.patients.values() if p.halted]
-                code = HTTPStatus.SERVICE_UNAVAILABLE if halted else HTTPStatus.OK
-                return code, _TEXT, "".join(halted or ["ok\n"]).encode()
-            case "/":
-                return HTTPStatus.OK, _TEXT, b"headrace recover\n\n/metrics\n/healthz\n/status\n"
-        return HTTPStatus.NOT_FOUND, _TEXT, b"not here; see /\n"
+    def values(metric: Metric) -> Iterator[Value]:
+        for one in ward.patients.values():
+            yield from (((one.name, *labels), number) for labels, number in metric.read(ward, one))
 
-    return get
+    def families() -> list[Family]:
+        return [family(one.name, one.kind, one.help, one.labels, values(one)) for one in CATALOGUE]
+
+    def given_up() -> str:
+        return "\n".join(f"pipeline {p.name} is given up: {p.halted}" for p in ward.patients.values() if p.halted)
+
+    return board("headrace recover", families=families, status=lambda: status(ward), unwell=given_up)
 
 
 def status(ward: Ward) -> dict[str, Any]:

@@ -4,14 +4,13 @@ import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain
 
 from writer.progress import Progress
 from writer.rooms.plan import Rejected
 from writer.surface.metrics import CATALOGUE
-from writer.surface.scrape import Scrape, exposition
+from writer.surface.scrape import exposition, families
 from writer.view import Sample
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -49,9 +48,7 @@ def board():
 
 def scraped(board) -> dict[tuple[str, ...], float]:
     """Values of a scrape at noon, by name and labels in alphabetical order of their names."""
-    registry = CollectorRegistry()
-    registry.register(Scrape(board, lambda: NOON))
-    samples = [sample for family in registry.collect() for sample in family.samples]
+    samples = [sample for family in families(board, NOON) for sample in family.samples]
     return {
         (s.name, *(v for k, v in sorted(s.labels.items()) if k != "pipeline")): s.value
         for s in samples

@@ -1,7 +1,7 @@
 """How metrics are served: from what a driver knows of its pipelines to the text that a scraper reads."""
 
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 
@@ -14,43 +14,57 @@ from prometheus_client.registry import Collector
 from writer.lag import lags
 from writer.progress import Progress
 from writer.surface.metrics import CATALOGUE
-from writer.surface.reading import Metric, Reading
+from writer.surface.reading import Metric, Reading, Value
 from writer.view import DURATION_BOUNDS
 
 
-class Scrape(Collector):
-    """Reads the pipelines at the moment of the scrape."""
+class _Given(Collector):
+    def __init__(self, families: Iterable[Family]) -> None:
+        self._families = families
 
-    def __init__(self, board: Mapping[str, Progress], now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        self._board, self._now = board, now
-
-    def collect(self) -> Iterator[Family]:
-        """Give every family of the catalogue, those without a value too."""
-        now = self._now()
-        views = [progress.view() for progress in self._board.values()]
-        readings = [Reading(view, lags(view.logs, view.frontier, now), now) for view in views]
-        for metric in CATALOGUE:
-            yield _histogram(metric, readings) if metric.kind == "histogram" else _family(metric, readings)
+    def collect(self) -> Iterable[Family]:
+        return self._families
 
 
-def exposition(board: Mapping[str, Progress], accept: str) -> tuple[bytes, str]:
-    """Return the page and its content type, in the format that the scraper prefers."""
+def encoded(families: Iterable[Family], accept: str) -> tuple[bytes, str]:
+    """Return the page of these families and its content type, in the format that the scraper prefers."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Scrape(board))
+    registry.register(_Given(families))
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
 
 
-def _family(metric: Metric, readings: Iterable[Reading]) -> Family:
-    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-    family = kind(metric.name, metric.help, labels=metric.labels)
+def family(name: str, kind: str, about: str, labels: Sequence[str], values: Iterable[Value]) -> Family:
+    """Return a gauge or a counter; without values it is told too. `values`: those of all labels, and the number."""
+    made = (CounterMetricFamily if kind == "counter" else GaugeMetricFamily)(name, about, labels=labels)
+    for given, number in values:
+        made.add_metric(list(given), number)
+    return made
+
+
+def exposition(board: Mapping[str, Progress], accept: str) -> tuple[bytes, str]:
+    """Return a driver's page and its content type."""
+    return encoded(families(board, datetime.now(UTC)), accept)
+
+
+def families(board: Mapping[str, Progress], now: datetime) -> Iterator[Family]:
+    """Give every family of a driver's catalogue, those without a value too."""
+    views = [progress.view() for progress in board.values()]
+    readings = [Reading(view, lags(view.logs, view.frontier, now), now) for view in views]
+    for metric in CATALOGUE:
+        if metric.kind == "histogram":
+            yield _histogram(metric, readings)
+        else:
+            yield family(metric.name, metric.kind, metric.help, metric.labels, _values(metric, readings))
+
+
+def _values(metric: Metric, readings: Iterable[Reading]) -> Iterator[Value]:
     if "pipeline" not in metric.labels:
-        family.add_metric([version("headrace"), platform.python_version()], 1)
-        return family
+        yield (version("headrace"), platform.python_version()), 1
+        return
     for reading in readings:
-        for values, number in metric.read(reading):
-            family.add_metric([reading.view.pipeline, *values], number)
-    return family
+        for labels, number in metric.read(reading):
+            yield (reading.view.pipeline, *labels), number
 
 
 def _histogram(metric: Metric, readings: Iterable[Reading]) -> Family:
