@@ -7,17 +7,17 @@ from typing import Any
 HERE = Path(__file__).parent
 RUN = HERE.parent / "tests" / "spark" / "autoscaling.json"
 PICTURE = HERE / "images" / "scaling.png"
-_RATE_OVER_S = 10.0  # commits come every few seconds: rates are means over two of them
 
 
-def rates(samples: list[dict[str, Any]], key: str) -> list[float]:
-    """Work out the rate of a count at each sample, over the seconds before it."""
-    found = []
-    for i, one in enumerate(samples):
-        before = next(s for s in samples[: i + 1] if s["at_s"] >= one["at_s"] - _RATE_OVER_S)
-        seconds = one["at_s"] - before["at_s"]
-        found.append((one[key] - before[key]) / seconds if seconds > 0 else 0.0)
-    return found
+def committed(samples: list[dict[str, Any]]) -> tuple[list[float], list[float]]:
+    """Return when batches were seen to be committed, and their records a second since the one before."""
+    at, rates, last = [], [], samples[0]
+    for one in samples[1:]:
+        if one["committed"] > last["committed"]:
+            at.append(one["at_s"])
+            rates.append((one["committed"] - last["committed"]) / (one["at_s"] - last["at_s"]))
+            last = one
+    return at, rates
 
 
 def draw(run: dict[str, Any], target: Path) -> None:
@@ -31,14 +31,15 @@ def draw(run: dict[str, Any], target: Path) -> None:
     at = [one["at_s"] for one in samples]
     figure, (top, middle, bottom) = plt.subplots(3, 1, figsize=(10, 7.5), sharex=True, layout="constrained")
     top.plot(at, [one["load_per_s"] for one in samples], color="0.35", label="sent", drawstyle="steps-post")
-    top.plot(at, rates(samples, "committed"), color="tab:blue", label="committed", alpha=0.8)
+    top.plot(*committed(samples), color="tab:blue", label="committed, by batch", alpha=0.8, drawstyle="steps-pre")
     top.set_ylabel("records a second")
     late = settings["max_delay_s"] + settings["slo_s"]
     middle.plot(at, [one["lag_s"] or 0.0 for one in samples], color="tab:red", label="age of the oldest that waits")
     middle.axhline(late, color="0.6", linestyle="--", label=f"SLO: max_delay + {settings['slo_s']:.0f} s")
     middle.set_ylabel("seconds")
     for key, colour, label in (
-        ("desired", "0.35", "desired"), ("registered", "tab:green", "registered"), ("draining", "tab:orange", "drain"),
+        ("desired", "0.35", "desired"), ("registered", "tab:green", "registered"),
+        ("draining", "tab:orange", "on their way out"),
     ):  # fmt: skip
         bottom.plot(at, [one[key] for one in samples], color=colour, label=label, drawstyle="steps-post")
     bottom.set_ylabel("executors")
