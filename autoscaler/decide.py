@@ -171,10 +171,9 @@ def _sums(policy: Policy, memory: Memory, facts: Facts, loads: tuple[Load, ...],
         if want < bound.executors:
             want, by = bound.executors, [bound.name]
     for bound in sorted(ceilings, key=lambda one: -one.executors):
-        if (
-            want > bound.executors
-        ):  # what the cluster grants is not known to stay: the minimum is asked for all the same
-            want, by = max(1, bound.executors, 0 if bound.hard else policy.executors_min), [bound.name]
+        if want > bound.executors:
+            lowest = 1 if bound.hard else policy.executors_min  # what a cluster grants is not known to stay
+            want, by = max(lowest, bound.executors), [bound.name]
     return Sums(
         loads=loads, slots_each=each, start_s=start_s(policy, memory), growth=growth,
         used_up=used(loads, "up", desired * each, growth),

@@ -12,7 +12,7 @@ from autoscaler.periods import period
 from autoscaler.policy import Policy
 
 Kind = Literal[
-    "recovery", "failing", "blind", "excluded", "too_few_batches", "paused",
+    "recovery", "failing", "blind", "excluded", "too_few_batches",
     "admission_capped", "driver_bound", "skew", "few_ranges", "ineffective", "quota",
     "memory_pressure", "stuck_partition",
 ]  # fmt: skip
@@ -86,15 +86,13 @@ def unseen(policy: Policy, pipeline: Pipeline, batches: int) -> Symptom:
 
 def pressing(policy: Policy, executors: Executors) -> Iterator[Symptom]:
     """Yield memory pressure: with fewer executors each would hold more."""
-    advice = "Give executors more memory, or lower memory.buffer; the number of executors is not lowered meanwhile."
-    if executors.heap_share is not None and executors.heap_share > policy.heap_max:
-        says = f"an executor's heap is {executors.heap_share:.0%} full, over {policy.heap_max:.0%}"
-        yield Symptom("memory_pressure", "no_fewer", says, advice)
-    if executors.gc_share is not None and executors.gc_share > policy.gc_max:
-        says = (
-            f"an executor spends {executors.gc_share:.0%} of its time in garbage collection, over {policy.gc_max:.0%}"
-        )
-        yield Symptom("memory_pressure", "no_fewer", says, advice)
+    share = executors.gc_share
+    if share is not None and share > policy.gc_max:
+        yield Symptom(
+            "memory_pressure", "no_fewer",
+            f"an executor spends {share:.0%} of its tasks' time in garbage collection, over {policy.gc_max:.0%}",
+            "Give executors more memory, or lower memory.buffer; the number of executors is not lowered meanwhile.",
+        )  # fmt: skip
 
 
 def stuck(policy: Policy, pipelines: Sequence[Pipeline]) -> Iterator[Symptom]:

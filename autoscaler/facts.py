@@ -7,8 +7,6 @@ carries its age: a decision holds on what is old or missing.
 """
 
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Protocol
 
 from pydantic import AwareDatetime, ConfigDict
 
@@ -86,8 +84,7 @@ class Executors:
     draining: int = 0  # that finish their tasks and go
     cores: int = 1  # of each
     cpus_per_task: int = 1
-    heap_share: float | None = None  # of the fullest; Spark tells only the highest there was
-    gc_share: float | None = None  # of time, of the worst
+    gc_share: float | None = None  # of the tasks' time, of the worst
     quota: int | None = None  # how many the cluster grants; None: nobody says
     age_s: float = 0.0
 
@@ -110,10 +107,3 @@ class Facts:
     def __post_init__(self) -> None:
         """Instants have a zone."""
         assert self.at.tzinfo is not None, "the instant of facts has a zone"
-
-
-class Source(Protocol):
-    """Who fetches facts: the driver and Kafka in life, a world in a simulation."""
-
-    def look(self, now: datetime) -> Facts:
-        """Tell what is known. What cannot be had is None or old; it does not raise for it."""

@@ -137,16 +137,15 @@ def _believed(policy: Policy, last: Scaling, pipelines: Iterable[Pipeline], slot
     """Return what an added slot brought; that it was next to nothing is not believed of a single batch."""
     pipelines = tuple(pipelines)
     found = _yield(policy, last, pipelines, slots_each)
-    ran = max((len(on_last(Memory(scalings=(last,)), one, slots_each)) for one in pipelines), default=0)
+    ran = max((len(ran_on(last, one, slots_each)) for one in pipelines), default=0)
     return None if found is not None and found < policy.yield_min and ran < _SURE_BATCHES else found
 
 
-def on_last(memory: Memory, pipeline: Pipeline, slots_each: int) -> list[Batch]:
-    """Return the batches of a pipeline that ran on all executors of the last change, and no others."""
-    if not memory.scalings or memory.scalings[-1].there_at is None:
+def ran_on(change: Scaling, pipeline: Pipeline, slots_each: int) -> list[Batch]:
+    """Return the batches of a pipeline that ran on all executors of a change, and no others."""
+    if change.there_at is None:
         return []
-    last = memory.scalings[-1]
-    return [one for one in pipeline.batches if one.began >= last.at and one.slots == last.after * slots_each]
+    return [one for one in pipeline.batches if one.began >= change.at and one.slots == change.after * slots_each]
 
 
 def _yield(policy: Policy, last: Scaling, pipelines: Iterable[Pipeline], slots_each: int) -> float | None:
@@ -158,15 +157,15 @@ def _yield(policy: Policy, last: Scaling, pipelines: Iterable[Pipeline], slots_e
     found = []
     for pipeline in pipelines:
         before = last.per_slot_per_s.get(pipeline.name)
-        ran = on_last(Memory(scalings=(last,)), pipeline, slots_each)
+        ran = ran_on(last, pipeline, slots_each)
         ran = [one for one in ran if one.rows > 0 and one.tasks >= min(one.ranges, one.slots)]
         seen = rate(ran)
         if before is None or before <= 0 or seen is None or len(ran) < policy.stable_batches:
             continue
         ranges = ran[-1].ranges
-        now_, then = worth(ranges, last.after * slots_each), worth(ranges, last.before * slots_each)
-        if abs(now_ - then) >= _STEP_MIN * then:
-            found.append((seen.per_slot_per_s / before * now_ - then) / (now_ - then))
+        w0, w1 = worth(ranges, last.before * slots_each), worth(ranges, last.after * slots_each)
+        if abs(w1 - w0) >= _STEP_MIN * w0:
+            found.append((seen.per_slot_per_s / before * w1 - w0) / (w1 - w0))
     return round(sum(found) / len(found), 3) if found else None
 
 
@@ -176,6 +175,6 @@ def settled_at(policy: Policy, memory: Memory, facts: Facts) -> datetime | None:
         return None
     last = memory.scalings[-1]
     since = last.there_at or last.at
-    ran = [len(on_last(memory, one, facts.executors.slots)) for one in facts.pipelines]
+    ran = [len(ran_on(last, one, facts.executors.slots)) for one in facts.pipelines]
     enough = last.there_at is not None and max(ran, default=0) >= policy.stable_batches
     return since + timedelta(seconds=policy.stable_s if enough else policy.stable_max_s)

@@ -1,4 +1,4 @@
-"""What the executors can carry, and what is asked of them: arithmetic alone, after DS2's true rates.
+"""What the executors can carry, and what is asked of them: arithmetic alone, after the true rates of DS2 (OSDI 2018).
 
 A slot's true rate is what it carries while it works: the driver's part of a batch and the slots that wait for a last
 wave are taken out. So it does not change with the number of executors, and one measured rate tells what others do.
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median, median_high
+from typing import Literal
 
 from autoscaler.facts import Batch, Partition, Pipeline
 from autoscaler.policy import Policy
@@ -17,6 +18,7 @@ _FIT_BATCHES_MIN = 5  # a line through fewer is chance
 _FIT_SPREAD_MIN = 1.5  # and through batches of one size
 _FIXED_SHARE_MAX = 0.5  # of the shortest batch's tasks: more than that is noise
 _GUESS_S = 60.0  # between batches, before two were seen
+Which = Literal["up", "target", "down"]  # of the needs
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,11 @@ class Rate:
 
 @dataclass(frozen=True)
 class Need:
-    """What a pipeline asks for, in records a second. Each is arrivals over a utilisation, and the backlog's share."""
+    """What a pipeline asks for, in records a second. Each is arrivals over a utilisation, and the backlog's share.
+
+    The formula is that of Flink's autoscaler: lag / catch-up + rate * restart / catch-up + rate / utilisation. Here the
+    restart is the time in which executors come, and only what those at hand do not carry piles up meanwhile.
+    """
 
     arriving: float
     lag_offsets: int
@@ -188,11 +194,11 @@ def capacity(pipeline: Pipeline, seen: Rate, slots: int, growth: Growth) -> floa
     return min(whole_delay, full) if whole_delay * delay_s > pipeline.records_max else whole_delay
 
 
-def used(loads: Iterable[Load], which: str, slots: int, growth: Growth) -> float:
+def used(loads: Iterable[Load], which: Which, slots: int, growth: Growth) -> float:
     """Share of the slots that these needs take: each pipeline's need over what it could carry alone, summed."""
     total = 0.0
     for load in loads:
-        asked = getattr(load.need, which)
+        asked: float = getattr(load.need, which)
         if asked <= 0:
             continue
         can = capacity(load.pipeline, load.rate, slots, growth)
@@ -200,7 +206,7 @@ def used(loads: Iterable[Load], which: str, slots: int, growth: Growth) -> float
     return total
 
 
-def least(loads: Sequence[Load], which: str, slots_each: int, growth: Growth, most: int) -> int | None:
+def least(loads: Sequence[Load], which: Which, slots_each: int, growth: Growth, most: int) -> int | None:
     """Return the least number of executors, up to `most`, that carry these needs; None where even they do not."""
     if used(loads, which, most * slots_each, growth) > 1:
         return None

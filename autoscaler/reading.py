@@ -77,8 +77,7 @@ def executors(told: Mapping[str, Any] | None, policy: Policy) -> Executors | Non
         wanted=told["registered"] if told["wanted"] is None else told["wanted"],
         registered=told["registered"], draining=len(told["draining"]),
         cores=told["cores"] or 1, cpus_per_task=told["cpus_per_task"],
-        heap_share=None,  # Spark tells the most there ever was, and a heap that was never collected is full
-        gc_share=told["gc_share"],
+        gc_share=told["gc_share"],  # of the heap Spark tells the most there ever was: one never collected is full
         quota=told["registered"] if refused else None,
         age_s=told["age_seconds"],
     )  # fmt: skip

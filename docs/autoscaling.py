@@ -136,7 +136,7 @@ _VERDICTS = {
     "few_ranges": ("no more", "All slots that a full batch has ranges or files for work already."),
     "ineffective": ("no more", "The last executors were in vain: something else is the limit."),
     "quota": ("no more", "The cluster grants no more."),
-    "memory_pressure": ("no fewer", "Heap or garbage collection is high: with fewer executors each holds more."),
+    "memory_pressure": ("no fewer", "Garbage collection takes long: with fewer executors each holds more."),
     "stuck_partition": ("note", "A partition stands still over batches: it is named, its lag left out."),
 }
 
@@ -162,10 +162,10 @@ at most, as `/status` has them. It is still a simulation: one pipeline, no clust
 _RUN_WORDS = """## A run on a cluster
 
 A master, a worker with {most} cores, executors, driver, autoscaler and broker, all processes on one machine of two
-cores that had other work too: `tests/spark/test_autoscaling.py` runs it and keeps what it saw. Two cores cannot carry
-more with more executors, so a bucketer that sleeps lets each slot carry {slot:,} records a second at most; all else is
-as it is. Minutes are seconds: ticks of {tick:.0f} s, a window of {window} s, fewer executors after {down} s. The topic
-has {partitions} partitions.
+cores: `tests/spark/test_autoscaling.py` runs it and keeps what it saw. Two cores cannot carry more with more executors,
+so a bucketer that sleeps lets each slot carry {slot:,} records a second at most; all else is as it is. Minutes are
+seconds: ticks of {tick:.0f} s, a window of {window} s, fewer executors after {down} s. The topic has {partitions}
+partitions. The load stays up until nothing has been late for 40 s.
 """
 
 _KEDA = """## For teams that run KEDA
@@ -202,7 +202,7 @@ def _run() -> list[str]:
     asked_s, held_s = at["asked_s"] - at["step_up_s"], at["step_down_s"] - at["step_up_s"]
     limit_s = settings["max_delay_s"] + settings["slo_s"]
     late = [one["at_s"] - at["step_up_s"] for one in samples if (one["lag_s"] or 0.0) > limit_s]
-    calm = f"from {min(late):.0f} s to {max(late):.0f} s after the step, in {len(late)} looks" if late else "never"
+    calm = f"from {min(late):.0f} s to {max(late):.0f} s after the step" if late else "never"
     return [
         _RUN_WORDS.format(
             partitions=settings["partitions"], most=settings["executors_max"], slot=settings["slot_per_s"],
@@ -213,7 +213,7 @@ def _run() -> list[str]:
         f"| executors are asked for | {asked_s:.0f} s later; a tick is {settings['tick_s']:.0f} s |",
         f"| most that worked at once | {at['peak']} |",
         f"| oldest record that waited, at the worst | {latest:.0f} s |",
-        f"| later than the SLO, {limit_s:.0f} s | {calm}; the step lasts {held_s:.0f} s |",
+        f"| later than the SLO, {limit_s:.0f} s | {calm}, which lasts {held_s:.0f} s |",
         f"| load steps down; one executor is left | {at['down_s'] - at['step_down_s']:.0f} s later |",
         f"| executors that went as they were told; were lost | {samples[-1]['gone']}; {samples[-1]['lost']} |",
         f"| tasks that failed | {run['failed_tasks']} |",

@@ -47,7 +47,7 @@ class Score:
 
 def play(trace: Trace, scaler: Scaler, policy: Policy = DEFAULTS, setting: str = "") -> Score:
     """Run a policy through a trace."""
-    world = World(trace)
+    world = World(trace, policy)
     points, changes = list[Point](), list[tuple[float, int]]()
     over = late_max = 0.0
     at_s, next_s = policy.tick_s, 0.0

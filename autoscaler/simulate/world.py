@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from autoscaler.facts import Batch, Executors, Facts, Partition, Pipeline
-from autoscaler.model import interval_s
+from autoscaler.model import window_s
+from autoscaler.policy import DEFAULTS, Policy
 from autoscaler.simulate.trace import Trace
 
 BEGAN = datetime(2026, 1, 5, tzinfo=UTC)
@@ -28,17 +29,18 @@ _DRIFT = 0.06  # machines are so much faster and slower through the day
 _DEATHS_PER_DAY = 0.3  # of each executor
 _DEATH_COSTS = 1.3  # times as long takes a batch whose executor died
 _FAILING_AFTER_S = 60.0  # an outage is told as such from then on
-_WINDOW_S, _LATELY_S = 600.0, 120.0
-_WINDOW_BATCHES = 4
 Numbers = npt.NDArray[np.float64]
 
 
 class World:
     """One pipeline through a trace. `advance` in order of time, `look`, `ask`."""
 
-    def __init__(self, trace: Trace) -> None:
-        """Begin at the trace's beginning, with its first executors there and nothing waiting."""
-        self.trace = trace
+    def __init__(self, trace: Trace, policy: Policy = DEFAULTS) -> None:
+        """Begin at the trace's beginning, with its first executors there and nothing waiting.
+
+        `policy`: over which times who looks takes means.
+        """
+        self.trace, self._policy = trace, policy
         self.now_s = 0.0
         self.registered = trace.executors_first
         self.wanted = trace.executors_first
@@ -203,15 +205,15 @@ class World:
         waiting = (self._logs_at(self.now_s) - self._frontier).astype(int)
         waits, lates = waiting.tolist(), np.where(waiting >= 1, self.now_s - self._oldest_s, 0.0).tolist()
         failing = any(a + _FAILING_AFTER_S <= self.now_s < b for a, b in trace.outages)
-        batches = tuple(self.batches)
         pipeline = Pipeline(
             name=trace.name,
             partitions=tuple(map(Partition, repeat(trace.name), range(trace.partitions), waits, lates)),
-            arriving_per_s=self._rate(max(_WINDOW_S, _WINDOW_BATCHES * interval_s(batches))),
-            arriving_lately_per_s=self._rate(_LATELY_S), batches=batches, delay_max_s=trace.delay_max_s,
+            arriving_per_s=None, arriving_lately_per_s=self._rate(self._policy.lately_s),
+            batches=tuple(self.batches), delay_max_s=trace.delay_max_s,
             records_max=trace.records_max, min_partitions=trace.min_partitions, trigger_s=trace.trigger_s,
             failing="storage does not answer" if failing else None,
         )  # fmt: skip
+        pipeline = replace(pipeline, arriving_per_s=self._rate(window_s(self._policy, pipeline)))
         executors = Executors(
             wanted=self.wanted, registered=self.registered, draining=max(0, self.registered - self.wanted),
             cores=trace.cores,

@@ -53,8 +53,7 @@ def some_pipeline(draw):
 def some_facts(draw):
     executors = st.builds(
         Executors, wanted=st.integers(0, 60), registered=st.integers(0, 60), draining=st.integers(0, 5),
-        cores=st.integers(1, 8), cpus_per_task=st.integers(1, 3), heap_share=st.none() | SHARES,
-        gc_share=st.none() | SHARES,
+        cores=st.integers(1, 8), cpus_per_task=st.integers(1, 3), gc_share=st.none() | SHARES,
         quota=st.none() | st.integers(0, 60), age_s=st.floats(0, 80),
     )  # fmt: skip
     return Facts(NOW, draw(st.none() | executors), tuple(draw(st.lists(some_pipeline(), max_size=2))))

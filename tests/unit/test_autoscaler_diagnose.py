@@ -129,15 +129,14 @@ def test_a_partition_that_stands_still_is_named_and_asks_for_nothing():
     assert decision.sums.loads[0].need.lag_offsets == 479_000
 
 
-@pytest.mark.parametrize("pressure", [{"heap_share": 0.95}, {"gc_share": 0.2}])
-def test_under_memory_pressure_none_goes_and_more_may_come(pressure):
+def test_under_memory_pressure_none_goes_and_more_may_come():
     waited = Memory(desired=6, fewer=(Want(NOW - minutes(30), 3),), shape=SHAPE)
     calm = facts(pipeline(10_000, executors=6), executors=6)
     assert isinstance(decided(calm, waited), Down)
-    decision = decided(replace(calm, executors=replace(calm.executors, **pressure)), waited)
+    decision = decided(replace(calm, executors=replace(calm.executors, gc_share=0.2)), waited)
     assert isinstance(decision, Blocked)
     assert decision.by.kind == "memory_pressure"
-    assert isinstance(decided(facts(SHORT, **pressure)), Up)
+    assert isinstance(decided(facts(SHORT, gc_share=0.2)), Up)
 
 
 def test_after_executors_that_were_in_vain_none_is_added():

@@ -34,6 +34,18 @@ def test_every_record_that_came_is_in_a_batch_or_waits():
     assert all(a.ended <= b.began for a, b in pairwise(seen))
 
 
+def test_who_looks_takes_means_over_the_times_of_its_policy():
+    rising = replace(FLAT, arriving_per_s=(*[10_000.0] * 360, *[70_000.0] * 360))
+    quick = World(rising, replace(DEFAULTS, window_s=60.0, window_batches=0.0, lately_s=30.0))
+    usual = World(rising)
+    for world in (quick, usual):
+        world.advance(5_400.0 + 60.0)
+    assert quick.look().pipelines[0].arriving_per_s == pytest.approx(70_000)
+    assert quick.look().pipelines[0].arriving_lately_per_s == pytest.approx(70_000)
+    assert usual.look().pipelines[0].arriving_per_s == pytest.approx(10_000 + 60_000 / 10)
+    assert usual.look().pipelines[0].arriving_lately_per_s == pytest.approx(40_000)
+
+
 def test_lag_in_seconds_is_how_long_the_oldest_has_waited():
     world = World(replace(FLAT, outages=((3600.0, 5400.0),)))
     world.advance(3500.0)
