@@ -93,7 +93,7 @@ def test_nobody_waits_for_a_server_that_does_not_answer():
         for number in range(300):
             tells.tell(event(number))
         assert not tells.close(timedelta(seconds=0.05))
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 5
         held.set()
 
 
