@@ -8,8 +8,9 @@ READY := $(VENV)/.ready
 SHELL := bash
 # Tests wait for servers more than they compute. Each worker has a broker and a registry of its own.
 TWO := -n 2 --dist worksteal
+STORES := $(addprefix tests/contract/test_,store.py table.py parquet.py faulty_s3.py) tests/spark/test_s3.py
 
-.PHONY: demo demo-picture page-picture dashboard-picture scaling-picture test test-long check slow test-engines test-chart test-stores images guard setup reference lock clean
+.PHONY: demo demo-picture page-picture dashboard-picture scaling-picture test test-long check slow test-engines test-lake test-chart test-page test-stores images guard setup reference lock clean
 
 demo: $(READY)
 	$(BIN)/headrace demo
@@ -28,37 +29,36 @@ check: $(READY)
 slow: $(READY)
 	$(BIN)/pytest -q -m "slow and not long and not engines" $(TWO)
 
-# Trino, Presto, Druid, Spark and DuckDB on a lake that the writer fills: 3 GB of downloads and 1.5 GB on disk, once.
-# With Go 1.24 also the chart, on a real Kubernetes; as root, releases that run in it. With Go and Node.js the stores: the
-# suites of stores and tables on MinIO, and a store that must be refused.
-test-engines: $(READY)
-	$(BIN)/python -m tests.servers.parts
-	$(BIN)/pytest -q -m engines --durations 12 --deselect tests/engines/test_objects.py tests/engines \
-		--ignore tests/engines/test_chart.py --ignore tests/engines/test_rollout.py --ignore tests/engines/test_page.py
-	@if command -v go >/dev/null; then $(MAKE) test-chart; \
-	else echo "test-engines: NOT RUN: test-chart, on a real Kubernetes API, for want of Go"; fi
-	@if command -v chromium >/dev/null || [ -n "$$HEADRACE_CHROMIUM" ]; then $(BIN)/pytest -q tests/engines/test_page.py; \
-	else echo "test-engines: NOT RUN: the driver's page, for want of Chromium (apt-get install chromium)"; fi
-	@if command -v go >/dev/null && command -v npm >/dev/null; then $(MAKE) test-stores; \
-	else echo "test-engines: NOT RUN: test-stores, on MinIO and s3rver, for want of Go or npm; moto played S3"; fi
+# What real engines, a real Kubernetes, a real browser and other stores make of it. What a part lacks, it says.
+test-engines: test-lake test-chart test-page test-stores
 
-# Helm, etcd and Kubernetes are built by Go, once: 20 minutes on two cores. Then 15 to 25 minutes, most of them for
-# upgrades that must fail. No image is built here.
+# Trino, Presto, Druid, Spark and DuckDB on a lake that the writer fills: 3 GB of downloads and 1.5 GB on disk, once.
+test-lake: $(READY)
+	$(BIN)/python -m tests.servers.parts
+	$(BIN)/pytest -q -m engines --durations 12 $(addprefix tests/engines/test_,end_to_end.py freshness.py hooks.py queries.py)
+
+# With Go 1.24: helm, etcd and Kubernetes are built by it, once, in 20 minutes on two cores. As root, releases that run.
+# No image is built here.
 test-chart: $(READY)
-	bash tests/engines/kubernetes.sh
-	$(BIN)/pytest -q tests/engines/test_chart.py
-	$(BIN)/pytest -q -m engines tests/contract/test_lease.py
-	@if [ "$$(id -u)" = 0 ]; then $(BIN)/pytest -q --durations 8 tests/engines/test_rollout.py; \
-	else echo "test-chart: NOT RUN: test_rollout.py, releases that run, which need root for mounts: sudo make test-chart"; fi
+	@if command -v go >/dev/null; then bash tests/engines/kubernetes.sh && $(BIN)/pytest -q -m engines tests/engines/test_chart.py tests/contract/test_lease.py; \
+	else echo "NOT RUN: test_chart.py, on a real Kubernetes API, for want of Go"; fi
+	@if command -v go >/dev/null && [ "$$(id -u)" = 0 ]; then $(BIN)/pytest -q --durations 8 tests/engines/test_rollout.py; \
+	else echo "NOT RUN: test_rollout.py, releases that run, which need Go, and root for mounts: sudo make test-chart"; fi
+
+test-page: $(READY)
+	@if command -v chromium >/dev/null || [ -n "$$HEADRACE_CHROMIUM" ]; then $(BIN)/pytest -q tests/engines/test_page.py; \
+	else echo "NOT RUN: test_page.py, the driver's page, for want of Chromium (apt-get install chromium)"; fi
+
+# The suites of stores and tables on MinIO, which Go builds, and a store from npm that must be refused.
+test-stores: $(READY)
+	@if command -v go >/dev/null && command -v npm >/dev/null; then bash tests/engines/fetch.sh && \
+		HEADRACE_TEST_S3=minio $(BIN)/pytest -q -k s3 $(STORES) && \
+		HEADRACE_TEST_S3=minio $(BIN)/pytest -q tests/engines/test_objects.py; \
+	else echo "NOT RUN: test-stores, on MinIO and s3rver, for want of Go or npm; moto played S3"; fi
 
 # Both images, with docker or buildah, and what they promise (docker/prove.sh).
 images:
 	bash docker/build.sh
-
-test-stores: $(READY)
-	bash tests/engines/fetch.sh
-	HEADRACE_TEST_S3=minio $(BIN)/pytest -q -k s3 tests/contract/test_store.py tests/contract/test_table.py tests/contract/test_parquet.py tests/contract/test_faulty_s3.py tests/spark/test_s3.py
-	HEADRACE_TEST_S3=minio $(BIN)/pytest -q tests/engines/test_objects.py
 
 # The whole matrix of faults, two hours, recorded for docs/FAULTS.md and RECOVERY.md; and what poison costs.
 test-long: export HEADRACE_FAULTS_WHOLE := 1
