@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 SHELL := bash
 # Tests wait for servers more than they compute. Each worker has a broker and a registry of its own.
 TWO := -n 2 --dist worksteal
-STORES := $(addprefix tests/contract/test_,store.py table.py parquet.py faulty_s3.py) tests/spark/test_s3.py
+STORES := $(addprefix tests/contract/test_,store.py table.py table_starts.py parquet.py faulty_s3.py) tests/spark/test_s3.py
 
 .PHONY: demo demo-picture page-picture dashboard-picture scaling-picture test test-long check slow test-engines test-lake test-chart test-page test-stores images guard setup reference lock clean
 

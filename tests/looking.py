@@ -88,3 +88,8 @@ def records(
         ],
         schema=RECORDS,
     )  # fmt: skip
+
+
+def tree(root: Path) -> list[str]:
+    """Name all that lies below a folder."""
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*"))

@@ -37,11 +37,6 @@ HOUR = NOW.replace(minute=0) - timedelta(hours=1)
 BUCKET = (f"{HOUR:%Y-%m-%dT%H}",)
 
 
-@pytest.fixture(params=["delta", "parquet"])
-def form(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture
 def driver(tmp_path: Path, form: str) -> Driver:
     return filled(tmp_path, form)

@@ -49,12 +49,6 @@ def mixed(start: int, end: int) -> dict[int, bytes | None]:
 KNOWING = Schemas({1: EVENT, 2: WIDER}, [1])
 
 
-@pytest.fixture(params=["delta", "parquet"])
-def form(request: pytest.FixtureRequest) -> str:
-    """Format of the tables."""
-    return str(request.param)
-
-
 @pytest.fixture
 def driver(tmp_path: Path, form: str) -> Driver:
     made = Driver(tmp_path, form)

@@ -57,11 +57,6 @@ class Wrong(Driver):
     good = 0  # the version before it
 
 
-@pytest.fixture(params=["delta", "parquet"])
-def form(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture
 def driver(form: str, tmp_path: Path) -> "Wrong":
     """Twelve offsets with two letters, then twelve more with two letters: what is to go back."""

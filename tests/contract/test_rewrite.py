@@ -8,7 +8,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from tests.contract.test_table import P0, add, batch, begun, delta, form, location, made, opened, rows, table, written
+from tests.contract.tables import P0, add, batch, begun, delta, location, made, opened, rows, table, written
 from writer.rooms.columnar import StagedFile
 from writer.tables.changes import Rewrite, Taken
 from writer.tables.errors import FilesGone, ForeignChange
@@ -16,7 +16,7 @@ from writer.tables.formats import OPENED
 from writer.tables.parts import BucketFile
 from writer.tables.table import PipelineTable
 
-__all__ = ["add", "delta", "form", "location", "table"]
+__all__ = ["add", "delta", "location", "table"]
 FIVE, SIX = ("2026-11-20T05",), ("2026-11-20T06",)
 Stage = Callable[..., StagedFile]
 

@@ -4,35 +4,22 @@ import json
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from tests.bucketed import HOUR, MINUTE, NOON, PARTS, Lake, label
-from writer.errors import ConfigError, HeadraceError
 from writer.progress import Progress
 from writer.seals.manifest import Manifest
 from writer.seals.seal import Blocked, Ready, Resting
 from writer.seals.sealer import Sealer
 from writer.seals.sealing import Closer, Listener, Rounds, seal_due
 from writer.seals.unsealed import BOOKMARK, Bookmark
-from writer.seals.verb import Done, Wanted, done
 from writer.tables.changes import Closing, Gap, Rewrite, Sealing, Taken
 from writer.tables.errors import ClosedMeanwhile, Resealed
 from writer.tables.parts import Range
 from writer.units import microseconds
-
-
-@pytest.fixture(params=["delta", "parquet"])
-def form(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def lake(tmp_path: Path, form: str) -> Lake:
-    return Lake(tmp_path, form)
 
 
 class Silence:
@@ -365,40 +352,3 @@ def test_a_step_that_fails_rests_and_is_tried_again_and_the_others_go_on(lake: L
     told = progress.view().lives
     assert told is not None
     assert told.trouble == ()
-
-
-# --- by hand ----------------------------------------------------------------------------------------------------
-
-
-def by_hand(lake: Lake, **given: Any) -> Done:
-    wanted = {"bucket": None, "until": None, "with_gap": False, "dry_run": False, **given}
-    return done("events", lake.config, Wanted(**wanted), NOON + 9 * HOUR)
-
-
-def test_a_person_closes_and_seals_until_a_time_and_a_dry_run_writes_nothing(lake: Lake) -> None:
-    lake.write(NOON, NOON + HOUR, NOON + 2 * HOUR)
-    version = lake.table.snapshot().version
-    thought = by_hand(lake, until=NOON + 2 * HOUR, dry_run=True)
-    assert (lake.table.snapshot().version, lake.table.store.read(BOOKMARK)) == (version, None)
-    sealed = by_hand(lake, until=NOON + 2 * HOUR)
-    assert [m["bucket"] for m in thought.sealed] == [m["bucket"] for m in sealed.sealed]
-    assert [m["rows"] for m in sealed.sealed] == [10, 10]
-    assert {m["reason"] for m in sealed.sealed} == {"command"}
-    assert set(lake.sealer().follow().books.buckets) == {label(NOON + 2 * HOUR)}
-    with pytest.raises(ConfigError, match="has not come yet"):
-        by_hand(lake, until=NOON + 10 * HOUR)
-
-
-def test_a_person_seals_one_bucket_and_again_without_the_rest(lake: Lake) -> None:
-    lake.write(NOON, NOON + HOUR)
-    (one,) = by_hand(lake, bucket="2026-11-20T13").sealed
-    assert (one["bucket"], lake.table.snapshot().closed_until) == (["2026-11-20T13"], NOON + 2 * HOUR)
-    again = by_hand(lake, bucket="hour=2026-11-20T13")
-    assert (again.sealed, "manifest 1" in again.notes[0]) == ((), True)
-    lake.write(NOON + HOUR, late=10)
-    (two,) = by_hand(lake, bucket="2026-11-20T13").sealed
-    assert (two["version"], two["rows"], two["late"]) == (2, 20, 10)
-    with pytest.raises(HeadraceError, match="no rows in hour=2026-11-20T19"):
-        by_hand(lake, bucket="2026-11-20T19")
-    with pytest.raises(ConfigError, match="write it as hour=…"):
-        by_hand(lake, bucket="a/b")

@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 from deltalake.exceptions import CommitFailedError
 
-from tests.contract.test_table import COLUMNS, P0, batch, opened, rows
+from tests.contract.tables import COLUMNS, P0, batch, opened, rows
 from tests.servers.objects import ObjectServer
 from writer.rooms.columnar import StagedFile
 from writer.stores.location import store_at
@@ -24,7 +24,7 @@ RACER = """
 import sys
 from datetime import UTC, datetime
 from uuid import uuid4
-from tests.contract.test_table import written
+from tests.contract.tables import written
 from writer.tables.changes import Batch
 from writer.tables.parts import Part, Range
 from writer.tables.formats import OPENED

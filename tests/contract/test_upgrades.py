@@ -27,11 +27,6 @@ ROOT = Path(__file__).parents[2]
 P0 = Part("clicks", 1, 0)
 
 
-@pytest.fixture(params=["delta", "parquet"])
-def form(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 def filled(root: Path, form: str = "delta") -> Driver:
     driver = Driver(root, form)
     driver.start()

@@ -33,11 +33,6 @@ def later(days: float = 8) -> datetime:
     return datetime.now(UTC) + timedelta(days=days)
 
 
-@pytest.fixture(params=["delta", "parquet"])
-def form(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.slow)])
 def make(request: pytest.FixtureRequest, tmp_path: Path, form: str) -> Callable[..., Driver]:
     """A factory of drivers, in each kind of store."""

@@ -1,0 +1,94 @@
+"""Tables of either format in either kind of store, and what is committed to them, for tests of what each promises."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from tests import hive
+from tests.servers.objects import ObjectServer
+from writer.rooms.columnar import Destination, StagedFile
+from writer.rooms.statistics import delta_statistics
+from writer.stores.location import delta_options, store_at
+from writer.tables.changes import Batch
+from writer.tables.formats import OPENED
+from writer.tables.parquet import Parquet
+from writer.tables.parts import Part, Range
+from writer.tables.table import PipelineTable
+
+P0, P1 = Part("clicks", 1, 0), Part("clicks", 1, 1)
+COLUMNS = pa.schema([("id", pa.int64()), ("hour", pa.string())])
+
+
+@pytest.fixture(params=["local", "s3"])
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a table may lie, in each kind of store."""
+    if request.param == "local":
+        return str(tmp_path / "lake")
+    server: ObjectServer = request.getfixturevalue("on_s3")
+    return f"{server.bucket()}/lake ü +=&"
+
+
+@pytest.fixture
+def table(location: str, form: str) -> PipelineTable:
+    return made(location, form)
+
+
+@pytest.fixture
+def stage(location: str, form: str) -> Callable[[int], StagedFile]:
+    return lambda rows: written(location, "2026-11-20T05", rows, form)
+
+
+@pytest.fixture
+def delta(location: str) -> PipelineTable:
+    """A table that other clients write to as well."""
+    return made(location, "delta")
+
+
+@pytest.fixture
+def add(location: str) -> Callable[[int], StagedFile]:
+    """Stage a file for that one."""
+    return lambda rows: written(location, "2026-11-20T05", rows, "delta")
+
+
+def made(location: str, form: str) -> PipelineTable:
+    table = OPENED[form](location, "events", patience=timedelta(seconds=30))
+    table.create(COLUMNS, ["hour"])
+    return table
+
+
+def written(location: str, hour: str, rows: int, form: str) -> StagedFile:
+    """Write a file as a task does."""
+    now = datetime(2026, 11, 20, 5, tzinfo=UTC)
+    to = Destination(store_at(location), ("hour",), "test", 2**20, hidden=form == "parquet")
+    path, sink = to.open((hour,))
+    with pq.ParquetWriter(sink, pa.schema([("id", pa.int64())])) as out:
+        out.write_table(pa.table({"id": list(range(rows))}))
+    metadata, size = out.writer.metadata, sink.tell()
+    sink.close()
+    return StagedFile(path, (hour,), rows, size, delta_statistics(metadata), now, now, {("clicks", 0): rows})
+
+
+def opened(location: str) -> DeltaTable:
+    """Open a table as another client does."""
+    return DeltaTable(location, storage_options=delta_options(location))
+
+
+def begun(table: PipelineTable, **starts: int) -> int:
+    parts = {P0: starts.get("p0", 0), P1: starts.get("p1", 0)}
+    return table.begin(parts, {"clicks": ["uuid-1"]})
+
+
+def batch(epoch: int, start: int, end: int, *files: StagedFile, part: Part = P0) -> Batch:
+    return Batch(uuid4().hex, epoch, [Range(part, start, end)], files, facts={"ranges": [], "rows": end - start})
+
+
+def rows(table: PipelineTable) -> int:
+    """Count what a reader sees."""
+    parquet = isinstance(table._format, Parquet)
+    return int(hive.seen(table.location).num_rows if parquet else opened(table.location).count())
