@@ -1,19 +1,17 @@
 """`headrace gaps`: the tickets of what was skipped, opened, looked at and closed by people."""
 
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from writer.options import AsJson, ConfigFile, OnePipeline, Pipelines
+
 if TYPE_CHECKING:
-    from writer.config import Config
+    pass
 
 gaps = typer.Typer(no_args_is_help=True, help="Gaps: offsets that were skipped. List, show, open and close them.")
 
-_Config = Annotated[Path, typer.Argument(help="Configuration file (YAML).")]
-_Pipeline = Annotated[str | None, typer.Option("--pipeline", help="Which pipeline; may be left out when there is one.")]
-_Json = Annotated[bool, typer.Option("--json", help="One JSON document.")]
 _By = Annotated[str | None, typer.Option("--by", help="Who. Default: this user at this machine.", show_default=False)]
 
 
@@ -24,12 +22,10 @@ def _group() -> None:
 
 @gaps.command("list")
 def list_(
-    config: _Config,
-    pipeline: Annotated[
-        list[str] | None, typer.Option("--pipeline", help="Only this pipeline; may be repeated.")
-    ] = None,
+    config: ConfigFile,
+    pipeline: Pipelines = None,
     all_: Annotated[bool, typer.Option("--all", help="Also those that are done or lost.")] = False,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the gaps that are open: what was skipped, why, and who fills it at the moment. Reads the lake only.
 
@@ -46,10 +42,10 @@ def list_(
 
 @gaps.command()
 def show(
-    config: _Config,
+    config: ConfigFile,
     gap: Annotated[str, typer.Argument(help="Id of the ticket, or its beginning.")],
-    pipeline: _Pipeline = None,
-    as_json: _Json = False,
+    pipeline: OnePipeline = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show one gap: its ranges, where in event time its records may lie, what was brought and what is open.
 
@@ -60,19 +56,19 @@ def show(
     from writer.surface.lines import console
 
     settings, now = load(config), datetime.now(UTC)
-    name = _only(settings, pipeline)
+    name = settings.one(pipeline)
     raise typer.Exit(tickets.shown(settings, name, gap, now=now, as_json=as_json, out=console()))
 
 
 @gaps.command()
 def close(
-    config: _Config,
+    config: ConfigFile,
     gap: Annotated[str, typer.Argument(help="Id of the ticket, or its beginning.")],
     reason: Annotated[str, typer.Option("--reason", help="Why nobody will bring its records.")],
     lost: Annotated[bool, typer.Option("--lost", help="Yes: what is open of it is given up.")] = False,
-    pipeline: _Pipeline = None,
+    pipeline: OnePipeline = None,
     by: _By = None,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Give up what is open of a gap: nobody has its records. Buckets that it touches are sealed, and say so.
 
@@ -89,22 +85,22 @@ def close(
     settings, now = load(config), datetime.now(UTC)
     if not lost:
         raise ConfigError("closing a gap gives its records up: say so with --lost. `headrace backfill` brings them.")
-    name = _only(settings, pipeline)
+    name = settings.one(pipeline)
     raise typer.Exit(tickets.closed(settings, name, gap, reason=reason, by=by, now=now, as_json=as_json, out=console()))
 
 
 @gaps.command("open")
 def open_(
-    config: _Config,
+    config: ConfigFile,
     reason: Annotated[str, typer.Option("--reason", help="Why what waits is to be skipped.")],
     to: Annotated[Literal["latest"], typer.Option("--to", help="Up to where: the end of Kafka's log.")] = "latest",
-    pipeline: _Pipeline = None,
+    pipeline: OnePipeline = None,
     yes: Annotated[bool, typer.Option("--yes", help="Write it. Without, it is only shown.")] = False,
     fence: Annotated[
         bool, typer.Option("--fence", help="Also while a driver runs: the entry fences it, its next commit is exit 4.")
     ] = False,
     by: _By = None,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Skip all that waits in Kafka, as the last resort: the table reads on at the end, and a gap says what it skipped.
 
@@ -119,21 +115,12 @@ def open_(
     from writer.surface.lines import console
 
     settings, now = load(config), datetime.now(UTC)
-    name = _only(settings, pipeline)
+    name = settings.one(pipeline)
     assert to == "latest"
     code = tickets.opened(
         settings, name, reason=reason, by=by, write=yes, fence=fence, now=now, as_json=as_json, out=console()
     )
     raise typer.Exit(code)
-
-
-def _only(config: "Config", name: str | None) -> str:
-    from writer.errors import ConfigError
-
-    names = config.chosen([name] if name else None)
-    if len(names) > 1:
-        raise ConfigError(f"there are {len(names)} pipelines; say which: --pipeline {' or '.join(names)}")
-    return names[0]
 
 
 def join(app: typer.Typer) -> None:

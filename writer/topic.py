@@ -12,7 +12,6 @@ from writer.errors import ConfigError
 from writer.options import AsJson, OnePipeline
 
 if TYPE_CHECKING:
-    from writer.config import Config
     from writer.rooms.report import Source
 
 _OFFSET = re.compile(r"(?P<topic>[^:=]+):(?P<partition>\d+)=(?P<offset>\d+)")
@@ -59,16 +58,10 @@ def adopt(
     from writer.file import load
 
     settings = load(config)
-    name = _only(settings, pipeline)
+    name = settings.one(pipeline)
     wanted = Asked(_pairs(renamed or []), _offsets(offsets or []))
     now = datetime.now(UTC)
     raise typer.Exit(adopting.adopt(settings, name, wanted, group, write=yes, as_json=as_json, now=now))
-
-
-def _only(config: "Config", name: str | None) -> str:
-    if name is None and len(config.pipelines) > 1:
-        raise ConfigError(f"which pipeline? --pipeline is one of {', '.join(config.pipelines)}")
-    return config.chosen(None if name is None else [name])[0]
 
 
 def _pairs(given: Sequence[str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ import typer
 from writer.options import AsJson, ConfigFile, OnePipeline, Pipelines
 
 if TYPE_CHECKING:
-    from writer.config import Config
+    pass
 
 
 def pause(
@@ -109,7 +109,7 @@ def delete(
         raise ConfigError("say which rows: either --where, or --keys with --column")
     wanted = condition(where) if where is not None else from_file(keys or Path(), column or "", title)
     code = deleting.delete(
-        settings, _only(settings, pipeline), wanted, source(settings.registry), with_letters=letters,
+        settings, settings.one(pipeline), wanted, source(settings.registry), with_letters=letters,
         dry_run=dry_run, now=datetime.now(UTC), as_json=as_json, out=console(),
     )  # fmt: skip
     raise typer.Exit(code)
@@ -143,17 +143,8 @@ def adopt(
     from writer.surface.lines import console
 
     settings, now = load(config), datetime.now(UTC)
-    name = _only(settings, pipeline)
+    name = settings.one(pipeline)
     raise typer.Exit(taking.adopt(settings, name, write=yes, now=now, as_json=as_json, out=console()))
-
-
-def _only(config: "Config", name: str | None) -> str:
-    from writer.errors import ConfigError
-
-    names = config.chosen([name] if name else None)
-    if len(names) > 1:
-        raise ConfigError(f"there are {len(names)} pipelines; say which: --pipeline {' or '.join(names)}")
-    return names[0]
 
 
 def join(app: typer.Typer) -> None:

@@ -6,13 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from writer.errors import ConfigError
-from writer.options import ConfigFile, OnePipeline
+from writer.options import AsJson, ConfigFile, OnePipeline
 
 if TYPE_CHECKING:
     from writer.config import Config
-
-_Json = Annotated[bool, typer.Option("--json", help="One JSON document, for a machine.")]
 
 
 def compact(
@@ -23,7 +20,7 @@ def compact(
         typer.Option("--bucket", help="Only this bucket, as 2026-11-20T05, or hour=2026-11-20T05; may be repeated."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be rewritten; change nothing.")] = False,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Merge the small files of buckets, in this process. Closed buckets are also sorted and deduped, if configured.
 
@@ -48,7 +45,7 @@ def vacuum(
         ),
     ] = None,
     delete: Annotated[bool, typer.Option("--delete", help="Remove it. Without, it is only shown.")] = False,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Find what nobody needs in a pipeline's tables and checkpoints, and remove it with --delete.
 
@@ -74,7 +71,4 @@ def _opened(path: Path, pipeline: str | None) -> "tuple[Config, str]":
     from writer.file import load
 
     settings = load(path)
-    names = settings.chosen([pipeline] if pipeline else None)
-    if len(names) > 1:
-        raise ConfigError(f"there are {len(names)} pipelines; say which: --pipeline {' or '.join(names)}")
-    return settings, names[0]
+    return settings, settings.one(pipeline)

@@ -48,14 +48,12 @@ def seal(
     from writer.surface.lines import console, emit_whole
 
     settings = load(config)
-    names = settings.chosen([pipeline] if pipeline else None)
-    if len(names) > 1:
-        raise ConfigError(f"there are {len(names)} pipelines; say which: --pipeline {' or '.join(names)}")
+    name = settings.one(pipeline)
     if bucket is not None and until is not None:
         raise ConfigError("give BUCKET or --until, not both")
     now = datetime.now(UTC)
     wanted = Wanted(bucket, _time(until), with_gap=with_gap, dry_run=dry_run)
-    found = done(names[0], settings, wanted, now)
+    found = done(name, settings, wanted, now)
     if as_json:
         emit_whole(found.to_json())
     else:
