@@ -7,7 +7,7 @@ from urllib.request import Request
 
 from autoscaler.events import Event
 from writer.scaling.section import Autoscale
-from writer.surface.http import Driver
+from writer.surface.driver import Driver
 from writer.trust import opener
 
 _ANSWER_WITHIN_S = 5.0

@@ -18,8 +18,8 @@ from writer.config import Config
 from writer.errors import HeadraceError
 from writer.kafka import Cluster
 from writer.surface import lake
+from writer.surface.driver import Driver, announced
 from writer.surface.facts import document
-from writer.surface.http import Driver, announced
 from writer.trust import opener
 
 _ANSWER_WITHIN_S = 2.0

@@ -33,7 +33,7 @@ from bench.job import Job
 from bench.race import Contending
 from writer.demo.ground import Brood
 from writer.embedded import Stack
-from writer.surface.http import announced
+from writer.surface.driver import announced
 
 FIRST = 2_000  # events that the table has before the gap
 MAX_DELAY = timedelta(seconds=10)  # of the live writer's commits

@@ -4,7 +4,6 @@ The entry decides. What it lists of dead letters and late rows is taken out by r
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import uuid4
@@ -20,7 +19,7 @@ from writer.gaps.book import tickets
 from writer.kafka import Cluster
 from writer.rooms.columnar import BucketKey
 from writer.seals.manifest import Manifests
-from writer.surface.http import announced, asked
+from writer.surface.driver import nobody_runs
 from writer.tables.append import LostRace
 from writer.tables.changes import Reopened, Rewind
 from writer.tables.entry import said
@@ -105,7 +104,7 @@ class Rewinding:
 
         Raises CommitFailed, HeadraceError when a driver runs.
         """
-        self._nobody_runs()
+        nobody_runs(self._config, self.name, "Stop it, then rewind: it would read on where it was.")
         self._tables.redo()  # letters that wait are there by then
         look = self.look(look.plan.to) if look.pending else look
         places = [(self._settings.dead_letters, look.letters), (self._settings.late_place, look.late)]
@@ -222,12 +221,3 @@ class Rewinding:
         if not offsets or not table.exists():
             return 0
         return sum(count(table.store, file, offsets) for file in table.files(table.snapshot().version))
-
-    def _nobody_runs(self) -> None:
-        driver = announced(self._config.checkpoints, self.name, self._config.s3.settings)
-        with suppress(OSError):
-            if driver is not None and asked(driver, self.name) is not None:
-                raise HeadraceError(
-                    f"a driver of pipeline {self.name!r} runs (process {driver.pid}, {driver.url}). Stop it, then "
-                    "rewind: it would read on where it was."
-                )

@@ -21,7 +21,7 @@ from writer.rooms.columnar import open_file
 from writer.rooms.plan import PROVENANCE
 from writer.rooms.report import Source
 from writer.surface import lines
-from writer.surface.http import announced, asked
+from writer.surface.driver import nobody_runs
 from writer.surface.words import plural
 from writer.tables.changes import Adoption
 from writer.tables.formats import main_table
@@ -51,7 +51,7 @@ def adopt(
     ready = plan(found, known, *_facts(config, table, cluster, snapshot, found, topics), wanted)
     version = None
     if write and found:
-        _nobody_runs(config, name)
+        nobody_runs(config, name, "Stop it, then adopt: it may commit once more.")
         closed = Checkpoints(config.checkpoints, name, config.s3.settings).newest() or 0
         facts = {"at": now.isoformat(), **told(ready)}
         version = table.adopt(snapshot, Adoption(ready.incarnations, ready.starts, closed, facts))
@@ -137,15 +137,6 @@ def _committed(
     """Offsets of a consumer group, of the topics whose id the table does not know."""
     moved = [t for t in topics.values() if t.id not in known.get(t.name, ())]
     return cluster.committed(group, [(t.name, p) for t in moved for p in range(t.partitions)])
-
-
-def _nobody_runs(config: Config, name: str) -> None:
-    driver = announced(config.checkpoints, name, config.s3.settings)
-    if driver is not None and asked(driver, name) is not None:
-        raise HeadraceError(
-            f"a driver of pipeline {name!r} runs (process {driver.pid}, {driver.url}). Stop it, then adopt: it may "
-            "commit once more."
-        )
 
 
 def _partitions(plan: Plan) -> list[dict[str, Any]]:

@@ -35,6 +35,7 @@ from writer.seals.sealing import Closer, Listener, Rounds, Seals, Step, seal_due
 from writer.stores.base import S3Settings
 from writer.stores.location import for_spark, on_s3, store_at
 from writer.surface import http, lake, records
+from writer.surface.driver import announce, me, retract
 from writer.tables.formats import main_table
 from writer.transfer import KAFKA_OPTIONS, WORKER_ENVIRONMENT
 
@@ -206,9 +207,9 @@ def _begin(
     delivery.start()  # before anything is sealed, and closed after
     r.shown.callback(delivery.close, last=once)
     if url is not None:
-        driver = http.me(url, pipeline.epoch, str(config.http.certificate or ""))
-        http.announce(config.checkpoints, name, driver, config.s3.settings)
-        r.shown.callback(http.retract, config.checkpoints, name, driver, config.s3.settings)
+        driver = me(url, pipeline.epoch, str(config.http.certificate or ""))
+        announce(config.checkpoints, name, driver, config.s3.settings)
+        r.shown.callback(retract, config.checkpoints, name, driver, config.s3.settings)
     if pipeline.config.seal.enabled:
         sealer = Sealer(name, config)
         # With --once Spark may be gone when the last round comes; nobody waits for the driver's processor then.

@@ -19,9 +19,9 @@ from tests import oracle
 from tests.writing import Site, Writer
 from writer.file import load
 from writer.gaps.book import tickets
-from writer.gaps.latest import DriverAlive, nobody_runs
 from writer.gaps.ticket import Ticket
 from writer.ledger.audit import audit
+from writer.surface.driver import DriverAlive, nobody_runs
 from writer.tables.formats import main_table
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -83,7 +83,7 @@ def test_a_skip_beside_a_live_stream_is_filled_from_kafka_and_the_audit_is_clean
     writer = live(site, name, lake)
     assert f"{waiting:,} of {waiting:,} offsets are there" in headrace(site, "backfill", "--dry-run")
     with pytest.raises(DriverAlive, match="a driver of pipeline 'events' runs"):
-        nobody_runs(load(site.config), "events")
+        nobody_runs(load(site.config), "events", "Stop it.")
     stop = threading.Event()
     feeding = threading.Thread(target=_feed, args=(site, name, stop))
     feeding.start()

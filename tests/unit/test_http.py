@@ -17,18 +17,8 @@ from writer.connections import Http
 from writer.errors import ConfigError, HeadraceError
 from writer.progress import Progress
 from writer.surface import http
-from writer.surface.http import (
-    Driver,
-    announce,
-    announced,
-    asked,
-    first_of,
-    is_near,
-    me,
-    retract,
-    serving,
-    starts,
-)
+from writer.surface.driver import Driver, announce, announced, asked, me, retract
+from writer.surface.http import first_of, is_near, serving, starts
 from writer.view import Sample
 
 ANY = Http(port=0)

@@ -28,7 +28,8 @@ from writer.seals.lives import Cell, cell
 from writer.seals.manifest import Manifest
 from writer.seals.seal import Blocked, Ready, Resting, State, Unsealed
 from writer.surface import page, records
-from writer.surface.http import answering, asked, me, serving, starts
+from writer.surface.driver import asked, me
+from writer.surface.http import answering, serving, starts
 from writer.tables.parts import BucketFile
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)

@@ -13,7 +13,7 @@ from writer.config import layout
 from writer.connections import Http
 from writer.stores.local import LocalStore
 from writer.stores.probe import ProbeFailed, probe
-from writer.surface import http, places
+from writer.surface import driver, places
 from writer.tables.formats import delta_table, parquet_table
 
 
@@ -108,8 +108,8 @@ def test_jars_that_are_not_there_are_fetched_or_wrong(tmp_path, monkeypatch):
 def test_a_driver_that_is_gone_is_fine(tmp_path):
     settings = config(tmp_path)
     assert places.running(settings, "clicks", offline=False).message == "none runs"
-    http.announce(
-        settings.checkpoints, "clicks", http.Driver("http://127.0.0.1:1", os.getpid(), "2026-11-20T12:00:00.000Z", 3)
+    driver.announce(
+        settings.checkpoints, "clicks", driver.Driver("http://127.0.0.1:1", os.getpid(), "2026-11-20T12:00:00.000Z", 3)
     )
     assert places.running(settings, "clicks", offline=False).status == "ok"
     assert places.running(settings, "clicks", offline=True).status == "not_checked"

@@ -14,8 +14,9 @@ from writer.config import Config
 from writer.kafka import BrokerUnreachable, Topic
 from writer.progress import Progress
 from writer.surface import lake
+from writer.surface.driver import Driver, announce, me
 from writer.surface.facts import commit_rate, document
-from writer.surface.http import Driver, announce, me, serving
+from writer.surface.http import serving
 from writer.surface.screen import block, line, screen, show
 from writer.surface.status import exit_code, look, status
 from writer.surface.words import plural, span

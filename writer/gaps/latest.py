@@ -17,7 +17,7 @@ from writer.gaps.opening import open_gap
 from writer.kafka import Cluster
 from writer.rooms.report import Source
 from writer.standing import gap_hints
-from writer.surface.http import announced, asked
+from writer.surface.driver import nobody_runs
 from writer.tables.changes import Gap
 from writer.tables.formats import main_table
 from writer.tables.parts import Part, Range
@@ -26,10 +26,7 @@ from writer.tables.table import PipelineTable
 
 Asker = Literal["person", "automatic"]
 _SHOWN = 3  # partitions that a sentence names
-
-
-class DriverAlive(HeadraceError):
-    """A driver of the pipeline runs, and nobody said that it is to be fenced."""
+_FENCED = "Stop it first, or say that it is to be fenced: its next commit then ends it with exit 4."
 
 
 @dataclass(frozen=True)
@@ -125,7 +122,7 @@ def skip(
             return None
         case Skip(ranges):
             if not fence:
-                nobody_runs(config, pipeline)
+                nobody_runs(config, pipeline, _FENCED)
         case _:
             assert_never(found.decision)
     left: dict[Source, tuple[int, int]] = {(r.part.topic, r.part.partition): (-1, -1) for r in ranges}  # they end now
@@ -135,16 +132,6 @@ def skip(
     gap = Gap(uuid4().hex, found.snapshot.epoch, ranges, "latest", about, takes_over=True)
     version = open_gap(_table(config, pipeline), pipeline, found.snapshot, gap)
     return version, gap
-
-
-def nobody_runs(config: Config, pipeline: str) -> None:
-    """Raise DriverAlive when a driver of the pipeline answers."""
-    driver = announced(config.checkpoints, pipeline, config.s3.settings)
-    if driver is not None and asked(driver, pipeline) is not None:
-        raise DriverAlive(
-            f"a driver of pipeline {pipeline!r} runs (process {driver.pid}, {driver.url}). Stop it first, or say that "
-            "it is to be fenced: its next commit then ends it with exit 4."
-        )
 
 
 def _table(config: Config, pipeline: str) -> PipelineTable:

@@ -1,4 +1,4 @@
-"""What a running driver tells over HTTP, and where the command finds it.
+"""What a running driver tells over HTTP.
 
 A page for people, `/metrics` for Prometheus, `/healthz` and `/readyz` for a supervisor, `/provenz` for who rolls out a
 version, `/status` for `headrace status`. Nothing changes by asking but for two things, of who is on this machine and
@@ -10,7 +10,6 @@ import errno
 import hmac
 import ipaddress
 import json
-import os
 import re
 import socket
 import socketserver
@@ -19,30 +18,23 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.error import URLError
 from urllib.parse import urlsplit
 
 from writer import log, trust
 from writer.connections import Http
 from writer.errors import ConfigError, HeadraceError
 from writer.progress import Progress
-from writer.stores.base import S3Settings
-from writer.stores.location import store_at
 from writer.surface import page
 from writer.surface.facts import document, grid
 from writer.surface.scrape import exposition
-from writer.surface.words import iso
 from writer.view import View
 
 _SILENT_CLIENT_S = 10  # a connection that says nothing for so long is closed
-_ANSWER_WITHIN_S = 2.0
 _POLL_S = 0.1  # the end waits for it once
-_DRIVER = "driver.json"
 _TEXT, _JSON = "text/plain; charset=utf-8", "application/json"
 _INDEX = b"headrace; a browser is shown a page here\n\n/metrics\n/healthz\n/readyz\n/provenz\n/status\n/buckets\n"
 Answer = tuple[HTTPStatus, str, bytes]
@@ -51,17 +43,6 @@ Post = Callable[[str, str], Answer | None]  # path, the Authorization header; No
 Guarded = Post  # the same for a GET that needs a token; None: it is open to all, or nothing
 More = Callable[[], Mapping[str, Any]]  # what `/status` says beside the pipelines
 _START = re.compile(r"/pipelines/([a-z0-9_-]+)/start(\?new_run=(true|false))?")
-
-
-@dataclass(frozen=True)
-class Driver:
-    """A driver that serves a pipeline: what stands in `<checkpoints>/<pipeline>/driver.json`."""
-
-    url: str
-    pid: int
-    started: str  # when this process began to serve
-    epoch: int
-    certificate: str = ""  # of HTTPS, as a path on the driver's machine; empty: HTTP
 
 
 def alive(views: list[View]) -> list[str]:
@@ -336,51 +317,3 @@ def _url(host: str, port: int, scheme: str) -> str:
         if address.is_unspecified:
             host = "127.0.0.1" if isinstance(address, ipaddress.IPv4Address) else "::1"
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
-
-
-def announce(checkpoints: str, pipeline: str, driver: Driver, s3: S3Settings | None = None) -> None:
-    """Write where the driver is found. Whoever reads sees the old file or the new one, whole."""
-    said = {name: value for name, value in asdict(driver).items() if value != ""}  # what older readers do not know
-    store_at(f"{checkpoints}/{pipeline}", s3).put(_DRIVER, (json.dumps(said) + "\n").encode())
-
-
-def retract(checkpoints: str, pipeline: str, driver: Driver, s3: S3Settings | None = None) -> None:
-    """Remove the file, unless another driver has written its own by now."""
-    with suppress(OSError):  # a file that stays is one that nobody answers for, as after a kill
-        if announcement(checkpoints, pipeline, s3) == driver:
-            store_at(f"{checkpoints}/{pipeline}", s3).delete(_DRIVER)
-
-
-def announced(checkpoints: str, pipeline: str, s3: S3Settings | None = None) -> Driver | None:
-    """Read where the driver is found; None when none says so, or nothing can be read there."""
-    with suppress(OSError):
-        return announcement(checkpoints, pipeline, s3)
-    return None
-
-
-def announcement(checkpoints: str, pipeline: str, s3: S3Settings | None = None) -> Driver | None:
-    """Read where the driver is found; None when none says so. It may be gone: nobody removes a file after a kill.
-
-    Raises StoreError.
-    """
-    found = store_at(f"{checkpoints}/{pipeline}", s3).read(_DRIVER)
-    try:
-        return None if found is None else Driver(**json.loads(found.content))
-    except (ValueError, TypeError):
-        return None
-
-
-def asked(driver: Driver, pipeline: str) -> dict[str, Any] | None:
-    """Ask a driver for its pipeline and, with it, `executors`; None when nobody answers there, or another one does."""
-    try:
-        with trust.opener(driver.certificate).open(f"{driver.url}/status", timeout=_ANSWER_WITHIN_S) as response:
-            whole = json.loads(response.read())
-            found = {**whole["pipelines"][pipeline], "executors": whole.get("executors")}
-    except (URLError, OSError, ValueError, LookupError, TypeError):
-        return None
-    return found if found.get("epoch") == driver.epoch else None
-
-
-def me(url: str, epoch: int, certificate: str = "") -> Driver:
-    """Describe this process."""
-    return Driver(url, os.getpid(), iso(datetime.now(UTC)), epoch, certificate)

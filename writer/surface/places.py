@@ -15,8 +15,8 @@ from writer.errors import HeadraceError
 from writer.stores.base import S3Settings, StoreError
 from writer.stores.location import on_s3, store_at
 from writer.stores.probe import probe
+from writer.surface.driver import announcement, asked
 from writer.surface.finding import Finding, doubtful, failure, good, skipped, wrong
-from writer.surface.http import announcement, asked
 from writer.surface.words import instant, plural
 from writer.tables.formats import OPENED
 from writer.tables.table import PipelineTable

@@ -14,8 +14,8 @@ from rich.text import Text
 from writer.config import Config
 from writer.kafka import Cluster
 from writer.surface import lake
+from writer.surface.driver import announced, asked
 from writer.surface.facts import document
-from writer.surface.http import announced, asked
 from writer.surface.lines import emit, emit_whole
 from writer.surface.screen import line, screen, show
 from writer.units import show_duration

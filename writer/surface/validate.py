@@ -19,8 +19,8 @@ from writer.errors import ConfigError, HeadraceError
 from writer.file import load
 from writer.registry import SchemaSource, source, without_user
 from writer.surface import checks, lines, places
+from writer.surface.driver import answers
 from writer.surface.finding import MARKS, PLAIN_MARKS, Finding, Status, failure, good, skipped
-from writer.surface.http import announced, asked
 from writer.surface.preview import chosen
 from writer.surface.words import plural
 
@@ -53,7 +53,7 @@ def validate(path: Path, only: list[str] | None, *, offline: bool, records: int,
         return shown.end()
     shown.add(good("file", f"{plural(len(config.pipelines), 'pipeline')}: {', '.join(config.pipelines)}"))
     reach = _reach(config, names, shown, offline=offline)
-    drivers = [] if offline else [name for name in names if _driven(config, name)]
+    drivers = [] if offline else [name for name in names if answers(config, name) is not None]
     for finding in places.machine(config, drivers, offline=offline):
         shown.add(finding)
     for name in names:
@@ -168,8 +168,3 @@ def _registry(config: Config, names: list[str], shown: Findings, *, offline: boo
     files = plural(len(config.registry.files), "schema file")
     shown.add(good("registry", files if url is None else f"answers at {without_user(url)}"))
     return schemas, ""
-
-
-def _driven(config: Config, name: str) -> bool:
-    driver = announced(config.checkpoints, name, config.s3.settings)
-    return driver is not None and asked(driver, name) is not None

@@ -1,0 +1,94 @@
+"""Where a driver is found: a file beside the checkpoints of its pipeline; and asking whether it is still there."""
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+from urllib.error import URLError
+
+from writer import trust
+from writer.config import Config
+from writer.errors import HeadraceError
+from writer.stores.base import S3Settings
+from writer.stores.location import store_at
+from writer.surface.words import iso
+
+_DRIVER = "driver.json"
+_ANSWER_WITHIN_S = 2.0
+
+
+class DriverAlive(HeadraceError):
+    """A driver of the pipeline runs, and is not to."""
+
+
+@dataclass(frozen=True)
+class Driver:
+    """A driver that serves a pipeline: what stands in `<checkpoints>/<pipeline>/driver.json`."""
+
+    url: str
+    pid: int
+    started: str  # when this process began to serve
+    epoch: int
+    certificate: str = ""  # of HTTPS, as a path on the driver's machine; empty: HTTP
+
+
+def announce(checkpoints: str, pipeline: str, driver: Driver, s3: S3Settings | None = None) -> None:
+    """Write where the driver is found. Whoever reads sees the old file or the new one, whole."""
+    said = {name: value for name, value in asdict(driver).items() if value != ""}  # what older readers do not know
+    store_at(f"{checkpoints}/{pipeline}", s3).put(_DRIVER, (json.dumps(said) + "\n").encode())
+
+
+def retract(checkpoints: str, pipeline: str, driver: Driver, s3: S3Settings | None = None) -> None:
+    """Remove the file, unless another driver has written its own by now."""
+    with suppress(OSError):  # a file that stays is one that nobody answers for, as after a kill
+        if announcement(checkpoints, pipeline, s3) == driver:
+            store_at(f"{checkpoints}/{pipeline}", s3).delete(_DRIVER)
+
+
+def announced(checkpoints: str, pipeline: str, s3: S3Settings | None = None) -> Driver | None:
+    """Read where the driver is found; None when none says so, or nothing can be read there."""
+    with suppress(OSError):
+        return announcement(checkpoints, pipeline, s3)
+    return None
+
+
+def announcement(checkpoints: str, pipeline: str, s3: S3Settings | None = None) -> Driver | None:
+    """Read where the driver is found; None when none says so. It may be gone: nobody removes a file after a kill.
+
+    Raises StoreError.
+    """
+    found = store_at(f"{checkpoints}/{pipeline}", s3).read(_DRIVER)
+    try:
+        return None if found is None else Driver(**json.loads(found.content))
+    except (ValueError, TypeError):
+        return None
+
+
+def asked(driver: Driver, pipeline: str) -> dict[str, Any] | None:
+    """Ask a driver for its pipeline and, with it, `executors`; None when nobody answers there, or another one does."""
+    try:
+        with trust.opener(driver.certificate).open(f"{driver.url}/status", timeout=_ANSWER_WITHIN_S) as response:
+            whole = json.loads(response.read())
+            found = {**whole["pipelines"][pipeline], "executors": whole.get("executors")}
+    except (URLError, OSError, ValueError, LookupError, TypeError):
+        return None
+    return found if found.get("epoch") == driver.epoch else None
+
+
+def me(url: str, epoch: int, certificate: str = "") -> Driver:
+    """Describe this process."""
+    return Driver(url, os.getpid(), iso(datetime.now(UTC)), epoch, certificate)
+
+
+def answers(config: Config, pipeline: str) -> Driver | None:
+    """Return the driver that runs a pipeline; None when none is found, or nobody answers there."""
+    driver = announced(config.checkpoints, pipeline, config.s3.settings)
+    return driver if driver is not None and asked(driver, pipeline) is not None else None
+
+
+def nobody_runs(config: Config, pipeline: str, mend: str) -> None:
+    """Raise DriverAlive when a driver of the pipeline answers. `mend`: what is to be done about it."""
+    if driver := answers(config, pipeline):
+        raise DriverAlive(f"a driver of pipeline {pipeline!r} runs (process {driver.pid}, {driver.url}). {mend}")
