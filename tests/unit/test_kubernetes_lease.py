@@ -1,6 +1,7 @@
 """What is decided about a Lease of Kubernetes, and what is said when its API does not do as it is asked."""
 
 import copy
+import re
 import ssl
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -300,10 +301,13 @@ def test_a_move_into_kubernetes_goes_on_above_the_epoch_beside_the_checkpoints(t
 
 def test_an_api_that_is_silent_is_said_and_holds_no_start_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "1")
+    monkeypatch.delenv("KUBERNETES_SERVICE_PORT_HTTPS", raising=False)
+    silent = re.compile("token cannot be read|namespace cannot be read|cannot reach")  # as this may run in a pod
     console = Console(width=400)
     with console.capture() as capture:
         assert explain.explain(settings(tmp_path), ["clicks"], as_json=False, console=console) == 1
-    assert "cannot be read" in capture.get()
+    assert silent.search(capture.get())
     check = preflight(of_pipeline(settings(tmp_path), "clicks").facts)[0]
     assert (check.name, check.ok) == ("lease", None)
-    assert "automountServiceAccountToken" in check.said
+    assert silent.search(check.said)
