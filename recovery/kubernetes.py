@@ -14,7 +14,7 @@ from writer.hooks.base import HookFailed
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # what a kubelet mounts, and renews
 _ANSWER_S = 4.0  # less than a quarter of a lease of 20 s, so that one question which hangs costs one renewal
-_ANSWERS = (200, 201, 404, 409)
+_ANSWERS = {"get": (200, 404), "create": (200, 201, 409), "update": (200, 404, 409)}  # the rest says nothing of a Lease
 _METHODS = {"get": "GET", "create": "PUT", "update": "PUT"}
 Json = dict[str, Any]
 Verb = Literal["get", "create", "update"]
@@ -61,7 +61,7 @@ class Api:
         """
         namespace = self.namespace
         path = f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace)}/leases/{quote(name)}"
-        headers = {"Authorization": f"Bearer {self._read('token')}", "Accept": "application/json"}
+        headers = {"Authorization": f"Bearer {self._token()}", "Accept": "application/json"}
         if body is not None:
             headers["Content-Type"] = "application/json"
         data = None if body is None else json.dumps(body).encode()
@@ -75,11 +75,19 @@ class Api:
         except HookFailed as error:
             raise ApiFailed(f"{what}: {error}. It is asked again.") from error
         found = found if isinstance(found, dict) else {}
-        if answer.status in _ANSWERS:
+        if answer.ok and not (found.get("metadata") or {}).get("resourceVersion"):
+            raise ApiFailed(f"{what}: {answer.shown()} is no Lease. Does an API server of Kubernetes answer there?")
+        if answer.status in _ANSWERS[verb]:
             return Reply(answer.status, found)
         if verb == "create" and _there_already(found):
             return Reply(409, found)
         raise ApiFailed(f"{what}: {_said(answer, found)}. {_mend(answer.status, verb, name)}")
+
+    def _token(self) -> str:
+        token = self._read("token")
+        if len(token.split()) != 1 or not token.isascii():  # which HTTP would refuse in words that hold it
+            raise ApiFailed(f"{self.account / 'token'} holds no token. {_MOUNT}")
+        return token
 
     def _read(self, name: str) -> str:
         try:

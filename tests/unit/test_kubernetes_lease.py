@@ -219,15 +219,12 @@ def test_what_is_forbidden_names_the_verb_that_the_role_lacks(verb: str, tmp_pat
         (refusal(429, "too many"), "429: too many. It is asked again."),
         (refusal(422, "spec.x: Invalid"), "422: spec.x: Invalid. Look at the Lease with kubectl"),
         (Reply(502, b"<html>bad gateway</html>"), "the answer is not JSON: 502: <html>bad gateway</html>"),
-        (Reply(200, b"[1]"), ""),
+        (Reply(200, b"[1]"), "200: [1] is no Lease. Does an API server of Kubernetes answer there?"),
     ],
 )
 def test_what_the_api_says_is_passed_on(reply: Reply, said: str, tmp_path: Path) -> None:
     with scripted(lambda _: reply) as script:
         one = leases(script.url, tmp_path)
-        if not said:
-            assert one.look() == Seen(0, "", ("", ""), released=True)
-            return
         with pytest.raises(ApiFailed) as failed:
             one.look()
     assert said in str(failed.value)
@@ -242,6 +239,23 @@ def test_who_does_not_answer_or_has_no_account_is_named(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("x")
     with pytest.raises(ApiFailed, match=r"ca\.crt is no authority to trust"):
         KubernetesLeases(Api("https://127.0.0.1:1", tmp_path), ABOUT).look()
+
+
+def test_a_namespace_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with scripted(lambda _: refusal(404, 'namespaces "lake" not found')) as script:
+        one = leases(script.url, tmp_path)
+        assert one.look() is None, "as where there is no Lease yet"
+        with pytest.raises(ApiFailed, match=r'cannot create lease .*404: namespaces "lake" not found'):
+            one.take(1, "a")
+
+
+@pytest.mark.parametrize("token", ["", "to ken", "to\nken", "tökén"])
+def test_what_is_no_token_is_not_shown(token: str, tmp_path: Path) -> None:
+    one = leases("http://127.0.0.1:1", tmp_path)
+    (tmp_path / "token").write_text(token)
+    with pytest.raises(ApiFailed, match="token holds no token") as failed:
+        one.look()
+    assert not token or token not in str(failed.value)
 
 
 def test_only_the_server_of_the_pods_authority_is_told_the_token(tmp_path: Path) -> None:
