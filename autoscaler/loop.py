@@ -67,7 +67,7 @@ class Loop:
         refused = None
         if not self._dry_run:
             self._remember(before)
-            refused = self._request(memory, facts)
+            refused = self._request(memory, facts, new)
         self.shown = replace(
             self.shown, at=now, facts=facts, decision=decision, events=self._kept.events, refused=refused,
             executors=self._source.executors, counts=self._counted(decision, before.memory.scalings),
@@ -86,11 +86,11 @@ class Loop:
                 log.warning("scaling_not_kept", error=str(error))
             self._unkept = str(error)
 
-    def _request(self, memory: Memory, facts: Facts) -> str | None:
-        """Ask the driver for what is desired. Returns why it did not take it."""
+    def _request(self, memory: Memory, facts: Facts, because: Event) -> str | None:
+        """Ask the driver for what is desired, with what was said at this tick. Returns why it did not take it."""
         if memory.desired is None or facts.executors is None:
             return None  # nothing was ever decided, or nobody is there who could be asked
-        answered = self._ask(memory.desired, self._kept.events[-1])
+        answered = self._ask(memory.desired, because)
         if not answered.taken and answered.says != self.shown.refused:
             log.warning("scaling_refused", executors=memory.desired, says=answered.says)
         return None if answered.taken else answered.says

@@ -39,8 +39,9 @@ class World:
     def look(self, now):
         return replace(self.seen, at=now)
 
-    def ask(self, executors: int, _because: Event) -> Answered:
+    def ask(self, executors: int, because: Event) -> Answered:
         self.done.append(("ask", executors))
+        self.said = because
         return self.answer
 
     def keep(self, what: Kept) -> None:
@@ -64,6 +65,19 @@ def test_it_is_asked_for_again_at_every_tick_even_when_nothing_is_known():
     world.tick()
     assert world.done[-1] == ("ask", 3)
     assert world.loop.shown.events[-1].by == "blind"
+
+
+def test_the_driver_is_told_the_reason_of_this_tick_also_where_the_verdict_is_the_same():
+    world, wanted = World(), []
+    world.tick()
+    for arriving in (140_000, 200_000):
+        world.seen = facts(pipeline(arriving))
+        world.tick()
+        assert world.said.verdict == "wait"
+        assert f"then {world.said.wanted}:" in world.said.why
+        wanted.append(world.said.wanted)
+    assert wanted == sorted(set(wanted)), "two numbers, in one event"
+    assert len(world.loop.shown.events) == 2
 
 
 def test_a_new_process_goes_on_with_what_the_one_before_decided():

@@ -180,6 +180,8 @@ def test_what_was_asked_for_is_told_with_its_reason_once(world):
     assert [(one["verdict"], one["reason"], one["to"]) for one in told] == [
         ("stay", "it is enough", 4), ("up", "the lag grows", 4)
     ]  # fmt: skip
+    world.post("executors=4&verdict=stay&why=it%20is%20still%20enough")
+    assert world.keeper.told()["decisions"][0] == {**told[0], "reason": "it is still enough"}
 
 
 def test_how_many_would_be_right_is_told_as_it_was_said_last_and_never_asked_for(world):

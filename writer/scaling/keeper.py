@@ -112,7 +112,7 @@ class Keeper:
             last = self._decisions[0] if self._decisions else None
             if changed or last is None or last["verdict"] != verdict:
                 self._decisions.appendleft({"at": datetime.now(UTC).isoformat(), **said})
-            elif last["right"] != right:
+            else:  # the same verdict, and perhaps for another reason by now
                 self._decisions[0] = {**last, "reason": why, "right": right}
         if changed:
             log.event("executors_wanted", executors=executors, before=before, because=why or "somebody asked")
