@@ -4,7 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,20 +59,17 @@ def at_work(
     assert sum(oracle.check(lake, "clicks", site.ends(name)).values()) == load.sent
 
 
-def kill_one(cluster: Standalone) -> None:
-    """kill -9 one executor of the cluster's workers."""
-    for worker in psutil.process_iter(["cmdline"]):
-        words = " ".join(worker.info["cmdline"] or [])
-        if "CoarseGrainedExecutorBackend" in words and cluster.url.rpartition(":")[2] in _port(worker):
-            os.kill(worker.pid, signal.SIGKILL)
-            return
-    raise AssertionError("no executor runs")
-
-
-def _port(executor: psutil.Process) -> str:
-    """What the executor's worker was told: the master's URL is in it."""
-    parent = executor.parent()
-    return "" if parent is None else " ".join(parent.cmdline())
+def executors(cluster: Standalone) -> list[psutil.Process]:
+    """Processes of executors on the cluster's workers, which know the master's URL; those that are ending too."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        with suppress(psutil.NoSuchProcess):
+            worker = (
+                process.parent() if "CoarseGrainedExecutorBackend" in " ".join(process.info["cmdline"] or []) else None
+            )
+            if worker is not None and cluster.url in worker.cmdline():
+                found.append(process)
+    return found
 
 
 def test_the_autoscaler_an_executor_and_the_driver_are_killed_and_what_was_asked_for_stays(
@@ -88,7 +85,8 @@ def test_the_autoscaler_an_executor_and_the_driver_are_killed_and_what_was_asked
         fewer = driver.executors()["wanted"]
         assert fewer < 3
         driver.until_registered(fewer)
-        kill_one(work.cluster)
+        driver.writer.until(lambda: len(executors(work.cluster)) == fewer, 60)  # the others have gone for good
+        executors(work.cluster)[0].kill()
         driver.writer.until(lambda: driver.executors()["lost"] == 1, 120)
         driver.until_registered(fewer)  # Spark's own total was never lowered below what was asked for
         with autoscale(site) as scaler:
