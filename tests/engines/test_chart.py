@@ -1,19 +1,22 @@
 """The chart on a real API server: what it renders is accepted, may no more than it needs, and leaves nothing behind."""
 
+import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 import recovery.kubernetes as cluster_api
 from recovery.kubernetes_lease import About, KubernetesLeases, lease_name
-from tests.charts import CHART, CRDS, MONITORING, PLACES, VALUES, helm, pods, rendered
-from tests.servers.kubernetes import Api, Cluster, Refused, cluster, until
+from tests.charts import CHART, CRDS, MONITORING, PLACES, ROOT, VALUES, helm, pods, rendered, wrong
+from tests.servers.kubernetes import KUBERNETES, Api, Cluster, Refused, cluster, until
 from tests.servers.leases import account
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(600)]
+Json = dict[str, Any]
 CI = {path.stem: path for path in VALUES}
 BY_NAME = {"argvalues": VALUES, "ids": [path.stem for path in VALUES]}
 
@@ -100,6 +103,43 @@ def test_a_field_that_the_server_does_not_know_would_be_refused(kubernetes: Clus
         kubernetes.api.apply(f"{PLACES['StatefulSet'].format(name)}/x", found, dry_run=True)
 
 
+def everything() -> dict[str, Json]:
+    """Every object of every example, and the pod of its executors; kinds of the Prometheus operator have their own."""
+    found = {}
+    for values in VALUES:
+        objects = rendered(values)
+        found |= {
+            f"{values.stem}: {o['kind']}/{o['metadata']['name']}": o for o in objects if o["kind"] not in MONITORING
+        }
+        found |= {f"{values.stem}: {n}: pod": {"kind": "Pod", "apiVersion": "v1", **pod} for n, pod in pods(objects)}
+    return found
+
+
+def test_every_version_that_the_chart_takes_knows_all_fields_of_every_object() -> None:
+    """The versions but one are not here to be asked; their schemas are."""
+    oldest = int(re.fullmatch(r">=1\.(\d+)\.0-0", yaml.safe_load((CHART / "Chart.yaml").read_text())["kubeVersion"])[1])
+    objects = everything()
+    newest = int(wrong({}, [])[0][-1].partition(".")[2])
+    served = [f"1.{minor}" for minor in range(oldest, newest + 1)]
+    assert KUBERNETES.removeprefix("v").rpartition(".")[0] in served
+    known, found = wrong(objects, served)
+    assert set(served) <= set(known)
+    assert found == {version: {} for version in served}
+    assert f"1.{oldest} to 1.{newest}" in (ROOT / "docs" / "DEPLOY.md").read_text(), "the versions are told"
+    for version in (served[0], served[-1]):
+        assert helm("template", "clicks", CHART, "-f", CI["default"], "--kube-version", version)[0] == 0
+
+
+def test_a_version_without_native_sidecars_is_refused() -> None:
+    """By their name: so a field that a version does not know would be seen."""
+    _, found = wrong(everything(), ["1.27"])
+    assert "('restartPolicy' was unexpected)" in found["1.27"]["default: StatefulSet/clicks-headrace"]
+    assert "local: StatefulSet/clicks-headrace" not in found["1.27"], "without executors there is no autoscaler"
+    code, said = helm("template", "clicks", CHART, "-f", CI["default"], "--kube-version", "1.28")
+    assert code != 0
+    assert "which is incompatible with Kubernetes v1.28" in said
+
+
 @pytest.mark.parametrize("values", **BY_NAME)
 def test_every_pod_is_one_that_a_restricted_namespace_takes(kubernetes: Cluster, values: Path) -> None:
     name = kubernetes.namespace(f"restricted-{values.stem}", {"pod-security.kubernetes.io/enforce": "restricted"})
@@ -160,18 +200,18 @@ def test_a_release_is_installed_upgraded_rolled_back_and_removed(kubernetes: Clu
 def test_each_account_may_do_what_it_needs_and_nothing_else(kubernetes: Cluster) -> None:
     name = kubernetes.namespace("rights")
     kubernetes.helm("install", "clicks", CHART, "-f", CI["default"], "-n", name)
-    everything = [
+    askable = [
         (group["name"], resource["name"], verb)
         for group in [{"name": ""}, *kubernetes.api.get("/apis")["groups"]]
         for resource in _resources(kubernetes.api, group)
         for verb in {*resource["verbs"], "escalate", "impersonate", "bind"}
     ]
-    assert len(everything) > 500
+    assert len(askable) > 500
     needs = {("", "pods", verb) for verb in ("create", "get", "list", "watch", "delete", "deletecollection")}
-    anybody = _allowed(kubernetes.api.of(name, "default"), name, everything)
-    driver = _allowed(kubernetes.api.of(name, "clicks-headrace"), name, everything)
+    anybody = _allowed(kubernetes.api.of(name, "default"), name, askable)
+    driver = _allowed(kubernetes.api.of(name, "clicks-headrace"), name, askable)
     assert driver - anybody == needs
-    assert _allowed(kubernetes.api.of(name, "clicks-headrace-executor"), name, everything) == anybody
+    assert _allowed(kubernetes.api.of(name, "clicks-headrace-executor"), name, askable) == anybody
     elsewhere = kubernetes.api.of(name, "clicks-headrace")
     assert not any(elsewhere.may(verb, resource, "kube-system", group) for group, resource, verb in needs)
     assert not any(resource in ("secrets", "pods", "configmaps") for _, resource, _ in anybody)

@@ -25,7 +25,7 @@ import yaml
 from writer.artifacts import cache_dir
 from writer.embedded.process import LOOPBACK, Process, free_ports
 
-KUBERNETES, ETCD, HELM = "v1.34.1", "v3.5.21", "v3.22.0"
+KUBERNETES, ETCD, HELM, SCHEMAS = "v1.34.1", "v3.5.21", "v3.22.0", "1.37.0"
 READY_WITHIN = timedelta(seconds=120)  # seen: 5 s
 _ADMIN = "admin-of-a-test"
 Json = dict[str, Any]
