@@ -85,6 +85,24 @@ def test_the_file_of_the_pipelines_arrives_verbatim(tmp_path: Path) -> None:
     assert [found["data"]["pipelines.yaml"] for found in maps] == [text]
 
 
+@pytest.mark.parametrize(
+    ("own", "image"),
+    [
+        ({}, "registry/headrace@sha256:" + "a" * 64),
+        ({"repository": "registry/slim"}, "registry/slim:v1"),
+        ({"repository": "registry/slim", "tag": "v2"}, "registry/slim:v2"),
+        ({"repository": "registry/slim", "digest": "sha256:" + "b" * 64}, "registry/slim@sha256:" + "b" * 64),
+    ],
+)
+def test_the_autoscaler_has_the_image_of_the_driver_or_its_own(own: Json, image: str, tmp_path: Path) -> None:
+    values = yaml.safe_load(CI["default"].read_text())
+    values["image"] = {"repository": "registry/headrace", "tag": "v1", "digest": "sha256:" + "a" * 64}
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump({**values, "autoscaler": {"image": own}}))
+    (driver,) = [found for found in rendered(tmp_path / "values.yaml") if found["kind"] == "StatefulSet"]
+    images = {one["name"]: one["image"] for one in driver["spec"]["template"]["spec"]["initContainers"]}
+    assert images == {"token": "registry/headrace@sha256:" + "a" * 64, "autoscaler": image}
+
+
 @pytest.mark.parametrize("values", **BY_NAME)
 def test_the_server_accepts_every_object_and_knows_all_its_fields(kubernetes: Cluster, values: Path) -> None:
     name = kubernetes.namespace(f"accepts-{values.stem}")

@@ -20,7 +20,7 @@
 {{- if $a.dryRun -}}{{- $arguments = append $arguments "--dry-run" -}}{{- end -}}
 - name: autoscaler
   restartPolicy: Always
-  image: {{ printf "%s:%s" ($a.image.repository | default .Values.image.repository) ($a.image.tag | default .Values.image.tag | default .Chart.AppVersion) | quote }}
+  image: {{ include "headrace.autoscalerImage" . | quote }}
   imagePullPolicy: {{ .Values.image.pullPolicy }}
   args: {{ concat $arguments $a.arguments | toJson }}
   env:

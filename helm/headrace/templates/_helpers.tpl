@@ -19,11 +19,27 @@
 {{- .Values.serviceAccount.executorName | default (ternary (printf "%s-executor" (include "headrace.fullname" .)) "default" .Values.serviceAccount.create) -}}
 {{- end }}
 
-{{- define "headrace.image" -}}
-{{- if .Values.image.digest -}}
-{{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
+{{/* Called with (list . section of the values): what stands in neither is the version of the chart. */}}
+{{- define "headrace.imageOf" -}}
+{{- $image := index . 1 -}}
+{{- if $image.digest -}}
+{{- printf "%s@%s" $image.repository $image.digest -}}
 {{- else -}}
-{{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) -}}
+{{- printf "%s:%s" $image.repository ($image.tag | default (index . 0).Chart.AppVersion) -}}
+{{- end -}}
+{{- end }}
+
+{{- define "headrace.image" -}}
+{{- include "headrace.imageOf" (list . .Values.image) -}}
+{{- end }}
+
+{{/* The writer's, unless the autoscaler has a repository, tag or digest of its own. */}}
+{{- define "headrace.autoscalerImage" -}}
+{{- $own := .Values.autoscaler.image -}}
+{{- if or $own.repository $own.tag $own.digest -}}
+{{- include "headrace.imageOf" (list . (dict "repository" ($own.repository | default .Values.image.repository) "tag" ($own.tag | default .Values.image.tag) "digest" $own.digest)) -}}
+{{- else -}}
+{{- include "headrace.image" . -}}
 {{- end -}}
 {{- end }}
 
