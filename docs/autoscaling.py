@@ -116,7 +116,8 @@ Old or missing facts, recovery, failing storage or Kafka: what was wanted last i
 
 ### What it does not know
 
-- Kubernetes: Spark is asked by the same calls there. No test of this repository runs on it yet.
+- A Kubernetes of many nodes: it was run on a real API server, with pods that are processes of one machine
+  ([how](DEPLOY.md#how-this-is-tested)).
 - The heap of executors: Spark tells only the highest there ever was. Pressure is seen in garbage collection.
 - How many executors a cluster would grant: it is seen when they do not come for `start_max_s`, and tried again later.
 - A standalone cluster gives a new application all it has, up to `spark.cores.max`. What is too much of it goes as the

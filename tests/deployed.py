@@ -1,5 +1,6 @@
 """A release of the chart on a cluster whose pods run as processes of this machine, and a lake that all of them see."""
 
+import json
 import shutil
 import stat
 import sys
@@ -9,12 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import yaml
 
 from tests import oracle
 from tests.charts import CHART, PLACES, ROOT
-from tests.servers.containers import Image, Mount
+from tests.servers.containers import Container, Image, Mount
 from tests.servers.kubelet import Kubelet, kubelet
 from tests.servers.kubernetes import Cluster, cluster, until
 from tests.writing import QUICK_START, Site
@@ -23,7 +25,18 @@ from writer.embedded.process import free_ports
 
 Json = dict[str, Any]
 HOME = "/opt/headrace"
+SLOT = (
+    500  # records a second that a core of an executor is let carry: two real cores would show nothing of more executors
+)
+# Minutes of the autoscaler are seconds here.
+HASTE = {
+    "window_s": 60, "lately_s": 15, "start_s": 15, "stable_s": 15, "stable_max_s": 60, "down_s": 20, "after_up_s": 30,
+    "regret_s": 60, "catch_up_s": 60, "slo_s": 30, "facts_age_max_s": 30,
+}  # fmt: skip
 RELEASE, DRIVER = "clicks", "clicks-headrace"
+REPOSITORY = "registry.example.com/headrace"
+PIPELINE = "clicks"
+VERSION = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
 
 
 def image(folder: Path, **env: str) -> Image:
@@ -64,6 +77,12 @@ class Deployed:
     config: Json
     lake: Path
     produced: int = field(default=0)
+    start_s: float = field(default=0.0)  # what a start took on this machine, from helm's call to its word
+
+    @property
+    def deadline(self) -> str:
+        """Return how long an upgrade may take: a start and a way back, with their drains, are twice as long."""
+        return f"{60 + 2 * self.start_s:.0f}s"
 
     def fill(self, count: int) -> None:
         self.produced += 1
@@ -76,7 +95,7 @@ class Deployed:
 
         def fill() -> None:
             while not over.wait(1):
-                self.fill(100)
+                self.fill(20)
 
         thread = threading.Thread(target=fill)
         thread.start()
@@ -101,6 +120,28 @@ class Deployed:
         found = self.cluster.api.items(f"{PLACES['Pod'].format(self.namespace)}?{wanted}")
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
+    def executors(self) -> list[Json]:
+        """The executors' pods that run."""
+        return [pod for pod in self.pods("executor") if pod["status"].get("phase") == "Running"]
+
+    def told(self) -> Json:
+        """What the driver says of its executors; nothing while it does not answer."""
+        try:
+            with urlopen(f"http://127.0.0.1:{self.values['ports']['driver']}/status", timeout=20) as answer:
+                found: Json = json.loads(answer.read())["executors"]
+                return found
+        except OSError:
+            return {}
+
+    def has(self, executors: int) -> bool:
+        """Whether so many are wanted, take tasks, and run as pods."""
+        told = self.told()
+        return (
+            told.get("wanted") == told.get("registered") == executors
+            and not told["draining"]
+            and len(self.executors()) == executors
+        )
+
     def driver(self) -> Json:
         found = self.cluster.api.find(f"{PLACES['Pod'].format(self.namespace)}/{DRIVER}-0")
         return {} if found is None else found
@@ -117,14 +158,10 @@ class Deployed:
         """The checkpoints that its batches came from."""
         return {said["run"] for said in oracle.replay(self.lake).commits if said["kind"] == "batch"}
 
-    def inside(self, *command: str) -> str:
-        """Run a command in the driver's container, as `kubectl exec` does. Returns what it said."""
-        (pod,) = [p for p in list(self.node.pods.values()) if p.name == f"{DRIVER}-0" and not p.deleted.is_set()]
-        container = pod.mains[0].run
-        assert container is not None
-        code, said = container.run_inside(command, 120)
-        assert code == 0, said
-        return said
+    def container(self) -> Container | None:
+        """The driver's, when its pod is there."""
+        pods = [p for p in list(self.node.pods.values()) if p.name == f"{DRIVER}-0" and not p.deleted.is_set()]
+        return pods[0].mains[0].run if pods else None
 
     def said(self) -> str:
         return self.node.said(f"{DRIVER}-0", "driver")
@@ -133,17 +170,19 @@ class Deployed:
         try:
             until(condition, seconds, what)
         except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.driver().get('status')}\n{self.said()[-6000:]}") from None
+            autoscaler = self.node.said(f"{DRIVER}-0", "autoscaler")[-3000:]
+            said = f"{self.driver().get('status')}\n{autoscaler}\n{self.said()[-6000:]}"
+            raise AssertionError(f"{error}\n{said}") from None
 
     def until_carried(self) -> None:
         """Wait until the lake holds all that was produced, each record once."""
         ends = self.site.ends(self.topic)
 
         def carried() -> bool:
-            return (self.lake / "_delta_log").exists() and oracle.frontier_of(self.lake, "events") == ends
+            return (self.lake / "_delta_log").exists() and oracle.frontier_of(self.lake, PIPELINE) == ends
 
         self.until(carried, "everything is committed")
-        oracle.check(self.lake, "events", ends)
+        oracle.check(self.lake, PIPELINE, ends)
 
 
 @contextmanager
@@ -153,26 +192,28 @@ def node(folder: Path) -> Iterator[tuple[Cluster, Kubelet]]:
     healthy = image(folder)
     # It dies whenever it is about to commit.
     sick = Image(healthy.entrypoint, {**healthy.env, "HEADRACE_FAULT": "before_commit:1"}, healthy.mounts)
-    images = {"headrace:v1": healthy, "headrace:v2": healthy, "headrace:cannot-commit": sick}
+    images = {f"{REPOSITORY}:{tag}": healthy for tag in (VERSION, "v2")}
+    images[f"{REPOSITORY}:cannot-commit"] = sick
     with cluster(folder / "cluster", scheduler=True) as found, kubelet(found.api, folder / "node", images) as running:
         yield found, running
 
 
 def deployed(place: tuple[Cluster, Kubelet], site: Site, topic: str, name: str) -> Deployed:
-    """Make a namespace that takes restricted pods only, with a volume for the lake; nothing is installed yet."""
+    """Prepare a release, and a volume for its lake; nothing is there yet, not even the namespace."""
     found, running = place
-    found.namespace(name, {"pod-security.kubernetes.io/enforce": "restricted"})
     shared = site.root / "shared"
     shared.mkdir()
     shared.chmod(stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO)
-    _volume(found, name, shared)
     driver, supervisor, autoscaler, spark, blocks = free_ports(5)
     values = {
-        "image": {"repository": "headrace", "tag": "v1"},
+        "image": {"repository": REPOSITORY},
         "executors": {
             "instances": 2, "cores": 1, "memory": "512m", "memoryOverhead": "512m", "apiServer": found.api.url,
         },
-        "autoscaler": {"enabled": False},
+        "autoscaler": {
+            "minimum": 1, "maximum": 3, "interval": "5 s",
+            "arguments": [word for name, value in HASTE.items() for word in ("--set", f"{name}={value}")],
+        },
         "driver": {"memory": "512m", "terminationGracePeriodSeconds": 45},
         "sparkConf": {"spark.executor.extraJavaOptions": QUICK_START},
         "ports": {
@@ -182,12 +223,21 @@ def deployed(place: tuple[Cluster, Kubelet], site: Site, topic: str, name: str) 
         "volumes": [{"name": "lake", "persistentVolumeClaim": {"claimName": "lake"}}],
         "volumeMounts": [{"name": "lake", "mountPath": "/lake"}],
     }  # fmt: skip
-    site.pipeline("events", [topic], commit={"max_delay": "2 s"})
+    slow = {"type": "tests.slow:Slow", "records_per_second": SLOT}
+    site.pipeline(PIPELINE, [topic], bucket=slow, commit={"max_delay": "2 s", "max_records": 24_000})
     config = yaml.safe_load(site.config.read_text())
     del config["http"]
     config |= {"checkpoints": "/lake/checkpoints", "supervisor": {"lease_expiry": "6 s"}}
-    config["pipelines"]["events"]["table"]["location"] = "/lake/events"
-    return Deployed(found, running, name, site, topic, values, config, shared / "events")
+    config["kafka"]["lag_interval"] = "2 s"
+    config["pipelines"][PIPELINE]["table"]["location"] = f"/lake/{PIPELINE}"
+    return Deployed(found, running, name, site, topic, values, config, shared / PIPELINE)
+
+
+def settled(one: Deployed) -> None:
+    """Let its namespace take restricted pods only, and have the volume."""
+    label = {"pod-security.kubernetes.io/enforce": "restricted"}
+    one.cluster.api.merge(f"/api/v1/namespaces/{one.namespace}", {"metadata": {"labels": label}})
+    _volume(one.cluster, one.namespace, one.lake.parent)
 
 
 def _volume(found: Cluster, name: str, path: Path) -> None:

@@ -48,7 +48,7 @@ if [ ! -d "$cache/$schemas" ]; then
   mv -T "$work/schemas" "$cache/$schemas" 2>/dev/null || [ -d "$cache/$schemas" ]
 fi
 
-programs="kube-apiserver kube-controller-manager kube-scheduler"
+programs="kube-apiserver kube-controller-manager kube-scheduler kubectl"
 missing=""
 built helm "$helm" && built etcd "$etcd" || missing=1
 for program in $programs; do built "$program" "$kubernetes" || missing=1; done

@@ -5,6 +5,7 @@ Spark asks a real API server for its executors. Every pod is a process of this m
 
 import copy
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,10 @@ import pytest
 
 from tests import oracle
 from tests.charts import PLACES
-from tests.deployed import DRIVER, Deployed, deployed, gone, node
+from tests.deployed import DRIVER, PIPELINE, REPOSITORY, SLOT, Deployed, deployed, gone, node, settled
+from tests.engines import walk
+from tests.engines.walk import Walk
+from tests.load import Load
 from tests.servers.trino import trino
 from tests.writing import Site
 
@@ -22,17 +26,30 @@ Json = dict[str, Any]
 MakeTopic = Callable[..., str]
 
 
+_IMAGE, INSTALL, QUERY = walk.blocks("Install")  # docker/prove.sh is about the image
+
+
 @pytest.fixture(scope="module")
 def release(
     tmp_path_factory: pytest.TempPathFactory, bootstrap: str, registry_url: str, topic: MakeTopic
 ) -> Iterator[Deployed]:
-    """A release that was installed and has carried what was there. What a test changes of it, it changes back."""
+    """A release that was installed as the page says, and has carried what was there.
+
+    What a test changes of it, it changes back.
+    """
     site = Site(tmp_path_factory.mktemp("site"), bootstrap, registry_url)
     with node(tmp_path_factory.mktemp("node")) as place:
         one = deployed(place, site, topic(3), "lake")
         one.fill(2_000)
+        somebody = Walk(one, tmp_path_factory.mktemp("walk") / "there")
+        namespace, secret, install, _ = INSTALL
         try:
-            one.helm("install", "--wait", "--timeout", "8m")
+            somebody.run(namespace)
+            settled(one)
+            somebody.run(secret)
+            began_s = time.monotonic()
+            assert "headrace carries clicks." in somebody.run(install)
+            one.start_s = time.monotonic() - began_s
             one.until_carried()
             yield one
         except AssertionError as error:
@@ -41,69 +58,65 @@ def release(
             gone(one)
 
 
+def is_an_executor(pod: Json, driver: Json) -> None:
+    """Check that a pod has the template, and goes with the driver's pod."""
+    (owner,) = pod["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == ("Pod", driver["metadata"]["uid"])
+    spec, (container,) = pod["spec"], pod["spec"]["containers"]
+    assert spec["serviceAccountName"] == f"{DRIVER}-executor"
+    assert spec["automountServiceAccountToken"] is False
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container["lifecycle"]["preStop"]["exec"]["command"] == ["/opt/decom.sh"]
+    assert {v["name"] for v in spec["volumes"]} >= {"tmp", "lake", "spark-local-dir-scratch"}
+    assert len(spec["topologySpreadConstraints"]) == 2
+    assert container["resources"]["requests"] == {"cpu": "1", "memory": "1Gi"}
+
+
 def test_a_release_carries_events_on_executors_of_its_own(release: Deployed) -> None:
-    driver, executors = release.driver(), release.pods("executor")
     assert release.ready(), "helm waited for it"
-    assert len(executors) == 2
+    driver, executors = release.driver(), release.executors()
+    assert 1 <= len(executors) <= 3
     for pod in executors:
-        (owner,) = pod["metadata"]["ownerReferences"]
-        assert (owner["kind"], owner["uid"]) == ("Pod", driver["metadata"]["uid"]), "they go with the driver's pod"
-        spec, (container,) = pod["spec"], pod["spec"]["containers"]
-        assert spec["serviceAccountName"] == f"{DRIVER}-executor"
-        assert spec["automountServiceAccountToken"] is False
-        assert container["securityContext"]["readOnlyRootFilesystem"] is True
-        assert container["lifecycle"]["preStop"]["exec"]["command"] == ["/opt/decom.sh"]
-        assert {v["name"] for v in spec["volumes"]} >= {"tmp", "lake", "spark-local-dir-scratch"}
-        assert len(spec["topologySpreadConstraints"]) == 2
-        assert container["resources"]["requests"] == {"cpu": "1", "memory": "1Gi"}
-    said = release.cluster.helm("test", "clicks", "-n", release.namespace, "--timeout", "5m", seconds=400)
-    assert said.count("Succeeded") == 2, "validate, and status"
-    release.cluster.api.delete(f"{PLACES['Pod'].format(release.namespace)}/{executors[0]['metadata']['name']}")
-    release.fill(1_000)
+        is_an_executor(pod, driver)
+
+
+def test_the_number_of_executors_follows_the_autoscaler(release: Deployed) -> None:
+    driver = release.driver()
+    autoscaler = driver["spec"]["initContainers"][-1]
+    assert (autoscaler["name"], autoscaler["restartPolicy"]) == ("autoscaler", "Always"), "a native sidecar"
+    release.until(lambda: release.has(1), "of the two of the start one is left, as nothing arrives")
+    (one,) = release.executors()
+    release.cluster.api.delete(f"{PLACES['Pod'].format(release.namespace)}/{one['metadata']['name']}")
+    release.until(
+        lambda: release.has(1) and release.executors()[0]["metadata"]["uid"] != one["metadata"]["uid"],
+        "an executor that is gone is replaced",
+    )
+    with Load(release.site, release.topic, SLOT * 1.8):
+        release.until(lambda: release.has(3), "more arrives than one executor or two can carry")
+        for pod in release.executors():
+            is_an_executor(pod, driver)
+    release.until(lambda: release.has(1), "nothing arrives any more")
     release.until_carried()
-    release.until(lambda: len(release.pods("executor")) == 2, "an executor that is gone is replaced")
+    told = release.told()
+    assert (told["failed_tasks"], told["refused"]) == (0, None)
+    assert {decision["verdict"] for decision in told["decisions"]} >= {"up", "down"}
+    assert release.driver()["metadata"]["uid"] == driver["metadata"]["uid"], "the driver never noticed"
+    assert release.node.said(f"{DRIVER}-0", "autoscaler").count("autoscaler_listening") == 1, "nor did it"
 
 
-def test_the_number_of_executors_follows_what_the_driver_asks_for(release: Deployed) -> None:
-    driver = release.cluster.api.get(f"{PLACES['StatefulSet'].format(release.namespace)}/{DRIVER}")
-    template = driver["spec"]["template"]
-    (container,) = template["spec"]["containers"]
-    command = ["python", "/opt/headrace/source/tests/engines/in_cluster.py", "2", "4", "1"]
-    probes = ("startupProbe", "readinessProbe", "livenessProbe")
-    spec = {**template["spec"], "restartPolicy": "Never"}
-    spec["containers"] = [{**{k: v for k, v in container.items() if k not in probes}, "args": command}]
-    pods = PLACES["Pod"].format(release.namespace)
-    made = release.cluster.api.create(pods, {"metadata": {"name": "scaled"}, "spec": spec})
-    seen: set[int] = set()
-
-    def over() -> bool:
-        mine = made["metadata"]["uid"]
-        owned = [p for p in release.pods("executor") if p["metadata"]["ownerReferences"][0]["uid"] == mine]
-        seen.add(sum(pod["status"]["phase"] == "Running" for pod in owned))
-        return release.cluster.api.get(f"{pods}/scaled")["status"]["phase"] in ("Succeeded", "Failed")
-
-    release.until(over, "it has asked for all")
-    said = release.node.said("scaled", "driver")
-    found = [json.loads(line) for line in said.splitlines() if line.startswith('{"asked"')]
-    assert found == [{"asked": n, "registered": n, "sum": 499500} for n in (2, 4, 1)], said[-6000:]
-    assert {2, 4, 1} <= seen, "as pods, too"
-    release.cluster.api.delete(f"{pods}/scaled")
-
-
-def test_an_analyst_asks_trino(release: Deployed, tmp_path: Path) -> None:
-    file, table = "/etc/headrace/pipelines.yaml", "delta.lake.clicks"
-    told = ["ddl", file, "--engine", "trino", "--table", table, "--location", "local:///events"]
-    ddl = release.inside("headrace", *told)
-    assert "register_table" in ddl
+def test_the_page_leads_from_an_install_to_a_query_in_trino(release: Deployed, tmp_path: Path) -> None:
+    somebody = Walk(release, tmp_path / "there")
+    assert somebody.run(INSTALL[-1]).count("Succeeded") == 2, "helm test: validate, and status"
+    tell, ask = QUERY
     with trino(tmp_path / "trino", release.lake.parent) as server:
-        without_notes = "\n".join(line for line in ddl.splitlines() if not line.startswith("--"))
-        for statement in filter(None, map(str.strip, without_notes.split(";"))):
-            server.ask(statement)
-        once = "count(DISTINCT (_topic, _incarnation, _partition, _offset))"
-        (found,) = server.ask(f"SELECT count(*), {once} FROM {table}").rows
-    assert set(found) == {sum(release.site.ends(release.topic).values())}
-    status = json.loads(release.inside("headrace", "status", file, "--json"))["pipelines"]["events"]
-    assert (status["source"], status["lag"]["offsets"]) == ("driver", 0)
+        somebody.run(tell, trino=server)
+        said = somebody.run(ask, trino=server)
+    produced = sum(release.site.ends(release.topic).values())
+    assert said == f"{produced},{produced}\n", "each record once"
+    status, explain, _forward = (command for block in walk.blocks("Operate") for command in block)
+    found = json.loads(somebody.run(f"{status} --json"))["pipelines"][PIPELINE]
+    assert (found["source"], found["lag"]["offsets"]) == ("driver", 0)
+    assert PIPELINE in somebody.run(explain)
 
 
 def test_an_upgrade_drains_and_goes_on_where_the_old_one_was(release: Deployed) -> None:
@@ -112,7 +125,7 @@ def test_an_upgrade_drains_and_goes_on_where_the_old_one_was(release: Deployed) 
         release.helm("upgrade", "--atomic", "--timeout", "8m", "--set", "image.tag=v2")
     after = release.driver()
     assert after["metadata"]["uid"] != before["metadata"]["uid"]
-    assert after["spec"]["containers"][0]["image"] == "headrace:v2"
+    assert after["spec"]["containers"][0]["image"] == f"{REPOSITORY}:v2"
     release.fill(1_500)
     release.until_carried()
     assert release.starts() == starts + 1, "it began once"
@@ -140,7 +153,9 @@ def test_an_upgrade_that_does_not_commit_goes_back_by_itself(
     config, flags = fault(release)
     image = release.driver()["spec"]["containers"][0]["image"]
     with release.filling():
-        said = release.helm("upgrade", "--atomic", "--timeout", "180s", *flags, code=1, config=config, seconds=900)
+        said = release.helm(
+            "upgrade", "--atomic", "--timeout", release.deadline, *flags, code=1, config=config, seconds=900
+        )
     assert "release clicks failed, and has been rolled back due to atomic being set" in said
     assert release.driver()["spec"]["containers"][0]["image"] == image
     assert release.ready()
@@ -151,8 +166,8 @@ def test_an_upgrade_that_does_not_commit_goes_back_by_itself(
 def test_an_upgrade_with_a_wrong_file_leaves_the_old_driver_alone(release: Deployed) -> None:
     before = release.driver()["metadata"]["uid"]
     config = copy.deepcopy(release.config)
-    config["pipelines"]["events"]["event_time"]["field"] = "no_such_field"
-    said = release.helm("upgrade", "--atomic", "--timeout", "180s", code=1, config=config, seconds=900)
+    config["pipelines"][PIPELINE]["event_time"]["field"] = "no_such_field"
+    said = release.helm("upgrade", "--atomic", "--timeout", release.deadline, code=1, config=config, seconds=900)
     assert "pre-upgrade hooks failed" in said
     assert release.driver()["metadata"]["uid"] == before
     release.fill(1_000)

@@ -111,17 +111,23 @@ class Container:
             for child in psutil.Process(self._process.pid).children():
                 os.kill(child.pid, number)
 
-    def run_inside(self, command: Sequence[str], seconds: float) -> tuple[int, str]:
-        """Run a command beside process 1. Returns its exit code, 124 when it takes too long, and what it said."""
+    def entering(self) -> list[str]:
+        """The command before a command that is to run beside process 1; nothing when that has ended."""
         assert self._process is not None
         children = psutil.Process(self._process.pid).children()
         if not children:
-            return 137, "process 1 has ended"
-        enter = ["nsenter", f"--target={children[0].pid}", "--mount", "--pid", "--root", "--wd=/"]
+            return []
         who = ["setpriv", f"--reuid={self.user}", f"--regid={self.user}", "--clear-groups"] if self.user else []
+        return ["nsenter", f"--target={children[0].pid}", "--mount", "--pid", "--root", "--wd=/", *who]
+
+    def run_inside(self, command: Sequence[str], seconds: float) -> tuple[int, str]:
+        """Run a command beside process 1. Returns its exit code, 124 when it takes too long, and what it said."""
+        enter = self.entering()
+        if not enter:
+            return 137, "process 1 has ended"
         try:
             done = subprocess.run(
-                [*enter, *who, *command], check=False, timeout=seconds, capture_output=True, text=True,
+                [*enter, *command], check=False, timeout=seconds, capture_output=True, text=True,
                 stdin=subprocess.DEVNULL, env=self.environment(),
             )  # fmt: skip
         except subprocess.TimeoutExpired:
