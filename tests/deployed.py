@@ -224,7 +224,10 @@ def deployed(place: tuple[Cluster, Kubelet], site: Site, topic: str, name: str) 
         "volumeMounts": [{"name": "lake", "mountPath": "/lake"}],
     }  # fmt: skip
     slow = {"type": "tests.slow:Slow", "records_per_second": SLOT}
-    site.pipeline(PIPELINE, [topic], bucket=slow, commit={"max_delay": "2 s", "max_records": 24_000})
+    site.pipeline(
+        PIPELINE, [topic], bucket=slow, commit={"max_delay": "5 s", "min_records": 1_000_000, "max_records": 24_000},
+        roll={"target_file_size": "16 KiB"}, memory={"batch_records": 1_000},  # so that a batch has work for every core
+    )  # fmt: skip
     config = yaml.safe_load(site.config.read_text())
     del config["http"]
     config |= {"checkpoints": "/lake/checkpoints", "supervisor": {"lease_expiry": "6 s"}}
