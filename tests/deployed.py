@@ -31,7 +31,8 @@ SLOT = (
 # Minutes of the autoscaler are seconds here.
 HASTE = {
     "window_s": 60, "lately_s": 15, "start_s": 15, "stable_s": 15, "stable_max_s": 60, "down_s": 20, "after_up_s": 30,
-    "regret_s": 60, "catch_up_s": 60, "slo_s": 30, "facts_age_max_s": 30,
+    "regret_s": 60, "catch_up_s": 60, "slo_s": 30, "facts_age_max_s": 30, "down_batches": 1,
+    "driver_share_max": 0.9,  # on a busy machine the driver's part is more than half of a small batch
 }  # fmt: skip
 RELEASE, DRIVER = "clicks", "clicks-headrace"
 REPOSITORY = "registry.example.com/headrace"
