@@ -82,8 +82,8 @@ class Deployed:
 
     @property
     def deadline(self) -> str:
-        """Return how long an upgrade may take: a start and a way back, with their drains, are twice as long."""
-        return f"{60 + 2 * self.start_s:.0f}s"
+        """Return how long an upgrade may take, and as long its way back: a drain and a start, on this machine."""
+        return f"{30 + 1.5 * self.start_s:.0f}s"
 
     def fill(self, count: int) -> None:
         self.produced += 1
