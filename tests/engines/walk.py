@@ -38,7 +38,8 @@ import sys
 sys.path.insert(0, "{root}")
 from tests.servers.statement import Coordinator
 text = sys.argv[sys.argv.index("--execute") + 1] if "--execute" in sys.argv else sys.stdin.read()
-text = "\\n".join(line for line in text.replace("local:///lake/", "local:///").splitlines() if not line.startswith("--"))
+text = text.replace("local:///lake/", "local:///")
+text = "\\n".join(line for line in text.splitlines() if not line.startswith("--"))
 for statement in filter(None, map(str.strip, text.split(";"))):
     for row in Coordinator("{url}", "{flavour}").ask(statement).rows:
         print(*row, sep=",")
