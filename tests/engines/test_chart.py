@@ -59,6 +59,11 @@ def test_the_chart_passes_its_lint(values: Path) -> None:
         (["config=kafka: {}"], "config: it names no pipelines."),
         (["config=pipelines: {a: {}}\nhttp: {port: 1}"], "config: http.host, port and enabled are the chart's here"),
         (["config=pipelines: {a: {}}\nsupervisor: {lease: store}"], "config: supervisor.lease and lease_prefix are"),
+        (["config=checkpoints: /var/lib/c\npipelines: {a: {}}"], "config: checkpoints is /var/lib/c, and no volume is"),
+        (
+            ["config=checkpoints: s3://b/c\npipelines: {a: {table: {location: /lake/a}}}"],
+            "config: pipelines.a.table.location is /lake/a, and no volume is there: it would go with the pod.",
+        ),
         (["config=pipelines: {a: {}}\nspark: {master: 'local[4]'}"], 'config: spark.master is "local[4]"'),
     ],
 )  # fmt: skip

@@ -84,6 +84,7 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name $top.Chart.Version }}
 {{- if and .Values.executors.enabled $spark.master (not (hasPrefix "k8s://" $spark.master)) -}}
 {{- fail (printf "\n\nconfig: spark.master is %q, and executors.enabled is true. Take spark.master out of the file, or set executors.enabled=false.\n" $spark.master) -}}
 {{- end -}}
+{{- include "headrace.places" (list . $config) -}}
 {{- toJson $config -}}
 {{- end }}
 
@@ -99,6 +100,28 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name $top.Chart.Version }}
 {{- end -}}
 {{- end -}}
 {{- toJson $names -}}
+{{- end }}
+
+{{/* A path where no volume is would lie in the pod, and go with it. Called with (list . config). */}}
+{{- define "headrace.places" -}}
+{{- $places := dict "checkpoints" (index . 1).checkpoints -}}
+{{- range $name, $pipeline := (index . 1).pipelines -}}
+{{- if and (kindIs "map" $pipeline) (kindIs "map" $pipeline.table) -}}
+{{- $places = set $places (printf "pipelines.%s.table.location" $name) $pipeline.table.location -}}
+{{- end -}}
+{{- end -}}
+{{- $mounts := (index . 0).Values.volumeMounts -}}
+{{- range $key, $place := $places -}}
+{{- if hasPrefix "/" ($place | default "" | toString) -}}
+{{- $mounted := false -}}
+{{- range $mounts -}}
+{{- if hasPrefix (printf "%s/" (trimSuffix "/" .mountPath)) (printf "%s/" $place) -}}{{- $mounted = true -}}{{- end -}}
+{{- end -}}
+{{- if not $mounted -}}
+{{- fail (printf "\n\nconfig: %s is %s, and no volume is there: it would go with the pod. Name a bucket (s3://…), or mount a volume that all pods see: volumes, volumeMounts.\n" $key $place) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- end }}
 
 {{- define "headrace.podSecurity" -}}
