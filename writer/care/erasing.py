@@ -7,7 +7,7 @@ is run again: what is gone is not found.
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -17,16 +17,7 @@ import pyarrow.parquet as pq
 
 from writer.care.keys import Finder, Keys
 from writer.rooms.assign import TimeRule, times_of
-from writer.rooms.columnar import (
-    BucketKey,
-    Destination,
-    StagedFile,
-    distinct_columns,
-    let_go,
-    open_file,
-    parquet_writer,
-)
-from writer.rooms.statistics import delta_statistics
+from writer.rooms.columnar import BucketKey, Destination, StagedFile, open_file
 from writer.stores.base import OutcomeUnknown
 from writer.stores.location import on_s3
 from writer.tables.changes import Rewrite, Taken
@@ -34,6 +25,7 @@ from writer.tables.errors import FilesGone
 from writer.tables.parts import BucketFile
 from writer.tables.snapshot import PipelineSnapshot
 from writer.tables.table import PipelineTable
+from writer.tables.withdraw import left_of
 
 WHY = "delete"
 _PREFIX = "delete"
@@ -157,29 +149,12 @@ class Erasing:
 
     def _rest(self, to: Destination, hit: Hit) -> StagedFile | None:
         """Write the rows of a file that stay; None when none does."""
-        with open_file(to.store, hit.file.path) as source:
-            file = pq.ParquetFile(source)
-            if file.metadata.num_rows == hit.rows:
-                return None
-            path, sink = to.open(hit.file.bucket)
-            writer, times, gone = None, _Times(self._rule, hit.file), 0
-            try:
-                for batch in file.iter_batches(_ROWS_AT_ONCE):
-                    going = self._finder.among(batch)
-                    gone += int(going.sum())
-                    left = pa.Table.from_batches([batch.filter(pa.array(~going))])
-                    writer = writer or parquet_writer(sink, left.schema, plain=distinct_columns(left))
-                    writer.write_table(left)
-                    times.take(left)
-                assert writer is not None, "a file with rows has a batch"
-                writer.close()
-                metadata, size = writer.writer.metadata, sink.tell()
-            finally:
-                let_go(writer or sink, sink)
-        assert gone == hit.rows, f"{hit.file.path}: {gone} rows went, {hit.rows} were counted"
-        return StagedFile(
-            path, hit.file.bucket, metadata.num_rows, size, delta_statistics(metadata), *times.bounds(), {}
-        )
+        times = _Times(self._rule, hit.file)
+        left = left_of(to, hit.file, hit.rows, self._finder.among, times.take)
+        if left is None:
+            return None
+        first, last = times.bounds()
+        return replace(left, event_time_min=first, event_time_max=last)
 
 
 class _Times:

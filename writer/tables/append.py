@@ -96,24 +96,10 @@ class Appender:
         Returns where it stands. Whatever another writer puts in between is seen, and checked again. `values` that count
         something up are asked for the version they follow. `moment` names the fault points before and after.
         """
-        version = self._appended(snapshot, files, values, about, check, swap, moment)
-        self.publish(snapshot.state.metadata["id"], version)
-        return version
-
-    def _appended(
-        self,
-        snapshot: PipelineSnapshot,
-        files: Sequence[StagedFile],
-        values: Values,
-        about: Mapping[str, Any],
-        check: Check,
-        swap: Swap | None,
-        moment: str,
-    ) -> int:
         deadline = time.monotonic() + self._patience.total_seconds()
         problem: Exception
         pause = 0.1
-        base = snapshot.version
+        table, base = snapshot.state.place
         while True:
             check(snapshot)
             try:
@@ -126,13 +112,15 @@ class Appender:
             except OSError as error:
                 problem = error
             else:
-                return snapshot.version + 1
+                version = snapshot.version + 1
+                break
             # Whatever was answered, the log decides: an entry with our id is our commit.
             with suppress(CommitFailed):
                 newer = self.snapshot()
                 found = next((c for c in self.ours(base) if c.id == about["id"]), None)
                 if found is not None:
-                    return found.version
+                    version = found.version
+                    break
                 snapshot = newer  # not before it was looked at: our own commit would pass for another writer's
             if time.monotonic() > deadline:
                 raise CommitFailed(
@@ -141,6 +129,8 @@ class Appender:
                 )
             time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - jitter
             pause = min(max(pause * 2, 0.1), 5)
+        self.publish(table, version)
+        return version
 
     def retried(self, action: Callable[[PipelineSnapshot], _T]) -> _T:
         """Run an action that may lose a race, on a newer snapshot each time."""

@@ -1,9 +1,10 @@
-"""Takes rows out of a table by their offsets: the files that hold some are written again without them."""
+"""Takes rows out of files: those that hold some are written again without them. Of a table, by their offsets."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -61,7 +62,7 @@ def without(
                 one = known.get(file.path) or BucketFile(file.path, (), file.rows, file.bytes)
                 found.removed.append(one)
                 found.rows += going
-                if (left := _left(to, one, offsets, going)) is not None:
+                if (left := left_of(to, one, going, partial(_going, offsets=offsets))) is not None:
                     found.rest.append(left)
         yield found
     except OutcomeUnknown:
@@ -89,30 +90,38 @@ def _reached(file: DataFile, offsets: Offsets) -> bool:
     return any(start <= high and end > low for spans in offsets.values() for start, end in spans)
 
 
-def _left(to: Destination, known: BucketFile, offsets: Offsets, going: int) -> StagedFile | None:
-    """Write the rows of a file that stay. None when none does."""
-    now = datetime.now(UTC)
-    with open_file(to.store, known.path) as source:
-        file = pq.ParquetFile(source)
-        if going == file.metadata.num_rows:
+def left_of(
+    to: Destination, file: BucketFile, gone: int, going: Callable[[pa.RecordBatch], np.ndarray],
+    stays: Callable[[pa.Table], None] = lambda _: None,
+) -> StagedFile | None:  # fmt: skip
+    """Write the rows of a file that stay, in the order that they have; None when none does.
+
+    `going` tells of each row whether it goes, `gone` how many do. `stays` sees the others. Event times are those that
+    the log has of the file, else the present.
+    """
+    now, counted = datetime.now(UTC), 0
+    with open_file(to.store, file.path) as source:
+        opened = pq.ParquetFile(source)
+        if gone == opened.metadata.num_rows:
             return None
-        path, sink = to.open(known.bucket)
-        writer, gone = None, 0
+        path, sink = to.open(file.bucket)
+        writer = None
         try:
-            for batch in file.iter_batches(_ROWS_AT_ONCE):
-                out = _going(batch, offsets)
-                gone += int(out.sum())
+            for batch in opened.iter_batches(_ROWS_AT_ONCE):
+                out = going(batch)
+                counted += int(out.sum())
                 left = pa.Table.from_batches([batch.filter(pa.array(~out))])
                 writer = writer or parquet_writer(sink, left.schema, plain=distinct_columns(left))
                 writer.write_table(left)
+                stays(left)
             assert writer is not None, "a file with rows has a batch"
             writer.close()
             metadata, size = writer.writer.metadata, sink.tell()
         finally:
             let_go(writer or sink, sink)
-    assert gone == going, f"{known.path}: {gone} rows went, {going} were counted"
-    first, last = known.event_time_min or now, known.event_time_max or now
-    return StagedFile(path, known.bucket, metadata.num_rows, size, delta_statistics(metadata), first, last, {})
+    assert counted == gone, f"{file.path}: {counted} rows went, {gone} were counted"
+    first, last = file.event_time_min or now, file.event_time_max or now
+    return StagedFile(path, file.bucket, metadata.num_rows, size, delta_statistics(metadata), first, last, {})
 
 
 def _going(batch: pa.RecordBatch, offsets: Offsets) -> np.ndarray:
