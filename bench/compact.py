@@ -27,7 +27,6 @@ import pyarrow as pa
 
 from bench.cli import number
 from bench.data import TIME_FIELD, dataset
-from writer import job
 from writer.config import Config, Memory, Roll
 from writer.rewrites.compacting import in_spark
 from writer.rewrites.pace import Pace
@@ -38,6 +37,7 @@ from writer.rooms.order import Dedupe
 from writer.rooms.plan import PROVENANCE, SchemaPlan
 from writer.rooms.rewrite import Job, Source, rewrite
 from writer.rooms.task import Task, TaskPlan
+from writer.spark import session
 from writer.tables.changes import Batch
 from writer.tables.formats import delta_table
 from writer.tables.parts import BucketFile, Part, Range
@@ -164,7 +164,7 @@ def stream_share(made: Job, share: float) -> float:
             "topics": ["bench"], "table": {"location": made.table}, "event_time": {"field": TIME_FIELD},
         }},
     })  # fmt: skip
-    spark = job.session(config)
+    spark = session(config)
     with tempfile.TemporaryDirectory() as aside:
         plan = replace(task_plan(f"{aside}/stream"), target_file_size=2**20)
         carry = partial(_batch, plan)

@@ -21,6 +21,7 @@ from writer.file import load
 from writer.notify import Nobody
 from writer.progress import Progress
 from writer.running import Running, watch
+from writer.spark import session as opened
 from writer.supervised import Orders
 from writer.transfer import KAFKA_OPTIONS
 
@@ -35,7 +36,7 @@ class Unfinished(Exception):
 @contextmanager
 def session(config: Config) -> Iterator[Any]:
     """A Spark session as headrace makes it, for plain queries and headrace's own."""
-    spark = job.session(config)
+    spark = opened(config)
     try:
         yield spark
     finally:

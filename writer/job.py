@@ -1,18 +1,15 @@
-"""The Spark application: a session, and a streaming query for each pipeline. Wires the rooms together."""
+"""The driver: its pipelines, the threads beside them, signals, the exit code. Wires the rooms together."""
 
-import json
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from writer import artifacts, log, notify, supervised
+from writer import log, notify, supervised
 from writer.care import retention
 from writer.care.pausing import Paused
 from writer.care.retention import Regularly, Retention
@@ -21,7 +18,7 @@ from writer.errors import HeadraceError
 from writer.hooks.couriers import Delivery, couriers
 from writer.kafka import Cluster
 from writer.lag import Watch
-from writer.pipeline import PipelineRun, Start
+from writer.pipeline import PipelineRun
 from writer.progress import Progress
 from writer.registry import source
 from writer.rewrites.compacting import beside_seals, here, in_spark
@@ -32,17 +29,13 @@ from writer.scaling.cluster import SparkExecutors
 from writer.scaling.keeper import Keeper
 from writer.seals.sealer import Sealer
 from writer.seals.sealing import Closer, Listener, Rounds, Seals, Step, seal_due
-from writer.stores.base import S3Settings
-from writer.stores.location import for_spark, on_s3, store_at
+from writer.spark import query, session
+from writer.stores.location import store_at
 from writer.surface import http, lake, records
 from writer.surface.driver import announce, me, retract
 from writer.tables.formats import main_table
-from writer.transfer import KAFKA_OPTIONS, WORKER_ENVIRONMENT
 
-_TRIGGER = "1 second"  # how often Spark asks Kafka for new offsets; a shorter interval burdens the broker
 _LAST_WORDS = timedelta(seconds=5)  # for notices that wait when the process ends
-_JAVA_OPTIONS, _REDACTED = "spark.driver.extraJavaOptions", "spark.redaction.regex"
-_ADDED = {_JAVA_OPTIONS: " ", _REDACTED: "|"}  # those of the file are added, they do not replace ours
 
 
 def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = None) -> int:
@@ -114,62 +107,6 @@ def _beat(link: supervised.Folder | None, stop: threading.Event, board: Mapping[
         stop.set()
 
 
-def session(config: Config, pipelines: int = 1) -> Any:
-    """Start Spark with the settings that the data plane needs; those of the file come last."""
-    java = artifacts.java(17)
-    os.environ.setdefault("JAVA_HOME", str(java.parent.parent))
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers see what the driver sees
-    from pyspark.sql import SparkSession
-
-    settings = {
-        "spark.jars": ",".join(
-            str(jar)
-            for jar in artifacts.spark_jars(
-                say=lambda line: log.event("fetching", what=line), s3=on_s3(config.checkpoints)
-            )
-        ),
-        "spark.scheduler.mode": "FAIR",
-        "spark.sql.session.timeZone": "UTC",
-        **{f"spark.executorEnv.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
-        "spark.sql.adaptive.enabled": "false",  # nothing here shuffles
-        "spark.sql.streaming.minBatchesToRetain": "20",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        _REDACTED: "(?i)secret|password|token|jaas|access[.]?key|credential",
-        _JAVA_OPTIONS: f'-Dlog4j2.configurationFile="{Path(__file__).parent / "log4j2.properties"}"',
-        "spark.driver.memory": "1g",
-        **elastic.settings(config.spark.master, config.autoscale),
-    }
-    if on_s3(config.checkpoints):
-        settings |= s3a(config.s3.settings)
-    if config.spark.master.startswith("local"):
-        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    builder = SparkSession.builder.appName("headrace").master(config.spark.master)
-    for key, value in (settings | config.spark.conf).items():
-        ours = f"{settings[key]}{_ADDED[key]}" if key in _ADDED and key in config.spark.conf else ""
-        builder = builder.config(key, ours + value)
-    log.event("spark_starting", master=config.spark.master, pipelines=pipelines)
-    return builder.getOrCreate()
-
-
-def s3a(s3: S3Settings) -> dict[str, str]:
-    """Return what Spark is told to keep checkpoints in S3. An object appears there whole: nothing is renamed."""
-    told = {
-        "endpoint": s3.endpoint,
-        "endpoint.region": s3.region,
-        "path.style.access": str(bool(s3.path_style)).lower(),
-    }
-    return {
-        "spark.sql.streaming.checkpointFileManagerClass": (
-            "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
-        ),
-        "spark.hadoop.fs.s3a.aws.credentials.provider": (
-            "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"  # the standard chain, as elsewhere
-        ),
-        **{f"spark.hadoop.fs.s3a.{name}": value for name, value in told.items() if value},
-    }
-
-
 def exit_code(errors: list[BaseException | None]) -> int:
     """The process's word to its supervisor: 0 when all went well, else the code that asks for most care."""
     codes = [error.exit_code if isinstance(error, HeadraceError) else 1 for error in errors if error is not None]
@@ -211,16 +148,20 @@ def _begin(
         announce(config.checkpoints, name, driver, config.s3.settings)
         r.shown.callback(retract, config.checkpoints, name, driver, config.s3.settings)
     if pipeline.config.seal.enabled:
-        sealer = Sealer(name, config)
-        # With --once Spark may be gone when the last round comes; nobody waits for the driver's processor then.
-        rewriting = here if once else in_spark(spark, f"rewrites of {name}", Pace(pipeline.config.compact.share))
-        merge = beside_seals(sealer, config.s3.settings, rewriting)
-        beside = {**steps(pipeline, cluster, merge, retention.works(name, config)), "hooks": delivery.follow}
-        rounds = Rounds(sealer, beside, r.progress)
-        seals = Seals(rounds, r.progress)
+        seals = _seals(spark, config, pipeline, cluster, delivery.follow, once=once)
         seals.start()
         r.shown.callback(seals.close, last=once)
-    r.query = _query(spark, config, pipeline, start, once=once)
+    r.query = query(spark, config, pipeline, start, once=once)
+
+
+def _seals(spark: Any, config: Config, pipeline: PipelineRun, cluster: Cluster, hooks: Step, *, once: bool) -> Seals:
+    """Return who closes and seals the buckets of a pipeline, beside its stream."""
+    name, sealer = pipeline.name, Sealer(pipeline.name, config)
+    # With --once Spark may be gone when the last round comes; nobody waits for the driver's processor then.
+    rewriting = here if once else in_spark(spark, f"rewrites of {name}", Pace(pipeline.config.compact.share))
+    merge = beside_seals(sealer, config.s3.settings, rewriting)
+    beside = {**steps(pipeline, cluster, merge, retention.works(name, config)), "hooks": hooks}
+    return Seals(Rounds(sealer, beside, pipeline.progress), pipeline.progress)
 
 
 def _listen(config: Config, name: str, cluster: Cluster, progress: Progress) -> None:
@@ -242,41 +183,6 @@ def steps(pipeline: PipelineRun, cluster: Cluster, merge: Step, retained: Sequen
         "seal": seal_due,
         "retention": Regularly(pipeline.name, retained),
     }
-
-
-def _query(spark: Any, config: Config, pipeline: PipelineRun, start: Start, *, once: bool) -> Any:
-    settings = pipeline.config
-    starting: dict[str, dict[str, int]] = {}
-    for (topic, partition), offset in sorted(start.offsets.items()):
-        starting.setdefault(topic, {})[str(partition)] = offset
-    options = {
-        "kafka.bootstrap.servers": config.kafka.bootstrap_servers,
-        **config.kafka.security.sparks,
-        "subscribe": ",".join(settings.topics),
-        "startingOffsets": json.dumps(starting),
-        "failOnDataLoss": "true",  # a loss is accepted only by a recorded gap, never by an option
-        **KAFKA_OPTIONS,
-        "maxOffsetsPerTrigger": str(settings.commit.max_records),
-        "minPartitions": str(spark.sparkContext.defaultParallelism),
-    }
-    cut = elastic.records_per_range(config, settings.commit.max_records)
-    if cut is not None:  # executors may come: a full batch is to have work for all of them
-        options["maxRecordsPerPartition"] = str(cut)
-    if pipeline.needs_headers():
-        options["includeHeaders"] = "true"
-    if not once:  # without a minimum, maxTriggerDelay does nothing; with one, `--once` would leave the tail unread
-        options["minOffsetsPerTrigger"] = str(pipeline.min_offsets())
-        options["maxTriggerDelay"] = f"{int(settings.commit.max_delay.total_seconds() * 1000)}ms"
-    spark.sparkContext.setLocalProperty("spark.scheduler.pool", pipeline.name)
-    stream = spark.readStream.format("kafka").options(**options).load().writeStream
-    trigger: Mapping[str, Any] = {"availableNow": True} if once else {"processingTime": _TRIGGER}
-    return (
-        stream.queryName(pipeline.name)
-        .option("checkpointLocation", for_spark(start.checkpoint))
-        .trigger(**trigger)
-        .foreachBatch(pipeline.process)
-        .start()
-    )
 
 
 class _signals:  # noqa: N801 - reads as a word of the with statement

@@ -21,7 +21,7 @@ from writer.errors import CheckpointUnusable
 from writer.stores.base import Store
 
 _FORMAT = 1
-_BATCHES_KEPT = 20  # as many as Spark keeps of its own files (job.py)
+_BATCHES_KEPT = 20  # as many as Spark keeps of its own files (spark.py)
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ import pytest
 
 from tests.contract.test_compact import BUCKET, carry, close, compactor, files, filled, offsets
 from tests.writing import QUICK_START
-from writer import job
 from writer.config import Config
 from writer.errors import ConfigError, HeadraceError
 from writer.ledger.audit import audit
 from writer.rewrites.compacting import in_spark
 from writer.rewrites.pace import Pace, pause_s
+from writer.spark import session as spark_session
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +26,7 @@ def spark() -> Iterator[Any]:
         "spark": {"master": "local[2]", "conf": {"spark.driver.extraJavaOptions": QUICK_START}},
         "pipelines": {"p": pipeline},
     })  # fmt: skip
-    session = job.session(config)
+    session = spark_session(config)
     yield session
     session.stop()
 

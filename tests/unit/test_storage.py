@@ -8,8 +8,8 @@ import pytest
 
 from writer import artifacts
 from writer.connections import S3
-from writer.job import s3a
 from writer.rooms.columnar import Destination
+from writer.spark import s3a
 from writer.stores.base import S3Settings, StoreError
 from writer.stores.local import LocalStore
 from writer.stores.location import checked, delta_options, for_spark, store_at

@@ -1,0 +1,112 @@
+"""What Spark is told: a session for the driver, a streaming query for each pipeline, checkpoints in S3."""
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from writer import artifacts, log
+from writer.config import Config
+from writer.pipeline import PipelineRun, Start
+from writer.scaling import elastic
+from writer.stores.base import S3Settings
+from writer.stores.location import for_spark, on_s3
+from writer.transfer import KAFKA_OPTIONS, WORKER_ENVIRONMENT
+
+_TRIGGER = "1 second"  # how often Spark asks Kafka for new offsets; a shorter interval burdens the broker
+_JAVA_OPTIONS, _REDACTED = "spark.driver.extraJavaOptions", "spark.redaction.regex"
+_ADDED = {_JAVA_OPTIONS: " ", _REDACTED: "|"}  # those of the file are added, they do not replace ours
+
+
+def session(config: Config, pipelines: int = 1) -> Any:
+    """Start Spark with the settings that the data plane needs; those of the file come last."""
+    java = artifacts.java(17)
+    os.environ.setdefault("JAVA_HOME", str(java.parent.parent))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers see what the driver sees
+    from pyspark.sql import SparkSession
+
+    settings = {
+        "spark.jars": ",".join(
+            str(jar)
+            for jar in artifacts.spark_jars(
+                say=lambda line: log.event("fetching", what=line), s3=on_s3(config.checkpoints)
+            )
+        ),
+        "spark.scheduler.mode": "FAIR",
+        "spark.sql.session.timeZone": "UTC",
+        **{f"spark.executorEnv.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
+        "spark.sql.adaptive.enabled": "false",  # nothing here shuffles
+        "spark.sql.streaming.minBatchesToRetain": "20",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        _REDACTED: "(?i)secret|password|token|jaas|access[.]?key|credential",
+        _JAVA_OPTIONS: f'-Dlog4j2.configurationFile="{Path(__file__).parent / "log4j2.properties"}"',
+        "spark.driver.memory": "1g",
+        **elastic.settings(config.spark.master, config.autoscale),
+    }
+    if on_s3(config.checkpoints):
+        settings |= s3a(config.s3.settings)
+    if config.spark.master.startswith("local"):
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    builder = SparkSession.builder.appName("headrace").master(config.spark.master)
+    for key, value in (settings | config.spark.conf).items():
+        ours = f"{settings[key]}{_ADDED[key]}" if key in _ADDED and key in config.spark.conf else ""
+        builder = builder.config(key, ours + value)
+    log.event("spark_starting", master=config.spark.master, pipelines=pipelines)
+    return builder.getOrCreate()
+
+
+def s3a(s3: S3Settings) -> dict[str, str]:
+    """Return what Spark is told to keep checkpoints in S3. An object appears there whole: nothing is renamed."""
+    told = {
+        "endpoint": s3.endpoint,
+        "endpoint.region": s3.region,
+        "path.style.access": str(bool(s3.path_style)).lower(),
+    }
+    return {
+        "spark.sql.streaming.checkpointFileManagerClass": (
+            "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
+        ),
+        "spark.hadoop.fs.s3a.aws.credentials.provider": (
+            "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"  # the standard chain, as elsewhere
+        ),
+        **{f"spark.hadoop.fs.s3a.{name}": value for name, value in told.items() if value},
+    }
+
+
+def query(spark: Any, config: Config, pipeline: PipelineRun, start: Start, *, once: bool) -> Any:
+    """Start the query that hands a pipeline its micro-batches, from where its start says."""
+    settings = pipeline.config
+    starting: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(start.offsets.items()):
+        starting.setdefault(topic, {})[str(partition)] = offset
+    options = {
+        "kafka.bootstrap.servers": config.kafka.bootstrap_servers,
+        **config.kafka.security.sparks,
+        "subscribe": ",".join(settings.topics),
+        "startingOffsets": json.dumps(starting),
+        "failOnDataLoss": "true",  # a loss is accepted only by a recorded gap, never by an option
+        **KAFKA_OPTIONS,
+        "maxOffsetsPerTrigger": str(settings.commit.max_records),
+        "minPartitions": str(spark.sparkContext.defaultParallelism),
+    }
+    cut = elastic.records_per_range(config, settings.commit.max_records)
+    if cut is not None:  # executors may come: a full batch is to have work for all of them
+        options["maxRecordsPerPartition"] = str(cut)
+    if pipeline.needs_headers():
+        options["includeHeaders"] = "true"
+    if not once:  # without a minimum, maxTriggerDelay does nothing; with one, `--once` would leave the tail unread
+        options["minOffsetsPerTrigger"] = str(pipeline.min_offsets())
+        options["maxTriggerDelay"] = f"{int(settings.commit.max_delay.total_seconds() * 1000)}ms"
+    spark.sparkContext.setLocalProperty("spark.scheduler.pool", pipeline.name)
+    stream = spark.readStream.format("kafka").options(**options).load().writeStream
+    trigger: Mapping[str, Any] = {"availableNow": True} if once else {"processingTime": _TRIGGER}
+    return (
+        stream.queryName(pipeline.name)
+        .option("checkpointLocation", for_spark(start.checkpoint))
+        .trigger(**trigger)
+        .foreachBatch(pipeline.process)
+        .start()
+    )
