@@ -1,6 +1,8 @@
 """A process of headrace's that a test has started: waited for, ended, and nothing that it started may stay."""
 
+import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -56,3 +58,13 @@ class Process:
         _, alive = psutil.wait_procs(family, timeout=20)
         for process in alive:
             process.kill()
+
+
+def say(*words: str, code: int = 0, **environment: str) -> str:
+    """Run a verb in a process of its own, as a person does. Returns what it said; `code`: with which it is to end."""
+    done = subprocess.run(
+        [sys.executable, "-m", "writer.cli", *words], capture_output=True, text=True, timeout=240, check=False,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout

@@ -1,8 +1,6 @@
 """Rows deleted beside a real writer, and a real writer that goes on in a table that another one made."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -12,17 +10,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests import oracle
+from tests.process import say
 from tests.writing import NOW, Site
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]
-
-
-def say(*words: str, code: int = 0) -> str:
-    command = [sys.executable, "-m", "writer.cli", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout
 
 
 def audited(site: Site) -> dict:

@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,17 +10,11 @@ from urllib.request import urlopen
 import pytest
 
 from tests import oracle
+from tests.process import say
 from tests.writing import Site
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]
-
-
-def say(*words: str) -> str:
-    command = [sys.executable, "-m", "writer.cli", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def status(site: Site) -> dict[str, Any]:

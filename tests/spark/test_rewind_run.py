@@ -12,21 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests import oracle
+from tests.process import say
 from tests.writing import Site
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]
 WRONG = {"event_time": {"field": "event_time", "max_age": "36500 d", "max_ahead": "36500 d",
                         "clocks": [{"shift": "-720 h"}]}}  # fmt: skip
-
-
-def say(*words: str, code: int = 0, **environment: str) -> str:
-    command = [sys.executable, "-m", "writer.cli", *words]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=240, check=False, env={**os.environ, **environment}
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout
 
 
 def audited(site: Site) -> dict:

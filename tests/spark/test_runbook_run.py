@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -17,6 +15,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests import oracle
+from tests.process import say
 from tests.promql import Series, evaluate
 from tests.servers.faulty import SLOW_DOWN, proxy
 from tests.servers.objects import ObjectServer
@@ -29,14 +28,6 @@ MakeTopic = Callable[..., str]
 ALERTS = Path(__file__).parents[2] / "recovery" / "alerts.yaml"
 GROUPS = yaml.safe_load(ALERTS.read_text())["groups"]
 RULES = {r["alert"]: r["expr"] for group in GROUPS for r in group["rules"] if "alert" in r}
-
-
-def say(*words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "writer.cli", *words], capture_output=True, text=True, timeout=240, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def scraped(url: str) -> list[Series]:

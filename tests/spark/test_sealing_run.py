@@ -1,14 +1,13 @@
 """The life of a bucket in a real run: sealed by the driver, late rows, sealed again; a close beside a running batch."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests import oracle
+from tests.process import say
 from tests.writing import Site
 from writer.file import load
 from writer.seals.manifest import Manifest
@@ -16,13 +15,6 @@ from writer.seals.sealer import Sealer
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]
-
-
-def say(*words: str, code: int = 0) -> str:
-    command = [sys.executable, "-m", "writer.cli", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout
 
 
 def manifests(site: Site) -> dict[tuple[str | None, ...], Manifest]:

@@ -3,8 +3,6 @@
 import json
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from confluent_kafka import Consumer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests import oracle
+from tests.process import say
 from tests.writing import Site, Writer
 from writer.surface.metrics import CATALOGUE
 
@@ -39,13 +38,6 @@ def scrape(site: Site) -> dict[tuple[str, ...], float]:
         for family in families
         for s in family.samples
     }
-
-
-def say(*words: str) -> str:
-    command = [sys.executable, "-m", "writer.cli", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def status(site: Site) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from writer.units import Duration
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _HTTP = re.compile(r"https?://[^/\s@]+(/\S*)?")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_TYPES = ("webhook", "druid", "trino", "presto")
 
 
 class _Told(Strict):
