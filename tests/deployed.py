@@ -37,6 +37,7 @@ HASTE = {
 RELEASE, DRIVER = "clicks", "clicks-headrace"
 REPOSITORY = "registry.example.com/headrace"
 PIPELINE = "clicks"
+NEXT = "0.2.0"
 VERSION = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
 
 
@@ -193,7 +194,7 @@ def node(folder: Path) -> Iterator[tuple[Cluster, Kubelet]]:
     healthy = image(folder)
     # It dies whenever it is about to commit.
     sick = Image(healthy.entrypoint, {**healthy.env, "HEADRACE_FAULT": "before_commit:1"}, healthy.mounts)
-    images = {f"{REPOSITORY}:{tag}": healthy for tag in (VERSION, "v2")}
+    images = {f"{REPOSITORY}:{tag}": healthy for tag in (VERSION, NEXT)}
     images[f"{REPOSITORY}:cannot-commit"] = sick
     with cluster(folder / "cluster", scheduler=True) as found, kubelet(found.api, folder / "node", images) as running:
         yield found, running

@@ -14,7 +14,7 @@ import pytest
 
 from tests import oracle
 from tests.charts import PLACES
-from tests.deployed import DRIVER, PIPELINE, REPOSITORY, SLOT, Deployed, deployed, gone, node, settled
+from tests.deployed import DRIVER, NEXT, PIPELINE, REPOSITORY, SLOT, Deployed, deployed, gone, node, settled
 from tests.engines import walk
 from tests.engines.walk import Walk
 from tests.load import Load
@@ -119,13 +119,14 @@ def test_the_page_leads_from_an_install_to_a_query_in_trino(release: Deployed, t
     assert PIPELINE in somebody.run(explain)
 
 
-def test_an_upgrade_drains_and_goes_on_where_the_old_one_was(release: Deployed) -> None:
+def test_an_upgrade_drains_and_goes_on_where_the_old_one_was(release: Deployed, tmp_path: Path) -> None:
+    ((command,),) = walk.blocks("Upgrade")
     before, starts, runs = release.driver(), release.starts(), release.runs()
     with release.filling():
-        release.helm("upgrade", "--atomic", "--timeout", "8m", "--set", "image.tag=v2")
+        Walk(release, tmp_path / "there").run(command)
     after = release.driver()
     assert after["metadata"]["uid"] != before["metadata"]["uid"]
-    assert after["spec"]["containers"][0]["image"] == f"{REPOSITORY}:v2"
+    assert after["spec"]["containers"][0]["image"] == f"{REPOSITORY}:{NEXT}"
     release.fill(1_500)
     release.until_carried()
     assert release.starts() == starts + 1, "it began once"
@@ -133,17 +134,18 @@ def test_an_upgrade_drains_and_goes_on_where_the_old_one_was(release: Deployed) 
 
 
 def no_such_image(_release: Deployed) -> tuple[Json | None, list[str]]:
-    return None, ["--set", "image.tag=never-built"]
+    # Nothing starts for it: the check before the upgrade waits for the image, and the driver is not even stopped.
+    return None, ["--set", "image.tag=never-built", "--timeout", "45s"]
 
 
-def cannot_commit(_release: Deployed) -> tuple[Json | None, list[str]]:
-    return None, ["--set", "image.tag=cannot-commit"]
+def cannot_commit(release: Deployed) -> tuple[Json | None, list[str]]:
+    return None, ["--set", "image.tag=cannot-commit", "--timeout", release.deadline]
 
 
 def no_such_broker(release: Deployed) -> tuple[Json | None, list[str]]:
     config = copy.deepcopy(release.config)
     config["kafka"] = {"bootstrap_servers": "127.0.0.1:9", "request_timeout": "2 s"}
-    return config, ["--set", "upgradeCheck.enabled=false"]
+    return config, ["--set", "upgradeCheck.enabled=false", "--timeout", release.deadline]
 
 
 @pytest.mark.parametrize("fault", [no_such_image, cannot_commit, no_such_broker])
@@ -151,13 +153,13 @@ def test_an_upgrade_that_does_not_commit_goes_back_by_itself(
     release: Deployed, fault: Callable[[Deployed], tuple[Json | None, list[str]]]
 ) -> None:
     config, flags = fault(release)
-    image = release.driver()["spec"]["containers"][0]["image"]
+    before = release.driver()
     with release.filling():
-        said = release.helm(
-            "upgrade", "--atomic", "--timeout", release.deadline, *flags, code=1, config=config, seconds=900
-        )
+        said = release.helm("upgrade", "--atomic", *flags, code=1, config=config, seconds=1200)
     assert "release clicks failed, and has been rolled back due to atomic being set" in said
-    assert release.driver()["spec"]["containers"][0]["image"] == image
+    after = release.driver()
+    assert after["spec"]["containers"][0]["image"] == before["spec"]["containers"][0]["image"]
+    assert (after["metadata"]["uid"] == before["metadata"]["uid"]) == (fault is no_such_image)
     assert release.ready()
     release.fill(1_000)
     release.until_carried()
