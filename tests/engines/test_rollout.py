@@ -180,8 +180,9 @@ def test_spark_asked_for_nothing_that_its_account_may_not(release: Deployed) -> 
     """And for all that it may, as far as a driver that ends while its role is there does."""
     name = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{release.namespace}/roles/{DRIVER}"
     (rule,) = release.cluster.api.get(name)["rules"]
+    before = release.driver()["metadata"]["uid"]
     release.cluster.api.delete(f"{PLACES['Pod'].format(release.namespace)}/{DRIVER}-0")
-    release.until(lambda: release.driver() and release.ready(), "another driver")
+    release.until(lambda: release.driver().get("metadata", {}).get("uid", before) != before, "another driver's pod")
     asked = release.cluster.asked_by(DRIVER)
     assert asked == {(verb, "pods") for verb in rule["verbs"]}
     assert release.cluster.refused_to(DRIVER) == set()
