@@ -15,8 +15,9 @@ fail() { printf 'kubernetes: %s\n' "$1" >&2; exit 2; }
 mkdir -p "$cache"
 work=$(mktemp -d "$cache/.kubernetes-XXXXXX")
 trap 'rm -rf "$work"' EXIT
-# One package at a time: the API server needs 1.8 GB of memory so, and more otherwise.
-export GOFLAGS="-p=1 -mod=mod" CGO_ENABLED=0
+# One package at a time needs 1.8 GB of memory for the API server, two need the double.
+packages=$(awk '/^MemAvailable/ { print $2 > 8000000 ? 2 : 1 }' /proc/meminfo)
+export GOFLAGS="-p=$packages -mod=mod" CGO_ENABLED=0
 # Not every mirror of the checksum database has Kubernetes' own modules; the module proxy is asked all the same.
 export GONOSUMDB='k8s.io/*'
 
