@@ -19,6 +19,7 @@ import psutil
 from tests.supervising import Supervised
 from tests.writing import Site, Writer
 
+ROOT = Path(__file__).parents[1]
 TOKEN = "a-token-of-the-tests"
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
@@ -30,6 +31,7 @@ def on_cluster(site: Site, master: str, *, executors_max: int, **autoscale: Any)
         "spark.cores.max": str(executors_max),
         "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.executorEnv.PYTHONPATH": str(ROOT),  # an executor runs in a folder of its own, and imports tests.slow
     }  # fmt: skip
     site.overrides["spark"] = {"master": master, "conf": conf}
     site.overrides["kafka"] = {
