@@ -191,7 +191,7 @@ def test_spark_asked_for_nothing_that_its_account_may_not(release: Deployed) -> 
 
 def test_leases_move_into_kubernetes_and_back_and_their_epoch_goes_on(release: Deployed) -> None:
     api = release.cluster.api
-    place = f"/apis/coordination.k8s.io/v1/namespaces/{release.namespace}/leases/{DRIVER}-events"
+    place = f"/apis/coordination.k8s.io/v1/namespaces/{release.namespace}/leases/{DRIVER}-{PIPELINE}"
     assert api.find(place) is None
     before = epoch(release)
     release.helm("upgrade", "--atomic", "--timeout", "8m", "--set", "supervisor.lease=kubernetes")
