@@ -193,6 +193,8 @@ def test_leases_move_into_kubernetes_and_back_and_their_epoch_goes_on(release: D
     api = release.cluster.api
     place = f"/apis/coordination.k8s.io/v1/namespaces/{release.namespace}/leases/{DRIVER}-{PIPELINE}"
     assert api.find(place) is None
+    release.fill(1_000)
+    release.until_carried()  # by a driver that has begun
     before = epoch(release)
     release.helm("upgrade", "--atomic", "--timeout", "8m", "--set", "supervisor.lease=kubernetes")
     held = api.get(place)["spec"]
