@@ -200,7 +200,10 @@ def test_leases_move_into_kubernetes_and_back_and_their_epoch_goes_on(release: D
     held = api.get(place)["spec"]
     assert held["holderIdentity"]
     assert held["leaseTransitions"] == epoch(release) == before + 1
-    said = release.inside("headrace", "recover", "explain", "/etc/headrace/pipelines.yaml", "--json")
+    code, said = release.container().run_inside(
+        ["headrace", "recover", "explain", "/etc/headrace/pipelines.yaml", "--json"], 120
+    )
+    assert code == 0, said
     assert json.loads(said)["events"]["lease"]["epoch"] == before + 1
     release.until(lambda: api.get(place)["spec"]["renewTime"] > held["renewTime"], "it is renewed")
     api.delete(place)
