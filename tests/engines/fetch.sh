@@ -16,7 +16,7 @@ if [ ! -x "$cache/minio-$minio/minio" ]; then
   command -v go >/dev/null || fail "no Go is installed, which builds MinIO. Install Go 1.24 or newer, or leave test-stores to a machine that has it."
   echo "engines: building MinIO (about six minutes, once) into $cache/minio-$minio"
   # One package at a time needs 1.5 GB of memory, two need the double.
-  packages=$(awk '/^MemAvailable/ { print $2 > 8000000 ? 2 : 1 }' /proc/meminfo)
+  packages=$(awk '/^MemAvailable/ { print ($2 > 8000000 ? 2 : 1) }' /proc/meminfo)
   GOFLAGS="-p=$packages" GOBIN="$work/minio" nice go install "github.com/minio/minio@$minio" >"$work/log" 2>&1 ||
     { tail -3 "$work/log" >&2; fail "MinIO could not be built: is the Go module proxy reachable?"; }
   mv -T "$work/minio" "$cache/minio-$minio"

@@ -16,7 +16,7 @@ mkdir -p "$cache"
 work=$(mktemp -d "$cache/.kubernetes-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 # One package at a time needs 1.8 GB of memory for the API server, two need the double.
-packages=$(awk '/^MemAvailable/ { print $2 > 8000000 ? 2 : 1 }' /proc/meminfo)
+packages=$(awk '/^MemAvailable/ { print ($2 > 8000000 ? 2 : 1) }' /proc/meminfo)
 export GOFLAGS="-p=$packages -mod=mod" CGO_ENABLED=0
 # Not every mirror of the checksum database has Kubernetes' own modules; the module proxy is asked all the same.
 export GONOSUMDB='k8s.io/*'
