@@ -19,6 +19,8 @@ from writer.connections import S3
 from writer.rooms.assign import TimeRule
 from writer.rooms.columnar import BucketKey
 from writer.rooms.rewrite import Job, Source, rewrite
+from writer.stores.base import S3Settings
+from writer.stores.location import delta_options
 from writer.tables.changes import Rewrite
 from writer.tables.formats import OPENED, delta_table
 from writer.tables.parts import BucketFile
@@ -73,6 +75,8 @@ def write(site: Site, topic: str, s3: ObjectServer | None = None) -> Lake:
     for format_ in FORMATS:
         oracle.check(root / format_, format_, site.ends(topic))
     _rewrite(root)
+    if bucket is not None and s3 is not None:  # Presto waits seconds for it with each query where there is none
+        DeltaTable(f"{bucket}/delta", storage_options=delta_options(bucket, S3Settings(s3.url))).create_checkpoint()
     return Lake(root, bucket, produced.rows)
 
 
