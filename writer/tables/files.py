@@ -17,5 +17,5 @@ def listed(table: DeltaTable) -> list[DataFile]:
             unquote(row["path"]), row.get("num_records"), row.get("min._offset"), row.get("max._offset"),
             row["size_bytes"],
         )
-        for row in found.select(sorted(names)).to_pylist()
+        for row in found.select(sorted(names)).to_pylist()  # one turn a file
     ]  # fmt: skip

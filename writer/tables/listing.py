@@ -49,7 +49,8 @@ def after_checkpoint(log: Log, state: State, bucket: BucketKey | None) -> list[B
     at, adds = log.added(version)
     if bucket is not None:
         adds = adds.filter(_lies_in(adds, columns, bucket))
-    files = {file.path: file for file in (named(columns, add) for add in adds.column("add").to_pylist())}
+    found = (named(columns, add) for add in adds.column("add").to_pylist())  # one turn a file of the bucket
+    files = {file.path: file for file in found}
     for actions in _entries(log, at, version):
         _apply(files, actions, columns)
     return [file for file in files.values() if bucket in (None, file.bucket)]
