@@ -222,3 +222,95 @@ def test_the_verbs_refuse_nonsense(tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump(raw))
     said = CliRunner().invoke(compose(), ["vacuum", str(path), "--older-than", "soon"])
     assert "--older-than 'soon' needs a number and a unit" in str(said.exception)
+
+
+# --- tables inside the table's folder -----------------------------------------------------------------------------
+
+
+def put_table(location: str, form: str) -> None:
+    """Put a table of another writer at a location: its log, a data file and a draft."""
+    store = store_at(location)
+    log_entry = {"delta": "_delta_log/0.json", "parquet": "_headrace/log/0.json", "iceberg": "metadata/v1.metadata.json"}
+    for path in (log_entry[form], "hour=x/a.parquet", "b.parquet", ".c.parquet.5f.tmp"):
+        store.put(path, b"data")
+
+
+def apart(driver: Driver, now: datetime | None = None) -> dict[str, list[str]]:
+    places = look(driver.config, "clicks", None, now or later())
+    return {place.location: list(place.left_alone) for place in places if place.left_alone}
+
+
+@pytest.mark.usefixtures("scratch")
+def test_dead_letters_inside_the_table_lose_nothing(make) -> None:
+    lake = f"{make(commits=0).lake}2"
+    driver = make(table={"location": lake, "dead_letters": f"{lake}/letters"})
+    driver.carry([log({60: b"broken", 61: b"broken too"})], {0: 62})
+    store_at(driver.letters).put(".1.parquet.5f.tmp", b"half")
+    before = names(driver)
+    assert any(path.startswith("letters/") and path.endswith(".parquet") for path in before)
+    remove(driver.config, look(driver.config, "clicks", None, later()))
+    # The draft is the dead letters' own, and goes with what is theirs.
+    assert names(driver).keys() == before.keys() - {"letters/.1.parquet.5f.tmp"}
+    assert audit(driver.config, "clicks", since=None, deep=False).adds_up
+    assert apart(driver) == {driver.lake: ["letters"]}
+
+
+@pytest.mark.usefixtures("scratch")
+@pytest.mark.parametrize("inner", ["delta", "parquet", "iceberg"])
+def test_a_table_of_another_writer_inside_the_table_is_left_alone(make, inner: str) -> None:
+    driver = make(commits=1)
+    put_table(f"{driver.lake}/other", inner)
+    put_table(f"{driver.lake}/hour=x/deep/other", inner)
+    put_table(f"{driver.lake}/other/inside/that", inner)
+    put_table(f"{driver.lake}/_hidden", inner)
+    store_at(driver.lake).put("another/.d.parquet.5f.tmp", b"half")
+    before = names(driver)
+    remove(driver.config, look(driver.config, "clicks", None, later()))
+    assert names(driver).keys() == before.keys() - {"another/.d.parquet.5f.tmp"}
+    assert apart(driver) == {driver.lake: ["_hidden", "hour=x/deep/other", "other"]}
+
+
+@pytest.mark.usefixtures("scratch")
+def test_a_table_among_the_checkpoints_is_left_alone(tmp_path: Path) -> None:
+    """With entropy_bits the folders of a table have the names of runs."""
+    driver = filled(tmp_path, "delta", commits=1)
+    runs = tmp_path / "checkpoints" / "clicks"
+    for run in range(1, 8):
+        (runs / f"{run:06}" / "offsets").mkdir(parents=True)
+        (runs / f"{run:06}" / "offsets" / "0").write_text("v1")
+    put_table(str(runs / "000001"), "delta")
+    remove(driver.config, look(driver.config, "clicks", None, later()))
+    assert sorted(path.name for path in runs.iterdir()) == ["000001", "000005", "000006", "000007"]
+    assert apart(driver) == {str(runs): ["000001"]}
+    assert (runs / "000001" / "b.parquet").exists()
+    (runs / "_delta_log").mkdir()
+    (runs / "_delta_log" / "0.json").write_text("{}")
+    (runs / "000008").mkdir()
+    (runs / "000008" / "a.parquet").write_text("")
+    assert apart(driver) == {str(runs): [""]}
+    assert found(driver) == {}
+
+
+@pytest.mark.usefixtures("scratch")
+def test_what_a_link_leads_to_is_left_alone(tmp_path: Path) -> None:
+    driver = filled(tmp_path / "mine", "delta", commits=1)
+    other = filled(tmp_path / "other", "delta", commits=1)
+    (folder,) = (path for path in Path(other.lake).iterdir() if path.name.startswith("hour="))
+    (Path(driver.lake) / "linked").symlink_to(folder)
+    before = names(other)
+    remove(driver.config, look(driver.config, "clicks", None, later()))
+    assert names(other) == before
+    assert apart(driver) == {driver.lake: ["linked"]}
+
+
+@pytest.mark.usefixtures("scratch")
+def test_the_dry_run_names_what_it_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    driver = filled(tmp_path, "delta", commits=1)
+    put_table(f"{driver.lake}/other", "delta")
+    rewrites.vacuum("clicks", driver.config, None, delete=False, as_json=False, now=later())
+    shown = capsys.readouterr().out
+    assert f"left alone: {driver.lake}/other" in " ".join(shown.split())
+    assert "nothing that nobody has needed for 7 d" in shown
+    rewrites.vacuum("clicks", driver.config, None, delete=False, as_json=True, now=later())
+    (place,) = json.loads(capsys.readouterr().out)["places"]
+    assert place == {"location": driver.lake, "objects": [], "left_alone": ["other"]}

@@ -18,9 +18,10 @@ from writer.errors import ConfigError, HeadraceError
 from writer.rewrites.vacuum import Needed, Stored, Waste, of_checkpoints, of_table
 from writer.rooms.columnar import staged_name
 from writer.stores.base import Store
-from writer.stores.location import store_at
+from writer.stores.location import on_s3, store_at
 from writer.tables.entry import landed, said
 from writer.tables.formats import main_table, side_table
+from writer.tables.nesting import ancestors, is_below, table_folders
 from writer.tables.table import PipelineTable
 from writer.units import show_duration
 
@@ -37,6 +38,7 @@ class Place:
 
     location: str
     waste: tuple[Waste, ...]
+    left_alone: tuple[str, ...] = ()  # folders in it that are tables of their own, or links
 
 
 def look(config: Config, name: str, older_than: timedelta | None, now: datetime) -> list[Place]:
@@ -56,14 +58,17 @@ def look(config: Config, name: str, older_than: timedelta | None, now: datetime)
     for location in (main.location, *_side_tables(main, settings.dead_letters)):
         table = main if location == main.location else side_table(name, config, location)
         if table.exists():
-            stored = list(everything(table.store))  # first: what is committed meanwhile is needed by then
+            stored, apart = _own(table.store, itself=True)  # first: what is committed meanwhile is needed by then
             needed = _needed(table, main)
             at = min(cutoff, now - _kept(table))
-            places.append(Place(location, tuple(of_table(stored, needed, at, hidden=table.hidden))))
+            places.append(Place(location, tuple(of_table(stored, needed, at, hidden=table.hidden)), apart))
     checkpoints = store_at(f"{config.checkpoints.rstrip('/')}/{name}", config.s3.settings)
-    places.append(Place(checkpoints.location, tuple(of_checkpoints(everything(checkpoints), cutoff))))
+    stored, apart = _own(checkpoints, itself=False)
+    kept_apart = frozenset(path.partition("/")[0] for path in apart)  # a run goes as a whole, or not at all
+    runs = (one for one in stored if one.path.partition("/")[0] not in kept_apart)
+    places.append(Place(checkpoints.location, tuple(of_checkpoints(runs, cutoff)), apart))
     places += [Place(folder, tuple(_scratch(folder, cutoff))) for folder in _scratch_folders()]
-    return [place for place in places if place.waste]
+    return [place for place in places if place.waste or place.left_alone]
 
 
 def remove(config: Config, places: Iterable[Place]) -> None:
@@ -89,6 +94,20 @@ def everything(store: Store) -> Iterator[Stored]:
     for found in listed:
         if found.is_file:
             yield Stored(found.path.removeprefix(f"{root}/"), found.size, found.mtime.astimezone(UTC))
+
+
+def _own(store: Store, *, itself: bool) -> tuple[list[Stored], tuple[str, ...]]:
+    """List what belongs to a location, and name the folders in it that do not: other tables, and what links lead to.
+
+    `itself`: the location is a table. Raises HeadraceError.
+    """
+    stored = list(everything(store))
+    apart = table_folders(one.path for one in stored) - ({""} if itself else set())
+    if not on_s3(store.location):
+        folders = {folder for one in stored for folder in ancestors(one.path) if folder}
+        apart |= {folder for folder in folders if Path(store.location, folder).is_symlink()}
+    own = [one for one in stored if not is_below(one.path, apart)] if apart else stored
+    return own, tuple(sorted(folder for folder in apart if not is_below(folder, apart)))
 
 
 def _remove(store: Store, waste: Waste) -> None:

@@ -27,6 +27,7 @@ _DONE = [
     Column("version", right=True),
 ]  # fmt: skip
 _BUCKETS_AT_ONCE = 50  # between two looks at the list of files: each entry since the last is looked at by the next
+_APART = "a table of its own or a link: what lies there is not looked at"
 _WASTE = [Column("what"), Column("objects", right=True), Column("size", right=True), Column("oldest"), Column("why")]
 
 
@@ -149,6 +150,8 @@ def vacuum(
             these = [waste for waste in place.waste if waste.why == why]
             oldest = lines.instant(min(waste.touched for waste in these))
             sheet.add([[why, f"{len(these):,}", show_size(sum(w.bytes for w in these)), oldest, WORDS[why]]])
+        for path in place.left_alone:
+            lines.sentence(out, f"left alone: {f'{place.location}/{path}'.rstrip('/')}, {_APART}")
     lines.sentence(out, f"{name}: {said}", "bold")
     return 0
 
@@ -159,7 +162,7 @@ def _told(name: str, found: Sequence[Place], *, deleted: bool) -> dict[str, Any]
         "bytes": sum(waste.bytes for place in found for waste in place.waste),
         "places": [
             {
-                "location": place.location,
+                "location": place.location, "left_alone": list(place.left_alone),
                 "objects": [{**vars(waste), "touched": iso(waste.touched)} for waste in place.waste],
             }
             for place in found
