@@ -21,6 +21,7 @@ from writer.scaling.section import Autoscale
 from writer.seals.section import Seal
 from writer.stores import location
 from writer.strict import Strict, did_you_mean
+from writer.tables.nesting import Parts, parts
 from writer.units import Duration, Size, duration, show_duration
 from writer.wire_section import Wire
 
@@ -325,13 +326,14 @@ class Config(Strict):
                 raise ValueError(
                     f"pipeline name {name!r}: use lower-case letters, digits, - and _ (it becomes a directory)"
                 )
-        owners: dict[str, str] = {}
+        owners: dict[Parts, str] = {}
         for name, pipeline in self.pipelines.items():
             for place in filter(None, (pipeline.table.location, pipeline.dead_letters, pipeline.late_table)):
-                if place in owners:
-                    who = f"pipelines {owners[place]!r} and {name!r}" if owners[place] != name else f"pipeline {name!r}"
+                at = parts(place)
+                if at in owners:
+                    who = f"pipelines {owners[at]!r} and {name!r}" if owners[at] != name else f"pipeline {name!r}"
                     raise ValueError(f"{who} would write two tables to {place}; give each its own location")
-                owners[place] = name
+                owners[at] = name
         groups: dict[str, str] = {}
         for name, pipeline in self.pipelines.items():
             group = pipeline.mirror_offsets

@@ -33,6 +33,7 @@ from writer.spark import query, session
 from writer.stores.location import store_at
 from writer.surface import http, lake, records
 from writer.surface.driver import announce, me, retract
+from writer.tables import locations
 from writer.tables.formats import main_table
 
 _LAST_WORDS = timedelta(seconds=5)  # for notices that wait when the process ends
@@ -131,6 +132,7 @@ def _begin(
         if not once:
             _listen(config, name, cluster, r.progress)
         raise
+    locations.check(name, config)
     start = pipeline.start(new_run=new_run, once=once, lease=orders.of(name).lease)
     watch_lag = Watch(
         cluster, pipeline.topic_ids, r.progress,

@@ -22,6 +22,7 @@ from writer.tables.parts import Part, Range
 from writer.tables.table import PipelineTable
 
 P0, P1 = Part("clicks", 1, 0), Part("clicks", 1, 1)
+LOGS = {"delta": "_delta_log/0.json", "headrace": "_headrace/log/0.json", "iceberg": "metadata/v1.metadata.json"}
 COLUMNS = pa.schema([("id", pa.int64()), ("hour", pa.string())])
 
 
@@ -92,3 +93,10 @@ def rows(table: PipelineTable) -> int:
     """Count what a reader sees."""
     parquet = isinstance(table._format, Parquet)
     return int(hive.seen(table.location).num_rows if parquet else opened(table.location).count())
+
+
+def put_table(location: str, kind: str) -> None:
+    """Put a table of another writer at a location: its log, data files and a draft."""
+    store = store_at(location)
+    for path in (LOGS[kind], "hour=x/a.parquet", "b.parquet", ".c.parquet.5f.tmp"):
+        store.put(path, b"data")

@@ -70,6 +70,7 @@ def test_only_what_stands_directly_in_a_folder_is_listed(store: Store) -> None:
     assert sorted(store.list()) == ["a", "b/", "bc", "f/"]
     assert sorted(store.list("b")) == ["c", "d/"]
     assert sorted(store.list("b/d")) == ["e"]
+    assert list(store.list("a")) == []
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import yaml
 from typer.testing import CliRunner
 
 from tests.carried import Died, Driver, log
+from tests.contract.tables import LOGS, put_table
 from tests.contract.test_compact import carry, compacted, filled, offsets
 from tests.looking import EVENT, event
 from tests.servers.objects import ObjectServer
@@ -227,14 +228,6 @@ def test_the_verbs_refuse_nonsense(tmp_path: Path) -> None:
 # --- tables inside the table's folder -----------------------------------------------------------------------------
 
 
-def put_table(location: str, form: str) -> None:
-    """Put a table of another writer at a location: its log, a data file and a draft."""
-    store = store_at(location)
-    log_entry = {"delta": "_delta_log/0.json", "parquet": "_headrace/log/0.json", "iceberg": "metadata/v1.metadata.json"}
-    for path in (log_entry[form], "hour=x/a.parquet", "b.parquet", ".c.parquet.5f.tmp"):
-        store.put(path, b"data")
-
-
 def apart(driver: Driver, now: datetime | None = None) -> dict[str, list[str]]:
     places = look(driver.config, "clicks", None, now or later())
     return {place.location: list(place.left_alone) for place in places if place.left_alone}
@@ -256,7 +249,7 @@ def test_dead_letters_inside_the_table_lose_nothing(make) -> None:
 
 
 @pytest.mark.usefixtures("scratch")
-@pytest.mark.parametrize("inner", ["delta", "parquet", "iceberg"])
+@pytest.mark.parametrize("inner", LOGS)
 def test_a_table_of_another_writer_inside_the_table_is_left_alone(make, inner: str) -> None:
     driver = make(commits=1)
     put_table(f"{driver.lake}/other", inner)

@@ -152,6 +152,17 @@ def test_an_unknown_topic_is_named_with_its_neighbour(site: Site, topic: MakeTop
     assert f"did you mean '{name}'" in said
 
 
+def test_a_table_inside_another_is_refused_before_anything_is_made(site: Site, topic: MakeTopic) -> None:
+    lake = site.root / "lake"
+    site.pipeline("events", [topic(1)], table={"location": str(lake), "dead_letters": f"{lake}/dead_letters"})
+    site.pipeline("others", [topic(1)], table={"location": f"{lake}/others"})
+    said = site.once(code=2)
+    assert f"the dead-letter table of pipeline 'events' at {lake}/dead_letters is inside the table of" in said
+    assert f"the table of pipeline 'others' at {lake}/others is inside the table of pipeline 'events' at {lake}" in said
+    assert not lake.exists()
+    assert not (site.root / "checkpoints").exists()
+
+
 def test_a_lake_that_cannot_be_written_stops_with_the_place(site: Site, topic: MakeTopic) -> None:
     name = topic(1)
     site.fill(name, 10)

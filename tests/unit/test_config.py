@@ -249,6 +249,8 @@ def test_a_secret_in_the_wrong_place_is_not_echoed(file, monkeypatch, change):
         ({"location": "/lake/a"}, {"location": "/lake/b", "dead_letters": "/lake/a"}),
         ({"location": "/lake/a"}, {"location": "/lake/b", "dead_letters": "/lake/a_dead_letters"}),
         ({"location": "/lake/a_dead_letters"}, {"location": "/lake/a"}),
+        ({"location": "/lake/a"}, {"location": "/lake/x/..//a"}),
+        ({"location": "s3://bucket/a/"}, {"location": "s3://bucket/./a"}),
     ],
 )
 def test_two_pipelines_share_no_table(file, first, second):

@@ -66,7 +66,7 @@ class LocalStore:
     def list(self, folder: str = "") -> Iterator[str]:
         """Yield what stands in a directory; nothing where there is none."""
         path = self._path(folder)
-        with _told("list", path), suppress(FileNotFoundError), os.scandir(path) as found:
+        with _told("list", path), suppress(FileNotFoundError, NotADirectoryError), os.scandir(path) as found:
             for entry in found:
                 if not _is_draft(entry.name):
                     yield f"{entry.name}/" if entry.is_dir() else entry.name

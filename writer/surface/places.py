@@ -18,6 +18,7 @@ from writer.stores.probe import probe
 from writer.surface.driver import announcement, asked
 from writer.surface.finding import Finding, doubtful, failure, good, skipped, wrong
 from writer.surface.words import instant, plural
+from writer.tables import locations
 from writer.tables.formats import OPENED
 from writer.tables.table import PipelineTable
 from writer.units import show_size
@@ -141,6 +142,28 @@ def tables(name: str, pipeline: Pipeline, s3: S3Settings | None = None, *, offli
         yield skipped(check, "--offline") if away else _table(check, name, table, by, words, s3)
     if not on_s3(pipeline.table.location):
         yield _disk(pipeline)
+
+
+def nesting(name: str, config: Config, *, offline: bool = False) -> Iterator[Finding]:
+    """Look whether a location of the pipeline lies inside another table or checkpoints, or around some."""
+    settings = config.pipelines[name]
+    own = (config.checkpoints, settings.table.location, settings.dead_letters, settings.late_table or "")
+    if offline and any(map(on_s3, own)):
+        yield skipped("locations", "--offline")
+        return
+    try:
+        found = locations.look(name, config)
+    except HeadraceError as error:
+        yield failure("locations", error)
+        return
+    for one in found.nestings:
+        if one.refused:
+            yield wrong("locations", str(one), locations.MEND)
+        else:
+            yield doubtful("locations", str(one), locations.MOVE)
+    if not found.nestings:
+        unseen = f"; {', '.join(found.unseen)} cannot be listed: a table there is not seen" if found.unseen else ""
+        yield good("locations", f"none of its tables and checkpoints is inside another table{unseen}")
 
 
 def _table(

@@ -63,6 +63,8 @@ def validate(path: Path, only: list[str] | None, *, offline: bool, records: int,
             shown.add(finding, name)
         for finding in places.tables(name, settings, config.s3.settings, offline=offline):
             shown.add(finding, name)
+        for finding in places.nesting(name, config, offline=offline):
+            shown.add(finding, name)
         shown.add(places.running(config, name, offline=offline), name)
     return shown.end()
 

@@ -17,6 +17,7 @@ from writer.stores.location import delta_options, store_at
 from writer.tables import listing
 from writer.tables.files import listed
 from writer.tables.log import Log, State
+from writer.tables.nesting import METADATA, is_iceberg
 from writer.tables.parts import BucketFile
 
 LOG = "_delta_log"
@@ -36,6 +37,8 @@ class Delta:
 
     def obstacle(self) -> str:
         """Name the table of another format that lies there."""
+        if any(is_iceberg(name) for name in self.store.list(METADATA)):
+            return "an Iceberg table"
         return "a table in Parquet format" if any(self.store.list("_headrace/log")) else ""
 
     def create(self, name: str, layout: str, columns: pa.Schema, bucket_columns: Sequence[str]) -> None:

@@ -84,6 +84,7 @@ class Location:
     forms: frozenset[Parts]  # as it is written, and with links resolved
     own: bool = False  # of the pipeline that starts
     new: bool = False  # nothing is there yet
+    disposable: bool = False  # checkpoints: they may be removed from a lake that exists, and are new again
 
 
 @dataclass(frozen=True)
@@ -100,21 +101,21 @@ class Nesting:
 
     @property
     def refused(self) -> bool:
-        """Whether it would come to be only now."""
-        return self.inner.new or self.outer.new
+        """Whether a start would make it so."""
+        return self.inner.new or (self.outer.new and not self.outer.disposable)
 
     def __str__(self) -> str:
         if self.same:
             return f"{self.inner.name} and {self.outer.name} are one folder"
-        return f"{self.inner.name} is inside {self.outer.name}, whose readers take the files below it for its own"
+        return f"{self.inner.name} is inside {self.outer.name}, where its files are taken for those of the other"
 
 
 def nested(locations: Sequence[Location]) -> list[Nesting]:
-    """Return what the pipeline that starts must refuse, or warn of: its own locations, inside others and around new."""
-    found = []
-    for (at, inner), (other, outer) in permutations(enumerate(locations), 2):
+    """Return which locations of the pipeline that starts are inside others, and which others inside its new ones."""
+    found: list[Nesting] = []
+    for inner, outer in permutations(locations, 2):
         one = Nesting(inner, outer)
         inside = any(lies_inside(a, b) for a in inner.forms for b in outer.forms)
-        if inside and (one.refused or inner.own) and not (one.same and other < at):
+        if inside and (one.refused or inner.own) and not (one.same and Nesting(outer, inner) in found):
             found.append(one)
     return found

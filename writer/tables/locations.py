@@ -1,0 +1,94 @@
+"""Where the tables and checkpoints of a pipeline lie among others: what a start refuses before it writes anything."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from writer import log
+from writer.config import Config
+from writer.errors import ConfigError
+from writer.stores.base import Store, StoreError, Unanswered
+from writer.stores.location import on_s3, store_at
+from writer.tables.errors import reading
+from writer.tables.formats import main_table, side_table
+from writer.tables.nesting import MARKS, METADATA, Location, Nesting, around, is_iceberg, location_of, nested, parts
+
+MEND = (
+    "Choose a location that is not inside the other; below a table, only a folder whose name begins with _ or . may be "
+    "one (docs/TABLES.md)."
+)
+MOVE = (
+    "It was there before, so it is opened, and vacuum leaves it alone. Move it with its history when there is time "
+    "(docs/TABLES.md)."
+)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What was found around the locations of a pipeline."""
+
+    nestings: tuple[Nesting, ...]
+    unseen: tuple[str, ...]  # folders above, that the storage does not let be listed
+
+
+def look(name: str, config: Config) -> Surroundings:
+    """Find which locations of a pipeline lie inside others, or around them. Raises CommitFailed."""
+    s3 = config.s3.settings
+    with reading(config.pipelines[name].table.location):
+        own, others = list(_own(name, config)), list(_others(name, config))
+        named = {form for one in (*own, *others) if not one.disposable for form in one.forms}
+        forms = ((*form, name) if one.disposable else form for one in own for form in one.forms)  # runs lie below
+        above = {folder for form in forms for folder in around(form)} - named
+        tables, unseen = [], []
+        for folder in sorted(above):
+            location = location_of(folder)
+            try:
+                if is_table(store_at(location, s3)):
+                    tables.append(Location(f"the table that is there at {location}", frozenset({folder})))
+            except Unanswered:
+                raise
+            except StoreError:  # rights may begin below
+                unseen.append(location)
+    return Surroundings(tuple(nested([*own, *others, *tables])), tuple(unseen))
+
+
+def check(name: str, config: Config) -> None:
+    """Log what lies inside another and was there before. Raises ConfigError where it is new, CommitFailed."""
+    found = look(name, config)
+    if refused := next((one for one in found.nestings if one.refused), None):
+        raise ConfigError(f"{refused}. {MEND}")
+    for one in found.nestings:
+        log.warning("location_found_inside_another", pipeline=name, location=one.inner.name, inside=one.outer.name)
+
+
+def is_table(store: Store) -> bool:
+    """Tell whether a folder is a table's, of Delta, headrace or Iceberg. Raises StoreError."""
+    return any(any(store.list(mark)) for mark in MARKS) or any(is_iceberg(name) for name in store.list(METADATA))
+
+
+def _own(name: str, config: Config) -> Iterator[Location]:
+    settings, s3 = config.pipelines[name], config.s3.settings
+    table = main_table(name, config)
+    yield _location("table", name, table.location, own=True, new=not table.exists())
+    for what, place in (("dead-letter table", settings.dead_letters), ("late table", settings.late_table)):
+        if place is not None:
+            yield _location(what, name, place, own=True, new=not side_table(name, config, place).exists())
+    runs = store_at(f"{config.checkpoints}/{name}", s3).list()
+    new = all(found.startswith("_") for found in runs)  # those are a supervisor's, which comes before the driver
+    yield replace(_location("checkpoints", name, config.checkpoints, own=True, new=new), disposable=True)
+
+
+def _others(name: str, config: Config) -> Iterator[Location]:
+    for other, settings in config.pipelines.items():
+        places = {
+            "table": settings.table.location, "dead-letter table": settings.dead_letters,
+            "late table": settings.late_table,
+        }  # fmt: skip
+        for what, place in places.items():
+            if other != name and place is not None:
+                yield _location(what, other, place)
+
+
+def _location(what: str, pipeline: str, location: str, *, own: bool = False, new: bool = False) -> Location:
+    forms = {parts(location)} | (set() if on_s3(location) else {parts(os.path.realpath(location))})
+    return Location(f"the {what} of pipeline {pipeline!r} at {location}", frozenset(forms), own, new)
