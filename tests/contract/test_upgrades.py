@@ -17,7 +17,7 @@ from writer.kafka import Topic
 from writer.ledger.audit import audit
 from writer.stores.base import S3Settings
 from writer.surface import places
-from writer.tables import vintage
+from writer.tables import locations, vintage
 from writer.tables.entry import said
 from writer.tables.formats import main_table
 from writer.tables.parts import Part
@@ -196,6 +196,16 @@ def dead_letters(driver: Driver) -> None:
     assert not audit(moved, "clicks", since=None, deep=False).adds_up
 
 
+def inside(driver: Driver) -> None:
+    for table in (
+        {"location": driver.lake, "dead_letters": f"{driver.lake}/letters"},
+        {"location": f"{driver.lake}/new"},
+        {"location": str(Path(driver.lake).parent), "dead_letters": driver.letters},
+    ):
+        with pytest.raises(ConfigError, match="is inside the "):
+            locations.check("clicks", changed(driver, table=table))
+
+
 def topic_added(driver: Driver) -> None:
     found = begins(driver, Cluster((2, 9)), ["clicks", "installs"], start="latest")
     assert found.offsets == {("clicks", 0): 5, ("installs", 0): 2}
@@ -258,7 +268,9 @@ def files(driver: Driver) -> None:
 CHANGES: dict[str, Callable[[Driver], None]] = {
     "bucket width": bucket_width, "bucket zone": bucket_zone, "bucket column or bucketer": bucket_column,
     "pipeline renamed": renamed, "`table.format`": other_format, "`table.location`": location,
-    "`table.dead_letters`": dead_letters, "topic added": topic_added, "topic removed": topic_removed,
+    "`table.dead_letters`": dead_letters,
+    "any location, to one inside another table or around it": inside,
+    "topic added": topic_added, "topic removed": topic_removed,
     "topic removed, later added again": topic_back, "partitions added to a topic": partitions_added,
     "topic deleted and created again": created_again, "`start`": start,
     "`event_time.field`, `unit`, `clocks`": event_time, "`checkpoints`": checkpoints,

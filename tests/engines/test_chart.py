@@ -41,6 +41,14 @@ def test_the_chart_passes_its_lint(values: Path) -> None:
     assert code == 0, said
 
 
+@pytest.mark.parametrize(("values", "deletes"), [("default", False), ("many", True)])
+def test_vacuum_deletes_only_where_the_values_say_so(values: str, deletes: bool) -> None:
+    pods_of_jobs = dict(pods([found for found in rendered(CI[values]) if found["kind"] == "CronJob"]))
+    found = [pod for name, pod in pods_of_jobs.items() if "-vacuum-" in name]
+    assert found
+    assert all(("--delete" in str(pod)) == deletes for pod in found)
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [

@@ -84,6 +84,13 @@ def test_every_value_is_used_by_a_template():
             assert re.search(rf"\b{key}\b", text), f"{section}.{key}"
 
 
+def test_vacuum_of_the_chart_removes_nothing_unless_told():
+    assert yaml.safe_load((CHART / "values.yaml").read_text())["jobs"]["vacuum"]["delete"] is False
+    jobs = (CHART / "templates" / "jobs.yaml").read_text()
+    assert jobs.count("--delete") == 1
+    assert '{{- if $.Values.jobs.vacuum.delete }}{{ $arguments = append $arguments "--delete" }}{{ end }}' in jobs
+
+
 @pytest.mark.parametrize("values", sorted((CHART / "ci").glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_pipelines_of_the_examples_are_a_configuration(values):
     config = yaml.safe_load(values.read_text())["config"].replace("${env:REGISTRY_URL}", "http://registry:8081")

@@ -50,7 +50,8 @@ def vacuum(
     """Find what nobody needs in a pipeline's tables and checkpoints, and remove it with --delete.
 
     Files that no version names, files that were removed from the table, drafts of writers that died, old manifests,
-    checkpoints of runs that nobody continues. Never what a version that is kept, a running batch or the ledger needs.
+    checkpoints of runs that nobody continues. Never what a version that is kept, a running batch or the ledger needs. A
+    folder inside that is a table of its own is left alone, and named.
 
     Exit codes: 0 shown or removed, 1 the storage does not answer, 2 configuration.
     """
