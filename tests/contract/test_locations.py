@@ -165,6 +165,13 @@ def test_what_was_inside_before_is_opened_with_a_warning(existing: Driver, caplo
     assert f"at {existing.letters}" in event
 
 
+def test_rows_of_a_table_inside_are_not_taken_for_those_of_the_table(existing: Driver, form: str) -> None:
+    """Recovery goes by them, where the log does not tell how far the table has come."""
+    inner = filled(Path(existing.config.checkpoints).parent, form, commits=5, table={"location": f"{existing.lake}/in"})
+    assert offsets(inner) == list(range(50))
+    assert offsets(existing) == [*range(20), 21]
+
+
 def test_checkpoints_that_were_removed_do_not_stop_a_lake_inside_them(tmp_path: Path) -> None:
     driver = filled(tmp_path, "delta", commits=1, table={"location": str(tmp_path / "checkpoints" / "lake")})
     (tmp_path / "checkpoints" / "clicks" / "000001").mkdir(parents=True)

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-from pyarrow import dataset
+from pyarrow import dataset, fs
 
 from writer import faults
 from writer.ledger.deep import DataFile
@@ -27,6 +27,7 @@ from writer.tables import listing
 from writer.tables.entry import created
 from writer.tables.errors import ForeignChange
 from writer.tables.log import Log, State
+from writer.tables.nesting import is_below, table_folders
 from writer.tables.parts import BucketFile
 
 LOG = "_headrace/log"
@@ -118,12 +119,18 @@ class Parquet:
         return sorted(set(seen) - ours)
 
     def rows(self, state: State) -> dataset.Dataset:
-        """Return the rows, read from the folders."""
+        """Return the rows, read from the folders, but for those of other tables below."""
         filesystem, root = self.store.files()
         columns = state.columns()
         buckets = pa.schema([columns.field(name) for name in state.metadata["partitionColumns"]])
         by = dataset.partitioning(buckets, flavor="hive")
-        return dataset.dataset(root, schema=columns, filesystem=filesystem, format="parquet", partitioning=by)
+        found = dataset.dataset(root, schema=columns, filesystem=filesystem, format="parquet", partitioning=by)
+        listed = filesystem.get_file_info(fs.FileSelector(root, recursive=True))
+        others = table_folders(one.path.removeprefix(f"{root}/") for one in listed if one.is_file) - {""}
+        if not others:
+            return found
+        own = [one for one in found.get_fragments() if not is_below(one.path.removeprefix(f"{root}/"), others)]
+        return dataset.FileSystemDataset(own, columns, found.format, filesystem)
 
     def tidy(self, state: State) -> None:
         """Write the log's checkpoint. Entries stay: they are the table's only history."""
