@@ -172,6 +172,13 @@ def test_rows_of_a_table_inside_are_not_taken_for_those_of_the_table(existing: D
     assert offsets(existing) == [*range(20), 21]
 
 
+def test_new_checkpoints_inside_a_table_that_exists_are_refused(existing: Driver) -> None:
+    for place in (existing.lake, f"{existing.lake}/c"):
+        config = existing.config.model_copy(update={"checkpoints": place})
+        assert statuses(config, "clicks") == {"failed", "warning"}
+    assert statuses(existing.config.model_copy(update={"checkpoints": f"{existing.lake}/_c"}), "clicks") == {"warning"}
+
+
 def test_checkpoints_that_were_removed_do_not_stop_a_lake_inside_them(tmp_path: Path) -> None:
     driver = filled(tmp_path, "delta", commits=1, table={"location": str(tmp_path / "checkpoints" / "lake")})
     (tmp_path / "checkpoints" / "clicks" / "000001").mkdir(parents=True)
@@ -216,7 +223,7 @@ def test_validate_exits_with_2_and_names_both_places(tmp_path: Path) -> None:
     (finding,) = (found for found in json.loads(done.stdout) if found["status"] == "failed")
     assert (finding["check"], finding["pipeline"]) == ("locations", "a")
     assert f"at {lake}/a/letters is inside the table of pipeline 'a' at {lake}/a," in finding["message"]
-    assert finding["mend"].startswith("Choose a location that is not inside the other")
+    assert finding["mend"].startswith("Give each a folder of its own")
     assert not lake.exists()
     fine = made(tmp_path, a={"location": f"{lake}/a", "dead_letters": f"{lake}/a/_letters"})
     done = CliRunner().invoke(compose(), ["validate", str(written(fine, tmp_path)), "--offline"])

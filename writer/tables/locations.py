@@ -14,8 +14,8 @@ from writer.tables.formats import main_table, side_table
 from writer.tables.nesting import MARKS, METADATA, Location, Nesting, around, is_iceberg, location_of, nested, parts
 
 MEND = (
-    "Choose a location that is not inside the other; below a table, only a folder whose name begins with _ or . may be "
-    "one (docs/TABLES.md)."
+    "Give each a folder of its own, side by side; inside a table only below a name that begins with _ or . "
+    "(docs/TABLES.md)."
 )
 MOVE = (
     "It was there before, so it is opened, and vacuum leaves it alone. Move it with its history when there is time "

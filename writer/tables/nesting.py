@@ -102,7 +102,7 @@ class Nesting:
     @property
     def refused(self) -> bool:
         """Whether a start would make it so."""
-        return self.inner.new or (self.outer.new and not self.outer.disposable)
+        return self.inner.new or (self.outer.new and (self.same or not self.outer.disposable))
 
     def __str__(self) -> str:
         if self.same:
