@@ -11,7 +11,8 @@ import pytest
 from confluent_kafka import Producer
 
 from tests import oracle
-from tests.writing import Site
+from tests.writing import QUICK_START, Site
+from writer.tables.formats import delta_table
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]
@@ -33,6 +34,24 @@ def test_once_carries_every_record_and_a_second_time_adds_nothing(site: Site, to
     assert dead == (17, 17, 17)
     ((nested,),) = oracle.rows(lake, "count(attribution.network)")
     assert nested > 0
+
+
+def test_a_partition_with_few_records_costs_no_wait_of_its_own(site: Site, topic: MakeTopic) -> None:
+    partitions = 150
+    name = topic(partitions, prefix="sparse")
+    lake = site.pipeline("events", [name])
+    site.overrides["spark"] = {"master": "local[2]", "conf": {"spark.driver.extraJavaOptions": QUICK_START}}
+    values = site.values(name, partitions * 4)
+    producer = Producer({"bootstrap.servers": site.bootstrap})
+    for at, (key, value) in enumerate(values):
+        producer.produce(name, value, key, partition=at % partitions)
+    assert producer.flush(30) == 0
+    site.once()
+    oracle.check(lake, "events", site.ends(name))
+    (facts,) = [one.facts for one in delta_table(str(lake), "events").commits_since(-1)]
+    assert facts["tasks"] == 2, "one task would walk all the partitions while the other slot is idle"
+    # A fetch that waits for more records, half a second of each partition, would make it 75 s in one task.
+    assert facts["phases"]["tasks"] < 25, facts["phases"]
 
 
 def test_records_are_committed_by_timeout_and_sigterm_drains(site: Site, topic: MakeTopic) -> None:
