@@ -168,14 +168,17 @@ def is_stuck(policy: Policy, pipeline: Pipeline, one: Partition) -> bool:
 
 
 def ranges_max(pipeline: Pipeline) -> int:
-    """How many pieces a full batch is read in at once: its partitions, more where they are split, no more than files.
+    """How many pieces a full batch is read in at once: its partitions, more where they are split, no more than tasks.
 
     Slots beyond it have nothing to do.
     """
     ranges = max(len(pipeline.partitions), pipeline.min_partitions, 1)
     if pipeline.records_per_task is None:
         return ranges
-    return min(ranges, max(1, round(pipeline.records_max / pipeline.records_per_task)))
+    tasks = round(pipeline.records_max / pipeline.records_per_task)
+    if pipeline.partitions_per_task is not None:
+        tasks = max(tasks, math.ceil(len(pipeline.partitions) / pipeline.partitions_per_task))
+    return min(ranges, max(1, tasks))
 
 
 def capacity(pipeline: Pipeline, seen: Rate, slots: int, growth: Growth) -> float:

@@ -99,6 +99,7 @@ def pipeline(
         delay_max_s=limits.get("delay_max_seconds") or 0.0,
         records_max=most,
         records_per_task=limits.get("records_per_task"),
+        partitions_per_task=limits.get("partitions_per_task"),
         min_partitions=math.ceil(most / per_range) if per_range else 0,
         headroom_s=lag["headroom_seconds"],
         recovery_level=recovery_level,

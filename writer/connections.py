@@ -26,6 +26,12 @@ class Kafka(Strict):
     bootstrap_servers: str = Field(description="host:port, several separated by commas")
     request_timeout: Duration = Field(timedelta(seconds=30), description="how long one question to a broker may take")
     lag_interval: Duration = Field(timedelta(seconds=15), description="how often the ends of the logs are asked for")
+    fetch_max_wait: Duration = Field(
+        timedelta(milliseconds=10),
+        description="how long a broker may hold back the answer to a fetch of Spark's while it has no more records "
+        "(`fetch.max.wait.ms`): a batch waits so long at the end of each partition. 500 ms where brokers before Kafka "
+        "3.8 have tiered storage: they give up a read from it after so long",
+    )
     security: Security = Security.model_validate({})
 
     @property

@@ -1,5 +1,6 @@
 """When a batch ends, as Spark is told at the start of a query, and why one ended where it did."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,6 +11,9 @@ from writer.checkpoint import Offsets
 from writer.rooms.report import Source
 
 CATCH_UP_SHARE = 1 / 8  # of a file's target size: smaller ones are made while more waits than a batch may take
+# A task reads one partition after the other, and each costs 20 to 40 ms however few its records are (ADR 30): a task
+# takes some seconds for so many. Fewer would make more files for less than a second.
+PARTITIONS_PER_TASK = 100
 Reason = Literal["size", "backlog", "timeout", "start", "once", "replay"]
 
 
@@ -29,6 +33,7 @@ class Limits:
         return {
             "records_min": self.records_min, "records_min_from": self.records_min_from, "records_max": self.records_max,
             "records_per_task": self.records_per_task, "records_per_range": self.records_per_range,
+            "partitions_per_task": PARTITIONS_PER_TASK,
             "delay_max_seconds": None if self.delay_max is None else self.delay_max.total_seconds(),
         }  # fmt: skip
 
@@ -51,13 +56,16 @@ def limits(
     return Limits(enough, key, settings.max_records, settings.max_delay, per_task, cut)
 
 
-def task_count(bytes_expected: float, target_file_size: int, slots: int, *, behind: bool = False) -> int:
-    """How many tasks carry a batch: as many as it fills files, at most one for each slot.
+def task_count(
+    bytes_expected: float, target_file_size: int, slots: int, *, partitions: int, behind: bool = False
+) -> int:
+    """How many tasks carry a batch: as many as it fills files, more for many partitions, at most one for each slot.
 
-    `behind`: more waits than a batch may take. Then every slot works, for smaller files.
+    `partitions`: those with new records. `behind`: more waits than a batch may take. Then every slot works, for smaller
+    files.
     """
     size = target_file_size * CATCH_UP_SHARE if behind else target_file_size
-    return max(1, min(slots, round(bytes_expected / size)))
+    return max(1, min(slots, max(round(bytes_expected / size), math.ceil(partitions / PARTITIONS_PER_TASK))))
 
 
 def reason(offsets: int, waiting: int | None, partitions: int, limits: Limits, *, first: bool, replay: bool) -> Reason:

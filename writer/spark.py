@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,7 @@ def query(spark: Any, config: Config, pipeline: PipelineRun, start: Start, *, on
         "startingOffsets": json.dumps(starting),
         "failOnDataLoss": "true",  # a loss is accepted only by a recorded gap, never by an option
         **KAFKA_OPTIONS,
+        "kafka.fetch.max.wait.ms": str(config.kafka.fetch_max_wait // timedelta(milliseconds=1)),
         "maxOffsetsPerTrigger": str(settings.commit.max_records),
         "minPartitions": str(spark.sparkContext.defaultParallelism),
     }

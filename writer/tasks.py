@@ -63,8 +63,8 @@ class Tasks:
         `behind`: more waits than the batch holds, so every slot is to work.
         """
         before, expected = slots(frame.sparkSession), sum(r.end - r.start for r in committing)
-        size = self._settings.roll.target_file_size
-        tasks = task_count(expected * self.bytes_per_row, size, before, behind=behind)
+        size, partitions = self._settings.roll.target_file_size, sum(r.end > r.start for r in committing)
+        tasks = task_count(expected * self.bytes_per_row, size, before, partitions=partitions, behind=behind)
         limits = arrow_limits(self._settings.memory.batch_records, self._record_bytes, self._record_bytes_max)
         for setting, value in limits.items():
             frame.sparkSession.conf.set(setting, value)  # the query's own session

@@ -7,6 +7,7 @@ import pytest
 from autoscaler.decide import Blocked, Down, Hold, Stay, Up
 from autoscaler.facts import Partition
 from autoscaler.memory import Block, Memory, Want
+from autoscaler.model import ranges_max
 from autoscaler.policy import Policy
 from tests.scaling import NOW, batches, decided, facts, minutes, pipeline
 from writer.errors import ConfigError
@@ -117,6 +118,14 @@ def test_a_full_batch_of_few_files_asks_for_larger_batches_or_smaller_files():
     by = blocked(facts(one), "few_ranges")
     assert "2 tasks at most, and 8 slots" in by.says
     assert "roll.target_file_size" in by.advice
+
+
+def test_many_partitions_give_a_full_batch_tasks_beyond_its_files():
+    one = replace(SHORT, records_max=5_000_000, records_per_task=2_200_000.0, partitions_per_task=100)
+    assert len(one.partitions) == 480
+    assert ranges_max(one) == 5
+    assert ranges_max(replace(one, records_per_task=100_000.0)) == 50
+    assert ranges_max(replace(one, partitions_per_task=None)) == 2
 
 
 def test_a_partition_that_stands_still_is_named_and_asks_for_nothing():

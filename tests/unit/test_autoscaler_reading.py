@@ -34,6 +34,7 @@ def told(*commits: dict[str, Any], frontier: int | None = 900, **more: Any) -> d
         "lag": {"partitions": [part], "headroom_seconds": 3_600.0},
         "limits": {
             "records_max": 1_000, "records_per_range": 300, "records_per_task": 50, "delay_max_seconds": 60.0,
+            "partitions_per_task": 100,
         }, **more,
     }  # fmt: skip
 
@@ -73,6 +74,7 @@ def test_lag_is_kafkas_end_less_the_frontier_not_what_the_driver_heard():
 def test_limits_say_how_many_ranges_and_tasks_a_full_batch_has():
     found = read(told(), Known(heard((600, 0), (0, 1_000))))
     assert (found.records_max, found.min_partitions, found.records_per_task) == (1_000, 4, 50)
+    assert found.partitions_per_task == 100
     assert (found.delay_max_s, found.headroom_s, found.arriving_per_s) == (60, 3_600, 1_000 / 600)
 
 

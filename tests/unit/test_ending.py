@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from writer import config
-from writer.ending import Endings, Limits, limits, reason
+from writer.ending import Endings, Limits, limits, reason, task_count
 
 A, B = ("clicks", 0), ("clicks", 1)
 WAITS = Limits(1_000, "commit.min_records", 5_000, timedelta(minutes=10))
@@ -81,10 +81,29 @@ def test_a_task_has_records_for_an_eighth_of_a_file_at_least(once):
     assert (found.records_per_task, found.records_per_range) == (2**18, 7)
 
 
+@pytest.mark.parametrize(
+    ("partitions", "slots", "tasks"),
+    [
+        (1, 8, 1), (100, 8, 1), (101, 8, 2), (1_000, 64, 10),
+        (1_000, 2, 2), (1_000, 1, 1),  # no more than can run at once
+        (0, 8, 1),  # all of it was read before
+    ],
+)  # fmt: skip
+def test_tiny_records_on_many_partitions_are_shared_out_but_not_to_a_task_each(partitions, slots, tasks):
+    assert task_count(1_000, 128 * 2**20, slots, partitions=partitions) == tasks
+    assert task_count(1_000, 128 * 2**20, slots, partitions=partitions, behind=True) == tasks
+
+
+def test_of_files_and_partitions_what_asks_for_more_tasks_counts():
+    assert task_count(5 * 2**27, 2**27, 64, partitions=300) == 5
+    assert task_count(5 * 2**27, 2**27, 64, partitions=700) == 7
+
+
 def test_limits_are_written_with_their_units():
     assert WAITS.facts() == {
         "records_min": 1_000, "records_min_from": "commit.min_records",
         "records_max": 5_000, "delay_max_seconds": 600.0, "records_per_task": None, "records_per_range": None,
+        "partitions_per_task": 100,
     }  # fmt: skip
     assert ONCE.facts()["delay_max_seconds"] is None
 

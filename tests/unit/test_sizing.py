@@ -64,6 +64,11 @@ def test_a_quiet_topic_commits_by_the_delay(settings):
     assert quiet.why.startswith("commit.max_delay, before 2,097,152 wait")
 
 
+def test_a_quiet_topic_of_many_partitions_has_tasks_for_them(settings):
+    found = steady(replace(TRAFFIC, events_per_s=10, partitions=1_000), settings, 100_000, 8, 1.0)
+    assert (found.records, found.tasks) == (6_000, 8)
+
+
 def test_a_busy_topic_commits_by_size(settings):
     busy = steady(replace(TRAFFIC, events_per_s=50_000), settings, 100_000, 1, 1.0)
     assert (busy.records, busy.every_s) == (2_097_152, pytest.approx(41.94304))
@@ -102,12 +107,12 @@ def test_a_rate_is_measured_or_between_or_on_the_careful_side(event_bytes, colum
 
 @pytest.mark.parametrize(("mebibytes", "tasks"), [(0, 1), (128, 1), (193, 2), (640, 5), (10_000, 8)])
 def test_a_batch_has_as_many_tasks_as_it_fills_files_and_at_most_the_cores(mebibytes, tasks):
-    assert task_count(mebibytes * MIB, 128 * MIB, 8) == tasks
+    assert task_count(mebibytes * MIB, 128 * MIB, 8, partitions=4) == tasks
 
 
 @pytest.mark.parametrize(("mebibytes", "slots", "tasks"), [(300, 8, 8), (300, 40, 19), (10, 8, 1), (300, 2, 2)])
 def test_while_more_waits_every_slot_works_for_files_of_an_eighth(mebibytes, slots, tasks):
-    assert task_count(mebibytes * MIB, 128 * MIB, slots, behind=True) == tasks
+    assert task_count(mebibytes * MIB, 128 * MIB, slots, partitions=4, behind=True) == tasks
 
 
 def test_a_given_rate_wins(settings):

@@ -63,6 +63,7 @@ class Traffic:
     sampled_how: str
     bucket_shares: Sequence[float]
     buckets_per_day: float | None  # None: they are the same every day
+    partitions: int = 1  # of all topics
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ def steady(traffic: Traffic, settings: Pipeline, per_core: float, cores: int, co
         records, why = float(ends.records_min or 1), f"{ends.records_min_from}: enough waits before commit.max_delay"
 
     def took(records: float) -> tuple[int, float]:
-        tasks = task_count(records * parquet, target, cores)
+        tasks = task_count(records * parquet, target, cores, partitions=traffic.partitions)
         return tasks, commit_s + records / (tasks * per_core)
 
     tasks, busy_s = took(records)
@@ -225,7 +226,8 @@ def _commits(traffic: Traffic, settings: Pipeline, batch: Steady, per_core: floa
     how = f"it waits {span(batch.every_s)} and is carried for {span(batch.busy_s)} by {plural(batch.tasks, 'task')}"
     yield Line("Commits", "a record is readable within", batch.every_s + batch.busy_s, "s", how)
     most, per_s = settings.commit.max_records, traffic.events_per_s
-    tasks = task_count(most * traffic.row_bytes_parquet, settings.roll.target_file_size, cores)
+    row_bytes, target = traffic.row_bytes_parquet, settings.roll.target_file_size
+    tasks = task_count(most * row_bytes, target, cores, partitions=traffic.partitions)
     spare = tasks * per_core - per_s
     if spare > 0:
         how = f"{3600 * per_s:,.0f} ÷ ({plural(tasks, 'task')} x {per_core:,.0f} - {per_s:,.0f})"
@@ -299,7 +301,7 @@ def _requests(traffic: Traffic, settings: Pipeline, batch: Steady) -> Iterator[L
 
 def _warnings(traffic: Traffic, settings: Pipeline, per_core: float, cores: int, found: Sizing) -> Iterator[str]:
     target, parquet, most = settings.roll.target_file_size, traffic.row_bytes_parquet, settings.commit.max_records
-    tasks = task_count(most * parquet, target, cores)
+    tasks = task_count(most * parquet, target, cores, partitions=traffic.partitions)
     if tasks < cores:
         yield (
             f"A batch has at most {most:,} records (commit.max_records), {show_size(most * parquet)} of Parquet: "

@@ -1,0 +1,43 @@
+"""What a query tells Spark's Kafka source."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.looking import config
+from writer.config import Config
+from writer.pipeline import Start
+from writer.spark import query
+
+
+class Session:
+    """A Spark session that keeps the options of the source; every other call of the chain returns it."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, str] = {}
+        self.sparkContext = SimpleNamespace(defaultParallelism=2, setLocalProperty=lambda *_: None)
+        self.readStream = self.writeStream = self
+
+    def options(self, **told: str) -> "Session":
+        self.told = told
+        return self
+
+    def __getattr__(self, _: str) -> Any:
+        return lambda *_, **__: self
+
+
+def told(root, **kafka: object) -> dict[str, str]:
+    given = config(root)
+    given = Config.model_validate({**given.model_dump(), "kafka": {**given.kafka.model_dump(), **kafka}})
+    pipeline = SimpleNamespace(
+        name="clicks", config=given.pipelines["clicks"], needs_headers=lambda: False, process=lambda *_: None
+    )
+    spark = Session()
+    query(spark, given, pipeline, Start(1, str(root), {("clicks", 0): 7}), once=True)  # type: ignore[arg-type]
+    return spark.told
+
+
+@pytest.mark.parametrize(("kafka", "ms"), [({}, "10"), ({"fetch_max_wait": "500 ms"}, "500")])
+def test_a_fetch_at_the_end_of_a_partition_is_answered_soon(tmp_path, kafka, ms):
+    assert told(tmp_path, **kafka)["kafka.fetch.max.wait.ms"] == ms
