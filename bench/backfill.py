@@ -28,8 +28,8 @@ from bench.cli import number
 from bench.contenders import PIPELINE, configuration
 from bench.data import DataSet, dataset
 from bench.figures import BenchFailed
-from bench.fill import PARTITIONS, fill
-from bench.job import Job
+from bench.fill import fill
+from bench.job import PARTITIONS, Job
 from bench.race import Contending
 from writer.demo.ground import Brood
 from writer.embedded import Stack

@@ -12,6 +12,8 @@ from writer.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rich.console import Console
+
     from bench.figures import Run
     from bench.machine import Machine
     from bench.rounds import Setting
@@ -29,9 +31,13 @@ def bench(
     data: Annotated[str, typer.Option("--data", help="Data set: 200B, 1KB, 4KB, 200col or nested.")] = "200B",
     events: Annotated[str, typer.Option("--events", help="How many, such as 500K or 10M.")] = "2M",
     contenders: Annotated[
-        str,
-        typer.Option("--contenders", help="a: headrace, b: plain PySpark, c: b repartitioned, d: the rooms alone."),
-    ] = "a,b,c,d",
+        str | None,
+        typer.Option(
+            "--contenders",
+            help="a: headrace, b: plain PySpark, c: b repartitioned, d: the rooms alone, e: a with fetches that wait "
+            "500 ms. Default: a,b,c,d; with --partitions: a.",
+        ),
+    ] = None,
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Runs of each, in turn.")] = 1,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write settings, figures and runs here.")
@@ -41,6 +47,14 @@ def bench(
     ] = None,
     keep: Annotated[Path | None, typer.Option("--keep", help="Put tables and logs here and keep them.")] = None,
     profile: Annotated[bool, typer.Option("--profile", help="Also tell where the CPU time goes.")] = False,
+    partitions: Annotated[
+        str | None,
+        typer.Option(
+            "--partitions",
+            help="Compare topics of so many partitions, such as 4,100,1000: each once with 200 events a partition, and "
+            "once with --events in all.",
+        ),
+    ] = None,
 ) -> None:
     """Measure the writer on this machine, beside the PySpark job one would write first and the limit of its design.
 
@@ -56,7 +70,11 @@ def bench(
     from bench.data import dataset
     from bench.rounds import Setting
 
-    setting = Setting(dataset(data), count, chosen(contenders), repeats, profile)
+    counts = [number(each) for each in partitions.split(",")] if partitions else []
+    if counts and (profile or plot_file is not None):
+        raise ConfigError("--partitions has no warm part, which --profile and --plot show. Leave them out.")
+    named = contenders or ("a" if counts else "a,b,c,d")
+    setting = Setting(dataset(data), count, chosen(named), repeats, profile, counts)
     raise typer.Exit(_measure(setting, keep, json_file, plot_file))
 
 
@@ -94,6 +112,7 @@ def _measure(setting: "Setting", keep: Path | None, json_file: Path | None, plot
     from rich.console import Console
 
     from bench import machine, show
+    from bench.figures import costs
     from bench.rounds import Place, play
     from writer.demo.ground import Interruption
 
@@ -106,6 +125,19 @@ def _measure(setting: "Setting", keep: Path | None, json_file: Path | None, plot
         console.print("stopped; nothing is left running" + (f"; what there is lies in {keep}" if keep else ""))
         return interruption.exit_code
     console.print()
+    if setting.partitions:
+        console.print(show.by_partitions(costs(runs)))
+    else:
+        _show_race(console, runs, setting)
+    _write(runs, setting, here, json_file, plot_file)
+    for path in filter(None, (json_file, plot_file, keep)):
+        console.print(f"written: {path}", soft_wrap=True)
+    return 0
+
+
+def _show_race(console: "Console", runs: "Sequence[Run]", setting: "Setting") -> None:
+    from bench import show
+
     console.print(show.results(runs, console.width))
     console.print()
     for sentence in show.comparison(runs):
@@ -117,10 +149,6 @@ def _measure(setting: "Setting", keep: Path | None, json_file: Path | None, plot
     console.print(show.legend(), style="dim")
     if hint := show.asked_less(setting):
         console.print(hint, style="dim")
-    _write(runs, setting, here, json_file, plot_file)
-    for path in filter(None, (json_file, plot_file, keep)):
-        console.print(f"written: {path}", soft_wrap=True)
-    return 0
 
 
 def _write(

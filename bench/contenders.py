@@ -59,11 +59,14 @@ def environment(job: Job) -> Mapping[str, str]:
     return env
 
 
-def configuration(job: Job) -> str:
-    """Return the writer's configuration: defaults, but for seals, the size of a commit and events of a fixed day."""
+def configuration(job: Job, **kafka: str) -> str:
+    """Return the writer's configuration: defaults, but for seals, the size of a commit and events of a fixed day.
+
+    `kafka`: more of its section.
+    """
     return yaml.safe_dump(
         {
-            "kafka": {"bootstrap_servers": job.bootstrap},
+            "kafka": {"bootstrap_servers": job.bootstrap, **kafka},
             "registry": {"url": job.registry_url},
             "checkpoints": f"{job.directory}/checkpoints",
             "spark": {"master": f"local[{CORES}]"},
@@ -89,10 +92,13 @@ def rooms_of(job: Job) -> list[Mapping[str, float]]:
     return [committed.facts["seconds"] for committed in delta_table(str(job.table), PIPELINE).commits_since(-1)]
 
 
-def _headrace(job: Job) -> list[str]:
-    path = Path(job.directory) / "headrace.yaml"
-    path.write_text(configuration(job), encoding="utf-8")
-    return [sys.executable, "-m", "writer.cli", "run", str(path), "--once"]
+def _headrace(**kafka: str) -> Callable[[Job], list[str]]:
+    def command(job: Job) -> list[str]:
+        path = Path(job.directory) / "headrace.yaml"
+        path.write_text(configuration(job, **kafka), encoding="utf-8")
+        return [sys.executable, "-m", "writer.cli", "run", str(path), "--once"]
+
+    return command
 
 
 def _module(name: str, *flags: str) -> Callable[[Job], list[str]]:
@@ -116,7 +122,7 @@ def _in_files(job: Job) -> Written:
 CONTENDERS = {
     contender.letter: contender
     for contender in (
-        Contender("a", "headrace", "headrace run --once, as it is", _headrace, _in_delta),
+        Contender("a", "headrace", "headrace run --once, as it is", _headrace(), _in_delta),
         Contender(
             "b", "plain", "PySpark as one writes it first: from_avro, Delta, partitionBy(hour)",
             _module("bench.plain"), _in_delta,
@@ -128,6 +134,10 @@ CONTENDERS = {
         Contender(
             "d", "limit", "headrace's rooms in one process without Spark and without commits",
             _module("bench.limit"), _in_files, WORKER_ENVIRONMENT,
+        ),
+        Contender(
+            "e", "waiting", "headrace with kafka.fetch_max_wait: 500 ms, which is Kafka's default",
+            _headrace(fetch_max_wait="500 ms"), _in_delta,
         ),
     )
 }  # fmt: skip

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+from bench.job import PARTITIONS
 from writer.errors import HeadraceError
 
 WARM_FROM = 0.2  # of the events: what comes before pays for starting, compiling and first times
@@ -70,6 +71,7 @@ class Run:
     end: Usage
     rss_peak_bytes: int
     written: Written
+    partitions: int = PARTITIONS
 
     def __post_init__(self) -> None:
         carried = self.marks[-1].events if self.marks else 0
@@ -78,8 +80,6 @@ class Run:
                 f"{self.contender} read {carried:,} of {self.events:,} events and its table holds "
                 f"{self.written.rows:,} rows: a run that loses or doubles is not counted"
             )
-        if self.marks[_warm_from(self)].events == self.events:
-            raise BenchFailed(f"{self.contender} carried all {self.events:,} events at once: take more events")
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,10 @@ class Stretch:
 
 
 def warm(run: Run) -> Stretch:
-    """Return the steady work: from the first mark at 20 % of the events or more, to the last mark."""
+    """Return the steady work: from the first mark at 20 % of the events or more, to the last mark.
+
+    Raises BenchFailed when there is none.
+    """
     first, last = run.marks[_warm_from(run)], run.marks[-1]
     return _stretch(run, last.events - first.events, last.usage.since(first.usage))
 
@@ -144,7 +147,10 @@ def parts(run: Run) -> dict[str, float]:
 
 
 def _warm_from(run: Run) -> int:
-    return next(i for i, mark in enumerate(run.marks) if mark.events >= WARM_FROM * run.events)
+    at = next(i for i, mark in enumerate(run.marks) if mark.events >= WARM_FROM * run.events)
+    if run.marks[at].events == run.events:
+        raise BenchFailed(f"{run.contender} carried all {run.events:,} events at once: take more events")
+    return at
 
 
 def _stretch(run: Run, events: int, usage: Usage) -> Stretch:
@@ -214,6 +220,37 @@ def summary(runs: Sequence[Run], contender: str) -> Summary:
         files=spread([run.written.files for run in mine]),
         bytes=spread([run.written.bytes for run in mine]),
     )
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a topic took a contender from the start of its process to the end, over all repeats."""
+
+    contender: str
+    partitions: int
+    events: int
+    whole_s: Spread
+    cpu_s: Spread
+    files: Spread
+
+    @property
+    def events_per_partition(self) -> int:
+        """Events of one partition, on the mean."""
+        return round(self.events / self.partitions)
+
+
+def costs(runs: Sequence[Run]) -> list[Cost]:
+    """Return what each topic took each contender, in the order in which they ran."""
+    found: dict[tuple[int, int, str], list[Run]] = {}
+    for run in runs:
+        found.setdefault((run.partitions, run.events, run.contender), []).append(run)
+    return [
+        Cost(
+            contender, partitions, events, spread([run.end.wall_s for run in mine]),
+            spread([run.end.cpu_s for run in mine]), spread([run.written.files for run in mine]),
+        )
+        for (partitions, events, contender), mine in found.items()
+    ]  # fmt: skip
 
 
 def contenders_of(runs: Sequence[Run]) -> list[str]:

@@ -13,10 +13,10 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 from bench.data import DataSet, dataset
+from bench.job import PARTITIONS
 from writer.errors import HeadraceError
 
-PARTITIONS = 4
-BLOCK = 20_000  # events encoded at once, and sent to one partition
+_BLOCK_MAX = 20_000  # events encoded at once, and sent to one partition
 _IN_FLIGHT_MAX = 200_000
 _DELIVERED_WITHIN_S = 120
 
@@ -36,6 +36,11 @@ class Filled:
     seconds: float
 
 
+def block(events: int, partitions: int) -> int:
+    """Return how many events are sent to one partition before it is the next one's turn."""
+    return min(_BLOCK_MAX, -(-events // partitions))
+
+
 def fill(
     bootstrap: str,
     registry_url: str,
@@ -43,19 +48,23 @@ def fill(
     data: DataSet,
     events: int,
     *,
+    partitions: int = PARTITIONS,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Filled:
     """Create the topic, register the schema under `<topic>-value`, and send the first `events` events of the set.
 
-    `progress` gets the number sent so far. Raises NotFilled, KafkaException, SchemaRegistryError.
+    They go to the partitions in turn, `block` by block. `progress` gets the number sent so far.
+    Raises NotFilled, KafkaException, SchemaRegistryError.
     """
     began = time.monotonic()
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS, replication_factor=1)])[topic].result(timeout=30)
+    admin.create_topics([NewTopic(topic, num_partitions=partitions, replication_factor=1)])[topic].result(timeout=30)
     with SchemaRegistryClient({"url": registry_url}) as registry:
         schema_id: int = registry.register_schema(f"{topic}-value", Schema(data.schema_text, "AVRO"))
-    size = _send(bootstrap, topic, data, events, schema_id=schema_id, progress=progress)
-    ends = admin.list_offsets({TopicPartition(topic, p): OffsetSpec.latest() for p in range(PARTITIONS)})
+    size = _send(
+        bootstrap, topic, data, events, schema_id=schema_id, partitions=partitions, progress=progress
+    )  # fmt: skip
+    ends = admin.list_offsets({TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)})
     held = sum(end.result(timeout=30).offset for end in ends.values())
     if held != events:
         raise NotFilled(f"topic {topic!r} on {bootstrap} holds {held} of {events} events. Fill another topic.")
@@ -63,8 +72,9 @@ def fill(
 
 
 def _send(
-    bootstrap: str, topic: str, data: DataSet, events: int, *, schema_id: int, progress: Callable[[int], None]
-) -> int:
+    bootstrap: str, topic: str, data: DataSet, events: int, *, schema_id: int, partitions: int,
+    progress: Callable[[int], None],
+) -> int:  # fmt: skip
     """Send block after block, to the partitions in turn. Returns the bytes of all values."""
     failures: list[KafkaError] = []
 
@@ -84,14 +94,14 @@ def _send(
             "log_level": 3,
         }
     )
-    size = 0
-    for block, start in enumerate(range(0, events, BLOCK)):
-        values = data.encode(start, min(BLOCK, events - start), schema_id=schema_id)
+    size, each = 0, block(events, partitions)
+    for turn, start in enumerate(range(0, events, each)):
+        values = data.encode(start, min(each, events - start), schema_id=schema_id)
         size += values.buffers()[2].size
         messages = [{"value": value} for value in values.to_pylist()]
         while len(producer) > _IN_FLIGHT_MAX:
             producer.poll(0.05)
-        queued = producer.produce_batch(topic, messages, partition=block % PARTITIONS, on_delivery=failed)
+        queued = producer.produce_batch(topic, messages, partition=turn % partitions, on_delivery=failed)
         producer.poll(0)
         if failures or queued != len(messages):
             break

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 BUCKET = "hour"  # the partition column, in every contender's table
+PARTITIONS = 4  # of a topic, unless told
 CORES = 2  # of Spark; the limit is one process without it
 
 
@@ -22,6 +23,7 @@ class Job:
     batch_events: int  # at most so many in one commit
     time_field: str
     directory: str
+    partitions: int = PARTITIONS  # of the topic
 
     @property
     def table(self) -> Path:

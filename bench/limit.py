@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from bench.fill import PARTITIONS
 from bench.job import BUCKET, Job, load, mark
 from writer.config import Memory, Roll
 from writer.errors import HeadraceError
@@ -91,7 +90,7 @@ class _Fetches:
         return pa.concat_batches(parts)
 
     def _open(self, partition: int) -> None:
-        if partition == PARTITIONS:
+        if partition == self._job.partitions:
             raise NoMoreEvents(f"topic {self._job.topic} holds fewer than {self._job.events} events; fill it again.")
         here = TopicPartition(self._job.topic, partition, 0)
         self._partition = partition

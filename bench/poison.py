@@ -24,8 +24,8 @@ from bench.cli import number
 from bench.contenders import CONTENDERS
 from bench.data import TIME_FIELD, DataSet, dataset
 from bench.figures import BenchFailed, Run, Written, warm, whole
-from bench.fill import BLOCK, PARTITIONS, Filled, fill
-from bench.job import Job
+from bench.fill import Filled, block, fill
+from bench.job import PARTITIONS, Job
 from bench.rounds import Setting
 from writer import artifacts
 from writer.embedded import Stack
@@ -89,8 +89,9 @@ def run(stack: Stack, directory: Path, filled: Filled, data: DataSet) -> Run:
 def _written(job: Job, bad: npt.NDArray[np.bool_]) -> Written:
     """Count rows and dead letters, once each was found where its event belongs."""
     numbers = np.arange(len(bad))
-    block, within = numbers // BLOCK, numbers % BLOCK  # as `fill` lays them
-    places = (block % PARTITIONS) * 2**40 + block // PARTITIONS * BLOCK + within
+    each = block(len(bad), PARTITIONS)
+    turn, within = numbers // each, numbers % each  # as `fill` lays them
+    places = (turn % PARTITIONS) * 2**40 + turn // PARTITIONS * each + within
     letters = job.table.with_name(job.table.name + "_dead_letters")
     for table, expected, what in ((job.table, places[~bad], "rows"), (letters, places[bad], "dead letters")):
         found = _places(table)

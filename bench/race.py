@@ -100,7 +100,9 @@ def run(
         shutil.rmtree(job.scratch, ignore_errors=True)
     written = contender.written(job)
     marks = _with_rooms(contender, job, watch.marks) if profile else watch.marks
-    return Run(contender.name, repeat, job.events, avro_bytes, tuple(marks), end, meter.rss_peak_bytes, written)
+    return Run(
+        contender.name, repeat, job.events, avro_bytes, tuple(marks), end, meter.rss_peak_bytes, written, job.partitions
+    )
 
 
 def _watched(process: Contending, watch: Watch, look: Callable[[int], None]) -> Usage:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from bench.figures import Run, contenders_of, ratios, summary
+from bench.figures import Run, contenders_of, costs, ratios, summary
 from bench.job import CORES
 from bench.machine import Machine
 from bench.rounds import Setting
@@ -17,14 +17,20 @@ def as_json(runs: Sequence[Run], setting: Setting, machine: Machine) -> dict[str
             "data": setting.data.name,
             "events": setting.events,
             "event_bytes": runs[0].avro_bytes / runs[0].events,
-            "batch_events": setting.batch_events,
             "repeats": setting.repeats,
             "spark_cores": CORES,
+            **({} if setting.partitions else {"batch_events": setting.batch_events}),
         },
         "machine": asdict(machine),
+        **({"topics": [asdict(each) for each in costs(runs)]} if setting.partitions else _race(runs)),
+        "runs": [asdict(run) for run in runs],
+    }
+
+
+def _race(runs: Sequence[Run]) -> dict[str, Any]:
+    return {
         "contenders": {name: asdict(summary(runs, name)) for name in contenders_of(runs)},
         "warm_events_per_cpu_s_ratios": {
             f"{contenders_of(runs)[0]} / {other}": asdict(found) for other, found in ratios(runs).items()
         },
-        "runs": [asdict(run) for run in runs],
     }

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Protocol
 
@@ -16,9 +17,9 @@ from confluent_kafka import KafkaException
 from bench import race
 from bench.contenders import Contender
 from bench.data import TIME_FIELD, DataSet
-from bench.figures import BenchFailed, Run
+from bench.figures import BenchFailed, Run, warm
 from bench.fill import Filled, fill
-from bench.job import Job
+from bench.job import PARTITIONS, Job
 from writer import artifacts
 from writer.demo.ground import Interruption, Stopped
 from writer.embedded import Stack
@@ -29,6 +30,18 @@ BATCH_EVENTS_MAX = 2_500_000
 _BATCHES = 4  # at least: one to get warm, three to be measured
 _ROUNDING = 16  # Spark shares a batch out to partitions and rounds down; without this a fifth one gets what is over
 EVENTS_MIN = 10_000
+SPARSE = 200  # events of a partition
+_PARTITIONS_MAX = 2_000  # of one topic: the broker of the bench has half a gigabyte
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic of the bench, and how many of its events one commit takes at most."""
+
+    name: str
+    partitions: int
+    events: int
+    batch_events: int
 
 
 @dataclass(frozen=True)
@@ -40,17 +53,35 @@ class Setting:
     contenders: Sequence[Contender]
     repeats: int
     profile: bool = False
+    partitions: Sequence[int] = ()  # topics of so many, sparse and dense; none: one topic
 
     def __post_init__(self) -> None:
         if self.events < EVENTS_MIN:
             raise ConfigError(f"{self.events:,} events are too few to measure; take {EVENTS_MIN:,} or more, such as 2M")
         if self.repeats < 1:
             raise ConfigError(f"{self.repeats} repeats measure nothing; take 1 or more")
+        wrong = [each for each in self.partitions if not 0 < each <= _PARTITIONS_MAX]
+        if wrong or len(set(self.partitions)) < len(self.partitions):
+            raise ConfigError(
+                f"partitions {', '.join(map(str, self.partitions))} cannot be: name each number once, of 1 to "
+                f"{_PARTITIONS_MAX:,}"
+            )
 
     @property
     def batch_events(self) -> int:
         """Events in one commit: as many as in life, but at least four commits."""
         return min(BATCH_EVENTS_MAX, -(-self.events // _BATCHES)) + _ROUNDING
+
+    @property
+    def topics(self) -> list[Topic]:
+        """The topics that every contender reads; where partitions are compared, in one commit where that is allowed."""
+        if not self.partitions:
+            return [Topic(TOPIC, PARTITIONS, self.events, self.batch_events)]
+        return [
+            Topic(f"{kind}-{each}", each, events, min(BATCH_EVENTS_MAX, events) + _ROUNDING)
+            for each in self.partitions
+            for kind, events in (("sparse", SPARSE * each), ("dense", self.events))
+        ]
 
 
 class Onlooker(Protocol):
@@ -135,32 +166,34 @@ def _rounds(setting: Setting, place: Place, onlooker: Onlooker, interruption: In
     onlooker.begin("starting broker and registry", 0)
     place.stack.start()
     onlooker.done("broker and registry answer")
-    filled = _fill(setting, place.stack, onlooker, interruption)
+    filled = {topic: _fill(setting, topic, place.stack, onlooker, interruption) for topic in setting.topics}
     runs = []
-    for repeat in range(1, setting.repeats + 1):
-        for contender in setting.contenders:
-            job = _job(setting, place, filled, f"{repeat}-{contender.letter}-{contender.name}")
-            onlooker.begin(f"{contender.name}, repeat {repeat} of {setting.repeats}", setting.events)
-            run = race.run(
-                contender, job, repeat=repeat, avro_bytes=filled.bytes, profile=setting.profile,
-                look=_checked(onlooker.at, interruption),
-            )  # fmt: skip
-            runs.append(run)
-            onlooker.finished(run)
-            if not place.kept:
-                shutil.rmtree(job.directory)  # ten million events are a gigabyte
+    for repeat, topic, contender in product(range(1, setting.repeats + 1), filled, setting.contenders):
+        name = f"{repeat}-{contender.letter}-{contender.name}"
+        job = _job(setting, place, topic, filled[topic], f"{topic.name}-{name}" if setting.partitions else name)
+        onlooker.begin(f"{contender.name}, repeat {repeat} of {setting.repeats}", topic.events)
+        run = race.run(
+            contender, job, repeat=repeat, avro_bytes=filled[topic].bytes, profile=setting.profile,
+            look=_checked(onlooker.at, interruption),
+        )  # fmt: skip
+        if not setting.partitions:
+            warm(run)  # raises where there is no warm part to compare
+        runs.append(run)
+        onlooker.finished(run)
+        if not place.kept:
+            shutil.rmtree(job.directory)  # ten million events are a gigabyte
     return runs
 
 
-def _fill(setting: Setting, stack: Stack, onlooker: Onlooker, interruption: Interruption) -> Filled:
-    onlooker.begin("filling the topic", setting.events)
+def _fill(setting: Setting, topic: Topic, stack: Stack, onlooker: Onlooker, interruption: Interruption) -> Filled:
+    onlooker.begin(f"filling the topic of {topic.partitions:,} partitions", topic.events)
     with interruption.later():
         filled = fill(
-            stack.broker.bootstrap, stack.registry.url, TOPIC, setting.data, setting.events,
-            progress=_checked(onlooker.at, interruption),
+            stack.broker.bootstrap, stack.registry.url, topic.name, setting.data, topic.events,
+            partitions=topic.partitions, progress=_checked(onlooker.at, interruption),
         )  # fmt: skip
     size = filled.bytes / filled.events
-    onlooker.done(f"{filled.events:,} events of {size:.0f} bytes are in Kafka")
+    onlooker.done(f"{filled.events:,} events of {size:.0f} bytes are in Kafka, on {topic.partitions:,} partitions")
     return filled
 
 
@@ -178,9 +211,10 @@ def _bundles(setting: Setting) -> list[str]:
     return [*artifacts.BUNDLES, *(artifacts.BENCH_BUNDLES if plain else ())]
 
 
-def _job(setting: Setting, place: Place, filled: Filled, name: str) -> Job:
+def _job(setting: Setting, place: Place, topic: Topic, filled: Filled, name: str) -> Job:
     return Job(
         bootstrap=place.stack.broker.bootstrap, registry_url=place.stack.registry.url, topic=filled.topic,
         schema_id=filled.schema_id, schema_text=setting.data.schema_text, events=filled.events,
-        batch_events=setting.batch_events, time_field=TIME_FIELD, directory=str(place.directory / name),
+        batch_events=topic.batch_events, time_field=TIME_FIELD, directory=str(place.directory / name),
+        partitions=topic.partitions,
     )  # fmt: skip

@@ -21,8 +21,8 @@ from confluent_kafka import Producer
 from bench.contenders import PIPELINE, configuration
 from bench.data import dataset
 from bench.figures import BenchFailed
-from bench.fill import PARTITIONS, fill
-from bench.job import Job
+from bench.fill import fill
+from bench.job import PARTITIONS, Job
 from bench.race import Contending
 from writer.demo.ground import Brood
 from writer.embedded import Stack

@@ -1,6 +1,7 @@
 """The verb `bench`, the guard, and what they refuse before anything starts."""
 
 import json
+from datetime import timedelta
 
 import pytest
 import typer
@@ -11,6 +12,7 @@ from bench.cli import join, number
 from bench.contenders import CONTENDERS, chosen, configuration
 from bench.data import dataset
 from bench.figures import BenchFailed, Spread
+from bench.fill import block
 from bench.job import Job
 from bench.rounds import Place, Setting
 from writer.errors import ConfigError
@@ -44,6 +46,10 @@ def test_what_cannot_be_is_refused_before_anything_starts(tmp_path):
     assert "9,999 events are too few" in refusal("--events", "9999")
     assert "a (headrace), b (plain)" in refusal("--contenders", "a,z")
     assert "each once" in refusal("--contenders", "a,a")
+    assert "name each number once, of 1 to 2,000" in refusal("--partitions", "4,5000")
+    assert "name each number once" in refusal("--partitions", "4,4")
+    assert "'many' is no number" in refusal("--partitions", "4,many")
+    assert "has no warm part" in refusal("--partitions", "4,100", "--profile")
     assert "its directory must exist" in refusal("--json", str(tmp_path / "none" / "r.json"))
     assert "end it in .png, .svg, .pdf" in refusal("--plot", str(tmp_path / "r.gif"))
     (tmp_path / "file").touch()
@@ -58,6 +64,29 @@ def test_a_commit_is_a_quarter_of_the_events_and_no_more_than_in_life():
     contenders = list(CONTENDERS.values())
     assert Setting(dataset("200B"), 400_000, contenders, 1).batch_events == 100_016
     assert Setting(dataset("200B"), 40_000_000, contenders, 1).batch_events == 2_500_016
+
+
+def test_partitions_are_compared_on_a_sparse_and_a_dense_topic_of_each_number():
+    setting = Setting(dataset("200B"), 4_000_000, [CONTENDERS["a"]], 1, partitions=[4, 1_000])
+    assert [(t.name, t.partitions, t.events, t.batch_events) for t in setting.topics] == [
+        ("sparse-4", 4, 800, 816), ("dense-4", 4, 4_000_000, 2_500_016),
+        ("sparse-1000", 1_000, 200_000, 200_016), ("dense-1000", 1_000, 4_000_000, 2_500_016),
+    ]  # fmt: skip
+
+
+def test_each_partition_of_a_topic_gets_as_many_events():
+    assert (block(200_000, 1_000), block(800, 4), block(10, 4), block(10_000_000, 4)) == (200, 200, 3, 20_000)
+
+
+def test_the_writer_that_waits_differs_in_nothing_else(tmp_path):
+    job = Job("broker:1", "http://registry", "events", 1, "{}", 100, 50, "event_time", str(tmp_path))
+    found = {}
+    for letter in "ae":
+        CONTENDERS[letter].command(job)
+        found[letter] = load(tmp_path / "headrace.yaml")
+    assert found["a"].kafka.fetch_max_wait < found["e"].kafka.fetch_max_wait == timedelta(milliseconds=500)
+    kafka = found["e"].kafka.model_copy(update={"fetch_max_wait": found["a"].kafka.fetch_max_wait})
+    assert found["e"].model_copy(update={"kafka": kafka}) == found["a"]
 
 
 def test_the_writer_gets_a_configuration_that_it_takes(tmp_path):

@@ -1,5 +1,7 @@
 """From samples to figures."""
 
+from dataclasses import replace
+
 import pytest
 
 from bench.figures import (
@@ -11,6 +13,7 @@ from bench.figures import (
     Usage,
     Written,
     cold,
+    costs,
     parts,
     ratio,
     ratios,
@@ -70,7 +73,14 @@ def test_a_run_without_marks_is_not_counted():
 
 def test_a_run_of_one_batch_has_no_warm_part():
     with pytest.raises(BenchFailed, match="all 1,000 events at once: take more"):
-        Run("plain", 1, 1000, 1, (Mark(1000, Usage(1, 1, 1)),), NOTHING, 0, Written(1, 1, 1000))
+        warm(Run("plain", 1, 1000, 1, (Mark(1000, Usage(1, 1, 1)),), NOTHING, 0, Written(1, 1, 1000)))
+
+
+def test_what_a_topic_took_is_of_the_repeats_on_it_alone():
+    runs = [replace(run(), partitions=p, end=Usage(s, s, 0)) for p, s in ((4, 10), (100, 14), (4, 12), (100, 20))]
+    few, many = costs(runs)
+    assert (few.partitions, few.whole_s, few.events_per_partition) == (4, Spread(11, 10, 12), 250)
+    assert (many.partitions, many.cpu_s, many.events_per_partition) == (100, Spread(17, 14, 20), 10)
 
 
 def test_runs_of_the_same_repeat_are_compared():

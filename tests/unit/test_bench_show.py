@@ -10,7 +10,7 @@ from rich.console import Console
 from bench import show
 from bench.contenders import CONTENDERS
 from bench.data import dataset
-from bench.figures import Mark, Run, Usage, Written
+from bench.figures import Mark, Run, Usage, Written, costs
 from bench.machine import Machine
 from bench.plot import draw
 from bench.report import as_json
@@ -21,7 +21,7 @@ COSTS = {"headrace": 45, "plain": 160, "repartitioned": 150, "limit": 30}  # CPU
 
 
 def setting(repeats: int = 3) -> Setting:
-    return Setting(dataset("200B"), 10_000_000, list(CONTENDERS.values()), repeats)
+    return Setting(dataset("200B"), 10_000_000, [CONTENDERS[letter] for letter in "abcd"], repeats)
 
 
 def marked(batch: int, cost: float, repeat: int) -> Mark:
@@ -90,6 +90,24 @@ def test_the_json_holds_setting_machine_medians_ratios_and_runs():
     assert found["warm_events_per_cpu_s_ratios"]["headrace / plain"]["median"] > 1
     assert len(found["runs"]) == 12
     assert found["runs"][0]["marks"][3]["events"] == 10_000_000
+
+
+def test_topics_of_few_and_many_partitions_stand_below_each_other():
+    one = runs(1)[0]
+    marks, written = (replace(one.marks[0], events=200_000),), replace(one.written, rows=200_000)
+    sparse = replace(one, events=200_000, partitions=1_000, marks=marks, written=written)
+    found = [one, replace(one, repeat=2), sparse]
+    given = replace(setting(), partitions=[4, 1_000])
+    few, many = printed(show.by_partitions(costs(found))).splitlines()[2:]
+    assert few.split()[:4] == ["4", "2,500,000", "10,000,000", "headrace"]
+    assert many.split()[:4] == ["1,000", "200", "200,000", "headrace"]
+    text = printed(show.header(given, MACHINE), show.by_partitions(costs(found)), width=80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "of 4, 1,000 partitions" in text
+    said = json.loads(json.dumps(as_json(found, given, MACHINE)))
+    assert [each["partitions"] for each in said["topics"]] == [4, 1_000]
+    assert said["topics"][0]["whole_s"]["median"] == 45
+    assert said["runs"][2]["partitions"] == 1_000
 
 
 @pytest.mark.parametrize("repeats", [1, 3])
