@@ -48,6 +48,7 @@ class Mark:
     usage: Usage
     threads: Mapping[str, float] = field(default_factory=dict)  # processor seconds of the JVM's, by what they do
     rooms: Mapping[str, float] = field(default_factory=dict)  # processor seconds
+    batch_s: float | None = None  # of the clock, from its plan to its commit; None: the contender does not say
 
 
 @dataclass(frozen=True)
@@ -230,6 +231,7 @@ class Cost:
     partitions: int
     events: int
     whole_s: Spread
+    batches_s: Spread | None  # all of its batches, without start and end; None: the contender does not say
     cpu_s: Spread
     files: Spread
 
@@ -246,11 +248,17 @@ def costs(runs: Sequence[Run]) -> list[Cost]:
         found.setdefault((run.partitions, run.events, run.contender), []).append(run)
     return [
         Cost(
-            contender, partitions, events, spread([run.end.wall_s for run in mine]),
-            spread([run.end.cpu_s for run in mine]), spread([run.written.files for run in mine]),
+            contender, partitions, events,
+            whole_s=spread([run.end.wall_s for run in mine]), batches_s=_batches_s(mine),
+            cpu_s=spread([run.end.cpu_s for run in mine]), files=spread([run.written.files for run in mine]),
         )
         for (partitions, events, contender), mine in found.items()
     ]  # fmt: skip
+
+
+def _batches_s(runs: Sequence[Run]) -> Spread | None:
+    told = [[mark.batch_s for mark in run.marks if mark.batch_s is not None] for run in runs]
+    return spread([sum(each) for each in told]) if all(told) else None
 
 
 def contenders_of(runs: Sequence[Run]) -> list[str]:

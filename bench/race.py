@@ -21,7 +21,7 @@ from writer.embedded.process import Process
 SAMPLE = timedelta(milliseconds=250)  # between two looks at the process tree
 _POLL = timedelta(milliseconds=20)  # between two looks at the output: how late a mark may be
 SILENCE_MAX = timedelta(minutes=15)  # without a finished batch; the slowest seen takes two
-_MARK = re.compile(rb"\bbatch_committed\b.*\bread=(\d+)(?:.*\brooms=(\{.*\}))?")
+_MARK = re.compile(rb"\bbatch_committed\b.*\bread=(\d+)(?:.*\bseconds=([\d.]+))?(?:.*\brooms=(\{.*\}))?")
 
 
 class Contending(Process):
@@ -60,8 +60,8 @@ class Watch:
         for found in filter(None, map(_MARK.search, lines)):
             before = self.marks[-1].events if self.marks else 0
             threads = self.meter.threads() if self.profile else {}
-            rooms = json.loads(found[2] or "{}")
-            self.marks.append(Mark(before + int(found[1]), self.meter.read(), threads, rooms))
+            rooms, batch_s = json.loads(found[3] or "{}"), None if found[2] is None else float(found[2])
+            self.marks.append(Mark(before + int(found[1]), self.meter.read(), threads, rooms, batch_s))
 
 
 def run(

@@ -132,13 +132,14 @@ def by_partitions(found: Sequence[Cost]) -> Table:
     for title in ("partitions", "events\neach", "\nevents"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
-    for title in ("whole\ns", "\nCPU-s", "events\n/s", "table\nfiles"):
+    for title in ("whole\ns", "batches\ns", "whole\nCPU-s", "table\nfiles"):
         table.add_column(title, justify="right", no_wrap=True)
     for one in found:
         table.add_row(
             f"{one.partitions:,}", f"{one.events_per_partition:,}", f"{one.events:,}", one.contender,
-            f"[bold]{one.whole_s.median:.0f}[/]{_plus_minus(one.whole_s)}", f"{one.cpu_s.median:.0f}",
-            _count(one.events / one.whole_s.median), f"{one.files.median:,.0f}",
+            f"{one.whole_s.median:.0f}",
+            f"[bold]{one.batches_s.median:.1f}[/]{_plus_minus(one.batches_s)}" if one.batches_s else "",
+            f"{one.cpu_s.median:.0f}", f"{one.files.median:,.0f}",
         )  # fmt: skip
     return table
 

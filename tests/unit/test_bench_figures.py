@@ -78,7 +78,12 @@ def test_a_run_of_one_batch_has_no_warm_part():
 
 def test_what_a_topic_took_is_of_the_repeats_on_it_alone():
     runs = [replace(run(), partitions=p, end=Usage(s, s, 0)) for p, s in ((4, 10), (100, 14), (4, 12), (100, 20))]
+    runs[0], runs[2] = (
+        replace(one, marks=tuple(replace(mark, batch_s=s) for mark in one.marks))
+        for one, s in ((runs[0], 1.0), (runs[2], 2.0))
+    )
     few, many = costs(runs)
+    assert (few.batches_s, many.batches_s) == (Spread(6, 4, 8), None)
     assert (few.partitions, few.whole_s, few.events_per_partition) == (4, Spread(11, 10, 12), 250)
     assert (many.partitions, many.cpu_s, many.events_per_partition) == (100, Spread(17, 14, 20), 10)
 
