@@ -107,20 +107,23 @@ def _with_kafka(facts: Facts, cluster: Cluster, known: Mapping[str, str | None])
     start = facts.frontier or (facts.reading.start() if facts.reading else None) or {}
     try:
         topics = {name: _described(cluster, name) for name in known}
-        there = {(topic.name, p) for topic in topics.values() if topic for p in range(topic.partitions)}
+        there = {(t.name, p) for t in topics.values() if isinstance(t, Topic) for p in range(t.partitions)}
         asked = sorted(start.keys() & there)
         earliest, ends = cluster.earliest(asked), cluster.latest(asked)
-    except BrokerUnreachable as error:
+    except (BrokerUnreachable, TopicMissing) as error:
         return replace(facts, unknown={**facts.unknown, "kafka": str(error)})
-    ids = {name: TopicIds(known[name], topic.id if topic else None) for name, topic in topics.items()}
+    ids = {
+        name: TopicIds(known[name], topic.id) if isinstance(topic, Topic) else TopicIds(known[name], None, str(topic))
+        for name, topic in topics.items()
+    }
     return replace(facts, topics=ids, held={source: Held(earliest[source], ends[source]) for source in asked})
 
 
-def _described(cluster: Cluster, name: str) -> Topic | None:
+def _described(cluster: Cluster, name: str) -> Topic | TopicMissing:
     try:
         return cluster.topics([name])[name]
-    except TopicMissing:
-        return None
+    except TopicMissing as error:
+        return error
 
 
 def _snapshot(table: PipelineTable, unknown: dict[str, str]) -> PipelineSnapshot | None:

@@ -30,6 +30,7 @@ class TopicIds:
 
     known: str | None  # None: nobody kept it
     now: str | None  # None: the topic is not there
+    missing: str = ""  # the sentence of the error that said so
 
 
 @dataclass(frozen=True)
@@ -240,7 +241,9 @@ def _topics(facts: Facts) -> Check:
         return _silent("topics", "kafka", facts)
     gone = sorted(name for name, ids in facts.topics.items() if ids.now is None)
     if gone:
-        return Check("topics", ok=False, said=f"{_listed(gone)} is not there. Create it, or correct the configuration")
+        mend = "Create it, or take it out of `topics`"
+        said = facts.topics[gone[0]].missing if len(gone) == 1 else ""
+        return Check("topics", ok=False, said=said.removesuffix(".") or f"{_listed(gone)} is not there. {mend}")
     other = _created_again(facts)
     if other:
         said = (

@@ -310,6 +310,11 @@ class Config(Strict):
     checkpoints: Place = Field(
         description="absolute path or s3:// location for Spark's checkpoints; disposable, the tables are the truth"
     )
+    stop_timeout: Duration = Field(
+        timedelta(minutes=2),
+        description="how long a batch may still take once a stop was asked for (SIGTERM, a supervisor); then its tasks "
+        "are cancelled, it is not committed, and the next start reads it again",
+    )
     s3: S3 = S3.model_validate({})
     spark: Spark = Spark.model_validate({})
     http: Http = Http.model_validate({})

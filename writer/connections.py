@@ -24,7 +24,11 @@ class Kafka(Strict):
     """The cluster to read from."""
 
     bootstrap_servers: str = Field(description="host:port, several separated by commas")
-    request_timeout: Duration = Field(timedelta(seconds=30), description="how long one question to a broker may take")
+    request_timeout: Duration = Field(
+        timedelta(seconds=30),
+        description="how long one question to a broker may take; for Spark's consumers at least 30 s, and a poll twice "
+        "as long",
+    )
     lag_interval: Duration = Field(timedelta(seconds=15), description="how often the ends of the logs are asked for")
     fetch_max_wait: Duration = Field(
         timedelta(milliseconds=10),

@@ -3,9 +3,11 @@
 Silent unless the environment asks: HEADRACE_FAULT names a point.
 
 `HEADRACE_FAULT=after_commit:3` kills the process with SIGKILL the third time it passes the point `after_commit`;
-`HEADRACE_FAULT=before_stage:2:/path` makes it write `/path` the second time it passes, and wait until that is gone. The
+`HEADRACE_FAULT=before_stage:2:/path` makes it write `/path` the second time it passes, and wait until that is gone;
+`before_stage@clicks:2:/path` does so the second time that the pipeline `clicks` passes. Commas separate several. The
 crash tests use it; the points are the moments between two durable effects, and in a task the end of each room's work
-on a piece (`in_decode`).
+on a piece (`in_decode`). `before_stage` is after the look at the ids of the topics, and before the tasks' consumers ask
+for their first position.
 
 `HEADRACE_TROUBLE=/path`: while that file is there, operations of local storage fail and are slow, as its two numbers
 say: the share that fails, half of them after they took effect, and the seconds that one takes at the most.
@@ -24,15 +26,22 @@ _passed: Counter[str] = Counter()
 _LOOK_S = 0.05
 
 
-def point(name: str) -> None:
+def point(name: str, pipeline: str = "") -> None:
     """Die, or wait, here if asked to."""
     wanted = os.environ.get("HEADRACE_FAULT", "")
     if not wanted:
         return
-    _passed[name] += 1
-    which, _, flag = wanted.rpartition(":") if wanted.count(":") > 1 else (wanted, "", "")
-    if which != f"{name}:{_passed[name]}":
-        return
+    names = {name, f"{name}@{pipeline}"}
+    _passed.update(names)
+    at = {f"{one}:{_passed[one]}" for one in names}
+    for each in wanted.split(","):
+        which, _, flag = each.rpartition(":") if each.count(":") > 1 else (each, "", "")
+        if which in at:
+            _strike(flag)
+
+
+def _strike(flag: str) -> None:
+    """Die; with a flag, write it and wait until it is gone."""
     if not flag:
         os.kill(os.getpid(), signal.SIGKILL)
     Path(flag).touch()

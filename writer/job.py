@@ -60,9 +60,12 @@ def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = N
             link.say(pid=os.getpid(), url=url, certificate=str(config.http.certificate or ""))
         spark = session(config, len(names))
         keeper.begin(lambda: SparkExecutors(spark))
-        begin = partial(_begin, spark, config, url, tells, orders, once)
+        begin = partial(_begin, spark, config, url, tells, orders, once, len(names))
         tell = {} if link is None else {"tell": link.tell}
-        running = {name: Running(board[name], begin, waits=not once, **tell) for name in names}
+        running = {
+            name: Running(board[name], begin, waits=not once, stop_timeout=config.stop_timeout, **tell)
+            for name in names
+        }
         try:
             for name, r in running.items():
                 after.callback(r.shown.close)
@@ -117,14 +120,15 @@ def exit_code(errors: list[BaseException | None]) -> int:
 
 def _begin(
     spark: Any, config: Config, url: str | None, tells: notify.Tells, orders: supervised.Orders, once: bool,
-    r: Running, new_run: bool,
+    pipelines: int, r: Running, new_run: bool,
 ) -> None:  # fmt: skip
     """Start the pipeline and its query, and let others see it: its lag, and where this driver answers."""
     name = r.progress.pipeline
     cluster = Cluster(config.kafka.address, config.kafka.request_timeout)
     pipeline = PipelineRun(
-        name, config, schemas=source(config.registry), cluster=cluster, progress=r.progress, tells=tells
-    )
+        name, config, schemas=source(config.registry), cluster=cluster, progress=r.progress, tells=tells,
+        pipelines=pipelines,
+    )  # fmt: skip
     r.pipeline = pipeline
     try:
         pipeline.gate.enter(once=once)
@@ -154,6 +158,7 @@ def _begin(
         seals.start()
         r.shown.callback(seals.close, last=once)
     r.query = query(spark, config, pipeline, start, once=once)
+    r.cancel = partial(spark.sparkContext.cancelJobGroup, str(r.query.runId))  # Spark runs a query's jobs as this group
 
 
 def _seals(spark: Any, config: Config, pipeline: PipelineRun, cluster: Cluster, hooks: Step, *, once: bool) -> Seals:

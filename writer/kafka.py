@@ -8,6 +8,7 @@ from typing import Any
 from confluent_kafka import (
     ConsumerGroupTopicPartitions,
     IsolationLevel,
+    KafkaError,
     KafkaException,
     TopicCollection,
     TopicPartition,
@@ -18,6 +19,8 @@ from writer.errors import ConfigError, HeadraceError, TopicMissing
 from writer.security import Address
 
 Source = tuple[str, int]  # topic, partition
+_GONE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)  # noqa: SLF001 - public names
+_NO_LEADERS = KafkaError._NOENT  # noqa: SLF001 - of all partitions that were asked for; the topics may be gone
 _FOREVER_MS = 100 * 365 * 86_400_000  # a longer retention is none
 
 
@@ -35,7 +38,10 @@ class Topic:
 
 
 class Cluster:
-    """Questions to one Kafka cluster, each with a deadline."""
+    """Questions to one Kafka cluster, each with a deadline.
+
+    What is asked about a topic that is not there raises TopicMissing; silence raises BrokerUnreachable.
+    """
 
     def __init__(self, address: Address | str, timeout: timedelta) -> None:
         """Take where the cluster is; a plain `host:port` has no security. Raises ConfigError."""
@@ -57,7 +63,7 @@ class Cluster:
             raise self._unreachable(error) from error
 
     def topics(self, names: Iterable[str]) -> dict[str, Topic]:
-        """Describe topics. Raises TopicMissing for one that does not exist, BrokerUnreachable for silence."""
+        """Describe topics."""
         wanted = list(names)
         try:
             known = self._admin.list_topics(timeout=self._seconds).topics
@@ -67,10 +73,10 @@ class Cluster:
             if name not in known:
                 from writer.strict import did_you_mean
 
-                near = did_you_mean(name, sorted(t for t in known if not t.startswith("__")))
-                raise TopicMissing(f"topic {name!r} does not exist on {self._bootstrap}{near}")
+                others = sorted(t for t in known if not t.startswith("__"))
+                raise self._missing(f"topic {name!r}", did_you_mean(name, others) if others else "")
         answers = self._admin.describe_topics(TopicCollection(wanted), request_timeout=self._seconds)
-        described = {name: self._result(future) for name, future in answers.items()}
+        described = {name: self._result(future, f"topic {name!r}") for name, future in answers.items()}
         return {name: Topic(name, str(d.topic_id), len(d.partitions)) for name, d in described.items()}
 
     def earliest(self, sources: Iterable[Source]) -> dict[Source, int]:
@@ -103,19 +109,21 @@ class Cluster:
     def sources(self, topics: Iterable[str]) -> list[Source]:
         """Every partition that the topics have now."""
         answers = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=self._seconds)
-        return [(name, p.id) for name, future in answers.items() for p in self._result(future).partitions]
+        described = {name: self._result(future, f"topic {name!r}") for name, future in answers.items()}
+        return [(name, p.id) for name, about in described.items() for p in about.partitions]
 
     def retention(self, topics: Iterable[str]) -> dict[str, timedelta | None]:
         """How long each topic keeps its records (`retention.ms`); None when it deletes none by their age."""
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
         answers = self._admin.describe_configs(resources, request_timeout=self._seconds)
-        return {resource.name: _kept(self._result(future)) for resource, future in answers.items()}
+        return {r.name: _kept(self._result(future, f"topic {r.name!r}")) for r, future in answers.items()}
 
     def cleanup(self, topics: Iterable[str]) -> dict[str, str]:
         """How each topic lets go of records (`cleanup.policy`): delete, compact, or both with a comma."""
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
         answers = self._admin.describe_configs(resources, request_timeout=self._seconds)
-        return {r.name: str(self._result(future)["cleanup.policy"].value) for r, future in answers.items()}
+        settings = {r.name: self._result(future, f"topic {r.name!r}") for r, future in answers.items()}
+        return {name: str(found["cleanup.policy"].value) for name, found in settings.items()}
 
     def committed(self, group: str, sources: Iterable[Source]) -> dict[Source, int]:
         """Offsets that a consumer group has committed, where it has. Raises BrokerUnreachable."""
@@ -123,11 +131,11 @@ class Cluster:
         if not request[0].topic_partitions:
             return {}
         (answer,) = self._admin.list_consumer_group_offsets(request, request_timeout=self._seconds).values()
-        found = self._result(answer).topic_partitions
+        found = self._result(answer, f"group {group!r}").topic_partitions
         return {(tp.topic, tp.partition): int(tp.offset) for tp in found if tp.offset >= 0 and not tp.error}
 
     def mirror(self, group: str, frontier: Mapping[Source, int]) -> None:
-        """Write the offsets to a consumer group, for tools that show its lag. Raises HeadraceError."""
+        """Write the offsets to a consumer group, for tools that show its lag. Raises HeadraceError for a refusal."""
         offsets = [TopicPartition(topic, partition, offset) for (topic, partition), offset in frontier.items()]
         request = [ConsumerGroupTopicPartitions(group, offsets)]
         (answer,) = self._admin.alter_consumer_group_offsets(request, request_timeout=self._seconds).values()
@@ -138,6 +146,8 @@ class Cluster:
                 f"consumer group {group!r} takes no offsets ({error}). Nothing may consume as this group; "
                 "give mirror_offsets a name of its own."
             ) from error
+        if refused and refused[0].error.code() in _GONE:
+            raise self._missing(f"{refused[0].topic}/{refused[0].partition}")
         if refused:
             raise HeadraceError(
                 f"consumer group {group!r} refuses offsets of {len(refused)} partitions, the first "
@@ -152,13 +162,30 @@ class Cluster:
             return {}
         request = {TopicPartition(topic, partition): spec for (topic, partition), spec in wanted.items()}
         answers = self._admin.list_offsets(request, request_timeout=self._seconds, **options)
-        return {(tp.topic, tp.partition): self._result(future) for tp, future in answers.items()}
+        asked = {(tp.topic, tp.partition): (f"{tp.topic}/{tp.partition}", future) for tp, future in answers.items()}
+        try:
+            return {source: self._result(future, what) for source, (what, future) in asked.items()}
+        except BrokerUnreachable as error:
+            if isinstance(error.__cause__, KafkaException) and error.__cause__.args[0].code() == _NO_LEADERS:
+                self.topics({topic for topic, _ in wanted})  # says that one is gone, where it is
+            raise
 
-    def _result(self, future: Any) -> Any:
+    def _result(self, future: Any, what: str) -> Any:
+        """Wait for an answer about `what`."""
         try:
             return future.result(timeout=self._seconds + 5)
         except (KafkaException, TimeoutError) as error:
+            if isinstance(error, KafkaException) and error.args[0].code() in _GONE:
+                raise self._missing(what) from error
             raise self._unreachable(error) from error
+
+    def _missing(self, what: str, near: str = "") -> TopicMissing:
+        end = "" if near.endswith("?") else "."
+        return TopicMissing(
+            f"{what} does not exist on {self._bootstrap}: it was deleted, was never created, or the user of "
+            "kafka.security may not describe it. Create it (one that is created again is read from its beginning, or "
+            f"refused with on_new_incarnation: stop), or take it out of `topics`{near}{end}"
+        )
 
     def _unreachable(self, error: Exception) -> BrokerUnreachable:
         return BrokerUnreachable(

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from writer import log
-from writer.errors import HeadraceError
+from writer.errors import HeadraceError, TopicMissing
 from writer.frontier import changed
 from writer.kafka import Topic
 from writer.progress import Progress
@@ -155,7 +155,7 @@ def arrival_rate(samples: Sequence[Sample]) -> float | None:
 
 
 def listen(cluster: Asks, topics: Iterable[str], now: datetime) -> tuple[Sample, Mapping[Source, int]]:
-    """Ask for the ends and the starts of the logs. Raises BrokerUnreachable."""
+    """Ask for the ends and the starts of the logs. Raises BrokerUnreachable, TopicMissing."""
     sources = cluster.sources(topics)
     starts = cluster.earliest(sources)
     return Sample(now, cluster.latest(sources)), starts
@@ -220,9 +220,13 @@ class Watch:
     def _listen(self) -> None:
         now = datetime.now(UTC)
         before = self._progress.view().frontier  # what is committed from here on may lie beyond the sample
-        sample, starts = listen(self._cluster, self._topics, now)
+        try:
+            sample, starts = listen(self._cluster, self._topics, now)
+            ids = {topic.name: topic.id for topic in self._cluster.topics(self._topics).values()}
+        except TopicMissing as error:
+            self._progress.moved(str(error))
+            raise
         self._progress.heard(sample, starts)
-        ids = {topic.name: topic.id for topic in self._cluster.topics(self._topics).values()}
         self._progress.moved(changed(self._topics, ids, before, sample.ends))
         view = self._progress.view()
         self._progress.dated(settle(self._cluster, view.logs, view.frontier, now))

@@ -61,8 +61,9 @@ class PipelineRun:
 
     def __init__(
         self, name: str, config: Config, *, schemas: SchemaSource, cluster: Cluster, progress: Progress | None = None,
-        tells: notify.Tells | None = None,
+        tells: notify.Tells | None = None, pipelines: int = 1,
     ) -> None:  # fmt: skip
+        """`pipelines`: how many the driver runs, this one among them."""
         self.name, self.config, self._kafka = name, config.pipelines[name], config.kafka
         self.progress = progress or Progress(name)
         self.cluster, self._tells, self._told_holes = cluster, tells or notify.Nobody(), False
@@ -83,7 +84,7 @@ class PipelineRun:
         self._late = None if self.config.late_table is None else self._tables.side(self.config.late_table)
         tables = [self._table, *([self._late] if self._late else [])]
         self._tasks = Tasks(
-            self.config, tables, self._schemas, self._found, self.progress, self._s3, self._bucket_columns
+            self.config, tables, self._schemas, self._found, self.progress, self._s3, self._bucket_columns, pipelines
         )
         self.gate = Gate(self._table.store, self.progress)
         self.epoch = 0  # before the start commit
@@ -244,7 +245,7 @@ class PipelineRun:
         waiting = {(r.part.topic, r.part.partition): Span(r.start, r.end) for r in committing}
         self._found.look_for_wire(waiting, self._schemas)
         self.progress.entered("tasks", offsets=sum(r.end - r.start for r in committing))
-        faults.point("before_stage")
+        faults.point("before_stage", self.name)
         starts = {source: span.start for source, span in waiting.items()}
         frozen = Frozen(now, self.epoch, starts, self._standing.numbers, snapshot.closed_until)
         held = {} if self._lease is None else {"lease": self._lease}

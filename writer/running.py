@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from datetime import timedelta
 from typing import Any
 
 from writer import again, log
@@ -27,26 +28,33 @@ class Running:
         begin: Callable[["Running", bool], None],
         *,
         waits: bool = True,
+        stop_timeout: timedelta = timedelta.max,
         tell: Callable[[View, BaseException | None], None] | None = None,
     ) -> None:
-        """`begin` makes the next start (its flag: leave Spark's checkpoint aside) and sets `pipeline` and `query`.
+        """`begin` makes the next start (its flag: leave Spark's checkpoint aside); sets `pipeline`, `query`, `cancel`.
 
         `waits`: the start of a pipeline that is paused is made when the pause is over; else it fails.
+        `stop_timeout`: a batch that takes longer after a stop was asked for is cancelled.
         `tell`: a supervisor, who is told how it ended.
         """
         self.progress, self._begin, self._waits, self._tell = progress, begin, waits, tell
+        self._stop_timeout_s = stop_timeout.total_seconds()
         self._new_run = False  # for a start that was held
         self.pipeline: PipelineRun | None = None
         self.query: Any = None
+        self.cancel: Callable[[], None] = lambda: None  # fails the Spark jobs of the batch that runs
         self.error: BaseException | None = None
         self.shown = ExitStack()  # what lets others see this start
         self._restarts_s: list[float] = []
         self._due_s: float | None = None  # when the next start is to be made
-        self._moved: LogMoved | None = None  # why the query was told to end
+        self._ending: LogMoved | Draining | None = None  # why the query is told to end
+        self._cancelled = False
+        self._stopping_s: float | None = None  # since when a stop is asked for
 
     def begin(self, *, new_run: bool = False) -> None:
         """Start. What fails is kept as the error: it is this pipeline's alone."""
-        self.pipeline, self.query, self.error, self._moved, self._due_s = None, None, None, None, None
+        self.pipeline, self.query, self.error, self._due_s = None, None, None, None
+        self._ending, self._cancelled = None, False
         try:
             self._begin(self, new_run)
             self.progress.running()
@@ -67,14 +75,10 @@ class Running:
     def look(self, *, stopping: bool) -> bool:
         """Attend to it. True once it has ended for good."""
         if self.query is not None and self.query.isActive:
-            moved = self.progress.view().log_moved
-            if (stopping or moved) and self.pipeline is not None and self.pipeline.drain():
-                self._moved = LogMoved(moved) if moved and not stopping else None
-                self.query.stop()
+            self._end_query(stopping=stopping)
             return False
         if self._due_s is None:
-            assert self.pipeline is not None, "a query has a pipeline"
-            self.error = self._moved or self.pipeline.error or self.query.exception()
+            self.error = self._ended_with()
         elif stopping:
             self.error = None  # nothing is under way; what is left is the next start's
         elif time.monotonic() < self._due_s:
@@ -97,6 +101,33 @@ class Running:
         log.warning("pipeline_failed", pipeline=self.progress.pipeline, exit_code=code, error=sentence(self.error))
         if not isinstance(self.error, HeadraceError):
             log.detail(self.error)
+
+    def _end_query(self, *, stopping: bool) -> None:
+        """Let the query end after its batch where it has to end; cancel a batch that cannot, or takes too long.
+
+        The jobs of a batch are cancelled at each look: it may begin another one. What was cancelled is not committed.
+        """
+        moved, name, now_s = self.progress.view().log_moved, self.progress.pipeline, time.monotonic()
+        if self.pipeline is None or not (stopping or moved):
+            return
+        if stopping and self._stopping_s is None:
+            self._stopping_s = now_s
+        self._ending = Draining(f"pipeline {name!r} was asked to stop") if stopping else LogMoved(moved)
+        if self.pipeline.drain():
+            self.query.stop()
+        elif moved or (self._stopping_s is not None and now_s - self._stopping_s >= self._stop_timeout_s):
+            if not self._cancelled:
+                log.warning("batch_cancelled", pipeline=name, because=moved or "it took longer than stop_timeout")
+            self._cancelled = True
+            self.cancel()
+
+    def _ended_with(self) -> BaseException | None:
+        """Return what the query ended with. Where it was told to end, what Spark says of that is no error."""
+        assert self.pipeline is not None, "a query has a pipeline"
+        error = self.pipeline.error or self.query.exception()
+        told = error is None or isinstance(error, Draining)
+        cut = self._cancelled and not isinstance(error, HeadraceError)
+        return self._ending if self._ending is not None and (told or cut) else error
 
     def _ended(self, *, stopping: bool) -> bool:
         if self.error is None or isinstance(self.error, Draining):

@@ -14,7 +14,7 @@ from writer.pipeline import PipelineRun, Start
 from writer.scaling import elastic
 from writer.stores.base import S3Settings
 from writer.stores.location import for_spark, on_s3
-from writer.transfer import KAFKA_OPTIONS, WORKER_ENVIRONMENT
+from writer.transfer import KAFKA_OPTIONS, WORKER_ENVIRONMENT, kafka_timeouts
 
 _TRIGGER = "1 second"  # how often Spark asks Kafka for new offsets; a shorter interval burdens the broker
 _JAVA_OPTIONS, _REDACTED = "spark.driver.extraJavaOptions", "spark.redaction.regex"
@@ -91,6 +91,7 @@ def query(spark: Any, config: Config, pipeline: PipelineRun, start: Start, *, on
         "failOnDataLoss": "true",  # a loss is accepted only by a recorded gap, never by an option
         **KAFKA_OPTIONS,
         "kafka.fetch.max.wait.ms": str(config.kafka.fetch_max_wait // timedelta(milliseconds=1)),
+        **kafka_timeouts(config.kafka.request_timeout),
         "maxOffsetsPerTrigger": str(settings.commit.max_records),
         "minPartitions": str(spark.sparkContext.defaultParallelism),
     }

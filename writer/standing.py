@@ -91,10 +91,10 @@ def moved(cluster: Cluster, names: Sequence[str], ids: Mapping[str, str], at: Ma
     """
     try:
         now = {topic.name: topic.id for topic in cluster.topics(names).values()}
-        earliest = cluster.earliest(at)
+        earliest, ends = cluster.earliest(at), cluster.latest(at)
     except TopicMissing as error:
         return str(error)
-    if why := changed(ids, now, at, cluster.latest(at)):
+    if why := changed(ids, now, at, ends):
         return why
     gone = next((source for source, offset in earliest.items() if offset > at[source]), None)
     return (

@@ -37,16 +37,26 @@ class Frozen:
     closed_until: datetime | None  # buckets that end by then are closed
 
 
+def usable_slots(slots: int, pipelines: int) -> int:
+    """Return how many tasks a batch may have at most: where a driver has several pipelines, one slot fewer than all.
+
+    Spark's fair scheduler ends no task to make place for another. So that a pipeline whose tasks hang holds up no other
+    one, a slot stays that it cannot take. Of a single slot nothing can stay; two pipelines that hang may take all.
+    """
+    return max(1, slots - 1) if pipelines > 1 else slots
+
+
 class Tasks:
     """Runs the tasks of one batch after the other, and remembers how large records and rows are."""
 
     def __init__(
         self, settings: config.Pipeline, tables: Sequence[PipelineTable], schemas: Schemas, found: Found,
-        progress: Progress, s3: S3Settings | None, bucket_columns: Sequence[str],
+        progress: Progress, s3: S3Settings | None, bucket_columns: Sequence[str], pipelines: int = 1,
     ) -> None:  # fmt: skip
-        """`tables`: the table, and the one of its late rows, where they go there."""
+        """`tables`: the table, and the one of its late rows, where they go there. `pipelines`: of the driver."""
         self._settings, self._tables, self._schemas, self._found = settings, tables, schemas, found
         self._progress, self._s3, self._bucket_columns = progress, s3, tuple(bucket_columns)
+        self._pipelines = pipelines
         self._bucketer = bucketers.build(settings.bucket)
         self._only_topic = settings.topics[0] if len(settings.topics) == 1 else None
         self.bytes_per_row: float = _BYTES_PER_ROW_GUESS
@@ -60,11 +70,12 @@ class Tasks:
     def run(self, frame: Any, frozen: Frozen, committing: Sequence[Range], *, behind: bool = False) -> Report:
         """Run the tasks, and again when they met schemas that the plan does not know yet.
 
-        `behind`: more waits than the batch holds, so every slot is to work.
+        `behind`: more waits than the batch holds, so every slot that it may take is to work.
         """
         before, expected = slots(frame.sparkSession), sum(r.end - r.start for r in committing)
         size, partitions = self._settings.roll.target_file_size, sum(r.end > r.start for r in committing)
-        tasks = task_count(expected * self.bytes_per_row, size, before, partitions=partitions, behind=behind)
+        usable = usable_slots(before, self._pipelines)
+        tasks = task_count(expected * self.bytes_per_row, size, usable, partitions=partitions, behind=behind)
         limits = arrow_limits(self._settings.memory.batch_records, self._record_bytes, self._record_bytes_max)
         for setting, value in limits.items():
             frame.sparkSession.conf.set(setting, value)  # the query's own session

@@ -1,5 +1,6 @@
 """How records cross from Kafka through Spark's JVM to a task, and what memory they find there: at little cost."""
 
+from datetime import timedelta
 from typing import Any
 
 KAFKA_OPTIONS = {
@@ -8,7 +9,9 @@ KAFKA_OPTIONS = {
     "kafka.max.poll.records": "5000",
     # Records of a transaction that was aborted never become rows; those of an open one wait for its end.
     "kafka.isolation.level": "read_committed",
+    "kafka.allow.auto.create.topics": "false",  # a consumer that asks for a deleted topic must not create it
 }
+_PATIENCE_MIN = timedelta(seconds=30)  # Kafka's own request.timeout.ms: what is shorter would fail a slow broker
 # Blocks come and go by the megabyte. One heap for Arrow and the decoder, which keeps what is freed for the next block,
 # spares the kernel handing out cleared pages over and over: an eighth of a task's processor time. glibc's names.
 WORKER_ENVIRONMENT = {
@@ -18,6 +21,22 @@ WORKER_ENVIRONMENT = {
 }
 _BATCH_BYTES = 16 * 2**20  # larger ones leave the processor's caches: decoding slows down
 _UNMEASURED = 2**31 - 1  # the one value that makes Spark leave out the measuring
+
+
+def kafka_timeouts(request_timeout: timedelta) -> dict[str, str]:
+    """Return the time-outs of Spark's Kafka consumers, so that a task whose partition is gone ends in bounded time.
+
+    A request may take `request_timeout`, at least 30 s, and so may the question where a log begins and ends. A poll may
+    take twice as long: a consumer that has just come asks for the cluster, the leader and the position first. A try of
+    a task on a partition that is gone takes one poll and one question: 90 s, and six minutes with Spark's four tries.
+    Kafka's and Spark's own values make that three minutes, and twelve.
+    """
+    patience_ms = int(max(request_timeout, _PATIENCE_MIN).total_seconds() * 1000)
+    return {
+        "kafka.request.timeout.ms": str(patience_ms),
+        "kafka.default.api.timeout.ms": str(patience_ms),  # of no less than a request, or Kafka's client refuses it
+        "kafkaConsumer.pollTimeoutMs": str(2 * patience_ms),
+    }
 
 
 def arrow_limits(records_max: int, record_bytes: float | None, record_bytes_max: float = 0) -> dict[str, str]:

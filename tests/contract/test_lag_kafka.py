@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
-from writer.errors import HeadraceError
+from writer.errors import HeadraceError, TopicMissing
 from writer.kafka import Cluster
 from writer.lag import date, lags, listen, settle
 from writer.view import Logs
@@ -19,6 +20,19 @@ MakeTopic = Callable[..., str]
 @pytest.fixture
 def cluster(bootstrap: str) -> Cluster:
     return Cluster(bootstrap, timedelta(seconds=10))
+
+
+@pytest.fixture(scope="module")
+def gone(bootstrap: str, topic: MakeTopic) -> tuple[Cluster, str]:
+    """A cluster that was asked about a topic, and the topic, which was deleted since."""
+    cluster, name, admin = (
+        Cluster(bootstrap, timedelta(seconds=10)),
+        topic(1),
+        AdminClient({"bootstrap.servers": bootstrap}),
+    )
+    cluster.latest(cluster.sources([name]))
+    admin.delete_topics([name])[name].result(timeout=30)
+    return cluster, name
 
 
 def write(bootstrap: str, topic: str, stamps: list[datetime], partition: int = 0) -> None:
@@ -83,3 +97,13 @@ def test_a_group_that_consumes_takes_no_offsets(cluster: Cluster, bootstrap: str
             cluster.mirror(group, {(name, 0): 0})
     finally:
         consumer.close()
+
+
+@pytest.mark.parametrize("question", ["topics", "sources", "retention", "cleanup", "earliest", "latest", "readable"])
+def test_a_topic_that_is_gone_is_no_silent_broker(gone: tuple[Cluster, str], question: str) -> None:
+    cluster, name = gone
+    about = [(name, 0)] if question in ("earliest", "latest", "readable") else [name]
+    began_s = time.monotonic()
+    with pytest.raises(TopicMissing, match=f"{name}.* does not exist on .*: it was deleted"):
+        getattr(cluster, question)(about)
+    assert time.monotonic() - began_s < 9, "it is said, not waited for"

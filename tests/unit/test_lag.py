@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from writer.errors import HeadraceError
+from writer.errors import HeadraceError, TopicMissing
 from writer.kafka import BrokerUnreachable
 from writer.kafka import Topic as KafkaTopic
 from writer.lag import Lag, Watch, arrival_rate, date, lags, undated, waiting_since
@@ -195,7 +195,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.ends, self.down, self.refuses = {A: 10}, False, False
-        self.looks, self.groups, self.id = 0, [], "uuid-1"
+        self.looks, self.groups, self.id, self.gone = 0, [], "uuid-1", None
 
     def topics(self, names):
         return {name: KafkaTopic(name, self.id, 1) for name in names}
@@ -205,6 +205,8 @@ class Cluster:
         self.looks += 1
         if self.down:
             raise BrokerUnreachable("no broker answers")
+        if self.gone:
+            raise self.gone
         return list(self.ends)
 
     def earliest(self, sources):
@@ -286,6 +288,21 @@ def test_a_topic_that_was_created_again_is_noticed_while_nothing_is_read(progres
     until(lambda: progress.view().log_moved)
     watch.close()
     assert progress.view().log_moved == "topic 'clicks' was deleted and created again (id uuid-2, it was uuid-1)"
+
+
+def test_a_topic_that_is_gone_is_noticed_and_said_once(progress, caplog):
+    cluster = Cluster()
+    watch = watching(cluster, progress)
+    until(lambda: cluster.looks > 3)
+    cluster.gone = TopicMissing("topic 'clicks' does not exist on b:9092")
+    until(lambda: progress.view().log_moved)
+    seen = cluster.looks
+    until(lambda: cluster.looks > seen + 3)
+    watch.close()
+    assert progress.view().log_moved == "topic 'clicks' does not exist on b:9092"
+    said = [record.getMessage() for record in caplog.records if "lag_source" in record.getMessage()]
+    assert len(said) == 1
+    assert "topic 'clicks' does not exist" in said[0]
 
 
 def test_a_log_that_ends_before_the_frontier_is_noticed(progress):

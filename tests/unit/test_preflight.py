@@ -101,6 +101,15 @@ def test_a_table_that_forgot_is_found_without_a_checkpoint_too(tmp_path):
     assert leads_to(preflight(found)) is Rung.WALK_BACK
 
 
+def test_a_topic_that_is_gone_is_told_in_kafkas_words(run):
+    said = "topic 'clicks' does not exist on b:9092: it was deleted. Create it, or take it out of `topics`."
+    (found,) = [c for c in preflight(facts(run, topics={"clicks": TopicIds("u1", None, said)})) if c.name == "topics"]
+    assert found.said == said.removesuffix(".")
+    gone = {"clicks": TopicIds("u1", None, said), "views": TopicIds("u2", None, said)}
+    (found,) = [check for check in preflight(facts(run, topics=gone)) if check.name == "topics"]
+    assert found.said.startswith("clicks, views is not there.")
+
+
 def test_a_topic_that_was_created_again_is_not_held_against_its_old_offsets(run):
     found = facts(run, topics={"clicks": TopicIds("u1", "u2")}, held={A: Held(0, 1), B: Held(0, 1)})
     assert set(bad(found)) == {"topics"}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from writer import running
-from writer.errors import ConfigError, Draining, Fenced, LogChanged, LogMoved, TopicMissing
+from writer.errors import ConfigError, Draining, Fenced, HeadraceError, LogChanged, LogMoved, TopicMissing
 from writer.kafka import BrokerUnreachable
 from writer.progress import Progress
 from writer.running import Asked, Running, watch
@@ -156,6 +156,95 @@ def test_a_query_of_a_log_that_moved_is_told_to_end(starts: Callable[..., Runnin
     assert not r.query.isActive
     assert not r.look(stopping=False)
     assert r.progress.view().error == "clicks/0 ends at offset 3, before the table's 4"
+
+
+class Batch(Query):
+    """A query whose batch runs until its jobs are cancelled, and then fails as Spark lets it."""
+
+    CANCELLED = "SparkException: Job 4 cancelled part of cancelled job group"
+
+    def __init__(self, *, error: BaseException | None = None) -> None:
+        super().__init__(None)
+        self.isActive, self.cancelled, self._then = True, 0, error or RuntimeError(self.CANCELLED)
+
+    def cancel(self) -> None:
+        self.cancelled += 1
+        self.isActive, self._error = False, self._then
+
+
+class Busy(Pipeline):
+    def drain(self) -> bool:
+        return False
+
+
+def carrying(starts: Callable[..., Running], batch: Batch, *after: object) -> Running:
+    """Make a pipeline that carries a batch; `after`: how its next starts end."""
+    r = starts(Busy(), *after)
+    r.query, r.cancel = batch, batch.cancel
+    return r
+
+
+def test_the_batch_of_a_topic_that_is_gone_is_cancelled_and_the_pipeline_starts_again(
+    starts: Callable[..., Running],
+) -> None:
+    batch = Batch()
+    r = carrying(starts, batch, None)
+    assert not r.look(stopping=False)
+    assert not batch.cancelled
+    r.progress.moved("topic 'clicks' does not exist")
+    assert not r.look(stopping=False)
+    assert batch.cancelled == 1
+    assert not r.look(stopping=False)
+    assert (r.progress.view().error, r.progress.view().restarts) == ("topic 'clicks' does not exist", 1)
+    assert ended(r) is None
+
+
+def test_a_batch_is_cancelled_once_a_stop_has_waited_for_stop_timeout_and_that_is_no_failure(
+    starts: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = Batch()
+    r = carrying(starts, batch)
+    r._stop_timeout_s = 30.0
+    for now_s in (100.0, 129.9):
+        monkeypatch.setattr(running.time, "monotonic", lambda now_s=now_s: now_s)
+        assert not r.look(stopping=True)
+        assert not batch.cancelled
+    monkeypatch.setattr(running.time, "monotonic", lambda: 130.0)
+    assert not r.look(stopping=True)
+    assert batch.cancelled == 1
+    assert r.look(stopping=True)
+    assert (r.error, r.progress.view().state) == (None, "stopped")
+
+
+@pytest.mark.parametrize("error", [Fenced("another writer runs"), LogChanged("set on_data_loss: record")])
+def test_an_error_of_the_batch_itself_is_not_hidden_by_its_cancelling(
+    starts: Callable[..., Running], error: HeadraceError
+) -> None:
+    r = carrying(starts, Batch(error=error))
+    r.progress.moved("topic 'clicks' does not exist")
+    assert not r.look(stopping=False)
+    assert r.look(stopping=True)
+    assert r.error is error
+
+
+def test_a_batch_that_ends_before_stop_timeout_is_not_cancelled_and_its_failure_counts(
+    starts: Callable[..., Running],
+) -> None:
+    batch, torn = Batch(), OSError("the disk is full")
+    r = carrying(starts, batch)
+    assert not r.look(stopping=True)
+    batch.isActive, batch._error = False, torn
+    assert r.look(stopping=True)
+    assert (r.error, batch.cancelled) == (torn, 0)
+
+
+def test_a_pipeline_whose_next_batch_began_before_its_query_ended_starts_again(starts: Callable[..., Running]) -> None:
+    batch = Batch(error=Draining("asked to stop"))
+    r = carrying(starts, batch, None)
+    r.progress.moved("clicks/0 ends at offset 3, before the table's 4")
+    assert not r.look(stopping=False)
+    assert ended(r) is None
+    assert r.progress.view().restarts == 1
 
 
 def test_one_that_has_ended_is_started_again_beside_the_others_when_asked(starts: Callable[..., Running]) -> None:

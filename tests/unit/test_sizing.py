@@ -16,6 +16,7 @@ from writer.ending import task_count
 from writer.surface import sizing
 from writer.surface.sizing import Measured, Rates, Traffic, document, rate, rates, size, steady
 from writer.surface.traffic import buckets_per_day, pace
+from writer.tasks import usable_slots
 
 ROOT = Path(__file__).parents[2]
 MIB = 2**20
@@ -113,6 +114,11 @@ def test_a_batch_has_as_many_tasks_as_it_fills_files_and_at_most_the_cores(mebib
 @pytest.mark.parametrize(("mebibytes", "slots", "tasks"), [(300, 8, 8), (300, 40, 19), (10, 8, 1), (300, 2, 2)])
 def test_while_more_waits_every_slot_works_for_files_of_an_eighth(mebibytes, slots, tasks):
     assert task_count(mebibytes * MIB, 128 * MIB, slots, partitions=4, behind=True) == tasks
+
+
+@pytest.mark.parametrize(("slots", "pipelines", "usable"), [(8, 1, 8), (8, 2, 7), (8, 20, 7), (2, 2, 1), (1, 2, 1)])
+def test_a_pipeline_leaves_a_slot_to_the_others(slots, pipelines, usable):
+    assert usable_slots(slots, pipelines) == usable
 
 
 def test_a_given_rate_wins(settings):
