@@ -1,5 +1,6 @@
 """How records cross from Kafka through Spark's JVM to a task, and what memory they find there: at little cost."""
 
+import math
 from datetime import timedelta
 from typing import Any
 
@@ -19,6 +20,7 @@ WORKER_ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": str(2**30),
     "MALLOC_TRIM_THRESHOLD_": str(2**32),
 }
+_OUTAGE = timedelta(minutes=3)  # three questions of 60 s: Spark's and Kafka's own values, where the driver asks
 _BATCH_BYTES = 16 * 2**20  # larger ones leave the processor's caches: decoding slows down
 _UNMEASURED = 2**31 - 1  # the one value that makes Spark leave out the measuring
 
@@ -29,13 +31,16 @@ def kafka_timeouts(request_timeout: timedelta) -> dict[str, str]:
     A request may take `request_timeout`, at least 30 s, and so may the question where a log begins and ends. A poll may
     take twice as long: a consumer that has just come asks for the cluster, the leader and the position first. A try of
     a task on a partition that is gone takes one poll and one question: 90 s, and six minutes with Spark's four tries.
-    Kafka's and Spark's own values make that three minutes, and twelve.
+    Kafka's and Spark's own values make that three minutes, and twelve. Between batches Spark waits for a silent broker
+    as long as it does with these: three minutes or more.
     """
-    patience_ms = int(max(request_timeout, _PATIENCE_MIN).total_seconds() * 1000)
+    patience = max(request_timeout, _PATIENCE_MIN)
+    patience_ms = int(patience.total_seconds() * 1000)
     return {
         "kafka.request.timeout.ms": str(patience_ms),
         "kafka.default.api.timeout.ms": str(patience_ms),  # of no less than a request, or Kafka's client refuses it
         "kafkaConsumer.pollTimeoutMs": str(2 * patience_ms),
+        "fetchOffset.numRetries": str(max(3, math.ceil(_OUTAGE / patience))),
     }
 
 

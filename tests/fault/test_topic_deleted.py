@@ -74,8 +74,8 @@ def test_a_topic_that_is_deleted_under_its_tasks_ends_them_and_holds_up_nobody(s
     assert "no Kafka broker answers" not in said
     assert said.count("batch_cancelled") == 2
     oracle.check_rows(other, "stays")
-    assert oracle.replay(other).frontier[f"stays/{stays}@1/0"] == 100 * writer.commits()
-    assert oracle.replay(lake).frontier == {f"gone/{gone}@1/{p}": 0 for p in range(4)}
+    assert oracle.frontier_of(other, "stays") == {(stays, 0): 100 * writer.commits()}
+    assert oracle.frontier_of(lake, "gone") == {(gone, p): 0 for p in range(4)}
 
 
 def test_a_stop_ends_a_driver_whose_tasks_ask_for_a_deleted_topic(tmp_path: Path, registry_url: str) -> None:
@@ -132,7 +132,7 @@ def test_whenever_a_topic_is_deleted_its_pipeline_says_so_soon(site: Site, topic
     assert stopped_within_s(writer) < STOP_TIMEOUT_S + SOON_S
     assert f"topic '{name}' does not exist on {site.bootstrap}: it was deleted" in writer.said()
     oracle.check_rows(lake, "gone")
-    assert sum(oracle.replay(lake).frontier.values()) in (0, 300)
+    assert sum(oracle.frontier_of(lake, "gone").values()) in (0, 300)
 
 
 def test_a_broker_that_is_slow_fails_no_task(tmp_path: Path, registry_url: str) -> None:

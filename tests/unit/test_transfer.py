@@ -41,11 +41,12 @@ def test_no_batch_as_heavy_as_one_that_was_seen_comes_near_two_gigabytes_unmeasu
     assert limits[BYTES] != UNMEASURED or records == 1 or records * heaviest <= 2**29
 
 
-@pytest.mark.parametrize(("request_s", "expected_ms"), [(3, 30_000), (30, 30_000), (120, 120_000)])
-def test_a_task_on_a_partition_that_is_gone_ends_after_a_poll_and_a_question(request_s, expected_ms):
+@pytest.mark.parametrize(("request_s", "expected_ms", "tries"), [(3, 30_000, 6), (30, 30_000, 6), (120, 120_000, 3)])
+def test_a_task_on_a_partition_that_is_gone_ends_after_a_poll_and_a_question(request_s, expected_ms, tries):
     """Never sooner than Kafka's own clients give up a request: a short request_timeout fails no slow broker."""
     assert kafka_timeouts(timedelta(seconds=request_s)) == {
         "kafka.request.timeout.ms": str(expected_ms),
         "kafka.default.api.timeout.ms": str(expected_ms),
         "kafkaConsumer.pollTimeoutMs": str(2 * expected_ms),
+        "fetchOffset.numRetries": str(tries),
     }
