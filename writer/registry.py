@@ -7,8 +7,9 @@ import ssl
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 from urllib.error import HTTPError
 from urllib.parse import quote, unquote, urlsplit
 from urllib.request import HTTPSHandler, Request, build_opener
@@ -24,6 +25,8 @@ from writer.rooms.wire import Ids, is_guid, shown
 _NOT_FOUND = 404
 _ANSWER_WITHIN_S = 10
 _PAGE = 500  # versions of a schema in one answer
+_SHOWN = 80  # characters of an answer that is none, in a message
+_AVRO = (None, "", "AVRO")  # types of a schema as an answer has them; Avro is left out
 _USER = re.compile(r"(?<=://)\S*@")  # to the last @: one may stand in a password, as may a slash
 
 
@@ -32,7 +35,7 @@ class SchemaNotFound(HeadraceError):
 
 
 class RegistryUnreachable(HeadraceError):
-    """The registry does not answer; what it would say is not known, so the batch must wait."""
+    """The registry does not answer, or sends no whole schema; what it would say is not known: the batch must wait."""
 
 
 class SchemaSource(Protocol):
@@ -82,12 +85,13 @@ class ConfluentRegistry:
 
     def schema(self, schema_id: int) -> str:
         """Return a schema's JSON text by id, named references put in its place."""
+        self._client.clear_caches()  # it keeps each answer as long as it lives, whatever the answer was
         try:
             if is_guid(schema_id):
                 return self._flattened(self._client.get_schema_by_guid(shown(schema_id)))
             return self._flattened(self._client.get_schema(schema_id))
         except SchemaRegistryError as error:
-            if error.http_status_code == _NOT_FOUND:
+            if _is_absence(error) or (is_guid(schema_id) and error.http_status_code == _NOT_FOUND):
                 where = without_user(self._url)
                 raise SchemaNotFound(f"schema id {shown(schema_id)} is not in the registry at {where}") from error
             raise self._unreachable(error) from error
@@ -97,11 +101,11 @@ class ConfluentRegistry:
     def known(self, topic: str) -> dict[int, str]:
         """Every version of the topic's value schema, oldest first; empty when the subject does not exist."""
         try:
-            versions = sorted(self._client.get_versions(f"{topic}-value"))
+            versions = sorted(_listed(self._client.get_versions(f"{topic}-value")))
             found = [self._client.get_version(f"{topic}-value", version) for version in versions]
             return {int(v.schema_id): self._flattened(v.schema) for v in found}
         except SchemaRegistryError as error:
-            if error.http_status_code == _NOT_FOUND:
+            if _is_absence(error):
                 return {}
             raise self._unreachable(error) from error
         except Exception as error:
@@ -121,14 +125,15 @@ class ConfluentRegistry:
         return f"{address}/apis/registry/v3"
 
     def _flattened(self, schema: object) -> str:
-        text = str(schema.schema_str)  # type: ignore[attr-defined]
-        references = schema.references or []  # type: ignore[attr-defined]
-        if not references:
+        kind, references = schema.schema_type, schema.references or []  # type: ignore[attr-defined]
+        text = whole(schema.schema_str, kind)  # type: ignore[attr-defined]
+        if not references or kind not in _AVRO:
             return text
         parts = {r.name: self._flattened(self._client.get_version(r.subject, r.version).schema) for r in references}
         return json.dumps(_inlined(json.loads(text), {name: json.loads(part) for name, part in parts.items()}))
 
     def _unreachable(self, error: Exception) -> RegistryUnreachable:
+        self._client.clear_caches()  # what it took for an answer
         return RegistryUnreachable(
             without_user(
                 f"the schema registry at {self._url} does not answer ({error}). Check registry.url and that it is up."
@@ -160,9 +165,9 @@ class ApicurioRegistry:
         """Return a schema's JSON text by id, references put in its place."""
         global_id: int | None = schema_id
         if self._ids == "content":
-            versions = json.loads(self._asked(f"search/versions?contentId={schema_id}&limit=1") or "{}")
-            global_id = next((version["globalId"] for version in versions.get("versions", [])), None)
-        text = None if global_id is None else self._asked(f"ids/globalIds/{global_id}?references=DEREFERENCE")
+            found = self._versions(f"search/versions?contentId={schema_id}&limit=1")
+            global_id = next((version["global"] for version in found), None)
+        text = None if global_id is None else self._text(global_id)
         if text is None:
             raise SchemaNotFound(f"{self._ids} id {schema_id} is not in the registry at {self._url}")
         return text
@@ -171,31 +176,48 @@ class ApicurioRegistry:
         """Every version of the topic's value schema, oldest first; empty when there is no such artifact."""
         found: dict[int, str] = {}
         path = f"groups/default/artifacts/{quote(f'{topic}-value', safe='')}/versions"
-        page: list[dict[str, Any]] = []
+        page: list[dict[str, int]] = []
         at = 0
         while at == 0 or page:
-            answer = self._asked(f"{path}?order=asc&orderby=globalId&limit={_PAGE}&offset={at}")
-            page = [] if answer is None else json.loads(answer)["versions"]
+            page = self._versions(f"{path}?order=asc&orderby=globalId&limit={_PAGE}&offset={at}")
             for version in page:
-                text = self._asked(f"ids/globalIds/{version['globalId']}?references=DEREFERENCE")
-                found |= {} if text is None else {int(version[f"{self._ids}Id"]): text}
+                text = self._text(version["global"])
+                found |= {} if text is None else {version[self._ids]: text}
             at += _PAGE
         return found
 
-    def _asked(self, path: str) -> str | None:
-        """Return the answer; None when there is no such thing."""
+    def _text(self, global_id: int) -> str | None:
+        """Return a schema's text; None when there is no such id."""
+        answer = self._asked(f"ids/globalIds/{global_id}?references=DEREFERENCE&returnArtifactType=true")
+        try:
+            return None if answer is None else whole(*answer)
+        except ValueError as error:
+            raise self._unreachable(error) from error
+
+    def _versions(self, path: str) -> list[dict[str, int]]:
+        """Return the ids of each version in an answer, by their kind; none when there is no such artifact."""
+        text, _ = self._asked(path) or ('{"versions": []}', None)
+        try:
+            return [
+                {ids: int(one[f"{ids}Id"]) for ids in ("global", "content")} for one in json.loads(text)["versions"]
+            ]
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._unreachable(ValueError(f"it sent no list of versions: {text[:_SHOWN]}")) from error
+
+    def _asked(self, path: str) -> tuple[str, str | None] | None:
+        """Return the answer and the type of the artifact in it, if it has one; None when there is no such thing."""
         try:
             request = Request(f"{self._url}/{path}")  # noqa: S310 - the configured URL
             if self._authorization:
                 request.add_unredirected_header("Authorization", self._authorization)  # nobody else is told
             with self._opener.open(request, timeout=_ANSWER_WITHIN_S) as answer:
-                return str(answer.read().decode())
+                return answer.read().decode(), answer.headers.get("X-Registry-ArtifactType")
         except HTTPError as error:
-            error.close()
-            if error.code == _NOT_FOUND:
-                return None
+            with error:
+                if error.code == _NOT_FOUND and _is_object(error.read()):
+                    return None
             raise self._unreachable(error) from error
-        except OSError as error:
+        except (OSError, HTTPException, ValueError) as error:  # of these: an answer that is cut off, or is no text
             raise self._unreachable(error) from error
 
     def _unreachable(self, error: Exception) -> RegistryUnreachable:
@@ -272,6 +294,41 @@ def by(schemas: SchemaSource, ids: Ids) -> SchemaSource:
             return ApicurioRegistry(schemas.core_url, ids, schemas.login)
         case _:
             return schemas  # files: their numbers are whatever ids the records carry
+
+
+def whole(text: object, kind: str | None = None) -> str:
+    """Return a schema's text as a registry sent it. Raises ValueError for nothing, for a part, and for a proxy's page.
+
+    `kind`: type of the schema, as the answer names it. What is no Avro is whole as it is: the parser refuses it.
+    """
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError("it sent no schema")
+    if kind in _AVRO:
+        try:
+            empty = not json.loads(text)
+        except ValueError:
+            raise ValueError(f"it sent no whole schema, but {text[:_SHOWN]!r}") from None
+        if empty:
+            raise ValueError(f"it sent an empty schema, {text[:_SHOWN]}")
+    return text
+
+
+def _listed(versions: object) -> list[int]:
+    if not isinstance(versions, list):
+        raise ValueError(f"it sent no list of versions, but {str(versions)[:_SHOWN]!r}")  # noqa: TRY004 - of an answer
+    return versions
+
+
+def _is_absence(error: SchemaRegistryError) -> bool:
+    """Tell a registry's word that there is no such thing from a page that somebody else answers with."""
+    return bool(error.http_status_code == _NOT_FOUND and (error.error_code or -1) > 0)
+
+
+def _is_object(content: bytes) -> bool:
+    try:
+        return isinstance(json.loads(content), dict)
+    except ValueError:
+        return False
 
 
 def without_user(text: str) -> str:

@@ -13,6 +13,7 @@ from writer.registry import RegistryUnreachable, SchemaNotFound, SchemaSource, b
 from writer.rooms.plan import PROVENANCE, Rejected, SchemaPlan
 from writer.rooms.wire import CONFLUENT, Wire, shown
 
+ASK_AGAIN = timedelta(minutes=5)  # a registry is asked anew for what it has refused: as long as the default grace
 _PAUSE_MAX_S = 30  # between two questions to a registry that does not answer
 
 
@@ -72,6 +73,7 @@ class Schemas:
         self._wire, self._source = wire, by(source, wire.ids)
         self._reserved, self._grace, self._stopping = reserved(bucket_columns), grace, stopping
         self.plan = SchemaPlan(pa.schema([]), self._reserved, widen=widen)
+        self._asked_s: dict[int, float] = {}  # when an id was last asked for, or seen, monotonic
 
     def begin(self) -> None:
         """Admit every schema that is registered. Raises RegistryUnreachable."""
@@ -108,19 +110,31 @@ class Schemas:
         """Columns that the table needs, provenance included, bucket columns not."""
         return pa.schema([*self.plan.columns, *PROVENANCE])
 
+    def forget_rejected(self, now_s: float) -> None:
+        """Leave ids that were rejected ASK_AGAIN ago to the next batch that meets them: the registry may be mended."""
+        rejected = [schema_id for schema_id, known in self.plan.schemas.items() if isinstance(known, Rejected)]
+        self.plan = self.plan.without([schema_id for schema_id in rejected if self._is_due(schema_id, now_s)])
+
+    def _is_due(self, schema_id: int, now_s: float) -> bool:
+        return now_s - self._asked_s.setdefault(schema_id, now_s) >= ASK_AGAIN.total_seconds()
+
     def learn(self, ids: Iterable[int]) -> None:
-        """Extend the plan by schemas that a batch has met, in the order of their ids. Raises Draining."""
+        """Extend the plan by schemas that a batch has met, in the order of their ids. Raises Draining.
+
+        An id that was asked for before has had its grace.
+        """
         for schema_id in sorted(ids):
-            text = self._fetched(schema_id)
+            before = self._asked_s.pop(schema_id, None)
+            text = self._fetched(schema_id, self._grace if before is None else timedelta(0))
             if text is None:
                 self.plan = self.plan.reject(schema_id, f"schema id {shown(schema_id)} is unknown to the registry")
             else:
                 self.plan = self.plan.extend(schema_id, text)
             self._tell(schema_id)
 
-    def _fetched(self, schema_id: int) -> str | None:
+    def _fetched(self, schema_id: int, grace: timedelta) -> str | None:
         """Ask for a schema, holding the batch while the registry is down. None: still unknown after the grace."""
-        grace_until = time.monotonic() + self._grace.total_seconds()
+        grace_until = time.monotonic() + grace.total_seconds()
         pause = 1.0
         while not self._stopping.is_set():
             try:
@@ -131,7 +145,7 @@ class Schemas:
                 log.warning("schema_unknown", pipeline=self._pipeline, schema_id=schema_id, holding="batch")
             except RegistryUnreachable as error:
                 log.warning("registry_unreachable", pipeline=self._pipeline, holding="batch", error=str(error))
-                grace_until = time.monotonic() + self._grace.total_seconds()
+                grace_until = time.monotonic() + grace.total_seconds()
             self._stopping.wait(pause)
             pause = min(pause * 2, _PAUSE_MAX_S)
         raise Draining(f"pipeline {self._pipeline!r} was asked to stop while it waited for schema id {schema_id}")

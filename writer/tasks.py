@@ -1,5 +1,6 @@
 """The tasks of a micro-batch, as the driver sees them: what they are told, how they run in Spark, what they report."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -72,6 +73,7 @@ class Tasks:
 
         `behind`: more waits than the batch holds, so every slot that it may take is to work.
         """
+        self._schemas.forget_rejected(time.monotonic())
         before, expected = slots(frame.sparkSession), sum(r.end - r.start for r in committing)
         size, partitions = self._settings.roll.target_file_size, sum(r.end > r.start for r in committing)
         usable = usable_slots(before, self._pipelines)

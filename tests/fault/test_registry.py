@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from tests import oracle
 from tests.fault.cells import FORMATS
+from tests.servers import faulty
 from tests.writing import Site
 from writer.cli import compose
 from writer.embedded import Registry
@@ -72,6 +73,36 @@ def test_a_batch_with_a_new_schema_waits_for_a_registry_that_is_down(
     registry.start()
     writer.until(lambda: sum(oracle.frontier_of(lake, "events").values()) == 800)
     said = writer.stop()
+    assert "pipeline_restarting" not in said
+    assert letters(lake) == {}
+    oracle.check(lake, "events", site.ends(name))
+    assert oracle.rows(lake, "count(*)", "WHERE referrer_campaign IS NOT NULL") == [(300,)]
+
+
+@pytest.mark.cell("the registry answers without a schema", "in the middle of a run, and a new schema arrives")
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_batch_with_a_new_schema_waits_while_answers_are_none(
+    site: Site, topic: MakeTopic, tmp_path: Path, form: str
+) -> None:
+    name = topic(2)
+    lake = site.pipeline("events", [name], form=form, commit={"max_delay": "2 s"})
+    site.fill(name, 500)
+    address, found, path = site.registry_url.partition("/apis/")
+    with faulty.proxy(address, tmp_path) as proxy:
+        site.registry_url = f"{proxy.url}{found}{path}"
+        writer = site.start()
+        writer.until(lambda: writer.commits() == 1)
+        wider = site.values(name, 300, seed=8, kind="clicks_2")
+        proxy.always(faulty.EMPTY)
+        site.send(name, wider)
+        for fault in (faulty.EMPTY, faulty.PAGE, faulty.CUT):
+            proxy.always(fault)
+            writer.until(lambda fault=fault: proxy.done[fault] > 0)  # type: ignore[misc]
+        oracle.check_rows(lake, "events")
+        assert sum(oracle.frontier_of(lake, "events").values()) == 500, "the batch is held"
+        proxy.calm()
+        writer.until(lambda: sum(oracle.frontier_of(lake, "events").values()) == 800)
+        said = writer.stop()
     assert "pipeline_restarting" not in said
     assert letters(lake) == {}
     oracle.check(lake, "events", site.ends(name))

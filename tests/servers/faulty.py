@@ -1,4 +1,5 @@
-"""A proxy in front of an S3 that fails as S3 fails: throttling, broken connections, delays, answers that get lost.
+"""A proxy in front of an S3 or a schema registry that fails as these fail: throttling, broken connections, delays,
+answers that get lost, and answers that say 200 and are none.
 
 A process of its own: a client in native code may hold the interpreter's lock while it waits for an answer.
 """
@@ -29,11 +30,16 @@ SILENT = "silent"  # it is done, and no answer comes while the client waits
 STRIP = "strip"  # a condition is ignored
 UNKNOWN = "unknown"  # 501 to a condition
 DENIED = "denied"  # 403, as AWS words it
+EMPTY = "empty"  # 200 and an empty object
+PAGE = "page"  # 200 and a page for people
+CUT = "cut"  # the first half of the answer, as if it were all
 FAULTS = (SLOW_DOWN, RESET, LOST, DELAY)
 _CONTROL = "/-/control"
 _DELAY_S, _SILENCE_S = 0.2, 2.0
 _ANSWERS = {
     SLOW_DOWN: (503, "<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"),
+    EMPTY: (200, "{}"),
+    PAGE: (200, "<html><body>The service is being upgraded.</body></html>"),
     UNKNOWN: (501, "<Error><Code>NotImplemented</Code><Message>A header implies what is not there.</Message></Error>"),
     DENIED: (
         403,
@@ -146,7 +152,7 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(_SILENCE_S)
         if fault in (LOST, SILENT):
             return self._break()
-        return self._passed_on(status, headers, content)
+        return self._passed_on(status, headers, content[: len(content) // 2] if fault == CUT else content)
 
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _any  # noqa: N815
 

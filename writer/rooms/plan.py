@@ -3,7 +3,7 @@
 The driver owns it and hands it to the tasks of a batch, so two new schemas in one batch have one arbiter. Pure.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -56,6 +56,11 @@ class SchemaPlan:
     def reject(self, schema_id: int, reason: str) -> "SchemaPlan":
         """Park the records of this schema id."""
         return replace(self, schemas={**self.schemas, schema_id: Rejected(reason)})
+
+    def without(self, ids: Collection[int]) -> "SchemaPlan":
+        """Forget what is known of these ids; their columns stay."""
+        kept = {schema_id: known for schema_id, known in self.schemas.items() if schema_id not in ids}
+        return replace(self, schemas=kept) if ids else self
 
     def extend(self, schema_id: int, text: str) -> "SchemaPlan":
         """Admit a schema: what is new in it grows the columns, what is known fills them by Avro's rules.

@@ -1,0 +1,176 @@
+"""What a registry may answer: a schema, that there is none, or neither. Over HTTP, to a server that answers as told."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.looking import EVENT
+from tests.servers.scripted import Asked, Reply, Scripted, scripted
+from writer.registry import ConfluentRegistry, RegistryUnreachable, SchemaNotFound, SchemaSource, by
+from writer.rooms.plan import Rejected, WriterSchema
+from writer.rooms.wire import Ids
+from writer.schemas import ASK_AGAIN, Schemas
+
+TEXT = json.dumps(EVENT)
+PROTOBUF = 'syntax = "proto3"; message Event { int64 id = 1; }'
+IDS: tuple[Ids, ...] = ("confluent", "global", "content")
+NOT_FOUND = Reply(404, {"error_code": 40403, "message": "Schema not found", "status": 404})
+Answer = Callable[[Asked], Reply]
+
+
+def well(asked: Asked, text: str = TEXT, kind: str = "AVRO") -> Reply:
+    """Answer as Confluent's and Apicurio's registries do: one schema, id 1, of topic `clicks`."""
+    path = asked.path.partition("?")[0]
+    named = {"schema": text, "schemaType": kind}
+    version = {"globalId": 1, "contentId": 1}
+    match path.split("/")[1:]:
+        case ["apis", "ccompat", "v7", "schemas", "ids", "1"]:
+            return Reply(body=named)
+        case ["apis", "ccompat", "v7", "subjects", "clicks-value", "versions"]:
+            return Reply(body=[1])
+        case ["apis", "ccompat", "v7", "subjects", "clicks-value", "versions", "1"]:
+            return Reply(body={"subject": "clicks-value", "version": 1, "id": 1, **named})
+        case ["apis", "registry", "v3", "ids", "globalIds", "1"]:
+            return Reply(body=text.encode(), headers={"X-Registry-ArtifactType": kind})
+        case ["apis", "registry", "v3", "search", "versions"]:
+            return Reply(body={"versions": [version] if "contentId=1&" in asked.path else []})
+        case ["apis", "registry", "v3", "groups", "default", "artifacts", "clicks-value", "versions"]:
+            return Reply(body={"count": 1, "versions": [version] if "offset=0" in asked.path else []})
+    return NOT_FOUND
+
+
+def schema_cut_off(asked: Asked) -> Reply:
+    return well(asked, TEXT[:-9])
+
+
+def no_schema(asked: Asked) -> Reply:
+    """Answer in the envelope, with nothing in it."""
+    found = well(asked)
+    if isinstance(found.body, bytes):
+        return Reply(body=b"", headers=found.headers)
+    return Reply(body={**found.body, "schema": None} if "schema" in found.body else found.body)
+
+
+def connection_cut_off(asked: Asked) -> Reply:
+    found = well(asked)
+    body = found.body if isinstance(found.body, bytes) else json.dumps(found.body).encode()
+    return Reply(body=body[:-5], headers={**found.headers, "Content-Length": str(len(body))})
+
+
+ILL: Mapping[str, Answer] = {
+    "{}": lambda _: Reply(body={}),
+    "nothing": lambda _: Reply(),
+    "null": lambda _: Reply(body=None),
+    "a proxy's page": lambda _: Reply(body=b"<html><body>Be right back.</body></html>"),
+    "a proxy's page, 404": lambda _: Reply(404, b"<html><body>default backend - 404</body></html>"),
+    "bytes": lambda _: Reply(body=b"\xff\xfe\x00"),
+    "an answer that is cut off": lambda asked: Reply(body=json.dumps(well(asked).body).encode()[:-5])
+    if not isinstance(well(asked).body, bytes) else Reply(body=well(asked).body[:-5]),
+    "a connection that is cut off": connection_cut_off,
+    "a schema that is cut off": schema_cut_off,
+    "no schema in the envelope": no_schema,
+    "an empty schema in the envelope": lambda asked: well(asked, "{}"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Scripted]:
+    with scripted(well) as found:
+        yield found
+
+
+@pytest.fixture
+def registry(server: Scripted) -> ConfluentRegistry:
+    server.answer = well
+    return ConfluentRegistry(f"{server.url}/apis/ccompat/v7")
+
+
+@pytest.mark.parametrize("ids", IDS)
+@pytest.mark.parametrize("what", ILL)
+def test_an_answer_without_a_schema_is_none_and_the_next_one_counts(
+    server: Scripted, registry: ConfluentRegistry, ids: Ids, what: str
+) -> None:
+    schemas, answer = by(registry, ids), ILL[what]
+    server.answer = answer
+    with pytest.raises(RegistryUnreachable, match="does not answer"):
+        schemas.schema(1)
+    with pytest.raises(RegistryUnreachable, match="does not answer"):
+        schemas.known("clicks")
+    server.answer = well
+    assert json.loads(schemas.schema(1)) == EVENT
+    assert [json.loads(text) for text in schemas.known("clicks").values()] == [EVENT]
+
+
+@pytest.mark.parametrize("ids", IDS)
+def test_a_registry_s_word_that_there_is_no_such_schema_is_an_answer(registry: ConfluentRegistry, ids: Ids) -> None:
+    schemas = by(registry, ids)
+    with pytest.raises(SchemaNotFound):
+        schemas.schema(2)
+    assert schemas.known("installs") == {}
+
+
+@pytest.mark.parametrize("ids", IDS)
+def test_a_schema_of_another_kind_is_an_answer(server: Scripted, registry: ConfluentRegistry, ids: Ids) -> None:
+    server.answer = lambda asked: well(asked, PROTOBUF, "PROTOBUF")
+    assert by(registry, ids).schema(1) == PROTOBUF
+    assert by(registry, ids).known("clicks") == {1: PROTOBUF}
+
+
+def learning(source: SchemaSource, grace: timedelta = timedelta(0)) -> Schemas:
+    return Schemas(
+        "clicks", source, ["clicks"], bucket_columns=["hour"], widen=True, grace=grace, stopping=threading.Event()
+    )
+
+
+class Source:
+    """A registry that changes its mind; what is not in it is not known."""
+
+    def __init__(self, **texts: str) -> None:
+        self.texts: dict[str, str] = texts
+        self.asked = 0
+
+    def schema(self, schema_id: int) -> str:
+        self.asked += 1
+        if str(schema_id) not in self.texts:
+            raise SchemaNotFound(f"schema id {schema_id} is not here")
+        return self.texts[str(schema_id)]
+
+    def known(self, topic: str) -> dict[int, str]:  # noqa: ARG002 - none is registered for it
+        return {}
+
+
+@pytest.mark.parametrize("before", [{}, {"1": PROTOBUF}, {"1": '{"type": "object"}'}, {"1": '"string"'}])
+def test_what_the_registry_refused_is_asked_for_again_after_a_while(before: dict[str, Any]) -> None:
+    source = Source(**before)
+    schemas, later_s = learning(source), ASK_AGAIN.total_seconds()
+    schemas.learn([1])
+    schemas.forget_rejected(100.0)
+    assert isinstance(schemas.plan.schemas[1], Rejected)
+    source.texts["1"] = TEXT
+    schemas.forget_rejected(99.9 + later_s)
+    assert isinstance(schemas.plan.schemas[1], Rejected), "not yet"
+    schemas.forget_rejected(100.0 + later_s)
+    assert 1 not in schemas.plan.schemas
+    assert source.asked == 1, "only when a batch meets it"
+    schemas.learn([1])
+    assert isinstance(schemas.plan.schemas[1], WriterSchema)
+    schemas.forget_rejected(100.0 + 9 * later_s)
+    assert isinstance(schemas.plan.schemas[1], WriterSchema), "what is admitted stays"
+
+
+def test_an_id_that_is_still_unknown_is_dead_again_at_once_and_asked_for_after_the_next_while() -> None:
+    source, later_s = Source(), ASK_AGAIN.total_seconds()
+    schemas = learning(source)
+    schemas.learn([1])
+    schemas._grace = timedelta(hours=1)
+    for at in (1, 2):
+        schemas.forget_rejected((2 * at) * later_s)
+        schemas.forget_rejected((2 * at + 1) * later_s)
+        assert 1 not in schemas.plan.schemas
+        schemas.learn([1])
+        assert isinstance(schemas.plan.schemas[1], Rejected)
+        assert source.asked == at + 1
