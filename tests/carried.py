@@ -95,6 +95,7 @@ class Driver:
             facts={
                 "run": 1, "batch": 0, "started": now.isoformat(), "wire": self._walk.wire and self._walk.wire.facts(),
             },
+            meanings=self._walk.meant(report.schemas),
         )  # fmt: skip
         version = self.table.commit(snapshot, planned)
         if die == "after_commit":

@@ -32,6 +32,7 @@ def merged(reports: Iterable[Report]) -> Report:
         total.late_files += report.late_files
         total.late = total.late.plus(report.late)
         total.unknown_schemas |= report.unknown_schemas
+        total.schemas |= report.schemas
         for room, seconds in report.seconds.items():
             total.seconds[room] = total.seconds.get(room, 0) + seconds
         total.value_bytes += report.value_bytes
@@ -93,10 +94,12 @@ def unread(report: Report, committing: Iterable[Range]) -> list[Holes]:
 def batch(
     report: Report, committing: list[Range], *, epoch: int, settled: int, side: Mapping[str, list[StagedFile]],
     seen: Mapping[Part, int], closed_until: datetime | None, facts: Mapping[str, Any],
+    meanings: Mapping[str, int] | None = None,
 ) -> Batch:  # fmt: skip
     """Assemble the commit. Asserts that every offset the tasks saw lies in a range.
 
-    `side`: location of a side table → its files. `seen`: what the table knows of its parts.
+    `side`: location of a side table → its files. `seen`: what the table knows of its parts. `meanings`: of the schema
+    ids by which records were decoded.
     """
     by_source = {(r.part.topic, r.part.partition): r for r in committing}
     for source, counts in report.counts.items():
@@ -130,7 +133,9 @@ def batch(
     found = {r.part: report.counts.get((r.part.topic, r.part.partition), Counts()).seen for r in committing}
     moved = risen(seen, {part: at for part, at in found.items() if at is not None})
     listed = {place: files for place, files in side.items() if files}
-    return Batch(uuid4().hex, epoch, committing, report.files, listed, about, settled, moved, closed_until)
+    return Batch(
+        uuid4().hex, epoch, committing, report.files, listed, about, settled, moved, closed_until, meanings or {}
+    )  # fmt: skip
 
 
 def _accounts(report: Report, committing: Iterable[Range]) -> list[dict[str, Any]]:

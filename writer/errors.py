@@ -5,6 +5,7 @@ HeadraceError            1  crash: restart
 ├── ConfigError          2  the configuration, or what it points at, is wrong: do not restart
 │   └── TopicMissing     2  a topic is not there
 ├── LogChanged           2  Kafka's log is not the one that the table was filled from: somebody must say how to go on
+├── SchemaChanged        2  a schema id means another schema than rows were read by: somebody must say how to go on
 ├── CheckpointUnusable   3  Spark's checkpoint disagrees with the table: run again with --new-run
 ├── FrontierLost         3  the table does not say how far it has come: it must be put together anew
 ├── Fenced               4  another run owns the pipeline: do not restart this one
@@ -38,6 +39,12 @@ class TopicMissing(ConfigError):
 
 class LogChanged(HeadraceError):
     """Kafka's log is not the one that the table was filled from, or holds less of it than may be lost."""
+
+    exit_code = 2
+
+
+class SchemaChanged(HeadraceError):
+    """A schema id means another schema than the one by which the table's rows were read."""
 
     exit_code = 2
 

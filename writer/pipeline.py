@@ -25,6 +25,7 @@ from writer.ledger.ask import next_records
 from writer.ledger.holes import RecordsMissed, questions
 from writer.ledger.holes import check as check_holes
 from writer.ledger.poison import check as check_poison
+from writer.meanings import Meanings
 from writer.progress import Progress
 from writer.registry import SchemaSource
 from writer.rooms.columnar import StagedFile
@@ -76,7 +77,8 @@ class PipelineRun:
         self._draining = threading.Event()
         self._found = Found(name, self.config, config.kafka)
         self._schemas = Schemas(
-            name, schemas, self.config.topics, bucket_columns=self._bucket_columns,
+            name, schemas, self.config.topics, Meanings(name, config.registry, self._recorded),
+            bucket_columns=self._bucket_columns,
             widen=self.config.schemas.widen == "in_place", grace=self.config.schemas.unknown_grace,
             stopping=self._draining, wire=self._found.wire,
         )  # fmt: skip
@@ -131,6 +133,12 @@ class PipelineRun:
         )  # fmt: skip
         log.event("pipeline_started", pipeline=self.name, start=self.epoch, run=run, offsets=sum(now.offsets.values()))
         return Start(run, self._checkpoints.path(run), now.offsets)
+
+    def _recorded(self) -> Mapping[str, int]:
+        """Return the `txn` values of the table; none before it is made. What cannot be opened, the start says."""
+        with suppress(*([] if self.epoch else [CommitFailed])):
+            return self._table.transactions()
+        return {}
 
     def _make_tables(self) -> None:
         """Make the table and those beside it where there are none; say so where they are another pipeline's."""
@@ -286,6 +294,7 @@ class PipelineRun:
             planned = commit.batch(
                 report, committing, epoch=self.epoch, settled=self._tables.settled, side=self._beside(report),
                 seen=seen, closed_until=frozen.closed_until, facts=facts,
+                meanings=self._schemas.confirm(report.schemas, time.monotonic()),
             )  # fmt: skip
             commit.check_age(frozen.now, datetime.now(UTC), self.config.table.orphan_age)
             try:  # on what was read first: all that happened since is looked at

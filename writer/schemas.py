@@ -3,12 +3,14 @@
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 
 import pyarrow as pa
 
 from writer import log
 from writer.errors import ConfigError, Draining
+from writer.meanings import Meanings
 from writer.registry import RegistryUnreachable, SchemaNotFound, SchemaSource, by
 from writer.rooms.plan import PROVENANCE, Rejected, SchemaPlan
 from writer.rooms.wire import CONFLUENT, Wire, shown
@@ -58,6 +60,7 @@ class Schemas:
         pipeline: str,
         source: SchemaSource,
         topics: Sequence[str],
+        meanings: Meanings,
         *,
         bucket_columns: Sequence[str],
         widen: bool,
@@ -70,13 +73,13 @@ class Schemas:
         Wait at most `grace` for an unknown id, and no longer when `stopping` is set.
         """
         self._pipeline, self._named, self._topics = pipeline, source, topics
-        self._wire, self._source = wire, by(source, wire.ids)
+        self._meanings, self._wire, self._source = meanings, wire, meanings.checked(by(source, wire.ids), wire.ids)
         self._reserved, self._grace, self._stopping = reserved(bucket_columns), grace, stopping
         self.plan = SchemaPlan(pa.schema([]), self._reserved, widen=widen)
         self._asked_s: dict[int, float] = {}  # when an id was last asked for, or seen, monotonic
 
     def begin(self) -> None:
-        """Admit every schema that is registered. Raises RegistryUnreachable."""
+        """Admit every schema that is registered. Raises RegistryUnreachable, SchemaChanged."""
         self.plan = registered(self._source, self._topics, self.plan, self._wire)
         for schema_id in self.plan.schemas:
             self._tell(schema_id)
@@ -84,15 +87,17 @@ class Schemas:
     def follow(self, table: pa.Schema) -> None:
         """Let the columns that the table already has decide, and admit the schemas again on top of them."""
         columns = [f for f in table if f.name.lower() not in self._reserved]
-        if columns:
-            plan = SchemaPlan(pa.schema(columns), self._reserved, widen=self.plan.widen)
-            self.plan = registered(self._source, self._topics, plan, self._wire)
+        self._anew(pa.schema(columns) if columns else self.plan.columns)
 
     def read_by(self, wire: Wire) -> None:
         """Take the schema ids of the records for those of this format from now on. Raises as `begin` does."""
-        self._wire, self._source = wire, by(self._named, wire.ids)
-        plan = SchemaPlan(self.plan.columns, self._reserved, widen=self.plan.widen)
-        self.plan = registered(self._source, self._topics, plan, wire)
+        self._wire, self._source = wire, self._meanings.checked(by(self._named, wire.ids), wire.ids)
+        self._anew(self.plan.columns)
+
+    def _anew(self, columns: pa.Schema) -> None:
+        since = self._meanings.since(self._wire.ids)
+        plan = SchemaPlan(columns, self._reserved, widen=self.plan.widen, since=since)
+        self.plan = registered(self._source, self._topics, plan, self._wire)
 
     def knows(self, wire: Wire, schema_id: int) -> bool:
         """Tell whether a schema can be had, holding the batch while the registry is down. Raises Draining."""
@@ -115,11 +120,24 @@ class Schemas:
         rejected = [schema_id for schema_id, known in self.plan.schemas.items() if isinstance(known, Rejected)]
         self.plan = self.plan.without([schema_id for schema_id in rejected if self._is_due(schema_id, now_s)])
 
+    def confirm(self, used: Iterable[int], now_s: float) -> dict[str, int]:
+        """Return what these ids mean, as a commit keeps it. Raises SchemaChanged.
+
+        Those that were last asked for ASK_AGAIN ago are asked for anew; a registry that does not answer holds nothing.
+        """
+        due = [schema_id for schema_id in sorted(used) if self._is_due(schema_id, now_s)]
+        with suppress(RegistryUnreachable):
+            for schema_id in due:
+                self._asked_s[schema_id] = now_s
+                with suppress(SchemaNotFound):
+                    self._source.schema(schema_id)
+        return self._meanings.of(self.plan, used, self._wire.ids)
+
     def _is_due(self, schema_id: int, now_s: float) -> bool:
         return now_s - self._asked_s.setdefault(schema_id, now_s) >= ASK_AGAIN.total_seconds()
 
     def learn(self, ids: Iterable[int]) -> None:
-        """Extend the plan by schemas that a batch has met, in the order of their ids. Raises Draining.
+        """Extend the plan by schemas that a batch has met, in the order of their ids. Raises Draining, SchemaChanged.
 
         An id that was asked for before has had its grace.
         """

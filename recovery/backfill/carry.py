@@ -189,7 +189,7 @@ class Filling:
         side = {self.settings.dead_letters: report.dead_letter_files} if report.dead_letter_files else {}
         fill = Fill(
             uuid4().hex, ticket.id, snapshot.changes(ticket.id), chunk.offsets, left, chunk.last or left == 0,
-            report.files, side, facts,
+            report.files, side, facts, self.walk.meant(report.schemas),
         )  # fmt: skip
         return self.table.fill(snapshot, fill), fill
 

@@ -1,5 +1,6 @@
 """A table's log has a format; what may change on a live table is as docs/UPGRADES.md says, row by row."""
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -8,20 +9,22 @@ from typing import Any
 import pytest
 
 from tests.carried import Driver, log
-from tests.looking import event
+from tests.looking import EVENT, Schemas, event
 from tests.unit.test_standing import Cluster
 from writer import standing
 from writer.config import Config
-from writer.errors import ConfigError
+from writer.errors import ConfigError, SchemaChanged
 from writer.kafka import Topic
 from writer.ledger.audit import audit
+from writer.registry import source
 from writer.stores.base import S3Settings
 from writer.surface import places
+from writer.surface.walk import opened
 from writer.tables import locations, vintage
 from writer.tables.entry import said
 from writer.tables.formats import main_table
 from writer.tables.parts import Part
-from writer.tables.vintage import FORMAT, KINDS, TooNew
+from writer.tables.vintage import FORMAT, KINDS, PASSED_OVER, TooNew
 
 ROOT = Path(__file__).parents[2]
 P0 = Part("clicks", 1, 0)
@@ -95,7 +98,7 @@ def test_a_format_is_never_lowered(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_every_kind_of_entry_that_the_code_writes_belongs_to_a_format() -> None:
-    known = {kind for kinds in KINDS.values() for kind in kinds}
+    known = {kind for kinds in KINDS.values() for kind in kinds} | set(PASSED_OVER)
     modules = [*(ROOT / "writer").glob("*.py"), *(ROOT / "writer" / "tables").glob("*.py"),
                *(ROOT / "writer" / "care").glob("*.py")]  # fmt: skip
     found = {kind for path in modules for kind in re.findall(r'\{"kind": "(\w+)"', path.read_text())}
@@ -237,6 +240,29 @@ def created_again(driver: Driver) -> None:
     assert (found.numbers, found.offsets) == ({"clicks": 2}, {("clicks", 0): 0})
 
 
+def registry_url(driver: Driver) -> None:
+    raw = driver.config.model_dump(mode="json", exclude_unset=True)
+    config = Config.model_validate({**raw, "registry": {"url": "http://registry-2:8081"}})
+    other = Schemas({1: {**EVENT, "name": "Other"}}, [1])
+    assert opened("clicks", config, other).meanings is not None
+    with pytest.raises(SchemaChanged):
+        opened("clicks", driver.config, other)
+
+
+def registry_file(driver: Driver) -> None:
+    raw = driver.config.model_dump(mode="json", exclude_unset=True)
+    path = Path(driver.lake).with_name("1.avsc")
+    path.write_text(json.dumps(EVENT))
+    driver.config = Config.model_validate({**raw, "registry": {"files": {"1": str(path)}}})
+    driver._walk = opened("clicks", driver.config, source(driver.config.registry))
+    driver.carry([log({5: event(5)})], {0: 6})
+    path.write_text(json.dumps({**EVENT, "doc": "the same"}))
+    opened("clicks", driver.config, source(driver.config.registry))
+    path.write_text(json.dumps({**EVENT, "name": "Other"}))
+    with pytest.raises(SchemaChanged):
+        opened("clicks", driver.config, source(driver.config.registry))
+
+
 def start(driver: Driver) -> None:
     assert begins(driver, Cluster((0, 9)), start="latest").offsets == {("clicks", 0): 5}
 
@@ -273,6 +299,7 @@ CHANGES: dict[str, Callable[[Driver], None]] = {
     "topic added": topic_added, "topic removed": topic_removed,
     "topic removed, later added again": topic_back, "partitions added to a topic": partitions_added,
     "topic deleted and created again": created_again, "`start`": start,
+    "`registry.url`": registry_url, "a schema in `registry.files`": registry_file,
     "`event_time.field`, `unit`, `clocks`": event_time, "`checkpoints`": checkpoints,
     "`table.entropy_bits`, `roll`, `commit`, `memory`": files,
 }  # fmt: skip

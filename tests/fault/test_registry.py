@@ -1,18 +1,21 @@
 """The registry is down, or has forgotten its ids: nothing is written that a later look at it would not have written."""
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from typer.testing import CliRunner
 
 from tests import oracle
 from tests.fault.cells import FORMATS
 from tests.servers import faulty
-from tests.writing import Site
+from tests.writing import NOW, Site
 from writer.cli import compose
 from writer.embedded import Registry
+from writer.embedded.events import SCHEMAS, encoder, generate
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]
@@ -143,3 +146,38 @@ def test_ids_that_the_registry_lost_stop_a_start_and_its_letters_become_rows_aga
     oracle.check(lake, "events", site.ends(name))
     assert letters(lake) == {}
     assert oracle.rows(lake, "count(DISTINCT event_id)") == [(2_900,)]
+
+
+@pytest.mark.cell("the registry gives its ids out again, to other schemas", "before a start; then that is accepted")
+@pytest.mark.parametrize("form", FORMATS)
+def test_ids_that_mean_other_schemas_stop_a_start_until_somebody_accepts_them(
+    site: Site, registry: Registry, topic: MakeTopic, tmp_path: Path, form: str
+) -> None:
+    name = topic(2)
+    lake = site.pipeline("events", [name], form=form)
+    site.fill(name, 500)
+    site.once()
+    registry.stop()
+    with Registry(tmp_path / "anew", port=registry.port):
+        text = json.dumps(SCHEMAS["clicks"]).replace('"session_id"', '"visit_id"')  # in bytes it is the same
+        with SchemaRegistryClient({"url": site.registry_url}) as client:
+            assert client.register_schema(f"{name}-value", Schema(text, "AVRO")) == 1
+        encode = encoder(SCHEMAS["clicks"], 1)
+        site.send(name, [(key, encode(record)) for key, record in generate("clicks", 300, now=NOW, seed=8)])
+        before = oracle.replay(lake)
+        said = site.once(code=2)
+        assert "schema id 1 at 127.0.0.1" in said
+        assert "headrace schema accept --pipeline events" in said
+        assert oracle.replay(lake) == before, "not even the epoch was raised"
+        oracle.check_rows(lake, "events")
+        for words in (["dlq", "replay"], ["validate", "--sample", "0"]):
+            done = CliRunner().invoke(compose(), [*words, str(site.config)])
+            assert "is another schema" in f"{done.output}{done.exception}", done.output
+        for words in ([], ["--yes"]):
+            done = CliRunner().invoke(compose(), ["schema", "accept", str(site.config), *words])
+            assert done.exit_code == 0, done.output
+        site.once()
+        oracle.check(lake, "events", site.ends(name))
+        assert oracle.rows(lake, "count(visit_id), count(session_id), count(*)") == [(300, 500, 800)]
+        assert letters(lake) == {}
+        site.once()

@@ -49,6 +49,7 @@ OURS = [
     ("limit", "LimitReached: 900 of 1,000 records are poison"),
     ("configuration", "ConfigError: topic 'x'"),
     ("registry", "RegistryUnreachable: no registry answers"),
+    ("schema", "SchemaChanged: schema id 1 at registry:8081 is another schema than the one by which"),
 ]  # fmt: skip
 
 

@@ -10,7 +10,11 @@ import pytest
 
 from tests.looking import EVENT
 from tests.servers.scripted import Asked, Reply, Scripted, scripted
+from writer.connections import Registry
+from writer.errors import SchemaChanged
+from writer.meanings import Meanings
 from writer.registry import ConfluentRegistry, RegistryUnreachable, SchemaNotFound, SchemaSource, by
+from writer.rooms.canonical import meaning
 from writer.rooms.plan import Rejected, WriterSchema
 from writer.rooms.wire import Ids
 from writer.schemas import ASK_AGAIN, Schemas
@@ -120,10 +124,12 @@ def test_a_schema_of_another_kind_is_an_answer(server: Scripted, registry: Confl
     assert by(registry, ids).known("clicks") == {1: PROTOBUF}
 
 
-def learning(source: SchemaSource, grace: timedelta = timedelta(0)) -> Schemas:
+def learning(source: SchemaSource, recorded: dict[str, int] | None = None) -> Schemas:
+    grace = timedelta(0)
     return Schemas(
-        "clicks", source, ["clicks"], bucket_columns=["hour"], widen=True, grace=grace, stopping=threading.Event()
-    )
+        "clicks", source, ["clicks"], Meanings("clicks", Registry(url="http://r"), lambda: recorded or {}),
+        bucket_columns=["hour"], widen=True, grace=grace, stopping=threading.Event(),
+    )  # fmt: skip
 
 
 class Source:
@@ -132,9 +138,12 @@ class Source:
     def __init__(self, **texts: str) -> None:
         self.texts: dict[str, str] = texts
         self.asked = 0
+        self.trouble: Exception | None = None
 
     def schema(self, schema_id: int) -> str:
         self.asked += 1
+        if self.trouble:
+            raise self.trouble
         if str(schema_id) not in self.texts:
             raise SchemaNotFound(f"schema id {schema_id} is not here")
         return self.texts[str(schema_id)]
@@ -174,3 +183,37 @@ def test_an_id_that_is_still_unknown_is_dead_again_at_once_and_asked_for_after_t
         schemas.learn([1])
         assert isinstance(schemas.plan.schemas[1], Rejected)
         assert source.asked == at + 1
+
+
+def test_what_ids_mean_is_asked_for_anew_after_a_while_and_another_meaning_stops_the_batch() -> None:
+    source, later_s, recorded = Source(**{"1": TEXT}), ASK_AGAIN.total_seconds(), dict[str, int]()
+    schemas = learning(source, recorded)
+    schemas.learn([1])
+    recorded |= schemas.confirm({1}, 100.0)
+    assert recorded == {"clicks/schema/r/confluent/1": meaning(TEXT)}
+    source.texts["1"] = TEXT.replace("note", "remark")
+    schemas.confirm({1}, 99.9 + later_s)
+    assert source.asked == 1, "not yet"
+    with pytest.raises(SchemaChanged, match=r"^schema id 1 at r is another schema"):
+        schemas.confirm({1}, 100.0 + later_s)
+    assert source.asked == 2
+
+
+@pytest.mark.parametrize("trouble", [RegistryUnreachable("down"), SchemaNotFound("gone")])
+def test_a_registry_that_does_not_confirm_holds_no_batch(trouble: Exception) -> None:
+    source, later_s = Source(**{"1": TEXT, "2": TEXT}), ASK_AGAIN.total_seconds()
+    schemas = learning(source)
+    schemas.learn([1, 2])
+    before = schemas.confirm({1, 2}, 100.0)
+    source.trouble = trouble
+    assert schemas.confirm({1, 2}, 100.0 + later_s) == before
+    assert source.asked == 2 + (1 if isinstance(trouble, RegistryUnreachable) else 2), "one that is down is asked once"
+
+
+def test_a_schema_that_is_met_is_held_against_the_log_before_it_is_learned() -> None:
+    source = Source(**{"1": TEXT})
+    schemas = learning(source, {"clicks/schema/r/confluent/1": 7})
+    with pytest.raises(SchemaChanged):
+        schemas.learn([1])
+    assert schemas.plan.schemas == {}
+    assert not schemas.plan.columns.names

@@ -180,8 +180,9 @@ class Replaying:
         }  # fmt: skip
         place = self._settings.dead_letters
         planned = Replay(
-            uuid4().hex, generation, files, {place: again} if again else {}, {place: places(letters)}, facts
-        )
+            uuid4().hex, generation, files, {place: again} if again else {}, {place: places(letters)}, facts,
+            walk.meant(schema_id for one in rounds for schema_id in one.report.schemas),
+        )  # fmt: skip
         return self._main.replay(self._main.snapshot(), planned)
 
     def _read(self, files: Sequence[StagedFile]) -> pa.Table:

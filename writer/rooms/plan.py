@@ -5,6 +5,7 @@ The driver owns it and hands it to the tasks of a batch, so two new schemas in o
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import lru_cache
 
 import pyarrow as pa
@@ -52,6 +53,7 @@ class SchemaPlan:
     schemas: Mapping[int, WriterSchema | Rejected] = field(default_factory=dict)
     reader: Reader = field(default_factory=Reader)
     widen: bool = True  # a column may get a wider type
+    since: Mapping[int, datetime] = field(default_factory=dict)  # ids that meant other schemas for older records
 
     def reject(self, schema_id: int, reason: str) -> "SchemaPlan":
         """Park the records of this schema id."""

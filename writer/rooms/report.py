@@ -93,6 +93,7 @@ class Report:
     late: Lateness = field(default_factory=Lateness)
     counts: dict[Source, Counts] = field(default_factory=dict)
     unknown_schemas: set[int] = field(default_factory=set)
+    schemas: set[int] = field(default_factory=set)  # ids by whose schemas records were decoded
     seconds: dict[str, float] = field(default_factory=dict)  # processor seconds by room
     value_bytes: int = 0  # of the records that were read
     record_bytes_max: float = 0.0  # mean value of the heaviest Arrow batch
@@ -114,6 +115,7 @@ class Report:
                 "late": self.late.to_json(),
                 "counts": [[*source, vars(counts)] for source, counts in self.counts.items()],
                 "unknown_schemas": sorted(self.unknown_schemas),
+                "schemas": sorted(self.schemas),
                 "seconds": self.seconds,
                 "value_bytes": self.value_bytes,
                 "record_bytes_max": self.record_bytes_max,
@@ -135,6 +137,7 @@ class Report:
             late=Lateness.from_json(raw["late"]),
             counts={(topic, partition): _counts(counts) for topic, partition, counts in raw["counts"]},
             unknown_schemas=set(raw["unknown_schemas"]),
+            schemas=set(raw["schemas"]),
             seconds=raw["seconds"],
             value_bytes=raw["value_bytes"],
             record_bytes_max=raw["record_bytes_max"],

@@ -32,7 +32,7 @@ from writer.rooms.plan import Rejected, SchemaPlan, WriterSchema
 from writer.rooms.report import SPANS_MAX, Counts, Report, Source, Span
 from writer.rooms.singly import SingleDecoder
 from writer.rooms.stage import Stage
-from writer.rooms.wire import CONFLUENT, Wire, refusals, split
+from writer.rooms.wire import CONFLUENT, Wire, refusals, shown, split
 from writer.stores.base import S3Settings
 from writer.stores.location import store_at
 
@@ -181,6 +181,13 @@ class Task:
 
     def _decode_to_stage(self, group: pa.Table, schema_id: int, known: WriterSchema) -> None:
         plan = self._plan
+        self._report.schemas.add(schema_id)
+        if (since := plan.schemas.since.get(schema_id)) is not None:
+            before = older(group, since)
+            self._dead.add(group.filter(before), schema_id, lambda _: older_said(schema_id, since))
+            group = group.filter(pc.invert(before))
+            if group.num_rows == 0:
+                return
         native, singly = self._decoder(schema_id, known)
         with self._clock("decode"):
             decoded = decode(contiguous(group.column("value")), native, singly)
@@ -280,6 +287,17 @@ def skip(records: pa.Table, frontier: Mapping[Source, int], counts: defaultdict[
         count.tombstones += tombstones
         kept.append(new.filter(pc.is_valid(new.column("value"))) if tombstones else new)
     return pa.concat_tables(kept) if kept else records.slice(0, 0)
+
+
+def older(records: pa.Table, since: datetime) -> pa.ChunkedArray:
+    """Tell of each record whether Kafka had it before an instant, when its schema id meant another schema."""
+    at = records.column("timestamp")
+    return pc.fill_null(pc.less(at, pa.scalar(since, at.type)), False)
+
+
+def older_said(schema_id: int, since: datetime) -> str:
+    """Say why such a record is no row."""
+    return f"schema id {shown(schema_id)} means another schema since {since:%Y-%m-%dT%H:%M:%SZ}, this record is older"
 
 
 def _spans(offsets: pa.ChunkedArray) -> list[Span]:

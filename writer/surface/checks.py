@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from bucketers.arrays import column
 from writer import sample
 from writer.config import Config, Pipeline
-from writer.errors import ConfigError, HeadraceError
+from writer.errors import ConfigError, HeadraceError, SchemaChanged
 from writer.kafka import Cluster
 from writer.recognise import MixedWire, UnclearWire
 from writer.registry import RegistryUnreachable, SchemaSource
@@ -63,7 +63,7 @@ def pipeline(name: str, config: Config, reach: Reach, records: int, now: datetim
     else:
         try:
             walk = _walk(name, config, reach.schemas)
-        except RegistryUnreachable as error:
+        except (RegistryUnreachable, SchemaChanged) as error:
             yield failure("schemas", error)
             yield skipped("columns", "the schemas are not known")
         else:

@@ -172,7 +172,7 @@ def _selection(
 
     return Selection(
         outcome, reason, topic, partition, _span(offsets), schema_id,
-        _time("--since", since), _time("--until", until),
+        time_of("--since", since), time_of("--until", until),
     )  # fmt: skip
 
 
@@ -187,7 +187,8 @@ def _span(text: str | None) -> tuple[int, int] | None:
     return found
 
 
-def _time(option: str, text: str | None) -> datetime | None:
+def time_of(option: str, text: str | None) -> datetime | None:
+    """Read a time from the command line; UTC where it names no zone. Raises BadParameter."""
     if text is None:
         return None
     try:

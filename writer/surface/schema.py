@@ -50,7 +50,7 @@ def plan(config: Config, name: str | None, *, schema_id: int | None, file: Path 
         number, text, shown = schema_id, known.schema(schema_id), f"schema id {schema_id}"
     else:
         number, text, shown = _NOT_REGISTERED, _read(file), str(file)
-    before = opened(name, config, Without(known, number)).plan
+    before = opened(name, config, Without(known, number), checked=False).plan
     after = before.extend(number, text)
     found = after.schemas[number]
     effects = [] if isinstance(found, Rejected) else list(effects_of(before, after, found))

@@ -1,5 +1,6 @@
 """The group `headrace schema`: what a schema is to a pipeline's table."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -38,3 +39,41 @@ def plan(
     from writer.surface import schema as verb
 
     raise typer.Exit(verb.plan(load(config), pipeline, schema_id=schema_id, file=file, as_json=as_json))
+
+
+@schema.command()
+def accept(
+    config: ConfigFile,
+    pipeline: OnePipeline = None,
+    ids: Annotated[
+        list[str] | None, typer.Option("--id", help="Only this id; may be repeated. Default: all that changed.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since", help="From when on the ids mean this (2026-11-20T05:00Z). Default: when the newest batch began."
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Write it. Without, it is only shown.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let schema ids mean what the registry says now, after it was made anew or gave ids out again.
+
+    A start, a replay and a backfill refuse an id that means another schema than the one by which records were read.
+    This shows such ids, and with --yes writes their new meanings into the table's log. Records that are older than
+    --since are not read by them: they are, or stay, dead letters.
+
+    Exit codes: 0 shown or written, 1 the registry or the storage does not answer, or a driver runs, 2 configuration.
+    """
+    from writer.care import accepting
+    from writer.file import load
+    from writer.registry import source
+    from writer.surface.ledger_cli import time_of
+    from writer.surface.lines import console
+
+    settings, now = load(config), datetime.now(UTC)
+    code = accepting.accept(
+        settings, settings.one(pipeline), source(settings.registry), ids or [], time_of("--since", since),
+        write=yes, now=now, as_json=as_json, out=console(),
+    )  # fmt: skip
+    raise typer.Exit(code)

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import bucketers
 from writer.config import Config, layout
 from writer.errors import ConfigError
+from writer.meanings import Meanings
 from writer.recognise import judge
 from writer.registry import SchemaNotFound, SchemaSource, by
 from writer.rooms import avro, task
@@ -22,6 +24,7 @@ from writer.rooms.native import NativeDecoder
 from writer.rooms.plan import Rejected, SchemaPlan, WriterSchema
 from writer.rooms.report import Counts, Report, Source
 from writer.rooms.singly import SingleDecoder
+from writer.rooms.task import older, older_said
 from writer.rooms.wire import CONFLUENT, Wire, refusals, shown, split
 from writer.schemas import knows, registered, reserved
 from writer.tables.formats import main_table
@@ -60,6 +63,7 @@ class Walk:
     plan: SchemaPlan
     unit: str  # of the event time; as configured, or as the table's commits have found it
     wire: Wire | None = None  # likewise; None until records show it
+    meanings: Meanings | None = None  # of the table's schema ids; None: they are not looked at
     _decoders: dict[int, tuple[NativeDecoder | None, SingleDecoder]] = field(default_factory=dict)
 
     def decoded(self, records: pa.RecordBatch) -> Iterator[Group]:
@@ -139,19 +143,26 @@ class Walk:
             )
             self.wire = found.wire
             if found.wire != CONFLUENT:
-                source = by(self.schemas, found.wire.ids)
-                plan = SchemaPlan(self.plan.columns, self.plan.reserved, widen=self.plan.widen)
-                self.plan = registered(source, topics, plan, found.wire)
+                since = self.meanings.since(found.wire.ids) if self.meanings else {}
+                plan = SchemaPlan(self.plan.columns, self.plan.reserved, widen=self.plan.widen, since=since)
+                self.plan = registered(_source(self.schemas, found.wire, self.meanings), topics, plan, found.wire)
         return self.wire
 
     def learn(self, ids: Iterable[int]) -> None:
-        """Extend the plan by schemas that it lacks, in the order of their ids. Raises RegistryUnreachable."""
-        source = by(self.schemas, (self.wire or CONFLUENT).ids)
+        """Extend the plan by schemas that it lacks, in the order of their ids.
+
+        Raises RegistryUnreachable, SchemaChanged.
+        """
+        source = _source(self.schemas, self.wire, self.meanings)
         for schema_id in sorted(set(ids) - self.plan.schemas.keys()):
             try:
                 self.plan = self.plan.extend(schema_id, source.schema(schema_id))
             except SchemaNotFound:
                 self.plan = self.plan.reject(schema_id, f"schema id {shown(schema_id)} is unknown to the registry")
+
+    def meant(self, used: Iterable[int]) -> dict[str, int]:
+        """Return what schema ids of the plan mean, as a commit keeps it."""
+        return self.meanings.of(self.plan, used, (self.wire or CONFLUENT).ids) if self.meanings else {}
 
     def _rows(self, schema_id: int, group: pa.Table, known: WriterSchema) -> Group:
         if schema_id not in self._decoders:
@@ -160,14 +171,21 @@ class Walk:
             native = NativeDecoder(record, header_bytes=before) if known.native else None
             self._decoders[schema_id] = (native, SingleDecoder(record, header_bytes=before))
         decoded = decode(pa.concat_arrays(group.column("value").chunks), *self._decoders[schema_id])
-        letters = [Letter(at, "dead_letter", why) for at, why in decoded.failures.items()]
+        failures, taken = dict(decoded.failures), decoded.taken
         rows = conform(decoded.rows, known, self.plan)
-        return Group(schema_id, group, group.take(decoded.taken), rows, letters)
+        if (since := self.plan.since.get(schema_id)) is not None:
+            before = older(group, since)
+            failures |= dict.fromkeys(pc.indices_nonzero(before).to_pylist(), older_said(schema_id, since))
+            kept = pc.invert(before.take(taken))
+            rows, taken = rows.filter(kept), taken.filter(kept)
+        letters = [Letter(at, "dead_letter", why) for at, why in failures.items()]
+        return Group(schema_id, group, group.take(taken), rows, letters)
 
 
-def opened(name: str, config: Config, schemas: SchemaSource, *, with_table: bool = True) -> Walk:
+def opened(name: str, config: Config, schemas: SchemaSource, *, with_table: bool = True, checked: bool = True) -> Walk:
     """Make a pipeline's rooms ready: its table's columns, if there is a table, and the registered schemas on top.
 
+    Unless `checked` is off, schema ids must mean what they meant when the table's rows were read: else SchemaChanged.
     Raises ConfigError for a table that is not the pipeline's, CommitFailed for one that cannot be read,
     RegistryUnreachable.
     """
@@ -176,6 +194,7 @@ def opened(name: str, config: Config, schemas: SchemaSource, *, with_table: bool
     kept, unit = reserved(buckets), str(pipeline.event_time.unit)
     table = main_table(name, config)
     have, wire = pa.schema([]), pipeline.wire.fixed
+    meanings = Meanings(name, config.registry, table.transactions) if with_table and checked else None
     if with_table and table.exists():
         table.check_identity(buckets, layout(pipeline.bucket))
         have = pa.schema([f for f in table.snapshot().columns() if f.name.lower() not in kept])
@@ -183,11 +202,16 @@ def opened(name: str, config: Config, schemas: SchemaSource, *, with_table: bool
         found = next((facts["time_unit"] for facts in recent if facts["time_unit"]), "auto")
         wire = wire or next((Wire(**facts["wire"]) for facts in recent if facts.get("wire")), None)
         unit = found if unit == "auto" else unit
-    source = schemas if wire is None else by(schemas, wire.ids)
-    plan = registered(
-        source, pipeline.topics, SchemaPlan(have, kept, widen=pipeline.schemas.widen == "in_place"), wire or CONFLUENT
-    )
-    return Walk(name, config, schemas, plan, unit, wire)
+    since = meanings.since((wire or CONFLUENT).ids) if meanings else {}
+    empty = SchemaPlan(have, kept, widen=pipeline.schemas.widen == "in_place", since=since)
+    plan = registered(_source(schemas, wire, meanings), pipeline.topics, empty, wire or CONFLUENT)
+    return Walk(name, config, schemas, plan, unit, wire, meanings)
+
+
+def _source(schemas: SchemaSource, wire: Wire | None, meanings: Meanings | None) -> SchemaSource:
+    """Return the schemas by the ids of a wire format, held against what these meant."""
+    found, ids = schemas if wire is None else by(schemas, wire.ids), (wire or CONFLUENT).ids
+    return meanings.checked(found, ids) if meanings else found
 
 
 def without_tombstones(records: pa.RecordBatch) -> pa.Table:

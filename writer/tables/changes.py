@@ -23,6 +23,7 @@ class Batch:
     settled: int = -1  # version up to which the history was looked at and side files applied, before this batch
     seen: Mapping[Part, int] = field(default_factory=dict)  # how far parts came, where it rose: microseconds since 1970
     closed_until: datetime | None = None  # by which its rows were found to be late, or not
+    meanings: Mapping[str, int] = field(default_factory=dict)  # of schema ids: name of the `txn` → fingerprint
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Fill:
     files: Sequence[StagedFile] = ()
     side_files: Mapping[str, Sequence[StagedFile]] = field(default_factory=dict)  # table location → files
     facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: account of each part, rows, by, source, at
+    meanings: Mapping[str, int] = field(default_factory=dict)  # of schema ids: name of the `txn` → fingerprint
 
     def __post_init__(self) -> None:
         if self.offsets < 0 or self.left < 0:
@@ -94,6 +96,7 @@ class Replay:
     side_files: Mapping[str, Sequence[StagedFile]]  # letters that failed again, with the reason of today
     withdrawn: Mapping[str, Mapping[Part, Sequence[Span]]]  # table location → offsets whose letters go
     facts: Mapping[str, Any]
+    meanings: Mapping[str, int] = field(default_factory=dict)  # of schema ids: name of the `txn` → fingerprint
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from writer.tables.foreign import READER, WRITER
 from writer.tables.log import Action, State
 from writer.tables.parts import BucketFile, Part, Range
 
+_BY_ID = ("batch", "gap", "replay", "rewrite", "close", "seal", "fill", "lost", "rewind", "schema")
 _EVENT_TIMES = ("headrace.event_time_min", "headrace.event_time_max")  # tags of a file
 
 
@@ -194,7 +195,7 @@ def told(version: int, actions: Sequence[Action]) -> Entry | None:
 
 def landed(version: int, about: Mapping[str, Any]) -> Committed | None:
     """Return the batch, or what else is appended by an id, that an entry is which says this of itself; None: none."""
-    if about.get("kind") not in ("batch", "gap", "replay", "rewrite", "close", "seal", "fill", "lost", "rewind"):
+    if about.get("kind") not in _BY_ID:
         return None
     side = {place: [file_from_json(f) for f in files] for place, files in about.get("side_files", {}).items()}
     withdrawn = {

@@ -7,6 +7,7 @@ from writer.tables.append import Appender, Check
 from writer.tables.changes import Fill, Gap, Loss
 from writer.tables.entry import fill_said, gap_said, loss_said
 from writer.tables.errors import Overtaken
+from writer.tables.schema_ids import unrecorded
 from writer.tables.snapshot import PipelineSnapshot, app_id, changes_name
 from writer.tables.vintage import FORMAT
 
@@ -63,6 +64,7 @@ def _changing(
             changes_name(pipeline, change.gap): change.generation + 1,
             f"{pipeline}/gaps_ended": sums["gaps_ended"] + int(ended),
             f"{pipeline}/gap_offsets_ended": sums["gap_offsets_ended"] + offsets,
+            **(unrecorded(newest.state.transactions, change.meanings) if isinstance(change, Fill) else {}),
         }
 
     return values, check

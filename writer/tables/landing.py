@@ -8,6 +8,7 @@ from writer.tables.changes import Batch, Replay
 from writer.tables.entry import batch_said, replay_said
 from writer.tables.errors import ClosedMeanwhile, Overtaken
 from writer.tables.parts import Range
+from writer.tables.schema_ids import unrecorded
 from writer.tables.snapshot import PipelineSnapshot, app_id, seen_name
 
 
@@ -21,9 +22,14 @@ def land(end: Appender, snapshot: PipelineSnapshot, batch: Batch, check: Check) 
                 f"buckets are closed until {newest.closed_until} by now, rows were judged by {batch.closed_until}"
             )
 
-    values = {app_id(end.pipeline, r.part): r.end for r in batch.ranges}
-    values |= {f"{end.pipeline}/epoch": batch.epoch, f"{end.pipeline}/settled": batch.settled}
-    values |= {seen_name(end.pipeline, part): at for part, at in batch.seen.items()}
+    def values(newest: PipelineSnapshot) -> dict[str, int]:
+        return {
+            **{app_id(end.pipeline, r.part): r.end for r in batch.ranges},
+            f"{end.pipeline}/epoch": batch.epoch, f"{end.pipeline}/settled": batch.settled,
+            **{seen_name(end.pipeline, part): at for part, at in batch.seen.items()},
+            **unrecorded(newest.state.transactions, batch.meanings),
+        }  # fmt: skip
+
     return end.append(snapshot, batch.files, values, batch_said(batch), on_time)
 
 
@@ -38,7 +44,12 @@ def replay(end: Appender, snapshot: PipelineSnapshot, replay: Replay) -> int:
         if newest.rewinds != snapshot.rewinds:
             raise Overtaken(f"pipeline {end.pipeline!r} was rewound meanwhile; its letters are read again")
 
-    values = {f"{end.pipeline}/replay": replay.generation + 1}
+    def values(newest: PipelineSnapshot) -> dict[str, int]:
+        return {
+            f"{end.pipeline}/replay": replay.generation + 1,
+            **unrecorded(newest.state.transactions, replay.meanings),
+        }
+
     return end.append(snapshot, replay.files, values, replay_said(replay), check)
 
 

@@ -19,7 +19,7 @@ from writer.ledger.book import Book
 from writer.ledger.chapter import LedgerUnreadable
 from writer.ledger.deep import DataFile
 from writer.rooms.columnar import BucketKey, StagedFile, staged_name
-from writer.tables import gaps, landing, rewinding, rewriting, sealing, starting, takeover
+from writer.tables import gaps, landing, rewinding, rewriting, schema_ids, sealing, starting, takeover
 from writer.tables.append import PATIENCE, Appender, Check, LostRace, Swap
 from writer.tables.changes import Adoption, Batch, Closing, Fill, Gap, Loss, Replay, Rewind, Rewrite, Sealing
 from writer.tables.columns import Unfit, grown
@@ -170,6 +170,13 @@ class PipelineTable:
         """
         return landing.replay(self._end, snapshot, replay)
 
+    def accept(self, snapshot: PipelineSnapshot, values: Mapping[str, int], facts: Mapping[str, Any]) -> int:
+        """Let schema ids mean others than they did, by the values of their `txn`. It needs no epoch.
+
+        Raises CommitFailed when the pipeline was started since the snapshot.
+        """
+        return schema_ids.accept(self._end, snapshot, values, facts)
+
     def rewind(self, snapshot: PipelineSnapshot, rewind: Rewind) -> int:
         """Go back on exactly this snapshot; raise the epoch: whoever held an older one is fenced from then on.
 
@@ -300,6 +307,10 @@ class PipelineTable:
     def snapshot(self) -> PipelineSnapshot:
         """Read the newest version."""
         return self._end.snapshot()
+
+    def transactions(self) -> Mapping[str, int]:
+        """Values of all `txn` in the newest version, by their names; none where there is no table."""
+        return self.snapshot().state.transactions if self.exists() else {}
 
     def at(self, version: int) -> PipelineSnapshot:
         """Read an earlier version, its files left aside. Raises CommitFailed when the log does not reach back to it."""

@@ -16,6 +16,8 @@ KINDS: Mapping[int, tuple[str, ...]] = {
     3: ("fill", "lost", "rewind"),
 }
 FORMAT = max(KINDS)
+# Kinds that need no format: who does not know them passes over them, as they tell neither of rows nor of offsets.
+PASSED_OVER = ("schema",)
 
 
 class TooNew(ConfigError):

@@ -1,0 +1,320 @@
+"""A schema id that means another schema than it did: refused before anything is written, until somebody accepts it."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from tests import oracle
+from tests.carried import Driver, log
+from tests.looking import EVENT, NOW, WIDER, Schemas, event, records, value
+from tests.skipped import archived, filled, only, skipped
+from writer.care import accepting
+from writer.cli import app
+from writer.config import Config
+from writer.errors import ConfigError, SchemaChanged
+from writer.ledger.audit import audit
+from writer.ledger.letters import Selection
+from writer.ledger.replay import Replaying
+from writer.meanings import place
+from writer.rooms.canonical import meaning
+from writer.surface.driver import DriverAlive
+from writer.surface.walk import opened
+from writer.tables.entry import said
+from writer.tables.errors import CommitFailed
+from writer.tables.snapshot import PipelineSnapshot
+
+# Bytes of one are bytes of the other: without a look at the ids, its records would be rows, in a column of their own.
+OTHER = {**EVENT, "fields": [{"name": "session", "type": "long"}, *EVENT["fields"][1:]]}
+REBUILT = Schemas({1: OTHER}, [1])
+NAME = "clicks/schema/127.0.0.1%3A1/confluent/1"
+BEFORE, AFTER = meaning(json.dumps(EVENT)), meaning(json.dumps(OTHER))
+LATER = NOW + timedelta(hours=1)
+
+
+def kept(snapshot: PipelineSnapshot) -> dict[str, int]:
+    return {name: at for name, at in snapshot.state.transactions.items() if name.startswith("clicks/schema/")}
+
+
+@pytest.fixture
+def driver(tmp_path: Path, form: str) -> Driver:
+    made = Driver(tmp_path, form)
+    made.start()
+    made.carry([log({at: event(at) if at % 10 else b"\0\0\0\0\1cut" for at in range(20)})], {0: 20})
+    return made
+
+
+def again(driver: Driver, schemas: Schemas = REBUILT) -> Driver:
+    """Another start, with the schemas of a registry that was made anew."""
+    root = Path(driver.lake).parents[1]
+    return Driver(root, driver.settings.table.format, schemas=schemas)
+
+
+def accepted(driver: Driver, *ids: str, since: datetime | None = None, write: bool = True) -> str:
+    out = Console(file=StringIO(), width=140)
+    accepting.accept(driver.config, "clicks", REBUILT, ids, since, write=write, now=LATER, as_json=False, out=out)
+    return str(out.file.getvalue())  # type: ignore[attr-defined]
+
+
+def refused(driver: Driver, action: Any) -> None:
+    """Assert that it is refused with a sentence, and that nothing was written."""
+    before = driver.table.snapshot()
+    with pytest.raises(
+        SchemaChanged, match=r"^schema id 1 at 127\.0\.0\.1:1 is another schema .*`headrace schema accept"
+    ):
+        action()
+    after = driver.table.snapshot()
+    assert (after.version, after.columns()) == (before.version, before.columns())
+    oracle.check_rows(Path(driver.lake), "clicks")
+
+
+def test_the_batch_that_first_uses_an_id_keeps_what_it_means_and_no_later_one_does(driver: Driver) -> None:
+    assert kept(driver.table.snapshot()) == {NAME: BEFORE}
+    driver.carry([log({at: event(at) for at in range(20, 25)})], {0: 25})
+    (_, actions) = driver.table.entries(driver.table.snapshot().version - 1)[-1]
+    assert said(actions)[1]["kind"] == "batch"
+    assert not any("/schema/" in action["txn"]["appId"] for action in actions if "txn" in action)
+
+
+def test_it_outlives_the_log_s_checkpoints_and_its_entries(tmp_path: Path, form: str) -> None:
+    driver = Driver(tmp_path, form, interval=2)
+    driver.start()
+    for at in range(6):
+        driver.carry([log({at: event(at)})], {0: at + 1})
+    assert driver.table._log.checkpointed() > 3
+    for entry in [*Path(driver.lake).glob("_delta_log/*0[0-3].json")]:  # as a clean-up does
+        entry.unlink()
+    assert kept(again(driver, driver.schemas).table.snapshot()) == {NAME: BEFORE}
+    with pytest.raises(SchemaChanged):
+        again(driver)
+
+
+def test_a_start_refuses_an_id_that_means_another_schema(driver: Driver) -> None:
+    refused(driver, lambda: again(driver))
+    assert SchemaChanged.exit_code == 2
+
+
+def test_a_batch_that_meets_such_an_id_is_refused_before_a_column_is_added(driver: Driver) -> None:
+    later = again(driver, Schemas({1: OTHER}, []))  # registered, but not for this topic
+    later.start()
+    refused(driver, lambda: later.carry([log({at: event(at) for at in range(20, 25)})], {0: 25}))
+
+
+@pytest.mark.parametrize("text", [{"type": "object"}, {"type": "record", "name": "Event", "fields": []}])
+def test_an_id_that_means_no_schema_at_all_any_more_is_refused_too(driver: Driver, text: dict[str, Any]) -> None:
+    refused(driver, lambda: again(driver, Schemas({1: text}, [1])))
+
+
+def test_another_spelling_of_the_same_schema_is_no_change(driver: Driver) -> None:
+    spelt = {"fields": EVENT["fields"], "name": "Event", "type": "record", "doc": "A click."}
+    again(driver, Schemas({1: spelt}, [1])).start()
+
+
+def test_a_commit_is_refused_when_the_log_has_another_meaning_by_then(driver: Driver) -> None:
+    accepted(driver)
+    refused(driver, lambda: driver.carry([log({at: event(at) for at in range(20, 25)})], {0: 25}))
+
+
+def test_a_table_of_an_older_headrace_takes_what_ids_mean_now(tmp_path: Path, form: str) -> None:
+    older = Driver(tmp_path, form)
+    older._walk.meanings = None
+    older.start()
+    older.carry([log({0: event(0)})], {0: 1})
+    assert kept(older.table.snapshot()) == {}
+    later = again(older)
+    later.start()
+    later.carry([log({1: event(1)})], {0: 2})
+    assert kept(later.table.snapshot()) == {NAME: AFTER}
+
+
+def moved(driver: Driver, **registry: Any) -> Config:
+    raw = driver.config.model_dump(mode="json", exclude_unset=True)
+    return Config.model_validate({**raw, "registry": registry})
+
+
+def test_a_registry_at_another_address_is_another_one(driver: Driver) -> None:
+    for schemas in (driver.schemas, REBUILT):
+        config = moved(driver, url="http://registry-2:8081")
+        assert opened("clicks", config, schemas).meant([1]).keys() == {
+            NAME.replace("127.0.0.1%3A1", "registry-2%3A8081")
+        }
+
+
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("http://Registry:8081", "registry:8081"), ("https://u:p@registry:8081/", "registry:8081"),
+        ("https://registry:443/apis/ccompat/v7/", "registry/apis/ccompat/v7"), ("http://registry", "registry"),
+        ("http://b:1,http://a:2", "a:2,b:1"), ("http://[::1]:8081", "::1:8081"),
+    ],
+)  # fmt: skip
+def test_a_registry_is_known_by_its_address(tmp_path: Path, url: str, named: str) -> None:
+    driver = Driver(tmp_path)
+    assert place(moved(driver, url=url).registry, "confluent") == named
+    core = moved(driver, url=url, core_url="http://core:8080/apis/registry/v3").registry
+    assert (place(core, "confluent"), place(core, "global")) == (named, "core:8080/apis/registry/v3")
+
+
+def test_each_kind_of_id_has_meanings_of_its_own_and_a_fingerprint_needs_none(driver: Driver) -> None:
+    walk = opened("clicks", driver.config, driver.schemas)
+    assert walk.meanings is not None
+    names = {ids: walk.meanings.of(walk.plan, [1], ids) for ids in ("confluent", "global", "content", "fingerprint")}  # type: ignore[misc]
+    assert [list(found) for found in names.values()] == [
+        [NAME], [NAME.replace("confluent", "global")], [NAME.replace("confluent", "content")], [],
+    ]  # fmt: skip
+    guid = 2**100
+    walk.plan = walk.plan.extend(guid, json.dumps(EVENT))
+    (name,) = walk.meanings.of(walk.plan, [guid], "confluent")
+    assert name.endswith("/confluent/00000010-0000-0000-0000-000000000000")
+
+
+def test_files_are_held_against_the_log_as_a_registry_is(tmp_path: Path, form: str) -> None:
+    driver = Driver(tmp_path, form)
+    driver.config = moved(driver, files={"1": str(tmp_path / "1.avsc")})
+    driver._walk = opened("clicks", driver.config, driver.schemas)
+    driver.start()
+    driver.carry([log({0: event(0)})], {0: 1})
+    with pytest.raises(SchemaChanged, match="schema id 1 at files is another"):
+        opened("clicks", driver.config, REBUILT)
+
+
+def test_a_replay_refuses_and_the_letters_stay(driver: Driver) -> None:
+    driver.carry([log({20: value(2, WIDER, {"id": 20, "at": NOW, "note": None, "extra": 1})})], {0: 21})
+    refused(driver, lambda: Replaying("clicks", driver.config, REBUILT).run(Selection(), NOW))
+    changed = Schemas({1: EVENT, 2: WIDER}, [1])
+    assert Replaying("clicks", driver.config, changed).run(Selection(), NOW).rows == 1
+    assert kept(driver.table.snapshot()).keys() == {NAME, NAME[:-1] + "2"}
+    refused_2 = Schemas({1: EVENT, 2: OTHER}, [1, 2])
+    with pytest.raises(SchemaChanged, match="schema id 2 at"):
+        Replaying("clicks", driver.config, refused_2).run(Selection(), NOW)
+
+
+def test_a_backfill_refuses_and_keeps_what_ids_mean(driver: Driver, tmp_path: Path) -> None:
+    skipped(driver, 40)
+    place = archived(tmp_path, {at: event(at, schema_id=3) for at in range(20, 40)})
+    driver.schemas = Schemas({1: OTHER, 3: EVENT}, [1])
+    refused(driver, lambda: filled(driver, place))
+    driver.schemas = Schemas({1: EVENT, 3: EVENT}, [1])
+    filled(driver, place)
+    assert only(driver).state == "done"
+    assert kept(driver.table.snapshot())[NAME[:-1] + "3"] == BEFORE
+
+
+def test_a_preview_refuses_as_a_start_does(driver: Driver) -> None:
+    refused(driver, lambda: opened("clicks", driver.config, REBUILT))
+    assert opened("clicks", driver.config, REBUILT, checked=False).plan.columns.names == ["id", "at", "note", "session"]
+
+
+# What an operator accepts.
+
+
+def test_an_accepted_meaning_is_read_by_from_its_instant_on(driver: Driver) -> None:
+    shown = accepted(driver, write=False)
+    assert "another schema" in shown
+    assert "Nothing was written" in shown
+    assert kept(driver.table.snapshot()) == {NAME: BEFORE}
+    assert "Written as version" in accepted(driver)
+    later = again(driver)
+    later.start()
+    new = [log({at: event(at) for at in range(20, 25)}, came=NOW - timedelta(minutes=1)),
+           log({at: event(at) for at in range(25, 30)}, came=NOW)]  # fmt: skip
+    later.carry(new, {0: 30})
+    assert oracle.rows(Path(driver.lake), "list_sort(list(session))", "WHERE session IS NOT NULL") == [
+        ([*range(25, 30)],)
+    ]
+    errors = oracle.rows(Path(driver.letters), "error, count(*)", "WHERE _offset >= 20 GROUP BY ALL")
+    why = "schema id 1 means another schema since 2026-11-20T12:00:00Z, this record is older"
+    assert errors == [(why, 5)]
+    oracle.check(Path(driver.lake), "clicks", {("clicks", 0): 30})
+    found = audit(driver.config, "clicks", since=None, deep=True)
+    assert found.adds_up, found.problems
+    assert "There is nothing to accept" in accepted(driver)
+
+
+def test_letters_of_before_stay_letters_when_they_are_replayed(driver: Driver) -> None:
+    unlucky = {at: event(at, at=NOW + timedelta(days=9)) for at in range(20, 25)}  # quarantined, and sound
+    driver.carry([log(unlucky, came=NOW - timedelta(hours=1))], {0: 25})
+    accepted(driver)
+    replay = Replaying("clicks", driver.config, REBUILT)
+    found = replay.run(Selection(), NOW + timedelta(days=9))
+    assert (found.chosen, found.rows) == (7, 0)
+    assert "session" not in oracle.rows(Path(driver.lake), "*", "LIMIT 0")
+    accepted(driver, "1", since=NOW - timedelta(hours=2))
+    assert replay.run(Selection(outcome="dead_letter"), NOW + timedelta(days=9)).rows == 5
+
+
+def test_what_is_shown_of_such_records_is_that_they_are_older(driver: Driver) -> None:
+    accepted(driver)
+    walk = opened("clicks", driver.config, REBUILT)
+    (old,) = walk.decoded(records([event(1), event(2)], came=NOW - timedelta(seconds=1)))
+    assert (old.rows.num_rows, [letter.position for letter in old.letters]) == (0, [0, 1])
+    (new,) = walk.decoded(records([event(1), event(2)], came=NOW))
+    assert (new.rows.column("session").to_pylist(), new.letters) == ([1, 2], [])
+
+
+def test_it_is_on_the_start_that_was_looked_at(driver: Driver) -> None:
+    snapshot = driver.table.snapshot()
+    driver.start()
+    with pytest.raises(CommitFailed, match="was started meanwhile; nothing was accepted"):
+        driver.table.accept(snapshot, {NAME: AFTER}, {})
+    assert kept(driver.table.snapshot()) == {NAME: BEFORE}
+
+
+def test_a_driver_that_runs_is_stopped_first(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    from writer.surface.driver import me
+
+    monkeypatch.setattr("writer.surface.driver.answers", lambda *_: me("http://127.0.0.1:1", 1))
+    with pytest.raises(DriverAlive, match="Stop it, then accept"):
+        accepted(driver)
+    assert kept(driver.table.snapshot()) == {NAME: BEFORE}
+
+
+def test_an_id_that_was_never_used_has_nothing_to_accept(driver: Driver) -> None:
+    with pytest.raises(ConfigError, match=r"--id 7: no record was read by this id .* The table's log knows 1\."):
+        accepted(driver, "7")
+    with pytest.raises(ConfigError, match="--id: "):
+        accepted(driver, "seven")
+
+
+def test_an_entry_that_accepts_is_passed_over_by_who_does_not_know_it(driver: Driver) -> None:
+    """What a headrace of before finds: no part's frontier in its `txn`, no file, and a kind that it does not know."""
+    accepted(driver)
+    snapshot = driver.table.snapshot()
+    assert snapshot.parts().keys() == {part for part in snapshot.parts() if part.topic == "clicks"}
+    (_, actions) = driver.table.entries(snapshot.version - 1)[-1]
+    assert {kind for action in actions for kind in action} == {"commitInfo", "txn"}
+    assert said(actions)[1]["kind"] == "schema"
+    found = audit(driver.config, "clicks", since=None, deep=True)
+    assert found.adds_up, found.problems
+
+
+def test_the_verb_shows_first_and_writes_with_yes(tmp_path: Path, form: str) -> None:
+    (tmp_path / "1.avsc").write_text(json.dumps(EVENT))
+    driver = Driver(tmp_path, form)
+    driver.config = moved(driver, files={"1": str(tmp_path / "1.avsc")})
+    driver._walk = opened("clicks", driver.config, driver.schemas)
+    driver.start()
+    driver.carry([log({0: event(0)})], {0: 1})
+    (tmp_path / "1.avsc").write_text(json.dumps(OTHER))
+    path = tmp_path / "headrace.yaml"
+    path.write_text(driver.config.model_dump_json(exclude_unset=True))
+
+    def told(*words: str) -> dict[str, Any]:
+        result = CliRunner().invoke(app, ["schema", "accept", str(path), "--json", *words])
+        assert result.exit_code == 0, result.output
+        return dict(json.loads(result.output))
+
+    shown = told("--since", "2026-11-20T05:00Z")
+    assert (shown["registry"], shown["version"], shown["since"]) == ("files", None, "2026-11-20T05:00:00.000Z")
+    assert shown["ids"] == [
+        {"id": "1", "state": "other", "before": f"{BEFORE:016x}", "now": f"{AFTER:016x}", "schema": "Event, 3 fields"}
+    ]
+    assert told("--id", "1", "--yes", "--since", "2026-11-20T05:00Z")["version"] == driver.table.snapshot().version
+    assert told()["ids"][0]["state"] == "same"
+    since = driver.table.snapshot().state.transactions["clicks/schema/files/confluent/1/since"]
+    assert since == datetime(2026, 11, 20, 5, tzinfo=UTC).timestamp() * 1_000_000

@@ -1,0 +1,75 @@
+"""A schema's one spelling, on schemas that evolve at random and are spelled at random."""
+
+import json
+import random
+from typing import Any
+
+from fastavro.schema import to_parsing_canonical_form
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.property.test_evolution import Producer
+from writer.rooms import avro
+from writer.rooms.canonical import canonical, meaning
+
+SEEDS = st.integers(0, 2**32)
+
+
+def spelled(schema: Any, rng: random.Random, space: str = "") -> Any:
+    """Write a schema as somebody else would who means the same."""
+    if isinstance(schema, list):
+        return [spelled(branch, rng, space) for branch in schema]
+    if isinstance(schema, str):
+        return rng.choice([schema, {"type": schema}, {"type": schema, "avro.java.string": "String"}])
+    made = dict(schema)
+    if "name" in made and rng.random() < 0.5:
+        made["namespace"] = space
+    for key in ("items", "values"):
+        if key in made:
+            made[key] = spelled(made[key], rng, space)
+    if "fields" in made:
+        made["fields"] = [
+            shuffled({**field, "type": spelled(field["type"], rng, space), "order": "ignore"}, rng)
+            for field in made["fields"]
+        ]
+    made |= {"doc": "Somebody's."} if rng.random() < 0.3 else {}
+    return shuffled(made, rng)
+
+
+def shuffled(made: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    return dict(rng.sample(list(made.items()), len(made)))
+
+
+@given(SEEDS, st.integers(0, 5))
+def test_every_spelling_of_a_schema_has_one_fingerprint(seed: int, steps: int) -> None:
+    rng = random.Random(seed)
+    producer = Producer(rng)
+    for _ in range(steps):
+        producer.evolve()
+    text = producer.writes()
+    other = json.dumps(spelled(json.loads(text), rng), indent=rng.choice([None, 2]))
+    assert canonical(other) == canonical(text)
+    assert meaning(other) == meaning(text)
+    assert canonical(canonical(text)) == canonical(text)
+    assert avro.table_fields(avro.parse(canonical(text))) == avro.table_fields(avro.parse(text))
+
+
+@given(SEEDS, st.integers(1, 5))
+def test_schemas_that_differ_have_different_fingerprints(seed: int, steps: int) -> None:
+    rng = random.Random(seed)
+    producer = Producer(rng)
+    texts = [producer.writes()]
+    for _ in range(steps):
+        producer.evolve()
+        texts.append(producer.writes())
+    assert len({meaning(text) for text in texts}) == len(set(texts))
+
+
+@given(SEEDS, st.integers(0, 5))
+def test_it_keeps_all_that_avro_s_own_canonical_form_keeps(seed: int, steps: int) -> None:
+    rng = random.Random(seed)
+    producer = Producer(rng)
+    for _ in range(steps):
+        producer.evolve()
+    text = producer.writes()
+    assert to_parsing_canonical_form(json.loads(canonical(text))) == to_parsing_canonical_form(json.loads(text))

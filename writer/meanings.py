@@ -1,0 +1,111 @@
+"""Schemas held against what their ids meant when rows were read by them. Whoever decodes records asks through this."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from urllib.parse import urlsplit
+
+from writer.connections import Registry
+from writer.registry import SchemaSource
+from writer.rooms.avro import UnsupportedSchema
+from writer.rooms.canonical import meaning
+from writer.rooms.plan import SchemaPlan, WriterSchema
+from writer.rooms.wire import Ids, shown
+from writer.tables import schema_ids
+from writer.tables.schema_ids import Transactions
+from writer.units import instant
+
+_PORTS = {"http": 80, "https": 443}
+
+
+def nothing() -> Transactions:
+    """Return what the log of a table says that is not there, or not to be looked at."""
+    return {}
+
+
+@dataclass(frozen=True)
+class Meanings:
+    """What the ids of a registry mean in the table of one pipeline. `recorded`: its newest `txn` values."""
+
+    pipeline: str
+    registry: Registry
+    recorded: Callable[[], Transactions] = nothing
+
+    def checked(self, schemas: SchemaSource, ids: Ids) -> SchemaSource:
+        """Return the same schemas; they raise SchemaChanged where an id means another one than it did."""
+        return schemas if ids == "fingerprint" else _Checked(schemas, self, ids)
+
+    def of(self, plan: SchemaPlan, used: Iterable[int], ids: Ids) -> dict[str, int]:
+        """Return what these ids of a plan mean: name of the `txn` → fingerprint.
+
+        An id that is itself a fingerprint means the same for ever.
+        """
+        texts = {i: known.text for i in used if isinstance(known := plan.schemas[i], WriterSchema)}
+        return {} if ids == "fingerprint" else {self.name(i, ids): meaning(text) for i, text in texts.items()}
+
+    def since(self, ids: Ids) -> dict[int, datetime]:
+        """Return from when on ids have their meanings, where they had others before."""
+        found, before = self.recorded(), self.prefix(ids)
+        names = {i: schema_ids.since_name(self.name(i, ids)) for i in schema_ids.recorded(found, before)}
+        return {i: instant(found[name]) for i, name in names.items() if name in found}
+
+    def name(self, schema_id: int, ids: Ids) -> str:
+        """Name of the `txn` of an id."""
+        return f"{self.prefix(ids)}{shown(schema_id)}"
+
+    def prefix(self, ids: Ids) -> str:
+        """Begin of the names of all ids of a kind."""
+        return schema_ids.prefix(self.pipeline, place(self.registry, ids), ids)
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """A source of schemas whose ids must mean what the table's log says."""
+
+    schemas: SchemaSource
+    meanings: Meanings
+    ids: Ids
+
+    def schema(self, schema_id: int) -> str:
+        """Return a schema's JSON text."""
+        text = self.schemas.schema(schema_id)
+        self._check({schema_id: text})
+        return text
+
+    def known(self, topic: str) -> Mapping[int, str]:
+        """Schemas registered for a topic's values, by id."""
+        found = self.schemas.known(topic)
+        self._check(found)
+        return found
+
+    def _check(self, texts: Mapping[int, str]) -> None:
+        recorded, names = self.meanings.recorded(), {self.meanings.name(i, self.ids): i for i in texts}
+        changed = [name for name, i in names.items() if name in recorded and recorded[name] != meant(texts[i])]
+        if changed:
+            raise schema_ids.other(changed)
+
+
+def meant(text: str) -> int | None:
+    """Return a schema's fingerprint; None for what is no Avro, which no row was ever read by."""
+    try:
+        return meaning(text)
+    except UnsupportedSchema:
+        return None
+
+
+def place(registry: Registry, ids: Ids) -> str:
+    """Name the registry that gives ids their meaning: its address, without scheme, login and what is usual.
+
+    So one that is made anew at its address is the same; one at another address is another, whose ids are recorded anew.
+    """
+    if registry.url is None:
+        return "files"
+    url = registry.url if ids == "confluent" else registry.core_url or registry.url
+    return ",".join(sorted(_address(one.strip()) for one in url.split(",")))
+
+
+def _address(url: str) -> str:
+    found = urlsplit(url)
+    port = found.port
+    named = f":{port}" if port and port != _PORTS.get(found.scheme) else ""
+    return f"{found.hostname or ''}{named}{found.path.rstrip('/')}"

@@ -1,0 +1,79 @@
+"""One spelling for every text of an Avro schema, and its fingerprint: to tell another schema from another spelling.
+
+Registries write a schema out anew, in their own order of keys and with names made short or full. Avro's Parsing
+Canonical Form (1.12) settles that, but leaves out defaults, aliases and logical types, which decide here over columns
+and over what stands in them: so these stay. What decides over nothing goes: doc, order, attributes that Avro does not
+know. Pure.
+"""
+
+import hashlib
+import json
+from typing import Any
+
+from writer.rooms.avro import Schema, UnsupportedSchema
+
+_PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+_NAMED = frozenset({"record", "error", "enum", "fixed"})
+
+
+def canonical(text: str) -> str:
+    """Return the one spelling of a schema's JSON text. Raises UnsupportedSchema when it is none."""
+    try:
+        told = _type(json.loads(text, parse_float=_number), "")
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise UnsupportedSchema(f"not an Avro schema: {type(error).__name__}: {error}") from error
+    return json.dumps(told, sort_keys=True, separators=(",", ":"))
+
+
+def meaning(text: str) -> int:
+    """Return the first 63 bits of the SHA-256 of a schema's one spelling: what a `txn` of a table's log can hold.
+
+    Raises UnsupportedSchema. Tables keep it for good: the spelling must never change.
+    """
+    return int.from_bytes(hashlib.sha256(canonical(text).encode()).digest()[:8], "big") >> 1
+
+
+def _type(schema: Schema, space: str) -> Schema:
+    """Spell out a type. `space`: the namespace that it stands in."""
+    if isinstance(schema, list):
+        return [_type(branch, space) for branch in schema]
+    if isinstance(schema, str):
+        return schema if schema in _PRIMITIVES else _full(schema, space)
+    kind = schema["type"]
+    if isinstance(kind, dict | list):
+        return _type(kind, space)
+    told: dict[str, Any] = {"type": kind}
+    if kind in _NAMED:
+        told["name"] = _full(schema["name"], schema.get("namespace", space))
+        space = told["name"].rpartition(".")[0]
+        told |= {"aliases": [_full(alias, space) for alias in schema["aliases"]]} if schema.get("aliases") else {}
+    match kind:
+        case "record" | "error":
+            told["fields"] = [_field(field, space) for field in schema["fields"]]
+        case "enum":
+            told |= {key: schema[key] for key in ("symbols", "default") if key in schema}
+        case "fixed":
+            told["size"] = schema["size"]
+        case "array" | "map":
+            key = "items" if kind == "array" else "values"
+            told[key] = _type(schema[key], space)
+        case _:
+            told["type"] = _type(kind, space)
+    told |= {key: schema[key] for key in ("logicalType", "precision", "scale") if schema.get(key)}
+    return told["type"] if told.keys() == {"type"} else told
+
+
+def _field(field: Any, space: str) -> dict[str, Any]:
+    kept = {key: field[key] for key in ("name", "default") if key in field}
+    aliases = {"aliases": field["aliases"]} if field.get("aliases") else {}
+    return {**kept, **aliases, "type": _type(field["type"], space)}
+
+
+def _full(name: str, space: str) -> str:
+    return name if "." in name or not space else f"{space}.{name}"
+
+
+def _number(text: str) -> float:
+    """Read a number as JSON means it: a default of 1.0 is one of 1."""
+    number = float(text)
+    return int(number) if number.is_integer() else number
