@@ -18,18 +18,13 @@ from writer.units import instant
 _PORTS = {"http": 80, "https": 443}
 
 
-def nothing() -> Transactions:
-    """Return what the log of a table says that is not there, or not to be looked at."""
-    return {}
-
-
 @dataclass(frozen=True)
 class Meanings:
     """What the ids of a registry mean in the table of one pipeline. `recorded`: its newest `txn` values."""
 
     pipeline: str
     registry: Registry
-    recorded: Callable[[], Transactions] = nothing
+    recorded: Callable[[], Transactions]
 
     def checked(self, schemas: SchemaSource, ids: Ids) -> SchemaSource:
         """Return the same schemas; they raise SchemaChanged where an id means another one than it did."""
@@ -40,8 +35,10 @@ class Meanings:
 
         An id that is itself a fingerprint means the same for ever.
         """
-        texts = {i: known.text for i in used if isinstance(known := plan.schemas[i], WriterSchema)}
-        return {} if ids == "fingerprint" else {self.name(i, ids): meaning(text) for i, text in texts.items()}
+        if ids == "fingerprint":
+            return {}
+        texts = {self.name(i, ids): known.text for i in used if isinstance(known := plan.schemas[i], WriterSchema)}
+        return {name: found for name, text in texts.items() if (found := meant(text)) is not None}
 
     def since(self, ids: Ids) -> dict[int, datetime]:
         """Return from when on ids have their meanings, where they had others before."""

@@ -126,9 +126,9 @@ class Schemas:
         Those that were last asked for ASK_AGAIN ago are asked for anew; a registry that does not answer holds nothing.
         """
         due = [schema_id for schema_id in sorted(used) if self._is_due(schema_id, now_s)]
+        self._asked_s |= dict.fromkeys(due, now_s)
         with suppress(RegistryUnreachable):
             for schema_id in due:
-                self._asked_s[schema_id] = now_s
                 with suppress(SchemaNotFound):
                     self._source.schema(schema_id)
         return self._meanings.of(self.plan, used, self._wire.ids)

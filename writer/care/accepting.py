@@ -46,6 +46,8 @@ def accept(
 ) -> int:  # fmt: skip
     """Show which ids have other meanings, and write these if told to. Returns 0. Raises HeadraceError."""
     table = main_table(name, config)
+    if not table.exists():
+        raise ConfigError(f"pipeline {name!r} has no table at {table.location}; its schema ids mean nothing yet.")
     snapshot, recent = table.snapshot(), table.recent(1)
     transactions = snapshot.state.transactions
     told = next((Wire(**facts["wire"]) for facts in recent if facts.get("wire")), CONFLUENT)

@@ -8,6 +8,7 @@ know. Pure.
 
 import hashlib
 import json
+from functools import lru_cache
 from typing import Any
 
 from writer.rooms.avro import Schema, UnsupportedSchema
@@ -25,6 +26,7 @@ def canonical(text: str) -> str:
     return json.dumps(told, sort_keys=True, separators=(",", ":"))
 
 
+@lru_cache(maxsize=1024)
 def meaning(text: str) -> int:
     """Return the first 63 bits of the SHA-256 of a schema's one spelling: what a `txn` of a table's log can hold.
 

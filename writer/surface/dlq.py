@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from writer.config import Config
-from writer.errors import HeadraceError
+from writer.errors import HeadraceError, SchemaChanged
 from writer.ledger.letters import Selection, as_read, read
 from writer.ledger.replay import Replayed, Replaying
 from writer.registry import RegistryUnreachable, SchemaSource
@@ -179,7 +179,7 @@ def _decoded(
         walk: Walk = opened(name, config, source)
         walk.wire = walk.wire or CONFLUENT  # letters show what a format is not
         found = [g for batch in records.combine_chunks().to_batches() for g in walk.decoded(batch)]
-    except RegistryUnreachable as error:
+    except (RegistryUnreachable, SchemaChanged) as error:
         lines.sentence(out, f"not decoded: {error}", "yellow")
         return {}
     decoded = {}
