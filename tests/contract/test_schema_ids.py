@@ -43,7 +43,17 @@ def kept(snapshot: PipelineSnapshot) -> dict[str, int]:
 
 @pytest.fixture
 def driver(tmp_path: Path, form: str) -> Driver:
-    made = Driver(tmp_path, form)
+    return begun(tmp_path, form)
+
+
+@pytest.fixture
+def delta(tmp_path: Path) -> Driver:
+    """A table for what does not depend on its format."""
+    return begun(tmp_path, "delta")
+
+
+def begun(root: Path, form: str) -> Driver:
+    made = Driver(root, form)
     made.start()
     made.carry([log({at: event(at) if at % 10 else b"\0\0\0\0\1cut" for at in range(20)})], {0: 20})
     return made
@@ -106,13 +116,13 @@ def test_a_batch_that_meets_such_an_id_is_refused_before_a_column_is_added(drive
 
 
 @pytest.mark.parametrize("text", [{"type": "object"}, {"type": "record", "name": "Event", "fields": []}])
-def test_an_id_that_means_no_schema_at_all_any_more_is_refused_too(driver: Driver, text: dict[str, Any]) -> None:
-    refused(driver, lambda: again(driver, Schemas({1: text}, [1])))
+def test_an_id_that_means_no_schema_at_all_any_more_is_refused_too(delta: Driver, text: dict[str, Any]) -> None:
+    refused(delta, lambda: again(delta, Schemas({1: text}, [1])))
 
 
-def test_another_spelling_of_the_same_schema_is_no_change(driver: Driver) -> None:
+def test_another_spelling_of_the_same_schema_is_no_change(delta: Driver) -> None:
     spelt = {"fields": EVENT["fields"], "name": "Event", "type": "record", "doc": "A click."}
-    again(driver, Schemas({1: spelt}, [1])).start()
+    again(delta, Schemas({1: spelt}, [1])).start()
 
 
 def test_a_commit_is_refused_when_the_log_has_another_meaning_by_then(driver: Driver) -> None:
@@ -137,9 +147,9 @@ def moved(driver: Driver, **registry: Any) -> Config:
     return Config.model_validate({**raw, "registry": registry})
 
 
-def test_a_registry_at_another_address_is_another_one(driver: Driver) -> None:
-    for schemas in (driver.schemas, REBUILT):
-        config = moved(driver, url="http://registry-2:8081")
+def test_a_registry_at_another_address_is_another_one(delta: Driver) -> None:
+    for schemas in (delta.schemas, REBUILT):
+        config = moved(delta, url="http://registry-2:8081")
         assert opened("clicks", config, schemas).meant([1]).keys() == {
             NAME.replace("127.0.0.1%3A1", "registry-2%3A8081")
         }
@@ -160,8 +170,8 @@ def test_a_registry_is_known_by_its_address(tmp_path: Path, url: str, named: str
     assert (place(core, "confluent"), place(core, "global")) == (named, "core:8080/apis/registry/v3")
 
 
-def test_each_kind_of_id_has_meanings_of_its_own_and_a_fingerprint_needs_none(driver: Driver) -> None:
-    walk = opened("clicks", driver.config, driver.schemas)
+def test_each_kind_of_id_has_meanings_of_its_own_and_a_fingerprint_needs_none(delta: Driver) -> None:
+    walk = opened("clicks", delta.config, delta.schemas)
     assert walk.meanings is not None
     names = {ids: walk.meanings.of(walk.plan, [1], ids) for ids in ("confluent", "global", "content", "fingerprint")}  # type: ignore[misc]
     assert [list(found) for found in names.values()] == [
@@ -205,9 +215,9 @@ def test_a_backfill_refuses_and_keeps_what_ids_mean(driver: Driver, tmp_path: Pa
     assert kept(driver.table.snapshot())[NAME[:-1] + "3"] == BEFORE
 
 
-def test_a_preview_refuses_as_a_start_does(driver: Driver) -> None:
-    refused(driver, lambda: opened("clicks", driver.config, REBUILT))
-    assert opened("clicks", driver.config, REBUILT, checked=False).plan.columns.names == ["id", "at", "note", "session"]
+def test_a_preview_refuses_as_a_start_does(delta: Driver) -> None:
+    refused(delta, lambda: opened("clicks", delta.config, REBUILT))
+    assert opened("clicks", delta.config, REBUILT, checked=False).plan.columns.names == ["id", "at", "note", "session"]
 
 
 # What an operator accepts.
@@ -248,9 +258,9 @@ def test_letters_of_before_stay_letters_when_they_are_replayed(driver: Driver) -
     assert replay.run(Selection(outcome="dead_letter"), NOW + timedelta(days=9)).rows == 5
 
 
-def test_what_is_shown_of_such_records_is_that_they_are_older(driver: Driver) -> None:
-    accepted(driver)
-    walk = opened("clicks", driver.config, REBUILT)
+def test_what_is_shown_of_such_records_is_that_they_are_older(delta: Driver) -> None:
+    accepted(delta)
+    walk = opened("clicks", delta.config, REBUILT)
     (old,) = walk.decoded(records([event(1), event(2)], came=NOW - timedelta(seconds=1)))
     assert (old.rows.num_rows, [letter.position for letter in old.letters]) == (0, [0, 1])
     (new,) = walk.decoded(records([event(1), event(2)], came=NOW))
@@ -265,20 +275,20 @@ def test_it_is_on_the_start_that_was_looked_at(driver: Driver) -> None:
     assert kept(driver.table.snapshot()) == {NAME: BEFORE}
 
 
-def test_a_driver_that_runs_is_stopped_first(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_runs_is_stopped_first(delta: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     from writer.surface.driver import me
 
     monkeypatch.setattr("writer.surface.driver.answers", lambda *_: me("http://127.0.0.1:1", 1))
     with pytest.raises(DriverAlive, match="Stop it, then accept"):
-        accepted(driver)
-    assert kept(driver.table.snapshot()) == {NAME: BEFORE}
+        accepted(delta)
+    assert kept(delta.table.snapshot()) == {NAME: BEFORE}
 
 
-def test_an_id_that_was_never_used_has_nothing_to_accept(driver: Driver) -> None:
+def test_an_id_that_was_never_used_has_nothing_to_accept(delta: Driver) -> None:
     with pytest.raises(ConfigError, match=r"--id 7: no record was read by this id .* The table's log knows 1\."):
-        accepted(driver, "7")
+        accepted(delta, "7")
     with pytest.raises(ConfigError, match="--id: "):
-        accepted(driver, "seven")
+        accepted(delta, "seven")
 
 
 def test_an_entry_that_accepts_is_passed_over_by_who_does_not_know_it(driver: Driver) -> None:
