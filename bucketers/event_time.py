@@ -23,8 +23,9 @@ from bucketers.base import Buckets
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND, _MINUTE, _HOUR, _DAY = (timedelta(seconds=n) for n in (1, 60, 3_600, 86_400))
 _DAY_S = 86_400
-_WIDTH_MAX = timedelta(days=365)  # `extract` admits the years 1000 to 8999, so that every bound is a datetime
-_LABEL = re.compile(r"([1-8]\d{3}-\d{2}-\d{2})(?:T(\d{2})(?:-(\d{2})(?:-(\d{2}))?)?([bc]?))?")
+_WIDTH_MAX = timedelta(days=365)
+_FIRST_S, _END_S = -62_135_596_800, 253_402_300_800  # the years 1 to 9999, as `extract` admits them
+_LABEL = re.compile(r"(\d{4}-\d{2}-\d{2})(?:T(\d{2})(?:-(\d{2})(?:-(\d{2}))?)?([bc]?))?")
 _SPAN_S = 2 * _DAY_S  # an offset is less than a day either way: wall * _SPAN_S + offset is one to one
 
 
@@ -40,6 +41,9 @@ class EventTime:
     - Wider, it is a stretch of the wall clock under whichever offsets apply: a day has 23, 24 or 25 hours. If clocks go
       back across a bucket's edge (St. John's until 2011, from 00:01 to 23:01), two buckets interleave: the interval
       runs from the bucket's first instant to its last, and overlaps its neighbour's.
+
+    What a clock shows before the year 1 or after 9999 lies in its first or last bucket, and no interval goes beyond
+    those years in UTC. The last one ends with the last microsecond, which it contains: no datetime is later.
 
     Labels are `2026-11-20`, `2026-11-20T05`, `2026-11-20T05-37` or `2026-11-20T05-37-30`, as fine as the width needs,
     and safe as the name of a directory. Raises ValueError for a width or a zone that cannot be.
@@ -77,7 +81,7 @@ class EventTime:
         return ("minute" if self.width < _HOUR else "hour" if self.width % _DAY else "day",)
 
     def assign(self, rows: pa.Table, event_time: pa.ChunkedArray | pa.Array) -> Buckets:  # noqa: ARG002 the protocol's
-        """Give every row the bucket of its event time, in the years 1000 to 8999. The rows are not looked at."""
+        """Give every row the bucket of its event time, in the years 1 to 9999. The rows are not looked at."""
         assert event_time.type == pa.timestamp("us", "UTC"), event_time.type
         assert not event_time.null_count
         instants, width_us = contiguous(event_time).cast(pa.int64()), self._width_s * 1_000_000
@@ -87,6 +91,7 @@ class EventTime:
         else:
             offsets_s = _offsets_s(instants, self.zone)
             floors = floor_divide(pc.add(instants, pc.multiply(offsets_s, 1_000_000)), width_us)
+            floors = pc.min_element_wise(pc.max_element_wise(floors, self._first_floor), self._last_floor)
             split_s = 0 if self.width > _HOUR else offsets_s
             keys = pc.add(pc.multiply(floors, _SPAN_S), split_s).dictionary_encode()
             buckets = [self._in_zone(key) for key in keys.dictionary.to_pylist()]
@@ -117,19 +122,28 @@ class EventTime:
     def _width_s(self) -> int:
         return self.width // _SECOND
 
+    @property
+    def _first_floor(self) -> int:
+        return _FIRST_S // self._width_s
+
+    @property
+    def _last_floor(self) -> int:
+        return (_END_S - 1) // self._width_s
+
     def _in_utc(self, floor: int) -> tuple[str, tuple[datetime, datetime]]:
-        start = _moment(floor * self._width_s)
-        return self._label(start), (start, start + self.width)
+        start, end = _moment(floor * self._width_s), _moment((floor + 1) * self._width_s)
+        return self._label(start), (start, end)
 
     def _in_zone(self, key: int) -> tuple[str, tuple[datetime, datetime]]:
         floor, shifted_s = divmod(key + _DAY_S, _SPAN_S)
         wall_s = floor * self._width_s
-        pieces = _pieces(self.zone, wall_s, self._width_s)
-        if self.width > _HOUR:
-            return self._label(_moment(wall_s)), (_moment(pieces[0].start_s), _moment(pieces[-1].end_s))
-        rank = [piece.offset_s for piece in pieces].index(shifted_s - _DAY_S)
-        suffix = ("", "b", "c")[rank]
-        return self._label(_moment(wall_s)) + suffix, (_moment(pieces[rank].start_s), _moment(pieces[rank].end_s))
+        pieces, suffix = _pieces(self.zone, wall_s, self._width_s), ""
+        if self.width <= _HOUR:
+            rank = [piece.offset_s for piece in pieces].index(shifted_s - _DAY_S)
+            pieces, suffix = pieces[rank : rank + 1], ("", "b", "c")[rank]
+        start_s = _FIRST_S if floor == self._first_floor else pieces[0].start_s
+        end_s = _END_S if floor == self._last_floor else pieces[-1].end_s
+        return self._label(_moment(wall_s)) + suffix, (_moment(start_s), _moment(end_s))
 
     def _label(self, wall: datetime) -> str:
         if not self.width % _DAY:
@@ -147,6 +161,10 @@ class _Shift(NamedTuple):
 
 
 def _moment(instant_s: int) -> datetime:
+    """Return the instant, or the first or last that there is."""
+    if instant_s >= _END_S:
+        return datetime.max.replace(tzinfo=UTC)
+    instant_s = max(instant_s, _FIRST_S)
     return _EPOCH + timedelta(seconds=instant_s)
 
 
@@ -204,15 +222,16 @@ def _shifts(zone: str, year: int) -> tuple[_Shift, ...]:
     clock = ZoneInfo(zone)
 
     def offset_s(instant_s: int) -> int:
-        offset = _moment(instant_s).astimezone(clock).utcoffset()
+        inside_s = min(max(instant_s, _FIRST_S + _DAY_S), _END_S - _DAY_S)  # where every clock's reading is a datetime
+        offset = _moment(inside_s).astimezone(clock).utcoffset()
         assert offset is not None
         return offset // _SECOND
 
     def differs(from_s: int, instant_s: int) -> bool:
         return offset_s(instant_s) != from_s
 
-    first_s, last_s = ((datetime(y, 1, 1, tzinfo=UTC) - _EPOCH) // _SECOND for y in (year, year + 1))
-    days = range(first_s - 2 * _DAY_S, last_s + 2 * _DAY_S + 1, _DAY_S)
+    first_s = (datetime(year, 1, 1, tzinfo=UTC) - _EPOCH) // _SECOND
+    days = range(first_s - 2 * _DAY_S, first_s + (366 + 2) * _DAY_S + 1, _DAY_S)
     starts = [days[0]]
     for day_s, next_s in pairwise(days):
         if differs(offset_s(day_s), next_s):

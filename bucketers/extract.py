@@ -3,7 +3,6 @@
 Bad data gives null, for the caller to count or replace; a bad configuration raises.
 """
 
-from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import pyarrow as pa
@@ -15,11 +14,8 @@ UNITS: Final = ("auto", "s", "ms", "us", "ns", "logical")
 
 _MICROSECONDS = {"day": 86_400_000_000, "s": 1_000_000, "ms": 1_000, "us": 1}
 
-# Outside these years lie sentinels (0001-01-01, 9999-12-31) and mistaken units; inside, a bucket's bounds fit datetime.
-_FIRST_US, _END_US = (
-    (datetime(year, 1, 1, tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
-    for year in (1000, 9000)
-)
+# The years 1 to 9999, which the table's timestamp and datetime hold.
+_FIRST_US, _END_US = -62_135_596_800_000_000, 253_402_300_800_000_000
 
 # ISO 8601 in its extended form, with exactly the dates that exist: Arrow's cast raises for a single bad one.
 _LEAP = r"(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
@@ -36,7 +32,7 @@ _ISO = (
 def event_time(rows: pa.Table, field: str, unit: str) -> tuple[pa.TimestampArray, str]:
     """The event times of `rows` as timestamp('us', 'UTC'), and the unit they were read with.
 
-    A time is null where the value is null, unparseable or outside the years 1000 to 8999. `field` may step into structs
+    A time is null where the value is null, unparseable or outside the years 1 to 9999. `field` may step into structs
     with dots. By the column's type:
 
     - timestamp, date, ISO-8601 text: 'auto' or 'logical', for it says what it is; without a zone it is UTC.
@@ -121,4 +117,9 @@ def _from_text(values: pa.StringArray) -> pa.TimestampArray:
     without_zone = pc.match_substring_regex(exact, r"^.{10}[T ][\d:.]+$")
     completion = pc.if_else(pc.equal(pc.utf8_length(exact), 10), "T00:00Z", pc.if_else(without_zone, "Z", ""))
     times = pc.binary_join_element_wise(exact, completion, "").cast(pa.timestamp("us", "UTC"))
+    return within_years(times)
+
+
+def within_years(times: pa.TimestampArray) -> pa.TimestampArray:
+    """Return instants of microseconds, null where one lies outside the years 1 to 9999."""
     return _instants(times.cast(pa.int64()), "us")

@@ -13,7 +13,7 @@ from writer.kafka import Cluster, Topic
 from writer.rooms.report import Source
 from writer.tables.parts import Part, Range
 from writer.tables.snapshot import PipelineSnapshot
-from writer.units import instant
+from writer.units import instant, shifted
 
 _LOOKS = 3  # at a log that seems too short: right after a leader has changed it may (KAFKA-7703)
 _LOOK_AGAIN_S = 2.0
@@ -135,8 +135,8 @@ def gap_hints(
     for r in lost:
         seen, (_, stamp_ms) = snapshot.seen(r.part), left[r.part.topic, r.part.partition]
         until = now if stamp_ms < 0 else instant(stamp_ms * 1000)
-        start = None if seen is None else (instant(seen) - margin).isoformat()
-        hints.append({"from": start, "until": (until + margin).isoformat()})
+        start = None if seen is None else shifted(instant(seen), -margin).isoformat()
+        hints.append({"from": start, "until": shifted(until, margin).isoformat()})
     return hints
 
 

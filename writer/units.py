@@ -96,6 +96,14 @@ def microseconds(at: datetime) -> int:
     return (at - _EPOCH) // _MICROSECOND
 
 
+def shifted(at: datetime, by: timedelta) -> datetime:
+    """Return the instant so much later, or earlier; the first or last of the years 1 to 9999 where it is beyond."""
+    try:
+        return at + by
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC) if by > timedelta(0) else datetime.min.replace(tzinfo=UTC)
+
+
 Duration = Annotated[timedelta, BeforeValidator(duration), PlainSerializer(show_duration, return_type=str)]
 Shift = Annotated[timedelta, BeforeValidator(shift), PlainSerializer(show_shift, return_type=str)]
 Slack = Annotated[timedelta, BeforeValidator(slack), PlainSerializer(show_duration, return_type=str)]

@@ -25,6 +25,7 @@ from writer.tables.formats import main_table, side_table
 from writer.tables.parts import BucketFile
 from writer.tables.snapshot import PipelineSnapshot
 from writer.tables.table import PipelineTable
+from writer.units import shifted
 
 MARK = "retired.json"  # beside the manifests of a bucket
 WHY = "retention"
@@ -70,7 +71,7 @@ def due(
     old = [
         Old(bucket, span, tuple(found[bucket]))
         for bucket, span in spans.items()
-        if span is not None and span[1] + kept_for <= now
+        if span is not None and shifted(span[1], kept_for) <= now
     ]
     return sorted(old, key=lambda one: (one.interval, tuple(value or "" for value in one.bucket)))
 

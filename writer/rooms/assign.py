@@ -8,8 +8,9 @@ import pyarrow.compute as pc
 
 from bucketers import Bucketer, Buckets
 from bucketers.arrays import contiguous
-from bucketers.extract import event_time
+from bucketers.extract import event_time, within_years
 from writer.rooms.clocks import Clock, corrected
+from writer.units import shifted
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,10 @@ class TimeRule:
     age_max: timedelta
     ahead_max: timedelta
     clocks: tuple[Clock, ...] = ()  # of sources whose clocks are not UTC
+
+    def window(self, now: datetime) -> tuple[datetime, datetime]:
+        """Return the first and the last time that is believed."""
+        return shifted(now, -self.age_max), shifted(now, self.ahead_max)
 
 
 @dataclass(frozen=True)
@@ -36,13 +41,14 @@ class Assigned:
 
 
 def times_of(rows: pa.Table, rule: TimeRule, topics: pa.ChunkedArray | pa.Array) -> tuple[pa.TimestampArray, str]:
-    """Return the rows' event times by true clocks, null where there is none, and the unit they were read with.
+    """Return the rows' event times by true clocks, and the unit they were read with.
 
-    `topics`: of each row. Raises ValueError when the field is no time, or a clock names a field that is not there.
+    A time is null where there is none, or not in the years 1 to 9999. `topics`: of each row. Raises ValueError when the
+    field is no time, or a clock names a field that is not there.
     """
     found, unit = event_time(rows, rule.field, rule.unit)
     times = contiguous(found)
-    return (corrected(times, rows, topics, rule.clocks) if rule.clocks else times), unit
+    return (within_years(corrected(times, rows, topics, rule.clocks)) if rule.clocks else times), unit
 
 
 def assign(
@@ -50,17 +56,16 @@ def assign(
 ) -> Assigned:
     """Split off unbelievable times and map the rest to buckets. Raises ValueError as `times_of` does."""
     times, unit = times_of(rows, rule, topics)
-    first = pa.scalar(now - rule.age_max, times.type)
-    last = pa.scalar(now + rule.ahead_max, times.type)
+    first, last = (pa.scalar(bound, times.type) for bound in rule.window(now))
     good = pc.fill_null(pc.and_(pc.greater_equal(times, first), pc.less_equal(times, last)), False)
     if pc.all(good).as_py() in (True, None):
         return Assigned(rows, times, bucketer.assign(rows, times), None, {}, unit)
     at = pc.indices_nonzero(pc.invert(good))
-    window = f"[{first.as_py():%Y-%m-%dT%H:%M:%SZ}, {last.as_py():%Y-%m-%dT%H:%M:%SZ}]"
-    texts = pc.fill_null(pc.cast(times.take(at), pa.string()), "no time")
+    from_, until = (f"{bound.as_py().replace(tzinfo=None).isoformat(timespec='seconds')}Z" for bound in (first, last))
+    texts = pc.fill_null(pc.cast(times.take(at), pa.string()), "no time in the years 1 to 9999")
     by = " by event_time.clocks" if rule.clocks else ""
     quarantined = {
-        int(i): f"{rule.field} is {text}{by}, outside {window}"
+        int(i): f"{rule.field} is {text}{by}, outside [{from_}, {until}]"
         for i, text in zip(at.to_pylist(), texts.to_pylist(), strict=True)  # cold: only the unbelievable ones
     }
     rows, times = rows.filter(good), times.filter(good)

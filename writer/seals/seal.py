@@ -12,6 +12,7 @@ from typing import Literal
 from writer.rooms.columnar import BucketKey
 from writer.seals.manifest import Reason
 from writer.seals.watermark import Seen, furthest, watermark
+from writer.units import shifted
 
 
 @dataclass(frozen=True)
@@ -122,12 +123,12 @@ def to_close(
 
 
 def _by_watermark(policy: Policy, ends: Sequence[datetime], reached: datetime | None) -> Close | None:
-    due = [end for end in ends if reached is not None and end + policy.allowed_lateness <= reached]
+    due = [end for end in ends if reached is not None and shifted(end, policy.allowed_lateness) <= reached]
     return Close(due[-1], "watermark") if due else None
 
 
 def _by_clock(policy: Policy, ends: Sequence[datetime], now: datetime) -> Close | None:
-    due = [end for end in ends if policy.after is not None and end + policy.after <= now]
+    due = [end for end in ends if policy.after is not None and shifted(end, policy.after) <= now]
     return Close(due[-1], "clock") if due else None
 
 

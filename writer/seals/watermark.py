@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 from writer.rooms.report import Source
 from writer.tables.parts import Part
+from writer.units import shifted
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -67,13 +68,13 @@ def watermark(parts: Iterable[Seen], out_of_orderness: timedelta) -> Watermark:
     if not active:
         return Watermark(None, None, idle)
     behind = min(active, key=lambda seen: (seen.instant is not None, seen.instant or _EPOCH))
-    return Watermark(None if behind.instant is None else behind.instant - out_of_orderness, behind.part, idle)
+    return Watermark(None if behind.instant is None else shifted(behind.instant, -out_of_orderness), behind.part, idle)
 
 
 def furthest(parts: Iterable[Seen], out_of_orderness: timedelta) -> datetime | None:
     """Return the watermark that there would be if only the part that came furthest counted: an upper bound."""
     instants = [seen.instant for seen in parts if seen.instant is not None]
-    return max(instants) - out_of_orderness if instants else None
+    return shifted(max(instants), -out_of_orderness) if instants else None
 
 
 def risen(known: Mapping[Part, int], found: Mapping[Part, int]) -> dict[Part, int]:

@@ -24,7 +24,7 @@ from writer.surface.lines import Column, Sheet, emit_whole, hanging, sentence
 from writer.surface.naming import bucket_of, name_of
 from writer.surface.words import instant, iso, plural, span
 from writer.tables.parts import BucketFile, Part
-from writer.units import show_duration, show_size
+from writer.units import shifted, show_duration, show_size
 
 State = Literal["open", "closed", "sealed", "reopened"]
 _READ_AT_ONCE = 16  # manifests
@@ -134,7 +134,7 @@ class Look:
             return "it goes by no time, so nothing closes it"
         if not self.sealer.settings.seal.enabled:
             return "sealing is switched off (seal.enabled)"
-        until = end + self.sealer.policy.allowed_lateness
+        until = shifted(end, self.sealer.policy.allowed_lateness)
         mark = self.watermark
         if mark.instant is None:
             held = f": {_part(mark.held_by)} has no row yet" if mark.held_by else ""

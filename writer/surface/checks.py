@@ -33,7 +33,6 @@ _RETENTION_MIN = timedelta(hours=12)  # a night
 _BUCKETS_MANY = 100  # each gets a file of its own in each commit
 _COLUMNS_NAMED = 12
 _REASONS_NAMED = 3
-_SECONDS = "%Y-%m-%d %H:%M:%S"
 _GUESSED_BYTES = 24
 _FORMATS = {
     b"{": "JSON: ", b"[": "JSON: ", b"Obj\x01": "an Avro file: ", b"\xc3\x01": "Avro, single-object encoding: ",
@@ -260,7 +259,7 @@ class _Times:
 def _event_time(walk: Walk, groups: list[Group], now: datetime) -> Finding:
     """Judge the field's times: found unit, range, nulls, and the share outside the believable window."""
     rule, found = walk.time_rule, _Times()
-    window = (now - rule.age_max, now + rule.ahead_max)
+    window = rule.window(now)
     for group in groups:
         try:
             times, unit = times_of(group.rows, rule, group.kept.column("topic"))
@@ -271,7 +270,8 @@ def _event_time(walk: Walk, groups: list[Group], now: datetime) -> Finding:
         found.add(times, kind if unit == "logical" else f"{kind} in {unit}", window)
     if found.first is None or found.last is None:
         return wrong("event_time", f"{rule.field} holds no time in {found.rows:,} rows", "Choose another field.")
-    said = f"{rule.field}, {' and '.join(sorted(found.kinds))}: {found.first:{_SECONDS}} to {found.last:{_SECONDS}}"
+    first, last = (at.replace(tzinfo=None).isoformat(" ", "seconds") for at in (found.first, found.last))
+    said = f"{rule.field}, {' and '.join(sorted(found.kinds))}: {first} to {last}"
     believed = f"now - {show_duration(rule.age_max)} to now + {show_duration(rule.ahead_max)}"
     if not found.nulls + found.outside:
         return good("event_time", f"{said}; all are believable ({believed})")

@@ -117,7 +117,7 @@ def sentence(out: Console, text: str, style: str = "") -> None:
 
 def instant(value: datetime | None) -> str:
     """Write an instant in UTC, to the millisecond."""
-    return "no time" if value is None else f"{value:%Y-%m-%d %H:%M:%S}.{value.microsecond // 1000:03d}"
+    return "no time" if value is None else value.replace(tzinfo=None).isoformat(" ", "milliseconds")
 
 
 def cell(value: Any, width: int) -> Text:
@@ -134,7 +134,7 @@ def cell(value: Any, width: int) -> Text:
         case bytes():
             text = f"0x{value[: width // 2].hex()}"
         case datetime():
-            text = instant(value) if width >= _INSTANT else f"{value:%Y-%m-%d %H:%M:%S}"
+            text = instant(value) if width >= _INSTANT else value.replace(tzinfo=None).isoformat(" ", "seconds")
         case list() | dict():
             text = json.dumps(plain(value), ensure_ascii=False)
         case _:

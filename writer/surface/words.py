@@ -27,7 +27,7 @@ def span(seconds: float) -> str:
 def instant(at: datetime | str) -> str:
     """Write an instant for a person, to the second: 2026-11-20 05:00:00 UTC. `at`: aware, or its ISO 8601 text."""
     at = datetime.fromisoformat(at) if isinstance(at, str) else at
-    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{at.astimezone(UTC).replace(tzinfo=None).isoformat(' ', 'seconds')} UTC"
 
 
 def iso(at: datetime | str) -> str:
