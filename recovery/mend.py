@@ -1,7 +1,8 @@
 """L2: a checkpoint is mended in place, by taking away what is torn, after a copy, at most once for each run.
 
 Only a file whose loss costs nothing goes: the newest offsets when the table proves that nothing of their batch was
-committed; the newest commit, as the table drops what it has when its batch runs again; checksums without their file.
+committed; the newest commit, as the table drops what it has when its batch runs again; checksums without their file;
+directories where Spark is to write a file.
 `plan` decides and is pure, `repair` carries it out.
 """
 
@@ -14,7 +15,7 @@ from typing import assert_never
 from recovery.reading import Reading, read
 from writer import copies
 from writer.checkpoint import Checkpoints, Offsets
-from writer.stores.base import S3Settings, Store
+from writer.stores.base import S3Settings, Store, below
 from writer.stores.location import store_at
 
 
@@ -46,7 +47,7 @@ def plan(reading: Reading, frontier: Offsets | None) -> Remove | Leave:
     last, torn = reading.last, {found.name for found in reading.torn}
     if reading.newer:
         return Leave(f"{reading.newer[0].name} was written by a newer Spark")
-    names = list(reading.orphans)
+    names = [*reading.orphans, *reading.directories]
     newest_commit = f"commits/{reading.committed[-1]}" if reading.committed else ""
     newest_plan = f"offsets/{last}" if last is not None else ""
     beyond_mend = sorted(torn - {newest_commit, newest_plan})
@@ -54,6 +55,8 @@ def plan(reading: Reading, frontier: Offsets | None) -> Remove | Leave:
         return Leave(f"{beyond_mend[0]} is torn, and nothing stands for it")
     if last and last - 1 not in reading.planned:
         return Leave(f"offsets/{last - 1} is missing, and nothing stands for it")
+    if reading.committed and reading.committed[-1] > (-1 if last is None else last):
+        return Leave(f"commits end at batch {reading.committed[-1]}, and nothing stands for its offsets")
     if newest_plan in torn:
         start = reading.start()
         if reading.finished:
@@ -96,7 +99,8 @@ def repair(
 
 def _remove(store: Store, names: Sequence[str]) -> None:
     for name in names:
-        store.delete(name)
+        for each in [*below(store, name), name] if name.endswith("/") else [name]:
+            store.delete(each)
 
 
 def _told(mended: Mended, now: datetime) -> bytes:

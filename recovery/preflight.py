@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from recovery.reading import Reading
 from recovery.rungs import Rung
-from writer.checkpoint import Offsets, Source
+from writer.checkpoint import NO_FILE, Offsets, Source
 from writer.frontier import Held
 from writer.witness import Witness
 
@@ -124,6 +124,7 @@ def _files(facts: Facts, reading: Reading) -> Check:
     found = [
         (torn.name, torn.why, _torn(facts, reading, torn.name)) for torn in reading.torn if torn.name != "metadata"
     ]
+    found += [(name, f"it {NO_FILE}", Rung.REPAIR) for name in reading.directories]
     last = reading.last
     if last and last - 1 not in reading.planned:
         found.append((f"offsets/{last - 1}", "it is missing", Rung.NEW_RUN))
@@ -134,7 +135,7 @@ def _files(facts: Facts, reading: Reading) -> Check:
         return Check("files", ok=True, said=f"{count} files of offsets and commits can be read")
     rung = max(rung for _, _, rung in found)
     said = _listed(f"{name}: {why}" for name, why, _ in sorted(found, key=lambda one: -one[2]))
-    if facts.foreign and rung is Rung.REPAIR:
+    if facts.foreign and rung is Rung.REPAIR and reading.torn:
         said += f". It may be removed only where your sink has nothing of batch {last}"
     return Check("files", ok=False, said=said, rung=rung)
 
@@ -143,6 +144,8 @@ def _torn(facts: Facts, reading: Reading, name: str) -> Rung:
     """What a torn file leads to. Spark reads the newest two of offsets/ and the newest of commits/."""
     folder, _, number = name.rpartition("/")
     last = reading.last
+    if not folder:
+        return Rung.NEW_RUN
     if folder == "commits":
         return Rung.REPAIR if reading.committed[-1] == int(number) else Rung.RESTART
     if folder != "offsets":

@@ -6,17 +6,27 @@ other versions of the files. What `writer/checkpoint.py` refuses to go on from, 
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from writer.checkpoint import COMMIT_VERSIONS, VERSION, Offsets, lines_of, offsets_of
+from writer.checkpoint import (
+    COMMIT_VERSIONS,
+    NO_DIRECTORY,
+    NO_FILE,
+    VERSION,
+    Offsets,
+    directories,
+    lines_of,
+    offsets_of,
+)
 from writer.stores.base import Store
 
 _CHECKSUM = re.compile(r"\.(\d+)\.crc")  # local disks only: Hadoop's, beside each file
 _DRAFT = re.compile(r"\.\d+\..+\.tmp(?:\.crc)?")
 _T = TypeVar("_T")
+_FOLDERS = ("commits", "offsets", "sources", "state")
 _FILES_AT_ONCE = 16  # of a store, each of which takes a round trip to answer
 _SOURCE_LINES = 2  # version and metadata stand before the sources
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -61,6 +71,7 @@ class Reading:
     torn: Sequence[Torn] = ()
     newer: Sequence[Torn] = ()  # files of a version that Spark 4.0 does not read
     orphans: Sequence[str] = ()  # checksums of files that are not there, which would stand in Spark's way
+    directories: Sequence[str] = ()  # that stand where Spark is to write a file; each with a slash at its end
     drafts: Sequence[str] = ()  # half-written files that Spark does not look at
     state: bool = False
 
@@ -113,17 +124,20 @@ class Reading:
 def read(store: Store) -> Reading:
     """Read the checkpoint that lies at a store's location. Raises StoreError."""
     # Commits first: of a query that is at work, a plan may come in between, and never a commit without its plan.
-    names = {folder: list(store.list(folder)) for folder in ("commits", "offsets")}
+    root = set(store.list())
+    names = {folder: [] if folder in root else list(store.list(folder)) for folder in ("commits", "offsets")}
     planned, committed = (_numbers(names[folder]) for folder in ("offsets", "commits"))
     torn, newer = list[Torn](), list[Torn]()
-    query_id = _query_id(store, torn)
+    torn += [Torn(folder, f"it {NO_DIRECTORY}") for folder in _FOLDERS if folder in root]
+    query_id = _query_id(store, torn, root)
     batches = dict(_understood(store, "offsets", planned, _batch, torn, newer))
     dict(_understood(store, "commits", committed, _commit, torn, newer))
     return Reading(
-        store.location, query_id, batches, planned, committed, _begun(store, torn), torn, newer,
-        orphans=_in_the_way(store, names),
+        store.location, query_id, batches, planned, committed, _begun(store, torn, root), torn, newer,
+        orphans=_in_the_way(store, names, root),
+        directories=[f"{folder}/{number}/" for folder, found in names.items() for number in directories(found)],
         drafts=sorted(f"{folder}/{name}" for folder, found in names.items() for name in found if _DRAFT.match(name)),
-        state=any(True for _ in store.list("state")),
+        state="state" not in root and any(True for _ in store.list("state")),
     )  # fmt: skip
 
 
@@ -152,13 +166,11 @@ def _numbers(names: Iterable[str]) -> list[int]:
     return sorted(int(name) for name in names if name.isdigit())
 
 
-def _in_the_way(store: Store, logs: Mapping[str, Sequence[str]]) -> list[str]:
+def _in_the_way(store: Store, logs: Mapping[str, Sequence[str]], root: Collection[str]) -> list[str]:
     """Checksums without their file, where Spark is to write that file."""
     found = [f"{folder}/{name}" for folder, names in logs.items() for name in _orphans(names)]
-    root = set(store.list())
     found += [".metadata.crc"] if ".metadata.crc" in root and "metadata" not in root else []
-    for folder in store.list("sources"):
-        place = f"sources/{folder.removesuffix('/')}"
+    for place in _sources(store, root):
         names = set(store.list(place))
         found += [f"{place}/.0.crc"] if ".0.crc" in names and "0" not in names else []
     return sorted(found)
@@ -170,7 +182,7 @@ def _orphans(names: Sequence[str]) -> list[str]:
     return [
         name
         for name in names
-        if (found := _CHECKSUM.fullmatch(name))
+        if (found := _CHECKSUM.fullmatch(name.rstrip("/")))
         and int(found[1]) not in there
         and int(found[1]) > max(there, default=-1)
     ]
@@ -215,7 +227,10 @@ def _check_version(line: str, known: Sequence[str]) -> None:
     raise ValueError(f"{line[:80]!r} is no version")
 
 
-def _query_id(store: Store, torn: list[Torn]) -> str | None:
+def _query_id(store: Store, torn: list[Torn], root: Collection[str]) -> str | None:
+    if "metadata/" in root:
+        torn.append(Torn("metadata", f"it {NO_FILE}"))
+        return None
     found = store.read("metadata")
     if found is None:
         return None
@@ -229,18 +244,27 @@ def _query_id(store: Store, torn: list[Torn]) -> str | None:
     return None
 
 
-def _begun(store: Store, torn: list[Torn]) -> dict[int, Offsets]:
+def _sources(store: Store, root: Collection[str]) -> list[str]:
+    """Return the folders of the sources."""
+    names = [] if "sources" in root else list(store.list("sources"))
+    return [f"sources/{name[:-1]}" for name in names if name.endswith("/")]
+
+
+def _begun(store: Store, torn: list[Torn], root: Collection[str]) -> dict[int, Offsets]:
     begun = dict[int, Offsets]()
-    for folder in store.list("sources"):
-        number = folder.removesuffix("/")
-        if not number.isdigit() or (found := store.read(f"sources/{number}/0")) is None:
+    for folder in _sources(store, root):
+        number = folder.removeprefix("sources/")
+        if "0/" in store.list(folder):
+            torn.append(Torn(f"{folder}/0", f"it {NO_FILE}"))
+            continue
+        if not number.isdigit() or (found := store.read(f"{folder}/0")) is None:
             continue
         try:
             lines = lines_of(found.content)
             if lines[0] == VERSION and lines[1].startswith("{"):  # another source keeps something else there
                 begun[int(number)] = offsets_of(lines[1])
         except (ValueError, IndexError) as error:
-            torn.append(Torn(f"sources/{number}/0", _why(found.content, error)))
+            torn.append(Torn(f"{folder}/0", _why(found.content, error)))
     return begun
 
 

@@ -5,18 +5,20 @@ runs, `commits/N` after it, and `sources/0/0` with the first start.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
 from writer.errors import CheckpointUnusable
-from writer.stores.base import S3Settings, Unanswered
+from writer.stores.base import S3Settings, StoreError, Unanswered
 from writer.stores.location import store_at
 
 Source = tuple[str, int]  # topic, partition
 Offsets = Mapping[Source, int]
 VERSION = "v1"  # of the files of offsets that Spark 4.0 reads and writes
 COMMIT_VERSIONS = ("v1", "v2")  # of commits: v2 where `stateStore.checkpointFormatVersion` is 2
+NO_FILE = "is a directory, where Spark has a file"
+NO_DIRECTORY = "is a file, where Spark has a directory"
 _CRCS_KEPT = 8  # of files that were read last
 _SHOWN = 80  # characters of a line that is not understood
 
@@ -158,6 +160,8 @@ class Checkpoints:
 
     def _check_what_spark_reads(self, run: int, done: list[int]) -> None:
         """Raise CheckpointUnusable for a file that Spark would fail on again and again."""
+        if "metadata/" in self.store.list(f"{run:06d}"):
+            raise self._unusable(run, f"metadata {NO_FILE}")
         self.query_id(run)
         if done:
             name = f"commits/{done[-1]}"
@@ -169,7 +173,15 @@ class Checkpoints:
                 raise self._unusable(run, f"{name} cannot be read ({type(error).__name__}: {error})") from error
 
     def _numbers(self, run: int, folder: str) -> list[int]:
-        return sorted(int(name) for name in self.store.list(f"{run:06d}/{folder}") if name.isdigit())
+        try:
+            names = list(self.store.list(f"{run:06d}/{folder}"))
+        except StoreError as error:
+            if isinstance(error.__cause__, NotADirectoryError):
+                raise self._unusable(run, f"{folder} {NO_DIRECTORY}") from error
+            raise
+        if found := directories(names):
+            raise self._unusable(run, f"{folder}/{found[0]} {NO_FILE}")
+        return sorted(int(name) for name in names if name.isdigit())
 
     def _read(self, run: int, name: str, *, line: int) -> Offsets:
         try:
@@ -180,7 +192,12 @@ class Checkpoints:
             raise self._unusable(run, f"{name} cannot be read ({type(error).__name__}: {error})") from error
 
     def _lines(self, run: int, name: str, versions: Sequence[str]) -> list[str]:
-        found = self.store.read(f"{run:06d}/{name}")
+        try:
+            found = self.store.read(f"{run:06d}/{name}")
+        except StoreError as error:
+            if isinstance(error.__cause__, IsADirectoryError):
+                raise self._unusable(run, f"{name} {NO_FILE}") from error
+            raise
         if found is None:
             raise self._unusable(run, f"{name} cannot be read (there is none)")
         self._crcs[f"{run:06d}/{name}"] = crc32(found.content)
@@ -193,6 +210,16 @@ class Checkpoints:
 
     def _unusable(self, run: int, why: str) -> CheckpointUnusable:
         return CheckpointUnusable(f"checkpoint {self.path(run)}: {why}")
+
+
+def directories(names: Collection[str]) -> list[int]:
+    """Return the numbers of directories that stand where Spark is to write a file: beyond the newest file of a log.
+
+    `names`: what a store lists of the log's folder.
+    """
+    newest = max((int(name) for name in names if name.isdigit()), default=-1)
+    numbers = (int(name[:-1]) for name in names if name.endswith("/") and name[:-1].isdigit())
+    return sorted(number for number in numbers if number > newest)
 
 
 def lines_of(content: bytes) -> list[str]:

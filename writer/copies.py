@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from writer.stores.base import Store
+from writer.stores.base import Store, below
 
 _FOLDER = "copies"
 _NAME = re.compile(r"(\d{8}T\d{6}Z)-(\d{6})-(\d+)")
@@ -68,9 +68,12 @@ def _names(store: Store, run: int, *, whole: bool) -> Iterator[str]:
     there = set(store.list(base))
     yield from ("metadata",) if "metadata" in there else ()
     for folder in ("offsets", "commits"):
-        names = list(store.list(f"{base}/{folder}"))
-        numbers = sorted((int(name) for name in names if name.isdigit()), reverse=True)[:_NEWEST]
-        yield from (f"{folder}/{name}" for name in (names if whole else map(str, sorted(numbers))))
+        if whole:
+            found = below(store, f"{base}/{folder}")
+            yield from (name.removeprefix(f"{base}/") for name in found if not name.endswith("/"))
+            continue
+        numbers = sorted(int(name) for name in store.list(f"{base}/{folder}") if name.isdigit())
+        yield from (f"{folder}/{number}" for number in numbers[-_NEWEST:])
     for source in store.list(f"{base}/sources"):
         if "0" in set(store.list(f"{base}/sources/{source.removesuffix('/')}")):
             yield f"sources/{source.removesuffix('/')}/0"

@@ -158,6 +158,20 @@ def _checksum_of_next(place: Place) -> None:
     (newest.parent / f".{int(newest.name) + 1}.crc").write_bytes(b"crc\0 of a file that is gone")
 
 
+def _directory(folder: str, beyond: int) -> Callable[[Place], None]:
+    """Put a directory in the place of a log's newest file, or of one beyond it, or of the metadata."""
+
+    def damage(place: Place) -> None:
+        newest = place.newest(folder) if folder else place.checkpoint / "metadata"
+        path = newest.with_name(str(int(newest.name) + beyond)) if folder else newest
+        rewrite(path, b"")
+        path.unlink()
+        path.mkdir()
+        (path / "other").write_bytes(b"of another tool")
+
+    return damage
+
+
 def _deleted_by_hand(name: str) -> Callable[[Place], None]:
     """Delete a file, and leave its checksum."""
     return lambda place: (place.checkpoint / name).unlink()
@@ -208,6 +222,11 @@ CASES = [
     Case("20", "of the next offsets, after a start", _checksum_of_next, ended=1, rung="L3"),
     Case("20", "of the metadata", _deleted_by_hand("metadata"), rung="L3", asked=True),
     Case("20", "of the beginning", _deleted_by_hand("sources/0/0"), rung="L2", asked=True),
+    Case("20d", "in place of the next offsets", _directory("offsets", 1), ended=3, rung="L2"),
+    Case("20d", "in place of the next commit", _directory("commits", 1), half=True, ended=3, rung="L2"),
+    Case("20d", "in place of the newest offsets", _directory("offsets", 0), twice=50, ended=3, rung="L3"),
+    Case("20d", "in place of the newest commit", _directory("commits", 0), twice=50, ended=3, rung="L2"),
+    Case("16", "a directory", _directory("", 0), ended=3, rung="L3"),
     Case("21", "drafts, no beginning", _leftovers),
     Case("34", "a thousand up", _edited(1000), ended=3, rung="L3"),
 ]

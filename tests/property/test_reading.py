@@ -23,7 +23,7 @@ NAMES = ["metadata", "sources/0/0", "offsets/0", "offsets/1", "offsets/2", "comm
 def damages(draw):
     """Cut, flipped, emptied, replaced or removed files."""
     name = draw(st.sampled_from(NAMES))
-    kind = draw(st.sampled_from(["cut", "flip", "gone", "other"]))
+    kind = draw(st.sampled_from(["cut", "flip", "gone", "other", "directory", "next"]))
     return (
         name,
         kind,
@@ -33,8 +33,15 @@ def damages(draw):
 
 
 def damage(path: Path, kind: str, at: int, other: bytes) -> None:
+    if path.is_dir():
+        return
     content = path.read_bytes() if path.exists() else b""
     match kind:
+        case "directory":
+            path.unlink(missing_ok=True)
+            path.mkdir()
+        case "next":
+            path.with_name("3" if path.name.isdigit() else "state").mkdir(exist_ok=True)
         case "cut":
             path.write_bytes(content[:at])
         case "flip" if content:

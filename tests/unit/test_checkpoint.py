@@ -1,6 +1,7 @@
 """What a checkpoint of Spark's says, and what is done about it. Directories as Spark writes them, by hand."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -178,6 +179,35 @@ def test_batches_that_do_not_follow_each_other_make_the_checkpoint_unusable(
     with pytest.raises(CheckpointUnusable) as unusable:
         checkpoints.planned(1)
     assert f"checkpoint {run.path}: {said}" in str(unusable.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("metadata", "metadata is a directory"),
+        ("offsets/2", "offsets/2 is a directory"),
+        ("offsets/3", "offsets/3 is a directory"),
+        ("commits/2", "commits/2 is a directory"),
+        ("offsets/1", "offsets/1 is a directory"),
+    ],
+)
+def test_a_directory_where_spark_has_a_file_makes_the_checkpoint_unusable(checkpoints, tmp_path, name, said):
+    run = Run(tmp_path).started(0, 0).planned(0, 5, 4).committed(0).planned(1, 6, 4).committed(1).planned(2, 7, 4)
+    (run.path / name).unlink(missing_ok=True)
+    (run.path / name).mkdir()
+    with pytest.raises(CheckpointUnusable) as unusable:
+        checkpoints.planned(1)
+    assert str(unusable.value).startswith(f"checkpoint {run.path}: {said}, where Spark has a file. ")
+
+
+@pytest.mark.parametrize("folder", ["offsets", "commits", "sources"])
+def test_a_file_where_spark_has_a_directory_makes_the_checkpoint_unusable(checkpoints, tmp_path, folder):
+    run = Run(tmp_path).started(0, 0).planned(0, 5, 4)
+    shutil.rmtree(run.path / folder)
+    (run.path / folder).write_bytes(b"")
+    with pytest.raises(CheckpointUnusable) as unusable:
+        checkpoints.planned(1)
+    assert str(unusable.value).startswith(f"checkpoint {run.path}: {folder}")
 
 
 def test_a_storage_that_does_not_answer_says_nothing_of_the_checkpoint(checkpoints, tmp_path):

@@ -1,6 +1,7 @@
 """What is looked at before a start, and what is taken out of a checkpoint. Directories are written by hand."""
 
 import json
+import shutil
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -199,6 +200,51 @@ def test_a_checksum_in_the_way_goes_and_others_stay(run):
     (run.path / "offsets/.0.crc").write_bytes(b"crc")
     (run.path / "offsets/0").unlink()
     assert plan(reading(run), {A: 6, B: 4}) == Remove(["offsets/.3.crc"])
+
+
+def directory(run, name):
+    """Put a directory, with a file in it, where Spark has a file."""
+    (run.path / name).unlink(missing_ok=True)
+    (run.path / name / "below").mkdir(parents=True)
+    (run.path / name / "below/kept").write_bytes(b"kept")
+    return run
+
+
+@pytest.mark.parametrize(
+    ("name", "check", "rung"),
+    [
+        ("offsets/3", "files", Rung.REPAIR),
+        ("commits/2", "files", Rung.REPAIR),
+        ("commits/99", "files", Rung.REPAIR),
+        ("offsets/.3.crc", "checksums", Rung.REPAIR),
+        ("offsets/1", "files", Rung.NEW_RUN),
+        ("metadata", "metadata", Rung.NEW_RUN),
+        ("sources/0/0", "files", Rung.RESTART),
+    ],
+)
+def test_a_directory_where_spark_has_a_file_is_found(run, name, check, rung):
+    assert bad(facts(directory(run, name)))[check][0] is rung
+
+
+@pytest.mark.parametrize("name", ["offsets", "commits", "sources", "state"])
+def test_a_file_where_spark_has_a_directory_is_found(run, name):
+    shutil.rmtree(run.path / name, ignore_errors=True)
+    (run.path / name).write_bytes(b"")
+    rung, said = bad(facts(run))["files"]
+    assert rung is Rung.NEW_RUN
+    assert f"{name}: it is a file, where Spark has a directory" in said
+
+
+@pytest.mark.parametrize("name", ["offsets/3", "commits/2"])
+def test_a_directory_in_the_way_is_taken_away_and_a_copy_lies_aside(run, tmp_path, name):
+    checkpoints = Checkpoints(str(tmp_path), "clicks")
+    directory(run, name)
+    done = repair(checkpoints, 1, {A: 6, B: 4}, AT)
+    assert isinstance(done, Mended)
+    assert not (run.path / name).exists()
+    assert (Path(done.copy) / name / "below/kept").read_bytes() == b"kept"
+    assert not bad(facts(run))
+    assert checkpoints.planned(1) is not None
 
 
 def test_a_run_is_mended_once_and_a_copy_lies_aside(run, tmp_path):

@@ -107,7 +107,7 @@ class Store(Protocol):
         """
 
     def delete(self, name: str) -> None:
-        """Remove the object, if it is there."""
+        """Remove the object, if it is there; of a name that ends with a slash, the folder, if it is empty."""
 
     def sweep(self, folder: str, before: float) -> None:
         """Remove what writers that died have left half-written in a folder.
@@ -117,3 +117,12 @@ class Store(Protocol):
 
     def files(self) -> tuple[fs.FileSystem, str]:
         """Return a file system for large files, and the path of this location in it."""
+
+
+def below(store: Store, folder: str) -> Iterator[str]:
+    """Yield all that lies below a folder, at any depth; what a folder holds comes before the folder."""
+    for found in list(store.list(folder)):
+        name = f"{folder.rstrip('/')}/{found}"
+        if found.endswith("/"):
+            yield from below(store, name)
+        yield name

@@ -91,10 +91,10 @@ class LocalStore:
         return False
 
     def delete(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, or an empty directory, if it is there."""
         path = self._path(name)
         with _told("delete", path), suppress(FileNotFoundError):
-            os.unlink(path)  # noqa: PTH108
+            os.rmdir(path) if path.endswith("/") else os.unlink(path)  # noqa: PTH106, PTH108
 
     def sweep(self, folder: str, before: float) -> None:
         """Remove drafts that were not touched since."""
