@@ -11,6 +11,9 @@ from writer.errors import HeadraceError
 RESTARTS_MAX = 6  # within the window: a minute of pauses, enough for a topic to be deleted and created again
 WINDOW_S = 600.0
 _PAUSE_FIRST_S, _PAUSE_MAX_S = 1.0, 30.0
+_TRACE = "Traceback (most recent call last):"
+_OURS = ("writer.", "bucketers.")  # whose messages are sentences
+_PY4J, _CAUSE = "An error occurred while calling", "Caused by: "
 # What Spark 4.0 and Kafka's clients say, anywhere in the chain of causes, when offsets that a query counts on are gone.
 _SIGNS = (
     "KAFKA_DATA_LOSS",
@@ -55,10 +58,29 @@ def tells_of_loss(text: str) -> bool:
 
 
 def sentence(error: BaseException | None) -> str:
-    """Return a sentence of ours whole, of any other error its kind and first line."""
+    """Return a sentence of ours whole; of any other error its kind and first line, below what Spark wraps around it."""
     if isinstance(error, HeadraceError):
         return str(error)
-    return f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}"
+    text = str(error).strip()
+    return of_task(text) or _of_jvm(text) or f"{type(error).__name__}: {next(iter(text.splitlines()), '')}"
+
+
+def of_task(text: str) -> str:
+    """Return what Python raised in a task, or in a call from the JVM: the line below the last trace; '' without one."""
+    _, trace, below = text.rpartition(_TRACE)
+    line = next((line for line in below.splitlines() if line[:1].strip()), "") if trace else ""
+    kind, _, said = line.partition(": ")
+    if said and kind.startswith(_OURS):
+        return said
+    return f"{kind.rpartition('.')[2]}: {said}" if said else kind.rpartition(".")[2]
+
+
+def _of_jvm(text: str) -> str:
+    """Return what py4j passes on of an exception of Java: that of the last cause; '' for a text that is none of its."""
+    if not text.startswith(_PY4J):
+        return ""
+    lines = [line for line in text.splitlines() if line.startswith((": ", _CAUSE))]
+    return lines[-1].removeprefix(_CAUSE).removeprefix(": ") if lines else ""
 
 
 def causes(error: BaseException | None) -> str:

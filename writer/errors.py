@@ -6,6 +6,7 @@ HeadraceError            1  crash: restart
 │   └── TopicMissing     2  a topic is not there
 ├── LogChanged           2  Kafka's log is not the one that the table was filled from: somebody must say how to go on
 ├── SchemaChanged        2  a schema id means another schema than rows were read by: somebody must say how to go on
+├── DiskFull             1  Spark found no room where the driver writes: make room
 ├── CheckpointUnusable   3  Spark's checkpoint disagrees with the table: run again with --new-run
 ├── FrontierLost         3  the table does not say how far it has come: it must be put together anew
 ├── Fenced               4  another run owns the pipeline: do not restart this one
@@ -47,6 +48,10 @@ class SchemaChanged(HeadraceError):
     """A schema id means another schema than the one by which the table's rows were read."""
 
     exit_code = 2
+
+
+class DiskFull(HeadraceError):
+    """Spark found no room on a disk of the driver's."""
 
 
 class CheckpointUnusable(HeadraceError):

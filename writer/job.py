@@ -2,6 +2,7 @@
 
 import os
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -30,6 +31,7 @@ from writer.scaling.keeper import Keeper
 from writer.seals.sealer import Sealer
 from writer.seals.sealing import Closer, Listener, Rounds, Seals, Step, seal_due
 from writer.spark import query, session
+from writer.stores import disk
 from writer.stores.location import store_at
 from writer.surface import http, lake, records
 from writer.surface.driver import announce, me, retract
@@ -130,6 +132,8 @@ def _begin(
         pipelines=pipelines,
     )  # fmt: skip
     r.pipeline = pipeline
+    scratch = os.environ.get("SPARK_LOCAL_DIRS") or spark.conf.get("spark.local.dir", tempfile.gettempdir())
+    r.places = {f"{config.checkpoints}/{name}": disk.CHECKPOINT, scratch.split(",")[0]: disk.SCRATCH}
     try:
         pipeline.gate.enter(once=once)
     except Paused:

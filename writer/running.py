@@ -10,10 +10,11 @@ from typing import Any
 from writer import again, log
 from writer.again import sentence
 from writer.care.pausing import LOOK_S, Paused
-from writer.errors import Draining, Fenced, HeadraceError, LogMoved, TopicMissing
+from writer.errors import DiskFull, Draining, Fenced, HeadraceError, LogMoved, TopicMissing
 from writer.kafka import BrokerUnreachable
 from writer.pipeline import PipelineRun
 from writer.progress import Progress
+from writer.stores import disk
 from writer.view import View
 
 _LOOK_S = 0.2  # between two looks at the queries
@@ -44,6 +45,7 @@ class Running:
         self.query: Any = None
         self.cancel: Callable[[], None] = lambda: None  # fails the Spark jobs of the batch that runs
         self.error: BaseException | None = None
+        self.places: dict[str, str] = {}  # that Spark writes to in this process → what to do when one is full
         self.shown = ExitStack()  # what lets others see this start
         self._restarts_s: list[float] = []
         self._due_s: float | None = None  # when the next start is to be made
@@ -148,7 +150,15 @@ class Running:
         return True
 
     def _judge(self) -> None:
-        """Two writers on one checkpoint make each other fail in many ways; the one that was replaced is just fenced."""
+        """Two writers on one checkpoint make each other fail in many ways; the one that was replaced is just fenced.
+
+        Of a full disk Java tells no path: it is looked for among those that Spark writes to in this process.
+        """
+        text = again.causes(self.error)
+        unsaid = not isinstance(self.error, HeadraceError) and disk.says_full(text) and not again.of_task(text)
+        if full := disk.full_of(self.places) if unsaid else "":
+            self.error, cause = DiskFull(full), self.error
+            self.error.__cause__ = cause
         if self.pipeline is not None and not isinstance(self.error, Fenced) and not self.pipeline.owns_table():
             name, why = self.progress.pipeline, f" ({sentence(self.error)})" if self.error else ""
             self.error = Fenced(f"pipeline {name!r} was started again: another writer runs. Stop one of them.{why}")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from writer.again import RESTARTS_MAX, WINDOW_S, Again, GiveUp, causes, decide, tells_of_loss
+from writer.again import RESTARTS_MAX, WINDOW_S, Again, GiveUp, causes, decide, sentence, tells_of_loss
 
 
 def test_pauses_grow_and_then_it_is_given_up():
@@ -37,6 +37,50 @@ def test_what_spark_and_kafka_say_of_lost_offsets_is_known(text):
 @pytest.mark.parametrize("text", ["java.io.IOException: No space left on device", "AssertionError: records", ""])
 def test_other_failures_are_none(text):
     assert not tells_of_loss(text)
+
+
+WORKER = """
+  An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "/x/writer/stores/disk.py", line 50, in told
+    yield
+  File "pyarrow/error.pxi", line 92, in pyarrow.lib.check_status
+OSError: [Errno 28] Error writing bytes to file. Detail: [errno 28] No space left on device
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "/x/writer/rooms/task.py", line 71, in run
+    report = _report_of(task, batches)
+             ^^^^^^^^^^^^^^^^^^^^^^^^^
+{}
+
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:581)
+Caused by: org.apache.spark.SparkException: Task failed
+"""
+JAVA = """An error occurred while calling o57.start.
+: org.apache.spark.SparkException: Job aborted.
+\tat org.apache.spark.sql.Dataset.collect(Dataset.scala:1)
+Caused by: java.io.IOException: No space left on device
+\tat java.base/java.io.FileOutputStream.writeBytes(Native Method)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (WORKER.format("writer.stores.base.StoreError: cannot write /x: No space. Make room."),
+         "cannot write /x: No space. Make room."),
+        (WORKER.format("pyarrow.lib.ArrowInvalid: offset overflow: 7"), "ArrowInvalid: offset overflow: 7"),
+        (WORKER.format("KeyError: 'hour'\nand more"), "KeyError: 'hour'"),
+        (WORKER.format("AssertionError"), "AssertionError"),
+        (JAVA, "java.io.IOException: No space left on device"),
+        ("[STREAM_FAILED] Query terminated\n=== Plan ===", "Exception: [STREAM_FAILED] Query terminated"),
+        ("", "Exception: "),
+    ],
+)  # fmt: skip
+def test_of_what_spark_wraps_the_line_that_says_it_is_told(text, said):
+    assert sentence(Exception(text)) == said
 
 
 def test_the_cause_is_found_below_what_spark_wraps_around_it():

@@ -37,6 +37,7 @@ from writer.rooms.fit import SEAMLESS, absent, fitted
 from writer.rooms.order import Dedupe, Marks, in_order, needed, repeated
 from writer.rooms.statistics import delta_statistics
 from writer.stores.base import S3Settings, Store
+from writer.stores.disk import SCRATCH, TABLE, scratch, told
 from writer.stores.location import store_at
 
 SHARE_MAX = 1.3  # of the target size that a file may have
@@ -230,9 +231,10 @@ def _written(job: Job, store: Store, rows: Iterator[pa.RecordBatch], count: int,
     to = Destination(store, job.bucket_columns, PREFIX, job.target_file_size, job.entropy_bits, job.hidden)
     files = _Files(to, job, count)
     try:
-        for batch in rows:
-            files.add(pa.Table.from_batches([batch]))
-        done = files.close()
+        with told({job.table: TABLE, scratch(): SCRATCH}):  # before what was written is removed
+            for batch in rows:
+                files.add(pa.Table.from_batches([batch]))
+            done = files.close()
         faults.point("in_rewrite")
     except BaseException:
         files.discard()

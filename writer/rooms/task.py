@@ -34,6 +34,7 @@ from writer.rooms.singly import SingleDecoder
 from writer.rooms.stage import Stage
 from writer.rooms.wire import CONFLUENT, Wire, refusals, shown, split
 from writer.stores.base import S3Settings
+from writer.stores.disk import SCRATCH, TABLE, scratch, told
 from writer.stores.location import store_at
 
 REPORT = pa.schema([pa.field("report", pa.string())])
@@ -80,9 +81,10 @@ def run(batches: Iterator[pa.RecordBatch], plan: TaskPlan) -> Iterator[pa.Record
 
 def _report_of(task: "Task", batches: Iterator[pa.RecordBatch]) -> Report:
     try:
-        for batch in batches:
-            task.take(batch)
-        return task.finish()
+        with told(task.places):  # before what was staged is removed
+            for batch in batches:
+                task.take(batch)
+            return task.finish()
     except BaseException:
         task.abandon()
         raise
@@ -99,7 +101,7 @@ class Task:
             store_at(plan.table, plan.s3), plan.bucket_columns, plan.prefix, plan.target_file_size, plan.entropy_bits,
             plan.hidden,
         )  # fmt: skip
-        self._scratch = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
+        self._scratch = scratch()
         self._stage = Stage(destination, budget=plan.budget, scratch=self._scratch)
         self._late_stage: Stage | None = None  # until a row goes to the late table
         letters = Destination(
@@ -108,6 +110,12 @@ class Task:
         self._dead = DeadLetterFile(letters, plan.incarnations, plan.now)
         self._decoders: dict[int, tuple[NativeDecoder | None, SingleDecoder]] = {}
         self._counts: defaultdict[Source, Counts] = defaultdict(Counts)
+
+    @property
+    def places(self) -> dict[str, str]:
+        """Where it writes, and what to do when a disk is full."""
+        tables = [self._plan.table, self._plan.dead_letters, self._plan.late_table]
+        return {self._scratch: SCRATCH, **{place: TABLE for place in tables if place is not None}}
 
     @property
     def hung(self) -> bool:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from writer import log
+from writer.again import sentence
 from writer.errors import HeadraceError
 from writer.frontier import number
 from writer.gaps.book import Oldest
@@ -163,7 +164,7 @@ class Rounds:
         try:
             step(self.sealer, self._now())
         except Exception as error:  # noqa: BLE001 - the stream must not notice
-            words = str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
+            words = sentence(error)
             rest_s = min(2 * self._rests.get(name, (_REST_MIN_S / 2, None))[0], _REST_MAX_S)
             if self._trouble.get(name) != words:
                 log.warning("sealing_failed", pipeline=pipeline, step=name, error=words)

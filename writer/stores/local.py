@@ -11,6 +11,7 @@ from pyarrow import fs
 
 from writer import faults
 from writer.stores.base import Found, Mark, NotExclusive, OutcomeUnknown, StoreError, always
+from writer.stores.disk import FULL, free
 
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # what file systems without them answer
 _MENDS = {
@@ -125,7 +126,8 @@ def _told(operation: str, path: str) -> Iterator[None]:
         raise
     except OSError as error:
         mend = _MENDS.get(error.errno or 0, "Look at the disk or mount below it.")
-        raise StoreError(operation, path, error.strerror or str(error), mend) from error
+        said = error.strerror or str(error)
+        raise StoreError(operation, path, f"{said}, {free(path)}" if error.errno in FULL else said, mend) from error
     if trouble == "after":
         raise OutcomeUnknown(operation, path, "it was asked to lose its answer", "End the trouble.")
 
