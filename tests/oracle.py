@@ -6,6 +6,7 @@ crash test.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -81,20 +82,22 @@ def by_part(table: Path) -> dict[tuple[str, int, int], list[int]]:
 
 
 def check(lake: Path, pipeline: str, ends: Mapping[Source, int] | None = None) -> dict[Source, int]:
-    """Assert that every offset below the frontier is in the table, the dead letters or a gap exactly once, none above.
+    """Assert that every offset below the frontier is in the table, a table beside it or a gap exactly once, none above.
+
+    Beside it are dead letters and late rows.
 
     With `ends`: that the frontier has reached them. Returns the frontier.
     """
-    good, bad = offsets(lake), offsets(lake.with_name(lake.name + "_dead_letters"))
+    good, bad, late = (offsets(lake.with_name(lake.name + beside)) for beside in ("", "_dead_letters", "_late"))
     frontier, lost = frontier_of(lake, pipeline), gaps(lake)
     for source, end in frontier.items():
-        found = sorted([*good.get(source, []), *bad.get(source, []), *lost.get(source, [])])
+        found = sorted([*good.get(source, []), *bad.get(source, []), *late.get(source, []), *lost.get(source, [])])
         tally.checks += 1
         tally.records += end
         tally.lost += len(set(range(end)) - set(found))
         tally.twice += len(found) - len(set(found) & set(range(end)))
         assert found == list(range(end)), f"{source}: frontier {end}; {_difference(found, end)}"
-    for source in {*good, *bad}:
+    for source in {*good, *bad, *late}:
         assert source in frontier, f"{source} has rows and no frontier"
     if ends is not None:
         assert frontier == dict(ends)
@@ -111,6 +114,20 @@ def check_exactly(table: Path, expected: Mapping[tuple[str, int, int], Sequence[
         tally.lost += len(set(wanted) - set(have))
         tally.twice += len(have) - len(set(have) & set(wanted))
     assert found == {part: list(wanted) for part, wanted in expected.items()}
+
+
+def identities(table: Path, below: Mapping[Source, int] | None = None) -> tuple[int, str]:
+    """Count the rows, and sum up which they are: a hash of their places in Kafka, one line each, sorted.
+
+    With `below`: only of rows below these offsets.
+    """
+    found = [
+        f"{topic}@{incarnation}/{partition}:{offset}"
+        for (topic, incarnation, partition), some in sorted(by_part(table).items())
+        for offset in some
+        if below is None or offset < below.get((topic, partition), 0)
+    ]
+    return len(found), sha256("\n".join(found).encode()).hexdigest()
 
 
 def gaps(table: Path) -> dict[Source, list[int]]:

@@ -1,0 +1,121 @@
+"""A lake that release 0.1.0 left behind is read as that release read it: what storage alone says, without servers."""
+
+import json
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoscaler import kept
+from recovery import memory
+from recovery.lease import StoreLeases
+from tests import oracle
+from tests.existing import DIED, FORMATS, OF_THE_LAKE, PAUSED, Place, differences, facts, now, then, unpack
+from writer import copies, witness
+from writer.care import pausing
+from writer.checkpoint import Checkpoints
+from writer.file import load
+from writer.gaps.book import tickets
+from writer.gaps.claims import Claims
+from writer.hooks.outbox import Outbox
+from writer.stores.location import store_at
+from writer.surface.driver import announced
+from writer.tables.formats import main_table
+
+KINDS = {
+    "start", "batch", "columns", "replay", "close", "seal", "rewrite", "gap", "fill", "lost", "rewind", "side",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    found = Place(str(tmp_path_factory.mktemp("existing")), "127.0.0.1:1", "http://127.0.0.1:1", "http://127.0.0.1:2")
+    unpack(found, servers=False)
+    return found
+
+
+@pytest.fixture(scope="module")
+def root(place: Place) -> Path:
+    return Path(place.root)
+
+
+@pytest.mark.parametrize("name", OF_THE_LAKE)
+def test_a_command_answers_as_the_release_did(place: Place, name: str) -> None:
+    assert differences(then(place, name), now(place, name)) == []
+
+
+def test_the_files_hold_the_rows_that_they_held(root: Path) -> None:
+    assert {table.name: list(oracle.identities(table)) for table in (root / "lake").iterdir()} == facts()["rows"]
+
+
+def test_every_kind_of_entry_is_there(root: Path) -> None:
+    assert {str(entry["kind"]) for t in (root / "lake").iterdir() for entry in oracle.replay(t).commits} == KINDS
+    assert list((root / "lake").glob("*/_delta_log/*.checkpoint.parquet")), "of a Delta table's log"
+    assert list((root / "lake").glob("*/_headrace/log/*.checkpoint.*")), "of a Parquet table's log"
+    assert list((root / "lake").glob("*/_headrace/ledger/*/*.json"))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_stands_beside_the_checkpoints_is_read(root: Path, name: str) -> None:
+    """What cannot be read is begun anew without a word, so each is held against its file."""
+    store = store_at(f"{root}/checkpoints/{name}")
+    known = memory.read(store)
+    assert {"format": 1, **memory.document(known)} == _json(root, name, "_recovery.json")
+    assert known.failure is not None
+    assert (known.failure.row, len(known.state.attempts)) == ("killed", 1)
+    lease = StoreLeases(store).look()
+    assert lease is not None
+    assert (lease.epoch, lease.released) == (1, False)
+    assert lease.holder.startswith("localhost/")
+    checkpoints = Checkpoints(f"{root}/checkpoints", name)
+    runs = sorted(checkpoints.runs())
+    for run in runs:
+        told = witness.read(store, run)
+        assert told is not None
+        assert told.batches
+        assert told.versions["headrace"] == "0.1.0"
+    found = copies.kept(store)
+    assert found
+    assert {copy.run for copy in found} <= set(runs)
+    assert _json(root, name, "executors.json") == {"wanted": 2}
+
+
+def test_the_autoscaler_remembers_what_it_decided(root: Path) -> None:
+    told = kept.read(store_at(f"{root}/checkpoints/clicks"))
+    assert [(one.before, one.after) for one in told.memory.scalings] == [(2, 1), (1, 2)]
+    assert all(one.there_at for one in told.memory.scalings)
+    assert {"down", "up"} <= {one.verdict for one in told.events}
+    assert kept._AS_JSON.dump_python(told, mode="json") == _json(root, "clicks", "autoscaler.json")
+
+
+@pytest.mark.parametrize("name", PAUSED)
+def test_a_pause_stands(root: Path, name: str) -> None:
+    pause = pausing.standing(store_at(f"{root}/lake/{name}"))
+    assert pause is not None
+    assert (pause.by, pause.reason) == ("operator@localhost", "the readers move")
+
+
+@pytest.mark.parametrize("name", DIED)
+def test_a_broken_off_backfill_and_deliveries_that_wait_are_known(root: Path, name: str) -> None:
+    config = load(root / "headrace.yaml")
+    table = main_table(name, config)
+    lost, begun = tickets(table, name).values()
+    assert (lost.state, begun.state) == ("lost", "open")
+    claim = Claims(table.store).newest(begun.id)
+    assert claim is not None
+    assert claim.by.startswith("operator@localhost/localhost/")
+    assert not claim.stands(datetime.now(UTC))
+    box = Outbox(table.store, "webhook").read()
+    assert box is not None
+    assert box.delivered
+    assert box.parcels
+    assert any(parcel.attempts and parcel.error for parcel in box.parcels)
+    driver = announced(config.checkpoints, name)
+    assert driver is not None
+    assert asdict(driver)["epoch"] == table.snapshot().epoch
+
+
+def _json(root: Path, name: str, file: str) -> dict[str, Any]:
+    return dict(json.loads((root / "checkpoints" / name / file).read_text()))
