@@ -13,11 +13,13 @@ from writer.frontier import Held
 from writer.gaps.ticket import Ticket
 from writer.rooms.columnar import BucketKey
 from writer.rooms.report import Source
-from writer.tables.entry import said
+from writer.tables.entry import changes_files, said, unanswered
+from writer.tables.foreign import Change
 from writer.tables.log import Action
 from writer.tables.parts import Part, Range
 
 _SHOWN = 5  # ranges in a sentence
+_ACCEPT = "`headrace table accept` keeps the table as it is."
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,8 @@ class Since:
     taken: Mapping[str, int] = field(default_factory=dict)  # rows that left on purpose, by why
     replays: int = 0
     moved: int | None = None  # version that gave topics other ids, or took the table over
-    foreign: str = ""  # what another client did that moves rows
+    foreign: tuple[Change, ...] = ()  # what other clients did that moves rows, where no entry answers it
+    after: int | None = None  # version after the first of these whose files are not of such a change
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,7 @@ class Facts:
     numbers: Mapping[str, int]  # topic → number of its incarnation in Kafka; only of topics that the pipeline reads
     held: Mapping[Source, Held]  # of the parts that are read
     tickets: Mapping[str, Ticket] = field(default_factory=dict)
+    missing: Sequence[str] = ()  # files that would come back, and are gone
 
 
 @dataclass(frozen=True)
@@ -128,9 +132,16 @@ def _forbidden(facts: Facts) -> Sequence[str]:
             f"version {since.moved} gave topics other ids, or took the table over: offsets before it are not those of "
             "Kafka's logs now. Choose a version after that."
         )
-    if since.foreign:
+    if since.foreign and since.after is not None:
         found.append(
-            f"{since.foreign}: which rows it moved is not known. Start a new pipeline name on a new location instead."
+            f"{since.foreign[0]}, and version {since.after} changed files after it, which would be taken back too. "
+            f"{_ACCEPT}"
+        )
+    if facts.missing:
+        more = f" and {len(facts.missing) - 1:,} more" if len(facts.missing) > 1 else ""
+        found.append(
+            f"the files that {since.foreign[0]} took out are gone ({facts.missing[0]}{more}): a VACUUM removed them. "
+            f"Choose the version that a RESTORE went back to. {_ACCEPT}"
         )
     return found
 
@@ -151,9 +162,13 @@ def since(entries: Sequence[tuple[int, Sequence[Action]]], frontiers: Mapping[st
     gaps: list[str] = []
     sealed: set[BucketKey] = set()
     taken: dict[str, int] = {}
-    replays, moved, foreign = 0, None, ""
+    replays, moved, after = 0, None, None
+    foreign = unanswered(entries)
+    refused = {change.version for change in foreign}
     for version, actions in entries:
-        info, about = said(actions)
+        about = said(actions)[1]
+        if refused and version > min(refused) and version not in refused and changes_files(actions):
+            after = version if after is None else after
         match about.get("kind"):
             case "start":
                 set_ = {a["txn"]["appId"]: a["txn"]["version"] for a in actions if a.get("txn")}
@@ -172,9 +187,7 @@ def since(entries: Sequence[tuple[int, Sequence[Action]]], frontiers: Mapping[st
                 replays += 1
             case "adopt" | "take":
                 moved = version
-            case None if info.get("operation") in ("RESTORE", "WRITE", "MERGE", "UPDATE", "REPLACE TABLE"):
-                foreign = f"another client ran {info['operation']} (version {version})"
-    return Since(begins, tuple(gaps), frozenset(sealed), taken, replays, moved, foreign)
+    return Since(begins, tuple(gaps), frozenset(sealed), taken, replays, moved, tuple(foreign), after)
 
 
 def _first(known: dict[Part, int], found: Mapping[Part, int]) -> None:

@@ -39,7 +39,8 @@ def rewind(
 
     For wrong data: stop the driver, rewind, mend what was wrong, start again; the writer reads the same records anew.
     Rows go by their offsets, so what was deleted, compacted or dropped since stays so. Sealed buckets that it touches
-    are reopened; their next manifest has the next version. Only shows what it would do until --yes.
+    are reopened; their next manifest has the next version. What another client did since, and what the pipeline refused
+    to go on from, such as UPDATE or RESTORE, is undone first. Only shows what it would do until --yes.
 
     Exit codes: 0 shown or written, 1 a driver runs, somebody wrote meanwhile, or Kafka does not answer, 2 it cannot be.
     """
@@ -76,7 +77,7 @@ def run(
 
     look, version = way.look(to), None
     refused = refusal(look, accept_loss=accept_loss)
-    if write and not refused and look.plan.ranges:
+    if write and not refused and look.moves:
         look, version = way.write(look, now)
     if as_json:
         lines.emit_whole(told(way.name, look, version, refused))
@@ -101,6 +102,7 @@ def told(name: str, look: "Look", version: int | None, refused: list[str]) -> Ma
         "table_version": look.snapshot.version, "version": version, "refused": refused,
         "offsets": plan.offsets, "rows": look.rows, "files": look.files, "dead_letters": look.letters,
         "late_rows": look.late, "gaps": list(plan.gaps), "taken_since": dict(look.since.taken),
+        "undone": [vars(change) for change in look.since.foreign],
         "partitions": [
             {
                 **vars(r.part), "table_end": r.end, "back_to": r.start,
@@ -123,7 +125,7 @@ def show(out: "Console", name: str, look: "Look", version: int | None, refused: 
 
     plan = look.plan
     when = f" ({instant(look.then.at)})" if look.then.at else ""
-    if not plan.ranges and not refused:
+    if not look.moves and not refused:
         lines.sentence(out, f"{name}: no record landed after version {plan.to}{when}; there is nothing to take back.")
         return
     lines.sentence(
@@ -132,15 +134,20 @@ def show(out: "Console", name: str, look: "Look", version: int | None, refused: 
         f"{plural(look.rows, 'row')} in {plural(look.files, 'file')}, {plural(look.letters, 'dead letter')}, "
         f"{plural(look.late, 'late row')}.",
     )
-    _partitions(out, look)
+    if plan.ranges:
+        _partitions(out, look)
     _buckets(out, look)
     for sentence in notes(look):
         lines.sentence(out, sentence)
     if version is not None:
         lines.sentence(
             out,
-            f"Written as version {version} of the table. Mend what was wrong, then start the pipeline: it reads these "
-            "offsets again.",
+            f"Written as version {version} of the table. "
+            + (
+                "Mend what was wrong, then start the pipeline: it reads these offsets again."
+                if plan.ranges
+                else "Start the pipeline: it reads on where it was."
+            ),
         )
         if plan.unreadable and not records:
             lines.sentence(out, "It refuses to start while on_data_loss is `stop`: Kafka does not hold all of them.")
@@ -155,8 +162,14 @@ def notes(look: "Look") -> list[str]:
     """Say what else a person should know before."""
     from writer.surface.words import plural
 
-    plan, taken = look.plan, look.since.taken
+    plan, taken, undo = look.plan, look.since.taken, look.undo
     found = []
+    if undo:
+        changes = " and ".join(map(str, undo.changes))
+        found.append(
+            f"What others did is undone: {changes}. {plural(len(undo.gone), 'file')} as they left them go, "
+            f"{plural(len(undo.back), 'file')} of version {undo.base.version} come back."
+        )
     if plan.unreadable:
         found.append(f"{plan.lossy}: they become a gap at the next start.")
     if plan.gaps:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from uuid import uuid4
 
 from recovery.rewind import Facts, Plan, Since, Then, plan, since
+from recovery.undo import Undone, undone
 from writer import faults, sample
 from writer.checkpoint import Checkpoints
 from writer.config import Config
@@ -58,6 +59,17 @@ class Look:
     letters: int
     late: int
     pending: int  # commits whose dead letters wait for redo, which comes first
+    undo: Undone | None = None  # what other clients did, and is taken back first
+
+    @property
+    def base(self) -> PipelineSnapshot:
+        """The version in whose files the rows are found that go."""
+        return self.undo.base if self.undo else self.snapshot
+
+    @property
+    def moves(self) -> bool:
+        """There is something to take back."""
+        return bool(self.plan.ranges or self.undo)
 
     @property
     def rows(self) -> int:
@@ -95,9 +107,13 @@ class Rewinding:
         then = Then(version, earlier.epoch, earlier.parts(), self._written(version))
         frontiers = {app_id(self.name, part): part for part in snapshot.parts()}
         after = since(entries, frontiers)
+        undo = undone(self._main, after.foreign, earlier, snapshot) if after.foreign else None
         numbers, held = self._asked(snapshot)
-        found = plan(Facts(then, after, snapshot.parts(), numbers, held, tickets(self._main, self.name)))
-        return self._counted(found, then, after, snapshot, held)
+        found = plan(Facts(
+            then, after, (undo.before if undo else snapshot).parts(), numbers, held, tickets(self._main, self.name),
+            undo.missing if undo else (),
+        ))  # fmt: skip
+        return self._counted(found, then, after, snapshot, held, undo)
 
     def write(self, look: Look, now: datetime) -> tuple[Look, int]:
         """Take back what a look found, unless something was committed since. Returns what went, and the version.
@@ -105,12 +121,12 @@ class Rewinding:
         Raises CommitFailed, HeadraceError when a driver runs.
         """
         nobody_runs(self._config, self.name, "Stop it, then rewind: it would read on where it was.")
-        self._tables.redo()  # letters that wait are there by then
+        self._tables.redo([change.version for change in look.since.foreign])  # letters that wait are there by then
         look = self.look(look.plan.to) if look.pending else look
         places = [(self._settings.dead_letters, look.letters), (self._settings.late_place, look.late)]
         earlier, offsets = self._main.at(look.plan.to), look.offsets
         try:
-            with self._main.without(look.snapshot, offsets, prefix="rewind") as left:
+            with self._main.without(look.base, offsets, prefix="rewind") as left:
                 wanted = Rewind(
                     uuid4().hex, look.plan.to, look.plan.ranges, left.removed, left.rest,
                     withdrawn={place: offsets for place, rows in places if rows},
@@ -118,7 +134,7 @@ class Rewinding:
                     seen={r.part: earlier.seen(r.part) for r in look.plan.ranges},
                     closed_until=earlier.closed_until, gaps=look.plan.gaps,
                     closed=Checkpoints(self._config.checkpoints, self.name, self._config.s3.settings).newest() or 0,
-                    facts={"at": now.isoformat()},
+                    facts={"at": now.isoformat()}, undo=look.undo.entry(self._main.store) if look.undo else None,
                 )  # fmt: skip
                 version = self._main.rewind(look.snapshot, wanted)
         except (LostRace, FileNotFoundError) as error:
@@ -166,11 +182,13 @@ class Rewinding:
 
     def _counted(
         self, found: Plan, then: Then, after: Since, snapshot: PipelineSnapshot,
-        held: Mapping[tuple[str, int], Held],
+        held: Mapping[tuple[str, int], Held], undo: Undone | None,
     ) -> Look:  # fmt: skip
         """Count the rows that would go, bucket by bucket, and the letters."""
         offsets = {r.part: [(r.start, r.end)] for r in found.ranges}
-        taken, rows, files = self._rows(snapshot, offsets)
+        taken, rows, files = self._rows(undo.base if undo else snapshot, {} if undo and undo.missing else offsets)
+        if undo:  # of the rows that were there before
+            taken, rows = undo.taken(taken), dict(undo.rows_before)
         manifests = Manifests(self._main.store, snapshot.state.metadata["partitionColumns"])
         buckets = []
         for key in sorted({*taken, *(after.sealed if found.ranges else ())}, key=str):
@@ -180,12 +198,12 @@ class Rewinding:
         pending = sum(
             bool(one.side_files or one.withdrawn)
             and not self._applied(one.version, {**one.side_files, **one.withdrawn})
-            for one in self._main.commits_since(snapshot.settled)
+            for one in self._main.commits_since(snapshot.settled, [change.version for change in after.foreign])
         )
         letters, late = (
             self._aside(place, offsets) for place in (self._settings.dead_letters, self._settings.late_place)
         )
-        return Look(found, then, after, snapshot, held, files, tuple(buckets), letters, late, pending)
+        return Look(found, then, after, snapshot, held, files, tuple(buckets), letters, late, pending, undo)
 
     def _applied(self, version: int, places: Mapping[str, object]) -> bool:
         return all(

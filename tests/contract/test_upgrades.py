@@ -24,7 +24,7 @@ from writer.tables import locations, vintage
 from writer.tables.entry import said
 from writer.tables.formats import main_table
 from writer.tables.parts import Part
-from writer.tables.vintage import FORMAT, KINDS, PASSED_OVER, TooNew
+from writer.tables.vintage import FORMAT, KINDS, NEWEST, PASSED_OVER, TooNew
 
 ROOT = Path(__file__).parents[2]
 P0 = Part("clicks", 1, 0)
@@ -40,7 +40,7 @@ def filled(root: Path, form: str = "delta") -> Driver:
 def written_by(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """Let this headrace be another one."""
     monkeypatch.setattr("writer.tables.starting.FORMAT", number)
-    monkeypatch.setattr(vintage, "FORMAT", number)
+    monkeypatch.setattr(vintage, "NEWEST", number)
 
 
 def as_format_1(driver: Driver) -> None:
@@ -75,10 +75,10 @@ def test_an_older_headrace_writes_nothing_to_a_newer_table(
     tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as newer:
-        written_by(newer, FORMAT + 1)
+        written_by(newer, NEWEST + 1)
         driver = filled(tmp_path, form)
         version = driver.table.snapshot().version
-    with pytest.raises(TooNew, match=rf"has format {FORMAT + 1}, this headrace knows formats up to {FORMAT}"):
+    with pytest.raises(TooNew, match=rf"has format {NEWEST + 1}, this headrace knows formats up to {NEWEST}"):
         Driver(tmp_path, form)
     older = main_table("clicks", driver.config)
     with pytest.raises(TooNew):

@@ -8,6 +8,7 @@ import pytest
 from deltalake import DeltaTable, Field
 
 from tests import oracle
+from tests.process import say
 from tests.writing import Site
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -79,12 +80,27 @@ def test_optimize_and_new_columns_by_another_client_do_not_stop_the_writer(site:
     assert len(oracle.rows(lake, "count(*)")) == 1
 
 
-def test_a_restore_by_another_client_stops_the_writer_with_a_sentence(site: Site, topic: MakeTopic) -> None:
+def test_a_restore_by_another_client_is_refused_until_it_is_undone(site: Site, topic: MakeTopic) -> None:
+    """Undone by `headrace rewind`; the next one, an UPDATE, is accepted. Killed in between, both are done again."""
     name = topic(1)
     lake = site.pipeline("events", [name], commit={"max_records": 300})
     site.fill(name, 900)
     site.once()
-    table = DeltaTable(str(lake))
-    table.restore(table.version() - 1)
+    table, config = DeltaTable(str(lake)), str(site.config)
+    own = table.version()
+    table.restore(own - 1)
     site.fill(name, 100, seed=8)
-    assert "another client ran RESTORE" in site.once(code=2)
+    assert f"`headrace rewind --to {own}` takes it back" in site.once(code=2)
+    say("rewind", config, "--to", str(own), "--yes", code=-signal.SIGKILL, HEADRACE_FAULT="after_rewind:1")
+    site.once()
+    oracle.check(lake, "events", site.ends(name))
+
+    DeltaTable(str(lake)).update(updates={"_kafka_time": "_kafka_time"}, predicate="_offset < 10")
+    assert "another client ran UPDATE" in site.once(code=2)
+    say("table", "accept", config, "--yes", code=-signal.SIGKILL, HEADRACE_FAULT="before_accept:1")
+    assert "another client ran UPDATE" in site.once(code=2)
+    say("table", "accept", config, "--yes", code=-signal.SIGKILL, HEADRACE_FAULT="after_accept:1")
+    site.fill(name, 100, seed=9)
+    site.once()
+    oracle.check(lake, "events", site.ends(name))
+    assert "which was accepted as version" in say("audit", config)

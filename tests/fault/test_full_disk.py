@@ -23,17 +23,20 @@ try:
     tasked.report_of(written(), replace(plan(root), budget=budget))
 except StoreError as error:
     print(error)
-print("left:", *sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.suffix in (".parquet", ".arrow")))
+print("left:", *sorted(str(path) for path in root.rglob("*") if path.suffix in (".parquet", ".arrow")))
 """
 
 
 def carried(root: Path, small: str, kib: int) -> list[str]:
-    """Let a task work with a disk of so many KiB at `small`. The mount is in a namespace of its own: no root is needed."""
+    """Let a task work with a full disk of so many KiB at `small`, in a namespace of its own: no root is needed."""
     (root / small).mkdir()
     command = [sys.executable, "-c", CARRY, str(root), "1000"]
+    script = (
+        f"mount -t tmpfs -o size={kib}k none {root / small} && head -c 4096 /dev/zero >{root / small}/other && "
+        f'SPARK_LOCAL_DIRS={root / "scratch"} "$@"'
+    )
     done = subprocess.run(
-        ["unshare", "--map-root-user", "--mount", "sh", "-c",
-         f'mount -t tmpfs -o size={kib}k none {root / small} && head -c 4096 /dev/zero >{root / small}/other && SPARK_LOCAL_DIRS={root / "scratch"} "$@"', "-", *command],
+        ["unshare", "--map-root-user", "--mount", "sh", "-c", script, "-", *command],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

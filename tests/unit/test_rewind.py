@@ -7,6 +7,7 @@ import pytest
 from recovery.rewind import Facts, Plan, Since, Then, plan, since
 from writer.frontier import Held
 from writer.gaps.ticket import Carried, Ticket, told
+from writer.tables.foreign import Change
 from writer.tables.parts import Part, Range
 
 A, B, NEW, OLD = Part("clicks", 1, 0), Part("clicks", 1, 1), Part("clicks", 1, 2), Part("views", 1, 0)
@@ -52,7 +53,11 @@ def test_what_kafka_does_not_hold_is_named_exactly(held: Held, lost: list[tuple[
         (replace(FACTS, numbers={"clicks": 2}), "deleted and created again"),
         (replace(FACTS, numbers={}), "does not read the topic any more"),
         (replace(FACTS, since=Since(moved=9)), "version 9 gave topics other ids"),
-        (replace(FACTS, since=Since(foreign="another client ran RESTORE (version 8)")), "another client ran RESTORE"),
+        (replace(FACTS, since=Since(foreign=(Change(8, "UPDATE"),), after=9)), "and version 9 changed files after it"),
+        (
+            replace(FACTS, since=Since(foreign=(Change(8, "RESTORE"),)), missing=["a", "b"]),
+            "are gone (a and 1 more): a VACUUM removed them",
+        ),
     ],
 )
 def test_what_cannot_be_is_said(facts: Facts, words: str) -> None:
@@ -102,5 +107,5 @@ def test_the_log_is_read_for_what_happened_since() -> None:
         {"p/clicks@1/0": A},
     )  # fmt: skip
     assert found == Since(
-        {A: 1, NEW: 3}, ("g",), frozenset({("x",)}), {"delete": 3}, 1, 10, "another client ran RESTORE (version 9)",
+        {A: 1, NEW: 3}, ("g",), frozenset({("x",)}), {"delete": 3}, 1, 10, (Change(9, "RESTORE"),),
     )  # fmt: skip

@@ -115,12 +115,12 @@ def delete(
     raise typer.Exit(code)
 
 
-table = typer.Typer(no_args_is_help=True, help="Take a table over that another writer made.")
+table = typer.Typer(no_args_is_help=True, help="Tables that other clients made, or changed.")
 
 
 @table.callback()
 def _group() -> None:
-    """Take a table over that another writer made."""
+    """Take a table over that another writer made, or accept what another client did to the pipeline's own."""
 
 
 @table.command()
@@ -145,6 +145,30 @@ def adopt(
     settings, now = load(config), datetime.now(UTC)
     name = settings.one(pipeline)
     raise typer.Exit(taking.adopt(settings, name, write=yes, now=now, as_json=as_json, out=console()))
+
+
+@table.command()
+def accept(
+    config: ConfigFile,
+    pipeline: OnePipeline = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Write it. Without, it is only shown.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Accept what another client did to the pipeline's table, such as UPDATE or RESTORE: its rows stay as they are.
+
+    The writer refuses to go on from it, as offsets did not move with the rows; `headrace rewind` takes it back. Once it
+    is accepted, the writer goes on from its frontier, and `audit` proves the rows from there on; of those before, it
+    says that they were accepted.
+
+    Exit codes: 0 shown or written, 1 a driver runs, or somebody wrote the table meanwhile, 2 configuration.
+    """
+    from writer.care import table_accepting
+    from writer.file import load
+    from writer.surface.lines import console
+
+    settings, now = load(config), datetime.now(UTC)
+    name = settings.one(pipeline)
+    raise typer.Exit(table_accepting.accept(settings, name, write=yes, now=now, as_json=as_json, out=console()))
 
 
 def join(app: typer.Typer) -> None:

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 
 from writer.config import Config
 from writer.errors import HeadraceError
-from writer.ledger.chapter import Chapter, Removal
+from writer.ledger.chapter import Answer, Chapter, Removal
 from writer.ledger.comparing import compared, totals
 from writer.ledger.deep import NOBODY, DataFile, Found, Shelf, count
 from writer.ledger.statement import Problem, Statement, state
@@ -31,6 +31,7 @@ class Audit:
     rows_taken: Mapping[str, int]  # on purpose: retention, delete, dedupe; by other clients: DELETE
     letters_taken: Mapping[str, int]
     late_taken: Mapping[str, int]  # out of the table of late rows
+    accepted: Answer | None = None  # what another client did, which stands: of rows from before less is proven
 
     @property
     def adds_up(self) -> bool:
@@ -69,7 +70,8 @@ def audit(config: Config, pipeline: str, *, since: int | datetime | None, deep: 
     """Draw the account up and hold it against what the tables hold.
 
     `since`: a version, or an instant, from which on commits are looked at; in the ledger it reaches back to the
-    beginning of a page. Raises CommitFailed, LedgerUnreadable, HeadraceError when there is no table.
+    beginning of a page. Files are read from the newest acceptance on: what they held before, it gave up. Raises
+    CommitFailed, LedgerUnreadable, HeadraceError when there is no table.
     """
     lake = read(config, pipeline)
     account = _drawn_up(lake, since)
@@ -77,12 +79,15 @@ def audit(config: Config, pipeline: str, *, since: int | datetime | None, deep: 
     if account.whole:
         problems += _in_sum(lake, account)
     found: dict[Part, Found] = {}
+    accepted = account.statement.accepted
     if deep:
+        if accepted:
+            account = _drawn_up(lake, accepted.version + 1)
         found, more = _in_files(lake, account)
         problems += more
     return Audit(
         account.statement, found, tuple(problems), account.waiting.commits, account.rows_taken, account.letters_taken,
-        account.late_taken,
+        account.late_taken, accepted,
     )  # fmt: skip
 
 

@@ -16,8 +16,8 @@ from writer.errors import HeadraceError
 from writer.gaps import ticket
 from writer.gaps.ticket import Ticket, together
 from writer.rooms.report import EXITS
-from writer.tables.entry import said
-from writer.tables.foreign import harmless
+from writer.tables.entry import answers, said
+from writer.tables.foreign import Change, change
 from writer.tables.log import Action
 from writer.tables.parts import Part
 
@@ -72,6 +72,15 @@ class Back:
 
 
 @dataclass(frozen=True)
+class Answer:
+    """What an entry answers that other clients did. `accepted`: it stands; else it was undone."""
+
+    version: int
+    changes: tuple[str, ...]  # each as `strange` has it
+    accepted: bool
+
+
+@dataclass(frozen=True)
 class Chapter:
     """Entries [first, last] of a table's log, both included, as an account of offsets."""
 
@@ -88,6 +97,12 @@ class Chapter:
     adopted: int | None = None  # rows that were there when the table was taken over; None: it was not, here
     tickets: Mapping[str, Ticket] = field(default_factory=dict)  # of gaps, as far as is told of them here
     backs: tuple[Back, ...] = ()  # where rewinds took the frontier back
+    answers: tuple[Answer, ...] = ()
+
+    @property
+    def accepts(self) -> bool:
+        """It ends with an entry that accepts what other clients did."""
+        return bool(self.answers) and self.answers[-1].accepted and self.answers[-1].version == self.last
 
 
 Known = Callable[[int], Mapping[str, int | None]]  # version → rows of each file that it names
@@ -109,10 +124,13 @@ def chapters(
 
 
 def runs(each: Iterable[Chapter]) -> list[Chapter]:
-    """Bind the chapters that follow each other. Where versions are missing between them, a new one begins."""
+    """Bind the chapters that follow each other. Where versions are missing between them, a new one begins.
+
+    So it does after an acceptance: what follows is proven apart.
+    """
     found: list[list[Chapter]] = []
     for one in each:
-        if found and found[-1][-1].last + 1 == one.first:
+        if found and found[-1][-1].last + 1 == one.first and not found[-1][-1].accepts:
             found[-1].append(one)
         else:
             found.append([one])
@@ -147,6 +165,7 @@ def bound(chapters: Sequence[Chapter]) -> Chapter:
         adopted=next((c.adopted for c in chapters if c.adopted is not None), None),
         tickets=together(c.tickets for c in chapters),
         backs=tuple(back for c in chapters for back in c.backs),
+        answers=tuple(answer for c in chapters for answer in c.answers),
     )  # fmt: skip
 
 
@@ -197,8 +216,11 @@ def _of(version: int, actions: Sequence[Action], pipeline: str, known: Known) ->
         case "rewind":
             backs = (Back(part_of(r), version, r["start"], r["end"]) for r in about["ranges"])
             return replace(
-                one, removals=_taken(version, about), backs=tuple(backs), tickets=ticket.rewound(version, about)
-            )
+                one, removals=_taken(version, about), backs=tuple(backs), tickets=ticket.rewound(version, about),
+                answers=_answered(version, about, accepted=False),
+            )  # fmt: skip
+        case "accept":
+            return replace(one, removals=_taken(version, about), answers=_answered(version, about, accepted=True))
         case None:
             return replace(one, **_foreign(version, info, actions, known))
         case kind if any("add" in action or "remove" in action for action in actions) or [*_moved(actions, pipeline)]:
@@ -244,15 +266,24 @@ def _taken(version: int, about: Mapping[str, Any]) -> tuple[Removal, ...]:
 
 
 def _foreign(version: int, info: Mapping[str, Any], actions: Sequence[Action], known: Known) -> dict[str, Any]:
-    operation = str(info.get("operation", "something that it did not name"))
-    if not harmless(info):
-        return {"strange": (f"another client ran {operation} (version {version}): rows moved, offsets did not",)}
+    if (found := change(info, version)) is not None:
+        return {"strange": (_strange(found),)}
+    operation = str(info.get("operation"))
     if operation != "DELETE" or not any("remove" in action for action in actions):
         return {}
     metrics = info.get("operationMetrics", {})
     told = next((metrics[name] for name in ("numDeletedRows", "num_deleted_rows") if name in metrics), None)
     rows = int(told) if told is not None else _fewer(actions, known(version - 1))
     return {"removals": (Removal(version, operation, rows),)}
+
+
+def _answered(version: int, about: Mapping[str, Any], *, accepted: bool) -> tuple[Answer, ...]:
+    changes = tuple(map(_strange, answers(about)))
+    return (Answer(version, changes, accepted),) if changes else ()
+
+
+def _strange(found: Change) -> str:
+    return f"{found}: rows moved, offsets did not"
 
 
 def _fewer(actions: Sequence[Action], before: Mapping[str, int | None]) -> int | None:
@@ -283,6 +314,7 @@ def to_json(one: Chapter, pipeline: str, table_id: str) -> dict[str, Any]:
         "tickets": [ticket.to_json(found) for found in one.tickets.values()],
         "backs": [{**vars(back.part), "version": back.version, "start": back.start, "end": back.end}
                   for back in one.backs],
+        "answers": [vars(answer) for answer in one.answers],
     }  # fmt: skip
 
 
@@ -309,6 +341,7 @@ def from_json(raw: Mapping[str, Any], where: str) -> Chapter:
             raw.get("adopted"),
             {found["id"]: ticket.from_json(found) for found in raw.get("tickets", ())},
             tuple(Back(part_of(b), b["version"], b["start"], b["end"]) for b in raw.get("backs", ())),
+            tuple(Answer(a["version"], tuple(a["changes"]), a["accepted"]) for a in raw.get("answers", ())),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise LedgerUnreadable(

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from writer.gaps.ticket import Carried, Ticket, together, without
-from writer.ledger.chapter import Back, Chapter, Removal, Stretch
+from writer.ledger.chapter import Answer, Back, Chapter, Removal, Stretch
 from writer.rooms.report import EXITS, Span, joined
 from writer.tables.parts import Part
 
@@ -50,6 +50,12 @@ class Statement:
     adopted: int = 0  # rows that were there when the table was taken over
     tickets: Mapping[str, Ticket] = field(default_factory=dict)  # of gaps
     unplaced: int = 0  # rows without an offset, which backfills brought by event time
+    answers: tuple[Answer, ...] = ()  # to what other clients did
+
+    @property
+    def accepted(self) -> Answer | None:
+        """The newest acceptance."""
+        return next((answer for answer in reversed(self.answers) if answer.accepted), None)
 
     def total(self, name: str) -> int:
         """Add an outcome up over all parts."""
@@ -62,7 +68,9 @@ def state(chapters: Sequence[Chapter], frontier: Mapping[Part, int], version: in
     `frontier`: of every part that the table knows at that version.
     """
     problems = list(_missing_versions(chapters, version, since))
-    problems += [Problem(text) for one in chapters for text in one.strange]
+    answers = tuple(answer for one in chapters for answer in one.answers)
+    answered = {text for answer in answers for text in answer.changes}
+    problems += [Problem(text) for one in chapters for text in one.strange if text not in answered]
     parts: dict[Part, list[Stretch | Back]] = {}
     begins: dict[Part, int] = {}
     moves: dict[Part, dict[str, int]] = {}
@@ -96,7 +104,7 @@ def state(chapters: Sequence[Chapter], frontier: Mapping[Part, int], version: in
     removals = tuple(removal for one in chapters for removal in one.removals)
     adopted = sum(one.adopted or 0 for one in chapters)
     unplaced = sum(one.unplaced for one in tickets.values())
-    return Statement(since + 1, version, tuple(lines), removals, tuple(problems), adopted, tickets, unplaced)
+    return Statement(since + 1, version, tuple(lines), removals, tuple(problems), adopted, tickets, unplaced, answers)
 
 
 def _brought(tickets: Mapping[str, Ticket], *, whole: bool) -> dict[Part, Carried]:

@@ -12,6 +12,7 @@ from rich.text import Text
 from writer.config import Config
 from writer.errors import ConfigError, HeadraceError
 from writer.ledger.audit import Audit, audit
+from writer.ledger.chapter import Answer
 from writer.ledger.statement import Line, Problem
 from writer.rooms.report import EXITS, Span
 from writer.surface.lines import emit_whole
@@ -70,6 +71,7 @@ def told(one: Audit, *, deep: bool) -> dict[str, Any]:
         "late_removed_by": dict(one.late_taken),
         "commits_waiting_for_redo": one.waiting,
         "parts": [_part(line, one, deep=deep) for line in statement.lines],
+        "accepted": one.accepted and vars(one.accepted),
         "problems": [
             {"what": p.what, **(vars(p.part) if p.part else {}), "ranges": [list(span) for span in p.spans]}
             for p in one.problems
@@ -121,11 +123,21 @@ def _page(name: str, one: Audit, *, deep: bool) -> list[RenderableType]:
         f"{plural(statement.unplaced, 'row')} came from an archive by event time: about right, not proven by offsets"
         if statement.unplaced
         else "",
+        *(_accepted(answer, deep=deep) for answer in ([one.accepted] if one.accepted else [])),
         *(f"{plural(rows, 'row')} {_taken(why, rows)}" for why, rows in one.rows_taken.items() if rows),
         *(f"{plural(count, 'dead letter')} {_taken(why, count)}" for why, count in one.letters_taken.items() if count),
         *(f"{plural(count, 'late row')} {_taken(why, count)}" for why, count in one.late_taken.items() if count),
     ]
     return [head, "", _table(one, deep=deep), "", *filter(None, notes), _verdict(one)]
+
+
+def _accepted(answer: Answer, *, deep: bool) -> str:
+    """Say what was accepted, and what is proven since."""
+    changes = " and ".join(text.partition(":")[0] for text in answer.changes)
+    since = "files are read" if deep else "rows are proven"
+    return (
+        f"{changes}, which was accepted as version {answer.version}: {since} from there on, offsets from the beginning"
+    )
 
 
 def _taken(why: str, count: int) -> str:

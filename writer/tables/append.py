@@ -7,7 +7,7 @@ above all, goes unseen. What became of an entry without an answer, the log says.
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,7 +17,7 @@ from writer import faults
 from writer.errors import ConfigError
 from writer.rooms.columnar import StagedFile
 from writer.stores.base import NotExclusive
-from writer.tables.entry import Committed, landed, ours, said
+from writer.tables.entry import Committed, landed, ours, said, unanswered
 from writer.tables.errors import CommitFailed, one_line, reading
 from writer.tables.foreign import check_foreign, check_writable
 from writer.tables.format import Format
@@ -70,15 +70,20 @@ class Appender:
         with reading(self.location), self._reading:
             return list(self._log.since(since))
 
-    def ours(self, since: int) -> list[Committed]:
-        """Commits of this pipeline after a version, oldest first. Raises ForeignChange, CommitFailed."""
+    def ours(self, since: int, despite: Collection[int] = ()) -> list[Committed]:
+        """Commits of this pipeline after a version, oldest first. Raises ForeignChange, CommitFailed.
+
+        `despite`: versions of other clients that are passed over.
+        """
+        entries = self.entries(since)
+        refused = {one.version for one in unanswered(entries)}.difference(despite)
         found = []
-        for version, actions in self.entries(since):
+        for version, actions in entries:
             info, about = said(actions)
-            if (one := landed(version, about)) is not None:
-                found.append(one)
-            elif not about:
+            if version in refused:
                 check_foreign(info, version, self.location)
+            elif (one := landed(version, about)) is not None:
+                found.append(one)
         return found
 
     def append(

@@ -7,6 +7,7 @@ from typing import Any
 
 from writer.rooms.columnar import BucketKey, StagedFile
 from writer.rooms.report import Span
+from writer.tables.foreign import Change
 from writer.tables.parts import BucketFile, Part, Range
 
 
@@ -137,9 +138,30 @@ class Reopened:
 
 
 @dataclass(frozen=True)
+class Undo:
+    """What other clients did, and how the files of the version before become the table's again."""
+
+    changes: Sequence[Change]
+    gone: Sequence[BucketFile]  # that the table has now, and had not
+    back: Sequence[StagedFile]  # that it had, and has not now
+    frontier: Mapping[Part, int]  # as that version had it
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """What other clients did stands. No file moves; of its rows less is proven from then on."""
+
+    id: str  # unique; the same when the entry is tried again
+    changes: Sequence[Change]
+    rows: int  # that the table has fewer by them; negative: more
+    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: at
+
+
+@dataclass(frozen=True)
 class Rewind:
     """One atomic step back: the frontier returns to where an earlier version had it, and all rows from there on go.
 
+    With `undo`, what other clients did is taken back before: files and rows are those of the version before them.
     It is the only entry that lowers a frontier, or `closed_until`.
     """
 
@@ -155,6 +177,7 @@ class Rewind:
     gaps: Mapping[str, int] = field(default_factory=dict)  # open tickets that were recorded since: id → offsets
     closed: int = 0  # runs up to this one read beyond: they are not continued
     facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: at
+    undo: Undo | None = None
 
     @property
     def rows(self) -> int:
@@ -162,10 +185,10 @@ class Rewind:
         return sum(one.taken for one in self.reopened)
 
     def __post_init__(self) -> None:
-        if not self.ranges or any(r.start == r.end for r in self.ranges):
+        if not (self.ranges or self.undo) or any(r.start == r.end for r in self.ranges):
             raise ValueError("a rewind takes at least one offset back of each part that it names")
         before, after = sum(file.rows or 0 for file in self.removed), sum(file.rows for file in self.files)
-        if before - self.rows != after:
+        if before - self.rows != after and not self.undo:
             raise ValueError(f"a rewind of {before} rows leaves {after} and takes {self.rows}: that does not add up")
 
 

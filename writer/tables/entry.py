@@ -14,12 +14,12 @@ from deltalake import Schema
 
 from writer.rooms.columnar import BucketKey, StagedFile
 from writer.rooms.report import Span, file_from_json, file_to_json
-from writer.tables.changes import Batch, Closing, Fill, Gap, Loss, Replay, Rewind, Rewrite, Sealing
-from writer.tables.foreign import READER, WRITER
+from writer.tables.changes import Acceptance, Batch, Closing, Fill, Gap, Loss, Replay, Rewind, Rewrite, Sealing
+from writer.tables.foreign import READER, WRITER, Change, change
 from writer.tables.log import Action, State
 from writer.tables.parts import BucketFile, Part, Range
 
-_BY_ID = ("batch", "gap", "replay", "rewrite", "close", "seal", "fill", "lost", "rewind", "schema")
+_BY_ID = ("batch", "gap", "replay", "rewrite", "close", "seal", "fill", "lost", "rewind", "schema", "accept")
 _EVENT_TIMES = ("headrace.event_time_min", "headrace.event_time_max")  # tags of a file
 
 
@@ -100,13 +100,39 @@ def gap_said(gap: Gap) -> dict[str, Any]:
 
 def rewind_said(rewind: Rewind) -> dict[str, Any]:
     """Return what the entry of a rewind says of itself: what goes back, and which rows it takes."""
-    until = rewind.closed_until
+    until, undo = rewind.closed_until, rewind.undo
     return {
         "kind": "rewind", "id": rewind.id, "to": rewind.to, "taken": {"why": "rewind", "rows": rewind.rows},
         "reopened": [[list(one.bucket), one.taken, one.left] for one in rewind.reopened],
         "closed_until": None if until is None else until.isoformat(), "gaps": list(rewind.gaps), **rewind.facts,
+        **({"answers": [vars(one) for one in undo.changes]} if undo else {}),
         "withdrawn": _withdrawn(rewind.withdrawn), "ranges": _ranges(rewind.ranges),
     }  # fmt: skip
+
+
+def accept_said(acceptance: Acceptance) -> dict[str, Any]:
+    """Return what the entry of an acceptance says of itself: of which changes, and how many rows they took."""
+    return {
+        "kind": "accept", "id": acceptance.id, "answers": [vars(one) for one in acceptance.changes],
+        "taken": {"why": "accepted", "rows": acceptance.rows}, **acceptance.facts,
+    }  # fmt: skip
+
+
+def answers(about: Mapping[str, Any]) -> list[Change]:
+    """Return the changes of other clients that an entry answers which says this of itself."""
+    return [Change(one["version"], one["operation"]) for one in about.get("answers", ())]
+
+
+def unanswered(entries: Iterable[tuple[int, Sequence[Action]]]) -> list[Change]:
+    """Return what other clients did that moves rows and not offsets, and that no entry answers, oldest first."""
+    found: dict[int, Change] = {}
+    for version, actions in entries:
+        info, about = said(actions)
+        for answered in answers(about):
+            found.pop(answered.version, None)
+        if not about and (one := change(info, version)) is not None:
+            found[version] = one
+    return list(found.values())
 
 
 def _ranges(ranges: Sequence[Range]) -> list[dict[str, Any]]:
@@ -183,6 +209,11 @@ def touched(columns: Sequence[str], actions: Sequence[Action]) -> set[BucketKey]
     files = [change for action in actions for kind in ("add", "remove") if (change := action.get(kind))]
     moved = {tuple((change.get("partitionValues") or {}).get(c) for c in columns) for change in files}
     return moved | {tuple(m["bucket"]) for m in said(actions)[1].get("manifests", ())}
+
+
+def changes_files(actions: Sequence[Action]) -> bool:
+    """Tell whether an entry adds files, or removes some."""
+    return any("add" in action or "remove" in action for action in actions)
 
 
 def told(version: int, actions: Sequence[Action]) -> Entry | None:

@@ -1,6 +1,7 @@
 """What other clients do to a table: what leaves offsets true, and what stops the pipeline."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from writer.tables.errors import ForeignChange
@@ -15,6 +16,25 @@ _HARMLESS = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Change:
+    """What another client did that moves rows and not offsets."""
+
+    version: int
+    operation: str
+
+    def __str__(self) -> str:
+        """Say it as a phrase."""
+        return f"another client ran {self.operation} (version {self.version})"
+
+
+def change(info: Mapping[str, Any], version: int) -> Change | None:
+    """Return what an entry of another client did, where it moves rows and not offsets."""
+    if harmless(info):
+        return None
+    return Change(version, str(info.get("operation", "something that it did not name")))
+
+
 def harmless(info: Mapping[str, Any]) -> bool:
     """Tell whether what another client did leaves offsets true: rows stay, or some are taken away."""
     return info.get("operation") in _HARMLESS
@@ -22,11 +42,11 @@ def harmless(info: Mapping[str, Any]) -> bool:
 
 def check_foreign(info: Mapping[str, Any], version: int, location: str) -> None:
     """Raise ForeignChange when what another client did moves rows and not offsets."""
-    if not harmless(info):
+    if (found := change(info, version)) is not None:
         raise ForeignChange(
-            f"another client ran {info.get('operation', 'something that it did not name')} on the table at {location} "
-            f"(version {version}). That does not move the offsets with the rows, so going on could lose or double "
-            "records. Start a new pipeline name on a new location, and keep this table as it is."
+            f"{found} on the table at {location}. That does not move the offsets with the rows, so going on could lose "
+            f"or double records. `headrace rewind --to {version - 1}` takes it back; or `headrace table accept` keeps "
+            "the rows as they are, and says what can no longer be proven of them. Both only show it until --yes."
         )
 
 

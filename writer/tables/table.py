@@ -5,7 +5,7 @@ offset) and one for the epoch (`<pipeline>/epoch`). Each kind of entry has a roo
 """
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -19,9 +19,21 @@ from writer.ledger.book import Book
 from writer.ledger.chapter import LedgerUnreadable
 from writer.ledger.deep import DataFile
 from writer.rooms.columnar import BucketKey, StagedFile, staged_name
-from writer.tables import gaps, landing, rewinding, rewriting, schema_ids, sealing, starting, takeover
+from writer.tables import accepting, gaps, landing, rewinding, rewriting, schema_ids, sealing, starting, takeover
 from writer.tables.append import PATIENCE, Appender, Check, LostRace, Swap
-from writer.tables.changes import Adoption, Batch, Closing, Fill, Gap, Loss, Replay, Rewind, Rewrite, Sealing
+from writer.tables.changes import (
+    Acceptance,
+    Adoption,
+    Batch,
+    Closing,
+    Fill,
+    Gap,
+    Loss,
+    Replay,
+    Rewind,
+    Rewrite,
+    Sealing,
+)
 from writer.tables.columns import Unfit, grown
 from writer.tables.entry import Committed, Entry, changed, told
 from writer.tables.errors import CommitFailed, one_line, reading
@@ -184,6 +196,10 @@ class PipelineTable:
         """
         return rewinding.rewind(self._end, snapshot, rewind)
 
+    def accept(self, snapshot: PipelineSnapshot, acceptance: Acceptance) -> int:
+        """Accept what other clients did, on exactly this snapshot; raise the epoch. Raises CommitFailed."""
+        return accepting.accept(self._end, snapshot, acceptance)
+
     def rewrite(self, snapshot: PipelineSnapshot, rewrite: Rewrite) -> int:
         """Swap files, atomically where the format can. It needs no epoch. `snapshot`: where the files were listed.
 
@@ -323,9 +339,9 @@ class PipelineTable:
         """Entries after version `since` that the log still has, whoever wrote them, oldest first."""
         return self._end.entries(since)
 
-    def commits_since(self, version: int) -> list[Committed]:
-        """Commits of this pipeline after `version`, oldest first."""
-        return self._end.ours(version)
+    def commits_since(self, version: int, despite: Collection[int] = ()) -> list[Committed]:
+        """Commits of this pipeline after `version`, oldest first; `despite`: changes of others that are passed over."""
+        return self._end.ours(version, despite)
 
     def recent(self, count: int) -> list[Mapping[str, Any]]:
         """Facts of this pipeline's commits among the table's last `count`, newest first; of older ones if none is."""

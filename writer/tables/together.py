@@ -1,6 +1,6 @@
 """The tables of one pipeline: its own, and those of dead letters and late rows, which redo keeps up with it."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
 
 from writer.rooms.columnar import StagedFile
@@ -15,17 +15,17 @@ class Tables:
         self.main, self.side = main, cache(opened)
         self.settled = -1  # version up to which side files are known to be applied
 
-    def redo(self) -> None:
+    def redo(self, despite: Collection[int] = ()) -> None:
         """End what commits began: let readers see their files, and apply to the side tables what newer ones list.
 
         Safe to run again, at any time. Raises ForeignChange when another client did what the ledger does not survive,
-        CommitFailed.
+        but at the versions `despite` which the caller is about to answer it; CommitFailed.
         """
         snapshot = self.main.snapshot()
         self.main.publish(snapshot)
         since = max(self.settled, snapshot.settled)
         settled = max(since, snapshot.version)
-        for committed in self.main.commits_since(since):
+        for committed in self.main.commits_since(since, despite):
             settled = max(settled, committed.version)
             for location in {**committed.side_files, **committed.withdrawn}:
                 files, withdrawn = committed.side_files.get(location, ()), committed.withdrawn.get(location, {})

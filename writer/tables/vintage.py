@@ -1,8 +1,8 @@
 """Which format a table's log has: the kinds of entries, and the words in them. One number, kept in the table.
 
-It stands as `txn <pipeline>/format`, set by the first start of a headrace that knows the format. A table without it has
-format 1. A kind, or a word without which an entry is misread, makes a new format; others may be added freely.
-(docs/UPGRADES.md)
+It stands as `txn <pipeline>/format`, set by the first start of a headrace that knows the format, or by the first entry
+that needs a newer one. A table without it has format 1. A kind, or a word without which an entry is misread, makes a
+new format; others may be added freely. (docs/UPGRADES.md)
 """
 
 from collections.abc import Mapping
@@ -14,8 +14,11 @@ KINDS: Mapping[int, tuple[str, ...]] = {
     1: ("start", "batch", "gap", "adopt", "replay", "side", "columns"),
     2: ("close", "seal", "rewrite", "take"),
     3: ("fill", "lost", "rewind"),
+    4: ("accept",),
 }
-FORMAT = max(KINDS)
+FORMAT = 3  # that a start gives a table
+ANSWERED = 4  # that an entry gives a table which answers what another client did: `accept`, and `rewind` that undoes it
+NEWEST = max(KINDS)
 # Kinds that need no format: who does not know them passes over them, as they tell neither of rows nor of offsets.
 PASSED_OVER = ("schema",)
 
@@ -32,8 +35,8 @@ def format_of(transactions: Mapping[str, int], pipeline: str) -> int:
 def check_format(transactions: Mapping[str, int], pipeline: str, location: str) -> None:
     """Raise TooNew when this headrace must not write to the table."""
     found = format_of(transactions, pipeline)
-    if found > FORMAT:
+    if found > NEWEST:
         raise TooNew(
-            f"the log of the table at {location} has format {found}, this headrace knows formats up to {FORMAT}: "
+            f"the log of the table at {location} has format {found}, this headrace knows formats up to {NEWEST}: "
             "a newer one wrote it. Run that one, or a newer one; there is no way back (docs/UPGRADES.md)."
         )
