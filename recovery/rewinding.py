@@ -191,7 +191,7 @@ class Rewinding:
             taken, rows = undo.taken(taken), dict(undo.rows_before)
         manifests = Manifests(self._main.store, snapshot.state.metadata["partitionColumns"])
         buckets = []
-        for key in sorted({*taken, *(after.sealed if found.ranges else ())}, key=str):
+        for key in sorted({*taken, *(after.sealed if found.ranges or undo else ())}, key=str):
             newest = manifests.newest(key)
             left = rows.get(key, 0) - taken.get(key, 0)
             buckets.append(Bucket(key, taken.get(key, 0), left, newest.version if newest else 0))

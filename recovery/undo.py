@@ -12,6 +12,7 @@ from writer.rooms.columnar import BucketKey, StagedFile, open_file
 from writer.rooms.statistics import delta_statistics
 from writer.stores.base import Store
 from writer.tables.changes import Undo
+from writer.tables.errors import reading
 from writer.tables.foreign import Change
 from writer.tables.parts import BucketFile
 from writer.tables.snapshot import PipelineSnapshot
@@ -52,7 +53,7 @@ class Undone:
 def undone(table: PipelineTable, changes: Sequence[Change], to: PipelineSnapshot, now: PipelineSnapshot) -> Undone:
     """Find what taking the changes back moves. `to`: the version that is returned to.
 
-    Raises ConfigError where they made it another table, CommitFailed, OSError.
+    Raises ConfigError where they made it another table, CommitFailed.
     """
     before = table.at(changes[0].version - 1)
     if any(before.state.metadata[key] != now.state.metadata[key] for key in ("id", "partitionColumns")):
@@ -63,11 +64,10 @@ def undone(table: PipelineTable, changes: Sequence[Change], to: PipelineSnapshot
     there, then, wanted = ({f.path: f for f in table.bucket_files(one)} for one in (now, before, to))
     base, files = (to, wanted) if wanted.keys() == there.keys() else (before, then)
     gone, back = ([one[path] for path in sorted(one.keys() - other)] for one, other in ((there, files), (files, there)))
-    missing = [file.path for file in back if table.store.mark(file.path) is None]
-    rows = _rows(table.store, then.values())
-    return Undone(
-        changes, before, base, gone, back, missing, rows, rows if base is before else _rows(table.store, files.values())
-    )
+    with reading(table.location):
+        missing = [file.path for file in back if table.store.mark(file.path) is None]
+        rows = [_rows(table.store, one.values()) for one in (then, files)]
+    return Undone(changes, before, base, gone, back, missing, *rows)
 
 
 def _rows(store: Store, files: Iterable[BucketFile]) -> dict[BucketKey, int]:

@@ -202,7 +202,7 @@ class Filling:
     def _rule(self, older: Any) -> TimeRule:
         """Believe what was believable when the broker had it: a gap may be far older than `event_time.max_age`."""
         rule = self.walk.time_rule
-        return replace(rule, age_max=max(rule.age_max, min(ANY_AGE, rule.age_max) + older))
+        return rule if rule.age_max >= ANY_AGE else replace(rule, age_max=min(ANY_AGE, rule.age_max + older))
 
     def _destination(self) -> task.TaskPlan:
         settings, walk = self.settings, self.walk

@@ -74,7 +74,7 @@ def accept(
             "accepted": [{"id": shown(i), "before": _hex(known[i]), "now": _hex(at)} for i, at in values.items()],
         }  # fmt: skip
         sinces = dict.fromkeys(map(schema_ids.since_name, named), microseconds(began))
-        version = table.accept(snapshot, {**named, **sinces}, facts)
+        version = table.accept_schema_ids(snapshot, {**named, **sinces}, facts)
     if as_json:
         lines.emit_whole({
             "pipeline": name, "registry": where, "since": None if began is None else iso(began), "version": version,

@@ -19,7 +19,7 @@ from writer.tables.foreign import READER, WRITER, Change, change
 from writer.tables.log import Action, State
 from writer.tables.parts import BucketFile, Part, Range
 
-_BY_ID = ("batch", "gap", "replay", "rewrite", "close", "seal", "fill", "lost", "rewind", "schema", "accept")
+_LANDED = ("batch", "gap", "replay", "rewrite", "close", "seal", "fill", "lost", "rewind", "schema", "accept")
 _EVENT_TIMES = ("headrace.event_time_min", "headrace.event_time_max")  # tags of a file
 
 
@@ -226,7 +226,7 @@ def told(version: int, actions: Sequence[Action]) -> Entry | None:
 
 def landed(version: int, about: Mapping[str, Any]) -> Committed | None:
     """Return the batch, or what else is appended by an id, that an entry is which says this of itself; None: none."""
-    if about.get("kind") not in _BY_ID:
+    if about.get("kind") not in _LANDED:
         return None
     side = {place: [file_from_json(f) for f in files] for place, files in about.get("side_files", {}).items()}
     withdrawn = {

@@ -182,7 +182,7 @@ class PipelineTable:
         """
         return landing.replay(self._end, snapshot, replay)
 
-    def accept(self, snapshot: PipelineSnapshot, values: Mapping[str, int], facts: Mapping[str, Any]) -> int:
+    def accept_schema_ids(self, snapshot: PipelineSnapshot, values: Mapping[str, int], facts: Mapping[str, Any]) -> int:
         """Let schema ids mean others than they did, by the values of their `txn`. It needs no epoch.
 
         Raises CommitFailed when the pipeline was started since the snapshot.
