@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from writer.errors import ConfigError
+from writer.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from autoscaler.policy import Policy
+    from autoscaler.decision.policy import Policy
     from autoscaler.simulate.trace import Trace
 
 autoscale = typer.Typer(name="autoscale", no_args_is_help=True, help="How many executors there should be, and why.")
@@ -56,13 +56,13 @@ def run(
 
     Exit codes: 0 stopped, 2 configuration: also where there are no executors to scale, such as with local[*].
     """
-    from autoscaler.run import policy_of
-    from autoscaler.run import run as scale
-    from writer import log
-    from writer.file import load
-    from writer.units import duration
+    from autoscaler.runtime.main import policy_of
+    from autoscaler.runtime.main import run as scale
+    from writer.config.loader import load
+    from writer.core import logging
+    from writer.core.units import duration
 
-    log.set_up()
+    logging.set_up()
     settings = load(config)
     try:
         every = [] if interval is None else [f"tick_s={duration(interval).total_seconds()}"]
@@ -97,26 +97,26 @@ def explain(
 
     Exit codes: 0 explained, 2 a file or a parameter is wrong.
     """
-    from autoscaler import record
-    from autoscaler.decide import tick
-    from autoscaler.explain import lines, told
-    from autoscaler.facts import Facts
-    from autoscaler.memory import Memory
-    from autoscaler.policy import DEFAULTS, assigned
+    from autoscaler.decision.decide import tick
+    from autoscaler.decision.explanation import lines, told
+    from autoscaler.decision.facts import Facts
+    from autoscaler.decision.history import Memory
+    from autoscaler.decision.policy import DEFAULTS, assigned
+    from autoscaler.runtime import state_store
 
     if (config is None) == (facts is None):
         raise ConfigError("give either a configuration file, to ask now, or recorded facts (--facts)")
     if config is not None:
-        from autoscaler.run import asked
+        from autoscaler.runtime.main import asked
 
         known, policy, remembered = asked(config, pipeline, assignments or [])
     else:
         assert facts is not None, "one of the two is given"
-        known, policy, remembered = record.read(Facts, facts), assigned(DEFAULTS, assignments or []), Memory()
+        known, policy, remembered = state_store.read_file(Facts, facts), assigned(DEFAULTS, assignments or []), Memory()
     if memory is not None:
-        remembered = record.read(Memory, memory)
+        remembered = state_store.read_file(Memory, memory)
     if save is not None:
-        record.write(known, save)
+        state_store.write_file(known, save)
     decision, _ = tick(policy, remembered, known, known.at)
     if as_json:
         typer.echo(json.dumps(told(decision, known.at), indent=2))
@@ -155,9 +155,9 @@ def simulate(
 
     Exit codes: 0 played, 2 a trace or a parameter is wrong.
     """
-    from autoscaler.policy import DEFAULTS, assigned
+    from autoscaler.decision.policy import DEFAULTS, assigned
     from autoscaler.simulate import trace as traces
-    from autoscaler.simulate.shapes import SHAPES
+    from autoscaler.simulate.workloads import SHAPES
 
     policy = assigned(DEFAULTS, assignments or [])
     found = [_trace(name) for name in (trace or SHAPES)]
@@ -170,8 +170,8 @@ def simulate(
 def _play(
     traces: "list[Trace]", policy: "Policy", rivals: list[Rival] | None, plot: Path | None, *, as_json: bool
 ) -> None:
-    from autoscaler.simulate import show
-    from autoscaler.simulate.play import RIVALS, compare
+    from autoscaler.simulate import report
+    from autoscaler.simulate.run import RIVALS, compare
 
     chosen = RIVALS if rivals is None else [one.value for one in rivals if one is not Rival.NONE]
     scores = []
@@ -179,18 +179,18 @@ def _play(
         played = compare(one, policy, chosen)
         scores += played
         if not as_json:
-            typer.echo("\n".join(show.lines(one, played)))
+            typer.echo("\n".join(report.lines(one, played)))
     if as_json:
-        typer.echo(json.dumps(show.as_json(scores, policy), indent=1))
+        typer.echo(json.dumps(report.as_json(scores, policy), indent=1))
     if plot is not None:
-        from autoscaler.simulate.plot import draw
+        from autoscaler.simulate.report import draw
 
         draw(traces[0], scores, plot)
 
 
 def _trace(name: str) -> "Trace":
-    from autoscaler.simulate.shapes import SHAPES, shape
     from autoscaler.simulate.trace import read
+    from autoscaler.simulate.workloads import SHAPES, shape
 
     return shape(name) if name in SHAPES or not (name.endswith(".json") or "/" in name) else read(Path(name))
 

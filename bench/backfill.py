@@ -31,9 +31,9 @@ from bench.figures import BenchFailed
 from bench.fill import fill
 from bench.job import PARTITIONS, Job
 from bench.race import Contending
-from writer.demo.ground import Brood
-from writer.embedded import Stack
-from writer.surface.driver import announced
+from writer.clients.driver_endpoint import announced
+from writer.demo.devstack.stack import Stack
+from writer.demo.devstack.workspace import Brood
 
 FIRST = 2_000  # events that the table has before the gap
 MAX_DELAY = timedelta(seconds=10)  # of the live writer's commits

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from writer.errors import ConfigError
+from writer.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,13 +88,13 @@ def number(text: str) -> int:
 
 def _require(*, plot: bool) -> None:
     """Raise ConfigError unless the extra is installed, and a Java for the registry."""
-    from writer import artifacts
-    from writer.embedded import registry
+    from writer.clients import java_artifacts
+    from writer.demo.devstack import registry
 
     missing = [name for name in ("psutil", *(("matplotlib",) if plot else ())) if find_spec(name) is None]
     if missing:
         raise ConfigError(f"the bench needs {' and '.join(missing)}: pip install 'headrace[bench]'")
-    artifacts.java(registry.JAVA_MIN)
+    java_artifacts.java(registry.JAVA_MIN)
 
 
 def _check(json_file: Path | None, plot_file: Path | None) -> None:
@@ -114,7 +114,7 @@ def _measure(setting: "Setting", keep: Path | None, json_file: Path | None, plot
     from bench import machine, show
     from bench.figures import costs
     from bench.rounds import Place, play
-    from writer.demo.ground import Interruption
+    from writer.demo.devstack.workspace import Interruption
 
     console = Console(highlight=False)
     place, here, interruption = Place(keep), machine.here(), Interruption()

@@ -27,20 +27,20 @@ import pyarrow as pa
 
 from bench.cli import number
 from bench.data import TIME_FIELD, dataset
-from writer.config import Config, Memory, Roll
-from writer.rewrites.compacting import in_spark
-from writer.rewrites.pace import Pace
-from writer.rewrites.section import Compact
-from writer.rooms.assign import TimeRule
-from writer.rooms.columnar import BucketKey
-from writer.rooms.order import Dedupe
-from writer.rooms.plan import PROVENANCE, SchemaPlan
-from writer.rooms.rewrite import Job, Source, rewrite
-from writer.rooms.task import Task, TaskPlan
-from writer.spark import session
-from writer.tables.changes import Batch
-from writer.tables.formats import delta_table
-from writer.tables.parts import BucketFile, Part, Range
+from writer.avro.schema_plan import PROVENANCE, SchemaPlan
+from writer.batch.bucketing import TimeRule
+from writer.batch.parquet_files import BucketKey
+from writer.batch.rewrite import Job, Source, rewrite
+from writer.batch.sorting import Dedupe
+from writer.batch.task import Task, TaskPlan
+from writer.config.compaction import Compact
+from writer.config.pipelines import Config, Memory, Roll
+from writer.core.offsets import BucketFile, Part, Range
+from writer.driver.spark import session
+from writer.maintenance.compaction import in_spark
+from writer.maintenance.compaction_plan import Pace
+from writer.table.factory import delta_table
+from writer.table.log.operations import Batch
 
 BUCKET = "hour"
 RATIO_MIN = 0.85

@@ -12,9 +12,9 @@ from pyarrow import parquet
 
 from bench.figures import Written
 from bench.job import BUCKET, CORES, Job
-from writer.errors import ConfigError
-from writer.tables.formats import delta_table
-from writer.transfer import WORKER_ENVIRONMENT
+from writer.core.errors import ConfigError
+from writer.driver.tasks import WORKER_ENVIRONMENT
+from writer.table.factory import delta_table
 
 PIPELINE = "bench"
 _EVER = "36500 d"  # the events are of a fixed day

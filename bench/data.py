@@ -14,8 +14,8 @@ from bench import encode
 from bench import fields as f
 from bench.draw import draw
 from bench.fields import Field
-from writer.errors import ConfigError
-from writer.rooms.wire import header
+from writer.avro.wire_format import header
+from writer.core.errors import ConfigError
 
 SEED = 20
 TIME_FIELD = "event_time"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from bench.job import PARTITIONS
-from writer.errors import HeadraceError
+from writer.core.errors import HeadraceError
 
 WARM_FROM = 0.2  # of the events: what comes before pays for starting, compiling and first times
 MEGABYTE = 10**6

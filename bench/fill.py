@@ -14,7 +14,7 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 from bench.data import DataSet, dataset
 from bench.job import PARTITIONS
-from writer.errors import HeadraceError
+from writer.core.errors import HeadraceError
 
 _BLOCK_MAX = 20_000  # events encoded at once, and sent to one partition
 _IN_FLIGHT_MAX = 200_000

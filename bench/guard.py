@@ -18,8 +18,8 @@ from bench.contenders import CONTENDERS
 from bench.data import dataset
 from bench.figures import BenchFailed, Spread, ratio
 from bench.rounds import Place, Setting, play
-from writer.demo.ground import Interruption
-from writer.errors import ConfigError, HeadraceError
+from writer.core.errors import ConfigError, HeadraceError
+from writer.demo.devstack.workspace import Interruption
 
 BASELINE = Path(__file__).with_name("baseline.json")
 LOSS_MAX = 0.15

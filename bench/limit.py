@@ -15,11 +15,11 @@ import pyarrow as pa
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from bench.job import BUCKET, Job, load, mark
-from writer.config import Memory, Roll
-from writer.errors import HeadraceError
-from writer.rooms.assign import TimeRule
-from writer.rooms.plan import PROVENANCE, SchemaPlan
-from writer.rooms.task import Task, TaskPlan
+from writer.avro.schema_plan import PROVENANCE, SchemaPlan
+from writer.batch.bucketing import TimeRule
+from writer.batch.task import Task, TaskPlan
+from writer.config.pipelines import Memory, Roll
+from writer.core.errors import HeadraceError
 
 _SILENCE_S = 30  # of the broker
 _FETCH = 20_000  # records asked for at once; with more of them alive at a time, memory is slower

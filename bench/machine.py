@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psutil
 
-from writer import artifacts
-from writer.units import show_size
+from writer.clients import java_artifacts
+from writer.core.units import show_size
 
 _PACKAGES = ("headrace", "pyspark", "pyarrow", "datafusion", "deltalake", "confluent-kafka")
 
@@ -58,6 +58,6 @@ def _processor() -> str:
 
 def _java() -> str:
     said = subprocess.run(  # noqa: S603
-        [artifacts.java(), "-version"], capture_output=True, text=True, check=True, timeout=60
+        [java_artifacts.java(), "-version"], capture_output=True, text=True, check=True, timeout=60
     ).stderr
     return said.split('"')[1]

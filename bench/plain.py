@@ -19,7 +19,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from bench.job import BUCKET, CORES, Job, load, mark
-from writer import artifacts
+from writer.clients import java_artifacts
 
 DRIVER_MEMORY = "2g"  # twice what headrace gives its JVM: everything is in this one
 
@@ -73,8 +73,8 @@ def run(job: Job, *, repartition: bool) -> None:
 
 def session(job: Job) -> Any:
     """Start Spark as its documentation and Delta's say; otherwise everything is the default."""
-    bundles = [artifacts.fetch(name, say=print) for name in artifacts.BENCH_BUNDLES]
-    jars = [*artifacts.spark_jars(), *(jar for bundle in bundles for jar in sorted(bundle.glob("*.jar")))]
+    bundles = [java_artifacts.fetch(name, say=print) for name in java_artifacts.BENCH_BUNDLES]
+    jars = [*java_artifacts.spark_jars(), *(jar for bundle in bundles for jar in sorted(bundle.glob("*.jar")))]
     settings = {
         "spark.jars": ",".join(map(str, jars)),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

@@ -27,10 +27,10 @@ from bench.figures import BenchFailed, Run, Written, warm, whole
 from bench.fill import Filled, block, fill
 from bench.job import PARTITIONS, Job
 from bench.rounds import Setting
-from writer import artifacts
-from writer.embedded import Stack
-from writer.errors import HeadraceError
-from writer.rooms.wire import CONFLUENT
+from writer.avro.wire_format import CONFLUENT
+from writer.clients import java_artifacts
+from writer.core.errors import HeadraceError
+from writer.demo.devstack.stack import Stack
 
 SHARE = 0.001
 RATIO_MIN = 0.7
@@ -117,8 +117,8 @@ def _places(table: Path) -> npt.NDArray[np.int64]:
 
 def main(events: int, repeats: int) -> int:
     """Measure, and say so. Returns the exit code."""
-    for bundle in artifacts.BUNDLES:
-        artifacts.fetch(bundle, say=print)
+    for bundle in java_artifacts.BUNDLES:
+        java_artifacts.fetch(bundle, say=print)
     clean = dataset("200B")
     sets: Sequence[DataSet] = [clean, Poisoned(clean.name, clean.about, clean.fields)]
     ratios = []

@@ -15,8 +15,8 @@ from bench.contenders import Contender, environment, rooms_of
 from bench.figures import BenchFailed, Mark, Run, Usage
 from bench.job import Job
 from bench.measure import Meter
-from writer.demo.ground import JVM_GRACE, Brood
-from writer.embedded.process import Process
+from writer.demo.devstack.process import Process
+from writer.demo.devstack.workspace import JVM_GRACE, Brood
 
 SAMPLE = timedelta(milliseconds=250)  # between two looks at the process tree
 _POLL = timedelta(milliseconds=20)  # between two looks at the output: how late a mark may be

@@ -20,10 +20,10 @@ from bench.data import TIME_FIELD, DataSet
 from bench.figures import BenchFailed, Run, warm
 from bench.fill import Filled, fill
 from bench.job import PARTITIONS, Job
-from writer import artifacts
-from writer.demo.ground import Interruption, Stopped
-from writer.embedded import Stack
-from writer.errors import ConfigError
+from writer.clients import java_artifacts
+from writer.core.errors import ConfigError
+from writer.demo.devstack.stack import Stack
+from writer.demo.devstack.workspace import Interruption, Stopped
 
 TOPIC = "events"
 BATCH_EVENTS_MAX = 2_500_000
@@ -162,7 +162,7 @@ def play(setting: Setting, place: Place, onlooker: Onlooker, interruption: Inter
 
 def _rounds(setting: Setting, place: Place, onlooker: Onlooker, interruption: Interruption) -> list[Run]:
     for bundle in _bundles(setting):
-        artifacts.fetch(bundle, say=onlooker.say)
+        java_artifacts.fetch(bundle, say=onlooker.say)
     onlooker.begin("starting broker and registry", 0)
     place.stack.start()
     onlooker.done("broker and registry answer")
@@ -208,7 +208,7 @@ def _checked(look: Callable[[int], None], interruption: Interruption) -> Callabl
 def _bundles(setting: Setting) -> list[str]:
     """Return what must be fetched before anything is measured."""
     plain = any(contender.letter in "bc" for contender in setting.contenders)
-    return [*artifacts.BUNDLES, *(artifacts.BENCH_BUNDLES if plain else ())]
+    return [*java_artifacts.BUNDLES, *(java_artifacts.BENCH_BUNDLES if plain else ())]
 
 
 def _job(setting: Setting, place: Place, topic: Topic, filled: Filled, name: str) -> Job:

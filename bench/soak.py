@@ -24,9 +24,9 @@ from bench.figures import BenchFailed
 from bench.fill import fill
 from bench.job import PARTITIONS, Job
 from bench.race import Contending
-from writer.demo.ground import Brood
-from writer.embedded import Stack
-from writer.tables.formats import delta_table
+from writer.demo.devstack.stack import Stack
+from writer.demo.devstack.workspace import Brood
+from writer.table.factory import delta_table
 
 RECORDS = 1000  # in a commit, about one a second: Spark looks for new offsets that often
 WINDOW = 100  # commits that are compared: the first and the last so many

@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bucketers.arrays import contiguous, floor_divide
+from bucketers.arrow import contiguous, floor_divide
 from bucketers.base import Buckets
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -5,7 +5,7 @@ from importlib import import_module
 from inspect import signature
 from typing import Any, Final
 
-from bucketers.arrays import mend
+from bucketers.arrow import mend
 from bucketers.base import Bucketer
 from bucketers.composite import Composite
 from bucketers.event_time import EventTime

@@ -6,7 +6,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bucketers.arrays import column
+from bucketers.arrow import column
 from bucketers.base import Buckets
 
 OTHER: Final = "_other"

@@ -8,7 +8,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bucketers.arrays import column, floor_divide
+from bucketers.arrow import column, floor_divide
 
 UNITS: Final = ("auto", "s", "ms", "us", "ns", "logical")
 

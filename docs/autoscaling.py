@@ -11,15 +11,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from autoscaler import record
-from autoscaler.decide import tick
-from autoscaler.explain import lines
-from autoscaler.facts import Facts
-from autoscaler.memory import Memory
-from autoscaler.policy import DEFAULTS, Policy
-from autoscaler.simulate import published
-from autoscaler.simulate.play import RIVALS, compare
-from autoscaler.simulate.shapes import SHAPES, shape
+from autoscaler.decision.decide import tick
+from autoscaler.decision.explanation import lines
+from autoscaler.decision.facts import Facts
+from autoscaler.decision.history import Memory
+from autoscaler.decision.policy import DEFAULTS, Policy
+from autoscaler.runtime import state_store
+from autoscaler.simulate import published_scores
+from autoscaler.simulate.run import RIVALS, compare
+from autoscaler.simulate.workloads import SHAPES, shape
 
 HERE = Path(__file__).parent
 EXAMPLE = HERE / "examples" / "autoscale-facts.json"
@@ -236,7 +236,7 @@ def _verdicts() -> list[str]:
 
 
 def _example() -> list[str]:
-    known = record.read(Facts, EXAMPLE)
+    known = state_store.read_file(Facts, EXAMPLE)
     decision, _ = tick(DEFAULTS, Memory(), known, known.at)
     return [
         "## A decision, explained", "",
@@ -307,7 +307,7 @@ def _scores() -> list[str]:
 
 
 def _kept() -> dict[str, Any]:
-    found = published.read()
+    found = published_scores.read()
     return {name: found[name] for name in SHAPES if name in found}
 
 
@@ -321,9 +321,9 @@ def play(names: list[str]) -> None:
     for name in names or SHAPES:
         trace = shape(name)
         scores = compare(trace, DEFAULTS, RIVALS)
-        published.keep(trace, scores)
+        published_scores.keep(trace, scores)
         if name == _DRAWN:
-            from autoscaler.simulate.plot import draw
+            from autoscaler.simulate.report import draw
 
             shown = ("headrace", "Flink's autoscaler, defaults", "lag threshold of equal cost")
             draw(trace, [one for one in scores if one.policy in shown], PICTURE)

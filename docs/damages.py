@@ -7,14 +7,14 @@ from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 
-from recovery.chaos.script import script
-from recovery.classify import SPARK, Damage, catalogue
+from recovery.chaos.schedule import script
+from recovery.ladder.error_catalogue import SPARK, Damage, catalogue
 from tests.fault import seen
 from tests.fault.damages import COMMITTED, Outcome, read
 
 _INTRODUCTION = f"""# Recovery of checkpoints
 
-Written by `make reference` from the catalogue, `recovery/damages.json`, and from what the tests have recorded in
+Written by `make reference` from the catalogue, `recovery/ladder/damages.json`, and from what the tests have recorded in
 `tests/fault/recovered.json`; do not edit. `make test-long` records all of it anew.
 
 Spark keeps no checksum of what it plans: a checkpoint that is damaged may stop a query for ever, or start it in silence
@@ -67,7 +67,7 @@ These cannot happen to headrace, or are tried by other tests. The classifier kno
 | --- | --- | --- | --- |"""
 _SAID = """## What each row means
 
-`recovery/classify.py` reads the text of an error with all its causes; the first row that fits counts.
+`recovery/ladder/error_catalogue.py` reads the text of an error with all its causes; the first row that fits counts.
 
 | row | class | begins at | what is said |
 | --- | --- | --- | --- |"""

@@ -28,8 +28,8 @@ from tests import promql
 from tests.promql import Series, evaluate
 from tests.supervising import Supervised, supervise
 from tests.writing import Site
-from writer.embedded import Stack
-from writer.embedded.events import produce
+from writer.demo.devstack.events import produce
+from writer.demo.devstack.stack import Stack
 
 _ROOT = Path(__file__).parents[1]
 _BOARD = _ROOT / "helm" / "headrace" / "dashboards" / "headrace.json"

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from autoscaler.board import CATALOGUE as AUTOSCALER
-from recovery.board import CATALOGUE as SUPERVISOR
-from writer.surface.metrics import CATALOGUE
+from autoscaler.runtime.endpoints import CATALOGUE as AUTOSCALER
+from recovery.supervisor.endpoints import CATALOGUE as SUPERVISOR
+from writer.web.metrics_catalogue import CATALOGUE
 
 
 def text() -> str:

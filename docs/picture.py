@@ -21,9 +21,9 @@ from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from writer.demo import panel
+from writer.demo.main import show
 from writer.demo.panel import View
-from writer.demo.screen import Screen
-from writer.demo.show import show
+from writer.demo.terminal import Screen
 
 COLUMNS, ROWS = 100, 47
 SPEED = 2.5  # times as fast as it was

@@ -8,10 +8,10 @@ import typer
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from writer import errors
-from writer.cli import compose
-from writer.config import Config
-from writer.units import show_duration, show_size
+from writer.cli.main import compose
+from writer.config.pipelines import Config
+from writer.core import errors
+from writer.core.units import show_duration, show_size
 
 
 def text() -> str:

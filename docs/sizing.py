@@ -3,8 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-from writer.config import EventTime, Pipeline, Table
-from writer.surface.sizing import UTILISATION, Rates, Sizing, Traffic, rates, size
+from writer.config.pipelines import EventTime, Pipeline, Table
+from writer.preflight.sizing import UTILISATION, Rates, Sizing, Traffic, rates, size
 
 _INTRODUCTION = """# Sizing
 
@@ -16,7 +16,7 @@ reads the newest 20,000, really stages them as Parquet, and shows each step. Thi
 the defaults.
 """
 _ORIGINS = """\
-- These rates lie in `writer/surface/rates.json`; `--rate` gives another. Between two measured sizes the cost of an
+- These rates lie in `writer/preflight/rates.json`; `--rate` gives another. Between two measured sizes the cost of an
   event is interpolated. Beyond the largest, the bytes per second are taken as they are there: the careful side, as a
   larger event costs less for each byte.
 - Sizes of rows are those of the bench's data sets, whose ids, addresses and positions are distinct as in life. Yours

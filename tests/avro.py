@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 from fastavro import schemaless_writer
 
-from writer.rooms.wire import CONFLUENT, header
+from writer.avro.wire_format import CONFLUENT, header
 
 HEAD, HEADER_BYTES = header(7), CONFLUENT.header_bytes
 

@@ -11,14 +11,13 @@ import pyarrow.parquet as pq
 import yaml
 
 from tests import hive
-from writer.config import Config
-from writer.rooms.columnar import Destination, StagedFile
-from writer.rooms.statistics import delta_statistics
-from writer.seals.sealer import Sealer
-from writer.tables.changes import Batch
-from writer.tables.formats import main_table
-from writer.tables.parts import Part, Range
-from writer.units import microseconds
+from writer.batch.parquet_files import Destination, StagedFile, delta_statistics
+from writer.config.pipelines import Config
+from writer.core.offsets import Part, Range
+from writer.core.units import microseconds
+from writer.sealing.sealer import Sealer
+from writer.table.factory import main_table
+from writer.table.log.operations import Batch
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)

@@ -9,18 +9,18 @@ import pyarrow as pa
 
 import bucketers
 from tests.looking import EVENT, NOW, Schemas, config
-from writer import commit
-from writer.config import layout
-from writer.rooms import task
-from writer.rooms.deadletters import DEAD_LETTERS
-from writer.rooms.plan import PROVENANCE
-from writer.rooms.report import Report
-from writer.rooms.wire import CONFLUENT, HEADERS
-from writer.sample import RECORDS
-from writer.surface.walk import opened
-from writer.tables.changes import Batch
-from writer.tables.formats import all_tables
-from writer.tables.parts import Part
+from writer.avro.schema_plan import PROVENANCE
+from writer.avro.wire_format import CONFLUENT, HEADERS
+from writer.batch import task
+from writer.batch.dead_letters import DEAD_LETTERS
+from writer.batch.task_report import Report
+from writer.clients.kafka_sample import RECORDS
+from writer.commit import builder
+from writer.config.pipelines import layout
+from writer.core.offsets import Part
+from writer.maintenance.local_pipeline import opened
+from writer.table.factory import all_tables
+from writer.table.log.operations import Batch
 
 
 class Died(Exception):
@@ -80,14 +80,14 @@ class Driver:
         parts = {("clicks", p): Part("clicks", 1, p) for p in ends}
         frontier = {part: snapshot.frontier(part) for part in parts.values()}
         start = dict.fromkeys(parts, 0)
-        committing = commit.ranges(start, {("clicks", p): end for p, end in ends.items()}, frontier, parts)
+        committing = builder.ranges(start, {("clicks", p): end for p, end in ends.items()}, frontier, parts)
         if not committing:
             return None
         starts = {source: frontier[part] or 0 for source, part in parts.items()}
         report = self._tasks(records, starts, now, snapshot.closed_until)
         if die == "after_stage":
             raise Died
-        planned: Batch = commit.batch(
+        planned: Batch = builder.batch(
             report, committing, epoch=self.epoch, settled=self.tables.settled,
             side={self.letters: report.dead_letter_files, self.settings.late_place: report.late_files},
             seen={part: at for part in parts.values() if (at := snapshot.seen(part)) is not None},
@@ -117,7 +117,7 @@ class Driver:
                 closed_until=closed, late=self.settings.seal.late, late_table=self.settings.late_table,
             )  # fmt: skip
             (out,) = task.run(iter(records), plan)
-            report = commit.merged([Report.from_json(out["report"][0].as_py())])
+            report = builder.merged([Report.from_json(out["report"][0].as_py())])
             if not report.unknown_schemas:
                 return report
             walk.learn(report.unknown_schemas)

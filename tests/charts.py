@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.servers.kubernetes import HELM, SCHEMAS, program
-from writer.artifacts import cache_dir
+from writer.clients.java_artifacts import cache_dir
 
 ROOT = Path(__file__).parents[1]
 CHART = ROOT / "helm" / "headrace"

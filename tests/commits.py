@@ -6,11 +6,11 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from writer.rooms.columnar import StagedFile, staged_name
-from writer.stores.location import store_at
-from writer.tables.changes import Batch
-from writer.tables.formats import OPENED
-from writer.tables.parts import Part, Range
+from writer.batch.parquet_files import StagedFile, staged_name
+from writer.core.offsets import Part, Range
+from writer.storage.locations import store_at
+from writer.table.factory import OPENED
+from writer.table.log.operations import Batch
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 PARTS = [Part("clicks", 1, 0), Part("clicks", 1, 1)]

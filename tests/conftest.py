@@ -78,7 +78,7 @@ class Containers:
 
 @contextmanager
 def embedded(directory: Path) -> Iterator[Servers]:
-    from writer.embedded import Stack
+    from writer.demo.devstack.stack import Stack
 
     with Stack(directory) as stack:
         yield stack
@@ -92,7 +92,7 @@ def containers() -> Iterator[Servers]:
     from testcontainers.core.docker_client import DockerClient
     from testcontainers.core.wait_strategies import HttpWaitStrategy
 
-    from writer.embedded import registry
+    from writer.demo.devstack import registry
 
     problem = ""
     try:

@@ -15,15 +15,15 @@ from threading import Event
 from typing import Any
 
 from tests.writing import QUICK_START, Site
-from writer import again, job
-from writer.config import Config
-from writer.file import load
-from writer.notify import Nobody
-from writer.progress import Progress
-from writer.running import Running, watch
-from writer.spark import session as opened
-from writer.supervised import Orders
-from writer.transfer import KAFKA_OPTIONS
+from writer.clients.notifications import Nobody
+from writer.config.loader import load
+from writer.config.pipelines import Config
+from writer.driver import main, restart_policy
+from writer.driver.pipeline_runner import Running, watch
+from writer.driver.spark import session as opened
+from writer.driver.supervisor_channel import Orders
+from writer.driver.tasks import KAFKA_OPTIONS
+from writer.status.progress import Progress
 
 PIPELINE = "events"
 Source = tuple[str, int]
@@ -88,7 +88,7 @@ def plain(
         finally:
             query.stop()
     except Exception as error:  # noqa: BLE001 - whatever Spark says is what is looked for
-        seen.text = again.causes(error)
+        seen.text = restart_policy.causes(error)
     finally:
         for key, value in kept.items():
             spark.conf.unset(key) if value is None else spark.conf.set(key, value)
@@ -133,7 +133,7 @@ class Place:
     def carry(self, spark: Any, *, new_run: bool = False) -> tuple[int, str]:
         """Run headrace until it has read what is there. Returns exit code and all causes of its error."""
         config = self.config
-        begin = partial(job._begin, spark, config, None, Nobody(), Orders(), True)
+        begin = partial(main._begin, spark, config, None, Nobody(), Orders(), True)
         running = Running(Progress(PIPELINE), begin, waits=False)
         try:
             running.begin(new_run=new_run)
@@ -143,7 +143,7 @@ class Place:
                 watch({PIPELINE: running}, Event())
         finally:
             running.shown.close()
-        return job.exit_code([running.error]), again.causes(running.error)
+        return main.exit_code([running.error]), restart_policy.causes(running.error)
 
 
 def blank(root: Path, bootstrap: str, registry_url: str, topic: str) -> Place:

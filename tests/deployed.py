@@ -20,8 +20,8 @@ from tests.servers.containers import Container, Image, Mount
 from tests.servers.kubelet import Kubelet, kubelet
 from tests.servers.kubernetes import Cluster, cluster, until
 from tests.writing import QUICK_START, Site
-from writer import artifacts
-from writer.embedded.process import free_ports
+from writer.clients import java_artifacts
+from writer.demo.devstack.process import free_ports
 
 Json = dict[str, Any]
 HOME = "/opt/headrace"
@@ -48,10 +48,10 @@ def image(folder: Path, **env: str) -> Image:
     command.chmod(0o755)
     passwd = folder / "passwd"
     passwd.write_text(Path("/etc/passwd").read_text() + "headrace:x:10001:10001::/tmp:/usr/sbin/nologin\n")
-    java = artifacts.java(17).resolve().parent.parent
+    java = java_artifacts.java(17).resolve().parent.parent
     spark = Path(sys.prefix) / "lib" / f"python3.{sys.version_info.minor}" / "site-packages" / "pyspark"
     assert spark.is_dir()
-    jars = artifacts.fetch("spark-kafka", say=print)
+    jars = java_artifacts.fetch("spark-kafka", say=print)
     mounts = [
         Mount(Path(sys.prefix), f"{HOME}/venv"), Mount(ROOT, f"{HOME}/source"), Mount(jars, f"{HOME}/jars"),
         Mount(command, f"{HOME}/bin/headrace"), Mount(ROOT / "docker" / "entrypoint.sh", f"{HOME}/entrypoint.sh"),

@@ -19,8 +19,8 @@ from confluent_kafka import Producer
 from typer.testing import CliRunner
 
 from tests.writing import Site
-from writer.cli import compose
-from writer.embedded.events import encoder
+from writer.cli.main import compose
+from writer.demo.devstack.events import encoder
 
 _FIXTURES = Path(__file__).with_name("fixtures")
 ARCHIVE, FACTS = _FIXTURES / "lake-0.1.0.tar.xz", _FIXTURES / "lake-0.1.0.json"

@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 from fastavro import parse_schema, schemaless_writer
 
-from writer.config import Config
-from writer.registry import SchemaNotFound
-from writer.rooms.wire import HEADERS
-from writer.sample import RECORDS
+from writer.avro.wire_format import HEADERS
+from writer.clients.kafka_sample import RECORDS
+from writer.config.pipelines import Config
+from writer.schemas.registry import SchemaNotFound
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 TIME = {"type": "long", "logicalType": "timestamp-millis"}

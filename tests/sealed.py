@@ -9,17 +9,17 @@ import pyarrow as pa
 
 import bucketers
 from tests.looking import config as configuration
-from writer.config import Config
-from writer.rooms.columnar import BucketFiles, Destination
-from writer.rooms.late import Lateness
-from writer.seals.manifest import Manifest
-from writer.seals.seal import Ready
-from writer.seals.sealer import Sealer
-from writer.stores.location import store_at
-from writer.tables.changes import Batch, Sealing
-from writer.tables.formats import main_table
-from writer.tables.parts import Part, Range
-from writer.units import microseconds
+from writer.batch.lateness import Lateness
+from writer.batch.parquet_files import BucketFiles, Destination
+from writer.config.pipelines import Config
+from writer.core.offsets import Part, Range
+from writer.core.units import microseconds
+from writer.sealing.manifest import Manifest
+from writer.sealing.rules import Ready
+from writer.sealing.sealer import Sealer
+from writer.storage.locations import store_at
+from writer.table.factory import main_table
+from writer.table.log.operations import Batch, Sealing
 
 PART = Part("clicks", 1, 0)
 DAY = datetime(2026, 11, 20, tzinfo=UTC)

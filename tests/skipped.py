@@ -7,18 +7,18 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recovery.backfill.archive import opened
-from recovery.backfill.carry import Filling, Settled
-from recovery.backfill.run import Board, Outcome, Wish, fill
+from recovery.backfill.archive_source import opened
+from recovery.backfill.chunk_commit import Filling, Settled
+from recovery.backfill.loop import Board, Outcome, Wish, fill
 from recovery.backfill.source import Source
 from tests import oracle
 from tests.carried import Driver
 from tests.looking import NOW, event
 from tests.unit.test_standing import Cluster
-from writer.gaps import latest
-from writer.gaps.book import tickets
-from writer.gaps.ticket import Ticket
-from writer.ledger.audit import audit
+from writer.audit.audit import audit
+from writer.offsets import skip_to_latest
+from writer.table.gap_tickets import tickets
+from writer.table.ledger.gap_ticket import Ticket
 
 RAW = pa.schema(
     [
@@ -46,12 +46,17 @@ def values(start: int, end: int) -> dict[int, bytes | None]:
 
 
 def skipped(
-    driver: Driver, *ends: int, asker: latest.Asker = "person", fence: bool = False, held: int = 0, now: datetime = NOW
+    driver: Driver,
+    *ends: int,
+    asker: skip_to_latest.Asker = "person",
+    fence: bool = False,
+    held: int = 0,
+    now: datetime = NOW,
 ) -> str:
     """Skip to these ends of the partitions. Returns the ticket's id."""
     cluster = Cluster(*((held, end) for end in ends), id_="uuid-1")
-    found = latest.look(driver.config, "clicks", cluster, asker)  # type: ignore[arg-type]
-    done = latest.skip(driver.config, "clicks", found, by="ann", reason="a test", now=now, fence=fence)
+    found = skip_to_latest.look(driver.config, "clicks", cluster, asker)  # type: ignore[arg-type]
+    done = skip_to_latest.skip(driver.config, "clicks", found, by="ann", reason="a test", now=now, fence=fence)
     assert done is not None
     return done[1].id
 

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from fastavro import parse_schema, schemaless_writer
 
-from writer.rooms.assign import TimeRule
-from writer.rooms.plan import PROVENANCE, SchemaPlan
-from writer.rooms.report import Report
-from writer.rooms.task import REPORT, TaskPlan, run
+from writer.avro.schema_plan import PROVENANCE, SchemaPlan
+from writer.batch.bucketing import TimeRule
+from writer.batch.task import REPORT, TaskPlan, run
+from writer.batch.task_report import Report
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

@@ -19,7 +19,7 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 from tests import oracle
 from tests.process import Process
-from writer.embedded.events import SCHEMAS, encoder, generate, produce
+from writer.demo.devstack.events import SCHEMAS, encoder, generate, produce
 
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a third off the start on two cores
 NOW = datetime(2026, 11, 20, 12, 30, tzinfo=UTC)

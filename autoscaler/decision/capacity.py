@@ -11,8 +11,8 @@ from itertools import pairwise
 from statistics import median, median_high
 from typing import Literal
 
-from autoscaler.facts import Batch, Partition, Pipeline
-from autoscaler.policy import Policy
+from autoscaler.decision.facts import Batch, Partition, Pipeline
+from autoscaler.decision.policy import Policy
 
 _FIT_BATCHES_MIN = 5  # a line through fewer is chance
 _FIT_SPREAD_MIN = 1.5  # and through batches of one size

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from autoscaler.diagnose import Symptom, blinding, pressing, redirecting, stuck, unseen
-from autoscaler.facts import Executors, Facts, Pipeline
-from autoscaler.memory import Memory, Scaling, Want, observe, regrets, settled_at, start_s, yield_
-from autoscaler.model import Growth, Load, Rate, capacity, least, need, ranges_max, rate, used, window_s
-from autoscaler.policy import Policy
+from autoscaler.decision.capacity import Growth, Load, Rate, capacity, least, need, ranges_max, rate, used, window_s
+from autoscaler.decision.facts import Executors, Facts, Pipeline
+from autoscaler.decision.history import Memory, Scaling, Want, observe, regrets, settled_at, start_s, yield_
+from autoscaler.decision.policy import Policy
+from autoscaler.decision.symptoms import Symptom, blinding, pressing, redirecting, stuck, unseen
 
 
 @dataclass(frozen=True)

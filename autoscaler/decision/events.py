@@ -5,8 +5,8 @@ from typing import assert_never
 
 from pydantic import AwareDatetime, ConfigDict
 
-from autoscaler.decide import Blocked, Decision, Down, Hold, Stay, Up, Wait
-from autoscaler.explain import verdict
+from autoscaler.decision.decide import Blocked, Decision, Down, Hold, Stay, Up, Wait
+from autoscaler.decision.explanation import verdict
 
 KEPT = 100
 _STRICT = ConfigDict(extra="forbid")

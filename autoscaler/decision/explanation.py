@@ -4,10 +4,10 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any, assert_never
 
-from autoscaler.decide import Blocked, Decision, Down, Hold, Stay, Sums, Up, Wait, carried
-from autoscaler.model import Load, batch_worth, ranges_max
-from autoscaler.policy import Policy
-from writer.surface.words import plural
+from autoscaler.decision.capacity import Load, batch_worth, ranges_max
+from autoscaler.decision.decide import Blocked, Decision, Down, Hold, Stay, Sums, Up, Wait, carried
+from autoscaler.decision.policy import Policy
+from writer.core.text import plural
 
 
 def verdict(decision: Decision) -> tuple[str, str]:

@@ -8,9 +8,9 @@ from statistics import median
 
 from pydantic import AwareDatetime, ConfigDict
 
-from autoscaler.facts import Batch, Facts, Pipeline
-from autoscaler.model import rate, worth
-from autoscaler.policy import Policy
+from autoscaler.decision.capacity import rate, worth
+from autoscaler.decision.facts import Batch, Facts, Pipeline
+from autoscaler.decision.policy import Policy
 
 _STRICT = ConfigDict(extra="forbid")
 _KEPT = 5  # changes of late from which is learned

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from autoscaler.facts import Executors, Facts, Pipeline
-from autoscaler.memory import Memory
-from autoscaler.model import Growth, Load, capacity, is_stuck, ranges_max, window_s
-from autoscaler.periods import period
-from autoscaler.policy import Policy
+from autoscaler.decision.capacity import Growth, Load, capacity, is_stuck, ranges_max, window_s
+from autoscaler.decision.facts import Executors, Facts, Pipeline
+from autoscaler.decision.history import Memory
+from autoscaler.decision.policy import Policy, period
 
 Kind = Literal[
     "recovery", "failing", "blind", "excluded", "too_few_batches",

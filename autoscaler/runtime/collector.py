@@ -9,18 +9,18 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from autoscaler import reading
-from autoscaler.facts import Facts
-from autoscaler.policy import Policy
-from autoscaler.reading import Known
-from writer import log
-from writer.config import Config
-from writer.errors import HeadraceError
-from writer.kafka import Cluster
-from writer.surface import lake
-from writer.surface.driver import Driver, announced
-from writer.surface.facts import document
-from writer.trust import opener
+from autoscaler.decision.facts import Facts
+from autoscaler.decision.policy import Policy
+from autoscaler.runtime import status_parser
+from autoscaler.runtime.status_parser import Known
+from writer.clients.driver_endpoint import Driver, announced
+from writer.clients.kafka import Cluster
+from writer.clients.tls import opener
+from writer.config.pipelines import Config
+from writer.core import logging
+from writer.core.errors import HeadraceError
+from writer.status import from_table
+from writer.status.document import document
 
 _ANSWER_WITHIN_S = 2.0
 _KAFKA_WITHIN = timedelta(seconds=5)
@@ -50,15 +50,15 @@ class Live:
             told = self._status(name, whole, now)
             if told is None:
                 continue
-            known = self._known[name] = reading.moved(self._known[name], told)
+            known = self._known[name] = status_parser.moved(self._known[name], told)
             heard_at = known.heard.samples[-1][0] if known.heard.samples else None
             found.append(
-                reading.pipeline(
+                status_parser.pipeline(
                     name, told, known, self._policy, now, recovery_level=levels.get(name, 0),
                     topics_heard_s=None if heard_at is None else (now - heard_at).total_seconds(),
                 )
             )  # fmt: skip
-        return Facts(now, reading.executors(self.executors, self._policy), tuple(found))
+        return Facts(now, status_parser.executors(self.executors, self._policy), tuple(found))
 
     def _ask_driver(self) -> dict[str, Any] | None:
         """Return the whole `/status` of the driver that has these pipelines; None when it does not answer."""
@@ -80,7 +80,7 @@ class Live:
         if whole is not None and name in whole["pipelines"]:
             self._told[name] = {**whole["pipelines"][name], "at": whole["at"]}
         else:
-            view = lake.view(name, self._config, self._cluster, now)
+            view = from_table.view(name, self._config, self._cluster, now)
             said = document([view], now, source="lake")
             if view.state != "unreadable":
                 self._told[name] = {**said["pipelines"][name], "at": said["at"]}
@@ -115,11 +115,11 @@ class Live:
     def _trouble(self, name: str, words: str) -> None:
         """Say once that Kafka does not answer."""
         if words and words != self._troubles.get(name):
-            log.warning("lag_source_failed", pipeline=name, error=words)
+            logging.warning("lag_source_failed", pipeline=name, error=words)
         self._troubles[name] = words
 
 
-def _heard(known: Known, at: datetime, ends: Mapping[reading.Source, int], policy: Policy) -> Known:
+def _heard(known: Known, at: datetime, ends: Mapping[status_parser.Source, int], policy: Policy) -> Known:
     return replace(known, heard=known.heard.with_sample(at, ends, policy.window_s * _WINDOWS_KEPT))
 
 

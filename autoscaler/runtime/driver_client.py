@@ -5,10 +5,10 @@ from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import Request
 
-from autoscaler.events import Event
-from writer.scaling.section import Autoscale
-from writer.surface.driver import Driver
-from writer.trust import opener
+from autoscaler.decision.events import Event
+from writer.clients.driver_endpoint import Driver
+from writer.clients.tls import opener
+from writer.config.autoscaling import Autoscale
 
 _ANSWER_WITHIN_S = 5.0
 _WORDS_MAX = 500  # characters of a reason

@@ -7,16 +7,15 @@ from typing import Any, Literal
 
 from prometheus_client.metrics_core import Metric as Family
 
-from autoscaler.decide import Decision, Hold, Sums, carried
-from autoscaler.events import Event
-from autoscaler.explain import told as explained
-from autoscaler.facts import Facts
-from autoscaler.kept import as_json
-from writer.surface.board import board
-from writer.surface.http import Get
-from writer.surface.reading import Value
-from writer.surface.scrape import family
-from writer.surface.words import iso
+from autoscaler.decision.decide import Decision, Hold, Sums, carried
+from autoscaler.decision.events import Event
+from autoscaler.decision.explanation import told as explained
+from autoscaler.decision.facts import Facts
+from autoscaler.runtime.state_store import events_to_json
+from writer.core.text import iso
+from writer.web.endpoints import Get
+from writer.web.metric_types import Value
+from writer.web.metrics_export import board, family
 
 VERDICTS = ("hold", "stay", "blocked", "wait", "up", "down")
 _LATE_TICKS = 4  # then whoever looks after this process may start it again
@@ -165,5 +164,5 @@ def status(shown: Shown) -> dict[str, Any]:
         "executors": shown.executors,
         "refused": shown.refused,
         "counts": dict(shown.counts),
-        "events": as_json(shown.events[::-1]),
+        "events": events_to_json(shown.events[::-1]),
     }

@@ -6,15 +6,15 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
-from autoscaler.board import Shown
-from autoscaler.decide import Decision, Down, Up, tick
-from autoscaler.events import Event, added, event
-from autoscaler.facts import Facts
-from autoscaler.hands import Answered
-from autoscaler.kept import Kept
-from autoscaler.memory import Memory, Scaling
-from autoscaler.policy import Policy
-from writer import log
+from autoscaler.decision.decide import Decision, Down, Up, tick
+from autoscaler.decision.events import Event, added, event
+from autoscaler.decision.facts import Facts
+from autoscaler.decision.history import Memory, Scaling
+from autoscaler.decision.policy import Policy
+from autoscaler.runtime.driver_client import Answered
+from autoscaler.runtime.endpoints import Shown
+from autoscaler.runtime.state_store import AutoscalerState
+from writer.core import logging
 
 _REVERSED_WITHIN = timedelta(minutes=30)
 
@@ -34,8 +34,8 @@ class Loop:
     """Ticks. What it knows is in `shown`, replaced whole at each tick."""
 
     def __init__(
-        self, policy: Policy, source: Source, kept: Kept, *, ask: Callable[[int, Event], Answered],
-        keep: Callable[[Kept], None], dry_run: bool, now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        self, policy: Policy, source: Source, kept: AutoscalerState, *, ask: Callable[[int, Event], Answered],
+        keep: Callable[[AutoscalerState], None], dry_run: bool, now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:  # fmt: skip
         """`ask`: the driver, for so many executors. `keep`: what is to outlive this process; may raise OSError."""
         self._policy, self._source, self._kept = policy, source, kept
@@ -49,8 +49,8 @@ class Loop:
             try:
                 self.tick()
             except Exception as error:  # noqa: BLE001 - who scales must not be what fails
-                log.warning("tick_failed", error=f"{type(error).__name__}: {error}")
-                log.detail(error)
+                logging.warning("tick_failed", error=f"{type(error).__name__}: {error}")
+                logging.detail(error)
             stop.wait(self._policy.tick_s)
 
     def tick(self) -> Decision:
@@ -61,7 +61,7 @@ class Loop:
         if self._dry_run:
             memory = _from_where_it_is(before.memory, memory)
         new = event(decision, now)
-        self._kept = Kept(memory, added(before.events, new))
+        self._kept = AutoscalerState(memory, added(before.events, new))
         if len(self._kept.events) != len(before.events) or self._kept.events[-1].ticks == 1:
             _say(new, dry_run=self._dry_run)
         refused = None
@@ -74,7 +74,7 @@ class Loop:
         )  # fmt: skip
         return decision
 
-    def _remember(self, before: Kept) -> None:
+    def _remember(self, before: AutoscalerState) -> None:
         """Keep it before the driver is asked; a storage that fails keeps nobody from scaling."""
         if self._kept.memory == before.memory and self._kept.events[-1].ticks > 1:
             return
@@ -83,7 +83,7 @@ class Loop:
             self._unkept = ""
         except OSError as error:
             if str(error) != self._unkept:
-                log.warning("scaling_not_kept", error=str(error))
+                logging.warning("scaling_not_kept", error=str(error))
             self._unkept = str(error)
 
     def _request(self, memory: Memory, facts: Facts, because: Event) -> str | None:
@@ -92,7 +92,7 @@ class Loop:
             return None  # nothing was ever decided, or nobody is there who could be asked
         answered = self._ask(memory.desired, because)
         if not answered.taken and answered.says != self.shown.refused:
-            log.warning("scaling_refused", executors=memory.desired, says=answered.says)
+            logging.warning("scaling_refused", executors=memory.desired, says=answered.says)
         return None if answered.taken else answered.says
 
     def _counted(self, decision: Decision, earlier: tuple[Scaling, ...]) -> dict[str, int]:
@@ -114,6 +114,6 @@ def _from_where_it_is(before: Memory, after: Memory) -> Memory:
 def _say(new: Event, *, dry_run: bool) -> None:
     wanted = {} if new.wanted is None else {"wanted": new.wanted}
     by = {} if new.by is None else {"by": new.by}
-    log.event(
+    logging.event(
         "scaling_decided", verdict=new.verdict, executors=new.executors, **wanted, **by, dry_run=dry_run, why=new.why
     )

@@ -7,23 +7,23 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from autoscaler import kept
-from autoscaler.board import answers
-from autoscaler.events import Event
-from autoscaler.facts import Facts
-from autoscaler.hands import Answered, ask
-from autoscaler.live import Live
-from autoscaler.loop import Loop
-from autoscaler.memory import Memory
-from autoscaler.policy import DEFAULTS, Policy, assigned
-from writer import log
-from writer.config import Config
-from writer.errors import ConfigError
-from writer.file import load
-from writer.scaling.elastic import refusal
-from writer.stopping import on_signals
-from writer.stores.location import store_at
-from writer.surface.http import answering
+from autoscaler.decision.events import Event
+from autoscaler.decision.facts import Facts
+from autoscaler.decision.history import Memory
+from autoscaler.decision.policy import DEFAULTS, Policy, assigned
+from autoscaler.runtime import state_store
+from autoscaler.runtime.collector import Live
+from autoscaler.runtime.driver_client import Answered, ask
+from autoscaler.runtime.endpoints import answers
+from autoscaler.runtime.loop import Loop
+from writer.config.loader import load
+from writer.config.pipelines import Config
+from writer.core import logging
+from writer.core.errors import ConfigError
+from writer.core.signals import on_signals
+from writer.scaling.spark_settings import refusal
+from writer.storage.locations import store_at
+from writer.web.endpoints import answering
 
 
 def policy_of(config: Config, assignments: Sequence[str]) -> Policy:
@@ -39,7 +39,11 @@ def asked(path: Path, only: list[str] | None, assignments: Sequence[str]) -> tup
     config = load(path)
     names, policy = config.chosen(only), policy_of(config, assignments)
     facts = Live(config, names, policy).look(datetime.now(UTC))
-    return facts, policy, kept.read(store_at(f"{config.checkpoints}/{names[0]}", config.s3.settings)).memory
+    return (
+        facts,
+        policy,
+        state_store.read_state(store_at(f"{config.checkpoints}/{names[0]}", config.s3.settings)).memory,
+    )
 
 
 def run(config: Config, names: Sequence[str], policy: Policy, *, dry_run: bool) -> int:
@@ -63,11 +67,18 @@ def run(config: Config, names: Sequence[str], policy: Policy, *, dry_run: bool) 
         driver = live.driver
         return Answered(taken=False, says="no driver") if driver is None else ask(driver, section, executors, because)
 
-    loop = Loop(policy, live, kept.read(store), ask=request, keep=partial(kept.write, store), dry_run=dry_run)
+    loop = Loop(
+        policy,
+        live,
+        state_store.read_state(store),
+        ask=request,
+        keep=partial(state_store.write_state, store),
+        dry_run=dry_run,
+    )
     about = {"enabled": True, "host": section.host, "port": section.port}
     http = config.http.model_copy(update=about)  # with the driver's certificate
     with answering(http, answers(lambda: loop.shown), section="autoscale") as url:
-        log.event("autoscaler_listening", url=url, pipelines=len(names), dry_run=dry_run)
+        logging.event("autoscaler_listening", url=url, pipelines=len(names), dry_run=dry_run)
         loop.run(stop)
     return 0
 

@@ -3,21 +3,25 @@
 It is replaced whole, before anything is asked of the driver: who starts anew asks for what was asked for.
 """
 
+import json
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from autoscaler.events import Event
-from autoscaler.memory import Memory
-from writer import log
-from writer.stores.base import Store
+from autoscaler.decision.events import Event
+from autoscaler.decision.facts import Facts
+from autoscaler.decision.history import Memory
+from writer.core import logging
+from writer.core.errors import ConfigError
+from writer.storage.base import Store
 
 NAME = "autoscaler.json"
 
 
 @dataclass(frozen=True)
-class Kept:
+class AutoscalerState:
     """All that is kept."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -26,24 +30,54 @@ class Kept:
     events: tuple[Event, ...] = ()  # newest last
 
 
-_AS_JSON: TypeAdapter[Kept] = TypeAdapter(Kept)
+_AS_JSON: TypeAdapter[AutoscalerState] = TypeAdapter(AutoscalerState)
 
 
-def read(store: Store) -> Kept:
+def read_state(store: Store) -> AutoscalerState:
     """Read what is kept; what cannot be read is begun anew, with a warning: it only decides how soon."""
     try:
         found = store.read(NAME)
-        return Kept(Memory()) if found is None else _AS_JSON.validate_json(found.content)
+        return AutoscalerState(Memory()) if found is None else _AS_JSON.validate_json(found.content)
     except (OSError, ValidationError) as error:
-        log.warning("scaling_not_remembered", location=f"{store.location}/{NAME}", error=str(error).splitlines()[0])
-        return Kept(Memory())
+        logging.warning("scaling_not_remembered", location=f"{store.location}/{NAME}", error=str(error).splitlines()[0])
+        return AutoscalerState(Memory())
 
 
-def write(store: Store, kept: Kept) -> None:
+def write_state(store: Store, kept: AutoscalerState) -> None:
     """Replace what is kept. Raises OSError."""
     store.put(NAME, _AS_JSON.dump_json(kept, indent=1) + b"\n")
 
 
-def as_json(events: tuple[Event, ...]) -> Any:
+def events_to_json(events: tuple[Event, ...]) -> Any:
     """Return events as JSON values."""
     return TypeAdapter(tuple[Event, ...]).dump_python(events, mode="json")
+
+
+_T = TypeVar("_Kept", Facts, Memory)
+
+
+def to_json(kept: Facts | Memory) -> Any:
+    """Return JSON values."""
+    return TypeAdapter(type(kept)).dump_python(kept, mode="json")
+
+
+def from_json(kind: type[_T], text: str | bytes) -> _T:
+    """Read what `as_json` gave. Raises ValueError."""
+    return TypeAdapter(kind).validate_json(text)
+
+
+def write_file(kept: Facts | Memory, path: Path) -> None:
+    """Write a file that `read` reads."""
+    path.write_text(json.dumps(to_json(kept), indent=1) + "\n", encoding="utf-8")
+
+
+def read_file(kind: type[_T], path: Path) -> _T:
+    """Read a file. Raises ConfigError with what is wrong in it."""
+    what = kind.__name__.lower()
+    try:
+        return from_json(kind, path.read_bytes())
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path} is not there; it should hold {what} as JSON (docs/AUTOSCALING.md)") from error
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}" for e in error.errors()[:3])
+        raise ConfigError(f"{path} holds no {what} of the autoscaler: {wrong}") from error

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from autoscaler.facts import Batch, Executors, Partition, Pipeline
-from autoscaler.model import window_s
-from autoscaler.policy import Policy
+from autoscaler.decision.capacity import window_s
+from autoscaler.decision.facts import Batch, Executors, Partition, Pipeline
+from autoscaler.decision.policy import Policy
 
 _SKEW_TASKS_MIN = 3  # the longest of two tasks is no skew
 Source = tuple[str, int]  # topic, partition

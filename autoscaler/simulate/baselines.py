@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 from statistics import mean
 from typing import Protocol
 
-from autoscaler.decide import Decision, tick
-from autoscaler.facts import Facts
-from autoscaler.memory import Memory
-from autoscaler.policy import Policy
+from autoscaler.decision.decide import Decision, tick
+from autoscaler.decision.facts import Facts
+from autoscaler.decision.history import Memory
+from autoscaler.decision.policy import Policy
 
 
 @dataclass(frozen=True)

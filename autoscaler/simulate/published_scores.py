@@ -7,10 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from autoscaler.policy import DEFAULTS
-from autoscaler.simulate.play import Score
-from autoscaler.simulate.shapes import SHAPES
+from autoscaler.decision.policy import DEFAULTS
+from autoscaler.simulate.run import Score
 from autoscaler.simulate.trace import Trace
+from autoscaler.simulate.workloads import SHAPES
 
 PATH = Path(__file__).parent / "published.json"
 _POINTS = {"points"}

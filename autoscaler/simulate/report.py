@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from autoscaler.policy import Policy
-from autoscaler.simulate.play import Score
+from autoscaler.decision.policy import Policy
+from autoscaler.simulate.run import Score
 from autoscaler.simulate.trace import Trace
 
 
@@ -35,3 +36,41 @@ def as_json(scores: Sequence[Score], policy: Policy) -> dict[str, Any]:
         "policy": asdict(policy),
         "scores": [{name: value for name, value in asdict(one).items() if name != "points"} for one in scores],
     }
+
+
+_COLOURS = ("#1f6f8b", "#d97b29", "#8c8c8c", "#7a4f9a", "#4c9a52", "#c04f5e", "#b8a13a", "#5b5b8c", "#999999")
+_INK, _FAINT = "#222222", "#777777"
+
+
+def draw(trace: Trace, scores: Sequence[Score], path: Path) -> None:
+    """Write the picture; the suffix of `path` says in which format."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 6.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    load, late, executors = figure.subplots(3, 1, sharex=True, height_ratios=(1, 1, 1.4))
+    hours = [point.at_s / 3600 for point in scores[0].points]
+    load.fill_between(hours, [p.arriving_per_s / 1000 for p in scores[0].points], color="#d6dee3", linewidth=0)
+    load.set_ylabel("K records/s", color=_FAINT)
+    load.set_title(f"{trace.name}: {trace.about}", loc="left", color=_INK, fontsize=11)
+    for score, colour in zip(scores, _COLOURS, strict=False):
+        width = 1.6 if score is scores[0] else 0.9
+        label = score.policy if "defaults" in (score.setting, score.policy[-8:]) else f"{score.policy}, {score.setting}"
+        late.plot(hours, [p.late_s / 60 for p in score.points], color=colour, linewidth=width)
+        wanted = [p.wanted for p in score.points]
+        executors.step(hours, wanted, color=colour, linewidth=width, where="post", label=label)
+    late.set_ylabel("min late beyond\nmax_delay", color=_FAINT)
+    executors.set_ylabel("executors wanted", color=_FAINT)
+    executors.set_ylim(bottom=0)
+    executors.set_xlabel("hour", color=_FAINT, loc="left")
+    figure.legend(loc="outside lower center", fontsize=8, frameon=False, ncols=3)
+    for axes in (load, late, executors):
+        for from_s, until_s in trace.outages:
+            axes.axvspan(from_s / 3600, until_s / 3600, color="#f3dede", linewidth=0, zorder=0)
+        axes.tick_params(length=0, colors=_FAINT)
+        axes.grid(visible=True, color="#ececec")
+        axes.set_axisbelow(True)
+        for side in ("top", "right", "left", "bottom"):
+            axes.spines[side].set_visible(False)
+    figure.savefig(path, dpi=140, metadata={"Date": None} if path.suffix == ".svg" else None)

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import pairwise
 
-from autoscaler.policy import DEFAULTS, Policy
-from autoscaler.simulate.rivals import Busy, Dynamic, Flink, Ours, Scaler, Static, Threshold
+from autoscaler.decision.policy import DEFAULTS, Policy
+from autoscaler.simulate.baselines import Busy, Dynamic, Flink, Ours, Scaler, Static, Threshold
+from autoscaler.simulate.simulator import BEGAN, World
 from autoscaler.simulate.trace import Trace
-from autoscaler.simulate.world import BEGAN, World
 
 REVERSAL_S = 1800.0  # an up within half an hour of a down, or a down of an up
 THRESHOLDS_S = (30, 60, 120, 240)  # of work of an executor that may wait, for each executor

@@ -15,9 +15,9 @@ from itertools import repeat
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.facts import Batch, Executors, Facts, Partition, Pipeline
-from autoscaler.model import window_s
-from autoscaler.policy import DEFAULTS, Policy
+from autoscaler.decision.capacity import window_s
+from autoscaler.decision.facts import Batch, Executors, Facts, Partition, Pipeline
+from autoscaler.decision.policy import DEFAULTS, Policy
 from autoscaler.simulate.trace import Trace
 
 BEGAN = datetime(2026, 1, 5, tzinfo=UTC)

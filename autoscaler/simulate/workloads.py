@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from autoscaler.simulate.trace import Hot, Trace
-from writer.errors import ConfigError
-from writer.strict import did_you_mean
+from writer.config.base import did_you_mean
+from writer.core.errors import ConfigError
 
 _STEP_S = 15.0
 _DAY_S = 86_400.0

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from writer.errors import ConfigError
-from writer.stores.base import S3Settings
-from writer.stores.location import delta_options, store_at
+from writer.core.errors import ConfigError
+from writer.storage.base import S3Settings
+from writer.storage.locations import delta_options, store_at
 
 _ROWS_AT_ONCE = 50_000
 _KNOWN = (".parquet", ".avro")

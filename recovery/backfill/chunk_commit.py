@@ -14,27 +14,28 @@ from uuid import uuid4
 import pyarrow as pa
 
 import bucketers
-from recovery.backfill.rows import Unplaced
+from recovery.backfill.dedupe_rows import Unplaced
 from recovery.backfill.source import ANY_AGE, Chunk, Piece
-from writer import commit, faults
-from writer.config import Config
-from writer.errors import ConfigError, HeadraceError
-from writer.gaps.book import standing
-from writer.gaps.ticket import Ticket, without
-from writer.ledger.holes import Holes, gaps
-from writer.ledger.poison import check as check_poison
-from writer.registry import SchemaSource
-from writer.rooms import task
-from writer.rooms.assign import TimeRule
-from writer.rooms.plan import PROVENANCE
-from writer.rooms.report import Counts, Report, Span
-from writer.rooms.wire import CONFLUENT
-from writer.surface.walk import Walk, opened
-from writer.tables.changes import Fill
-from writer.tables.errors import Overtaken
-from writer.tables.formats import all_tables
-from writer.tables.parts import Part
-from writer.tables.snapshot import PipelineSnapshot
+from writer.avro.schema_plan import PROVENANCE
+from writer.avro.wire_format import CONFLUENT
+from writer.batch import task
+from writer.batch.bucketing import TimeRule
+from writer.batch.task_report import Counts, Report, Span
+from writer.commit import builder
+from writer.commit.missing_offsets import Holes, gaps
+from writer.commit.poison_limit import check as check_poison
+from writer.config.pipelines import Config
+from writer.core import fault_points
+from writer.core.errors import ConfigError, HeadraceError
+from writer.core.offsets import Part
+from writer.maintenance.local_pipeline import Walk, opened
+from writer.schemas.registry import SchemaSource
+from writer.table.factory import all_tables
+from writer.table.gap_tickets import standing
+from writer.table.ledger.gap_ticket import Ticket, without
+from writer.table.log.foreign_writes import Overtaken
+from writer.table.log.operations import Fill
+from writer.table.log.snapshot import PipelineSnapshot
 
 
 @dataclass(frozen=True)
@@ -99,15 +100,15 @@ class Filling:
         Raises Overtaken when the ticket changed since, SourceFailed, LimitReached, CommitFailed.
         """
         _still_open(ticket, chunk)
-        faults.point("before_chunk")
+        fault_points.point("before_chunk")
         done = self._unplaced(chunk, snapshot, paced) if chunk.unplaced else self._placed(chunk, paced)
-        faults.point("after_chunk")
+        fault_points.point("after_chunk")
         try:
             version, fill = self._commit(ticket, snapshot, chunk, done, source, by, now)
-        except (Overtaken, commit.StagedTooLongAgo):  # what else fails may have been committed all the same
+        except (Overtaken, builder.StagedTooLongAgo):  # what else fails may have been committed all the same
             self._discard(done.report)
             raise
-        faults.point("before_chunk_redo")
+        fault_points.point("before_chunk_redo")
         self._tables.redo()
         rows = sum(file.rows for file in done.report.files)
         size = sum(file.bytes for file in done.report.files)
@@ -176,7 +177,7 @@ class Filling:
         self, ticket: Ticket, snapshot: PipelineSnapshot, chunk: Chunk, done: _Carried, source: str, by: str,
         now: datetime,
     ) -> tuple[int, Fill]:  # fmt: skip
-        commit.check_age(now, datetime.now(UTC), self.config.pipelines[self.name].table.orphan_age)
+        builder.check_age(now, datetime.now(UTC), self.config.pipelines[self.name].table.orphan_age)
         self.table.grow([*self.walk.plan.columns, *PROVENANCE])  # before any file has them
         report, rows = done.report, sum(file.rows for file in done.report.files)
         left = sum(r.end - r.start for r in ticket.left()) - chunk.offsets

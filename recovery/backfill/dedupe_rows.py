@@ -7,17 +7,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import bucketers
-from writer.config import Pipeline
-from writer.errors import ConfigError
-from writer.rooms.assign import Assigned, TimeRule, assign
-from writer.rooms.columnar import BucketKey, Destination, open_file
-from writer.rooms.plan import PROVENANCE
-from writer.rooms.report import Report
-from writer.rooms.stage import Stage
-from writer.rooms.task import TaskPlan
-from writer.stores.location import store_at
-from writer.tables.snapshot import PipelineSnapshot
-from writer.tables.table import PipelineTable
+from writer.avro.schema_plan import PROVENANCE
+from writer.batch.bucketing import Assigned, TimeRule, assign
+from writer.batch.parquet_files import BucketKey, Destination, open_file
+from writer.batch.spill_buffer import Stage
+from writer.batch.task import TaskPlan
+from writer.batch.task_report import Report
+from writer.config.pipelines import Pipeline
+from writer.core.errors import ConfigError
+from writer.storage.locations import store_at
+from writer.table.log.snapshot import PipelineSnapshot
+from writer.table.table import PipelineTable
 
 KEYS = "headrace.keys"  # of the rows' schema: which columns tell one event from another
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from recovery.backfill.source import NO_TIME_MS, SourceFailed
-from writer.kafka import BrokerUnreachable, client
-from writer.rooms.report import Source, Span
-from writer.rooms.wire import HEADERS
-from writer.security import Address
+from writer.avro.wire_format import HEADERS
+from writer.batch.task_report import Source, Span
+from writer.clients.kafka import BrokerUnreachable, client
+from writer.config.security import Address
 
 _GROUP = "headrace-backfill"  # librdkafka wants a name; no group is joined and no offset committed
 _AT_ONCE = 10_000

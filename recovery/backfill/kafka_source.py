@@ -8,17 +8,16 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recovery.backfill.fetch import fetched
-from recovery.backfill.slices import aligned, instants
+from recovery.backfill.kafka_fetch import fetched
+from recovery.backfill.read_order import aligned, instants
 from recovery.backfill.source import Chunk, Piece, SourceFailed, in_full
-from writer.frontier import number
-from writer.kafka import Cluster, Source
-from writer.ledger.ask import next_records
-from writer.ledger.holes import Holes, RecordsMissed, check, questions
-from writer.rooms.plan import SchemaPlan
-from writer.rooms.report import Span
-from writer.security import Address
-from writer.tables.parts import Part, Range
+from writer.avro.schema_plan import SchemaPlan
+from writer.batch.task_report import Span
+from writer.clients.kafka import Cluster, next_records
+from writer.commit.missing_offsets import Holes, RecordsMissed, check, questions
+from writer.config.security import Address
+from writer.core.offsets import Part, Range, Source
+from writer.offsets.start_decision import number
 
 
 @dataclass(frozen=True)

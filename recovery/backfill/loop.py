@@ -10,18 +10,18 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Protocol, Self
 
-from recovery import who
-from recovery.backfill.carry import Filling, Settled
+from recovery import identity
+from recovery.backfill.chunk_commit import Filling, Settled
 from recovery.backfill.source import Source
 from recovery.backfill.throttle import Pace, lag_max, live_lag
-from writer import log
-from writer.config import Config
-from writer.gaps.book import named
-from writer.gaps.claims import LEASE, Claim, Claims
-from writer.gaps.ticket import Ticket
-from writer.rooms.report import joined
-from writer.tables.errors import Overtaken
-from writer.tables.parts import Range
+from writer.batch.task_report import joined
+from writer.config.pipelines import Config
+from writer.core import logging
+from writer.core.offsets import Range
+from writer.table.gap_claims import LEASE, Claim, Claims
+from writer.table.gap_tickets import named
+from writer.table.ledger.gap_ticket import Ticket
+from writer.table.log.foreign_writes import Overtaken
 
 _OVERTAKEN_MAX = 10  # times in a row that somebody else changed the ticket first
 
@@ -88,12 +88,12 @@ class _Held:
 
     def __init__(self, filling: Filling, ticket: Ticket, wish: Wish, clock: Callable[[], datetime]) -> None:
         self._claims, self._gap, self._clock = Claims(filling.table.store), ticket.id, clock
-        self._by = who.process(wish.by or who.person())
+        self._by = identity.process(wish.by or identity.person())
         self._claim: Claim | None = None
         self._renewed = time.monotonic()
 
     def __enter__(self) -> Self:
-        self._claim = self._claims.take(self._gap, self._by, self._clock(), who.gone)
+        self._claim = self._claims.take(self._gap, self._by, self._clock(), identity.gone)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -125,7 +125,7 @@ def _one(
             except Overtaken as error:
                 lost = 1 if len(outcome.chunks) > came else lost + 1
                 came = len(outcome.chunks)
-                log.event("backfill_overtaken", pipeline=filling.name, gap=ticket.id, reason=str(error))
+                logging.event("backfill_overtaken", pipeline=filling.name, gap=ticket.id, reason=str(error))
                 if lost == _OVERTAKEN_MAX:
                     raise
         if outcome.ticket.state != "open":
@@ -150,10 +150,10 @@ def _from(
 
     for chunk in source.chunks(left, wish.rows_max):
         pace.hold()
-        by = wish.by or who.person()
+        by = wish.by or identity.person()
         settled = filling.carry(ticket, snapshot, chunk, source.name, by, clock(), pace.pieces)
         outcome.chunks.append(settled)
-        log.event(
+        logging.event(
             "gap_filled", pipeline=filling.name, gap=ticket.id, version=settled.version, source=source.name,
             offsets=settled.offsets, rows=settled.rows, left=settled.left, done=settled.done,
         )  # fmt: skip

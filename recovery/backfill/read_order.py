@@ -7,7 +7,7 @@ asked for its offset at each instant; what lies between two instants is a slice 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from writer.tables.parts import Part, Range
+from writer.core.offsets import Part, Range
 
 INSTANTS_MAX = 500  # that Kafka is asked for
 

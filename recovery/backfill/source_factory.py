@@ -3,16 +3,16 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from recovery.backfill.archive import opened
-from recovery.backfill.carry import Filling
+from recovery.backfill.archive_source import opened
+from recovery.backfill.chunk_commit import Filling
+from recovery.backfill.kafka_source import Segment, Topic
 from recovery.backfill.source import Source
-from recovery.backfill.topic import Segment, Topic
-from writer import sample
-from writer.adopting import times_at
-from writer.connections import Kafka
-from writer.errors import ConfigError
-from writer.gaps.ticket import Ticket
-from writer.tables.parts import Part, Range
+from writer.cli.write.topic_adopt import times_at
+from writer.clients import kafka_sample
+from writer.config.connections import Kafka
+from writer.core.errors import ConfigError
+from writer.core.offsets import Part, Range
+from writer.table.ledger.gap_ticket import Ticket
 
 _MIRROR = re.compile(r"^(?P<bootstrap>[^/]+)/(?P<topic>[A-Za-z0-9._-]+)$")
 _PAIR = re.compile(r"^(?:(?P<topic>[A-Za-z0-9._-]+)/)?(?P<partition>\d+):(?P<here>\d+)=(?P<there>\d+)$")
@@ -95,7 +95,7 @@ def _comparing(filling: Filling, kafka: Kafka) -> Callable[[Segment], bool | Non
             rows = times_at(filling.table, s.part, first, end)
             if not rows:
                 continue
-            there = sample.read(kafka, {s.source: sample.Span(first + s.shift, end + s.shift)})
+            there = kafka_sample.read(kafka, {s.source: kafka_sample.Span(first + s.shift, end + s.shift)})
             offsets = (at - s.shift for at in there.column("offset").to_pylist())
             times = dict(zip(offsets, there.column("timestamp").to_pylist(), strict=True))
             if rows.keys() & times.keys():

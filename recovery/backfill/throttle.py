@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import assert_never
 
 from recovery.backfill.source import Piece
-from writer.config import Config
-from writer.surface.driver import announced, asked
+from writer.clients.driver_endpoint import announced, asked
+from writer.config.pipelines import Config
 
 LOOK_S = 5.0  # between two looks at the live writer
 _NAP_S = 1.0  # between two signs of life while it waits

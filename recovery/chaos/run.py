@@ -11,17 +11,17 @@ from pathlib import Path
 
 from rich.text import Text
 
-from recovery.chaos.judge import Verdict, judge, look
-from recovery.chaos.script import Event, script
-from recovery.chaos.stage import PIPELINE, Stage
-from writer.config import TableFormat
-from writer.demo.ground import Ground, Interruption, Stopped
-from writer.demo.screen import Screen
-from writer.demo.show import require_the_extra
-from writer.embedded import ServerFailed
-from writer.file import load
-from writer.ledger.audit import audit
-from writer.surface.lines import emit_whole
+from recovery.chaos.schedule import Event, script
+from recovery.chaos.stack import PIPELINE, Stage
+from recovery.chaos.verification import Verdict, judge, look
+from writer.audit.audit import audit
+from writer.config.loader import load
+from writer.config.pipelines import TableFormat
+from writer.demo.devstack.stack import ServerFailed
+from writer.demo.devstack.workspace import Ground, Interruption, Stopped
+from writer.demo.main import require_the_extra
+from writer.demo.terminal import Screen
+from writer.output.tables import emit_whole
 
 FIRST = 1000  # events of each topic, before the first fault
 

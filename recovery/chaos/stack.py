@@ -16,16 +16,16 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from recovery.chaos.damage import damage
-from recovery.chaos.judge import Life, look, without
-from recovery.chaos.script import TOPICS, Event, Fault
-from writer.demo.ground import Ground
-from writer.embedded import Stack
-from writer.embedded.events import produce
-from writer.embedded.process import Process
-from writer.errors import TopicMissing
-from writer.file import load
-from writer.kafka import Cluster
-from writer.tables.formats import main_table
+from recovery.chaos.schedule import TOPICS, Event, Fault
+from recovery.chaos.verification import Life, look, without
+from writer.clients.kafka import Cluster
+from writer.config.loader import load
+from writer.core.errors import TopicMissing
+from writer.demo.devstack.events import produce
+from writer.demo.devstack.process import Process
+from writer.demo.devstack.stack import Stack
+from writer.demo.devstack.workspace import Ground
+from writer.table.factory import main_table
 
 PIPELINE = "chaos"
 _ANSWER = timedelta(seconds=30)

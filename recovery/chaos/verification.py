@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from writer.demo.lake import TableLog
+from writer.demo.table_reader import TableLog
 
 Interval = tuple[int, int]  # offsets [start, end)
 Place = tuple[str, int, int]  # topic, number of its life, partition

@@ -1,17 +1,17 @@
 """What is looked at before a start: whether a checkpoint can be gone on from, and what each finding leads to.
 
-Pure: facts in, checks out. `recovery/facts.py` gathers the facts, for a pipeline or for a checkpoint that headrace did
+Pure: facts in, checks out. `recovery/checkpoints/facts.py` gathers the facts, for a pipeline or for a checkpoint that headrace did
 not write; what nobody can know of such a one is not looked at.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from recovery.reading import Reading
-from recovery.rungs import Rung
-from writer.checkpoint import NO_FILE, Offsets, Source
-from writer.frontier import Held
-from writer.witness import Witness
+from recovery.checkpoints.reader import Reading
+from recovery.ladder.rungs import Rung
+from writer.offsets.run_record import Witness
+from writer.offsets.spark_checkpoint import NO_FILE, Offsets, Source
+from writer.offsets.start_decision import Held
 
 _SHOWN = 3  # things that a sentence names
 

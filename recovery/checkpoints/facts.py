@@ -4,23 +4,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from recovery.keeping import kept
-from recovery.kubernetes import ApiFailed
-from recovery.preflight import Facts, Lease, TopicIds
-from recovery.reading import Reading, read
-from writer import witness
-from writer.checkpoint import Checkpoints, Offsets
-from writer.config import Config
-from writer.errors import ConfigError, TopicMissing
-from writer.frontier import Held
-from writer.kafka import BrokerUnreachable, Cluster, Topic
-from writer.stores.base import S3Settings
-from writer.stores.location import store_at
-from writer.tables.errors import CommitFailed
-from writer.tables.formats import main_table
-from writer.tables.parts import Part
-from writer.tables.snapshot import PipelineSnapshot
-from writer.tables.table import PipelineTable
+from recovery.checkpoints.checks import Facts, Lease, TopicIds
+from recovery.checkpoints.reader import Reading, read
+from recovery.lease.factory import kept
+from recovery.lease.kubernetes_api import ApiFailed
+from writer.clients.kafka import BrokerUnreachable, Cluster, Topic
+from writer.config.pipelines import Config
+from writer.core.errors import ConfigError, TopicMissing
+from writer.core.offsets import Part
+from writer.offsets import run_record
+from writer.offsets.spark_checkpoint import Checkpoints, Offsets
+from writer.offsets.start_decision import Held
+from writer.storage.base import S3Settings
+from writer.storage.locations import store_at
+from writer.table.factory import main_table
+from writer.table.log.foreign_writes import CommitFailed
+from writer.table.log.snapshot import PipelineSnapshot
+from writer.table.table import PipelineTable
 
 _LOOKS = 5  # at table and checkpoint, until no commit came between
 _TIMEOUT = timedelta(seconds=10)  # of a broker that only the command line names
@@ -41,7 +41,7 @@ def of_pipeline(config: Config, name: str) -> Asked:
     checkpoints = Checkpoints(config.checkpoints, name, config.s3.settings)
     table, unknown = main_table(name, config), dict[str, str]()
     run, reading, snapshot = _steady(checkpoints, table, unknown, config.s3.settings)
-    seen = None if run is None else witness.read(checkpoints.store, run)
+    seen = None if run is None else run_record.read(checkpoints.store, run)
     known = snapshot.incarnations() if snapshot else {}
     frontier = None if snapshot is None else newest_frontier(snapshot, settings.topics)
     told = {topic for topic, _ in frontier or {}}

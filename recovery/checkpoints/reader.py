@@ -1,7 +1,7 @@
 """A checkpoint of Spark's, read as a physician would: each file understood, or said to be torn, and why.
 
 Any Structured Streaming checkpoint with a Kafka source, also one that headrace did not write: several sources, state,
-other versions of the files. What `writer/checkpoint.py` refuses to go on from, this describes. Nothing is changed.
+other versions of the files. What `writer/offsets/spark_checkpoint.py` refuses to go on from, this describes. Nothing is changed.
 """
 
 import json
@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from writer.checkpoint import (
+from writer.offsets.spark_checkpoint import (
     COMMIT_VERSIONS,
     NO_DIRECTORY,
     NO_FILE,
@@ -21,7 +21,7 @@ from writer.checkpoint import (
     lines_of,
     offsets_of,
 )
-from writer.stores.base import Store
+from writer.storage.base import Store
 
 _CHECKSUM = re.compile(r"\.(\d+)\.crc")  # local disks only: Hadoop's, beside each file
 _DRAFT = re.compile(r"\.\d+\..+\.tmp(?:\.crc)?")

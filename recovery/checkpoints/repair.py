@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import assert_never
 
-from recovery.reading import Reading, read
-from writer import copies
-from writer.checkpoint import Checkpoints, Offsets
-from writer.stores.base import S3Settings, Store, below
-from writer.stores.location import store_at
+from recovery.checkpoints.reader import Reading, read
+from writer.offsets import checkpoint_backups
+from writer.offsets.spark_checkpoint import Checkpoints, Offsets
+from writer.storage.base import S3Settings, Store, below
+from writer.storage.locations import store_at
 
 
 @dataclass(frozen=True)
@@ -86,10 +86,10 @@ def repair(
         case Leave() as left:
             return left
         case Remove(names):
-            copy = copies.take(checkpoints.store, run, reading.last or 0, now, whole=True)
+            copy = checkpoint_backups.take(checkpoints.store, run, reading.last or 0, now, whole=True)
             mended = Mended(run, names, f"{checkpoints.store.location}/{copy.folder}")
             if not checkpoints.store.put_if_absent(f"mended/{run:06d}.json", _told(mended, now)):
-                copies.remove(checkpoints.store, copy)
+                checkpoint_backups.remove(checkpoints.store, copy)
                 return Leave(f"run {run} was mended before, and broke again")
             _remove(there, names)
             return mended

@@ -13,20 +13,20 @@ from typing import assert_never
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recovery.preflight import TopicIds
-from recovery.reading import Reading, read
-from writer import copies
-from writer.checkpoint import Checkpoints, Offsets, Source
-from writer.config import Config
-from writer.errors import TopicMissing
-from writer.frontier import Held
-from writer.kafka import Cluster
-from writer.stores.base import S3Settings
-from writer.stores.location import store_at
-from writer.tables.formats import main_table, side_table
-from writer.tables.parts import Part
-from writer.tables.snapshot import PipelineSnapshot
-from writer.tables.table import PipelineTable
+from recovery.checkpoints.checks import TopicIds
+from recovery.checkpoints.reader import Reading, read
+from writer.clients.kafka import Cluster
+from writer.config.pipelines import Config
+from writer.core.errors import TopicMissing
+from writer.core.offsets import Part
+from writer.offsets import checkpoint_backups
+from writer.offsets.spark_checkpoint import Checkpoints, Offsets, Source
+from writer.offsets.start_decision import Held
+from writer.storage.base import S3Settings
+from writer.storage.locations import store_at
+from writer.table.factory import main_table, side_table
+from writer.table.log.snapshot import PipelineSnapshot
+from writer.table.table import PipelineTable
 
 _PLACE = ("_topic", "_incarnation", "_partition")
 _RUNS_MAX = 10  # that are walked back over
@@ -136,7 +136,7 @@ def proven(config: Config, name: str) -> dict[Part, int]:
 
 def candidates(checkpoints: Checkpoints, s3: S3Settings | None = None) -> Iterator[Candidate]:
     """Yield checkpoints and copies, of the newest run first, and of each the newest first. Raises StoreError."""
-    known = copies.kept(checkpoints.store)
+    known = checkpoint_backups.kept(checkpoints.store)
     runs = sorted(checkpoints.runs(), reverse=True)[:_RUNS_MAX]
     for run in runs:
         places = [checkpoints.path(run)]

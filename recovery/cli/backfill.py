@@ -2,16 +2,149 @@
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from writer.options import ConfigFile, Pipelines
+from recovery.backfill.chunk_commit import Filling, Settled
+from recovery.backfill.loop import Outcome, Wish, chosen
+from recovery.backfill.source import Source
+from writer.commit.builder import bytes_per_row
+from writer.core.offsets import Range
+from writer.core.text import plural
+from writer.core.units import show_size
+from writer.output import tables
+from writer.output.cli_options import ConfigFile, Pipelines
+from writer.table.ledger.gap_ticket import Ticket
 
 if TYPE_CHECKING:
-    from recovery.backfill.carry import Filling
+    from recovery.backfill.chunk_commit import Filling
     from recovery.backfill.source import Source
-    from writer.gaps.ticket import Ticket
+    from writer.table.ledger.gap_ticket import Ticket
+
+
+ROWS_A_SECOND = 60_000  # of one process, where nobody has measured more: decoding, writing, small chunks
+_BYTES_PER_ROW = 60.0  # of Parquet, until a commit has shown it
+_SHOWN = 8  # characters of an id
+
+
+class Board:
+    """Tells whoever watches."""
+
+    def __init__(self, pipeline: str, out: Console, *, as_json: bool, now: datetime) -> None:
+        """`as_json`: one line for each chunk."""
+        self._pipeline, self._out, self._json, self._began = pipeline, out, as_json, now
+        self._bar = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("offsets"),
+            TimeRemainingColumn(), TextColumn("[dim]{task.fields[note]}"), console=out,
+            disable=as_json or not out.is_terminal,
+        )  # fmt: skip
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def began(self, ticket: Ticket, offsets: int) -> None:
+        """A ticket is being filled."""
+        self._task = self._bar.add_task(f"{self._pipeline} gap {ticket.id[:_SHOWN]}", total=offsets, note="")
+        if not self._out.is_terminal and not self._json:
+            tables.sentence(self._out, f"{self._pipeline}: gap {ticket.id[:_SHOWN]}, {plural(offsets, 'offset')} open")
+
+    def settled(self, ticket: Ticket, chunk: Settled) -> None:
+        """One chunk more is in the table."""
+        if self._json:
+            tables.emit({"event": "chunk", "pipeline": self._pipeline, "gap": ticket.id, **vars(chunk)})
+        elif not self._out.is_terminal:
+            told = f"{plural(chunk.offsets, 'offset')}, {plural(chunk.rows, 'row')} in {plural(chunk.files, 'file')}"
+            tables.sentence(self._out, f"  version {chunk.version}: {told}; {chunk.left:,} left")
+        if self._task is not None:
+            self._bar.update(self._task, advance=chunk.offsets, note="")
+
+    def waits(self, why: str) -> None:
+        """It waits."""
+        if self._task is not None:
+            self._bar.update(self._task, note=f"waits: {why}")
+        if self._json and "behind" in why:
+            tables.emit({"event": "waits", "pipeline": self._pipeline, "because": why})
+
+
+def ended(name: str, outcomes: Sequence[Outcome], *, as_json: bool, out: Console) -> int:
+    """Say what became of the tickets. Returns 1 when one of them is open still."""
+    if as_json:
+        tables.emit({"event": "ended", "pipeline": name, "gaps": [_told(one) for one in outcomes]})
+    elif not outcomes:
+        tables.sentence(out, f"{name}: no gap is open.")
+    for one in outcomes if not as_json else ():
+        gap = f"{name}: gap {one.ticket.id[:_SHOWN]}"
+        if one.ticket.state == "open":
+            left = sum(r.end - r.start for r in one.absent)
+            tables.sentence(
+                out,
+                f"{gap} got {plural(one.rows, 'row')}; {plural(left, 'offset')} are not in this source: "
+                f"{_listed(one.absent)}. Try --from-mirror or --from-archive; `headrace gaps close --lost` gives up.",
+                "yellow",
+            )
+        else:
+            about = f" about right, by event time: {one.ticket.unplaced:,} rows in all" if one.ticket.unplaced else ""
+            tables.sentence(out, f"{gap} is {one.ticket.state}: {plural(one.rows, 'row')}{about}.", "green")
+    return int(any(one.ticket.state == "open" for one in outcomes))
+
+
+def estimated(
+    filling: Filling, sources: Callable[[Ticket], Sequence[Source]], wish: Wish, *, as_json: bool, out: Console
+) -> int:
+    """Say what a backfill would take: rows, time, and what it costs. Returns 1 when a source lacks offsets."""
+    _, tickets = filling.look()
+    each = bytes_per_row(filling.table.recent(10)) or _BYTES_PER_ROW
+    speed = min(wish.rate or ROWS_A_SECOND, ROWS_A_SECOND)
+    found: list[dict[str, Any]] = []
+    for ticket in chosen(tickets, wish):
+        left = ticket.left()
+        held: list[Range] = []
+        for source in sources(ticket):
+            held += source.available(left)
+        offsets, there = (sum(r.end - r.start for r in some) for some in (left, held))
+        chunks = -(-there // wish.rows_max)
+        files = max(chunks, round(there * each / filling.settings.roll.target_file_size))
+        found.append({
+            "gap": ticket.id, "offsets": offsets, "available": there, "chunks": chunks,
+            "seconds": round(there / speed + chunks, 1), "bytes": round(there * each), "files_min": files,
+            "objects_put_min": files + chunks, "cpu_seconds": round(there / speed, 1),
+        })  # fmt: skip
+    short = any(one["available"] < one["offsets"] for one in found)
+    if as_json:
+        tables.emit_whole({"pipeline": filling.name, "rows_a_second": speed, "gaps": found})
+        return int(short)
+    if not found:
+        tables.sentence(out, f"{filling.name}: no gap is open.")
+    for one in found:
+        tables.sentence(
+            out,
+            f"{filling.name}: gap {one['gap'][:_SHOWN]}: {one['available']:,} of {plural(one['offsets'], 'offset')} "
+            f"are there; {plural(one['chunks'], 'chunk')}, about {one['seconds']:,.0f} s at {speed:,.0f} rows a second "
+            f"on one core, {show_size(one['bytes'])} in {one['files_min']:,} files or more, "
+            f"{one['objects_put_min']:,} objects put or more. Nothing was written.",
+        )
+    return int(short)
+
+
+def _told(one: Outcome) -> dict[str, Any]:
+    return {
+        "gap": one.ticket.id, "state": one.ticket.state, "rows": one.rows, "chunks": len(one.chunks),
+        "left": sum(r.end - r.start for r in one.ticket.left()), "approximate": one.ticket.unplaced > 0,
+        "absent": [{**vars(r.part), "start": r.start, "end": r.end} for r in one.absent],
+    }  # fmt: skip
+
+
+def _listed(ranges: Sequence[Range]) -> str:
+    shown = [f"{r.part.topic}/{r.part.partition} [{r.start:,}, {r.end:,})" for r in ranges[:3]]
+    return ", ".join(shown) + (f" and {len(ranges) - 3} more" if len(ranges) > 3 else "")  # noqa: PLR2004
 
 
 _Gaps = Annotated[
@@ -84,12 +217,11 @@ def backfill(
     """
     import os
 
-    from recovery.backfill import show
-    from recovery.backfill.carry import Filling
-    from recovery.backfill.run import Wish, fill
-    from writer.file import load
-    from writer.registry import source
-    from writer.surface.lines import console
+    from recovery.backfill.chunk_commit import Filling
+    from recovery.backfill.loop import Wish, fill
+    from writer.config.loader import load
+    from writer.output.tables import console
+    from writer.schemas.registry import source
 
     settings = load(config)
     made = _sources(mirror, mapped or [], archive or [], columns, by_time)
@@ -100,17 +232,17 @@ def backfill(
     for name in settings.chosen(pipeline):
         filling = Filling(name, settings, source(settings.registry))
         if dry_run:
-            code = max(code, show.estimated(filling, made(filling), wish, as_json=as_json, out=out))
+            code = max(code, estimated(filling, made(filling), wish, as_json=as_json, out=out))
             continue
-        with show.Board(name, out, as_json=as_json, now=datetime.now(UTC)) as board:
+        with Board(name, out, as_json=as_json, now=datetime.now(UTC)) as board:
             found = fill(filling, made(filling), wish, board)
-        code = max(code, show.ended(name, found, as_json=as_json, out=out))
+        code = max(code, ended(name, found, as_json=as_json, out=out))
     raise typer.Exit(code)
 
 
 def _limit(lag_max: str | None) -> timedelta | None:
     """Read how far the live writer may be behind. Raises BadParameter."""
-    from writer.units import duration
+    from writer.core.units import duration
 
     try:
         return duration(lag_max) if lag_max else None
@@ -122,7 +254,7 @@ def _sources(
     mirror: str | None, mapped: Sequence[str], archive: Sequence[str], columns: str | None, by_time: str | None
 ) -> "Callable[[Filling], Callable[[Ticket], Sequence[Source]]]":
     """Return who makes the sources of a ticket. Raises ConfigError for options that do not go together."""
-    from writer.errors import ConfigError
+    from writer.core.errors import ConfigError
 
     if mapped and not mirror:
         raise ConfigError("--map says where records stand in a mirror; say which with --from-mirror")
@@ -130,17 +262,17 @@ def _sources(
         raise ConfigError("--columns and --by-time speak of an archive; say which with --from-archive")
     if mirror and not mapped:
         raise ConfigError("--from-mirror needs --map: a mirror's offsets are other offsets")
-    from recovery.backfill import places
+    from recovery.backfill import source_factory
 
     def of(filling: "Filling") -> "Callable[[Ticket], Sequence[Source]]":
         def made(ticket: "Ticket") -> "Sequence[Source]":
             if not mirror and not archive:
-                return [places.kafka(filling)]
+                return [source_factory.kafka(filling)]
             found: list[Source] = []
             if mirror:
-                found.append(places.mirror(filling, ticket, mirror, mapped))
+                found.append(source_factory.mirror(filling, ticket, mirror, mapped))
             if archive:
-                found.append(places.archive(filling, ticket, archive, columns, by_time))
+                found.append(source_factory.archive(filling, ticket, archive, columns, by_time))
             return found
 
         return made

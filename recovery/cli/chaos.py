@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from writer.config import TableFormat
+from writer.config.pipelines import TableFormat
 
 
 def join(app: typer.Typer) -> None:
@@ -36,8 +36,8 @@ def chaos(
     Exit codes: 0 every record is accounted for, 1 not, or the writer did not recover, 2 something is missing.
     """
     from recovery.chaos.run import chaos as run
-    from recovery.chaos.script import script
-    from writer.demo.screen import Screen
+    from recovery.chaos.schedule import script
+    from writer.demo.terminal import Screen
 
     seed = secrets.randbelow(2**31) if seed is None else seed
     lasts = timedelta(minutes=minutes)

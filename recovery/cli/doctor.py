@@ -9,12 +9,12 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from recovery.preflight import Check, Facts, leads_to, preflight
-from recovery.rungs import Rung
-from writer.errors import ConfigError
-from writer.options import Pipelines
-from writer.stores.base import S3Settings, StoreError
-from writer.stores.location import checked
+from recovery.checkpoints.checks import Check, Facts, leads_to, preflight
+from recovery.ladder.rungs import Rung
+from writer.core.errors import ConfigError
+from writer.output.cli_options import Pipelines
+from writer.storage.base import S3Settings, StoreError
+from writer.storage.locations import checked
 
 _WORDS = {
     Rung.WAIT: "wait until it answers",
@@ -84,11 +84,11 @@ def doctor(
         raise ConfigError("name either a configuration file, or a checkpoint with --checkpoint")
     found = _of_pipelines(config, pipeline) if config else [_of_place(str(checkpoint), bootstrap_servers)]
     if as_json:
-        from writer.surface.lines import emit_whole
+        from writer.output.tables import emit_whole
 
         emit_whole([one.document() for one in found])
     else:
-        from writer.surface.lines import console
+        from writer.output.tables import console
 
         for one in found:
             show(one, console())
@@ -97,7 +97,7 @@ def doctor(
 
 def show(one: Examined, out: Console) -> None:
     """Show what was found, a line for each check."""
-    from writer.surface.finding import MARKS, PLAIN_MARKS
+    from writer.preflight.finding import MARKS, PLAIN_MARKS
 
     marks = MARKS if out.encoding.startswith("utf") else PLAIN_MARKS
     title = f"{one.pipeline}: " if one.pipeline else ""
@@ -131,8 +131,8 @@ def _words(rung: Rung, one: Examined) -> str:
 
 
 def _of_pipelines(path: Path, only: list[str] | None) -> list[Examined]:
-    from recovery.facts import of_pipeline
-    from writer.file import load
+    from recovery.checkpoints.facts import of_pipeline
+    from writer.config.loader import load
 
     settings = load(path)
     found = []
@@ -149,7 +149,7 @@ def _of_pipelines(path: Path, only: list[str] | None) -> list[Examined]:
 def _of_place(place: str, bootstrap: str | None) -> Examined:
     import os
 
-    from recovery.facts import of_checkpoint
+    from recovery.checkpoints.facts import of_checkpoint
 
     try:
         location = checked(place)

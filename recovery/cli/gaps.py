@@ -1,26 +1,32 @@
 """What `headrace gaps` does and shows."""
 
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from uuid import uuid4
 
+import typer
 from rich.console import Console
 
-from recovery import who
-from writer.config import Config
-from writer.errors import ConfigError, HeadraceError
-from writer.gaps import latest
-from writer.gaps.book import named, standing, tickets
-from writer.gaps.claims import Claim, Claims
-from writer.gaps.ticket import Hint, Ticket
-from writer.sample import asked
-from writer.surface import lines
-from writer.surface.words import plural
-from writer.tables.changes import Loss
-from writer.tables.formats import main_table
-from writer.tables.parts import Range
-from writer.tables.table import PipelineTable
+from recovery import identity
+from writer.clients.kafka_sample import asked
+from writer.config.pipelines import Config
+from writer.core.errors import ConfigError, HeadraceError
+from writer.core.offsets import Range
+from writer.core.text import plural
+from writer.offsets import skip_to_latest
+from writer.output import tables
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, Pipelines
+from writer.table.factory import main_table
+from writer.table.gap_claims import Claim, Claims
+from writer.table.gap_tickets import named, standing, tickets
+from writer.table.ledger.gap_ticket import Hint, Ticket
+from writer.table.log.operations import Loss
+from writer.table.table import PipelineTable
+
+if TYPE_CHECKING:
+    pass
+
 
 _SHOWN = 8  # characters of an id, for a person
 
@@ -44,17 +50,17 @@ def listed(
         ]
     some_open = any(one.state == "open" for each in found.values() for one, _ in each)
     if as_json:
-        lines.emit_whole({"pipelines": {name: [told(*one) for one in each] for name, each in found.items()}})
+        tables.emit_whole({"pipelines": {name: [told(*one) for one in each] for name, each in found.items()}})
         return int(some_open)
-    columns = [lines.Column(title, right=title in ("offsets", "left")) for title in (
+    columns = [tables.Column(title, right=title in ("offsets", "left")) for title in (
         "pipeline", "gap", "state", "opened", "cause", "offsets", "left", "by",
     )]  # fmt: skip
     rows = [_row(name, one, claim) for name, each in found.items() for one, claim in each]
     if rows:
-        lines.Sheet(out, columns).add(rows)
+        tables.Sheet(out, columns).add(rows)
         out.print()
     count = sum(one.state == "open" for each in found.values() for one, _ in each)
-    lines.sentence(
+    tables.sentence(
         out,
         f"{plural(count, 'gap')} open; `headrace backfill` brings what was skipped." if count else "No gap is open.",
     )
@@ -67,7 +73,7 @@ def shown(config: Config, name: str, gap: str, *, now: datetime, as_json: bool, 
     one = named(tickets(table, name), gap)
     document = told(one, _standing(Claims(table.store), one, now))
     if as_json:
-        lines.emit_whole(document)
+        tables.emit_whole(document)
         return 0
     out.print(f"[bold]gap {one.id}[/bold]  {document['state']}", soft_wrap=True)
     for key in ("opened_at", "cause", "reason", "opened_by", "claimed_by", "offsets", "left", "rows", "unplaced"):
@@ -97,12 +103,12 @@ def closed(
     if not reason.strip():
         raise ConfigError("--reason is empty; say why nobody will bring the records")
     left = sum(r.end - r.start for r in one.left())
-    about = {"by": by or who.person(), "reason": reason, "at": now.isoformat()}
+    about = {"by": by or identity.person(), "reason": reason, "at": now.isoformat()}
     version = table.give_up(snapshot, Loss(uuid4().hex, one.id, snapshot.changes(one.id), left, about))
     if as_json:
-        lines.emit_whole({"gap": one.id, "state": "lost", "offsets": left, "version": version})
+        tables.emit_whole({"gap": one.id, "state": "lost", "offsets": left, "version": version})
     else:
-        lines.sentence(out, f"{plural(left, 'offset')} given up, as version {version} of the table: {reason}")
+        tables.sentence(out, f"{plural(left, 'offset')} given up, as version {version} of the table: {reason}")
     return 0
 
 
@@ -113,27 +119,29 @@ def opened(
     """Skip to the latest records, or show what that would do. Raises as `latest.skip` does."""
     if not reason.strip():
         raise ConfigError("--reason is empty; say why what waits is to be skipped")
-    found = latest.look(config, name, asked(config.kafka), "person")
-    if isinstance(found.decision, latest.Refuse):
+    found = skip_to_latest.look(config, name, asked(config.kafka), "person")
+    if isinstance(found.decision, skip_to_latest.Refuse):
         raise ConfigError(found.decision.reason)
-    ranges = found.decision.ranges if isinstance(found.decision, latest.Skip) else ()
+    ranges = found.decision.ranges if isinstance(found.decision, skip_to_latest.Skip) else ()
     offsets = sum(r.end - r.start for r in ranges)
     written = None
     if write:
-        written = latest.skip(config, name, found, by=by or who.person(), reason=reason, now=now, fence=fence)
+        written = skip_to_latest.skip(
+            config, name, found, by=by or identity.person(), reason=reason, now=now, fence=fence
+        )
     if as_json:
-        lines.emit_whole({
+        tables.emit_whole({
             "pipeline": name, "offsets": offsets, "kafka_holds": found.held, "ranges": [_range(r) for r in ranges],
             "gap": written[1].id if written else None, "version": written[0] if written else None,
         })  # fmt: skip
         return 0
     if not ranges:
-        lines.sentence(out, f"{name}: nothing waits in Kafka; there is nothing to skip.")
+        tables.sentence(out, f"{name}: nothing waits in Kafka; there is nothing to skip.")
         return 0
     for r in ranges:
         where = f"{r.part.topic}/{r.part.partition} [{r.start:,}, {r.end:,})"
         out.print(f"{where}  {plural(r.end - r.start, 'offset')}", soft_wrap=True, markup=False)
-    lines.sentence(
+    tables.sentence(
         out,
         f"{name}: {plural(offsets, 'offset')} skipped, of which Kafka still holds {found.held:,}; gap "
         f"{written[1].id[:_SHOWN]}, version {written[0]} of the table. Start the pipeline, then `headrace backfill`."
@@ -172,7 +180,7 @@ def _row(name: str, one: Ticket, claim: Claim | None) -> list[str]:
 
 def _standing(claims: Claims, one: Ticket, now: datetime) -> Claim | None:
     found = claims.newest(one.id) if one.state == "open" else None
-    return found if found and found.stands(now) and not who.gone(found.by) else None
+    return found if found and found.stands(now) and not identity.gone(found.by) else None
 
 
 def _table(config: Config, name: str) -> PipelineTable:
@@ -192,3 +200,116 @@ def _hint(hint: Hint) -> dict[str, Any]:
 
 def _iso(at: datetime | None) -> str | None:
     return None if at is None else at.isoformat()
+
+
+gaps = typer.Typer(no_args_is_help=True, help="Gaps: offsets that were skipped. List, show, open and close them.")
+
+_By = Annotated[str | None, typer.Option("--by", help="Who. Default: this user at this machine.", show_default=False)]
+
+
+@gaps.callback()
+def _group() -> None:
+    """Gaps: offsets that were skipped. List, show, open and close them."""
+
+
+@gaps.command("list")
+def list_(
+    config: ConfigFile,
+    pipeline: Pipelines = None,
+    all_: Annotated[bool, typer.Option("--all", help="Also those that are done or lost.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the gaps that are open: what was skipped, why, and who fills it at the moment. Reads the lake only.
+
+    Exit codes: 0 none is open, 1 some are, or a table cannot be read, 2 configuration.
+    """
+    from writer.config.loader import load
+    from writer.output.tables import console
+
+    settings, now = load(config), datetime.now(UTC)
+    names = settings.chosen(pipeline)
+    raise typer.Exit(listed(settings, names, everything=all_, now=now, as_json=as_json, out=console()))
+
+
+@gaps.command()
+def show(
+    config: ConfigFile,
+    gap: Annotated[str, typer.Argument(help="Id of the ticket, or its beginning.")],
+    pipeline: OnePipeline = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show one gap: its ranges, where in event time its records may lie, what was brought and what is open.
+
+    Exit codes: 0 shown, 1 the table cannot be read, 2 configuration, or no such gap.
+    """
+    from writer.config.loader import load
+    from writer.output.tables import console
+
+    settings, now = load(config), datetime.now(UTC)
+    name = settings.one(pipeline)
+    raise typer.Exit(shown(settings, name, gap, now=now, as_json=as_json, out=console()))
+
+
+@gaps.command()
+def close(
+    config: ConfigFile,
+    gap: Annotated[str, typer.Argument(help="Id of the ticket, or its beginning.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why nobody will bring its records.")],
+    lost: Annotated[bool, typer.Option("--lost", help="Yes: what is open of it is given up.")] = False,
+    pipeline: OnePipeline = None,
+    by: _By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give up what is open of a gap: nobody has its records. Buckets that it touches are sealed, and say so.
+
+    There is no way back. A gap that is filled closes by itself.
+
+    Exit codes: 0 closed, 1 somebody changed it meanwhile, or the storage does not answer, 2 configuration, or it is not
+    open.
+    """
+    from writer.config.loader import load
+    from writer.core.errors import ConfigError
+    from writer.output.tables import console
+
+    settings, now = load(config), datetime.now(UTC)
+    if not lost:
+        raise ConfigError("closing a gap gives its records up: say so with --lost. `headrace backfill` brings them.")
+    name = settings.one(pipeline)
+    raise typer.Exit(closed(settings, name, gap, reason=reason, by=by, now=now, as_json=as_json, out=console()))
+
+
+@gaps.command("open")
+def open_(
+    config: ConfigFile,
+    reason: Annotated[str, typer.Option("--reason", help="Why what waits is to be skipped.")],
+    to: Annotated[Literal["latest"], typer.Option("--to", help="Up to where: the end of Kafka's log.")] = "latest",
+    pipeline: OnePipeline = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Write it. Without, it is only shown.")] = False,
+    fence: Annotated[
+        bool, typer.Option("--fence", help="Also while a driver runs: the entry fences it, its next commit is exit 4.")
+    ] = False,
+    by: _By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Skip all that waits in Kafka, as the last resort: the table reads on at the end, and a gap says what it skipped.
+
+    One entry of the table's log moves the frontier and carries the gap. Then start the pipeline, and bring the records
+    with `headrace backfill` while it runs.
+
+    Exit codes: 0 shown or written, 1 a driver runs or Kafka does not answer, 2 configuration, or it cannot be skipped,
+    4 somebody committed meanwhile.
+    """
+    from writer.config.loader import load
+    from writer.output.tables import console
+
+    settings, now = load(config), datetime.now(UTC)
+    name = settings.one(pipeline)
+    assert to == "latest"
+    code = opened(settings, name, reason=reason, by=by, write=yes, fence=fence, now=now, as_json=as_json, out=console())
+    raise typer.Exit(code)
+
+
+def join(app: typer.Typer) -> None:
+    """Hang the verbs into the command; a second time does nothing."""
+    if not any(group.name == "gaps" for group in app.registered_groups):
+        app.add_typer(gaps, name="gaps")

@@ -2,16 +2,14 @@
 
 import typer
 
-from recovery import doctor, gaps, rewind_verb, verbs
-from recovery.backfill import verb as backfill
-from recovery.chaos import verb as chaos
+from recovery.cli import backfill, chaos, doctor, gaps, recover, rewind
 
 
 def join(app: typer.Typer) -> None:
     """Add the verbs to the command."""
     doctor.join(app)
-    verbs.join(app)
+    recover.join(app)
     gaps.join(app)
     backfill.join(app)
-    rewind_verb.join(app)
+    rewind.join(app)
     chaos.join(app)

@@ -1,10 +1,139 @@
 """The verbs `headrace recover run` and `headrace recover explain`."""
 
-from typing import Annotated
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from writer.options import AsJson, ConfigFile, Pipelines
+from recovery.ladder.decide import Down, Event, Failed, Frontier, Policy, decide, used
+from recovery.ladder.rungs import Rung
+from recovery.ladder.state import Memory, document, read
+from recovery.lease.factory import kept
+from recovery.lease.lease import Seen
+from recovery.supervisor import frontier_check
+from recovery.supervisor.pipeline_state import said, verdict
+from recovery.supervisor.recovery_actions import hands
+from recovery.supervisor.supervisor import impatient, policy, store
+from writer.config.pipelines import Config
+from writer.core.errors import ConfigError
+from writer.core.text import iso
+from writer.core.units import show_duration
+from writer.output.cli_options import AsJson, ConfigFile, Pipelines
+from writer.output.tables import emit_whole
+
+
+def run_explain(config: Config, names: Sequence[str], *, as_json: bool, console: Console) -> int:
+    """Show the pipelines. Returns 1 when one is given up, or what is kept of it cannot be read."""
+    told = {name: look(impatient(config), name, datetime.now(UTC)) for name in names}
+    if as_json:
+        emit_whole(told)
+    else:
+        for name, one in told.items():
+            _show(console, name, one)
+    return int(any(one["error"] or one["memory"]["state"]["halted"] for one in told.values()))
+
+
+def look(config: Config, name: str, now: datetime) -> dict[str, Any]:
+    """Describe one pipeline as JSON values."""
+    place, error = store(config, name), None
+    memory: Memory = Memory()
+    lease: Seen | None = None
+    try:
+        memory = read(place)
+        lease = kept(config, name, place).look()
+    except (OSError, ConfigError) as failed:
+        error = str(failed)
+    rules = policy(config, hands(config))
+    frontier, silent = _frontier(config, name)
+    return {
+        "at": iso(now),
+        "error": error,
+        "lease": None if lease is None else _lease(lease),
+        "frontier": frontier.value if frontier else None,
+        "silent": silent,
+        "memory": document(memory),
+        "budgets": budgets(rules, memory, now),
+        "next": next_step(rules, memory, frontier, silent, now),
+    }
+
+
+def budgets(rules: Policy, memory: Memory, now: datetime) -> dict[str, dict[str, Any]]:
+    """Return by rung how much of its budget is used; null where the rung has no hands here."""
+    return {
+        rung.label: {
+            "rung": rung.name,
+            "able": rung in rules.hands and (rung != Rung.LATEST or rules.latest_allowed),
+            "used": used(memory.state, rung, budget, now),
+            "times_max": budget.times_max,
+            "within_seconds": budget.within.total_seconds(),
+        }
+        for rung, budget in rules.budgets.items()
+    }
+
+
+def next_step(rules: Policy, memory: Memory, frontier: Frontier | None, silent: str | None, now: datetime) -> str:
+    """Say what would be done if the last failure came again now; pauses are at their longest."""
+    known = memory.failure
+    if known is None:
+        return "nothing failed yet, as far as is kept"
+    event: Event = Failed(verdict(known), frontier or Frontier.HELD, known.run)
+    if silent is not None and not known.halt:
+        event = Down(silent)
+    return said(decide(rules, memory.state, event, now, 1.0).action)
+
+
+def _frontier(config: Config, name: str) -> tuple[Frontier | None, str | None]:
+    try:
+        return frontier_check.frontier(config, name), None
+    except frontier_check.Silent as error:
+        return None, str(error)
+
+
+def _lease(seen: Seen) -> dict[str, Any]:
+    return {"epoch": seen.epoch, "holder": seen.holder, "released": seen.released}
+
+
+def _show(console: Console, name: str, told: dict[str, Any]) -> None:
+    memory, lease = told["memory"], told["lease"]
+    state, failure = memory["state"], memory["failure"]
+    console.print(Text(name, style="bold"))
+    rows: list[tuple[str, str]] = []
+    if told["error"]:
+        rows.append(("unreadable", told["error"]))
+    held = "nobody ever held it"
+    if lease is not None:
+        held = f"epoch {lease['epoch']}, {'released by' if lease['released'] else 'taken by'} {lease['holder']}"
+    rows.append(("lease", held))
+    rows.append(("frontier", told["silent"] or told["frontier"]))
+    if failure is not None:
+        what = "a person must act" if failure["halt"] else f"begins at {failure['rung'] or Rung.RESTART.name}"
+        rows.append(("last failure", f"{failure['at']}, exit code {failure['exit_code']}"))
+        rows.append(("said", failure["error"] or "nothing"))
+        rows.append(("verdict", f"{failure['row']}: {failure['said']} ({what})"))
+        rows.append(("decided then", memory["action"]))
+    rows.append(("rung", state["rung"] or "none: at the foot of the ladder"))
+    rows.append(("halted", state["halted"] or "no"))
+    for label, one in told["budgets"].items():
+        spent = f"{one['used']} of {one['times_max']} within {_span(one['within_seconds'])}"
+        rows.append((f"{label} {one['rung']}", spent + ("" if one["able"] else ", not done here by itself")))
+    rows.append(("if it came again", told["next"]))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    console.print(table)
+
+
+def _span(seconds: float) -> str:
+    from datetime import timedelta
+
+    return show_duration(timedelta(seconds=seconds))
+
 
 recover = typer.Typer(no_args_is_help=True, help="Keep the writer going: supervise it, and say what recovery would do.")
 
@@ -31,11 +160,11 @@ def run(
     Exit codes: 0 done or drained, 2 configuration, 4 another supervisor or writer has taken over, 5 a limit, 1 or 3
     nothing is left to be tried; else that of the driver.
     """
-    from recovery.run import supervise
-    from writer import log
-    from writer.file import load
+    from recovery.supervisor.main import supervise
+    from writer.config.loader import load
+    from writer.core import logging
 
-    log.set_up()
+    logging.set_up()
     settings = load(config)
     raise typer.Exit(supervise(settings, config, settings.chosen(pipeline), command or []))
 
@@ -54,9 +183,8 @@ def explain(
     """
     from rich.console import Console
 
-    from recovery import explain as verb
-    from writer.file import load
+    from writer.config.loader import load
 
     settings = load(config)
     console = Console(highlight=False)
-    raise typer.Exit(verb.explain(settings, settings.chosen(pipeline), as_json=as_json, console=console))
+    raise typer.Exit(run_explain(settings, settings.chosen(pipeline), as_json=as_json, console=console))

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from writer.options import AsJson, ConfigFile, OnePipeline
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from recovery.rewinding import Look
-    from writer.config import Config
+    from recovery.rewind.execute import Look
+    from writer.config.pipelines import Config
 
 _BUCKETS_SHOWN = 20
 _REFUSED = 2
@@ -44,9 +44,9 @@ def rewind(
 
     Exit codes: 0 shown or written, 1 a driver runs, somebody wrote meanwhile, or Kafka does not answer, 2 it cannot be.
     """
-    from recovery.rewinding import Rewinding
-    from writer.file import load
-    from writer.surface.lines import console
+    from recovery.rewind.execute import Rewinding
+    from writer.config.loader import load
+    from writer.output.tables import console
 
     settings, now = load(config), datetime.now(UTC)
     raise typer.Exit(run(
@@ -57,7 +57,7 @@ def rewind(
 
 def place(text: str) -> int | datetime:
     """Read a version or an instant. Raises ConfigError."""
-    from writer.errors import ConfigError
+    from writer.core.errors import ConfigError
 
     if text.isdigit():
         return int(text)
@@ -73,14 +73,14 @@ def run(
     out: "Console",
 ) -> int:  # fmt: skip
     """Show the way back, and go it if told to. Returns the exit code. Raises HeadraceError."""
-    from writer.surface import lines
+    from writer.output import tables
 
     look, version = way.look(to), None
     refused = refusal(look, accept_loss=accept_loss)
     if write and not refused and look.moves:
         look, version = way.write(look, now)
     if as_json:
-        lines.emit_whole(told(way.name, look, version, refused))
+        tables.emit_whole(told(way.name, look, version, refused))
     else:
         show(out, way.name, look, version, refused, records=config.pipelines[way.name].on_data_loss == "record")
     return _REFUSED if write and refused else 0
@@ -120,15 +120,15 @@ def told(name: str, look: "Look", version: int | None, refused: list[str]) -> Ma
 
 def show(out: "Console", name: str, look: "Look", version: int | None, refused: list[str], *, records: bool) -> None:
     """Show it to a person. `records`: the next start records what Kafka lost; else it stops."""
-    from writer.surface import lines
-    from writer.surface.words import instant, plural
+    from writer.core.text import instant, plural
+    from writer.output import tables
 
     plan = look.plan
     when = f" ({instant(look.then.at)})" if look.then.at else ""
     if not look.moves and not refused:
-        lines.sentence(out, f"{name}: no record landed after version {plan.to}{when}; there is nothing to take back.")
+        tables.sentence(out, f"{name}: no record landed after version {plan.to}{when}; there is nothing to take back.")
         return
-    lines.sentence(
+    tables.sentence(
         out,
         f"{name}: from version {look.snapshot.version} back to {plan.to}{when}: {plan.offsets:,} offsets, "
         f"{plural(look.rows, 'row')} in {plural(look.files, 'file')}, {plural(look.letters, 'dead letter')}, "
@@ -138,9 +138,9 @@ def show(out: "Console", name: str, look: "Look", version: int | None, refused: 
         _partitions(out, look)
     _buckets(out, look)
     for sentence in notes(look):
-        lines.sentence(out, sentence)
+        tables.sentence(out, sentence)
     if version is not None:
-        lines.sentence(
+        tables.sentence(
             out,
             f"Written as version {version} of the table. "
             + (
@@ -150,17 +150,17 @@ def show(out: "Console", name: str, look: "Look", version: int | None, refused: 
             ),
         )
         if plan.unreadable and not records:
-            lines.sentence(out, "It refuses to start while on_data_loss is `stop`: Kafka does not hold all of them.")
+            tables.sentence(out, "It refuses to start while on_data_loss is `stop`: Kafka does not hold all of them.")
         return
     for sentence in refused:
-        lines.sentence(out, f"Refused: {sentence}")
+        tables.sentence(out, f"Refused: {sentence}")
     if not refused:
-        lines.sentence(out, "Nothing was written. Stop the driver if one runs, then the same with --yes writes it.")
+        tables.sentence(out, "Nothing was written. Stop the driver if one runs, then the same with --yes writes it.")
 
 
 def notes(look: "Look") -> list[str]:
     """Say what else a person should know before."""
-    from writer.surface.words import plural
+    from writer.core.text import plural
 
     plan, taken, undo = look.plan, look.since.taken, look.undo
     found = []
@@ -187,18 +187,18 @@ def notes(look: "Look") -> list[str]:
 
 
 def _partitions(out: "Console", look: "Look") -> None:
-    from recovery.rewind import named
-    from writer.surface import lines
+    from recovery.rewind.plan import named
+    from writer.output import tables
 
     titles = ("goes back to", "table ends at", "offsets", "Kafka holds from", "to")
     columns = [
-        lines.Column("partition", width_min=20),
-        *(lines.Column(t, right=True) for t in titles),
-        lines.Column(""),
+        tables.Column("partition", width_min=20),
+        *(tables.Column(t, right=True) for t in titles),
+        tables.Column(""),
     ]
     lost = {r.part: r for r in look.plan.unreadable}
     out.print()
-    lines.Sheet(out, columns).add([
+    tables.Sheet(out, columns).add([
         [
             named(r.part), f"{r.start:,}", f"{r.end:,}", f"{r.end - r.start:,}",
             f"{held.earliest:,}" if (held := look.held.get((r.part.topic, r.part.partition))) else "-",
@@ -211,15 +211,15 @@ def _partitions(out: "Console", look: "Look") -> None:
 
 
 def _buckets(out: "Console", look: "Look") -> None:
-    from writer.surface import lines
+    from writer.output import tables
 
     if not look.buckets:
         return
     columns = [
-        lines.Column("bucket", width_min=20),
-        *(lines.Column(t, right=True) for t in ("rows go", "stay", "sealed")),
+        tables.Column("bucket", width_min=20),
+        *(tables.Column(t, right=True) for t in ("rows go", "stay", "sealed")),
     ]
-    lines.Sheet(out, [*columns, lines.Column("")]).add([
+    tables.Sheet(out, [*columns, tables.Column("")]).add([
         [
             ", ".join(value or "null" for value in one.key), f"{one.taken:,}", f"{one.left:,}",
             f"v{one.manifest}" if one.manifest else "-",
@@ -228,7 +228,7 @@ def _buckets(out: "Console", look: "Look") -> None:
         for one in look.buckets[:_BUCKETS_SHOWN]
     ])  # fmt: skip
     if len(look.buckets) > _BUCKETS_SHOWN:
-        lines.sentence(out, f"and {len(look.buckets) - _BUCKETS_SHOWN:,} more buckets (--json has all)")
+        tables.sentence(out, f"and {len(look.buckets) - _BUCKETS_SHOWN:,} more buckets (--json has all)")
     out.print()
 
 

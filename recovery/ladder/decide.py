@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol, assert_never
 
-from recovery.rungs import Rung
+from recovery.ladder.rungs import Rung
 
 _NO_TIME = timedelta(0)
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from recovery.classify import Verdict, classify
-from recovery.rungs import Rung
+from recovery.ladder.error_catalogue import Verdict, classify
+from recovery.ladder.rungs import Rung
 
 _CONFIGURATION, _CHECKPOINT, _FENCED, _LIMIT = 2, 3, 4, 5
 _SHELL = 128  # a shell says 128 + n of a child that signal n has killed

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from recovery.rungs import Rung
+from recovery.ladder.rungs import Rung
 
 SPARK = "4.0"  # whose words are looked for
 _FORMAT = 1
@@ -58,7 +58,7 @@ def catalogue(spark: str = SPARK) -> tuple[Damage, ...]:
     """Return all damages, with the words of a version of Spark. Raises ValueError for a version without words."""
     raw = json.loads(files("recovery").joinpath("damages.json").read_text(encoding="utf-8"))
     if raw["format"] != _FORMAT:
-        raise ValueError(f"recovery/damages.json has format {raw['format']}, this version reads {_FORMAT}")
+        raise ValueError(f"recovery/ladder/damages.json has format {raw['format']}, this version reads {_FORMAT}")
     known = sorted({version for row in raw["damages"] for version in row["symptom"]})
     if spark not in known:
         raise ValueError(f"the catalogue has no words of Spark {spark}; it has those of {', '.join(known)}")
@@ -66,7 +66,7 @@ def catalogue(spark: str = SPARK) -> tuple[Damage, ...]:
 
 
 def classify(text: str, damages: Sequence[Damage] | None = None) -> Verdict:
-    """Say what an error means. `text`: the error and all its causes, as `writer.again.causes` writes them out.
+    """Say what an error means. `text`: the error and all its causes, as `writer.driver.restart_policy.causes` writes them out.
 
     An error that no row fits begins with a restart.
     """

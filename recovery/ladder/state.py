@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from recovery.ladder import Attempt, State
-from recovery.rungs import Rung
-from writer.stores.base import Store
+from recovery.ladder.decide import Attempt, State
+from recovery.ladder.rungs import Rung
+from writer.storage.base import Store
 
 NAME = "_recovery.json"  # beside the runs, whose names are numbers
 _FORMAT = 1

@@ -3,11 +3,11 @@
 import os
 from typing import assert_never
 
-from recovery.kubernetes import in_pod
-from recovery.kubernetes_lease import About, KubernetesLeases, lease_name
-from recovery.lease import Leases, StoreLeases
-from writer.config import Config
-from writer.stores.base import Store
+from recovery.lease.kubernetes_api import in_pod
+from recovery.lease.kubernetes_lease import About, KubernetesLeases, lease_name
+from recovery.lease.lease import Leases, StoreLeases
+from writer.config.pipelines import Config
+from writer.storage.base import Store
 
 
 def kept(config: Config, pipeline: str, beside: Store) -> Leases:

@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
-from recovery.lease import EXPIRES_AFTER, Leases, Seen, Watched, free, watched
-from writer import log
+from recovery.lease.lease import EXPIRES_AFTER, Leases, Seen, Watched, free, watched
+from writer.core import logging
 
 _CLOSE_WITHIN_S = 5.0
 
@@ -78,14 +78,14 @@ class Held:
                     epoch = max(0 if seen is None else seen.epoch, self._least(pipeline)) + 1
                     if leases.take(epoch, self._holder):
                         self.epochs[pipeline] = epoch
-                        log.event("lease_taken", pipeline=pipeline, epoch=epoch, holder=self._holder)
+                        logging.event("lease_taken", pipeline=pipeline, epoch=epoch, holder=self._holder)
                         return True
                 elif seen is not None and told != (seen.epoch, seen.holder):
                     told = seen.epoch, seen.holder
                     said(Waiting(pipeline, seen))
             except OSError as error:
                 if not silent:
-                    log.warning("lease_unknown", pipeline=pipeline, error=str(error))
+                    logging.warning("lease_unknown", pipeline=pipeline, error=str(error))
                 silent, watch = True, None  # what was not seen for a while has not stood still
             if stop(self._step_s / 2):
                 return False
@@ -97,10 +97,10 @@ class Held:
                 try:
                     if not self._leases[pipeline].renew(epoch, self._holder):
                         self.lost = pipeline
-                        log.warning("lease_lost", pipeline=pipeline, epoch=epoch, holder=self._holder)
+                        logging.warning("lease_lost", pipeline=pipeline, epoch=epoch, holder=self._holder)
                         return
                     silent = False
                 except OSError as error:  # the others cannot take it either; when it answers, it says who has it
                     if not silent:
-                        log.warning("lease_not_renewed", pipeline=pipeline, error=str(error))
+                        logging.warning("lease_not_renewed", pipeline=pipeline, error=str(error))
                     silent = True

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
-from writer.errors import ConfigError
-from writer.hooks.ask import Answer, ask, straight
+from writer.clients.http import Answer, ask, straight
+from writer.core.errors import ConfigError
 from writer.hooks.base import HookFailed
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # what a kubelet mounts, and renews

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import assert_never
 
-from recovery.kubernetes import Api, ApiFailed, Json, Verb
-from recovery.lease import Seen
+from recovery.lease.kubernetes_api import Api, ApiFailed, Json, Verb
+from recovery.lease.lease import Seen
 
 PIPELINE, RELEASED_BY = "headrace/pipeline", "headrace/released-by"  # annotations
 _TRIES = 5  # a Lease may change under a renewal: `kubectl label` changes it too

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Protocol
 
-from writer.stores.base import Mark, Store
+from writer.storage.base import Mark, Store
 
 FOLDER = "_lease"  # beside a pipeline's runs, whose names are numbers
 _KEPT = 10  # epochs whose objects stay: a straggler must find that its number is taken

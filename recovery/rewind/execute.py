@@ -8,28 +8,29 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import uuid4
 
-from recovery.rewind import Facts, Plan, Since, Then, plan, since
-from recovery.undo import Undone, undone
-from writer import faults, sample
-from writer.checkpoint import Checkpoints
-from writer.config import Config
-from writer.errors import ConfigError, HeadraceError
-from writer.frontier import Held
-from writer.frontier import number as number_of
-from writer.gaps.book import tickets
-from writer.kafka import Cluster
-from writer.rooms.columnar import BucketKey
-from writer.seals.manifest import Manifests
-from writer.surface.driver import nobody_runs
-from writer.tables.append import LostRace
-from writer.tables.changes import Reopened, Rewind
-from writer.tables.entry import said
-from writer.tables.errors import CommitFailed
-from writer.tables.formats import all_tables
-from writer.tables.log import Action
-from writer.tables.snapshot import PipelineSnapshot, app_id
-from writer.tables.table import PipelineTable
-from writer.tables.withdraw import Offsets, count
+from recovery.rewind.plan import Facts, Plan, Since, Then, plan, since
+from recovery.rewind.undo import Undone, undone
+from writer.batch.parquet_files import BucketKey
+from writer.clients import kafka_sample
+from writer.clients.driver_endpoint import nobody_runs
+from writer.clients.kafka import Cluster
+from writer.config.pipelines import Config
+from writer.core import fault_points
+from writer.core.errors import ConfigError, HeadraceError
+from writer.offsets.spark_checkpoint import Checkpoints
+from writer.offsets.start_decision import Held
+from writer.offsets.start_decision import number as number_of
+from writer.sealing.manifest import Manifests
+from writer.table.factory import all_tables
+from writer.table.gap_tickets import tickets
+from writer.table.log.appender import LostRace
+from writer.table.log.entries import said
+from writer.table.log.foreign_writes import CommitFailed
+from writer.table.log.log import Action
+from writer.table.log.operations import Reopened, Rewind
+from writer.table.log.snapshot import PipelineSnapshot, app_id
+from writer.table.row_removal import Offsets, count
+from writer.table.table import PipelineTable
 
 _REACHES = (64, 1_024, None)  # entries of the log in which a time is looked for
 Side = Callable[[str], PipelineTable]
@@ -139,7 +140,7 @@ class Rewinding:
                 version = self._main.rewind(look.snapshot, wanted)
         except (LostRace, FileNotFoundError) as error:
             raise CommitFailed(f"the table changed meanwhile, nothing was rewound; look again ({error})") from error
-        faults.point("before_redo")
+        fault_points.point("before_redo")
         self._tables.redo()
         return look, version
 
@@ -169,7 +170,7 @@ class Rewinding:
 
     def _asked(self, snapshot: PipelineSnapshot) -> tuple[dict[str, int], dict[tuple[str, int], Held]]:
         """Ask Kafka which incarnation each topic lives, and what its logs hold of the parts that the table knows."""
-        cluster = self._cluster or sample.asked(self._config.kafka)
+        cluster = self._cluster or kafka_sample.asked(self._config.kafka)
         known, topics = snapshot.incarnations(), cluster.topics(self._settings.topics)
         numbers = {t.name: number_of(known[t.name], t.id) for t in topics.values() if t.id in known.get(t.name, ())}
         sources = [

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from writer.frontier import Held
-from writer.gaps.ticket import Ticket
-from writer.rooms.columnar import BucketKey
-from writer.rooms.report import Source
-from writer.tables.entry import changes_files, said, unanswered
-from writer.tables.foreign import Change
-from writer.tables.log import Action
-from writer.tables.parts import Part, Range
+from writer.batch.parquet_files import BucketKey
+from writer.batch.task_report import Source
+from writer.core.offsets import Part, Range
+from writer.offsets.start_decision import Held
+from writer.table.ledger.gap_ticket import Ticket
+from writer.table.log.entries import changes_files, said, unanswered
+from writer.table.log.foreign_writes import Change
+from writer.table.log.log import Action
 
 _SHOWN = 5  # ranges in a sentence
 _ACCEPT = "`headrace table accept` keeps the table as it is."

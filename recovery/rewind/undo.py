@@ -6,17 +6,15 @@ from datetime import UTC, datetime
 
 import pyarrow.parquet as pq
 
-from writer.care.retention import rows_of
-from writer.errors import ConfigError
-from writer.rooms.columnar import BucketKey, StagedFile, open_file
-from writer.rooms.statistics import delta_statistics
-from writer.stores.base import Store
-from writer.tables.changes import Undo
-from writer.tables.errors import reading
-from writer.tables.foreign import Change
-from writer.tables.parts import BucketFile
-from writer.tables.snapshot import PipelineSnapshot
-from writer.tables.table import PipelineTable
+from writer.batch.parquet_files import BucketKey, StagedFile, delta_statistics, open_file
+from writer.core.errors import ConfigError
+from writer.core.offsets import BucketFile
+from writer.maintenance.retention import rows_of
+from writer.storage.base import Store
+from writer.table.log.foreign_writes import Change, reading
+from writer.table.log.operations import Undo
+from writer.table.log.snapshot import PipelineSnapshot
+from writer.table.table import PipelineTable
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request
 
-from recovery.judging import Look, Seen, seen
-from writer.supervised import DUMP_ON, VARIABLE, Folder, Order, Orders, Words
-from writer.trust import opener
+from recovery.ladder.diagnosis import Look, Seen, seen
+from writer.clients.tls import opener
+from writer.driver.supervisor_channel import DUMP_ON, VARIABLE, Folder, Order, Orders, Words
 
 _ANSWER_WITHIN_S = 3.0
 _DUMP_WITHIN_S = 2.0

@@ -8,14 +8,13 @@ from typing import Any, Literal
 
 from prometheus_client.metrics_core import Metric as Family
 
-from recovery.holding import Held
-from recovery.memory import document
-from recovery.patient import Patient
-from writer.surface.board import board
-from writer.surface.http import Get
-from writer.surface.reading import Value
-from writer.surface.scrape import family
-from writer.surface.words import iso
+from recovery.ladder.state import document
+from recovery.lease.holder import Held
+from recovery.supervisor.pipeline_state import Patient
+from writer.core.text import iso
+from writer.web.endpoints import Get
+from writer.web.metric_types import Value
+from writer.web.metrics_export import board, family
 
 
 @dataclass(frozen=True)

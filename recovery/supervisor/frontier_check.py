@@ -1,12 +1,12 @@
 """How a pipeline's table stands to Kafka, asked before the ladder decides: is the frontier known, is it still held?"""
 
-from recovery.facts import newest_frontier
-from recovery.ladder import Frontier
-from writer.config import Config
-from writer.errors import HeadraceError
-from writer.kafka import BrokerUnreachable, Cluster
-from writer.tables.errors import CommitFailed
-from writer.tables.formats import main_table
+from recovery.checkpoints.facts import newest_frontier
+from recovery.ladder.decide import Frontier
+from writer.clients.kafka import BrokerUnreachable, Cluster
+from writer.config.pipelines import Config
+from writer.core.errors import HeadraceError
+from writer.table.factory import main_table
+from writer.table.log.foreign_writes import CommitFailed
 
 
 class Silent(Exception):

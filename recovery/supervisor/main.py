@@ -9,19 +9,19 @@ from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 
-from recovery import asking, notify
-from recovery.board import Ward, answers
-from recovery.driver import adopt_orphans, place
-from recovery.hands import hands
-from recovery.holding import Held, Waiting
-from recovery.keeping import kept, moved_from
-from recovery.memory import Memory, forgiven, read
-from recovery.patient import Patient
-from recovery.supervise import Supervisor, impatient, store
-from writer import log
-from writer.config import Config
-from writer.stopping import on_signals
-from writer.surface.http import answering
+from recovery.ladder.state import Memory, forgiven, read
+from recovery.lease.factory import kept, moved_from
+from recovery.lease.holder import Held, Waiting
+from recovery.supervisor import frontier_check, notifications
+from recovery.supervisor.driver_process import adopt_orphans, place
+from recovery.supervisor.endpoints import Ward, answers
+from recovery.supervisor.pipeline_state import Patient
+from recovery.supervisor.recovery_actions import hands
+from recovery.supervisor.supervisor import Supervisor, impatient, store
+from writer.config.pipelines import Config
+from writer.core import logging
+from writer.core.signals import on_signals
+from writer.web.endpoints import answering
 
 _LAST_WORDS = timedelta(seconds=5)
 
@@ -31,7 +31,7 @@ def supervise(config: Config, path: Path, names: Sequence[str], command: Sequenc
     stop = threading.Event()
     on_signals(stop)
     adopt_orphans()
-    tells = notify.opened(config.notify)
+    tells = notifications.opened(config.notify)
     leases = {name: kept(config, name, store(config, name)) for name in names}
     held = Held(leases, holder(), expires_after=config.supervisor.lease_expiry, least=lambda name: _least(config, name))
     patients = {name: Patient(name) for name in names}
@@ -46,7 +46,7 @@ def supervise(config: Config, path: Path, names: Sequence[str], command: Sequenc
         about = {"enabled": True, "host": config.supervisor.host, "port": config.supervisor.port}
         http = config.http.model_copy(update=about)  # with the driver's certificate
         url = after.enter_context(answering(http, answers(ward), section="supervisor"))
-        log.event("supervisor_listening", url=url)
+        logging.event("supervisor_listening", url=url)
         after.callback(held.close)
         if not held.take(stop.wait, _waits):
             return 0
@@ -63,7 +63,7 @@ def holder() -> str:
 def _least(config: Config, name: str) -> int:
     """Return the highest epoch that a lease of this pipeline may have had. Raises OSError."""
     asked = impatient(config)
-    return max(asking.lease(asked, name), moved_from(asked, store(asked, name)))
+    return max(frontier_check.lease(asked, name), moved_from(asked, store(asked, name)))
 
 
 def _writer(path: Path, names: Sequence[str], config: Config) -> list[str]:
@@ -76,12 +76,12 @@ def _remembered(config: Config, name: str) -> Memory:
     try:
         return forgiven(read(store(config, name)))
     except OSError as error:
-        log.warning("recovery_not_remembered", pipeline=name, error=str(error))
+        logging.warning("recovery_not_remembered", pipeline=name, error=str(error))
         return Memory()
 
 
 def _waits(waiting: Waiting) -> None:
-    log.warning(
+    logging.warning(
         "lease_waited_for", pipeline=waiting.pipeline, holder=waiting.seen.holder, epoch=waiting.seen.epoch,
         because="another supervisor holds it and renews it",
     )  # fmt: skip

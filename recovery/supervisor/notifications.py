@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from recovery.rungs import Rung
-from writer.notices import Event, gap_opened
-from writer.notify import Tells, opened
+from recovery.ladder.rungs import Rung
+from writer.clients.notifications import Event, Tells, gap_opened, opened
 
 __all__ = ["Event", "Tells", "climbed", "gap_opened", "given_up", "lease_lost", "opened"]
 

@@ -4,11 +4,11 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from recovery.classify import Verdict
-from recovery.judging import Seen
-from recovery.ladder import Action, Decision, Halt, NewRun, Stay, rung_of
-from recovery.memory import Failure, Memory
-from recovery.rungs import Rung
+from recovery.ladder.decide import Action, Decision, Halt, NewRun, Stay, rung_of
+from recovery.ladder.diagnosis import Seen
+from recovery.ladder.error_catalogue import Verdict
+from recovery.ladder.rungs import Rung
+from recovery.ladder.state import Failure, Memory
 
 FIRST = "start"  # in the place of a verdict, for what no failure led to
 

@@ -4,18 +4,18 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import assert_never
 
-from recovery.classify import Verdict
-from recovery.facts import newest_frontier, of_pipeline
-from recovery.mend import Leave, Mended, repair
-from recovery.preflight import leads_to, preflight
-from recovery.rungs import Rung
-from recovery.walk import Found, Nowhere, walk_back
-from writer.checkpoint import Checkpoints
-from writer.config import Config
-from writer.errors import HeadraceError
-from writer.gaps import latest
-from writer.kafka import Cluster
-from writer.tables.formats import main_table
+from recovery.checkpoints.checks import leads_to, preflight
+from recovery.checkpoints.facts import newest_frontier, of_pipeline
+from recovery.checkpoints.repair import Leave, Mended, repair
+from recovery.checkpoints.walk_back import Found, Nowhere, walk_back
+from recovery.ladder.error_catalogue import Verdict
+from recovery.ladder.rungs import Rung
+from writer.clients.kafka import Cluster
+from writer.config.pipelines import Config
+from writer.core.errors import HeadraceError
+from writer.offsets import skip_to_latest
+from writer.offsets.spark_checkpoint import Checkpoints
+from writer.table.factory import main_table
 
 
 class Refusal(Exception):
@@ -82,8 +82,8 @@ def _walk(config: Config, name: str, kafka: Cluster) -> str:
 def _skip(config: Config, name: str, kafka: Cluster) -> str:
     """Skip what Kafka lost and what comes after, up to the ends of its logs; never a frontier that it still holds."""
     with _refusing():
-        found, now = latest.look(config, name, kafka, "automatic"), datetime.now(UTC)
-        done = latest.skip(config, name, found, by="headrace recover", reason="no other rung is left", now=now)
+        found, now = skip_to_latest.look(config, name, kafka, "automatic"), datetime.now(UTC)
+        done = skip_to_latest.skip(config, name, found, by="headrace recover", reason="no other rung is left", now=now)
         if done is None:
             raise Refusal("everything that Kafka holds is in the table; there is nothing to be skipped")
         version, gap = done

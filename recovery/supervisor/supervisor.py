@@ -9,22 +9,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
-from recovery import asking, notify
-from recovery.classify import Verdict
-from recovery.driver import Driver, reap
-from recovery.hands import Hand, Refusal, found_before
-from recovery.holding import Held
-from recovery.judging import Patience, hung, judged, stalled_after, why_hung
-from recovery.ladder import Down, Event, Failed, Frontier, Halt, Healthy, Policy, Refused, decide
-from recovery.memory import write
-from recovery.patient import Patient, failure, verdict
-from recovery.rungs import Rung
-from writer import log
-from writer.config import Config
-from writer.errors import Fenced, HeadraceError
-from writer.stores.base import Store
-from writer.stores.location import store_at
-from writer.supervised import Folder, Order, Words
+from recovery.ladder.decide import Down, Event, Failed, Frontier, Halt, Healthy, Policy, Refused, decide
+from recovery.ladder.diagnosis import Patience, hung, judged, stalled_after, why_hung
+from recovery.ladder.error_catalogue import Verdict
+from recovery.ladder.rungs import Rung
+from recovery.ladder.state import write
+from recovery.lease.holder import Held
+from recovery.supervisor import frontier_check, notifications
+from recovery.supervisor.driver_process import Driver, reap
+from recovery.supervisor.pipeline_state import Patient, failure, verdict
+from recovery.supervisor.recovery_actions import Hand, Refusal, found_before
+from writer.config.pipelines import Config
+from writer.core import logging
+from writer.core.errors import Fenced, HeadraceError
+from writer.driver.supervisor_channel import Folder, Order, Words
+from writer.storage.base import Store
+from writer.storage.locations import store_at
 
 _STEP_S, _LOOK_S = 0.2, 2.0
 _TOGETHER_S = 3.0  # pipelines that are due within are started with one driver, which takes long to begin
@@ -40,7 +40,7 @@ class Supervisor:
 
     def __init__(
         self, config: Config, patients: Mapping[str, Patient], command: Sequence[str], *, folder: Folder, held: Held,
-        tells: notify.Tells, hands: Mapping[Rung, Hand], stop: threading.Event,
+        tells: notifications.Tells, hands: Mapping[Rung, Hand], stop: threading.Event,
         before: Callable[[Config, str], Verdict | None] = found_before, jitter: Callable[[], float] = random.random,
     ) -> None:  # fmt: skip
         """`hands` carry out the rungs that are more than a start; a rung without one is passed over.
@@ -73,7 +73,7 @@ class Supervisor:
             if self._stop.is_set():
                 time.sleep(_STEP_S)
         if self._held.lost:
-            self._tells.tell(notify.lease_lost(self._held.lost, at=datetime.now(UTC)))
+            self._tells.tell(notifications.lease_lost(self._held.lost, at=datetime.now(UTC)))
         return code
 
     @property
@@ -133,19 +133,19 @@ class Supervisor:
         }
         self._draining_s, self._hung, self._heard, self._own = None, "", False, None
         self._driver = Driver(self._folder, self._command, orders)
-        log.event("driver_started", pid=self._driver.pid, pipelines=",".join(p.name for p in ready))
+        logging.event("driver_started", pid=self._driver.pid, pipelines=",".join(p.name for p in ready))
         for patient in ready:
             self._began(patient)
 
     def _began(self, patient: Patient) -> None:
         patient.began()
-        log.event("pipeline_ordered", pipeline=patient.name, level=patient.rung.label, new_run=patient.new_run)
+        logging.event("pipeline_ordered", pipeline=patient.name, level=patient.rung.label, new_run=patient.new_run)
 
     def _over(self, driver: Driver, code: int) -> int | None:
         """Attend to a driver that has ended."""
         self._driver = None
         stopping = self._stop.is_set()
-        log.event("driver_ended", pid=driver.pid, exit_code=code)
+        logging.event("driver_ended", pid=driver.pid, exit_code=code)
         if self._held.lost:
             return Fenced.exit_code
         if stopping:  # SIGTERM before it could listen ends it at once, with nothing to drain
@@ -196,7 +196,7 @@ class Supervisor:
                 took_s = patient.well(decision, now_s)
                 if took_s is not None:
                     self._note(patient, "recovered", f"it commits again after {took_s:.0f} s", "running")
-                    log.event(
+                    logging.event(
                         "pipeline_recovered", pipeline=name, level=patient.rung.label, seconds=round(took_s, 1),
                         by="nothing waits" if found.version is None else f"commit {found.version}",
                     )  # fmt: skip
@@ -204,7 +204,7 @@ class Supervisor:
                     self._keep(patient)
         if not self._hung and (why := why_hung(look, self._patience)):
             self._hung = why
-            log.warning("driver_hung", pid=driver.pid, because=why, threads=driver.dump() or "it writes no stacks")
+            logging.warning("driver_hung", pid=driver.pid, because=why, threads=driver.dump() or "it writes no stacks")
         if self._hung:
             self._end(driver)
 
@@ -233,8 +233,8 @@ class Supervisor:
         if found.halt:
             return Failed(found, Frontier.HELD, run), Frontier.HELD
         try:
-            frontier = asking.frontier(self._config, patient.name)
-        except asking.Silent as error:
+            frontier = frontier_check.frontier(self._config, patient.name)
+        except frontier_check.Silent as error:
             return Down(f"{found.said} {error}"), Frontier.HELD
         return Failed(found, frontier, run), frontier
 
@@ -245,7 +245,7 @@ class Supervisor:
         hand, known = self._hands.get(patient.rung), patient.memory.failure
         if hand is not None and known is not None:
             try:
-                log.event("recovery_done", pipeline=patient.name, level=patient.rung.label, done=hand(patient.name))
+                logging.event("recovery_done", pipeline=patient.name, level=patient.rung.label, done=hand(patient.name))
             except Refusal as refusal:
                 self._refused(patient, Refused(str(refusal), verdict(known), Frontier(known.frontier), patient.run))
                 return False
@@ -273,7 +273,7 @@ class Supervisor:
         """Log what was decided, keep it, and tell people of what they should know."""
         known = patient.memory.failure
         assert known is not None, "something failed"
-        log.warning(
+        logging.warning(
             "recovery_decided", pipeline=patient.name, found=known.row, exit_code=known.exit_code,
             error=known.error or known.said, decided=patient.memory.action,
         )  # fmt: skip
@@ -282,8 +282,8 @@ class Supervisor:
         self._note(patient, known.row, f"{patient.memory.action}{error}", to)
         self._keep(patient)
         if isinstance(action, Halt):
-            self._tells.tell(notify.given_up(patient.name, action.reason, at=now))
-        elif (event := notify.climbed(patient.name, patient.rung, known.said, at=now)) is not None:
+            self._tells.tell(notifications.given_up(patient.name, action.reason, at=now))
+        elif (event := notifications.climbed(patient.name, patient.rung, known.said, at=now)) is not None:
             self._tells.tell(event)
 
     def _note(self, patient: Patient, verdict: str, reason: str, to: str) -> None:
@@ -300,7 +300,7 @@ class Supervisor:
         try:
             write(store(self._config, patient.name), patient.memory)
         except OSError as error:
-            log.warning("recovery_not_kept", pipeline=patient.name, error=str(error))
+            logging.warning("recovery_not_kept", pipeline=patient.name, error=str(error))
 
 
 def policy(config: Config, hands: Iterable[Rung]) -> Policy:

@@ -7,8 +7,8 @@ import pytest
 
 from tests.carried import Driver
 from tests.looking import NOW, event
-from writer.ledger.audit import Audit, audit
-from writer.tables.parts import Part
+from writer.audit.audit import Audit, audit
+from writer.core.offsets import Part
 
 OLD = NOW - timedelta(days=400)
 

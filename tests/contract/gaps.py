@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from recovery.cli import join
+from recovery.cli.main import join
 from tests.carried import Driver, log
 from tests.looking import EVENT
 from tests.skipped import skipped, values
-from writer.cli import app
+from writer.cli.main import app
 
 
 @pytest.fixture

@@ -12,14 +12,13 @@ from deltalake import DeltaTable
 
 from tests import hive
 from tests.servers.objects import ObjectServer
-from writer.rooms.columnar import Destination, StagedFile
-from writer.rooms.statistics import delta_statistics
-from writer.stores.location import delta_options, store_at
-from writer.tables.changes import Batch
-from writer.tables.formats import OPENED
-from writer.tables.parquet import Parquet
-from writer.tables.parts import Part, Range
-from writer.tables.table import PipelineTable
+from writer.batch.parquet_files import Destination, StagedFile, delta_statistics
+from writer.core.offsets import Part, Range
+from writer.storage.locations import delta_options, store_at
+from writer.table.factory import OPENED
+from writer.table.log.operations import Batch
+from writer.table.parquet import Parquet
+from writer.table.table import PipelineTable
 
 P0, P1 = Part("clicks", 1, 0), Part("clicks", 1, 1)
 LOGS = {"delta": "_delta_log/0.json", "headrace": "_headrace/log/0.json", "iceberg": "metadata/v1.metadata.json"}

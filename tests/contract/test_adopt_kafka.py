@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from tests import oracle
 from tests.writing import Site
-from writer.cli import app
-from writer.errors import HeadraceError
-from writer.kafka import Cluster
+from writer.cli.main import app
+from writer.clients.kafka import Cluster
+from writer.core.errors import HeadraceError
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]

@@ -15,17 +15,17 @@ from typer.testing import CliRunner
 import bucketers
 from tests.carried import Driver, log
 from tests.looking import NOW, config, event
-from writer.care import taking
-from writer.care.retention import Retention
-from writer.cli import compose
-from writer.config import Config
-from writer.errors import ConfigError
-from writer.ledger.audit import audit
-from writer.surface.lines import console
-from writer.tables.changes import Rewrite
-from writer.tables.errors import CommitFailed
-from writer.tables.formats import main_table
-from writer.tables.takeover import obstacles
+from writer.audit.audit import audit
+from writer.cli.main import compose
+from writer.cli.write import table_adopt
+from writer.config.pipelines import Config
+from writer.core.errors import ConfigError
+from writer.maintenance.retention import Retention
+from writer.output.tables import console
+from writer.table.factory import main_table
+from writer.table.log.foreign_writes import CommitFailed
+from writer.table.log.operations import Rewrite
+from writer.table.takeover import obstacles
 
 HOUR = timedelta(hours=1)
 START = {"offsets": {"clicks": {0: 100}}}
@@ -50,7 +50,7 @@ def foreign(root: Path, rows: pa.Table | None = None, **settings: Any) -> str:
 
 
 def adopted(settings: Config, *, write: bool = True) -> int:
-    return taking.adopt(settings, "clicks", write=write, now=NOW, as_json=True, out=console())
+    return table_adopt.run_adopt(settings, "clicks", write=write, now=NOW, as_json=True, out=console())
 
 
 @pytest.mark.parametrize("deep", [False, True])
@@ -128,7 +128,7 @@ def test_adopted_rows_go_by_retention_and_mix_with_ours_in_a_rewrite(tmp_path: P
 
 
 def _file(driver: Driver, rows: pa.Table):
-    from writer.rooms.columnar import BucketFiles, Destination
+    from writer.batch.parquet_files import BucketFiles, Destination
 
     files = BucketFiles(Destination(driver.table.store, ("hour",), "x", 2**20), ("2026-11-20T12",))
     files.add(rows.drop_columns(["hour"]))
@@ -148,14 +148,14 @@ def test_rows_without_offsets_that_nobody_adopted_are_a_problem(tmp_path: Path) 
 
 def test_a_table_that_is_written_meanwhile_is_not_adopted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = foreign(tmp_path)
-    honest = taking._plan
+    honest = table_adopt._plan
 
     def meanwhile(*given: Any):
         plan = honest(*given)
         write_deltalake(lake, old_rows().slice(0, 1), mode="append")
         return plan
 
-    monkeypatch.setattr(taking, "_plan", meanwhile)
+    monkeypatch.setattr(table_adopt, "_plan", meanwhile)
     with pytest.raises(CommitFailed, match="was written to meanwhile"):
         adopted(config(tmp_path, start=START))
     assert DeltaTable(lake).version() == 2

@@ -5,8 +5,8 @@ from deltalake import DeltaTable
 
 from tests.carried import Driver, log
 from tests.looking import NOW, event
-from writer.adopting import times_at
-from writer.tables.parts import Part
+from writer.cli.write.topic_adopt import times_at
+from writer.core.offsets import Part
 
 PART = Part("clicks", 1, 1)
 

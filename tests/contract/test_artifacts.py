@@ -10,15 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from writer import artifacts
-from writer.archive import unpack
+from writer.clients import java_artifacts
+from writer.clients.java_artifacts import unpack
 
 
 @pytest.fixture
 def repository(tmp_path, monkeypatch):
     """An Ivy settings file of a repository that holds stand-ins for Spark's Kafka jars, and an empty cache."""
     root = tmp_path / "repository"
-    for m in artifacts.BUNDLES["spark-kafka"].modules:
+    for m in java_artifacts.BUNDLES["spark-kafka"].modules:
         directory = root / m.organisation.replace(".", "/") / m.name / m.version
         directory.mkdir(parents=True)
         (directory / f"{m.name}-{m.version}.jar").write_bytes(b"jar of " + m.name.encode())
@@ -39,14 +39,14 @@ def repository(tmp_path, monkeypatch):
 
 def test_a_bundle_is_fetched_once(repository, tmp_path):
     said = []
-    first = artifacts.fetch("spark-kafka", say=said.append)
+    first = java_artifacts.fetch("spark-kafka", say=said.append)
     assert first == tmp_path / "cache" / "spark-kafka-4.0.0"
     assert len(said) == 1
     repository.rename(tmp_path / "gone")
-    assert artifacts.fetch("spark-kafka", say=said.append) == first
+    assert java_artifacts.fetch("spark-kafka", say=said.append) == first
     assert len(said) == 1
-    assert artifacts.spark_jars() == sorted(first.iterdir())
-    assert len(artifacts.spark_jars()) == 4
+    assert java_artifacts.spark_jars() == sorted(first.iterdir())
+    assert len(java_artifacts.spark_jars()) == 4
 
 
 FETCH = "from writer import artifacts; print(artifacts.fetch('spark-kafka', say=lambda _: None))"
@@ -72,14 +72,14 @@ def test_a_killed_fetch_leaves_nothing_that_counts(tmp_path):
     child.send_signal(signal.SIGKILL)
     child.wait()
     assert not (cache / "spark-kafka-4.0.0").exists()
-    assert len(list(artifacts.fetch("spark-kafka", say=lambda _: None).glob("*.jar"))) == 4
+    assert len(list(java_artifacts.fetch("spark-kafka", say=lambda _: None).glob("*.jar"))) == 4
     assert list(cache.glob(".spark-kafka-4.0.0-*")) == []
 
 
 def test_without_a_repository_the_error_is_one_sentence_that_names_the_mends(repository, tmp_path):
     repository.rename(tmp_path / "gone")
-    with pytest.raises(artifacts.ArtifactError) as caught:
-        artifacts.fetch("spark-kafka", say=lambda _: None)
+    with pytest.raises(java_artifacts.ArtifactError) as caught:
+        java_artifacts.fetch("spark-kafka", say=lambda _: None)
     message = str(caught.value)
     assert "\n" not in message
     for part in ("spark-kafka 4.0.0", "check the network", "HEADRACE_IVY_SETTINGS", "HEADRACE_CACHE", "Ivy said:"):
@@ -105,10 +105,10 @@ def test_an_archive_that_reaches_outside_is_refused(filters, member, tmp_path, m
 
 def test_jars_baked_into_an_image_are_used_as_they_are(tmp_path, monkeypatch):
     monkeypatch.setenv("HEADRACE_JARS", str(tmp_path))
-    with pytest.raises(artifacts.ArtifactError, match="holds no jar"):
-        artifacts.spark_jars()
+    with pytest.raises(java_artifacts.ArtifactError, match="holds no jar"):
+        java_artifacts.spark_jars()
     (tmp_path / "a.jar").touch()
-    assert artifacts.spark_jars() == [tmp_path / "a.jar"]
+    assert java_artifacts.spark_jars() == [tmp_path / "a.jar"]
 
 
 def test_java_is_taken_from_java_home_if_new_enough_and_its_absence_is_one_sentence(tmp_path, monkeypatch):
@@ -123,10 +123,10 @@ def test_java_is_taken_from_java_home_if_new_enough_and_its_absence_is_one_sente
     )
     new.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "new"))
-    assert artifacts.java(90) == new
+    assert java_artifacts.java(90) == new
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
     monkeypatch.setenv("PATH", os.fspath(tmp_path))
     with pytest.raises(
-        artifacts.JavaMissing, match=r"^No JDK 17 or newer found \(JAVA_HOME is 8\)\. Install one .*JAVA_HOME"
+        java_artifacts.JavaMissing, match=r"^No JDK 17 or newer found \(JAVA_HOME is 8\)\. Install one .*JAVA_HOME"
     ):
-        artifacts.java(17)
+        java_artifacts.java(17)

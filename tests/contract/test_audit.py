@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 from tests.carried import Died, Driver, log
 from tests.contract.audits import OLD, P0, audited, driver, form, mixed, said
 from tests.looking import NOW, event
-from writer.cli import compose
-from writer.ledger.book import FOLDER
-from writer.ledger.letters import Selection
-from writer.ledger.replay import Replaying
-from writer.tables.changes import Adoption, Closing, Gap
-from writer.tables.parts import Part, Range
+from writer.cli.main import compose
+from writer.core.offsets import Part, Range
+from writer.maintenance.dead_letters import Selection
+from writer.maintenance.replay import Replaying
+from writer.table.ledger.segment_store import FOLDER
+from writer.table.log.operations import Adoption, Closing, Gap
 
 __all__ = ["driver", "form"]
 

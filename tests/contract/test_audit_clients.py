@@ -13,8 +13,8 @@ from deltalake import DeltaTable, write_deltalake
 from tests.carried import Driver, log
 from tests.contract.audits import audited, driver, form, mixed, said
 from tests.looking import NOW, event
-from writer.errors import HeadraceError
-from writer.tables.changes import Closing
+from writer.core.errors import HeadraceError
+from writer.table.log.operations import Closing
 
 __all__ = ["driver", "form"]
 

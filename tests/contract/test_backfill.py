@@ -13,19 +13,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recovery.backfill.shelf import files, partitions
+from recovery.backfill.archive_files import files, partitions
 from recovery.backfill.source import SourceFailed
 from tests import oracle
 from tests.carried import Driver, log
 from tests.contract.gaps import driver, headrace
 from tests.looking import EVENT, NOW, event
 from tests.skipped import Silent, archived, at_of, check, decoded, filled, only, skipped, values
-from writer.errors import ConfigError
-from writer.gaps.claims import Claimed, Claims
-from writer.ledger.audit import audit
-from writer.stores.location import store_at
-from writer.tables.changes import Fill, Loss
-from writer.tables.errors import Overtaken
+from writer.audit.audit import audit
+from writer.core.errors import ConfigError
+from writer.storage.locations import store_at
+from writer.table.gap_claims import Claimed, Claims
+from writer.table.log.foreign_writes import Overtaken
+from writer.table.log.operations import Fill, Loss
 
 __all__ = ["driver"]
 

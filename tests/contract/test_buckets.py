@@ -13,9 +13,9 @@ from typer.testing import CliRunner, Result
 
 from tests.sealed import DAY, SealedLake
 from tests.servers.scripted import Reply, scripted
-from writer.cli import compose
-from writer.seals.grid import Grid
-from writer.seals.sealer import Sealer
+from writer.cli.main import compose
+from writer.sealing.bucket_grid import Grid
+from writer.sealing.sealer import Sealer
 
 
 @pytest.fixture(params=["delta", "parquet"])

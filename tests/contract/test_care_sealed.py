@@ -10,17 +10,17 @@ from deltalake import write_deltalake
 import bucketers
 from tests.carried import Driver, log
 from tests.looking import NOW, config, event
-from writer.care import deleting, taking
-from writer.care.keys import where
-from writer.care.pausing import Pause
-from writer.care.retention import MARK, Retention
-from writer.ledger.audit import audit
-from writer.progress import Progress
-from writer.seals.manifest import FOLDER
-from writer.seals.sealer import Sealer
-from writer.seals.sealing import Rounds, seal_due
-from writer.surface.lines import console
-from writer.tables.changes import Closing
+from writer.audit.audit import audit
+from writer.cli.write import delete, table_adopt
+from writer.driver.seal_loop import Rounds, seal_due
+from writer.maintenance.retention import MARK, Retention
+from writer.maintenance.row_keys import where
+from writer.output.tables import console
+from writer.sealing.manifest import FOLDER
+from writer.sealing.sealer import Sealer
+from writer.status.pause import Pause
+from writer.status.progress import Progress
+from writer.table.log.operations import Closing
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 HOURS = bucketers.build({"type": "event_time", "width": HOUR, "zone": "UTC"})
@@ -41,7 +41,7 @@ def driver(request: pytest.FixtureRequest, tmp_path: Path) -> Driver:
 def test_a_delete_is_told_by_the_next_manifest_of_each_bucket_that_it_reached(driver: Driver) -> None:
     sealer = Sealer("clicks", driver.config)
     assert {m.bucket: (m.version, m.rows) for m in sealer.manifests.all()}[ELEVEN] == (1, 10)
-    deleting.delete(
+    delete.run_delete(
         driver.config, "clicks", where("id = 3"), driver.schemas, with_letters=True, dry_run=False, now=NOW,
         as_json=True, out=console(),
     )  # fmt: skip
@@ -89,7 +89,7 @@ def test_the_old_buckets_of_a_table_that_was_taken_over_are_sealed_as_any(tmp_pa
     )  # fmt: skip
     write_deltalake(str(tmp_path / "lake" / "clicks"), old, partition_by=["hour"])
     settings = config(tmp_path, start="earliest")
-    taking.adopt(settings, "clicks", write=True, now=NOW, as_json=True, out=console())
+    table_adopt.run_adopt(settings, "clicks", write=True, now=NOW, as_json=True, out=console())
     driver = Driver(tmp_path, start="earliest")
     driver.start()
     driver.carry([log({n: event(n, at=NOW) for n in range(4)})], {0: 4})

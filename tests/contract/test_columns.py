@@ -13,14 +13,13 @@ import pytest
 from deltalake import DeltaTable, Field, QueryBuilder
 
 from tests import oracle
-from writer.errors import Fenced
-from writer.rooms.columnar import StagedFile, parquet_writer
-from writer.rooms.statistics import delta_statistics
-from writer.tables.changes import Batch
-from writer.tables.errors import CommitFailed
-from writer.tables.formats import delta_table
-from writer.tables.parts import Part, Range
-from writer.tables.table import PipelineTable
+from writer.batch.parquet_files import StagedFile, delta_statistics, parquet_writer
+from writer.core.errors import Fenced
+from writer.core.offsets import Part, Range
+from writer.table.factory import delta_table
+from writer.table.log.foreign_writes import CommitFailed
+from writer.table.log.operations import Batch
+from writer.table.table import PipelineTable
 
 P0 = Part("clicks", 1, 0)
 

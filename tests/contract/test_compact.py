@@ -24,14 +24,14 @@ from typer.testing import CliRunner
 from tests import hive, oracle
 from tests.carried import Driver, log
 from tests.looking import EVENT, NOW, value
-from writer.cli import compose
-from writer.ledger.audit import audit
-from writer.rewrites.compacting import Compactor, Done, here
-from writer.rooms.rewrite import Job
-from writer.seals.sealer import Sealer
-from writer.seals.verb import Wanted, done
-from writer.surface import rewrites
-from writer.tables.changes import Closing
+from writer.audit.audit import audit
+from writer.batch.rewrite import Job
+from writer.cli.main import compose
+from writer.cli.write import compact
+from writer.cli.write.seal import Wanted, done
+from writer.maintenance.compaction import Compactor, Done, here
+from writer.sealing.sealer import Sealer
+from writer.table.log.operations import Closing
 
 HOUR = NOW.replace(minute=0) - timedelta(hours=1)
 BUCKET = (f"{HOUR:%Y-%m-%dT%H}",)
@@ -332,7 +332,7 @@ def test_a_compaction_killed_at_any_moment_keeps_every_row(
     if form == "delta":
         assert offsets(again) == list(range(60))
     assert len(set(offsets(again))) == len(offsets(again))
-    rewrites.compact("clicks", again.config, None, dry_run=False, as_json=True)
+    compact.run_compact("clicks", again.config, None, dry_run=False, as_json=True)
     assert (offsets(again), files(again)) == (list(range(60)), 1)
     found = audit(again.config, "clicks", since=None, deep=True)
     assert found.adds_up, found.problems
@@ -340,16 +340,16 @@ def test_a_compaction_killed_at_any_moment_keeps_every_row(
 
 def test_the_verb_shows_and_does_it(driver: Driver, capsys: pytest.CaptureFixture[str]) -> None:
     (hour,) = BUCKET
-    assert rewrites.compact("clicks", driver.config, None, dry_run=True, as_json=False) == 0
+    assert compact.run_compact("clicks", driver.config, None, dry_run=True, as_json=False) == 0
     assert "would look at 6 files of 1 bucket" in capsys.readouterr().out
     assert files(driver) == 6
-    rewrites.compact("clicks", driver.config, [f"hour={hour}"], dry_run=True, as_json=True)
+    compact.run_compact("clicks", driver.config, [f"hour={hour}"], dry_run=True, as_json=True)
     (told,) = json.loads(capsys.readouterr().out)
     assert (told["bucket"], len(told["files"])) == ([hour], 6)
-    rewrites.compact("clicks", driver.config, [hour], dry_run=False, as_json=True)
+    compact.run_compact("clicks", driver.config, [hour], dry_run=False, as_json=True)
     (told,) = json.loads(capsys.readouterr().out)
     assert (told["bucket"], told["removed"], told["files"], told["rows"]) == ([hour], 6, 1, 60)
-    rewrites.compact("clicks", driver.config, None, dry_run=False, as_json=False)
+    compact.run_compact("clicks", driver.config, None, dry_run=False, as_json=False)
     assert "the files are as they should be" in capsys.readouterr().out
 
 

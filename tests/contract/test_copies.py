@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from recovery.mend import Mended, repair
-from recovery.reading import read
+from recovery.checkpoints.reader import read
+from recovery.checkpoints.repair import Mended, repair
 from tests.servers.objects import ObjectServer
 from tests.unit.test_checkpoint import Run
-from writer import copies, witness
-from writer.checkpoint import Checkpoints
-from writer.stores.location import store_at
+from writer.offsets import checkpoint_backups, run_record
+from writer.offsets.spark_checkpoint import Checkpoints
+from writer.storage.locations import store_at
 
 pytestmark = pytest.mark.slow
 AT = datetime(2026, 11, 22, 1, tzinfo=UTC)
@@ -36,13 +36,13 @@ def checkpoints(request: pytest.FixtureRequest, tmp_path: Path) -> Checkpoints:
 
 def test_a_copy_is_taken_read_and_let_go(checkpoints: Checkpoints) -> None:
     store = checkpoints.store
-    copy = copies.take(store, 1, 2, AT)
-    assert copies.kept(store) == [copy]
+    copy = checkpoint_backups.take(store, 1, 2, AT)
+    assert checkpoint_backups.kept(store) == [copy]
     assert checkpoints.runs() == [1]
     assert read(store_at(f"{store.location}/{copy.folder}")).start() == {("clicks", 0): 6, ("clicks", 1): 4}
-    copies.remove(store, copy)
-    copies.remove(store, copy)
-    assert copies.kept(store) == []
+    checkpoint_backups.remove(store, copy)
+    checkpoint_backups.remove(store, copy)
+    assert checkpoint_backups.kept(store) == []
 
 
 def test_a_torn_run_is_mended_once(checkpoints: Checkpoints) -> None:
@@ -56,6 +56,6 @@ def test_a_torn_run_is_mended_once(checkpoints: Checkpoints) -> None:
 
 
 def test_a_witness_is_kept(checkpoints: Checkpoints) -> None:
-    seen = witness.begun(1, "test", AT, {("clicks", 0): 0}).with_batch(1, witness.Stamp(7, 3), "an id")
-    witness.write(checkpoints.store, seen)
-    assert witness.read(checkpoints.store, 1) == seen
+    seen = run_record.begun(1, "test", AT, {("clicks", 0): 0}).with_batch(1, run_record.Stamp(7, 3), "an id")
+    run_record.write(checkpoints.store, seen)
+    assert run_record.read(checkpoints.store, 1) == seen

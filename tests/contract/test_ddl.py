@@ -8,14 +8,14 @@ import pyarrow as pa
 import pytest
 
 from tests.sealed import DAY, SealedLake
+from writer.cli.read.ddl import run_ddl, texts
+from writer.core.errors import ConfigError
 from writer.engines import sql
-from writer.engines.described import Described, described
-from writer.engines.druid import bucket_task, interval_text
-from writer.engines.notes import notes
+from writer.engines.caveats import notes
+from writer.engines.druid_spec import bucket_task, interval_text
+from writer.engines.table_description import Described, described
 from writer.engines.types import PRESTO, SPARK, TRINO
-from writer.errors import ConfigError
-from writer.stores.base import S3Settings
-from writer.surface.ddl import ddl, texts
+from writer.storage.base import S3Settings
 
 NESTED = pa.struct([("x", pa.int32()), ('od"d', pa.list_(pa.map_(pa.string(), pa.decimal128(38, 9))))])
 INTERVAL = (DAY, DAY)
@@ -143,20 +143,20 @@ def test_without_a_table_there_are_no_columns_to_tell(tmp_path: Path):
         update={"table": lake.settings.table.model_copy(update={"location": str(tmp_path / "none")})}
     )}})  # fmt: skip
     with pytest.raises(ConfigError, match="does not exist yet"):
-        ddl(elsewhere, "clicks", "spark", name=None, location=None, as_json=False)
+        run_ddl(elsewhere, "clicks", "spark", name=None, location=None, as_json=False)
 
 
 def test_statements_are_printed_whole_with_notes_as_comments(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     lake = SealedLake(tmp_path)
-    assert ddl(lake.config, "clicks", "trino", name=None, location=None, as_json=False) == 0
+    assert run_ddl(lake.config, "clicks", "trino", name=None, location=None, as_json=False) == 0
     *_, made, registered = capsys.readouterr().out.strip().splitlines()
     assert made == "CREATE SCHEMA IF NOT EXISTS delta.lake;"
     assert registered.startswith("CALL delta.system.register_table(")
-    ddl(lake.config, "clicks", "druid", name="other", location=None, as_json=False)
+    run_ddl(lake.config, "clicks", "druid", name="other", location=None, as_json=False)
     said = capsys.readouterr()
     assert json.loads(said.out)["spec"]["dataSchema"]["dataSource"] == "other"
     assert said.err.startswith("# Druid loads")
-    ddl(lake.config, "clicks", "spark", name=None, location=None, as_json=True)
+    run_ddl(lake.config, "clicks", "spark", name=None, location=None, as_json=True)
     assert json.loads(capsys.readouterr().out)["statements"][0].startswith(
         "CREATE TABLE IF NOT EXISTS clicks USING delta"
     )

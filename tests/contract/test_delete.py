@@ -11,14 +11,14 @@ from typer.testing import CliRunner
 
 from tests.carried import Driver, log
 from tests.looking import NOW, event
-from writer.care import deleting
-from writer.care.erasing import Erasing
-from writer.care.keys import where
-from writer.cli import compose
-from writer.errors import ConfigError
-from writer.ledger.audit import audit
-from writer.surface.lines import console
-from writer.tables.changes import Closing, Rewrite, Taken
+from writer.audit.audit import audit
+from writer.cli.main import compose
+from writer.cli.write import delete
+from writer.core.errors import ConfigError
+from writer.maintenance.row_deletion import Erasing
+from writer.maintenance.row_keys import where
+from writer.output.tables import console
+from writer.table.log.operations import Closing, Rewrite, Taken
 
 HOUR = timedelta(hours=1)
 
@@ -42,7 +42,7 @@ def ids(driver: Driver) -> list[int]:
 
 def run(driver: Driver, text: str = "id = 3", **flags: bool) -> int:
     flags = {"with_letters": True, "dry_run": False, "as_json": True} | flags
-    return deleting.delete(driver.config, "clicks", where(text), driver.schemas, now=NOW, out=console(), **flags)
+    return delete.run_delete(driver.config, "clicks", where(text), driver.schemas, now=NOW, out=console(), **flags)
 
 
 def told(driver: Driver, capsys: pytest.CaptureFixture[str], text: str = "id = 3", **flags: bool) -> dict:
@@ -156,7 +156,7 @@ def test_it_may_die_after_any_bucket_and_is_run_again(driver: Driver, monkeypatc
         return honest.__func__(self, *given)
 
     with monkeypatch.context() as patch:
-        patch.setattr("writer.tables.table.PipelineTable.rewrite", dies)
+        patch.setattr("writer.table.table.PipelineTable.rewrite", dies)
         with pytest.raises(Died):
             run(driver)
     assert audit(driver.config, "clicks", since=None, deep=True).rows_taken == {"delete": 1}

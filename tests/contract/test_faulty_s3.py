@@ -23,11 +23,11 @@ from tests.servers.faulty import (
     proxy,
 )  # fmt: skip
 from tests.servers.objects import SECRET, ObjectServer, moto
-from writer.rooms.columnar import Destination
-from writer.stores.base import NotExclusive, OutcomeUnknown, S3Settings, Store, StoreError, Unanswered
-from writer.stores.local import LocalStore
-from writer.stores.location import store_at
-from writer.stores.probe import ProbeFailed, StoreSilent, probe
+from writer.batch.parquet_files import Destination
+from writer.storage.base import NotExclusive, OutcomeUnknown, S3Settings, Store, StoreError, Unanswered
+from writer.storage.local import LocalStore
+from writer.storage.locations import store_at
+from writer.storage.probe import ProbeFailed, StoreSilent, probe
 
 PATIENCE = timedelta(seconds=1.5)  # so one request waits half a second for its answer
 

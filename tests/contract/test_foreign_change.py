@@ -8,21 +8,21 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from recovery import rewind_verb
-from recovery.rewinding import Rewinding
+from recovery.cli import rewind
+from recovery.rewind.execute import Rewinding
 from tests.carried import Driver, log
 from tests.contract.audits import P0, audited, mixed, said
 from tests.contract.test_rewind import Cluster
 from tests.looking import NOW
-from writer.care import table_accepting
-from writer.errors import ConfigError, Fenced
-from writer.ledger.audit import audit
-from writer.surface.audit import run as audit_verb
-from writer.surface.lines import console
-from writer.tables import vintage
-from writer.tables.errors import ForeignChange
-from writer.tables.formats import main_table
-from writer.tables.vintage import TooNew
+from writer.audit.audit import audit
+from writer.cli.read.audit import run_audit as audit_verb
+from writer.cli.write import table_accept
+from writer.core.errors import ConfigError, Fenced
+from writer.output.tables import console
+from writer.table.factory import main_table
+from writer.table.log import snapshot
+from writer.table.log.foreign_writes import ForeignChange
+from writer.table.log.snapshot import TooNew
 
 Theirs = Callable[[DeltaTable, int], Any]  # what another client does; the version after the first batch
 
@@ -66,13 +66,11 @@ def rows(driver: Driver) -> list[dict[str, Any]]:
 
 def back(driver: Driver, to: int, *, write: bool = True, cluster: Any = None) -> int:
     way = Rewinding(driver.config, "clicks", cluster or Cluster(60))
-    return rewind_verb.run(
-        way, driver.config, to, write=write, accept_loss=False, now=NOW, as_json=False, out=console()
-    )
+    return rewind.run(way, driver.config, to, write=write, accept_loss=False, now=NOW, as_json=False, out=console())
 
 
 def accepted(driver: Driver, *, write: bool = True, as_json: bool = False) -> None:
-    code = table_accepting.accept(driver.config, "clicks", write=write, now=NOW, as_json=as_json, out=console())
+    code = table_accept.run_accept(driver.config, "clicks", write=write, now=NOW, as_json=as_json, out=console())
     assert code == 0
 
 
@@ -232,7 +230,7 @@ def test_where_nothing_was_done_nothing_is_accepted(tmp_path: Path, capsys: pyte
     accepted(driver)
     assert "no other client did anything that needs to be accepted" in capsys.readouterr().out
     assert driver.table.snapshot().version == driver.own + 1
-    assert driver.table.snapshot().format == vintage.FORMAT
+    assert driver.table.snapshot().format == snapshot.FORMAT
 
 
 @pytest.mark.parametrize("way", ["accept", "rewind"])
@@ -241,10 +239,10 @@ def test_an_older_headrace_refuses_a_table_that_has_an_answer(
 ) -> None:
     driver = changed(tmp_path, UPDATE)
     accepted(driver) if way == "accept" else back(driver, driver.own)
-    assert driver.table.snapshot().format == vintage.ANSWERED
+    assert driver.table.snapshot().format == snapshot.ANSWERED
     made = goes_on(driver)
-    assert made.table.snapshot().format == vintage.ANSWERED, "a start does not lower it"
-    monkeypatch.setattr(vintage, "NEWEST", vintage.ANSWERED - 1)
+    assert made.table.snapshot().format == snapshot.ANSWERED, "a start does not lower it"
+    monkeypatch.setattr(snapshot, "NEWEST", snapshot.ANSWERED - 1)
     with pytest.raises(TooNew):
         Driver(tmp_path)
 

@@ -11,18 +11,18 @@ from tests.contract.gaps import driver, headrace
 from tests.looking import NOW, event
 from tests.skipped import archived, check, filled, only, skipped, values
 from tests.unit.test_standing import Cluster
-from writer.errors import Fenced, LogChanged
-from writer.gaps import latest
-from writer.gaps.book import tickets
-from writer.ledger.audit import audit
-from writer.progress import Progress
-from writer.seals.manifest import Manifest, Manifests
-from writer.seals.seal import Blocked, Ready
-from writer.seals.sealer import Sealer
-from writer.seals.sealing import Rounds
-from writer.tables.changes import Loss
-from writer.tables.gaps import TooOld
-from writer.tables.parts import Part
+from writer.audit.audit import audit
+from writer.core.errors import Fenced, LogChanged
+from writer.core.offsets import Part
+from writer.driver.seal_loop import Rounds
+from writer.offsets import skip_to_latest
+from writer.sealing.manifest import Manifest, Manifests
+from writer.sealing.rules import Blocked, Ready
+from writer.sealing.sealer import Sealer
+from writer.status.progress import Progress
+from writer.table.gap_tickets import tickets
+from writer.table.log.control_commits import TooOld
+from writer.table.log.operations import Loss
 
 __all__ = ["driver"]
 
@@ -52,10 +52,10 @@ def test_who_runs_is_fenced_by_the_skip(tmp_path):
 def test_a_commit_between_look_and_skip_wins(tmp_path):
     driver = Driver(tmp_path)
     driver.start()
-    found = latest.look(driver.config, "clicks", Cluster((0, 50), id_="uuid-1"), "person")
+    found = skip_to_latest.look(driver.config, "clicks", Cluster((0, 50), id_="uuid-1"), "person")
     driver.carry([log(values(0, 20))], {0: 20})
     with pytest.raises(Fenced, match="offset 20 of clicks/0 is committed"):
-        latest.skip(driver.config, "clicks", found, by="ann", reason="r", now=NOW)
+        skip_to_latest.skip(driver.config, "clicks", found, by="ann", reason="r", now=NOW)
     assert tickets(driver.table, "clicks") == {}
 
 
@@ -66,15 +66,18 @@ def test_what_kafka_still_holds_only_a_person_skips(tmp_path):
         skipped(driver, 50, asker="automatic")
     skipped(driver, 50, asker="automatic", held=7)
     assert only(driver).offsets == 50
-    assert latest.look(driver.config, "clicks", Cluster((0, 50), id_="uuid-1"), "person").decision == latest.Nothing()
+    assert (
+        skip_to_latest.look(driver.config, "clicks", Cluster((0, 50), id_="uuid-1"), "person").decision
+        == skip_to_latest.Nothing()
+    )
 
 
 def test_another_log_under_the_name_is_not_skipped(tmp_path):
     driver = Driver(tmp_path)
     driver.start()
     for cluster, said in ((Cluster((0, 50), id_="new"), "created again"), (Cluster((0, -1), id_="uuid-1"), "shorter")):
-        found = latest.look(driver.config, "clicks", cluster, "person").decision
-        assert isinstance(found, latest.Refuse)
+        found = skip_to_latest.look(driver.config, "clicks", cluster, "person").decision
+        assert isinstance(found, skip_to_latest.Refuse)
         assert said in found.reason
 
 
@@ -143,7 +146,7 @@ def test_tickets_outlive_the_log(tmp_path):
 
 @pytest.mark.parametrize("form", ["delta"])
 def test_a_table_whose_driver_knows_no_fills_is_not_filled(driver, tmp_path, monkeypatch):
-    monkeypatch.setattr("writer.tables.gaps.FORMAT", 99)
+    monkeypatch.setattr("writer.table.log.control_commits.FORMAT", 99)
     with pytest.raises(TooOld, match="start pipeline 'clicks' once with this headrace"):
         filled(driver, archived(tmp_path, values(0, 120)))
     check(driver, 72, 8)

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from recovery.hands import Refusal, hands
-from recovery.rungs import Rung
+from recovery.ladder.rungs import Rung
+from recovery.supervisor.recovery_actions import Refusal, hands
 from tests import oracle
 from tests.carried import Driver, log
 from tests.looking import event
 from tests.unit.test_standing import Cluster
-from writer.errors import Fenced
-from writer.gaps.book import tickets
-from writer.kafka import Topic
-from writer.tables.parts import Part
+from writer.clients.kafka import Topic
+from writer.core.errors import Fenced
+from writer.core.offsets import Part
+from writer.table.gap_tickets import tickets
 
 
 class Held(Cluster):

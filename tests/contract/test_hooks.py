@@ -17,15 +17,15 @@ from rich.console import Console
 from tests.sealed import SealedLake
 from tests.servers.scripted import Asked, Reply, scripted
 from tests.unit.test_hook_servers import Overlord
-from writer.care.retention import Retention
-from writer.hooks.courier import Courier
-from writer.hooks.couriers import Delivery, couriers, seen
-from writer.hooks.health import Health
-from writer.progress import Progress
-from writer.surface.facts import document
-from writer.surface.scrape import exposition
-from writer.surface.screen import screen, show
-from writer.tables.parquet import LOG
+from writer.hooks.delivery import Courier
+from writer.hooks.dispatcher import Delivery, couriers, seen
+from writer.hooks.outbox import Health
+from writer.maintenance.retention import Retention
+from writer.output.status_screen import screen, show
+from writer.status.document import document
+from writer.status.progress import Progress
+from writer.table.parquet import LOG
+from writer.web.metrics_export import exposition
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 OK: Callable[[Asked], Reply] = lambda _: Reply(200)  # noqa: E731
@@ -33,8 +33,8 @@ ROUND = """
 import sys
 from datetime import datetime, timedelta
 from pathlib import Path
-from writer.config import Config
-from writer.hooks.couriers import couriers
+from writer.config.pipelines import Config
+from writer.hooks.dispatcher import couriers
 
 config = Config.model_validate_json(Path(sys.argv[1]).read_text())
 (courier,) = couriers("clicks", config)

@@ -8,10 +8,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from writer.errors import HeadraceError, TopicMissing
-from writer.kafka import Cluster
-from writer.lag import date, lags, listen, settle
-from writer.view import Logs
+from writer.clients.kafka import Cluster
+from writer.core.errors import HeadraceError, TopicMissing
+from writer.status.lag import date, lags, listen, settle
+from writer.status.model import Logs
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from recovery.holding import Held, Waiting
-from recovery.kubernetes import Api
-from recovery.kubernetes_lease import About, KubernetesLeases
-from recovery.lease import Leases, StoreLeases, Watched, free, watched
+from recovery.lease.holder import Held, Waiting
+from recovery.lease.kubernetes_api import Api
+from recovery.lease.kubernetes_lease import About, KubernetesLeases
+from recovery.lease.lease import Leases, StoreLeases, Watched, free, watched
 from tests.servers.kubernetes import Cluster, cluster, until
 from tests.servers.leases import account, lease_api
 from tests.servers.objects import ObjectServer
-from writer.stores.location import store_at
+from writer.storage.locations import store_at
 
 SHORT = timedelta(seconds=2)
 REAL = pytest.param("kubernetes", marks=[pytest.mark.slow, pytest.mark.engines])
@@ -230,11 +230,11 @@ HOLDER = """
 import sys, time
 from datetime import timedelta
 from pathlib import Path
-from recovery.holding import Held
-from recovery.kubernetes import Api
-from recovery.kubernetes_lease import About, KubernetesLeases
-from recovery.lease import StoreLeases
-from writer.stores.location import store_at
+from recovery.lease.holder import Held
+from recovery.lease.kubernetes_api import Api
+from recovery.lease.kubernetes_lease import About, KubernetesLeases
+from recovery.lease.lease import StoreLeases
+from writer.storage.locations import store_at
 held = Held({"clicks": eval(sys.argv[1])}, "paused", expires_after=timedelta(seconds=2))
 held.take(lambda s: time.sleep(s))
 print("taken", flush=True)

@@ -19,18 +19,19 @@ from tests.contract.test_compact import filled, offsets
 from tests.looking import config as one_pipeline
 from tests.looking import event, tree
 from tests.servers.objects import ObjectServer
-from writer import job, notify, supervised
-from writer.cli import compose
-from writer.config import Config
-from writer.errors import ConfigError
-from writer.ledger.audit import audit
-from writer.progress import Progress
-from writer.rewrites.vacuuming import everything
-from writer.running import Running
-from writer.stores.location import store_at
-from writer.surface import places
-from writer.tables import locations
-from writer.tables.formats import OPENED
+from writer.audit.audit import audit
+from writer.cli.main import compose
+from writer.clients import notifications
+from writer.config.pipelines import Config
+from writer.core.errors import ConfigError
+from writer.driver import main, supervisor_channel
+from writer.driver.pipeline_runner import Running
+from writer.maintenance.vacuum import everything
+from writer.preflight import host_checks
+from writer.status.progress import Progress
+from writer.storage.locations import store_at
+from writer.table import locations
+from writer.table.factory import OPENED
 
 
 @pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.slow)])
@@ -54,7 +55,7 @@ def made(root: Path, form: str = "delta", **pipelines: dict[str, Any]) -> Config
 
 def said(config: Config, name: str = "a") -> list[tuple[str, str]]:
     """What validate finds, in one word, and what a start does."""
-    found = list(places.nesting(name, config))
+    found = list(host_checks.nesting(name, config))
     refused = [finding.message for finding in found if finding.status == "failed"]
     with pytest.raises(ConfigError, match=re.escape(refused[0])) if refused else nullcontext():
         locations.check(name, config)
@@ -235,9 +236,11 @@ def test_a_start_is_refused_before_it_writes_and_asks_nobody(tmp_path: Path) -> 
     """Without Spark and Kafka: neither is asked before the place is known to be good."""
     config = made(tmp_path, a={"location": f"{tmp_path}/lake", "dead_letters": f"{tmp_path}/lake/letters"})
     before = tree(tmp_path)
-    begin: Callable[..., None] = partial(job._begin, None, config, None, notify.Nobody(), supervised.Orders(), True)
+    begin: Callable[..., None] = partial(
+        main._begin, None, config, None, notifications.Nobody(), supervisor_channel.Orders(), True
+    )
     running = Running(Progress("a"), begin, waits=False)
     running.begin()
     assert isinstance(running.error, ConfigError)
-    assert (job.exit_code([running.error]), "is inside the table of pipeline 'a'" in str(running.error)) == (2, True)
+    assert (main.exit_code([running.error]), "is inside the table of pipeline 'a'" in str(running.error)) == (2, True)
     assert tree(tmp_path) == before

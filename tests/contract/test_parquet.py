@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 
 from tests import hive
 from tests.servers.objects import ObjectServer
-from writer.errors import ConfigError
-from writer.rooms.columnar import Destination, StagedFile, hive_folder, hive_value, staged_name
-from writer.stores.base import Store
-from writer.stores.location import store_at
-from writer.tables.changes import Batch
-from writer.tables.errors import CommitFailed, ForeignChange
-from writer.tables.formats import parquet_table
-from writer.tables.parquet import LOG, Parquet
-from writer.tables.parts import Part, Range
-from writer.tables.table import PipelineTable
+from writer.batch.parquet_files import Destination, StagedFile, hive_folder, hive_value, staged_name
+from writer.core.errors import ConfigError
+from writer.core.offsets import Part, Range
+from writer.storage.base import Store
+from writer.storage.locations import store_at
+from writer.table.factory import parquet_table
+from writer.table.log.foreign_writes import CommitFailed, ForeignChange
+from writer.table.log.operations import Batch
+from writer.table.parquet import LOG, Parquet
+from writer.table.table import PipelineTable
 
 PART = Part("clicks", 1, 0)
 IDS = {"clicks": ["uuid-1"]}
@@ -168,8 +168,8 @@ def test_a_copy_whose_original_was_not_deleted_any_more_is_made_again(location: 
 
 
 def _entry(table: PipelineTable, planned: Batch) -> Any:
-    from writer.tables.entry import ours
-    from writer.tables.snapshot import app_id
+    from writer.table.log.entries import ours
+    from writer.table.log.snapshot import app_id
 
     values = {app_id("events", r.part): r.end for r in planned.ranges}
     about = {"kind": "batch", "id": planned.id, "side_files": {}, **planned.facts}

@@ -16,14 +16,14 @@ from typer.testing import CliRunner
 from tests import oracle
 from tests.carried import Died, Driver, log
 from tests.looking import EVENT, NOW, WIDER, Schemas, config, event, value
-from writer.cli import compose
-from writer.errors import HeadraceError
-from writer.ledger.audit import audit
-from writer.ledger.letters import LettersGone, Selection
-from writer.ledger.replay import Replayed, Replaying
-from writer.registry import RegistryUnreachable
-from writer.tables.changes import Replay
-from writer.tables.errors import Overtaken
+from writer.audit.audit import audit
+from writer.cli.main import compose
+from writer.core.errors import HeadraceError
+from writer.maintenance.dead_letters import LettersGone, Selection
+from writer.maintenance.replay import Replayed, Replaying
+from writer.schemas.registry import RegistryUnreachable
+from writer.table.log.foreign_writes import Overtaken
+from writer.table.log.operations import Replay
 
 ALL = Selection()
 FUTURE = NOW + timedelta(days=3)
@@ -130,8 +130,8 @@ def test_a_registry_that_does_not_answer_changes_nothing(driver):
 
 
 def test_it_works_in_commits_of_bounded_size(driver, monkeypatch):
-    monkeypatch.setattr("writer.ledger.replay.LETTERS_AT_ONCE", 5)
-    monkeypatch.setattr("writer.ledger.letters._ROWS_AT_ONCE", 3)
+    monkeypatch.setattr("writer.maintenance.replay.LETTERS_AT_ONCE", 5)
+    monkeypatch.setattr("writer.maintenance.dead_letters._ROWS_AT_ONCE", 3)
     found = replayed(driver)
     assert (found.chosen, found.rows) == (21, 7)
     assert len(found.versions) >= 3
@@ -215,7 +215,7 @@ import sys
 from pathlib import Path
 from tests.carried import Driver
 from tests.contract.test_replay import ALL, KNOWING, NOW
-from writer.ledger.replay import Replaying
+from writer.maintenance.replay import Replaying
 Replaying("clicks", Driver(Path(sys.argv[1]), sys.argv[2]).config, KNOWING).run(ALL, NOW)
 """
 

@@ -12,11 +12,11 @@ from fastavro import parse_schema, schemaless_writer
 from tests import oracle
 from tests.carried import Driver, log
 from tests.looking import EVENT, NOW, WIDER, Schemas, config
-from writer.ledger.audit import audit
-from writer.ledger.letters import Selection
-from writer.ledger.replay import Replaying
-from writer.rooms.avro import fingerprint
-from writer.rooms.wire import Wire
+from writer.audit.audit import audit
+from writer.avro.schema import fingerprint
+from writer.avro.wire_format import Wire
+from writer.maintenance.dead_letters import Selection
+from writer.maintenance.replay import Replaying
 
 FUTURE = NOW + timedelta(days=3)
 FORMATS: dict[str, dict[str, Any]] = {

@@ -14,16 +14,16 @@ from typer.testing import CliRunner
 import bucketers
 from tests.carried import Driver, log
 from tests.looking import NOW, event
-from writer.care import retention
-from writer.care.retention import Regularly, Retention, due, works
-from writer.cli import compose
-from writer.config import Pipeline
-from writer.errors import HeadraceError
-from writer.ledger.audit import audit
-from writer.seals.manifest import FOLDER
-from writer.tables.changes import Closing, Rewrite, Taken
-from writer.tables.parts import BucketFile
-from writer.tables.snapshot import PipelineSnapshot
+from writer.audit.audit import audit
+from writer.cli.main import compose
+from writer.config.pipelines import Pipeline
+from writer.core.errors import HeadraceError
+from writer.core.offsets import BucketFile
+from writer.maintenance import retention
+from writer.maintenance.retention import Regularly, Retention, due, works
+from writer.sealing.manifest import FOLDER
+from writer.table.log.operations import Closing, Rewrite, Taken
+from writer.table.log.snapshot import PipelineSnapshot
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 HOURS = bucketers.build({"type": "event_time", "width": HOUR, "zone": "UTC"})

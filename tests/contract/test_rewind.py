@@ -10,25 +10,25 @@ from typing import Any
 
 import pytest
 
-from recovery import rewind_verb
-from recovery.rewinding import Rewinding
+from recovery.cli import rewind
+from recovery.rewind.execute import Rewinding
 from tests.carried import Driver, log
 from tests.looking import NOW, event
-from writer.care import deleting
-from writer.care.keys import where
-from writer.errors import ConfigError, Fenced, HeadraceError
-from writer.kafka import Topic
-from writer.ledger.audit import audit
-from writer.ledger.book import Book
-from writer.rewrites.compacting import Compactor, here
-from writer.seals.sealer import Sealer
-from writer.seals.sealing import seal_due
-from writer.surface.lines import console
-from writer.tables.changes import Closing, Gap, Replay, Rewrite, Taken
-from writer.tables.entry import said
-from writer.tables.errors import CommitFailed, FilesGone, Overtaken
-from writer.tables.formats import main_table
-from writer.tables.parts import Part, Range
+from writer.audit.audit import audit
+from writer.cli.write import delete
+from writer.clients.kafka import Topic
+from writer.core.errors import ConfigError, Fenced, HeadraceError
+from writer.core.offsets import Part, Range
+from writer.driver.seal_loop import seal_due
+from writer.maintenance.compaction import Compactor, here
+from writer.maintenance.row_keys import where
+from writer.output.tables import console
+from writer.sealing.sealer import Sealer
+from writer.table.factory import main_table
+from writer.table.ledger.segment_store import Book
+from writer.table.log.entries import said
+from writer.table.log.foreign_writes import CommitFailed, FilesGone, Overtaken
+from writer.table.log.operations import Closing, Gap, Replay, Rewrite, Taken
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 P0 = Part("clicks", 1, 0)
@@ -88,7 +88,7 @@ def way(driver: Wrong, cluster: Any = None) -> Rewinding:
 def back(driver: Wrong, to: int | datetime, cluster: Any = None, **flags: bool) -> int:
     """Go back, as the verb does. Returns its exit code."""
     flags = {"write": True, "accept_loss": False, **flags}
-    return rewind_verb.run(
+    return rewind.run(
         way(driver, cluster), driver.config, to, now=NOW, as_json=True, out=console(), **flags
     )  # fmt: skip
 
@@ -136,7 +136,7 @@ def test_nothing_changes_without_yes(driver: Wrong, capsys: pytest.CaptureFixtur
 
 
 def test_a_person_is_shown_partitions_buckets_and_what_to_do(driver: Wrong, capsys: Any) -> None:
-    rewind_verb.run(
+    rewind.run(
         way(driver), driver.config, driver.good, write=False, accept_loss=False, now=NOW, as_json=False, out=console()
     )  # fmt: skip
     said = capsys.readouterr().out
@@ -172,13 +172,13 @@ def test_a_version_before_the_first_start_or_not_yet_there_is_refused(driver: Wr
 
 
 def test_what_was_deleted_since_stays_deleted_until_it_is_read_again(driver: Wrong) -> None:
-    deleting.delete(
+    delete.run_delete(
         driver.config, "clicks", where("id IN (3, 14)"), driver.schemas, with_letters=False, dry_run=False, now=NOW,
         as_json=True, out=console(),
     )  # fmt: skip
     look = way(driver).look(driver.good)
     assert look.rows == 9
-    assert "run `headrace delete` again" in " ".join(rewind_verb.notes(look))
+    assert "run `headrace delete` again" in " ".join(rewind.notes(look))
     assert back(driver, driver.good) == 0
     assert ids(driver) == [n for n in ROWS if n < 12 and n != 3]
     assert sound(driver).rows_taken == {"delete": 2, "rewind": 9}
@@ -347,7 +347,7 @@ def test_a_crash_after_the_entry_is_ended_by_the_next_start(
             raise Died
 
     with monkeypatch.context() as dying:
-        dying.setattr("writer.faults.point", die)
+        dying.setattr("writer.core.fault_points.point", die)
         with pytest.raises(Died):
             back(driver, driver.good)
     if driver.settings.table.format == "delta" or point == "before_redo":

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 from tests.contract.tables import P0, add, batch, begun, delta, location, made, opened, rows, table, written
-from writer.rooms.columnar import StagedFile
-from writer.tables.changes import Rewrite, Taken
-from writer.tables.errors import FilesGone, ForeignChange
-from writer.tables.formats import OPENED
-from writer.tables.parts import BucketFile
-from writer.tables.table import PipelineTable
+from writer.batch.parquet_files import StagedFile
+from writer.core.offsets import BucketFile
+from writer.table.factory import OPENED
+from writer.table.log.foreign_writes import FilesGone, ForeignChange
+from writer.table.log.operations import Rewrite, Taken
+from writer.table.table import PipelineTable
 
 __all__ = ["add", "delta", "location", "table"]
 FIVE, SIX = ("2026-11-20T05",), ("2026-11-20T06",)

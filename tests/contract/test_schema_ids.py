@@ -14,20 +14,20 @@ from tests import oracle
 from tests.carried import Driver, log
 from tests.looking import EVENT, NOW, WIDER, Schemas, event, records, value
 from tests.skipped import archived, filled, only, skipped
-from writer.care import accepting
-from writer.cli import app
-from writer.config import Config
-from writer.errors import ConfigError, SchemaChanged
-from writer.ledger.audit import audit
-from writer.ledger.letters import Selection
-from writer.ledger.replay import Replaying
-from writer.meanings import place
-from writer.rooms.canonical import meaning
-from writer.surface.driver import DriverAlive
-from writer.surface.walk import opened
-from writer.tables.entry import said
-from writer.tables.errors import CommitFailed
-from writer.tables.snapshot import PipelineSnapshot
+from writer.audit.audit import audit
+from writer.avro.fingerprint import meaning
+from writer.cli.main import app
+from writer.cli.write import schema_accept
+from writer.clients.driver_endpoint import DriverAlive
+from writer.config.pipelines import Config
+from writer.core.errors import ConfigError, SchemaChanged
+from writer.maintenance.dead_letters import Selection
+from writer.maintenance.local_pipeline import opened
+from writer.maintenance.replay import Replaying
+from writer.schemas.schema_id_check import place
+from writer.table.log.entries import said
+from writer.table.log.foreign_writes import CommitFailed
+from writer.table.log.snapshot import PipelineSnapshot
 
 # Bytes of one are bytes of the other: without a look at the ids, its records would be rows, in a column of their own.
 OTHER = {**EVENT, "fields": [{"name": "session", "type": "long"}, *EVENT["fields"][1:]]}
@@ -67,7 +67,9 @@ def again(driver: Driver, schemas: Schemas = REBUILT) -> Driver:
 
 def accepted(driver: Driver, *ids: str, since: datetime | None = None, write: bool = True) -> str:
     out = Console(file=StringIO(), width=140)
-    accepting.accept(driver.config, "clicks", REBUILT, ids, since, write=write, now=LATER, as_json=False, out=out)
+    schema_accept.run_accept(
+        driver.config, "clicks", REBUILT, ids, since, write=write, now=LATER, as_json=False, out=out
+    )
     return str(out.file.getvalue())  # type: ignore[attr-defined]
 
 
@@ -276,9 +278,9 @@ def test_it_is_on_the_start_that_was_looked_at(driver: Driver) -> None:
 
 
 def test_a_driver_that_runs_is_stopped_first(delta: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    from writer.surface.driver import me
+    from writer.clients.driver_endpoint import me
 
-    monkeypatch.setattr("writer.surface.driver.answers", lambda *_: me("http://127.0.0.1:1", 1))
+    monkeypatch.setattr("writer.clients.driver_endpoint.answers", lambda *_: me("http://127.0.0.1:1", 1))
     with pytest.raises(DriverAlive, match="Stop it, then accept"):
         accepted(delta)
     assert kept(delta.table.snapshot()) == {NAME: BEFORE}

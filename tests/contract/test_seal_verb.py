@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from tests.bucketed import HOUR, NOON, Lake, label
-from writer.errors import ConfigError, HeadraceError
-from writer.seals.unsealed import BOOKMARK
-from writer.seals.verb import Done, Wanted, done
+from writer.cli.write.seal import Done, Wanted, done
+from writer.core.errors import ConfigError, HeadraceError
+from writer.sealing.unsealed import BOOKMARK
 
 
 def by_hand(lake: Lake, **given: Any) -> Done:

@@ -10,16 +10,16 @@ from uuid import uuid4
 import pytest
 
 from tests.bucketed import HOUR, MINUTE, NOON, PARTS, Lake, label
-from writer.progress import Progress
-from writer.seals.manifest import Manifest
-from writer.seals.seal import Blocked, Ready, Resting
-from writer.seals.sealer import Sealer
-from writer.seals.sealing import Closer, Listener, Rounds, seal_due
-from writer.seals.unsealed import BOOKMARK, Bookmark
-from writer.tables.changes import Closing, Gap, Rewrite, Sealing, Taken
-from writer.tables.errors import ClosedMeanwhile, Resealed
-from writer.tables.parts import Range
-from writer.units import microseconds
+from writer.core.offsets import Range
+from writer.core.units import microseconds
+from writer.driver.seal_loop import Closer, Listener, Rounds, seal_due
+from writer.sealing.manifest import Manifest
+from writer.sealing.rules import Blocked, Ready, Resting
+from writer.sealing.sealer import Sealer
+from writer.sealing.unsealed import BOOKMARK, Bookmark
+from writer.status.progress import Progress
+from writer.table.log.foreign_writes import ClosedMeanwhile, Resealed
+from writer.table.log.operations import Closing, Gap, Rewrite, Sealing, Taken
 
 
 class Silence:

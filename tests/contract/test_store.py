@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.servers.objects import ObjectServer
-from writer.stores.base import Store, below
-from writer.stores.location import store_at
+from writer.storage.base import Store, below
+from writer.storage.locations import store_at
 
 ODD = "dt=2026-11-20/h x+%3A:é&;=@,'()!~\u2028ü.json"
 

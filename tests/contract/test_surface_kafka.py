@@ -17,13 +17,13 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from typer.testing import CliRunner
 
 from tests.writing import NOW
-from writer import sample
-from writer.cli import app
-from writer.connections import Kafka
-from writer.embedded.events import SCHEMAS, encoder, generate
-from writer.errors import HeadraceError
-from writer.kafka import Cluster
-from writer.sample import RECORDS, Span
+from writer.cli.main import app
+from writer.clients import kafka_sample
+from writer.clients.kafka import Cluster
+from writer.clients.kafka_sample import RECORDS, Span
+from writer.config.connections import Kafka
+from writer.core.errors import HeadraceError
+from writer.demo.devstack.events import SCHEMAS, encoder, generate
 
 pytestmark = pytest.mark.slow
 
@@ -67,7 +67,7 @@ def test_a_sample_is_what_was_written_in_the_shape_of_a_task(bootstrap, topic, k
     start = int(NOW.timestamp() * 1000)
     written = [(n % 3, f"k{n}".encode(), None if n % 7 == 0 else b"v%d" % n, start + n) for n in range(300)]
     write(bootstrap, name, written)
-    batch = sample.read(kafka, sample.spans(cluster, [name], 1000, "earliest"))
+    batch = kafka_sample.read(kafka, kafka_sample.spans(cluster, [name], 1000, "earliest"))
     assert batch.schema == RECORDS
     expected = sorted((p, n // 3, k, v, at) for n, (p, k, v, at) in enumerate(written))
     columns = [batch.column(column).to_pylist() for column in RECORDS.names]
@@ -84,7 +84,9 @@ def test_the_newest_the_first_and_those_from_a_time_on(bootstrap, topic, kafka, 
     write(bootstrap, name, [(n % 2, None, b"v", start + 1000 * n) for n in range(100)])
 
     def offsets(count, position):
-        return Counter(sample.read(kafka, sample.spans(cluster, [name], count, position)).column("offset").to_pylist())
+        return Counter(
+            kafka_sample.read(kafka, kafka_sample.spans(cluster, [name], count, position)).column("offset").to_pylist()
+        )
 
     assert offsets(10, "latest") == Counter(dict.fromkeys(range(45, 50), 2))
     assert offsets(10, "earliest") == Counter(dict.fromkeys(range(5), 2))
@@ -101,10 +103,10 @@ def test_offsets_without_a_record_are_passed_over(bootstrap, topic, kafka, clust
     while cluster.latest([(name, 0)])[name, 0] < 12:  # ten records and two marks, the second of which comes by itself
         assert time.monotonic() < began + 10
         time.sleep(0.05)
-    spans = sample.spans(cluster, [name], 100)
+    spans = kafka_sample.spans(cluster, [name], 100)
     assert spans == {(name, 0): Span(0, 12)}
     began = time.monotonic()
-    values = sample.read(kafka, spans).column("value").to_pylist()
+    values = kafka_sample.read(kafka, spans).column("value").to_pylist()
     assert values == [b"a"] * 5  # what was aborted never appears, as in the table
     assert time.monotonic() - began < 5
 
@@ -112,15 +114,15 @@ def test_offsets_without_a_record_are_passed_over(bootstrap, topic, kafka, clust
 def test_a_look_joins_no_group_and_commits_no_offset(bootstrap, topic, kafka, cluster):
     name = topic(1)
     write(bootstrap, name, [(0, None, b"v", 0)] * 10)
-    sample.read(kafka, sample.spans(cluster, [name], 10))
+    kafka_sample.read(kafka, kafka_sample.spans(cluster, [name], 10))
     groups = AdminClient({"bootstrap.servers": bootstrap}).list_consumer_groups().result(10).valid
-    assert sample._GROUP not in {group.group_id for group in groups}
+    assert kafka_sample._GROUP not in {group.group_id for group in groups}
 
 
 def test_a_tail_goes_on_with_what_comes(bootstrap, topic, kafka):
     name = topic(2)
     write(bootstrap, name, [(n % 2, None, b"old", 0) for n in range(10)])
-    tail = sample.follow(kafka, {(name, 0): 3, (name, 1): 5})
+    tail = kafka_sample.follow(kafka, {(name, 0): 3, (name, 1): 5})
     seen = next(tail)
     assert seen.column("offset").to_pylist() == [3, 4]
     write(bootstrap, name, [(0, None, b"new", 0), (1, None, b"new", 0)])
@@ -134,18 +136,18 @@ def test_a_tail_goes_on_with_what_comes(bootstrap, topic, kafka):
 def test_a_broker_that_goes_silent_is_a_sentence(cluster, topic, bootstrap):
     name = topic(1)
     write(bootstrap, name, [(0, None, b"v", 0)])
-    spans = sample.spans(cluster, [name], 1)
+    spans = kafka_sample.spans(cluster, [name], 1)
     nobody = Kafka.model_validate({"bootstrap_servers": "127.0.0.1:1", "request_timeout": "1 s"})
     with pytest.raises(HeadraceError, match=rf"sends no records of {name}/0 within 1 s"):
-        sample.read(nobody, spans)
+        kafka_sample.read(nobody, spans)
 
 
 def test_a_sample_that_takes_too_much_memory_is_refused(bootstrap, topic, kafka, cluster, monkeypatch):
     name = topic(1)
     write(bootstrap, name, [(0, None, b"v" * 1000, 0), (0, b"k", None, 0)] * 10)
-    monkeypatch.setattr(sample, "_BYTES_MAX", 5_000)
-    with pytest.raises(sample.TooLarge, match=r"11 records are over 4.9 KiB already; ask for fewer"):
-        sample.read(kafka, sample.spans(cluster, [name], 20))
+    monkeypatch.setattr(kafka_sample, "_BYTES_MAX", 5_000)
+    with pytest.raises(kafka_sample.TooLarge, match=r"11 records are over 4.9 KiB already; ask for fewer"):
+        kafka_sample.read(kafka, kafka_sample.spans(cluster, [name], 20))
 
 
 def test_the_cluster_says_how_it_lets_go_of_records(cluster, topic):
@@ -280,5 +282,5 @@ def test_a_topic_with_many_partitions_is_sampled_in_one_go(bootstrap, kafka, clu
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(name, num_partitions=50, replication_factor=1)])[name].result(30)
     write(bootstrap, name, [(n % 50, None, b"v%d" % n, 0) for n in range(500)])
-    batch = sample.read(kafka, sample.spans(cluster, [name], 100))
+    batch = kafka_sample.read(kafka, kafka_sample.spans(cluster, [name], 100))
     assert pa.table([batch.column("partition")], ["p"]).group_by("p").aggregate([([], "count_all")]).num_rows == 50

@@ -23,14 +23,14 @@ from tests.contract.tables import (
     table,
     written,
 )
-from writer.errors import Fenced
-from writer.rooms.columnar import StagedFile
-from writer.stores.location import store_at
-from writer.tables.changes import Batch, Gap
-from writer.tables.errors import CommitFailed, ForeignChange
-from writer.tables.formats import OPENED
-from writer.tables.parts import Range
-from writer.tables.table import PipelineTable
+from writer.batch.parquet_files import StagedFile
+from writer.core.errors import Fenced
+from writer.core.offsets import Range
+from writer.storage.locations import store_at
+from writer.table.factory import OPENED
+from writer.table.log.foreign_writes import CommitFailed, ForeignChange
+from writer.table.log.operations import Batch, Gap
+from writer.table.table import PipelineTable
 
 __all__ = ["add", "delta", "location", "stage", "table"]
 

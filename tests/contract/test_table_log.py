@@ -11,9 +11,9 @@ from deltalake import DeltaTable
 
 from tests.commits import PARTS, Lake
 from tests.logs import logged
-from writer.errors import Fenced
-from writer.tables.errors import CommitFailed, ForeignChange
-from writer.tables.formats import delta_table
+from writer.core.errors import Fenced
+from writer.table.factory import delta_table
+from writer.table.log.foreign_writes import CommitFailed, ForeignChange
 
 
 def test_a_supervisor_may_ask_for_the_owner_while_a_batch_commits(tmp_path: Path) -> None:

@@ -15,19 +15,19 @@ from deltalake.exceptions import CommitFailedError
 
 from tests.contract.tables import COLUMNS, P0, batch, opened, rows
 from tests.servers.objects import ObjectServer
-from writer.rooms.columnar import StagedFile
-from writer.stores.location import store_at
-from writer.tables.formats import OPENED, delta_table
-from writer.tables.parts import Part
+from writer.batch.parquet_files import StagedFile
+from writer.core.offsets import Part
+from writer.storage.locations import store_at
+from writer.table.factory import OPENED, delta_table
 
 RACER = """
 import sys
 from datetime import UTC, datetime
 from uuid import uuid4
 from tests.contract.tables import written
-from writer.tables.changes import Batch
-from writer.tables.parts import Part, Range
-from writer.tables.formats import OPENED
+from writer.table.log.operations import Batch
+from writer.core.offsets import Part, Range
+from writer.table.factory import OPENED
 
 location, partition, epoch, form = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 table, part, now = OPENED[form](location, "events"), Part("clicks", 1, partition), datetime.now(UTC)

@@ -16,13 +16,13 @@ from tests.contract.tables import (
     stage,
     table,
 )
-from writer.errors import ConfigError, Fenced
-from writer.rooms.columnar import StagedFile
-from writer.tables.changes import Adoption
-from writer.tables.errors import CommitFailed
-from writer.tables.formats import OPENED
-from writer.tables.parts import Part
-from writer.tables.table import PipelineTable
+from writer.batch.parquet_files import StagedFile
+from writer.core.errors import ConfigError, Fenced
+from writer.core.offsets import Part
+from writer.table.factory import OPENED
+from writer.table.log.foreign_writes import CommitFailed
+from writer.table.log.operations import Adoption
+from writer.table.table import PipelineTable
 
 __all__ = ["location", "stage", "table"]
 

@@ -11,20 +11,21 @@ import pytest
 from tests.carried import Driver, log
 from tests.looking import EVENT, Schemas, event
 from tests.unit.test_standing import Cluster
-from writer import standing
-from writer.config import Config
-from writer.errors import ConfigError, SchemaChanged
-from writer.kafka import Topic
-from writer.ledger.audit import audit
-from writer.registry import source
-from writer.stores.base import S3Settings
-from writer.surface import places
-from writer.surface.walk import opened
-from writer.tables import locations, vintage
-from writer.tables.entry import said
-from writer.tables.formats import main_table
-from writer.tables.parts import Part
-from writer.tables.vintage import FORMAT, KINDS, NEWEST, PASSED_OVER, TooNew
+from writer.audit.audit import audit
+from writer.clients.kafka import Topic
+from writer.config.pipelines import Config
+from writer.core.errors import ConfigError, SchemaChanged
+from writer.core.offsets import Part
+from writer.maintenance.local_pipeline import opened
+from writer.offsets import start_offsets
+from writer.preflight import host_checks
+from writer.schemas.registry import source
+from writer.storage.base import S3Settings
+from writer.table import locations
+from writer.table.factory import main_table
+from writer.table.log import snapshot
+from writer.table.log.entries import said
+from writer.table.log.snapshot import FORMAT, KINDS, NEWEST, PASSED_OVER, TooNew
 
 ROOT = Path(__file__).parents[2]
 P0 = Part("clicks", 1, 0)
@@ -39,8 +40,8 @@ def filled(root: Path, form: str = "delta") -> Driver:
 
 def written_by(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """Let this headrace be another one."""
-    monkeypatch.setattr("writer.tables.starting.FORMAT", number)
-    monkeypatch.setattr(vintage, "NEWEST", number)
+    monkeypatch.setattr("writer.table.log.control_commits.FORMAT", number)
+    monkeypatch.setattr(snapshot, "NEWEST", number)
 
 
 def as_format_1(driver: Driver) -> None:
@@ -117,7 +118,7 @@ def test_the_page_names_the_kinds_of_each_format() -> None:
 
 def findings(config: Config, name: str = "clicks") -> dict[str, str]:
     """What `validate` says of the tables."""
-    found = places.tables(name, config.pipelines[name], S3Settings())
+    found = host_checks.tables(name, config.pipelines[name], S3Settings())
     return {finding.check: f"{finding.status} {finding.message}. {finding.mend}" for finding in found}
 
 
@@ -133,7 +134,7 @@ def refused(driver: Driver, said: str, config: Config, name: str = "clicks") -> 
     assert findings(config, name)["table"].startswith("failed")
     assert said in findings(config, name)["table"]
     import bucketers
-    from writer.config import layout
+    from writer.config.pipelines import layout
 
     settings = config.pipelines[name]
     with pytest.raises(ConfigError, match=re.escape(said)):
@@ -143,13 +144,15 @@ def refused(driver: Driver, said: str, config: Config, name: str = "clicks") -> 
     assert driver.table.snapshot().version == version
 
 
-def begins(driver: Driver, cluster: Cluster, topics: list[str] | None = None, **pipeline: Any) -> standing.Standing:
+def begins(
+    driver: Driver, cluster: Cluster, topics: list[str] | None = None, **pipeline: Any
+) -> start_offsets.Standing:
     """Where a start with the changed configuration reads on."""
     config = changed(driver, **({"topics": topics} if topics else {}), **pipeline)
     found = {name: Topic(name, f"uuid-{at + 1}", len(cluster.held)) for at, name in enumerate(topics or ["clicks"])}
     table = main_table("clicks", config)
     assert findings(config)["table"].startswith("ok")
-    return standing.find(config.pipelines["clicks"], cluster, found, table.snapshot(), lambda _: None)  # type: ignore[arg-type]
+    return start_offsets.find(config.pipelines["clicks"], cluster, found, table.snapshot(), lambda _: None)  # type: ignore[arg-type]
 
 
 def bucket_width(driver: Driver) -> None:
@@ -183,7 +186,7 @@ def location(driver: Driver) -> None:
     assert findings(config)["table"].startswith("ok")
     table = main_table("clicks", config)
     table.create(driver.table.snapshot().columns(), ["hour"])
-    found = standing.find(
+    found = start_offsets.find(
         config.pipelines["clicks"], Cluster((0, 9)), {"clicks": Topic("clicks", "uuid-1", 1)},  # type: ignore[arg-type]
         table.snapshot(), lambda _: None,
     )  # fmt: skip
@@ -233,7 +236,7 @@ def partitions_added(driver: Driver) -> None:
 
 def created_again(driver: Driver) -> None:
     config = changed(driver)
-    found = standing.find(
+    found = start_offsets.find(
         config.pipelines["clicks"], Cluster((0, 9)), {"clicks": Topic("clicks", "uuid-9", 1)},  # type: ignore[arg-type]
         driver.table.snapshot(), lambda _: None,
     )  # fmt: skip

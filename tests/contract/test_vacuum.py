@@ -17,15 +17,15 @@ from tests.contract.tables import LOGS, put_table
 from tests.contract.test_compact import carry, compacted, filled, offsets
 from tests.looking import EVENT, event
 from tests.servers.objects import ObjectServer
-from writer.cli import compose
-from writer.errors import ConfigError, HeadraceError
-from writer.ledger.audit import audit
-from writer.ledger.book import FOLDER
-from writer.rewrites.vacuuming import everything, look, remove
-from writer.rooms import avro
-from writer.rooms.native import NativeDecoder
-from writer.stores.location import store_at
-from writer.surface import rewrites
+from writer.audit.audit import audit
+from writer.avro import schema
+from writer.avro.block_decoder import NativeDecoder
+from writer.cli.main import compose
+from writer.cli.write import compact
+from writer.core.errors import ConfigError, HeadraceError
+from writer.maintenance.vacuum import everything, look, remove
+from writer.storage.locations import store_at
+from writer.table.ledger.segment_store import FOLDER
 
 DAYS = timedelta(days=1)
 
@@ -163,7 +163,7 @@ def test_what_dead_tasks_spilled_on_this_machine_goes(tmp_path: Path, scratch: P
         (scratch / name).mkdir()
         (scratch / name / "run-0.arrow").write_bytes(b"12345")
     os.utime(scratch / "headrace-stage-b" / "run-0.arrow", (later(7.5).timestamp(),) * 2)  # it is written to
-    alive = NativeDecoder(avro.parse(json.dumps(EVENT)), scratch=str(scratch))
+    alive = NativeDecoder(schema.parse(json.dumps(EVENT)), scratch=str(scratch))
     (decoder,) = scratch.glob("headrace-avro-*")
     (scratch / "headrace-avro-e").mkdir()
     (scratch / "headrace-avro-e" / "block.avro").symlink_to("/proc/999999999/fd/8")
@@ -202,16 +202,16 @@ def test_the_verb_shows_first_and_removes_when_told(tmp_path: Path, capsys: pyte
     driver = filled(tmp_path, "delta")
     compacted(driver)
     told = {"as_json": False, "now": later()}
-    assert rewrites.vacuum("clicks", driver.config, None, delete=False, **told) == 0
+    assert compact.run_vacuum("clicks", driver.config, None, delete=False, **told) == 0
     shown = capsys.readouterr().out
     assert "6 objects of" in shown
     assert "--delete removes them" in shown
     assert "removed from the table" in shown
-    rewrites.vacuum("clicks", driver.config, "7 d", delete=True, as_json=True, now=later())
+    compact.run_vacuum("clicks", driver.config, "7 d", delete=True, as_json=True, now=later())
     machine = json.loads(capsys.readouterr().out)
     assert (machine["deleted"], [place["location"] for place in machine["places"]]) == (True, [driver.lake])
     assert len(machine["places"][0]["objects"]) == 6
-    rewrites.vacuum("clicks", driver.config, None, delete=True, **told)
+    compact.run_vacuum("clicks", driver.config, None, delete=True, **told)
     assert "nothing that nobody has needed for 7 d" in capsys.readouterr().out
 
 
@@ -300,10 +300,10 @@ def test_what_a_link_leads_to_is_left_alone(tmp_path: Path) -> None:
 def test_the_dry_run_names_what_it_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     driver = filled(tmp_path, "delta", commits=1)
     put_table(f"{driver.lake}/other", "delta")
-    rewrites.vacuum("clicks", driver.config, None, delete=False, as_json=False, now=later())
+    compact.run_vacuum("clicks", driver.config, None, delete=False, as_json=False, now=later())
     shown = capsys.readouterr().out
     assert f"left alone: {driver.lake}/other" in " ".join(shown.split())
     assert "nothing that nobody has needed for 7 d" in shown
-    rewrites.vacuum("clicks", driver.config, None, delete=False, as_json=True, now=later())
+    compact.run_vacuum("clicks", driver.config, None, delete=False, as_json=True, now=later())
     (place,) = json.loads(capsys.readouterr().out)["places"]
     assert place == {"location": driver.lake, "objects": [], "left_alone": ["other"]}

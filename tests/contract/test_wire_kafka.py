@@ -12,9 +12,9 @@ from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegis
 from fastavro import parse_schema, schemaless_writer
 
 from tests import oracle
-from writer.registry import ConfluentRegistry, SchemaNotFound, by
-from writer.rooms import avro
-from writer.rooms.wire import CONFLUENT, Wire
+from writer.avro import schema as avro
+from writer.avro.wire_format import CONFLUENT, Wire
+from writer.schemas.registry import ConfluentRegistry, SchemaNotFound, by
 
 pytestmark = pytest.mark.slow
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from recovery.classify import catalogue
+from recovery.ladder.error_catalogue import catalogue
 from tests.fault import cells, damages, seen
-from writer.config import Config
+from writer.config.pipelines import Config
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import typer
 
-from writer.cli import compose
+from writer.cli.main import compose
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "RUNBOOK.md").read_text()

@@ -20,8 +20,8 @@ from tests.engines.lake import REWRITTEN, Lake
 from tests.servers.druid import Druid
 from tests.servers.objects import ObjectServer
 from tests.servers.statement import Coordinator
-from writer import artifacts
-from writer.tables.formats import OPENED
+from writer.clients import java_artifacts
+from writer.table.factory import OPENED
 
 BUCKETS = ["hour", "kind_bucket"]
 Ask = Callable[[str], list[tuple[Any, ...]]]
@@ -115,7 +115,7 @@ def spark_session(directory: Path) -> Iterator[Any]:
     """Run Spark with Delta's own jars until the end of the block."""
     from pyspark.sql import SparkSession
 
-    jars = [str(jar) for jar in sorted(artifacts.fetch("delta-spark", say=print).glob("*.jar"))]
+    jars = [str(jar) for jar in sorted(java_artifacts.fetch("delta-spark", say=print).glob("*.jar"))]
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.jars", ",".join(jars))

@@ -15,15 +15,15 @@ from tests import oracle
 from tests.engines.events import WAVE, Produced, Row
 from tests.servers.objects import ObjectServer
 from tests.writing import Site, Writer
-from writer.connections import S3
-from writer.rooms.assign import TimeRule
-from writer.rooms.columnar import BucketKey
-from writer.rooms.rewrite import Job, Source, rewrite
-from writer.stores.base import S3Settings
-from writer.stores.location import delta_options
-from writer.tables.changes import Rewrite
-from writer.tables.formats import OPENED, delta_table
-from writer.tables.parts import BucketFile
+from writer.batch.bucketing import TimeRule
+from writer.batch.parquet_files import BucketKey
+from writer.batch.rewrite import Job, Source, rewrite
+from writer.config.connections import S3
+from writer.core.offsets import BucketFile
+from writer.storage.base import S3Settings
+from writer.storage.locations import delta_options
+from writer.table.factory import OPENED, delta_table
+from writer.table.log.operations import Rewrite
 
 FORMATS = ("delta", "parquet")
 REWRITTEN = "rewritten"  # a copy of the Delta table, every bucket of it compacted, and rows deleted by another client

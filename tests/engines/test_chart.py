@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import recovery.kubernetes as cluster_api
 import yaml
 
-import recovery.kubernetes as cluster_api
-from recovery.kubernetes_lease import About, KubernetesLeases, lease_name
+from recovery.lease.kubernetes_lease import About, KubernetesLeases, lease_name
 from tests.charts import CHART, CRDS, MONITORING, PLACES, ROOT, VALUES, helm, pods, rendered, wrong
 from tests.servers.kubernetes import KUBERNETES, Api, Cluster, Refused, cluster, until
 from tests.servers.leases import account

@@ -18,10 +18,10 @@ from tests.engines.events import HOURS, Produced, Row
 from tests.servers.druid import Druid
 from tests.servers.statement import Coordinator
 from tests.writing import Site, Writer
-from writer.file import load
-from writer.hooks.couriers import seen
-from writer.seals.manifest import Manifest
-from writer.seals.sealer import Sealer
+from writer.config.loader import load
+from writer.hooks.dispatcher import seen
+from writer.sealing.manifest import Manifest
+from writer.sealing.sealer import Sealer
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(1200)]
 HOUR = "2026-11-20T05"

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from tests.sealed import SealedLake
-from writer.engines.described import described
-from writer.hooks.courier import Courier
-from writer.hooks.couriers import couriers
-from writer.surface.ddl import texts
+from writer.cli.read.ddl import texts
+from writer.engines.table_description import described
+from writer.hooks.delivery import Courier
+from writer.hooks.dispatcher import couriers
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(600)]
 FORMATS = ["delta", "parquet"]

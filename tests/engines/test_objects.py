@@ -10,9 +10,9 @@ import pytest
 
 from tests.servers.objects import SECRET, ObjectServer, minio, s3rver
 from tests.writing import Site
-from writer.stores.base import S3Settings, StoreError
-from writer.stores.location import store_at
-from writer.stores.probe import ProbeFailed, probe
+from writer.storage.base import S3Settings, StoreError
+from writer.storage.locations import store_at
+from writer.storage.probe import ProbeFailed, probe
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines]
 

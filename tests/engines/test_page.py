@@ -20,7 +20,7 @@ from tests.browser import Browser, browser
 from tests.scaled import on_cluster, scale
 from tests.supervising import Supervised, supervise
 from tests.writing import Site
-from writer.embedded.events import SCHEMAS, encoder, generate, produce
+from writer.demo.devstack.events import SCHEMAS, encoder, generate, produce
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(900)]
 MakeTopic = Callable[..., str]

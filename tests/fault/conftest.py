@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from recovery.preflight import Check
+from recovery.checkpoints.checks import Check
 from tests import oracle
 from tests.fault import cells, damages
 

@@ -17,7 +17,7 @@ from tests import oracle
 from tests.carried import Driver, log
 from tests.looking import NOW, event
 from tests.servers.objects import ObjectServer
-from writer.ledger.audit import audit
+from writer.audit.audit import audit
 
 PARTS, STEP, END, INTERVAL = 2, 12, 36, 4
 

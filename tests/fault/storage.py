@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import fs
 
-from writer.stores.base import Found, Mark, OutcomeUnknown, Store, StoreError, always
-from writer.stores.location import on_s3, store_at
+from writer.storage.base import Found, Mark, OutcomeUnknown, Store, StoreError, always
+from writer.storage.locations import on_s3, store_at
 
 FAILED, LOST, KILLED_BEFORE, KILLED_AFTER = MODES = (
     "an operation fails", "its answer is lost", "killed before it", "killed after it",

@@ -17,12 +17,12 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests import oracle
 from tests.writing import Site, Writer
-from writer.file import load
-from writer.gaps.book import tickets
-from writer.gaps.ticket import Ticket
-from writer.ledger.audit import audit
-from writer.surface.driver import DriverAlive, nobody_runs
-from writer.tables.formats import main_table
+from writer.audit.audit import audit
+from writer.clients.driver_endpoint import DriverAlive, nobody_runs
+from writer.config.loader import load
+from writer.table.factory import main_table
+from writer.table.gap_tickets import tickets
+from writer.table.ledger.gap_ticket import Ticket
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 MakeTopic = Callable[..., str]

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests import oracle
 from tests.fault.cells import FORMATS
 from tests.writing import Site
-from writer.embedded import Broker
+from writer.demo.devstack.stack import Broker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]

@@ -22,16 +22,16 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from typer.testing import CliRunner
 
-from recovery.classify import Damage, catalogue, classify
-from recovery.facts import of_pipeline
-from recovery.mend import Mended, repair
-from recovery.preflight import Check, leads_to, preflight
-from recovery.rungs import Rung
+from recovery.checkpoints.checks import Check, leads_to, preflight
+from recovery.checkpoints.facts import of_pipeline
+from recovery.checkpoints.repair import Mended, repair
+from recovery.ladder.error_catalogue import Damage, catalogue, classify
+from recovery.ladder.rungs import Rung
 from tests import oracle
 from tests.damaging import PIPELINE, Place, Seen, blank, die_in_a_batch, golden, plain, rewrite, session
 from tests.fault.damages import CASES, Case
-from writer.checkpoint import Checkpoints
-from writer.cli import compose
+from writer.cli.main import compose
+from writer.offsets.spark_checkpoint import Checkpoints
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]

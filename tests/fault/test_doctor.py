@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from tests.damaging import blank, rewrite, session
 from tests.servers.objects import ObjectServer
 from tests.writing import Site
-from writer.cli import compose
-from writer.stores.location import store_at
-from writer.transfer import KAFKA_OPTIONS
+from writer.cli.main import compose
+from writer.driver.tasks import KAFKA_OPTIONS
+from writer.storage.locations import store_at
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]

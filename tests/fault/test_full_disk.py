@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from writer.stores import disk
-from writer.stores.base import StoreError
+from writer.storage import disk_space
+from writer.storage.base import StoreError
 
 CARRY = """
 import os, sys
 from dataclasses import replace
 from pathlib import Path
 from tests import tasked
-from writer.stores.base import StoreError
+from writer.storage.base import StoreError
 
 written, plan = (getattr(f, "__wrapped__", f) for f in (tasked.written, tasked.plan))
 root, budget = Path(sys.argv[1]), int(sys.argv[2])
@@ -60,17 +60,17 @@ def test_a_task_tells_which_disk_is_full_and_takes_away_what_it_wrote(tmp_path, 
 
 
 def test_of_a_place_that_has_room_nothing_is_told(tmp_path):
-    assert disk.full_of({str(tmp_path / "none" / "there"): "Make room."}) == ""
-    assert disk.full_of({"s3://bucket/place": "Make room."}) == ""
-    assert disk.full_of({}) == ""
-    assert disk.says_full("java.io.IOException: No space left on device")
+    assert disk_space.full_of({str(tmp_path / "none" / "there"): "Make room."}) == ""
+    assert disk_space.full_of({"s3://bucket/place": "Make room."}) == ""
+    assert disk_space.full_of({}) == ""
+    assert disk_space.says_full("java.io.IOException: No space left on device")
 
 
 def test_other_errors_pass_as_they_are(tmp_path):
     for error in (OSError(errno.EACCES, "no"), StoreError("write", "x", "no", "Mend."), ValueError("no")):
-        with pytest.raises(type(error)) as raised, disk.told({str(tmp_path): "Make room."}):
+        with pytest.raises(type(error)) as raised, disk_space.told({str(tmp_path): "Make room."}):
             raise error
         assert raised.value is error
-    with pytest.raises(OSError, match="no") as raised, disk.told({"s3://bucket/place": "Make room."}):
+    with pytest.raises(OSError, match="no") as raised, disk_space.told({"s3://bucket/place": "Make room."}):
         raise OSError(errno.ENOSPC, "no")
     assert not isinstance(raised.value, StoreError)

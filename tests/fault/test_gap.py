@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 from tests import oracle
 from tests.writing import Site
-from writer.cli import app
-from writer.tables.changes import Gap
-from writer.tables.formats import delta_table
-from writer.tables.parts import Part, Range
+from writer.cli.main import app
+from writer.core.offsets import Part, Range
+from writer.table.factory import delta_table
+from writer.table.log.operations import Gap
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]

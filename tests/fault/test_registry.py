@@ -13,9 +13,9 @@ from tests import oracle
 from tests.fault.cells import FORMATS
 from tests.servers import faulty
 from tests.writing import NOW, Site
-from writer.cli import compose
-from writer.embedded import Registry
-from writer.embedded.events import SCHEMAS, encoder, generate
+from writer.cli.main import compose
+from writer.demo.devstack.events import SCHEMAS, encoder, generate
+from writer.demo.devstack.stack import Registry
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.bucketed import HOUR, NOON, Lake, label
-from writer.tables.entry import said
+from writer.table.log.entries import said
 
 pytestmark = pytest.mark.slow
 UNTIL = (NOON + 2 * HOUR).isoformat()

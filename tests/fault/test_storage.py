@@ -15,9 +15,9 @@ from tests.fault.line import Place, carry, judge, places
 from tests.fault.storage import LOST, MODES, Killed, Storage
 from tests.looking import NOW
 from tests.servers.objects import ObjectServer
-from writer.errors import HeadraceError
-from writer.ledger.letters import Selection
-from writer.ledger.replay import Replaying
+from writer.core.errors import HeadraceError
+from writer.maintenance.dead_letters import Selection
+from writer.maintenance.replay import Replaying
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3_600)]
 WHOLE = "HEADRACE_FAULTS_WHOLE" in os.environ

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from recovery.classify import Verdict
-from recovery.driver import place
-from recovery.hands import Refusal
-from recovery.holding import Held
-from recovery.lease import StoreLeases
-from recovery.patient import Patient
-from recovery.rungs import Rung
-from recovery.supervise import Supervisor, store
+from recovery.ladder.error_catalogue import Verdict
+from recovery.ladder.rungs import Rung
+from recovery.lease.holder import Held
+from recovery.lease.lease import StoreLeases
+from recovery.supervisor.driver_process import place
+from recovery.supervisor.pipeline_state import Patient
+from recovery.supervisor.recovery_actions import Refusal
+from recovery.supervisor.supervisor import Supervisor, store
 from tests.looking import config
-from writer import notices
-from writer.config import Config
+from writer.clients import notifications
+from writer.config.pipelines import Config
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -28,9 +28,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 DRIVER = """
 import json, os, signal, sys
 from pathlib import Path
-from writer.errors import CheckpointUnusable, ConfigError, Fenced
-from writer.progress import Progress
-from writer.supervised import folder
+from writer.core.errors import CheckpointUnusable, ConfigError, Fenced
+from writer.status.progress import Progress
+from writer.driver.supervisor_channel import folder
 link = folder()
 link.begin()
 script = Path(sys.argv[1])
@@ -61,9 +61,9 @@ class Told:
     """Notes what people would be told."""
 
     def __init__(self) -> None:
-        self.events: list[notices.Event] = []
+        self.events: list[notifications.Event] = []
 
-    def tell(self, event: notices.Event) -> None:
+    def tell(self, event: notifications.Event) -> None:
         self.events.append(event)
 
     def close(self, within: timedelta) -> bool:  # noqa: ARG002 - nothing waits

@@ -11,8 +11,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests import oracle
 from tests.servers.latency import Latency
 from tests.writing import QUICK_START, Site, Writer
-from writer.embedded import Broker
-from writer.embedded.process import free_ports
+from writer.demo.devstack.process import free_ports
+from writer.demo.devstack.stack import Broker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 MakeTopic = Callable[..., str]

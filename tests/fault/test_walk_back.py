@@ -9,15 +9,15 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from recovery.classify import classify
-from recovery.facts import of_pipeline
-from recovery.preflight import leads_to, preflight
-from recovery.rungs import Rung
-from recovery.walk import Found, Nowhere, walk_back
+from recovery.checkpoints.checks import leads_to, preflight
+from recovery.checkpoints.facts import of_pipeline
+from recovery.checkpoints.walk_back import Found, Nowhere, walk_back
+from recovery.ladder.error_catalogue import classify
+from recovery.ladder.rungs import Rung
 from tests import oracle
 from tests.damaging import PIPELINE, Place, blank, golden, rewrite, session
-from writer.kafka import Cluster
-from writer.ledger.audit import audit
+from writer.audit.audit import audit
+from writer.clients.kafka import Cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]

@@ -7,12 +7,12 @@ from datetime import timedelta
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from autoscaler.decide import Down, Hold, Up, tick
-from autoscaler.explain import lines, told
-from autoscaler.facts import Batch, Executors, Facts, Partition, Pipeline
-from autoscaler.memory import Memory
-from autoscaler.model import Growth, Load, capacity, least, need, rate, used, worth
-from autoscaler.policy import DEFAULTS, Policy
+from autoscaler.decision.capacity import Growth, Load, capacity, least, need, rate, used, worth
+from autoscaler.decision.decide import Down, Hold, Up, tick
+from autoscaler.decision.explanation import lines, told
+from autoscaler.decision.facts import Batch, Executors, Facts, Partition, Pipeline
+from autoscaler.decision.history import Memory
+from autoscaler.decision.policy import DEFAULTS, Policy
 from tests.scaling import NOW, batches, facts, pipeline
 
 SHARES = st.floats(0, 1)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bucketers import Buckets, Composite, EventTime, Field, interval
-from bucketers.extract import _ISO, event_time
+from bucketers.timestamps import _ISO, event_time
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICRO, SECOND, HOUR, DAY = (timedelta(microseconds=n) for n in (1, 10**6, 3600 * 10**6, 86400 * 10**6))

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.property.test_evolution import Producer
-from writer.rooms import avro
-from writer.rooms.canonical import canonical, meaning
+from writer.avro import schema as avro
+from writer.avro.fingerprint import canonical, meaning
 
 SEEDS = st.integers(0, 2**32)
 

@@ -15,12 +15,12 @@ import pytest
 from fastavro import parse_schema, schemaless_reader
 
 from tests.avro import HEAD, HEADER_BYTES, MICROS, MILLIS, MONEY, encoded, logical, record, same
-from writer.rooms import avro
-from writer.rooms.decode import decode, is_native
-from writer.rooms.native import NativeDecoder
-from writer.rooms.normalise import NOT_A_TIME
-from writer.rooms.singly import SingleDecoder
-from writer.rooms.suspects import suspects
+from writer.avro import schema as avro
+from writer.avro.arrow_types import NOT_A_TIME
+from writer.avro.block_decoder import NativeDecoder
+from writer.avro.corrupt_values import suspects
+from writer.avro.decode import decode, is_native
+from writer.avro.record_decoder import SingleDecoder
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.avro import HEADER_BYTES, MICROS, MILLIS, MONEY, encoded, logical, record, same
-from writer.rooms import avro
-from writer.rooms.columnar import parquet_writer
-from writer.rooms.decode import decode, is_native
-from writer.rooms.native import NativeDecoder
-from writer.rooms.singly import SingleDecoder
+from writer.avro import schema as avro
+from writer.avro.block_decoder import NativeDecoder
+from writer.avro.decode import decode, is_native
+from writer.avro.record_decoder import SingleDecoder
+from writer.batch.parquet_files import parquet_writer
 
 
 @dataclass

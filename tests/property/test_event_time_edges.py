@@ -18,18 +18,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bucketers import EventTime, interval
-from bucketers.extract import event_time
+from bucketers.timestamps import event_time
 from tests.tasked import KAFKA_TIME, NOW
-from writer.care.retention import due
-from writer.rooms.assign import TimeRule, times_of
-from writer.rooms.clocks import Clock
-from writer.rooms.plan import PROVENANCE, SchemaPlan
-from writer.rooms.report import Report
-from writer.rooms.task import TaskPlan, run
-from writer.seals.seal import Hold, Policy, Unsealed, to_close
-from writer.seals.watermark import Seen, furthest, watermark
-from writer.tables.parts import BucketFile, Part
-from writer.units import instant, microseconds
+from writer.avro.schema_plan import PROVENANCE, SchemaPlan
+from writer.batch.bucketing import Clock, TimeRule, times_of
+from writer.batch.task import TaskPlan, run
+from writer.batch.task_report import Report
+from writer.core.offsets import BucketFile, Part
+from writer.core.units import instant, microseconds
+from writer.maintenance.retention import due
+from writer.sealing.rules import Hold, Policy, Unsealed, to_close
+from writer.sealing.watermark import Seen, furthest, watermark
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICRO, HOUR, DAY = timedelta(microseconds=1), timedelta(hours=1), timedelta(days=1)

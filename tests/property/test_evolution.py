@@ -12,13 +12,12 @@ from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from writer.rooms import avro
-from writer.rooms.conform import conform
-from writer.rooms.decode import decode
-from writer.rooms.native import NativeDecoder
-from writer.rooms.plan import SchemaPlan, WriterSchema
-from writer.rooms.singly import SingleDecoder
-from writer.rooms.wire import header
+from writer.avro import schema as avro
+from writer.avro.block_decoder import NativeDecoder
+from writer.avro.decode import decode
+from writer.avro.record_decoder import SingleDecoder
+from writer.avro.schema_plan import SchemaPlan, WriterSchema, conform
+from writer.avro.wire_format import header
 
 PLAIN = ["boolean", "int", "long", "float", "double", "string", "bytes", "enum"]
 WIDER = {"int": ["long", "double"], "float": ["double"], "string": []}

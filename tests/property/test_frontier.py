@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from writer.frontier import Begin, Gap, Held, Refuse, changed, decide, incarnations, number, reborn
-from writer.tables.parts import Part
+from writer.core.offsets import Part
+from writer.offsets.start_decision import Begin, Gap, Held, Refuse, changed, decide, incarnations, number, reborn
 
 PARTS = [Part("clicks", 1, partition) for partition in range(4)]
 OFFSETS = st.integers(0, 30)

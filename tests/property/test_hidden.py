@@ -22,11 +22,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import dataset
 
-from writer.rooms.columnar import BucketFiles, Destination
-from writer.stores.location import store_at
-from writer.tables.changes import Batch
-from writer.tables.formats import delta_table
-from writer.tables.parts import Part, Range
+from writer.batch.parquet_files import BucketFiles, Destination
+from writer.core.offsets import Part, Range
+from writer.storage.locations import store_at
+from writer.table.factory import delta_table
+from writer.table.log.operations import Batch
 
 TIME = pa.timestamp("us", "UTC")
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)

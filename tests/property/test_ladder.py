@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recovery.ladder import (
+from recovery.ladder.decide import (
     BUDGETS,
     Decision,
     Down,
@@ -29,7 +29,7 @@ from recovery.ladder import (
     rung_of,
     used,
 )
-from recovery.rungs import Rung
+from recovery.ladder.rungs import Rung
 
 T0 = datetime(2026, 11, 20, tzinfo=UTC)
 ALL = frozenset(Rung)

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from writer.ledger.chapter import LedgerUnreadable, bound, chapters, from_json, runs, to_json
-from writer.ledger.deep import DataFile, Shelf, count
-from writer.ledger.statement import state
-from writer.stores.local import LocalStore
-from writer.tables.parts import Part
+from writer.audit.offset_count import DataFile, Shelf, count
+from writer.audit.reconciliation import state
+from writer.core.offsets import Part
+from writer.storage.local import LocalStore
+from writer.table.ledger.segment import LedgerUnreadable, bound, chapters, from_json, runs, to_json
 
 AT = int(datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp() * 1000)
 PARTS = [Part("a.b", 1, 0), Part("a.b", 2, 0), Part("c@x", 1, 7)]

@@ -7,12 +7,12 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recovery.preflight import Facts, leads_to, preflight
-from recovery.reading import read
+from recovery.checkpoints.checks import Facts, leads_to, preflight
+from recovery.checkpoints.reader import read
 from tests.unit.test_checkpoint import Run
-from writer.checkpoint import Checkpoints, Refuse, Resume, decide
-from writer.errors import CheckpointUnusable
-from writer.stores.local import LocalStore
+from writer.core.errors import CheckpointUnusable
+from writer.offsets.spark_checkpoint import Checkpoints, Refuse, Resume, decide
+from writer.storage.local import LocalStore
 
 FRONTIER = {("clicks", 0): 6, ("clicks", 1): 4}
 CONTENTS = [b"", b"v1", b"v2\n{}\n{}", b"\0\xff", b"v1\n{}\n{}"]

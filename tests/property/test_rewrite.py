@@ -15,11 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from writer.rooms.assign import TimeRule
-from writer.rooms.columnar import parquet_writer
-from writer.rooms.order import Dedupe, Marks
-from writer.rooms.plan import PROVENANCE
-from writer.rooms.rewrite import Job, Rewritten, Source, rewrite
+from writer.avro.schema_plan import PROVENANCE
+from writer.batch.bucketing import TimeRule
+from writer.batch.parquet_files import parquet_writer
+from writer.batch.rewrite import Job, Rewritten, Source, rewrite
+from writer.batch.sorting import Dedupe, Marks
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 TIMES = (NOON, NOON + timedelta(minutes=1))
@@ -220,8 +220,8 @@ MEASURED = """
 import resource, sys, pyarrow as pa
 from pathlib import Path
 from tests.property.test_rewrite import job
-from writer.rooms.order import Dedupe
-from writer.rooms.rewrite import Source, rewrite
+from writer.batch.sorting import Dedupe
+from writer.batch.rewrite import Source, rewrite
 lake, kind = Path(sys.argv[1]), sys.argv[2]
 asked = {"sort": {"sort_by": ("id",)}, "dedupe": {"dedupe": Dedupe(("id",))}, "merge": {}}[kind]
 sources = [Source(str(p.relative_to(lake)), None) for p in lake.rglob("*.parquet")]

@@ -5,10 +5,10 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recovery.backfill.places import segmented
-from recovery.backfill.slices import aligned
-from writer.gaps.ticket import without
-from writer.tables.parts import Part, Range
+from recovery.backfill.read_order import aligned
+from recovery.backfill.source_factory import segmented
+from writer.core.offsets import Part, Range
+from writer.table.ledger.gap_ticket import without
 
 PARTS = [Part("t", 1, p) for p in range(3)]
 

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bucketers import Buckets
-from writer.rooms.columnar import Destination, StagedFile
-from writer.rooms.stage import Stage
-from writer.stores.local import LocalStore
+from writer.batch.parquet_files import Destination, StagedFile
+from writer.batch.spill_buffer import Stage
+from writer.storage.local import LocalStore
 
 TIME = pa.timestamp("us", "UTC")
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)

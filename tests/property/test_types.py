@@ -23,12 +23,12 @@ from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from writer.rooms import avro
-from writer.rooms.assign import TimeRule
-from writer.rooms.plan import SchemaPlan, WriterSchema
-from writer.rooms.report import Report
-from writer.rooms.task import TaskPlan, run
-from writer.rooms.wire import CONFLUENT, HEADERS, ID_HEADERS, Wire
+from writer.avro import schema as avro
+from writer.avro.schema_plan import SchemaPlan, WriterSchema
+from writer.avro.wire_format import CONFLUENT, HEADERS, ID_HEADERS, Wire
+from writer.batch.bucketing import TimeRule
+from writer.batch.task import TaskPlan, run
+from writer.batch.task_report import Report
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DEPTH_MAX, FIELDS_MAX, VALUES_MAX = 3, 5, 12

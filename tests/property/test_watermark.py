@@ -5,7 +5,10 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from writer.seals.seal import (
+from writer.core.offsets import Part
+from writer.core.units import instant, microseconds
+from writer.driver.seal_loop import Listener
+from writer.sealing.rules import (
     Ask,
     Blocked,
     Close,
@@ -19,10 +22,7 @@ from writer.seals.seal import (
     to_close,
     to_seal,
 )
-from writer.seals.sealing import Listener
-from writer.seals.watermark import Look, Seen, furthest, risen, watermark
-from writer.tables.parts import Part
-from writer.units import instant, microseconds
+from writer.sealing.watermark import Look, Seen, furthest, risen, watermark
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)

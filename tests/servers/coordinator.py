@@ -7,8 +7,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from tests.servers.statement import Coordinator
-from writer import artifacts
-from writer.embedded.process import LOOPBACK, Process, free_ports, java_options
+from writer.clients import java_artifacts
+from writer.demo.devstack.process import LOOPBACK, Process, free_ports, java_options
 
 READY_WITHIN = timedelta(seconds=180)  # seen: 10 s
 Settings = Mapping[str, str]
@@ -35,7 +35,7 @@ def coordinator(program: Program, directory: Path) -> Iterator[Coordinator]:
     url, name = f"http://{LOOPBACK}:{port}", program.name.lower()
     _configure(program, directory, url)
     command = [
-        artifacts.java(program.java_min),
+        java_artifacts.java(program.java_min),
         *java_options(directory, heap_megabytes=program.heap_megabytes),
         "-Djdk.attach.allowAttachSelf=true",
         *program.options,

@@ -14,8 +14,8 @@ from urllib.request import Request, urlopen
 from tests.servers import parts
 from tests.servers.coordinator import lines
 from tests.servers.objects import ObjectServer
-from writer import artifacts
-from writer.embedded.process import LOOPBACK, Process, free_ports, java_options
+from writer.clients import java_artifacts
+from writer.demo.devstack.process import LOOPBACK, Process, free_ports, java_options
 
 HEAP_MEGABYTES = 384
 DIRECT_MEGABYTES = 400
@@ -100,7 +100,7 @@ def druid(directory: Path, s3: ObjectServer | None = None) -> Iterator[Druid]:
     _configure(directory, home, zk, derby, s3)
     _roles(directory, coordinator, broker, historical, indexer)
     command = [
-        artifacts.java(),
+        java_artifacts.java(),
         *java_options(directory, heap_megabytes=HEAP_MEGABYTES),
         f"-XX:MaxDirectMemorySize={DIRECT_MEGABYTES}m",
         "-XX:+ExitOnOutOfMemoryError",

@@ -22,8 +22,8 @@ from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 import pytest
 import yaml
 
-from writer.artifacts import cache_dir
-from writer.embedded.process import LOOPBACK, Process, free_ports
+from writer.clients.java_artifacts import cache_dir
+from writer.demo.devstack.process import LOOPBACK, Process, free_ports
 
 KUBERNETES, ETCD, HELM, SCHEMAS = "v1.34.1", "v3.5.21", "v3.22.0", "1.37.0"
 READY_WITHIN = timedelta(seconds=120)  # seen: 5 s

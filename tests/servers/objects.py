@@ -16,7 +16,7 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from writer.artifacts import cache_dir
+from writer.clients.java_artifacts import cache_dir
 
 KEY, SECRET = "headrace-test", "a-secret-that-no-log-may-hold"
 _URL = r"http://127\.0\.0\.1:\d+"

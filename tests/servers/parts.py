@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from writer import artifacts
-from writer.artifacts import Bundle, Module
+from writer.clients import java_artifacts
+from writer.clients.java_artifacts import Bundle, Module
 
 # The newest version of each on Maven Central that carries what is needed: see docs/ENGINES.md.
 TRINO = Bundle(
@@ -58,24 +58,24 @@ _AVRO = "extensions-core/avro-extensions/src/main/java"  # the Parquet extension
 
 def trino() -> Path:
     """Return Trino's home: `lib` and two plugins."""
-    return _only(artifacts.fetch_bundle(TRINO, say=_say))
+    return _only(java_artifacts.fetch_bundle(TRINO, say=_say))
 
 
 def presto() -> Path:
     """Return Presto's home: `lib` and two plugins, able to run on Java 17."""
 
     def make(work: Path, lock: int) -> None:
-        artifacts.retrieve(PRESTO, work, lock=lock)
+        java_artifacts.retrieve(PRESTO, work, lock=lock)
         asm = work / "asm"
         asm.mkdir()
-        artifacts.retrieve(PRESTO_ASM, asm, lock=lock)
+        java_artifacts.retrieve(PRESTO_ASM, asm, lock=lock)
         for old in sorted(work.rglob("asm*-9.0.jar")):
             new = old.name.replace("9.0", "9.7.1")
             shutil.copy(asm / new, old.with_name(new))
             old.unlink()
         shutil.rmtree(asm)
 
-    return _only(artifacts.made(PRESTO, make, say=_say))
+    return _only(java_artifacts.made(PRESTO, make, say=_say))
 
 
 def druid() -> Path:
@@ -88,16 +88,16 @@ def druid() -> Path:
             shares = [modules[at::_AT_ONCE] for at in range(_AT_ONCE)]
             bundles = [Bundle(f"druid-{name}-{n}", "33.0.0", s, len(s), 0) for n, s in enumerate(shares)]
             with ThreadPoolExecutor(_AT_ONCE) as pool:
-                list(pool.map(lambda bundle, into=into: artifacts.retrieve(bundle, into, lock=lock), bundles))
+                list(pool.map(lambda bundle, into=into: java_artifacts.retrieve(bundle, into, lock=lock), bundles))
         source = work / "source"
         source.mkdir()
-        artifacts.retrieve(DRUID_SOURCE, source, lock=lock)
+        java_artifacts.retrieve(DRUID_SOURCE, source, lock=lock)
         for name, folder in _DRUID_EXTENSIONS.items():
             _build_extension(work, name, _only(source), folder)
         _javac([str(Path(__file__).with_name("DruidOneJvm.java"))], work / "main", [])
         shutil.rmtree(source)
 
-    return artifacts.made(DRUID, make, say=_say)
+    return java_artifacts.made(DRUID, make, say=_say)
 
 
 def _druid_jars() -> dict[str, tuple[Module, ...]]:
@@ -129,7 +129,7 @@ def _build_extension(home: Path, name: str, source: Path, folder: str) -> None:
 
 def _javac(files: Sequence[str], into: Path, options: Sequence[str]) -> None:
     """Compile with the compiler that is inside every Java runtime since 9, also where no `javac` is installed."""
-    command = [str(artifacts.java()), "-m", "jdk.compiler/com.sun.tools.javac.Main", "--release", "11"]
+    command = [str(java_artifacts.java()), "-m", "jdk.compiler/com.sun.tools.javac.Main", "--release", "11"]
     command += ["-nowarn", "-proc:none", "-Xlint:none", "-d", str(into), *options, *files]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, f"javac ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from writer import artifacts
-from writer.embedded.process import LOOPBACK, Process, free_ports, is_listening
+from writer.clients import java_artifacts
+from writer.demo.devstack.process import LOOPBACK, Process, free_ports, is_listening
 
 _WITHIN = timedelta(minutes=3)  # a JVM, on a machine that has other work
 
@@ -56,7 +56,7 @@ def _server(name: str, kind: str, directory: Path, *options: str) -> Process:
     import pyspark
 
     home = Path(pyspark.__file__).parent
-    java = artifacts.java(17)
+    java = java_artifacts.java(17)
     environment = {
         "SPARK_HOME": str(home), "JAVA_HOME": str(java.parent.parent), "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", "PYSPARK_PYTHON": sys.executable,

@@ -12,8 +12,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests import oracle
 from tests.writing import Site
-from writer.kafka import client
-from writer.ledger.ask import next_records
+from writer.clients.kafka import client, next_records
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]

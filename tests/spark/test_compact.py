@@ -8,12 +8,12 @@ import pytest
 
 from tests.contract.test_compact import BUCKET, carry, close, compactor, files, filled, offsets
 from tests.writing import QUICK_START
-from writer.config import Config
-from writer.errors import ConfigError, HeadraceError
-from writer.ledger.audit import audit
-from writer.rewrites.compacting import in_spark
-from writer.rewrites.pace import Pace, pause_s
-from writer.spark import session as spark_session
+from writer.audit.audit import audit
+from writer.config.pipelines import Config
+from writer.core.errors import ConfigError, HeadraceError
+from writer.driver.spark import session as spark_session
+from writer.maintenance.compaction import in_spark
+from writer.maintenance.compaction_plan import Pace, pause_s
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
-from recovery.walk import Found, walk_back
+from recovery.checkpoints.walk_back import Found, walk_back
 from tests import oracle
 from tests.existing import (
     CLUSTER,
@@ -36,9 +36,9 @@ from tests.scaled import autoscale
 from tests.servers.scripted import Reply, Scripted, scripted
 from tests.supervising import Supervised, supervise
 from tests.writing import Site
-from writer.embedded import Stack
-from writer.file import load
-from writer.kafka import Cluster
+from writer.clients.kafka import Cluster
+from writer.config.loader import load
+from writer.demo.devstack.stack import Stack
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 NEW = 9  # events that are sent to each topic, one of them late; and a broken one

@@ -12,9 +12,9 @@ import pytest
 
 from tests.servers.scripted import Asked, Reply, scripted
 from tests.writing import Site
-from writer.file import load
-from writer.hooks.couriers import seen
-from writer.surface.buckets import Bucket, Look
+from writer.cli.read.buckets import Bucket, Look
+from writer.config.loader import load
+from writer.hooks.dispatcher import seen
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

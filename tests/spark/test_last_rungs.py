@@ -11,8 +11,8 @@ from tests import oracle
 from tests.fault.test_walk_back import forget
 from tests.supervising import Supervised
 from tests.writing import Site
-from writer.file import load
-from writer.ledger.audit import audit
+from writer.audit.audit import audit
+from writer.config.loader import load
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 MakeTopic = Callable[..., str]

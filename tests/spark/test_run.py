@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 
 from tests import oracle
 from tests.writing import QUICK_START, Site
-from writer.tables.formats import delta_table
+from writer.table.factory import delta_table
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]

@@ -14,8 +14,8 @@ from tests import oracle
 from tests.servers.faulty import STRIP, proxy
 from tests.servers.objects import SECRET, ObjectServer, moto
 from tests.writing import Site
-from writer.stores.base import S3Settings
-from writer.stores.location import delta_options
+from writer.storage.base import S3Settings
+from writer.storage.locations import delta_options
 
 pytestmark = pytest.mark.slow
 

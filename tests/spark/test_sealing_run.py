@@ -9,9 +9,9 @@ import pytest
 from tests import oracle
 from tests.process import say
 from tests.writing import Site
-from writer.file import load
-from writer.seals.manifest import Manifest
-from writer.seals.sealer import Sealer
+from writer.config.loader import load
+from writer.sealing.manifest import Manifest
+from writer.sealing.sealer import Sealer
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]

@@ -25,7 +25,7 @@ from tests import oracle
 from tests.servers.objects import SECRET, ObjectServer
 from tests.servers.secured import Authority, SecuredBroker, behind_login, broker
 from tests.writing import Site, Writer
-from writer.embedded.process import free_ports
+from writer.demo.devstack.process import free_ports
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 # Characters that are special to Java's parser of logins, to shells, to URLs and to XML.

@@ -191,7 +191,7 @@ def test_a_driver_that_hangs_writes_its_stacks_and_is_replaced(site: Site, topic
     supervised.until((site.root / "held").exists)
     supervised.until(lambda: "driver_hung" in supervised.said())
     assert "offsets waiting and committed nothing for" in supervised.said()
-    assert "writer/faults.py" in supervised.said(), "the stacks show where it stands"
+    assert "writer/core/fault_points.py" in supervised.said(), "the stacks show where it stands"
     supervised.until(supervised.recovered)
     assert supervised.recovered()[0][0] == "L1"
     supervised.worked("L1", "the driver hung, and is ended", 60)

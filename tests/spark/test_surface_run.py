@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests import oracle
 from tests.process import say
 from tests.writing import Site, Writer
-from writer.surface.metrics import CATALOGUE
+from writer.web.metrics_catalogue import CATALOGUE
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]

@@ -2,11 +2,11 @@
 
 import pytest
 
-from writer.adopt import Asked, moves, plan, told
-from writer.errors import ConfigError
-from writer.frontier import Held, incarnations, number
-from writer.kafka import Topic
-from writer.tables.parts import Part
+from writer.clients.kafka import Topic
+from writer.core.errors import ConfigError
+from writer.core.offsets import Part
+from writer.offsets.start_decision import Held, incarnations, number
+from writer.offsets.topic_adoption_plan import Asked, moves, plan, told
 
 KNOWN = {"clicks": ["a", "b"], "installs": ["c"]}
 FRONTIER = {Part("clicks", 1, 0): 9, Part("clicks", 2, 0): 50, Part("clicks", 2, 1): 60, Part("installs", 1, 0): 7}

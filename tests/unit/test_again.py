@@ -2,7 +2,7 @@
 
 import pytest
 
-from writer.again import RESTARTS_MAX, WINDOW_S, Again, GiveUp, causes, decide, sentence, tells_of_loss
+from writer.driver.restart_policy import RESTARTS_MAX, WINDOW_S, Again, GiveUp, causes, decide, sentence, tells_of_loss
 
 
 def test_pauses_grow_and_then_it_is_given_up():
@@ -69,7 +69,7 @@ Caused by: java.io.IOException: No space left on device
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (WORKER.format("writer.stores.base.StoreError: cannot write /x: No space. Make room."),
+        (WORKER.format("writer.storage.base.StoreError: cannot write /x: No space. Make room."),
          "cannot write /x: No space. Make room."),
         (WORKER.format("pyarrow.lib.ArrowInvalid: offset overflow: 7"), "ArrowInvalid: offset overflow: 7"),
         (WORKER.format("KeyError: 'hour'\nand more"), "KeyError: 'hour'"),

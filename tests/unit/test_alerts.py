@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from autoscaler.board import CATALOGUE as AUTOSCALER
-from recovery.board import CATALOGUE as SUPERVISOR
+from autoscaler.runtime.endpoints import CATALOGUE as AUTOSCALER
+from recovery.supervisor.endpoints import CATALOGUE as SUPERVISOR
 from tests.promql import evaluate, fires, selectors, series
-from writer.surface.metrics import CATALOGUE as DRIVER
+from writer.web.metrics_catalogue import CATALOGUE as DRIVER
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "recovery" / "alerts.yaml"

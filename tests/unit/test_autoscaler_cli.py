@@ -7,17 +7,17 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from autoscaler import record
 from autoscaler.cli import join
-from autoscaler.decide import Blocked, Stay
-from autoscaler.diagnose import Symptom
-from autoscaler.explain import verdict
-from autoscaler.memory import Memory
-from autoscaler.policy import DEFAULTS, Policy, assigned
+from autoscaler.decision.decide import Blocked, Stay
+from autoscaler.decision.explanation import verdict
+from autoscaler.decision.history import Memory
+from autoscaler.decision.policy import DEFAULTS, Policy, assigned
+from autoscaler.decision.symptoms import Symptom
+from autoscaler.runtime import state_store
 from autoscaler.simulate import trace as traces
 from autoscaler.simulate.trace import Trace
 from tests.scaling import decided, facts, pipeline
-from writer.errors import ConfigError
+from writer.core.errors import ConfigError
 
 SHORT = Trace("short", "an hour", 15.0, (30_000.0,) * 240, partitions=8, executors_first=1)
 
@@ -53,7 +53,7 @@ def file(root: Path) -> dict[str, object]:
 @pytest.fixture
 def recorded(tmp_path):
     path = tmp_path / "facts.json"
-    record.write(facts(pipeline(72_000)), path)
+    state_store.write_file(facts(pipeline(72_000)), path)
     return str(path)
 
 
@@ -68,7 +68,7 @@ def test_explain_shows_what_goes_in_the_arithmetic_and_the_verdict(recorded):
 
 def test_explain_says_what_is_in_the_way(tmp_path):
     path = tmp_path / "facts.json"
-    record.write(facts(pipeline(72_000, failing="503 Slow Down")), path)
+    state_store.write_file(facts(pipeline(72_000, failing="503 Slow Down")), path)
     page = ran("explain", "--facts", str(path))
     assert "hold: 2 executors stay: clicks fails: 503 Slow Down." in page
     assert "Mend storage or Kafka" in page
@@ -94,7 +94,7 @@ def test_explain_as_json_keeps_the_whole_arithmetic(recorded):
 
 def test_explain_takes_what_is_remembered(recorded, tmp_path):
     path = tmp_path / "memory.json"
-    record.write(Memory(desired=9), path)
+    state_store.write_file(Memory(desired=9), path)
     assert json.loads(ran("explain", "--facts", recorded, "--memory", str(path), "--json"))["executors"] == 9
 
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.decide import Blocked, Down, Hold, Stay, Up, Wait, remember
-from autoscaler.facts import Partition
-from autoscaler.memory import Memory, Scaling, Want
-from autoscaler.policy import Policy
+from autoscaler.decision.decide import Blocked, Down, Hold, Stay, Up, Wait, remember
+from autoscaler.decision.facts import Partition
+from autoscaler.decision.history import Memory, Scaling, Want
+from autoscaler.decision.policy import Policy
 from tests.scaling import NOW, POLICY, batches, decided, facts, minutes, pipeline, through
 
 

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.decide import Blocked, Down, Hold, Stay, Up
-from autoscaler.facts import Partition
-from autoscaler.memory import Block, Memory, Want
-from autoscaler.model import ranges_max
-from autoscaler.policy import Policy
+from autoscaler.decision.capacity import ranges_max
+from autoscaler.decision.decide import Blocked, Down, Hold, Stay, Up
+from autoscaler.decision.facts import Partition
+from autoscaler.decision.history import Block, Memory, Want
+from autoscaler.decision.policy import Policy
 from tests.scaling import NOW, batches, decided, facts, minutes, pipeline
-from writer.errors import ConfigError
+from writer.core.errors import ConfigError
 
 SHORT = pipeline(72_000)  # asks for more
 SHAPE = {"clicks": 480, "slots of an executor": 4}

@@ -8,17 +8,17 @@ from datetime import timedelta
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from autoscaler import kept
-from autoscaler.board import CATALOGUE, Shown, answers, unhealthy
-from autoscaler.events import KEPT, Event, added
-from autoscaler.facts import Executors
-from autoscaler.hands import Answered
-from autoscaler.kept import Kept
-from autoscaler.loop import Loop
-from autoscaler.memory import Memory
-from autoscaler.policy import Policy
+from autoscaler.decision.events import KEPT, Event, added
+from autoscaler.decision.facts import Executors
+from autoscaler.decision.history import Memory
+from autoscaler.decision.policy import Policy
+from autoscaler.runtime import state_store
+from autoscaler.runtime.driver_client import Answered
+from autoscaler.runtime.endpoints import CATALOGUE, Shown, answers, unhealthy
+from autoscaler.runtime.loop import Loop
+from autoscaler.runtime.state_store import AutoscalerState
 from tests.scaling import NOW, facts, pipeline
-from writer.stores.location import store_at
+from writer.storage.locations import store_at
 
 POLICY = Policy(executors_max=50)
 LATE = facts(pipeline(72_000))  # two executors, three are wanted
@@ -28,11 +28,11 @@ TOLD = {"wanted": 2, "registered": 2, "draining": [], "failed_tasks": 0, "lost":
 class World:
     """Facts to be seen, a driver to be asked, a clock; and in which order all was done."""
 
-    def __init__(self, seen=LATE, remembered: Kept | None = None, *, dry_run: bool = False) -> None:
+    def __init__(self, seen=LATE, remembered: AutoscalerState | None = None, *, dry_run: bool = False) -> None:
         self.seen, self.now, self.done, self.answer = seen, NOW, [], Answered(taken=True)
         self.executors = TOLD
         self.loop = Loop(
-            POLICY, self, remembered or Kept(Memory()), ask=self.ask, keep=self.keep, dry_run=dry_run,
+            POLICY, self, remembered or AutoscalerState(Memory()), ask=self.ask, keep=self.keep, dry_run=dry_run,
             now=lambda: self.now,
         )  # fmt: skip
 
@@ -44,7 +44,7 @@ class World:
         self.said = because
         return self.answer
 
-    def keep(self, what: Kept) -> None:
+    def keep(self, what: AutoscalerState) -> None:
         self.done.append(("keep", what.memory.desired))
 
     def tick(self, seconds: float = 15):
@@ -81,7 +81,7 @@ def test_the_driver_is_told_the_reason_of_this_tick_also_where_the_verdict_is_th
 
 
 def test_a_new_process_goes_on_with_what_the_one_before_decided():
-    world = World(replace(LATE, pipelines=()), Kept(Memory(desired=7)))
+    world = World(replace(LATE, pipelines=()), AutoscalerState(Memory(desired=7)))
     world.tick()
     assert world.done == [("keep", 7), ("ask", 7)]
 
@@ -117,7 +117,7 @@ def test_a_refusal_is_shown_until_it_is_taken(caplog: pytest.LogCaptureFixture):
 def test_a_storage_that_fails_keeps_nobody_from_scaling():
     world = World()
 
-    def fails(_: Kept) -> None:
+    def fails(_: AutoscalerState) -> None:
         raise OSError("s3://lake is down")
 
     world.loop._keep = fails
@@ -163,18 +163,18 @@ def test_the_last_hundred_are_kept():
 
 def test_what_is_kept_is_read_again_whole(tmp_path):
     store = store_at(str(tmp_path))
-    assert kept.read(store) == Kept(Memory())
+    assert state_store.read_state(store) == AutoscalerState(Memory())
     world = World()
     world.tick()
-    kept.write(store, world.loop._kept)
-    assert kept.read(store) == world.loop._kept
+    state_store.write_state(store, world.loop._kept)
+    assert state_store.read_state(store) == world.loop._kept
     assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_what_cannot_be_read_is_begun_anew_with_a_warning(tmp_path, caplog: pytest.LogCaptureFixture):
     store = store_at(str(tmp_path))
-    store.put(kept.NAME, b'{"memory": {"desired": "many"}}')
-    assert kept.read(store) == Kept(Memory())
+    store.put(state_store.NAME, b'{"memory": {"desired": "many"}}')
+    assert state_store.read_state(store) == AutoscalerState(Memory())
     assert "scaling_not_remembered" in caplog.text
 
 
@@ -214,7 +214,7 @@ def test_who_does_not_tick_is_unwell():
 def test_the_autoscaler_starts_where_there_is_no_spark():
     script = (
         "import sys; sys.modules.update(pyspark=None, py4j=None, delta=None)\n"
-        "import autoscaler.cli, autoscaler.live, autoscaler.loop, autoscaler.run, writer.file"
+        "import autoscaler.cli, autoscaler.runtime.collector, autoscaler.runtime.loop, autoscaler.runtime.main, writer.config.loader"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

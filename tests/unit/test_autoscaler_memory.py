@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler import record
-from autoscaler.decide import Up
-from autoscaler.facts import Facts
-from autoscaler.memory import Block, Memory, Scaling, Want, observe, start_s, yield_
+from autoscaler.decision.decide import Up
+from autoscaler.decision.facts import Facts
+from autoscaler.decision.history import Block, Memory, Scaling, Want, observe, start_s, yield_
+from autoscaler.runtime import state_store
 from tests.scaling import NOW, POLICY, batches, decided, facts, minutes, pipeline
-from writer.errors import ConfigError
+from writer.core.errors import ConfigError
 
 SHAPE = {"clicks": 480, "slots of an executor": 4}
 CAME = Scaling(NOW - minutes(10), 2, 4, {"clicks": 10_000.0})
@@ -111,26 +111,26 @@ def test_memory_and_facts_survive_as_json(tmp_path):
     memory = Memory(4, (replace(CAME, there_at=NOW, yield_=0.8),), (Want(NOW, 2),), Block(4, NOW, 0.0), NOW, SHAPE)
     for kept in (memory, facts(pipeline(60_000), executors=3, quota=7)):
         path = tmp_path / "kept.json"
-        record.write(kept, path)
-        assert record.read(type(kept), path) == kept
+        state_store.write_file(kept, path)
+        assert state_store.read_file(type(kept), path) == kept
 
 
 def test_what_is_wrong_in_a_file_is_named(tmp_path):
     path = tmp_path / "facts.json"
     with pytest.raises(ConfigError, match="is not there"):
-        record.read(Facts, path)
-    known = record.as_json(facts(pipeline(partitions=1)))
+        state_store.read_file(Facts, path)
+    known = state_store.to_json(facts(pipeline(partitions=1)))
     known["pipelines"][0]["lags"] = 5
     path.write_text(json.dumps(known))
     with pytest.raises(ConfigError, match=r"holds no facts of the autoscaler: pipelines\.0\.lags"):
-        record.read(Facts, path)
+        state_store.read_file(Facts, path)
     del known["pipelines"][0]["lags"]
     known["at"] = "2026-03-04T12:00:00"
     path.write_text(json.dumps(known))
     with pytest.raises(ConfigError, match="at: Input should have timezone info"):
-        record.read(Facts, path)
+        state_store.read_file(Facts, path)
     known["at"] += "Z"
     known["pipelines"][0]["batches"][0]["slots"] = 0
     path.write_text(json.dumps(known))
     with pytest.raises(ConfigError, match="a batch ran on slots"):
-        record.read(Facts, path)
+        state_store.read_file(Facts, path)

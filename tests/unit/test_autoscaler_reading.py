@@ -3,8 +3,8 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from autoscaler.policy import Policy
-from autoscaler.reading import Heard, Known, batches, executors, moved, pipeline
+from autoscaler.decision.policy import Policy
+from autoscaler.runtime.status_parser import Heard, Known, batches, executors, moved, pipeline
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 POLICY = Policy()

@@ -7,16 +7,16 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from autoscaler.facts import Executors, Facts
-from autoscaler.policy import DEFAULTS
-from autoscaler.simulate import play, rivals, trace
-from autoscaler.simulate.shapes import SHAPES, shape
-from autoscaler.simulate.world import BEGAN, World
+from autoscaler.decision.facts import Executors, Facts
+from autoscaler.decision.policy import DEFAULTS
+from autoscaler.simulate import baselines, run, trace
+from autoscaler.simulate.simulator import BEGAN, World
+from autoscaler.simulate.workloads import SHAPES, shape
 from tests.scaling import NOW, batches, minutes, pipeline
-from writer.errors import ConfigError
+from writer.core.errors import ConfigError
 
 FLAT = trace.Trace("flat", "as much all the time", 15.0, (40_000.0,) * 720, partitions=24, executors_first=2)  # 3 h
-NOT_BUSY = rivals.Busy(0, 0.0)
+NOT_BUSY = baselines.Busy(0, 0.0)
 
 
 def test_every_record_that_came_is_in_a_batch_or_waits():
@@ -71,20 +71,20 @@ def test_executors_take_their_time_to_come_and_are_paid_from_then_on():
 
 
 def test_a_world_is_the_same_twice():
-    one, other = (play.play(FLAT, rivals.Static(3)) for _ in range(2))
+    one, other = (run.play(FLAT, baselines.Static(3)) for _ in range(2))
     assert one == other
 
 
 def test_reversals_are_changes_that_go_back_within_half_an_hour():
-    assert play.reversals([(0, 1), (1799, -1), (1900, -1), (3698, 1), (9000, -1)]) == 2
-    assert play.reversals([]) == 0
+    assert run.reversals([(0, 1), (1799, -1), (1900, -1), (3698, 1), (9000, -1)]) == 2
+    assert run.reversals([]) == 0
 
 
 def test_ours_carries_a_flat_load_without_a_reversal_and_late_records():
-    score = play.ours(FLAT, DEFAULTS)
+    score = run.ours(FLAT, DEFAULTS)
     assert score.minutes_over_slo == 0
     assert score.reversals == 0
-    starved = play.play(replace(FLAT, arriving_per_s=(150_000.0,) * 720), rivals.Static(1))
+    starved = run.play(replace(FLAT, arriving_per_s=(150_000.0,) * 720), baselines.Static(1))
     assert starved.minutes_over_slo > 100
 
 
@@ -94,7 +94,7 @@ def waiting(lag: int, executors: int, partitions: int = 48, **more):
 
 
 def test_the_lag_threshold_goes_up_at_once_and_down_to_the_most_of_five_minutes():
-    keda = rivals.Threshold(lag_per_executor=1_000_000, executors_max=12)
+    keda = baselines.Threshold(lag_per_executor=1_000_000, executors_max=12)
     steps = [(0, 2_000_000, 2), (0.5, 5_000_000, 5), (1, 5_400_000, 5), (1.5, 30_000_000, 10), (2, 30_000_000, 12)]
     steps += [(3, 1_000_000, 12), (6.9, 1_000_000, 12), (7.1, 1_000_000, 1)]
     for at, lag, expected in steps:
@@ -102,15 +102,15 @@ def test_the_lag_threshold_goes_up_at_once_and_down_to_the_most_of_five_minutes(
 
 
 def test_sparks_allocation_adds_one_two_four_and_lets_go_after_an_idle_minute():
-    spark = rivals.Dynamic(executors_max=12)
-    found = [spark.wanted(waiting(0, 1), rivals.Busy(48, 0), NOW + timedelta(seconds=15 * i)) for i in range(5)]
+    spark = baselines.Dynamic(executors_max=12)
+    found = [spark.wanted(waiting(0, 1), baselines.Busy(48, 0), NOW + timedelta(seconds=15 * i)) for i in range(5)]
     assert found == [2, 4, 8, 12, 12]
-    assert spark.wanted(waiting(0, 12), rivals.Busy(0, 45), NOW + minutes(2)) == 12
-    assert spark.wanted(waiting(0, 12), rivals.Busy(0, 75), NOW + minutes(2.5)) == 1
+    assert spark.wanted(waiting(0, 12), baselines.Busy(0, 45), NOW + minutes(2)) == 12
+    assert spark.wanted(waiting(0, 12), baselines.Busy(0, 75), NOW + minutes(2.5)) == 1
 
 
 def test_flinks_autoscaler_waits_to_go_down_for_an_hour_and_stops_at_sixty_percent():
-    flink, found = rivals.Flink(executors_max=12), {}
+    flink, found = baselines.Flink(executors_max=12), {}
     for m in range(70):
         at = NOW + minutes(m)
         ran = batches(slots=40, ranges=48, rows=600_000, last=at)
@@ -146,7 +146,7 @@ def test_a_trace_is_written_and_read_again(tmp_path):
 def test_batches_of_the_world_show_the_rate_of_its_slots():
     world = World(replace(FLAT, contention=0.0, share_max=1.0))
     world.advance(3000.0)
-    from autoscaler.model import rate
+    from autoscaler.decision.capacity import rate
 
     seen = rate(tuple(world.batches))
     assert seen is not None

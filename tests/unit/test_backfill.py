@@ -6,21 +6,21 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from recovery.backfill.archive import columns_of
-from recovery.backfill.carry import Settled
-from recovery.backfill.places import segmented
-from recovery.backfill.run import Outcome, Wish, chosen
-from recovery.backfill.show import Board, ended
-from recovery.backfill.slices import instants
+from recovery.backfill.archive_source import columns_of
+from recovery.backfill.chunk_commit import Settled
+from recovery.backfill.loop import Outcome, Wish, chosen
+from recovery.backfill.read_order import instants
 from recovery.backfill.source import Piece
+from recovery.backfill.source_factory import segmented
 from recovery.backfill.throttle import Go, Pace, Wait, by_lag, by_rate, lag_max
-from recovery.who import gone, process
+from recovery.cli.backfill import Board, ended
+from recovery.identity import gone, process
 from tests.looking import records
-from writer.errors import ConfigError
-from writer.gaps.book import NoSuchGap
-from writer.gaps.ticket import Ticket, from_json, merged, to_json, told
-from writer.tables.changes import Fill
-from writer.tables.parts import Part, Range
+from writer.core.errors import ConfigError
+from writer.core.offsets import Part, Range
+from writer.table.gap_tickets import NoSuchGap
+from writer.table.ledger.gap_ticket import Ticket, from_json, merged, to_json, told
+from writer.table.log.operations import Fill
 
 P0, P1 = Part("t", 1, 0), Part("u", 1, 0)
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)

@@ -15,8 +15,8 @@ from bench.figures import BenchFailed, Spread
 from bench.fill import block
 from bench.job import Job
 from bench.rounds import Place, Setting
-from writer.errors import ConfigError
-from writer.file import load
+from writer.config.loader import load
+from writer.core.errors import ConfigError
 
 
 def refusal(*arguments: str) -> str:

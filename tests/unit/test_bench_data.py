@@ -15,10 +15,10 @@ from bench import encode
 from bench.data import SETS, TIME_FIELD, dataset
 from bench.draw import draw
 from bench.fields import ANCHOR
-from writer.errors import ConfigError
-from writer.rooms import avro
-from writer.rooms.decode import is_native
-from writer.rooms.wire import header
+from writer.avro import schema as avro
+from writer.avro.decode import is_native
+from writer.avro.wire_format import header
+from writer.core.errors import ConfigError
 
 COUNT = 2_000
 

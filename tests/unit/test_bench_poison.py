@@ -5,10 +5,10 @@ import pyarrow as pa
 
 from bench.data import dataset
 from bench.poison import SHARE, Poisoned, poisoned
-from writer.rooms import avro
-from writer.rooms.decode import decode
-from writer.rooms.native import NativeDecoder
-from writer.rooms.singly import SingleDecoder
+from writer.avro import schema
+from writer.avro.block_decoder import NativeDecoder
+from writer.avro.decode import decode
+from writer.avro.record_decoder import SingleDecoder
 
 CLEAN = dataset("200B")
 DATA = Poisoned(CLEAN.name, CLEAN.about, CLEAN.fields)
@@ -23,7 +23,7 @@ def test_the_same_events_are_damaged_wherever_one_begins():
 
 
 def test_each_damaged_event_is_refused_and_no_other():
-    record = avro.parse(DATA.schema_text)
+    record = schema.parse(DATA.schema_text)
     out = decode(DATA.encode(0, 60_000), NativeDecoder(record), SingleDecoder(record))
     bad = poisoned(0, 60_000)
     assert list(out.failures) == np.flatnonzero(bad).tolist()

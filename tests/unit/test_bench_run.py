@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from bench.contenders import PIPELINE
-from writer.tables.formats import delta_table
+from writer.table.factory import delta_table
 
 pytestmark = pytest.mark.slow
 

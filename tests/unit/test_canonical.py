@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from writer.rooms.avro import UnsupportedSchema
-from writer.rooms.canonical import canonical, meaning
+from writer.avro.fingerprint import canonical, meaning
+from writer.avro.schema import UnsupportedSchema
 
 BASE: dict[str, Any] = {
     "type": "record", "name": "Event", "namespace": "shop.clicks",

@@ -9,12 +9,12 @@ import duckdb
 import pytest
 
 from recovery.chaos.damage import damage
-from recovery.chaos.judge import Held, Life, judge, look, without
-from recovery.chaos.script import DAMAGES, Fault, script
-from writer.checkpoint import Checkpoints
-from writer.errors import CheckpointUnusable
-from writer.stores.base import OutcomeUnknown, StoreError
-from writer.stores.local import LocalStore
+from recovery.chaos.schedule import DAMAGES, Fault, script
+from recovery.chaos.verification import Held, Life, judge, look, without
+from writer.core.errors import CheckpointUnusable
+from writer.offsets.spark_checkpoint import Checkpoints
+from writer.storage.base import OutcomeUnknown, StoreError
+from writer.storage.local import LocalStore
 
 TEN_MINUTES = timedelta(minutes=10)
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from writer.checkpoint import Checkpoints, NewRun, Planned, Refuse, Resume, decide
-from writer.errors import CheckpointUnusable
-from writer.stores.base import Unanswered
-from writer.stores.local import LocalStore
+from writer.core.errors import CheckpointUnusable
+from writer.offsets.spark_checkpoint import Checkpoints, NewRun, Planned, Refuse, Resume, decide
+from writer.storage.base import Unanswered
+from writer.storage.local import LocalStore
 
 A, B = ("clicks", 0), ("clicks", 1)
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from recovery.classify import UNKNOWN, catalogue, classify
-from recovery.rungs import Rung
+from recovery.ladder.error_catalogue import UNKNOWN, catalogue, classify
+from recovery.ladder.rungs import Rung
 
 QUERY = (
     "[STREAM_FAILED] Query [id = a76f7e84-306b-4262-ab49-81df29c41119, runId = 84680364] terminated with exception: "

@@ -5,7 +5,7 @@ from importlib.metadata import entry_points, version
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from writer.cli import compose
+from writer.cli.main import compose
 
 
 def test_the_version_is_that_of_the_distribution():

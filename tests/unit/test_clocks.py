@@ -12,9 +12,8 @@ import bucketers
 from bucketers.event_time import instants
 from tests.carried import Driver, log
 from tests.looking import NOW, config, event
-from writer.config import EventTime
-from writer.rooms.assign import TimeRule, assign
-from writer.rooms.clocks import Clock, ClockFieldMissing, corrected
+from writer.batch.bucketing import Clock, ClockFieldMissing, TimeRule, assign, corrected
+from writer.config.pipelines import EventTime
 
 HOUR = timedelta(hours=1)
 US = pa.timestamp("us", "UTC")

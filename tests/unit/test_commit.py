@@ -4,12 +4,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from writer.checkpoint import Source
-from writer.commit import batch, bytes_per_row, merged, ranges, totals
-from writer.errors import CheckpointUnusable
-from writer.rooms.columnar import StagedFile
-from writer.rooms.report import Counts, Report
-from writer.tables.parts import Part, Range
+from writer.batch.parquet_files import StagedFile
+from writer.batch.task_report import Counts, Report
+from writer.commit.builder import batch, bytes_per_row, merged, ranges, totals
+from writer.core.errors import CheckpointUnusable
+from writer.core.offsets import Part, Range
+from writer.offsets.spark_checkpoint import Source
 
 A, B, C = ("clicks", 0), ("clicks", 1), ("views", 0)
 PARTS = {A: Part("clicks", 1, 0), B: Part("clicks", 1, 1), C: Part("views", 2, 0)}

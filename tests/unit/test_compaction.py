@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from writer.commit import StagedTooLongAgo, check_age
-from writer.rewrites.compaction import GROUP_FILES, Policy, plan
-from writer.rewrites.pace import Pace, pause_s
-from writer.rooms.order import Dedupe
-from writer.tables.parts import BucketFile
+from writer.batch.sorting import Dedupe
+from writer.commit.builder import StagedTooLongAgo, check_age
+from writer.core.offsets import BucketFile
+from writer.maintenance.compaction_plan import GROUP_FILES, Pace, Policy, pause_s, plan
 
 TARGET = 1000
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from writer.config import Config, layout
-from writer.errors import ConfigError
-from writer.file import load
+from writer.config.loader import load
+from writer.config.pipelines import Config, layout
+from writer.core.errors import ConfigError
 
 PARQUET = {"location": "/lake", "format": "parquet"}
 SECRET = "hunter2-not-to-be-shown"

@@ -10,10 +10,10 @@ from typing import Any
 import promql_parser as pp
 import pytest
 
-from autoscaler.board import CATALOGUE as AUTOSCALER
-from recovery.board import CATALOGUE as SUPERVISOR
+from autoscaler.runtime.endpoints import CATALOGUE as AUTOSCALER
+from recovery.supervisor.endpoints import CATALOGUE as SUPERVISOR
 from tests.promql import evaluate, selectors, series
-from writer.surface.metrics import CATALOGUE as DRIVER
+from writer.web.metrics_catalogue import CATALOGUE as DRIVER
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "helm" / "headrace" / "dashboards" / "headrace.json"

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 from fastavro import parse_schema, schemaless_writer
 
-from writer.rooms import avro
-from writer.rooms import decode as room
-from writer.rooms.decode import decode, is_native
-from writer.rooms.native import BlockRefused, DecoderHung, NativeDecoder
-from writer.rooms.normalise import NOT_A_TIME
-from writer.rooms.singly import SingleDecoder
-from writer.rooms.wire import header
+from writer.avro import decode as room
+from writer.avro import schema as avro
+from writer.avro.arrow_types import NOT_A_TIME
+from writer.avro.block_decoder import BlockRefused, DecoderHung, NativeDecoder
+from writer.avro.decode import decode, is_native
+from writer.avro.record_decoder import SingleDecoder
+from writer.avro.wire_format import header
 
 HEAD = header(1)
 

@@ -16,20 +16,20 @@ from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_de
 from rich.console import Console
 from rich.text import Text
 
-from writer.demo import account, panel
-from writer.demo.gauge import Lag, Rate
-from writer.demo.given import Given
-from writer.demo.ground import Interruption, Stopped
-from writer.demo.lake import TableLog
+from writer.batch.parquet_files import Destination, StagedFile
+from writer.core.offsets import Part, Range
+from writer.demo import panel, verification
+from writer.demo.devstack import events
+from writer.demo.devstack.workspace import Interruption, Stopped
+from writer.demo.interactive import question
 from writer.demo.panel import View
-from writer.demo.screen import Screen
-from writer.demo.stay import question
-from writer.embedded import events
-from writer.rooms.columnar import Destination, StagedFile
-from writer.stores.location import store_at
-from writer.tables.changes import Batch
-from writer.tables.formats import parquet_table
-from writer.tables.parts import Part, Range
+from writer.demo.progress_monitor import Lag, Rate
+from writer.demo.table_reader import TableLog
+from writer.demo.terminal import Screen
+from writer.demo.workload import Given
+from writer.storage.locations import store_at
+from writer.table.factory import parquet_table
+from writer.table.log.operations import Batch
 
 SINCE = datetime(2026, 11, 20, 5, tzinfo=UTC)
 CLICKS, INSTALLS = ("clicks", 0), ("installs", 0)
@@ -169,7 +169,7 @@ def test_without_a_terminal_each_commit_is_a_line_and_nothing_moves(screen):
 
 
 def test_tables_in_a_pipe_have_no_blanks_at_their_ends_and_long_lines_are_whole(screen):
-    screen.say(account.show(account.of(Path("none"), Path("none"), {CLICKS: 0}, since=SINCE)))
+    screen.say(verification.show(verification.of(Path("none"), Path("none"), {CLICKS: 0}, since=SINCE)))
     screen.say("x" * 300)
     lines = screen.console.file.getvalue().splitlines()
     assert lines[0] == "The lake, as DuckDB reads it"
@@ -189,7 +189,7 @@ def test_where_only_ascii_can_be_written_ascii_is_written():
     screen = Screen(Console(file=out, width=100))
     screen.done("well")
     screen.done("badly", good=False)
-    screen.say(account.show(account.of(Path("none"), Path("none"), {CLICKS: 0}, since=SINCE)))
+    screen.say(verification.show(verification.of(Path("none"), Path("none"), {CLICKS: 0}, since=SINCE)))
     out.flush()
     assert out.buffer.getvalue().decode("ascii").startswith("ok well ")
 
@@ -261,10 +261,10 @@ def test_an_account_that_adds_up(tmp_path):
     given = Given(
         SINCE, Counter({CLICKS: 3}), Counter({CLICKS: 1}), Counter({CLICKS: 1}), Counter({CLICKS: 1}), new_field=1
     )
-    found = account.of(lake, letters, given.ends, since=SINCE)
+    found = verification.of(lake, letters, given.ends, since=SINCE)
     assert found.differences(given) == []
     sentence = "6 produced = 4 rows + 1 quarantined + 1 dead letters + 0 lost, 0 twice"
-    assert account.sentence(found) == sentence
+    assert verification.sentence(found) == sentence
     assert [(b.name, b.rows, b.late) for b in found.buckets][:2] == [("2026-11-20T01", 1, 1), ("2026-11-20T05", 1, 0)]
     assert found.reasons == (
         ("dead_letter", "bad", 1),
@@ -278,7 +278,7 @@ def test_what_does_not_add_up_is_named(tmp_path):
     write(letters, [2], error=["bad"], outcome=["dead_letter"])
     write(lake, [1, 2, 9], hour=["2026-11-20T05"] * 3, event_time=[SINCE, SINCE, SINCE.replace(hour=6)])
     given = Given(SINCE, Counter({CLICKS: 2}), Counter({CLICKS: 1}), Counter({CLICKS: 1}), Counter({CLICKS: 2}), 3)
-    found = account.of(lake, letters, given.ends, since=SINCE)
+    found = verification.of(lake, letters, given.ends, since=SINCE)
     assert (found.lost, found.twice, found.unknown) == (3, 2, 1)
     assert found.differences(given) == [
         "3 of 6 offsets are in neither table",
@@ -334,7 +334,7 @@ def test_a_parquet_table_is_accounted_for_by_its_folders(tmp_path):
     place = tmp_path / "lake"
     first, second, _ = in_folders(place)
     given = Given(SINCE, Counter({CLICKS: 3}))
-    found = account.of(place, tmp_path / "none", given.ends, since=SINCE)
+    found = verification.of(place, tmp_path / "none", given.ends, since=SINCE)
     assert (found.damage(), found.rows) == ([], 3)
     assert [(b.name, b.rows, b.bytes) for b in found.buckets] == [
         ("2026-11-20T05", 2, first.bytes), ("2026-11-20T06", 1, second.bytes)

@@ -11,8 +11,8 @@ from types import ModuleType
 import pytest
 import yaml
 
-from writer.cli import compose
-from writer.config import Config
+from writer.cli.main import compose
+from writer.config.pipelines import Config
 
 ROOT = Path(__file__).parents[2]
 CHART, DOCKER = ROOT / "helm" / "headrace", ROOT / "docker"

@@ -6,8 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.unit.test_checkpoint import Run
-from writer.cli import compose
-from writer.errors import ConfigError
+from writer.cli.main import compose
+from writer.core.errors import ConfigError
 
 ID = "a76f7e84-306b-4262-ab49-81df29c41119"
 

@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from autoscaler import kept
-from recovery import memory
-from recovery.lease import StoreLeases
+from autoscaler.runtime import state_store
+from recovery.ladder import state
+from recovery.lease.lease import StoreLeases
 from tests import oracle
 from tests.existing import DIED, FORMATS, OF_THE_LAKE, PAUSED, Place, differences, facts, now, then, unpack
-from writer import copies, witness
-from writer.care import pausing
-from writer.checkpoint import Checkpoints
-from writer.file import load
-from writer.gaps.book import tickets
-from writer.gaps.claims import Claims
+from writer.clients.driver_endpoint import announced
+from writer.config.loader import load
 from writer.hooks.outbox import Outbox
-from writer.stores.location import store_at
-from writer.surface.driver import announced
-from writer.tables.formats import main_table
+from writer.offsets import checkpoint_backups, run_record
+from writer.offsets.spark_checkpoint import Checkpoints
+from writer.status import pause as pausing
+from writer.storage.locations import store_at
+from writer.table.factory import main_table
+from writer.table.gap_claims import Claims
+from writer.table.gap_tickets import tickets
 
 KINDS = {
     "start", "batch", "columns", "replay", "close", "seal", "rewrite", "gap", "fill", "lost", "rewind", "side",
@@ -61,8 +61,8 @@ def test_every_kind_of_entry_is_there(root: Path) -> None:
 def test_what_stands_beside_the_checkpoints_is_read(root: Path, name: str) -> None:
     """What cannot be read is begun anew without a word, so each is held against its file."""
     store = store_at(f"{root}/checkpoints/{name}")
-    known = memory.read(store)
-    assert {"format": 1, **memory.document(known)} == _json(root, name, "_recovery.json")
+    known = state.read(store)
+    assert {"format": 1, **state.document(known)} == _json(root, name, "_recovery.json")
     assert known.failure is not None
     assert (known.failure.row, len(known.state.attempts)) == ("killed", 1)
     lease = StoreLeases(store).look()
@@ -72,22 +72,22 @@ def test_what_stands_beside_the_checkpoints_is_read(root: Path, name: str) -> No
     checkpoints = Checkpoints(f"{root}/checkpoints", name)
     runs = sorted(checkpoints.runs())
     for run in runs:
-        told = witness.read(store, run)
+        told = run_record.read(store, run)
         assert told is not None
         assert told.batches
         assert told.versions["headrace"] == "0.1.0"
-    found = copies.kept(store)
+    found = checkpoint_backups.kept(store)
     assert found
     assert {copy.run for copy in found} <= set(runs)
     assert _json(root, name, "executors.json") == {"wanted": 2}
 
 
 def test_the_autoscaler_remembers_what_it_decided(root: Path) -> None:
-    told = kept.read(store_at(f"{root}/checkpoints/clicks"))
+    told = state_store.read_state(store_at(f"{root}/checkpoints/clicks"))
     assert [(one.before, one.after) for one in told.memory.scalings] == [(2, 1), (1, 2)]
     assert all(one.there_at for one in told.memory.scalings)
     assert {"down", "up"} <= {one.verdict for one in told.events}
-    assert kept._AS_JSON.dump_python(told, mode="json") == _json(root, "clicks", "autoscaler.json")
+    assert state_store._AS_JSON.dump_python(told, mode="json") == _json(root, "clicks", "autoscaler.json")
 
 
 @pytest.mark.parametrize("name", PAUSED)

@@ -9,11 +9,11 @@ import pytest
 from rich.console import Console
 
 from tests.commits import ABSENT, LIMITS, Lake, account
-from writer.config import Config
-from writer.errors import HeadraceError
-from writer.surface.explain import choose, explain, told
-from writer.surface.words import reason
-from writer.tables.entry import Entry
+from writer.cli.read.explain import choose, run_explain, told
+from writer.config.pipelines import Config
+from writer.core.errors import HeadraceError
+from writer.core.text import reason
+from writer.table.log.entries import Entry
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -155,7 +155,7 @@ def page(config, **wanted) -> str:
     out = StringIO()
     console = Console(file=out, width=100, highlight=False)
     wanted = {"batch": None, "version": None, "as_json": False} | wanted
-    assert explain(config, ["clicks"], console=console, **wanted) == 0
+    assert run_explain(config, ["clicks"], console=console, **wanted) == 0
     return out.getvalue()
 
 
@@ -225,7 +225,7 @@ def test_a_pipeline_without_a_commit_does_not_hide_the_others(config, written, c
     )
     both = config.model_copy(update={"pipelines": {"other": other, **config.pipelines}})
     with pytest.raises(HeadraceError, match="pipeline 'other' has no table at /nowhere yet"):
-        explain(both, ["other", "clicks"], batch=None, version=None, as_json=True, console=Console(file=StringIO()))
+        run_explain(both, ["other", "clicks"], batch=None, version=None, as_json=True, console=Console(file=StringIO()))
     assert list(json.loads(capsys.readouterr().out)) == ["clicks"]
 
 

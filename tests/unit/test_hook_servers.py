@@ -15,14 +15,14 @@ import pytest
 from pydantic import SecretStr
 
 from tests.servers.scripted import Asked, Reply, Scripted, scripted
-from writer.engines.described import Described
-from writer.hooks.ask import ask
+from writer.clients.http import ask
+from writer.config.hooks import Druid, Presto, Trino, Webhook
+from writer.engines.table_description import Described
 from writer.hooks.base import Done, File, Going, HookFailed, Sealed
 from writer.hooks.druid import DruidHook
-from writer.hooks.settings import Druid, Presto, Trino, Webhook
 from writer.hooks.sql import SqlHook
 from writer.hooks.webhook import WebhookHook, signature
-from writer.seals.manifest import Manifest
+from writer.sealing.manifest import Manifest
 
 START = datetime(2026, 11, 20, 5, tzinfo=UTC)
 COLUMNS = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("hour", pa.string())])

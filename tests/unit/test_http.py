@@ -12,14 +12,14 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.unit.test_progress import facts
-from writer.care.pausing import Pause
-from writer.connections import Http
-from writer.errors import ConfigError, HeadraceError
-from writer.progress import Progress
-from writer.surface import http
-from writer.surface.driver import Driver, announce, announced, asked, me, retract
-from writer.surface.http import first_of, is_near, serving, starts
-from writer.view import Sample
+from writer.clients.driver_endpoint import Driver, announce, announced, asked, me, retract
+from writer.config.connections import Http
+from writer.core.errors import ConfigError, HeadraceError
+from writer.status.model import Sample
+from writer.status.pause import Pause
+from writer.status.progress import Progress
+from writer.web import endpoints
+from writer.web.endpoints import first_of, is_near, serving, starts
 
 ANY = Http(port=0)
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -159,14 +159,14 @@ def test_loopback_is_this_machine(host, near):
 def test_a_post_from_another_machine_is_refused(progress, monkeypatch):
     board = {"clicks": progress}
     asked: list[tuple[str, bool]] = []
-    monkeypatch.setattr(http, "is_near", lambda _: False)
+    monkeypatch.setattr(endpoints, "is_near", lambda _: False)
     with serving(ANY, board, starts(board, "secret", lambda name, new_run: asked.append((name, new_run)))) as url:
         assert post(url, "/pipelines/clicks/start", "secret") == (403, "this is done from the same machine only\n")
     assert asked == []
 
 
 def test_posts_are_answered_by_whoever_knows_the_path_and_status_says_more(progress):
-    def scale(path: str, authorization: str) -> http.Answer | None:
+    def scale(path: str, authorization: str) -> endpoints.Answer | None:
         return (HTTPStatus.OK, "text/plain", authorization.encode()) if path == "/scale?executors=2" else None
 
     posts = first_of(starts({"clicks": progress}, "secret", lambda *_, **__: None), scale)

@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from recovery.classify import Verdict
-from recovery.judging import Look, Patience, Seen, judged, seen, stalled_after, why_hung
-from recovery.rungs import Rung
+from recovery.ladder.diagnosis import Look, Patience, Seen, judged, seen, stalled_after, why_hung
+from recovery.ladder.error_catalogue import Verdict
+from recovery.ladder.rungs import Rung
 
 PATIENCE = Patience(timedelta(minutes=10), timedelta(minutes=2), {"clicks": timedelta(minutes=30)})
 RUNNING = Seen("running", since_s=5_000.0, run=1, version=7, waiting=10, commit_age_s=3.0)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from writer.care import keys
-from writer.care.keys import Finder, Keys, Match, from_file, where
-from writer.errors import ConfigError
+from writer.core.errors import ConfigError
+from writer.maintenance import row_keys
+from writer.maintenance.row_keys import Finder, Keys, Match, from_file, where
 
 ROWS = pa.table(
     {
@@ -113,11 +113,11 @@ def test_bounds_that_are_not_numbers_bound_nothing() -> None:
         def column(self, _: int) -> type[Column]:
             return Column
 
-    assert keys._may_hold(Group(), 0, [2.0])
+    assert row_keys._may_hold(Group(), 0, [2.0])
     Told.min, Told.max = 1.0, float("nan")
-    assert keys._may_hold(Group(), 0, [2.0])
+    assert row_keys._may_hold(Group(), 0, [2.0])
     Told.max = 1.5
-    assert not keys._may_hold(Group(), 0, [2.0])
+    assert not row_keys._may_hold(Group(), 0, [2.0])
 
 
 VALUES = st.one_of(st.none(), st.integers(-3, 3))

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from recovery import explain
-from recovery.facts import of_pipeline
-from recovery.keeping import kept, moved_from
-from recovery.kubernetes import Api, ApiFailed, in_pod
-from recovery.kubernetes_lease import (
+from recovery.checkpoints.checks import preflight
+from recovery.checkpoints.facts import of_pipeline
+from recovery.cli import recover
+from recovery.lease.factory import kept, moved_from
+from recovery.lease.kubernetes_api import Api, ApiFailed, in_pod
+from recovery.lease.kubernetes_lease import (
     PIPELINE,
     RELEASED_BY,
     About,
@@ -28,15 +29,14 @@ from recovery.kubernetes_lease import (
     seen,
     taking,
 )
-from recovery.lease import Seen, StoreLeases
-from recovery.preflight import preflight
-from recovery.supervise import store
+from recovery.lease.lease import Seen, StoreLeases
+from recovery.supervisor.supervisor import store
 from tests.looking import config
 from tests.servers.leases import LeaseApi, account, lease_api, refusal
 from tests.servers.scripted import Asked, Reply, scripted
 from tests.servers.secured import Authority
-from writer.config import Config
-from writer.errors import ConfigError
+from writer.config.pipelines import Config
+from writer.core.errors import ConfigError
 
 NOW = datetime(2026, 11, 22, 5, 0, tzinfo=UTC)
 ABOUT = About("headrace-clicks", "clicks", timedelta(seconds=20))
@@ -320,7 +320,7 @@ def test_an_api_that_is_silent_is_said_and_holds_no_start_up(tmp_path: Path, mon
     silent = re.compile("token cannot be read|namespace cannot be read|cannot reach")  # as this may run in a pod
     console = Console(width=400)
     with console.capture() as capture:
-        assert explain.explain(settings(tmp_path), ["clicks"], as_json=False, console=console) == 1
+        assert recover.run_explain(settings(tmp_path), ["clicks"], as_json=False, console=console) == 1
     assert silent.search(capture.get())
     check = preflight(of_pipeline(settings(tmp_path), "clicks").facts)[0]
     assert (check.name, check.ok) == ("lease", None)

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from writer.errors import HeadraceError, TopicMissing
-from writer.kafka import BrokerUnreachable
-from writer.kafka import Topic as KafkaTopic
-from writer.lag import Lag, Watch, arrival_rate, date, lags, undated, waiting_since
-from writer.progress import Progress
-from writer.view import Logs, Sample
+from writer.clients.kafka import BrokerUnreachable
+from writer.clients.kafka import Topic as KafkaTopic
+from writer.core.errors import HeadraceError, TopicMissing
+from writer.status.lag import Lag, Watch, arrival_rate, date, lags, undated, waiting_since
+from writer.status.model import Logs, Sample
+from writer.status.progress import Progress
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 A, B = ("clicks", 0), ("clicks", 1)

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from tests.tasked import KAFKA_TIME, NOW, SCHEMAS, Topic, files_below, place, plan, read, report_of, written
-from writer.rooms.late import BOUNDS_S
-from writer.rooms.task import run
-from writer.units import instant
+from writer.batch.lateness import BOUNDS_S
+from writer.batch.task import run
+from writer.core.units import instant
 
 __all__ = ["plan", "written"]
 CLOSED_UNTIL = datetime(2026, 11, 20, 9, tzinfo=UTC)

@@ -17,9 +17,9 @@ from deltalake import DeltaTable
 
 from tests.commits import PARTS, Lake
 from tests.logs import SAID, added, checkpointed, create, facts, grown, log_at, logged, moved
-from writer.errors import ConfigError
-from writer.stores.base import NotExclusive
-from writer.tables.log import LogUnreadable
+from writer.core.errors import ConfigError
+from writer.storage.base import NotExclusive
+from writer.table.log.log import LogUnreadable
 
 # ---- what is read
 

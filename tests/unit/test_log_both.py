@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.logs import COLUMNS, LINES, SAID, added, checkpointed, create, grown, log_at, logged, moved
-from writer.rooms.statistics import delta_statistics
-from writer.tables.log import Log
+from writer.batch.parquet_files import delta_statistics
+from writer.table.log.log import Log
 
 
 def agree(log: Log, location: Path, names: set[str]) -> None:

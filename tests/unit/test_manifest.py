@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from writer.seals.manifest import Manifest, Manifests, ManifestUnreadable, manifest_path
-from writer.stores.local import LocalStore
+from writer.sealing.manifest import Manifest, Manifests, ManifestUnreadable, manifest_path
+from writer.storage.local import LocalStore
 
 FIVE = datetime(2026, 11, 20, 5, tzinfo=UTC)
 SEALED = Manifest(

@@ -7,11 +7,11 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain
 
-from writer.progress import Progress
-from writer.rooms.plan import Rejected
-from writer.surface.metrics import CATALOGUE
-from writer.surface.scrape import exposition, families
-from writer.view import Sample
+from writer.avro.schema_plan import Rejected
+from writer.status.model import Sample
+from writer.status.progress import Progress
+from writer.web.metrics_catalogue import CATALOGUE
+from writer.web.metrics_export import exposition, families
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 A, B = ("clicks", 0), ("clicks", 1)

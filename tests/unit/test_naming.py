@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import bucketers
 from bucketers import Composite, EventTime, Field
-from writer.errors import ConfigError
-from writer.surface.naming import bucket_of, name_of
+from writer.core.errors import ConfigError
+from writer.output.bucket_names import bucket_of, name_of
 
 HOURS, DAYS = EventTime(timedelta(hours=1)), EventTime(timedelta(days=1))
 MINUTES, BERLIN = EventTime(timedelta(minutes=15)), EventTime(timedelta(hours=1), "Europe/Berlin")

@@ -9,12 +9,20 @@ from typing import Any
 
 import pytest
 
-from recovery.notify import climbed, given_up
-from recovery.rungs import Rung
+from recovery.ladder.rungs import Rung
+from recovery.supervisor.notifications import climbed, given_up
 from tests.servers.scripted import Asked, Reply, Scripted, scripted
-from writer.errors import ConfigError
-from writer.notices import Event, Notify, gap_opened, holes_found, topic_created_again
-from writer.notify import Nobody, Notifier, opened
+from writer.clients.notifications import (
+    Event,
+    Nobody,
+    Notifier,
+    Notify,
+    gap_opened,
+    holes_found,
+    opened,
+    topic_created_again,
+)
+from writer.core.errors import ConfigError
 
 AT = datetime(2026, 11, 20, 5, tzinfo=UTC)
 SOON = timedelta(seconds=10)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from writer.hooks.outbox import FOLDER, Box, Outbox, OutboxUnreadable, Parcel, failed
-from writer.stores.local import LocalStore
+from writer.storage.local import LocalStore
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

@@ -15,22 +15,22 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from recovery.board import Ward, answers
-from recovery.holding import Held
-from recovery.patient import Patient
+from recovery.lease.holder import Held
+from recovery.supervisor.endpoints import Ward, answers
+from recovery.supervisor.pipeline_state import Patient
 from tests.looking import config
 from tests.servers.secured import Authority
-from writer.connections import Http
-from writer.errors import ConfigError
-from writer.progress import Progress
-from writer.rooms.columnar import BucketKey
-from writer.seals.lives import Cell, cell
-from writer.seals.manifest import Manifest
-from writer.seals.seal import Blocked, Ready, Resting, State, Unsealed
-from writer.surface import page, records
-from writer.surface.driver import asked, me
-from writer.surface.http import answering, serving, starts
-from writer.tables.parts import BucketFile
+from writer.batch.parquet_files import BucketKey
+from writer.clients.driver_endpoint import asked, me
+from writer.config.connections import Http
+from writer.core.errors import ConfigError
+from writer.core.offsets import BucketFile
+from writer.sealing.bucket_states import Cell, cell
+from writer.sealing.manifest import Manifest
+from writer.sealing.rules import Blocked, Ready, Resting, State, Unsealed
+from writer.status.progress import Progress
+from writer.web import live_records, page
+from writer.web.endpoints import answering, serving, starts
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -172,7 +172,7 @@ def test_a_bucket_is_shown_as_the_log_has_it(
 @contextmanager
 def showing(tmp_path: Path, **http: object) -> Iterator[str]:
     settings = config(tmp_path).model_copy(update={"http": Http.model_validate({"port": 0, **http})})
-    with serving(settings.http, {"clicks": Progress("clicks")}, guarded=records.guarded(settings)) as found:
+    with serving(settings.http, {"clicks": Progress("clicks")}, guarded=live_records.guarded(settings)) as found:
         assert found is not None
         yield found
 
@@ -243,7 +243,10 @@ def test_without_the_token_nothing_is_changed_over_either_surface(tmp_path: Path
     ward = Ward({"clicks": Patient("clicks")}, Held({}, "me"), lambda: False)
     served = (
         serving(
-            Http(port=0), board, starts(board, "secret", lambda *given: done.append(given)), records.guarded(settings)
+            Http(port=0),
+            board,
+            starts(board, "secret", lambda *given: done.append(given)),
+            live_records.guarded(settings),
         )
         if surface == "driver"
         else answering(Http(port=0), answers(ward), section="supervisor")

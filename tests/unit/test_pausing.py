@@ -10,15 +10,15 @@ import yaml
 from typer.testing import CliRunner
 
 from tests.looking import NOW, config
-from writer.care import pausing
-from writer.care.pausing import CONTROL, Gate, Pause, Paused
-from writer.cli import app
-from writer.errors import Draining
-from writer.progress import Progress
-from writer.running import Running
-from writer.stores.base import StoreError
-from writer.stores.local import LocalStore
-from writer.surface.http import answer
+from writer.cli.main import app
+from writer.core.errors import Draining
+from writer.driver.pipeline_runner import Running
+from writer.status import pause
+from writer.status.pause import CONTROL, Gate, Pause, Paused
+from writer.status.progress import Progress
+from writer.storage.base import StoreError
+from writer.storage.local import LocalStore
+from writer.web.endpoints import answer
 
 WHO = Pause("2026-11-20T12:00:00+00:00", "ada@ops", "moving house")
 
@@ -30,25 +30,25 @@ def store(tmp_path: Path) -> LocalStore:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pausing, "LOOK_S", 0.01)
+    monkeypatch.setattr(pause, "LOOK_S", 0.01)
 
 
 def asked(store: LocalStore) -> None:
-    assert pausing.pause(store, WHO.by, WHO.reason, NOW) == (WHO, True)
+    assert pause.pause(store, WHO.by, WHO.reason, NOW) == (WHO, True)
 
 
 def test_of_two_who_pause_the_second_is_told_of_the_first(store: LocalStore) -> None:
     asked(store)
-    assert pausing.pause(store, "eve@ops", "", NOW + timedelta(hours=1)) == (WHO, False)
-    assert pausing.resume(store) == WHO
-    assert pausing.resume(store) is None
-    assert pausing.standing(store) is None
+    assert pause.pause(store, "eve@ops", "", NOW + timedelta(hours=1)) == (WHO, False)
+    assert pause.resume(store) == WHO
+    assert pause.resume(store) is None
+    assert pause.standing(store) is None
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"paused": null}', b"\xff"])
 def test_an_object_that_cannot_be_read_holds_too(store: LocalStore, content: bytes) -> None:
     store.put(CONTROL, content)
-    found = pausing.standing(store)
+    found = pause.standing(store)
     assert found is not None
     assert "is not what this headrace writes" in found.words
 
@@ -68,7 +68,7 @@ def test_a_batch_is_held_until_the_pause_is_over(store: LocalStore) -> None:
     threading.Thread(target=batch, daemon=True).start()
     assert not done.wait(0.2)
     assert (progress.view().state, progress.view().pause) == ("paused", WHO)
-    pausing.resume(store)
+    pause.resume(store)
     assert done.wait(5)
     assert (progress.view().state, progress.view().pause) == ("running", None)
 
@@ -131,7 +131,7 @@ def test_a_storage_that_fails_leaves_a_held_batch_held(store: LocalStore) -> Non
     threading.Thread(target=batch, daemon=True).start()
     assert not done.wait(0.1)
     failing.broken = True
-    pausing.resume(store)
+    pause.resume(store)
     assert not done.wait(0.2)
     failing.broken = False
     assert done.wait(5)
@@ -140,7 +140,7 @@ def test_a_storage_that_fails_leaves_a_held_batch_held(store: LocalStore) -> Non
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_start_waits_for_the_end_of_the_pause_and_once_fails(waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr("writer.running.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("writer.driver.pipeline_runner.time.monotonic", lambda: clock[0])
     begun: list[bool] = []
 
     def begin(r: Running, new_run: bool) -> None:

@@ -4,8 +4,8 @@ import pytest
 import yaml
 
 from tests.unit.test_config import base
-from writer.errors import ConfigError
-from writer.file import load
+from writer.config.loader import load
+from writer.core.errors import ConfigError
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 
 from tests.looking import config, tree
-from writer import artifacts
-from writer.config import layout
-from writer.connections import Http
-from writer.stores.local import LocalStore
-from writer.stores.probe import ProbeFailed, probe
-from writer.surface import driver, places
-from writer.tables.formats import delta_table, parquet_table
+from writer.clients import driver_endpoint, java_artifacts
+from writer.config.connections import Http
+from writer.config.pipelines import layout
+from writer.preflight import host_checks
+from writer.storage.local import LocalStore
+from writer.storage.probe import ProbeFailed, probe
+from writer.table.factory import delta_table, parquet_table
 
 
 def test_a_probe_leaves_nothing(tmp_path):
@@ -26,12 +26,15 @@ def test_a_place_that_takes_no_files_is_named(tmp_path):
     with pytest.raises(ProbeFailed, match=r"/proc cannot be used: cannot write /proc/\.headrace-probe-"):
         probe(LocalStore("/proc"), exclusive=True)
     (tmp_path / "file").write_text("")
-    assert "is a file" in places._table("table", "clicks", delta_table(f"{tmp_path}/file/t", "clicks"), (), "").message
+    assert (
+        "is a file"
+        in host_checks._table("table", "clicks", delta_table(f"{tmp_path}/file/t", "clicks"), (), "").message
+    )
 
 
 def test_places_that_do_not_exist_yet_are_fine_and_stay_so(tmp_path):
     settings = config(tmp_path)
-    seen = [*places.machine(settings, []), *places.tables("clicks", settings.pipelines["clicks"])]
+    seen = [*host_checks.machine(settings, []), *host_checks.tables("clicks", settings.pipelines["clicks"])]
     assert {finding.status for finding in seen if finding.check in ("checkpoints", "table", "dead_letters")} == {"ok"}
     assert tree(tmp_path) == []
 
@@ -42,12 +45,12 @@ def test_a_table_of_another_pipeline_or_another_bucketing_is_wrong(tmp_path):
     columns = pa.schema([("id", pa.int64()), ("hour", pa.string())])
     delta_table(pipeline.table.location, "clicks").create(columns, ["hour"], layout(pipeline.bucket))
     before = tree(tmp_path)
-    table, *_ = places.tables("clicks", pipeline)
+    table, *_ = host_checks.tables("clicks", pipeline)
     assert (table.status, "is the table of clicks, at version 0" in table.message) == ("ok", True)
-    stranger, *_ = places.tables("other", pipeline)
+    stranger, *_ = host_checks.tables("other", pipeline)
     assert (stranger.status, stranger.mend) == ("failed", "Pipeline 'other' needs a location of its own.")
     days = config(tmp_path, bucket={"type": "event_time", "width": "1 d", "column": "hour"}).pipelines["clicks"]
-    wider, *_ = places.tables("clicks", days)
+    wider, *_ = host_checks.tables("clicks", days)
     assert (wider.status, wider.mend) == ("failed", "Keep 'bucket' as it was, or choose a new location.")
     assert tree(tmp_path) == before
 
@@ -57,7 +60,7 @@ def test_files_where_a_table_should_be_are_a_warning(tmp_path):
     place = Path(pipeline.table.location)
     place.mkdir(parents=True)
     (place / "notes.txt").write_text("")
-    table, *_ = places.tables("clicks", pipeline)
+    table, *_ = host_checks.tables("clicks", pipeline)
     assert (table.status, "holds files, but no table" in table.message) == ("warning", True)
 
 
@@ -65,7 +68,7 @@ def test_a_table_of_another_format_is_wrong(tmp_path):
     pipeline = config(tmp_path).pipelines["clicks"]
     parquet_table(pipeline.table.location, "clicks").create(pa.schema([("hour", pa.string())]), ["hour"])
     before = tree(tmp_path)
-    table, *_ = places.tables("clicks", pipeline)
+    table, *_ = host_checks.tables("clicks", pipeline)
     assert (table.status, "holds a table in Parquet format" in table.message) == ("failed", True)
     assert table.mend == "Choose a new location, or correct table.format."
     assert tree(tmp_path) == before
@@ -75,9 +78,9 @@ def test_a_parquet_table_is_looked_at_where_its_log_lies(tmp_path):
     pipeline = config(tmp_path, table={"location": str(tmp_path / "lake"), "format": "parquet"}).pipelines["clicks"]
     columns = pa.schema([("hour", pa.string())])
     parquet_table(pipeline.table.location, "clicks").create(columns, ["hour"], layout(pipeline.bucket))
-    table, *_ = places.tables("clicks", pipeline)
+    table, *_ = host_checks.tables("clicks", pipeline)
     assert (table.status, "is the table of clicks, at version 0" in table.message) == ("ok", True)
-    stranger, *_ = places.tables("other", pipeline)
+    stranger, *_ = host_checks.tables("other", pipeline)
     assert stranger.status == "failed"
 
 
@@ -86,30 +89,32 @@ def test_a_port_that_is_taken_is_wrong_unless_a_driver_of_ours_runs():
         other.bind(("127.0.0.1", 0))
         other.listen()
         taken = Http(host="127.0.0.1", port=other.getsockname()[1])
-        assert places._http(taken, []).status == "failed"
-        assert places._http(taken, ["clicks"]).status == "not_checked"
-    assert places._http(Http(port=0), []).status == "ok"
-    assert places._http(Http(enabled=False), []).status == "ok"
+        assert host_checks._http(taken, []).status == "failed"
+        assert host_checks._http(taken, ["clicks"]).status == "not_checked"
+    assert host_checks._http(Http(port=0), []).status == "ok"
+    assert host_checks._http(Http(enabled=False), []).status == "ok"
 
 
 def test_jars_that_are_not_there_are_fetched_or_wrong(tmp_path, monkeypatch):
     monkeypatch.delenv("HEADRACE_JARS", raising=False)
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path))
-    assert places._jars().status == "warning"
-    bundle = artifacts.BUNDLES["spark-kafka"]
+    assert host_checks._jars().status == "warning"
+    bundle = java_artifacts.BUNDLES["spark-kafka"]
     kept = tmp_path / f"{bundle.name}-{bundle.version}"
     kept.mkdir()
     (kept / "a.jar").write_text("")
-    assert places._jars().status == "ok"
+    assert host_checks._jars().status == "ok"
     monkeypatch.setenv("HEADRACE_JARS", str(tmp_path))
-    assert places._jars().status == "failed"
+    assert host_checks._jars().status == "failed"
 
 
 def test_a_driver_that_is_gone_is_fine(tmp_path):
     settings = config(tmp_path)
-    assert places.running(settings, "clicks", offline=False).message == "none runs"
-    driver.announce(
-        settings.checkpoints, "clicks", driver.Driver("http://127.0.0.1:1", os.getpid(), "2026-11-20T12:00:00.000Z", 3)
+    assert host_checks.running(settings, "clicks", offline=False).message == "none runs"
+    driver_endpoint.announce(
+        settings.checkpoints,
+        "clicks",
+        driver_endpoint.Driver("http://127.0.0.1:1", os.getpid(), "2026-11-20T12:00:00.000Z", 3),
     )
-    assert places.running(settings, "clicks", offline=False).status == "ok"
-    assert places.running(settings, "clicks", offline=True).status == "not_checked"
+    assert host_checks.running(settings, "clicks", offline=False).status == "ok"
+    assert host_checks.running(settings, "clicks", offline=True).status == "not_checked"

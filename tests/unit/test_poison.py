@@ -3,9 +3,9 @@
 import pytest
 
 from tests.looking import config
-from writer.errors import LimitReached
-from writer.ledger import poison
-from writer.rooms.report import Counts, Poison
+from writer.batch.task_report import Counts, Poison
+from writer.commit import poison_limit
+from writer.core.errors import LimitReached
 
 SOURCE = ("clicks", 0)
 
@@ -13,7 +13,7 @@ SOURCE = ("clicks", 0)
 def judged(bad: int, good: int, *, tombstones: int = 0, share_max: float = 0.5, records_min: int = 10) -> None:
     counts = {SOURCE: Counts(read=bad + good + tombstones, rows=good, dead_letters=bad, tombstones=tombstones)}
     reasons = [Poison("dead_letter", None, bad - 1, "no header"), Poison("dead_letter", 7, 1, "schema id 7 is odd")]
-    poison.check("clicks", counts, reasons, share_max=share_max, records_min=records_min)
+    poison_limit.check("clicks", counts, reasons, share_max=share_max, records_min=records_min)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_what_is_beyond_stops_with_the_share_the_reasons_and_a_mend(bad, good, t
 
 def test_quarantined_records_count_as_well():
     with pytest.raises(LimitReached):
-        poison.check("p", {SOURCE: Counts(read=4, rows=1, quarantined=3)}, [], share_max=0.5, records_min=3)
+        poison_limit.check("p", {SOURCE: Counts(read=4, rows=1, quarantined=3)}, [], share_max=0.5, records_min=3)
 
 
 def test_a_limit_of_zero_tolerates_nothing(tmp_path):

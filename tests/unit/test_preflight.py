@@ -9,15 +9,15 @@ from zlib import crc32
 
 import pytest
 
-from recovery.mend import Leave, Mended, Remove, plan, repair
-from recovery.preflight import Facts, Lease, TopicIds, leads_to, preflight
-from recovery.reading import read
-from recovery.rungs import Rung
+from recovery.checkpoints.checks import Facts, Lease, TopicIds, leads_to, preflight
+from recovery.checkpoints.reader import read
+from recovery.checkpoints.repair import Leave, Mended, Remove, plan, repair
+from recovery.ladder.rungs import Rung
 from tests.unit.test_checkpoint import METADATA, Run, offsets
-from writer import copies, witness
-from writer.checkpoint import Checkpoints
-from writer.frontier import Held
-from writer.stores.local import LocalStore
+from writer.offsets import checkpoint_backups, run_record
+from writer.offsets.spark_checkpoint import Checkpoints
+from writer.offsets.start_decision import Held
+from writer.storage.local import LocalStore
 
 A, B = ("clicks", 0), ("clicks", 1)
 ID = "a76f7e84-306b-4262-ab49-81df29c41119"
@@ -122,7 +122,7 @@ def test_a_planned_batch_that_is_in_the_table_is_well(run):
 
 def test_a_witness_tells_an_edited_file_and_another_id(run):
     content = (run.path / "offsets/1").read_bytes()
-    seen = witness.begun(1, "test", AT, {A: 0, B: 0}).with_batch(1, witness.Stamp(crc32(content), 5), ID)
+    seen = run_record.begun(1, "test", AT, {A: 0, B: 0}).with_batch(1, run_record.Stamp(crc32(content), 5), ID)
     assert not bad(facts(run, witness=seen))
     assert bad(facts(run, witness=replace(seen, query_id="other")))["metadata"][0] is Rung.NEW_RUN
     (run.path / "offsets/1").write_text(f"v1\n{METADATA}\n{offsets(6, 3)}")
@@ -133,15 +133,15 @@ def test_a_witness_tells_an_edited_file_and_another_id(run):
 
 def test_a_witness_is_read_as_it_was_written(tmp_path):
     store = LocalStore(str(tmp_path))
-    seen = witness.begun(7, "there is no checkpoint", AT, {A: 5, B: 0})
+    seen = run_record.begun(7, "there is no checkpoint", AT, {A: 5, B: 0})
     for batch in range(25):
-        seen = seen.with_batch(batch, witness.Stamp(batch, None if batch == 24 else batch), ID)
-    witness.write(store, seen)
-    assert witness.read(store, 7) == seen
+        seen = seen.with_batch(batch, run_record.Stamp(batch, None if batch == 24 else batch), ID)
+    run_record.write(store, seen)
+    assert run_record.read(store, 7) == seen
     assert sorted(seen.batches) == list(range(5, 25))
-    assert witness.read(store, 8) is None
+    assert run_record.read(store, 8) is None
     (tmp_path / "witness/000007.json").write_text("{")
-    assert witness.read(store, 7) is None
+    assert run_record.read(store, 7) is None
 
 
 # --- a checkpoint that headrace did not write ---------------------------------------------------------------------
@@ -260,7 +260,7 @@ def test_a_run_is_mended_once_and_a_copy_lies_aside(run, tmp_path):
     again = repair(checkpoints, 1, {A: 6, B: 4}, AT + timedelta(minutes=1))
     assert again == Leave("run 1 was mended before, and broke again")
     assert (run.path / "offsets/2").exists()
-    assert len(copies.kept(checkpoints.store)) == 1
+    assert len(checkpoint_backups.kept(checkpoints.store)) == 1
 
 
 # --- copies -------------------------------------------------------------------------------------------------------
@@ -268,17 +268,17 @@ def test_a_run_is_mended_once_and_a_copy_lies_aside(run, tmp_path):
 
 def test_a_copy_has_what_spark_needs_and_no_more(run, tmp_path):
     store = Checkpoints(str(tmp_path), "clicks").store
-    copy = copies.take(store, 1, 2, AT)
-    assert copies.kept(store) == [copy]
+    copy = checkpoint_backups.take(store, 1, 2, AT)
+    assert checkpoint_backups.kept(store) == [copy]
     found = read(LocalStore(f"{store.location}/{copy.folder}"))
     assert found.planned == [1, 2]
     assert (found.start(), found.end()) == (reading(run).start(), reading(run).end())
-    copies.remove(store, copy)
-    assert copies.kept(store) == []
+    checkpoint_backups.remove(store, copy)
+    assert checkpoint_backups.kept(store) == []
 
 
 def test_copies_beyond_the_policy_go_and_the_newest_stays():
-    made = [copies.Copy(1, n, AT - timedelta(hours=n)) for n in range(5)]
-    assert copies.beyond(made, 3, timedelta(days=1), AT) == made[3:]
-    assert copies.beyond(made, 10, timedelta(minutes=90), AT) == made[2:]
-    assert copies.beyond(made, 10, timedelta(0), AT + timedelta(days=9)) == made[1:]
+    made = [checkpoint_backups.Copy(1, n, AT - timedelta(hours=n)) for n in range(5)]
+    assert checkpoint_backups.beyond(made, 3, timedelta(days=1), AT) == made[3:]
+    assert checkpoint_backups.beyond(made, 10, timedelta(minutes=90), AT) == made[2:]
+    assert checkpoint_backups.beyond(made, 10, timedelta(0), AT + timedelta(days=9)) == made[1:]

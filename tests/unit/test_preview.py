@@ -12,12 +12,14 @@ from rich.console import Console
 from rich.text import Text
 
 from tests.looking import EVENT, NOW, WIDER, Schemas, config, event, records, value
-from writer import sample
-from writer.config import layout
-from writer.errors import ConfigError
-from writer.surface import lines, preview, staged, walk
-from writer.surface.lines import Column, Sheet
-from writer.tables.formats import delta_table
+from writer.clients import kafka_sample
+from writer.config.pipelines import layout
+from writer.core.errors import ConfigError
+from writer.maintenance import local_pipeline
+from writer.output import tables
+from writer.output.tables import Column, Sheet
+from writer.preflight import preview, staged_sample
+from writer.table.factory import delta_table
 
 UNKNOWN = 77
 MIXED = [
@@ -31,7 +33,7 @@ OUTCOMES = [
 
 @pytest.fixture
 def ready(tmp_path):
-    return walk.opened("clicks", config(tmp_path), Schemas({1: EVENT, 2: WIDER}, [1]))
+    return local_pipeline.opened("clicks", config(tmp_path), Schemas({1: EVENT, 2: WIDER}, [1]))
 
 
 def wide(width: int) -> Console:
@@ -61,12 +63,12 @@ def test_raw_shows_header_and_size_and_knows_a_tombstone():
     found = preview.raw(records(MIXED))
     assert [record["schema_id"] for record in found] == [1, 1, None, None, 1, 1, 2, UNKNOWN, 1]
     assert [record["bytes"] for record in found] == [len(v or b"") for v in MIXED]
-    assert walk.plain(found[0])["value_hex"] == event(0).hex()
+    assert local_pipeline.plain(found[0])["value_hex"] == event(0).hex()
 
 
 def test_a_narrow_terminal_keeps_room_for_the_value(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    look = preview.Look("clicks", config(tmp_path), "raw", lines.console(), NOW, as_json=False, whole=True)
+    look = preview.Look("clicks", config(tmp_path), "raw", tables.console(), NOW, as_json=False, whole=True)
     look.show([records([b'{"a": 1}'])])
     assert capsys.readouterr().out.rstrip().endswith('{"a": 1}')
 
@@ -103,14 +105,19 @@ def test_an_existing_table_decides_the_columns_and_must_be_ours(tmp_path):
     pipeline = settings.pipelines["clicks"]
     columns = pa.schema([("id", pa.int64()), ("old", pa.string()), ("hour", pa.string())])
     delta_table(pipeline.table.location, "clicks").create(columns, ["hour"], layout(pipeline.bucket))
-    assert walk.opened("clicks", settings, Schemas({1: EVENT}, [1])).plan.columns.names == ["id", "old", "at", "note"]
+    assert local_pipeline.opened("clicks", settings, Schemas({1: EVENT}, [1])).plan.columns.names == [
+        "id",
+        "old",
+        "at",
+        "note",
+    ]
     other = config(tmp_path, bucket={"type": "event_time", "width": "1 d"})
     with pytest.raises(ConfigError, match="keep 'bucket' as it was"):
-        walk.opened("clicks", other, Schemas({1: EVENT}, [1]))
+        local_pipeline.opened("clicks", other, Schemas({1: EVENT}, [1]))
 
 
 def test_a_field_that_is_no_time_is_a_sentence(tmp_path):
-    looked = walk.opened("clicks", config(tmp_path, event_time={"field": "nope"}), Schemas({1: EVENT}, [1]))
+    looked = local_pipeline.opened("clicks", config(tmp_path, event_time={"field": "nope"}), Schemas({1: EVENT}, [1]))
     said = r"pipelines\.clicks\.event_time: .*nope"
     with pytest.raises(ConfigError, match=said):
         preview.assigned(looked, records(MIXED), NOW)
@@ -121,7 +128,7 @@ def test_a_field_that_is_no_time_is_a_sentence(tmp_path):
 def test_staged_files_are_measured_and_gone(ready, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    found = staged.staged(ready, records([event(n) for n in range(500)]), NOW)
+    found = staged_sample.staged(ready, records([event(n) for n in range(500)]), NOW)
     assert found.rows == 500
     assert found.bytes == sum(file.bytes for file in found.report.files) > 0
     assert {column.path for column in found.columns} >= {"id", "at", "note", "_offset", "_topic"}
@@ -131,7 +138,7 @@ def test_staged_files_are_measured_and_gone(ready, tmp_path, monkeypatch):
 
 
 def test_staged_as_json_is_one_object_a_file_dead_letters_included(ready, capsys):
-    staged.show_staged(ready, records(MIXED * 9), NOW, wide(100), as_json=True)
+    staged_sample.show_staged(ready, records(MIXED * 9), NOW, wide(100), as_json=True)
     documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {document["table"] for document in documents} == {"table", "dead_letters"}
     assert sum(document["rows"] for document in documents) == 9 * 8
@@ -142,7 +149,7 @@ def test_staged_as_json_is_one_object_a_file_dead_letters_included(ready, capsys
 @pytest.mark.parametrize("width", [60, 100, 200])
 def test_no_line_is_wider_than_the_terminal(ready, capsys, monkeypatch, at, width):
     monkeypatch.setenv("COLUMNS", str(width))
-    look = preview.Look("clicks", ready.config, at, lines.console(), NOW, as_json=False, whole=True)
+    look = preview.Look("clicks", ready.config, at, tables.console(), NOW, as_json=False, whole=True)
     look._records(preview.raw(records(MIXED)) if at == "raw" else through(ready, at), None if at == "raw" else ready)
     shown = capsys.readouterr().out.splitlines()
     assert len(shown) > len(MIXED) // 2
@@ -164,7 +171,12 @@ def test_json_is_one_object_a_record(ready, capsys, at):
 
 def test_what_json_cannot_hold_becomes_text():
     odd = {"a": float("nan"), "b": b"\x00\xff", "c": datetime(2026, 1, 2, tzinfo=UTC), "d": [float("inf"), {"e": None}]}
-    assert walk.plain(odd) == {"a": "nan", "b": "00ff", "c": "2026-01-02T00:00:00Z", "d": ["inf", {"e": None}]}
+    assert local_pipeline.plain(odd) == {
+        "a": "nan",
+        "b": "00ff",
+        "c": "2026-01-02T00:00:00Z",
+        "d": ["inf", {"e": None}],
+    }
 
 
 def test_a_sheet_keeps_its_widths_while_it_streams(capsys):
@@ -185,18 +197,18 @@ def test_a_sheet_keeps_its_widths_while_it_streams(capsys):
     ],
 )  # fmt: skip
 def test_a_position_is_a_word_or_an_instant(text, found):
-    assert sample.position(text) == found
+    assert kafka_sample.position(text) == found
 
 
 @pytest.mark.parametrize(("text", "said"), [("yesterday", "write earliest"), ("2026-11-20T05:00:00", "has no zone")])
 def test_another_position_is_refused_with_the_mend(text, said):
     with pytest.raises(ConfigError, match=said):
-        sample.position(text)
+        kafka_sample.position(text)
 
 
 @given(st.dictionaries(st.tuples(st.just("t"), st.integers(0, 50)), st.integers(0, 1000)), st.integers(0, 5000))
 def test_a_sample_is_shared_out_evenly_and_in_full(held, count):
-    shares = sample.spread(held, count)
+    shares = kafka_sample.spread(held, count)
     assert sum(shares.values()) == min(count, sum(held.values()))
     assert all(shares[source] <= held[source] for source in held)
     short = [shares[source] for source in held if shares[source] < held[source]]

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from writer.progress import Progress
-from writer.rooms.plan import Rejected, WriterSchema
-from writer.view import DURATION_BOUNDS, Sample, Totals, assembled, holes
+from writer.avro.schema_plan import Rejected, WriterSchema
+from writer.status.model import DURATION_BOUNDS, Sample, Totals, assembled, holes
+from writer.status.progress import Progress
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 A, B = ("clicks", 0), ("clicks", 1)

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from tests.looking import config
-from writer.surface.readers import readers
+from writer.preflight.engine_checks import readers
 
 COLUMNS = pa.schema([
     ("at", pa.timestamp("us", "UTC")), ("ratio", pa.float32()), ("fee", pa.decimal128(9, 2)),

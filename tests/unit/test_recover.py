@@ -8,17 +8,18 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from recovery import explain, memory
-from recovery.board import CATALOGUE, Ward, answers
-from recovery.classify import Verdict
-from recovery.holding import Held
-from recovery.ladder import Failed, Frontier, Healthy, Policy, decide
-from recovery.lease import StoreLeases
-from recovery.patient import Patient, failure
-from recovery.rungs import Rung
-from recovery.supervise import store
+from recovery.cli import recover
+from recovery.ladder import state
+from recovery.ladder.decide import Failed, Frontier, Healthy, Policy, decide
+from recovery.ladder.error_catalogue import Verdict
+from recovery.ladder.rungs import Rung
+from recovery.lease.holder import Held
+from recovery.lease.lease import StoreLeases
+from recovery.supervisor.endpoints import CATALOGUE, Ward, answers
+from recovery.supervisor.pipeline_state import Patient, failure
+from recovery.supervisor.supervisor import store
 from tests.looking import config
-from writer.config import Config
+from writer.config.pipelines import Config
 
 KILLED = Verdict("killed", Rung.RESTART, halt=False, said="The driver was killed (SIGKILL).")
 WRONG = Verdict("configuration", None, halt=True, said="The topic is not there.")
@@ -38,7 +39,7 @@ def failed(patient: Patient, verdict: Verdict, at: datetime, code: int = -9) -> 
 def told(settings: Config, code: int = 0) -> str:
     console = Console(width=200, highlight=False)
     with console.capture() as capture:
-        assert explain.explain(settings, ["clicks"], as_json=False, console=console) == code
+        assert recover.run_explain(settings, ["clicks"], as_json=False, console=console) == code
     return " ".join(capture.get().split())
 
 
@@ -53,7 +54,7 @@ def test_it_says_what_failed_what_was_decided_what_is_left_and_what_comes_next(s
     patient, now = Patient("clicks"), datetime.now(UTC)
     for n in range(3):
         failed(patient, KILLED, now - timedelta(seconds=60 - n))
-    memory.write(store(settings, "clicks"), patient.memory)
+    state.write(store(settings, "clicks"), patient.memory)
     assert StoreLeases(store(settings, "clicks")).take(1, "host/7")
     said = told(settings)
     assert "epoch 1, taken by host/7" in said
@@ -69,11 +70,11 @@ def test_it_says_what_failed_what_was_decided_what_is_left_and_what_comes_next(s
 def test_a_pipeline_that_is_given_up_is_exit_code_1(settings: Config) -> None:
     patient = Patient("clicks")
     failed(patient, WRONG, datetime.now(UTC), 2)
-    memory.write(store(settings, "clicks"), patient.memory)
+    state.write(store(settings, "clicks"), patient.memory)
     said = told(settings, code=1)
     assert "halted The topic is not there." in said
     assert "if it came again halt: The topic is not there." in said
-    assert memory.forgiven(patient.memory).state.halted == ""
+    assert state.forgiven(patient.memory).state.halted == ""
 
 
 def test_what_cannot_be_read_is_exit_code_1(settings: Config) -> None:

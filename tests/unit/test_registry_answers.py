@@ -10,14 +10,14 @@ import pytest
 
 from tests.looking import EVENT
 from tests.servers.scripted import Asked, Reply, Scripted, scripted
-from writer.connections import Registry
-from writer.errors import SchemaChanged
-from writer.meanings import Meanings
-from writer.registry import ConfluentRegistry, RegistryUnreachable, SchemaNotFound, SchemaSource, by
-from writer.rooms.canonical import meaning
-from writer.rooms.plan import Rejected, WriterSchema
-from writer.rooms.wire import Ids
-from writer.schemas import ASK_AGAIN, Schemas
+from writer.avro.fingerprint import meaning
+from writer.avro.schema_plan import Rejected, WriterSchema
+from writer.avro.wire_format import Ids
+from writer.config.connections import Registry
+from writer.core.errors import SchemaChanged
+from writer.schemas.registry import ConfluentRegistry, RegistryUnreachable, SchemaNotFound, SchemaSource, by
+from writer.schemas.schema_id_check import Meanings
+from writer.schemas.tracker import ASK_AGAIN, Schemas
 
 TEXT = json.dumps(EVENT)
 PROTOBUF = 'syntax = "proto3"; message Event { int64 id = 1; }'

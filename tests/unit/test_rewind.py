@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from recovery.rewind import Facts, Plan, Since, Then, plan, since
-from writer.frontier import Held
-from writer.gaps.ticket import Carried, Ticket, told
-from writer.tables.foreign import Change
-from writer.tables.parts import Part, Range
+from recovery.rewind.plan import Facts, Plan, Since, Then, plan, since
+from writer.core.offsets import Part, Range
+from writer.offsets.start_decision import Held
+from writer.table.ledger.gap_ticket import Carried, Ticket, told
+from writer.table.log.foreign_writes import Change
 
 A, B, NEW, OLD = Part("clicks", 1, 0), Part("clicks", 1, 1), Part("clicks", 1, 2), Part("views", 1, 0)
 FACTS = Facts(

@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
-from writer import running
-from writer.errors import ConfigError, Draining, Fenced, HeadraceError, LogChanged, LogMoved, TopicMissing
-from writer.kafka import BrokerUnreachable
-from writer.progress import Progress
-from writer.running import Asked, Running, watch
+from writer.clients.kafka import BrokerUnreachable
+from writer.core.errors import ConfigError, Draining, Fenced, HeadraceError, LogChanged, LogMoved, TopicMissing
+from writer.driver import pipeline_runner
+from writer.driver.pipeline_runner import Asked, Running, watch
+from writer.status.progress import Progress
 
 
 class Query:
@@ -37,7 +37,7 @@ class Pipeline:
 def starts(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Running]:
     """Make a pipeline whose starts end as listed: with an error, in the query (Pipeline or Query), or well (None)."""
     clock = [0.0]
-    monkeypatch.setattr(running.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(pipeline_runner.time, "monotonic", lambda: clock[0])
 
     def made(*ends: object) -> Running:
         left = list(ends)
@@ -206,10 +206,10 @@ def test_a_batch_is_cancelled_once_a_stop_has_waited_for_stop_timeout_and_that_i
     r = carrying(starts, batch)
     r._stop_timeout_s = 30.0
     for now_s in (100.0, 129.9):
-        monkeypatch.setattr(running.time, "monotonic", lambda now_s=now_s: now_s)
+        monkeypatch.setattr(pipeline_runner.time, "monotonic", lambda now_s=now_s: now_s)
         assert not r.look(stopping=True)
         assert not batch.cancelled
-    monkeypatch.setattr(running.time, "monotonic", lambda: 130.0)
+    monkeypatch.setattr(pipeline_runner.time, "monotonic", lambda: 130.0)
     assert not r.look(stopping=True)
     assert batch.cancelled == 1
     assert r.look(stopping=True)

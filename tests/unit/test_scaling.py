@@ -8,12 +8,12 @@ import pytest
 from pydantic import ValidationError
 
 from tests.looking import config
-from writer.config import Config
-from writer.scaling.elastic import records_per_range, refusal, settings, slots_most
-from writer.scaling.keeper import KEPT, Keeper
-from writer.scaling.plan import Executor, Steps, Wanted, steps
-from writer.scaling.section import Autoscale
-from writer.stores.location import store_at
+from writer.config.autoscaling import Autoscale
+from writer.config.pipelines import Config
+from writer.scaling.executor_manager import KEPT, Keeper
+from writer.scaling.scale_steps import Executor, Steps, Wanted, steps
+from writer.scaling.spark_settings import records_per_range, refusal, settings, slots_most
+from writer.storage.locations import store_at
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 SECTION = Autoscale(token="a-secret", executors_max=9)

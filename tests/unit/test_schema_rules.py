@@ -10,13 +10,12 @@ import pyarrow as pa
 import pytest
 from fastavro import parse_schema, schemaless_writer
 
-from writer.rooms import avro
-from writer.rooms.conform import conform
-from writer.rooms.decode import decode
-from writer.rooms.native import NativeDecoder
-from writer.rooms.plan import Rejected, SchemaPlan, WriterSchema
-from writer.rooms.singly import SingleDecoder
-from writer.rooms.wire import header
+from writer.avro import schema
+from writer.avro.block_decoder import NativeDecoder
+from writer.avro.decode import decode
+from writer.avro.record_decoder import SingleDecoder
+from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema, conform
+from writer.avro.wire_format import header
 
 EMPTY = SchemaPlan(pa.schema([]))
 INT, L, F, D, S, B = pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string(), pa.binary()
@@ -73,7 +72,7 @@ def carried(plan: SchemaPlan, schema_id: int, row: dict[str, Any]) -> dict[str, 
     """The row that one record becomes; 20 of them go through, as a block."""
     known = plan.schemas[schema_id]
     assert isinstance(known, WriterSchema), known
-    parsed = avro.parse(known.text)
+    parsed = schema.parse(known.text)
     raw = json.loads(known.text, object_hook=lambda part: {k: v for k, v in part.items() if k != "logicalType"})
     out = BytesIO()
     out.write(header(schema_id))

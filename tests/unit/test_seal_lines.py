@@ -4,15 +4,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from writer.progress import Progress
-from writer.rooms.late import BOUNDS_S
-from writer.seals.lives import Lives, lives
-from writer.seals.seal import Blocked, Ready, Resting, Unsealed
-from writer.seals.watermark import Watermark
-from writer.surface.facts import buckets
-from writer.surface.scrape import exposition
-from writer.surface.seal_lines import seal_lines
-from writer.tables.parts import Part
+from writer.batch.lateness import BOUNDS_S
+from writer.core.offsets import Part
+from writer.output.status_screen import seal_lines
+from writer.sealing.bucket_states import Lives, lives
+from writer.sealing.rules import Blocked, Ready, Resting, Unsealed
+from writer.sealing.watermark import Watermark
+from writer.status.document import buckets
+from writer.status.progress import Progress
+from writer.web.metrics_export import exposition
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -14,12 +14,19 @@ from pydantic import ValidationError
 
 from tests.looking import config
 from tests.servers.secured import Authority, behind_login
-from writer.connections import Http, Kafka, Registry, Spark
-from writer.errors import ConfigError
-from writer.kafka import Cluster, client
-from writer.registry import ApicurioRegistry, ConfluentRegistry, Login, RegistryUnreachable, SchemaNotFound, source
-from writer.rooms.columnar import hive_folder, hive_value
-from writer.security import Address, Security
+from writer.batch.parquet_files import hive_folder, hive_value
+from writer.clients.kafka import Cluster, client
+from writer.config.connections import Http, Kafka, Registry, Spark
+from writer.config.security import Address, Security
+from writer.core.errors import ConfigError
+from writer.schemas.registry import (
+    ApicurioRegistry,
+    ConfluentRegistry,
+    Login,
+    RegistryUnreachable,
+    SchemaNotFound,
+    source,
+)
 
 ROOT = Path(__file__).parents[2]
 LOGIN = {"protocol": "sasl_ssl", "user": "headrace", "password": "a-secret"}

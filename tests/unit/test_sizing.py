@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.looking import NOW, config
-from writer.ending import task_count
-from writer.surface import sizing
-from writer.surface.sizing import Measured, Rates, Traffic, document, rate, rates, size, steady
-from writer.surface.traffic import buckets_per_day, pace
-from writer.tasks import usable_slots
+from writer.commit.batch_limits import task_count
+from writer.driver.tasks import usable_slots
+from writer.preflight import sizing
+from writer.preflight.sizing import Measured, Rates, Traffic, document, rate, rates, size, steady
+from writer.preflight.traffic import buckets_per_day, pace
 
 ROOT = Path(__file__).parents[2]
 MIB = 2**20

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from tests.looking import config
-from writer.config import Config
-from writer.pipeline import Start
-from writer.spark import query
+from writer.config.pipelines import Config
+from writer.driver.pipeline import Start
+from writer.driver.spark import query
 
 
 class Session:

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from bucketers import Buckets
-from writer.rooms import stage as room
-from writer.rooms.columnar import GROUP_BYTES_MAX, Destination, distinct_columns
-from writer.rooms.stage import Stage
-from writer.stores.local import LocalStore
+from writer.batch import spill_buffer as room
+from writer.batch.parquet_files import GROUP_BYTES_MAX, Destination, distinct_columns
+from writer.batch.spill_buffer import Stage
+from writer.storage.local import LocalStore
 
 MIB = 2**20
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -188,10 +188,10 @@ MEASURE = """
 import json, random, sys, threading, time
 from pathlib import Path
 import numpy as np, pyarrow as pa
-from writer.stores.local import LocalStore
+from writer.storage.local import LocalStore
 from bucketers import Buckets
-from writer.rooms.columnar import Destination
-from writer.rooms.stage import Stage
+from writer.batch.parquet_files import Destination
+from writer.batch.spill_buffer import Stage
 
 folder, shape = sys.argv[1:3]
 buckets, budget, total = map(int, sys.argv[3:])

@@ -8,15 +8,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from writer import standing
-from writer.config import Pipeline
-from writer.errors import LogChanged
-from writer.kafka import Topic
-from writer.tables.changes import Batch
-from writer.tables.formats import delta_table
-from writer.tables.parts import Part, Range
-from writer.tables.table import PipelineTable
-from writer.units import microseconds
+from writer.clients.kafka import Topic
+from writer.config.pipelines import Pipeline
+from writer.core.errors import LogChanged
+from writer.core.offsets import Part, Range
+from writer.core.units import microseconds
+from writer.offsets import start_offsets
+from writer.table.factory import delta_table
+from writer.table.log.operations import Batch
+from writer.table.table import PipelineTable
 
 
 class Cluster:
@@ -60,8 +60,8 @@ def settings(**more: Any) -> Pipeline:
     )
 
 
-def find(table: PipelineTable, cluster: Cluster, wait=lambda _: None, **more: Any) -> standing.Standing:
-    return standing.find(settings(**more), cluster, cluster.topics(), table.snapshot(), wait)  # type: ignore[arg-type]
+def find(table: PipelineTable, cluster: Cluster, wait=lambda _: None, **more: Any) -> start_offsets.Standing:
+    return start_offsets.find(settings(**more), cluster, cluster.topics(), table.snapshot(), wait)  # type: ignore[arg-type]
 
 
 def known(table: PipelineTable, ids: list[str], frontier: Mapping[Part, int]) -> None:
@@ -149,7 +149,7 @@ def test_a_gap_says_between_which_event_times_its_records_may_have_lain(tmp_path
     lost = [Range(part, 1, 9) for part in parts]
     now = noon + timedelta(hours=3)
     before, after = (noon - margin).isoformat(), (noon + timedelta(hours=1) + margin).isoformat()
-    assert standing.gap_hints(lost, table.snapshot(), left, margin, now) == [
+    assert start_offsets.gap_hints(lost, table.snapshot(), left, margin, now) == [
         {"from": before, "until": after},
         {"from": before, "until": (now + margin).isoformat()},  # nothing is left: up to now
         {"from": None, "until": after},  # no row of it was ever seen
@@ -167,4 +167,4 @@ def test_a_gap_says_between_which_event_times_its_records_may_have_lain(tmp_path
     ],
 )
 def test_a_log_that_moved_under_a_start_is_told_and_what_it_still_holds_is_not(now: Cluster, why: str) -> None:
-    assert standing.moved(now, ["clicks"], {"clicks": "a"}, {("clicks", 0): 4, ("clicks", 1): 2}) == why
+    assert start_offsets.moved(now, ["clicks"], {"clicks": "a"}, {("clicks", 0): 4, ("clicks", 1): 2}) == why

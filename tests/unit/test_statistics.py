@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from writer.rooms.columnar import parquet_writer
-from writer.rooms.statistics import COLUMNS_MAX, delta_statistics
+from writer.batch.parquet_files import COLUMNS_MAX, delta_statistics, parquet_writer
 
 TIME = pa.timestamp("us", "UTC")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

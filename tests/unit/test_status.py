@@ -10,19 +10,19 @@ import pytest
 from rich.console import Console
 
 from tests.commits import LIMITS, PARTS, Lake, account, facts
-from writer.config import Config
-from writer.kafka import BrokerUnreachable, Topic
-from writer.progress import Progress
-from writer.surface import lake
-from writer.surface.driver import Driver, announce, me
-from writer.surface.facts import commit_rate, document
-from writer.surface.http import serving
-from writer.surface.screen import block, line, screen, show
-from writer.surface.status import exit_code, look, status
-from writer.surface.words import plural, span
-from writer.tables.changes import Gap
-from writer.tables.parts import Range
-from writer.view import Commit, Sample
+from writer.cli.read.status import exit_code, look, run_status
+from writer.clients.driver_endpoint import Driver, announce, me
+from writer.clients.kafka import BrokerUnreachable, Topic
+from writer.config.pipelines import Config
+from writer.core.offsets import Range
+from writer.core.text import plural, span
+from writer.output.status_screen import block, line, screen, show
+from writer.status import from_table
+from writer.status.document import commit_rate, document
+from writer.status.model import Commit, Sample
+from writer.status.progress import Progress
+from writer.table.log.operations import Gap
+from writer.web.endpoints import serving
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 A, B = ("clicks", 0), ("clicks", 1)
@@ -88,7 +88,7 @@ def written(config):
 
 
 def seen(config, cluster=None, now=NOON):
-    return document([lake.view("clicks", config, cluster or Cluster(), now)], now, "lake")["pipelines"]["clicks"]
+    return document([from_table.view("clicks", config, cluster or Cluster(), now)], now, "lake")["pipelines"]["clicks"]
 
 
 # --- from the lake ----------------------------------------------------------------------------------------------
@@ -373,7 +373,7 @@ def test_a_pipe_that_watches_gets_one_line_each_time(progress):
 
 def test_json_is_one_document(config, written, capsys):
     written.commit(0, 100)
-    code = status(config, ["clicks"], every=None, as_json=True, console=Console(file=StringIO()))
+    code = run_status(config, ["clicks"], every=None, as_json=True, console=Console(file=StringIO()))
     found = json.loads(capsys.readouterr().out)
     assert code == 0
     assert found["pipelines"]["clicks"]["source"] == "lake"

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from writer import artifacts
-from writer.connections import S3
-from writer.rooms.columnar import Destination
-from writer.spark import s3a
-from writer.stores.base import S3Settings, StoreError
-from writer.stores.local import LocalStore
-from writer.stores.location import checked, delta_options, for_spark, store_at
+from writer.batch.parquet_files import Destination
+from writer.clients import java_artifacts
+from writer.config.connections import S3
+from writer.driver.spark import s3a
+from writer.storage.base import S3Settings, StoreError
+from writer.storage.local import LocalStore
+from writer.storage.locations import checked, delta_options, for_spark, store_at
 
 
 @pytest.fixture(autouse=True)
@@ -77,11 +77,11 @@ def test_jars_of_our_own_must_hold_the_s3_file_system_when_it_is_needed(
 ) -> None:
     monkeypatch.setenv("HEADRACE_JARS", str(tmp_path))
     (tmp_path / "kafka.jar").write_text("")
-    assert [jar.name for jar in artifacts.spark_jars()] == ["kafka.jar"]
-    with pytest.raises(artifacts.ArtifactError, match="holds no hadoop-aws jar, and the checkpoints lie on S3"):
-        artifacts.spark_jars(s3=True)
+    assert [jar.name for jar in java_artifacts.spark_jars()] == ["kafka.jar"]
+    with pytest.raises(java_artifacts.ArtifactError, match="holds no hadoop-aws jar, and the checkpoints lie on S3"):
+        java_artifacts.spark_jars(s3=True)
     (tmp_path / "hadoop-aws-3.4.1.jar").write_text("")
-    assert len(artifacts.spark_jars(s3=True)) == 2
+    assert len(java_artifacts.spark_jars(s3=True)) == 2
 
 
 def test_entropy_stands_in_front_of_a_path_and_spreads_files(tmp_path: Path) -> None:

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from recovery import memory
-from recovery.driver import Driver, place, reap
-from recovery.judging import Seen
-from recovery.ladder import Failed, Healthy, Policy, decide
-from recovery.memory import Memory
-from recovery.patient import Patient, failure
-from recovery.rungs import Rung
-from writer.errors import CheckpointUnusable, ConfigError
-from writer.progress import Progress
-from writer.stores.location import store_at
-from writer.supervised import VARIABLE, Folder, Order, Orders, folder
+from recovery.ladder import state
+from recovery.ladder.decide import Failed, Healthy, Policy, decide
+from recovery.ladder.diagnosis import Seen
+from recovery.ladder.rungs import Rung
+from recovery.ladder.state import Memory
+from recovery.supervisor.driver_process import Driver, place, reap
+from recovery.supervisor.pipeline_state import Patient, failure
+from writer.core.errors import CheckpointUnusable, ConfigError
+from writer.driver.supervisor_channel import VARIABLE, Folder, Order, Orders, folder
+from writer.status.progress import Progress
+from writer.storage.locations import store_at
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -84,7 +84,7 @@ def test_without_a_supervisor_there_is_no_folder(monkeypatch: pytest.MonkeyPatch
 
 CHILD = """
 import subprocess, sys, time
-from writer.supervised import folder
+from writer.driver.supervisor_channel import folder
 link = folder()
 link.begin()
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -134,15 +134,15 @@ class Said:
 
 def test_what_is_remembered_is_read_as_it_was_and_a_halt_is_forgiven(tmp_path: Path) -> None:
     store = store_at(str(tmp_path))
-    assert memory.read(store) == Memory()
+    assert state.read(store) == Memory()
     patient = Patient("clicks")
     about = failure(Said, -9, "", 4, "held", NOW)  # type: ignore[arg-type]
     patient.failed(about, decide(Policy(), patient.memory.state, Failed(Said, run=4), NOW, 0.0), 10.0)  # type: ignore[arg-type]
-    memory.write(store, patient.memory)
-    assert memory.read(store) == patient.memory
+    state.write(store, patient.memory)
+    assert state.read(store) == patient.memory
     assert [(a.rung, a.run) for a in patient.memory.state.attempts] == [(Rung.RESTART, 4)]
-    store.put(memory.NAME, b"{torn")
-    assert memory.read(store) == Memory()
+    store.put(state.NAME, b"{torn")
+    assert state.read(store) == Memory()
 
 
 def test_a_failure_that_comes_again_counts_as_one_that_was_not_cured() -> None:

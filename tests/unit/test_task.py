@@ -21,11 +21,11 @@ from tests.tasked import (
     report_of,
     written,
 )
-from writer.rooms.assign import TimeRule
-from writer.rooms.deadletters import DEAD_LETTERS
-from writer.rooms.plan import PROVENANCE
-from writer.rooms.report import Counts, Report, Source
-from writer.rooms.task import run, skip
+from writer.avro.schema_plan import PROVENANCE
+from writer.batch.bucketing import TimeRule
+from writer.batch.dead_letters import DEAD_LETTERS
+from writer.batch.task import run, skip
+from writer.batch.task_report import Counts, Report, Source
 
 __all__ = ["plan", "written"]
 

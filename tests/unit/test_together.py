@@ -2,10 +2,10 @@
 
 from datetime import UTC, datetime
 
-from writer.rooms.columnar import StagedFile
-from writer.tables.entry import Committed
-from writer.tables.parts import Part
-from writer.tables.together import Tables
+from writer.batch.parquet_files import StagedFile
+from writer.core.offsets import Part
+from writer.table.factory import Tables
+from writer.table.log.entries import Committed
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from writer.transfer import arrow_limits, kafka_timeouts
+from writer.driver.tasks import arrow_limits, kafka_timeouts
 
 RECORDS, BYTES = "spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sql.execution.arrow.maxBytesPerBatch"
 UNMEASURED = str(2**31 - 1)

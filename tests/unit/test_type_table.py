@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 from fastavro import parse_schema, schemaless_writer
 
-from writer.rooms import avro
-from writer.rooms.decode import decode, is_native
-from writer.rooms.native import NativeDecoder
-from writer.rooms.singly import SingleDecoder
-from writer.rooms.wire import header
+from writer.avro import schema
+from writer.avro.block_decoder import NativeDecoder
+from writer.avro.decode import decode, is_native
+from writer.avro.record_decoder import SingleDecoder
+from writer.avro.wire_format import header
 
 TIME = pa.timestamp("us", "UTC")
 POINT = {"type": "record", "name": "Point", "fields": [{"name": "x", "type": "int"}, {"name": "none", "type": "null"}]}
@@ -33,7 +33,7 @@ def column(kind: Any, written: Any) -> pa.Array | None:
     """The column that one value becomes; it is written without the meaning of its type, by 20 records."""
     spec = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}, {"name": "a", "type": kind}]}
     raw = json.loads(json.dumps(spec), object_hook=lambda part: {k: v for k, v in part.items() if k != "logicalType"})
-    record, plain = avro.parse(json.dumps(spec)), parse_schema(raw)
+    record, plain = schema.parse(json.dumps(spec)), parse_schema(raw)
     values = []
     for i in range(20):
         out = BytesIO()
@@ -194,7 +194,7 @@ def page() -> dict[str, str]:
 
 def test_a_null_in_a_nested_record_makes_it_fastavro_s():
     fields = [{"name": "id", "type": "long"}, {"name": "a", "type": POINT}]
-    assert not is_native(avro.parse(json.dumps({"type": "record", "name": "R", "fields": fields})))
+    assert not is_native(schema.parse(json.dumps({"type": "record", "name": "R", "fields": fields})))
 
 
 def test_each_row_of_the_page_is_tried_here():
@@ -207,8 +207,8 @@ def test_a_row_of_the_page_says_what_becomes_of_its_types(row):
     kinds, columns = PAGE[row]
     for kind, shown in zip(kinds, columns, strict=True):
         fields = [{"name": "id", "type": "long"}, {"name": "a", "type": kind}]
-        record = avro.parse(json.dumps({"type": "record", "name": "R", "fields": fields}))
-        assert str(avro.table_fields(record).get("a", "none")) == shown
+        record = schema.parse(json.dumps({"type": "record", "name": "R", "fields": fields}))
+        assert str(schema.table_fields(record).get("a", "none")) == shown
         expected = decoder == "native" or decoder.startswith("as ") or kind == "null"
         assert is_native(record) == expected, f"{kind} is decoded {'natively' if not expected else 'by fastavro'}"
 
@@ -220,13 +220,13 @@ def test_a_decimal_of_few_digits_is_native_too(precision, base):
         "decimal", base, precision=precision, scale=1, **({"name": "M", "size": 4} if base == "fixed" else {})
     )
     fields = [{"name": "id", "type": "long"}, {"name": "a", "type": money}]
-    assert is_native(avro.parse(json.dumps({"type": "record", "name": "R", "fields": fields})))
+    assert is_native(schema.parse(json.dumps({"type": "record", "name": "R", "fields": fields})))
 
 
 def test_a_nullable_list_of_nullable_enums_is_native():
     kind = ["null", {"type": "array", "items": ["null", ENUM]}]
     fields = [{"name": "id", "type": "long"}, {"name": "a", "type": kind}]
-    assert is_native(avro.parse(json.dumps({"type": "record", "name": "R", "fields": fields})))
+    assert is_native(schema.parse(json.dumps({"type": "record", "name": "R", "fields": fields})))
 
 
 def test_a_schema_that_unfolds_without_measure_is_refused_at_once():
@@ -234,10 +234,10 @@ def test_a_schema_that_unfolds_without_measure_is_refused_at_once():
     for level in range(1, 40):
         fields = [{"name": "l", "type": kind}, {"name": "r", "type": f"R{level - 1}"}]
         kind = {"type": "record", "name": f"R{level}", "fields": fields}
-    with pytest.raises(avro.UnsupportedSchema, match="unfolds to more than 20,000 parts"):
-        avro.parse(json.dumps(kind))
+    with pytest.raises(schema.UnsupportedSchema, match="unfolds to more than 20,000 parts"):
+        schema.parse(json.dumps(kind))
     deep: Any = "int"
     for _ in range(70):
         deep = {"type": "array", "items": deep}
-    with pytest.raises(avro.UnsupportedSchema, match="more than 64 levels deep"):
-        avro.parse(json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": deep}]}))
+    with pytest.raises(schema.UnsupportedSchema, match="more than 64 levels deep"):
+        schema.parse(json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": deep}]}))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from writer.units import duration, show_duration, show_size, size
+from writer.core.units import duration, show_duration, show_size, size
 
 
 @given(st.integers(1, 10**15))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from writer.rewrites.vacuum import Needed, Stored, of_checkpoints, of_table
+from writer.maintenance.vacuum_plan import Needed, Stored, of_checkpoints, of_table
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 OLD, YOUNG = NOON - timedelta(days=30), NOON - timedelta(days=1)

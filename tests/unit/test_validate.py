@@ -9,14 +9,15 @@ import pytest
 import yaml
 
 from tests.looking import EVENT, NOW, TIME, WIDER, Schemas, config, event, records, tree, value
-from writer.connections import Registry
-from writer.registry import RegistryUnreachable, source, without_user
-from writer.rooms import avro
-from writer.rooms.plan import SchemaPlan
-from writer.rooms.wire import Wire
-from writer.surface import checks, walk
-from writer.surface.finding import failure
-from writer.surface.validate import Findings, validate
+from writer.avro import schema as avro
+from writer.avro.schema_plan import SchemaPlan
+from writer.avro.wire_format import Wire
+from writer.cli.read.validate import Findings, run_validate
+from writer.config.connections import Registry
+from writer.maintenance import local_pipeline
+from writer.preflight import source_checks
+from writer.preflight.finding import failure
+from writer.schemas.registry import RegistryUnreachable, source, without_user
 
 PAIR = {
     "type": "record", "name": "Pair",
@@ -33,8 +34,8 @@ PAIR = {
 def found(batch, tmp_path, schemas=None, registered=(1,), **pipeline):
     """Findings about a sample, by check."""
     settings = config(tmp_path, **pipeline)
-    looked = walk.opened("clicks", settings, Schemas(schemas or {1: EVENT}, registered))
-    return {finding.check: finding for finding in checks.sampled(looked, batch, NOW)}
+    looked = local_pipeline.opened("clicks", settings, Schemas(schemas or {1: EVENT}, registered))
+    return {finding.check: finding for finding in source_checks.sampled(looked, batch, NOW)}
 
 
 def field(name, kind):
@@ -43,7 +44,7 @@ def field(name, kind):
 
 def test_a_sound_sample_is_fine_in_every_check(tmp_path):
     seen = found(records([event(n) for n in range(100)], partitions=3), tmp_path)
-    assert {check: finding.status for check, finding in seen.items()} == dict.fromkeys(checks.SAMPLED, "ok")
+    assert {check: finding.status for check, finding in seen.items()} == dict.fromkeys(source_checks.SAMPLED, "ok")
     assert seen["event_time"].message.startswith("at, timestamp: 2026-11-20 10:21:00 to 2026-11-20 12:00:00")
     assert seen["buckets"].message.startswith("3 buckets in the sample: 2026-11-20T10 to 2026-11-20T12")
 
@@ -56,7 +57,7 @@ def test_a_topic_without_headers_is_wrong_and_its_format_guessed(tmp_path, first
     seen = found(records([first, b"other"]), tmp_path)
     assert seen["wire"].status == "failed"
     assert said in seen["wire"].message
-    assert {seen[check].status for check in checks.SAMPLED[1:]} == {"not_checked"}
+    assert {seen[check].status for check in source_checks.SAMPLED[1:]} == {"not_checked"}
 
 
 def test_some_values_without_header_are_a_warning(tmp_path):
@@ -132,7 +133,7 @@ def about(schemas, tmp_path, columns=()):
     plan = SchemaPlan(pa.schema(list(columns)), frozenset({"_offset", "hour"}))
     for schema_id, schema in schemas.items():
         plan = plan.extend(schema_id, json.dumps(schema))
-    return list(checks._schemas(plan, config(tmp_path).pipelines["clicks"]))
+    return list(source_checks._schemas(plan, config(tmp_path).pipelines["clicks"]))
 
 
 def test_each_way_to_decode_is_told(tmp_path):
@@ -186,13 +187,13 @@ def test_a_registry_that_does_not_answer_is_named_without_its_password():
 
 def test_a_file_with_faults_is_told_whole_and_other_trouble_with_its_own_mend(tmp_path, capsys):
     path = tmp_path / "c.yaml"
-    validate(path, None, offline=True, records=0, as_json=True, now=NOW)
+    run_validate(path, None, offline=True, records=0, as_json=True, now=NOW)
     (found, *_) = json.loads(capsys.readouterr().out)
     assert (found["message"], found["mend"]) == (
         f"cannot read {path}: No such file or directory", "Give the path of a configuration file."
     )  # fmt: skip
     path.write_text("a: [\nb: c\nd: e\n")
-    validate(path, None, offline=True, records=0, as_json=True, now=NOW)
+    run_validate(path, None, offline=True, records=0, as_json=True, now=NOW)
     (found, *_) = json.loads(capsys.readouterr().out)
     assert found["message"] == f"{path} is not YAML: line 3, column 2: expected ',' or ']', but got ':'"
     assert found["mend"].startswith("Correct the file.")
@@ -207,7 +208,7 @@ def written(tmp_path, **changes):
 
 def run(path, capsys, **options):
     given = {"offline": True, "records": 10, "as_json": True, "now": datetime.now(UTC)} | options
-    code = validate(path, None, **given)
+    code = run_validate(path, None, **given)
     return code, json.loads(capsys.readouterr().out)
 
 
@@ -244,13 +245,13 @@ def test_nobody_answers_is_wrong_and_what_hangs_on_it_is_not_checked(tmp_path, c
     by = {f["check"]: f for f in shown}
     assert (by["broker"]["status"], by["registry"]["status"]) == ("failed", "failed")
     assert by["broker"]["mend"] == "Check kafka.bootstrap_servers, kafka.security and that the cluster is up."
-    assert {by[c]["message"] for c in ("topics", *checks.SAMPLED)} == {"not checked: no broker answers"}
+    assert {by[c]["message"] for c in ("topics", *source_checks.SAMPLED)} == {"not checked: no broker answers"}
     assert by["table"]["status"] == "ok"
 
 
 def test_a_terminal_sees_marks_mends_and_a_sum_within_its_width(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    assert validate(written(tmp_path), None, offline=False, records=10, as_json=False, now=NOW) == 2
+    assert run_validate(written(tmp_path), None, offline=False, records=10, as_json=False, now=NOW) == 2
     shown = capsys.readouterr().out
     assert "  ✗ broker" in shown
     assert "→ Check kafka.bootstrap_servers" in shown
@@ -260,7 +261,7 @@ def test_a_terminal_sees_marks_mends_and_a_sum_within_its_width(tmp_path, capsys
 
 
 def test_findings_of_one_reason_share_a_line_and_stay_apart_in_json(capsys):
-    from writer.surface.finding import skipped
+    from writer.preflight.finding import skipped
 
     several = [skipped("a", "x"), skipped("b", "x"), skipped("c", "y")]
     machine = Findings(None)

@@ -4,15 +4,15 @@ from datetime import UTC, datetime
 
 import pytest
 
-from recovery.preflight import TopicIds
-from recovery.reading import read
-from recovery.walk import Candidate, Found, Nowhere, candidates, choose
+from recovery.checkpoints.checks import TopicIds
+from recovery.checkpoints.reader import read
+from recovery.checkpoints.walk_back import Candidate, Found, Nowhere, candidates, choose
 from tests.unit.test_checkpoint import Run
-from writer import copies
-from writer.checkpoint import Checkpoints
-from writer.frontier import Held
-from writer.stores.local import LocalStore
-from writer.tables.parts import Part
+from writer.core.offsets import Part
+from writer.offsets import checkpoint_backups
+from writer.offsets.spark_checkpoint import Checkpoints
+from writer.offsets.start_decision import Held
+from writer.storage.local import LocalStore
 
 A, B = Part("clicks", 1, 0), Part("clicks", 1, 1)
 HELD = {("clicks", 0): Held(0, 20), ("clicks", 1): Held(0, 20)}
@@ -76,6 +76,9 @@ def test_runs_come_before_their_copies_and_newer_runs_first(tmp_path):
     for run in (1, 2):
         Run(tmp_path, run).started(0, 0).planned(0, 6, 4).committed(0)
     when = datetime(2026, 11, 22, 1, tzinfo=UTC)
-    early, late = copies.take(checkpoints.store, 1, 0, when), copies.take(checkpoints.store, 1, 3, when)
+    early, late = (
+        checkpoint_backups.take(checkpoints.store, 1, 0, when),
+        checkpoint_backups.take(checkpoints.store, 1, 3, when),
+    )
     places = [one.place.removeprefix(f"{tmp_path}/clicks/") for one in candidates(checkpoints)]
     assert places == ["000002", "000001", late.folder, early.folder]

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import looking
-from writer.recognise import UnclearWire, judge
-from writer.registry import SchemaFiles, SchemaNotFound, by
-from writer.rooms import avro
-from writer.rooms.deadletters import DEAD_LETTERS
-from writer.rooms.wire import CONFLUENT, HEADERS, ID_HEADERS, Wire, kafka_header, recognised, refusals, split
-from writer.sample import RECORDS
-from writer.wire_section import Wire as Section
+from writer.avro import schema
+from writer.avro.wire_format import CONFLUENT, HEADERS, ID_HEADERS, Wire, kafka_header, recognised, refusals, split
+from writer.batch.dead_letters import DEAD_LETTERS
+from writer.clients.kafka_sample import RECORDS
+from writer.config.wire_format import Wire as Section
+from writer.schemas.registry import SchemaFiles, SchemaNotFound, by
+from writer.schemas.wire_detection import UnclearWire, judge
 
 GUID = UUID("89791762-2336-4186-9674-299b90a802e2")
 APICURIO, SINGLE, BARE = Wire("apicurio", "global"), Wire("single_object", "fingerprint"), Wire("bare", schema_id=9)
@@ -74,8 +74,8 @@ def test_a_format_writes_and_reads_its_ids(wire, schema_id, before, beside):
 
 
 def test_the_fingerprint_is_the_one_that_avro_s_specification_gives():
-    assert avro.fingerprint('"null"') == 7195948357588979594
-    assert avro.fingerprint('{"type": "int", "doc": "is no part of it"}') == avro.fingerprint('"int"')
+    assert schema.fingerprint('"null"') == 7195948357588979594
+    assert schema.fingerprint('{"type": "int", "doc": "is no part of it"}') == schema.fingerprint('"int"')
 
 
 @pytest.mark.parametrize(
@@ -241,8 +241,8 @@ def test_files_serve_any_ids_and_fingerprints(tmp_path):
     files = SchemaFiles({7: path, 8: broken})
     assert by(files, "global").schema(7) == text
     schemas = by(files, "fingerprint")
-    assert schemas.known("clicks") == {avro.fingerprint(text): text}
-    assert schemas.schema(avro.fingerprint(text)) == text
+    assert schemas.known("clicks") == {schema.fingerprint(text): text}
+    assert schemas.schema(schema.fingerprint(text)) == text
     with pytest.raises(SchemaNotFound, match="no schema of clicks has the fingerprint 5"):
         schemas.schema(5)
 

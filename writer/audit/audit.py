@@ -6,18 +6,16 @@ from datetime import datetime
 
 import pyarrow.parquet as pq
 
-from writer.config import Config
-from writer.errors import HeadraceError
-from writer.ledger.chapter import Answer, Chapter, Removal
-from writer.ledger.comparing import compared, totals
-from writer.ledger.deep import NOBODY, DataFile, Found, Shelf, count
-from writer.ledger.statement import Problem, Statement, state
-from writer.ledger.told import Lake, read
-from writer.ledger.waiting import Waiting, waiting
-from writer.rooms.columnar import open_file, staged_name
-from writer.rooms.plan import PROVENANCE
-from writer.tables.parts import Part
-from writer.tables.table import PipelineTable
+from writer.audit.offset_count import NOBODY, DataFile, Found, Shelf, count
+from writer.audit.reconciliation import Problem, Statement, compared, state, totals
+from writer.audit.table_history import Lake, Waiting, read, waiting
+from writer.avro.schema_plan import PROVENANCE
+from writer.batch.parquet_files import open_file, staged_name
+from writer.config.pipelines import Config
+from writer.core.errors import HeadraceError
+from writer.core.offsets import Part
+from writer.table.ledger.segment import Answer, Chapter, Removal
+from writer.table.table import PipelineTable
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from writer.rooms.columnar import open_file
-from writer.rooms.report import Span, joined
-from writer.stores.base import Store
-from writer.tables.parts import Part
+from writer.batch.parquet_files import open_file
+from writer.batch.task_report import Span, joined
+from writer.core.offsets import Part
+from writer.storage.base import Store
 
 OFFSETS_AT_ONCE = 256 * 2**20  # bytes, one for each offset
 _ROWS_AT_ONCE = 500_000

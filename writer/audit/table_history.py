@@ -1,17 +1,20 @@
 """What logs and ledgers tell of a pipeline's tables, each up to one version: what an audit goes by."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from writer.config import Config
-from writer.errors import HeadraceError
-from writer.ledger.book import Book
-from writer.ledger.chapter import Chapter, Removal, chapters, since_adoption
-from writer.ledger.deep import DataFile
-from writer.tables.formats import main_table, side_table
-from writer.tables.parts import Part
-from writer.tables.snapshot import PipelineSnapshot
-from writer.tables.table import PipelineTable
+from writer.audit.offset_count import DataFile
+from writer.batch.task_report import Span
+from writer.config.pipelines import Config
+from writer.core.errors import HeadraceError
+from writer.core.offsets import Part
+from writer.table.factory import main_table, side_table
+from writer.table.ledger.segment import Chapter, Removal, chapters, since_adoption
+from writer.table.ledger.segment_store import Book
+from writer.table.log.entries import Committed, landed, said
+from writer.table.log.snapshot import PipelineSnapshot
+from writer.table.row_removal import count
+from writer.table.table import PipelineTable
 
 
 @dataclass(frozen=True)
@@ -71,3 +74,55 @@ def _history(table: PipelineTable, pipeline: str) -> tuple[PipelineSnapshot, lis
     after = pages[-1].last if pages else -1
     entries = ((version, actions) for version, actions in table.entries(after) if version <= snapshot.version)
     return snapshot, since_adoption([*pages, *chapters(entries, pipeline, table.rows_at)])
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Dead letters and late rows that the main table's log lists, and redo has not applied yet."""
+
+    files: Sequence[DataFile]
+    late: Sequence[DataFile]
+    without: Mapping[Part, Sequence[Span]]  # letters that replays made rows, or rewinds take
+    withdrawn: int
+    commits: int
+    rewound: int = 0  # of these letters, those that rewinds take
+    late_without: Mapping[Part, Sequence[Span]] = field(default_factory=dict)
+    late_rewound: int = 0  # late rows that rewinds take
+
+
+def waiting(lake: Lake) -> Waiting:
+    """Find what the log lists for the tables of letters and of late rows, after the versions that they have."""
+    letters, late = lake.letters, lake.late
+    at = {told.place: max(told.applied, lake.settled) for told in (letters, late)}
+    entries = ((n, said(actions)[1]) for n, actions in lake.rows.table.entries(min(at.values())) if n <= lake.version)
+    listed = [one for n, about in entries if (one := landed(n, about)) and (one.side_files or one.withdrawn)]
+    files, rows = (
+        [DataFile(f.path, f.rows) for one in listed if one.version > at[place] for f in one.side_files.get(place, ())]
+        for place in (letters.place, late.place)
+    )
+    rewinds = [one for one in listed if one.facts["kind"] == "rewind"]
+    replays = [one for one in listed if one.facts["kind"] != "rewind"]
+    replayed, going = (_spans(commits, letters.place, at[letters.place]) for commits in (replays, rewinds))
+    late_going = _spans(rewinds, late.place, at[late.place])
+    rewound, late_rewound = _rows_at(letters, going), _rows_at(late, late_going)
+    withdrawn = rewound + sum(end - start for spans in replayed.values() for start, end in spans)
+    without = {part: [*replayed.get(part, ()), *going.get(part, ())] for part in {**replayed, **going}}
+    pending = sum(
+        any(one.version > until and (place in one.side_files or place in one.withdrawn) for place, until in at.items())
+        for one in listed
+    )
+    return Waiting(files, rows, without, withdrawn, pending, rewound, late_going, late_rewound)
+
+
+def _spans(commits: Sequence[Committed], place: str, applied: int) -> dict[Part, list[Span]]:
+    """Return which offsets of the table at a place go, by commits that it does not have yet."""
+    found: dict[Part, list[Span]] = {}
+    for one in commits:
+        for part, spans in one.withdrawn.get(place, {}).items() if one.version > applied else ():
+            found.setdefault(part, []).extend(spans)
+    return found
+
+
+def _rows_at(told: Told, offsets: Mapping[Part, Sequence[Span]]) -> int:
+    """Count rows at these offsets. What a rewind takes was there when it landed: nobody commits before its redo."""
+    return sum(count(told.table.store, file, offsets) for file in told.files) if offsets else 0

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from writer.rooms import avro
+from writer.avro import schema as avro
 
 _PER_UNIT = {"s": 1_000_000, "ms": 1_000, "us": 1}
 # Years 1 to 9999, first and last value: what Delta's and every engine's timestamp can hold.

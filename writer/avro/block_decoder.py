@@ -21,9 +21,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from writer.rooms import avro
-from writer.rooms.normalise import Normalised, any_bad, normalise
-from writer.rooms.wire import CONFLUENT
+from writer.avro import schema as avro
+from writer.avro.arrow_types import Normalised, any_bad, normalise
+from writer.avro.wire_format import CONFLUENT
 
 NONCE_BYTES = 8
 _SYNC = b"headrace-sync-16"

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from writer.rooms import avro
+from writer.avro import schema as avro
 
 Positions = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

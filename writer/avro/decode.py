@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from fastavro import schemaless_writer
 
-from writer.rooms import avro
-from writer.rooms.native import BlockRefused, DecoderHung, NativeDecoder
-from writer.rooms.singly import Decoded, SingleDecoder
-from writer.rooms.suspects import suspects
-from writer.rooms.wire import header
+from writer.avro import schema
+from writer.avro.block_decoder import BlockRefused, DecoderHung, NativeDecoder
+from writer.avro.corrupt_values import suspects
+from writer.avro.record_decoder import Decoded, SingleDecoder
+from writer.avro.wire_format import header
 
 BLOCK_BYTES_MAX = 2**30  # Arrow's binary arrays end at 2 GiB; half of it leaves room for the nonces
 SINGLY = 16  # this few records are decoded one by one: a native call costs as much
@@ -83,11 +83,11 @@ def _natively(block: pa.Array, native: BlockDecoder, singly: SingleDecoder) -> D
         return None
 
 
-def is_native(record: avro.Record) -> bool:
+def is_native(record: schema.Record) -> bool:
     """Probe the native decoder with records through every branch of the schema; fastavro's answer is the judge."""
     schema_id, probe = 1, []
-    plain = avro.plain_schema(record)
-    for sample in avro.samples(record, 24):
+    plain = schema.plain_schema(record)
+    for sample in schema.samples(record, 24):
         out = BytesIO()
         out.write(header(schema_id))
         schemaless_writer(out, plain, sample)

@@ -11,7 +11,7 @@ import json
 from functools import lru_cache
 from typing import Any
 
-from writer.rooms.avro import Schema, UnsupportedSchema
+from writer.avro.schema import Schema, UnsupportedSchema
 
 _PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 _NAMED = frozenset({"record", "error", "enum", "fixed"})

@@ -9,9 +9,9 @@ from uuid import UUID
 import pyarrow as pa
 from fastavro import schemaless_reader
 
-from writer.rooms import avro
-from writer.rooms.normalise import DATE_RANGE_DAYS, NOT_A_TIME, TIMESTAMP_RANGE_US, decimal_value, too_many_digits
-from writer.rooms.wire import CONFLUENT
+from writer.avro import schema as avro
+from writer.avro.arrow_types import DATE_RANGE_DAYS, NOT_A_TIME, TIMESTAMP_RANGE_US, decimal_value, too_many_digits
+from writer.avro.wire_format import CONFLUENT
 
 
 @dataclass(frozen=True)

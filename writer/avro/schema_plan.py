@@ -10,10 +10,11 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-from writer.rooms import avro
-from writer.rooms.decode import is_native
-from writer.rooms.fit import SEAMLESS, Seams
-from writer.rooms.resolve import Reader, resolve
+from bucketers.arrow import contiguous
+from writer.avro import schema
+from writer.avro.column_cast import SEAMLESS, Seams, absent, fitted
+from writer.avro.decode import is_native
+from writer.avro.resolution import Reader, resolve
 
 # What every row carries besides its own fields: the lake proves itself, and the frontier can be rebuilt from the files.
 PROVENANCE = pa.schema(
@@ -22,7 +23,7 @@ PROVENANCE = pa.schema(
         pa.field("_incarnation", pa.int32()),
         pa.field("_partition", pa.int32()),
         pa.field("_offset", pa.int64()),
-        pa.field("_kafka_time", avro.TIMESTAMP),
+        pa.field("_kafka_time", schema.TIMESTAMP),
     ]
 )
 
@@ -70,9 +71,9 @@ class SchemaPlan:
         A schema that cannot fill the table's columns is rejected: only its own records are parked.
         """
         try:
-            record = avro.parse(text)
+            record = schema.parse(text)
             found = resolve(record, self.columns, self.reader, self.reserved, widen=self.widen)
-        except avro.UnsupportedSchema as error:
+        except schema.UnsupportedSchema as error:
             return self.reject(schema_id, f"schema id {schema_id}: {error}")
         known = WriterSchema(text, _probed(text), found.mapping, found.seams)
         schemas = {**self.schemas, schema_id: known}
@@ -81,4 +82,20 @@ class SchemaPlan:
 
 @lru_cache(maxsize=1024)
 def _probed(text: str) -> bool:
-    return is_native(avro.parse(text))
+    return is_native(schema.parse(text))
+
+
+def conform(rows: pa.Table, schema: WriterSchema, plan: SchemaPlan) -> pa.Table:
+    """Give the rows exactly the plan's columns, in its order; where the writer lacks one, its default or null."""
+    source = {column: name for name, column in schema.columns.items()}
+    seams, defaults = schema.seams, plan.reader.defaults
+    columns = []
+    for column in plan.columns:
+        place = (column.name,)
+        if column.name not in source:
+            columns.append(absent(rows.num_rows, column.type, place, defaults))
+            continue
+        values = rows.column(source[column.name])
+        same = values.type == column.type and not seams.beside(place)
+        columns.append(values if same else fitted(contiguous(values), column.type, place, seams, defaults))
+    return pa.table(columns, schema=plan.columns)

@@ -15,7 +15,7 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bucketers.arrays import contiguous
+from bucketers.arrow import contiguous
 
 Format = Literal["confluent", "apicurio", "header", "single_object", "bare"]
 Ids = Literal["confluent", "global", "content", "fingerprint"]

@@ -8,12 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from writer.rooms import avro
-from writer.rooms.columnar import Destination, StagedFile, let_go, parquet_writer
-from writer.rooms.plan import PROVENANCE
-from writer.rooms.report import Poison, Source
-from writer.rooms.statistics import delta_statistics
-from writer.rooms.wire import HEADERS, stored
+from writer.avro import schema
+from writer.avro.schema_plan import PROVENANCE
+from writer.avro.wire_format import HEADERS, stored
+from writer.batch.parquet_files import Destination, StagedFile, delta_statistics, let_go, parquet_writer
+from writer.batch.task_report import Poison, Source
 
 DEAD_LETTERS = pa.schema(
     [
@@ -53,7 +52,7 @@ class DeadLetterFile:
         size = records.num_rows
         columns = [
             records.column("topic"), incarnation_column(records, self._incarnations), records.column("partition"),
-            records.column("offset"), records.column("timestamp").cast(avro.TIMESTAMP), records.column("key"),
+            records.column("offset"), records.column("timestamp").cast(schema.TIMESTAMP), records.column("key"),
             records.column("value"), pa.repeat(pa.scalar(stored(schema_id), pa.int64()), size),
             pa.repeat(letter, size), pa.array([reason(i) for i in range(size)], pa.string()),
             _headers(records),

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bucketers import Buckets
-from bucketers.arrays import contiguous
-from writer.rooms.columnar import BucketKey
-from writer.units import microseconds
+from bucketers.arrow import contiguous
+from writer.batch.parquet_files import BucketKey
+from writer.core.units import microseconds
 
 Source = tuple[str, int]  # topic, partition
 

@@ -18,27 +18,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bucketers.arrays import contiguous
-from writer import faults
-from writer.rooms.assign import TimeRule, times_of
-from writer.rooms.columnar import (
+from bucketers.arrow import contiguous
+from writer.avro.column_cast import SEAMLESS, absent, fitted
+from writer.batch.bucketing import TimeRule, times_of
+from writer.batch.parquet_files import (
     GROUP_BYTES_MAX,
     GROUP_ROWS_MAX,
     BucketKey,
     Destination,
     StagedFile,
+    delta_statistics,
     distinct_columns,
     leaves,
     let_go,
     open_file,
     parquet_writer,
 )
-from writer.rooms.fit import SEAMLESS, absent, fitted
-from writer.rooms.order import Dedupe, Marks, in_order, needed, repeated
-from writer.rooms.statistics import delta_statistics
-from writer.stores.base import S3Settings, Store
-from writer.stores.disk import SCRATCH, TABLE, scratch, told
-from writer.stores.location import store_at
+from writer.batch.sorting import Dedupe, Marks, in_order, needed, repeated
+from writer.core import fault_points
+from writer.storage.base import S3Settings, Store
+from writer.storage.disk_space import SCRATCH, TABLE, scratch, told
+from writer.storage.locations import store_at
 
 SHARE_MAX = 1.3  # of the target size that a file may have
 SHARE_MIN = 0.7
@@ -235,7 +235,7 @@ def _written(job: Job, store: Store, rows: Iterator[pa.RecordBatch], count: int,
             for batch in rows:
                 files.add(pa.Table.from_batches([batch]))
             done = files.close()
-        faults.point("in_rewrite")
+        fault_points.point("in_rewrite")
     except BaseException:
         files.discard()
         to.remove()

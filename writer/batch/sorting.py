@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from datafusion import RuntimeEnvBuilder, SessionConfig, SessionContext
 
-from bucketers.arrays import column
+from bucketers.arrow import column
 
 PLACE = ("_kafka_time", "_topic", "_incarnation", "_partition", "_offset")  # in which records came; no two share one
 BUDGET_MIN = 32 * 2**20  # bytes; with less, a merge of many spills finds no room

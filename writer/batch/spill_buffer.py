@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bucketers import Buckets
-from writer.rooms.columnar import BucketFiles, BucketKey, Destination, StagedFile
+from writer.batch.parquet_files import BucketFiles, BucketKey, Destination, StagedFile
 
 
 @dataclass

@@ -18,24 +18,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import bucketers
-from bucketers.arrays import contiguous
-from writer import faults
-from writer.rooms import avro
-from writer.rooms.assign import Assigned, TimeRule, assign
-from writer.rooms.columnar import Destination
-from writer.rooms.conform import conform
-from writer.rooms.deadletters import DeadLetterFile, incarnation_column
-from writer.rooms.decode import decode
-from writer.rooms.late import Late, LatePolicy, follow, late, late_reasons
-from writer.rooms.native import NativeDecoder
-from writer.rooms.plan import Rejected, SchemaPlan, WriterSchema
-from writer.rooms.report import SPANS_MAX, Counts, Report, Source, Span
-from writer.rooms.singly import SingleDecoder
-from writer.rooms.stage import Stage
-from writer.rooms.wire import CONFLUENT, Wire, refusals, shown, split
-from writer.stores.base import S3Settings
-from writer.stores.disk import SCRATCH, TABLE, scratch, told
-from writer.stores.location import store_at
+from bucketers.arrow import contiguous
+from writer.avro import schema
+from writer.avro.block_decoder import NativeDecoder
+from writer.avro.decode import decode
+from writer.avro.record_decoder import SingleDecoder
+from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema, conform
+from writer.avro.wire_format import CONFLUENT, Wire, refusals, shown, split
+from writer.batch.bucketing import Assigned, TimeRule, assign
+from writer.batch.dead_letters import DeadLetterFile, incarnation_column
+from writer.batch.lateness import Late, LatePolicy, follow, late, late_reasons
+from writer.batch.parquet_files import Destination
+from writer.batch.spill_buffer import Stage
+from writer.batch.task_report import SPANS_MAX, Counts, Report, Source, Span
+from writer.core import fault_points
+from writer.storage.base import S3Settings
+from writer.storage.disk_space import SCRATCH, TABLE, scratch, told
+from writer.storage.locations import store_at
 
 REPORT = pa.schema([pa.field("report", pa.string())])
 
@@ -72,7 +71,7 @@ def run(batches: Iterator[pa.RecordBatch], plan: TaskPlan) -> Iterator[pa.Record
     try:
         report = _report_of(task, batches)
         report.took_s = [round(time.monotonic() - began_s, 3)]
-        faults.point("in_report")
+        fault_points.point("in_report")
         yield pa.RecordBatch.from_pydict({"report": [report.to_json()]}, schema=REPORT)
     finally:
         if task.hung:  # a thread spins in native code for ever: let this process go, Spark makes another
@@ -258,7 +257,7 @@ class Task:
 
     def _decoder(self, schema_id: int, known: WriterSchema) -> tuple[NativeDecoder | None, SingleDecoder]:
         if schema_id not in self._decoders:
-            record = avro.parse(known.text)
+            record = schema.parse(known.text)
             before = self._plan.wire.header_bytes
             native = NativeDecoder(record, scratch=self._scratch, header_bytes=before) if known.native else None
             self._decoders[schema_id] = (native, SingleDecoder(record, header_bytes=before))
@@ -268,7 +267,7 @@ class Task:
     def _clock(self, room: str) -> Iterator[None]:
         start = time.process_time()
         yield
-        faults.point(f"in_{room}")
+        fault_points.point(f"in_{room}")
         seconds = self._report.seconds
         seconds[room] = seconds.get(room, 0) + time.process_time() - start
 
@@ -335,7 +334,7 @@ def _with_provenance(rows: pa.Table, records: pa.Table, plan: TaskPlan) -> pa.Ta
         "_incarnation": incarnation_column(records, plan.incarnations),
         "_partition": records.column("partition"),
         "_offset": records.column("offset"),
-        "_kafka_time": records.column("timestamp").cast(avro.TIMESTAMP),
+        "_kafka_time": records.column("timestamp").cast(schema.TIMESTAMP),
     }
     for name, column in columns.items():
         rows = rows.append_column(name, column)

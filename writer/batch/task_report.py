@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from writer.rooms.columnar import StagedFile
-from writer.rooms.late import Lateness
+from writer.batch.lateness import Lateness
+from writer.batch.parquet_files import StagedFile
 
 Source = tuple[str, int]  # topic, partition
 Span = tuple[int, int]  # offsets [start, end), one record at each

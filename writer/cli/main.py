@@ -10,16 +10,16 @@ from typing import Annotated, Literal
 
 import typer
 
-from writer.care.cli import join as join_care
-from writer.errors import HeadraceError
-from writer.options import AsJson, ConfigFile, OnePipeline, Pipelines
-from writer.rewrites.verbs import join as join_rewrites
-from writer.seals.verb import seal
-from writer.surface.buckets_cli import join as join_buckets
-from writer.surface.hooks_cli import join as join_hooks
-from writer.surface.ledger_cli import join as join_ledger
-from writer.surface.schema_verbs import schema
-from writer.topic import topic
+from writer.cli.read.buckets import join as join_buckets
+from writer.cli.read.dlq import join as join_ledger
+from writer.cli.read.hooks import join as join_hooks
+from writer.cli.read.schema import schema
+from writer.cli.write.compact import join as join_rewrites
+from writer.cli.write.pause import join as join_care
+from writer.cli.write.seal import seal
+from writer.cli.write.topic_adopt import topic
+from writer.core.errors import HeadraceError
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, Pipelines
 
 app = typer.Typer(
     name="headrace",
@@ -60,11 +60,13 @@ def run(
     Exit codes: 0 done, 1 crash (restart), 2 configuration (do not restart), 3 checkpoint unusable (run again with
     --new-run), 4 fenced by another run, 5 stopped by a limit.
     """
-    from writer import job, log, supervised
-    from writer.file import load
+    from writer.config.loader import load
+    from writer.core import logging
+    from writer.driver import main as job
+    from writer.driver import supervisor_channel
 
-    log.set_up()
-    link = supervised.folder()
+    logging.set_up()
+    link = supervisor_channel.folder()
     if link is not None:
         link.begin()
     try:
@@ -102,7 +104,7 @@ def demo(
 
     Ctrl-C leaves nothing running, and no files unless --keep names a directory.
     """
-    from writer.demo.show import show
+    from writer.demo.main import show
 
     raise typer.Exit(show(events, keep, form=form, hold=hold))
 
@@ -123,10 +125,10 @@ def validate(
 
     Exit codes: 0 nothing is wrong, 2 something is.
     """
-    from writer.surface import validate as verb
+    from writer.cli.read import validate as verb
 
     now = datetime.now(UTC)
-    raise typer.Exit(verb.validate(config, pipeline, offline=offline, records=sample, as_json=as_json, now=now))
+    raise typer.Exit(verb.run_validate(config, pipeline, offline=offline, records=sample, as_json=as_json, now=now))
 
 
 @app.command()
@@ -150,8 +152,8 @@ def preview(
 
     Exit codes: 0 shown, 1 Kafka or the registry does not answer, 2 configuration.
     """
-    from writer.file import load
-    from writer.surface import preview as verb
+    from writer.config.loader import load
+    from writer.preflight import preview as verb
 
     now = datetime.now(UTC)
     raise typer.Exit(
@@ -179,9 +181,9 @@ def status(
     """
     from rich.console import Console
 
-    from writer.file import load
-    from writer.surface import status as verb
-    from writer.units import duration
+    from writer.cli.read import status as verb
+    from writer.config.loader import load
+    from writer.core.units import duration
 
     settings = load(config)
     try:
@@ -189,7 +191,9 @@ def status(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--interval") from error
     console = Console(highlight=False)
-    raise typer.Exit(verb.status(settings, settings.chosen(pipeline), every=every, as_json=as_json, console=console))
+    raise typer.Exit(
+        verb.run_status(settings, settings.chosen(pipeline), every=every, as_json=as_json, console=console)
+    )
 
 
 @app.command()
@@ -210,13 +214,13 @@ def explain(
     """
     from rich.console import Console
 
-    from writer.file import load
-    from writer.surface import explain as verb
+    from writer.cli.read import explain as verb
+    from writer.config.loader import load
 
     settings = load(config)
     console = Console(highlight=False)
     names = settings.chosen(pipeline)
-    raise typer.Exit(verb.explain(settings, names, batch=batch, version=version, as_json=as_json, console=console))
+    raise typer.Exit(verb.run_explain(settings, names, batch=batch, version=version, as_json=as_json, console=console))
 
 
 @app.command()
@@ -240,11 +244,11 @@ def plan(
 
     Exit codes: 0 shown, 1 Kafka or the registry does not answer, 2 configuration, or nothing to measure.
     """
-    from writer.file import load
-    from writer.surface import plan as verb
+    from writer.cli.read import plan as verb
+    from writer.config.loader import load
 
     now = datetime.now(UTC)
-    code = verb.plan(
+    code = verb.run_plan(
         load(config), pipeline, records=sample, events_per_s=events_per_second, rate=rate, as_json=as_json, now=now
     )
     raise typer.Exit(code)

@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.error import URLError
 
-from writer import trust
-from writer.config import Config
-from writer.errors import HeadraceError
-from writer.stores.base import S3Settings
-from writer.stores.location import store_at
-from writer.surface.words import iso
+from writer.clients import tls
+from writer.config.pipelines import Config
+from writer.core.errors import HeadraceError
+from writer.core.text import iso
+from writer.storage.base import S3Settings
+from writer.storage.locations import store_at
 
 _DRIVER = "driver.json"
 _ANSWER_WITHIN_S = 2.0
@@ -69,7 +69,7 @@ def announcement(checkpoints: str, pipeline: str, s3: S3Settings | None = None) 
 def asked(driver: Driver, pipeline: str) -> dict[str, Any] | None:
     """Ask a driver for its pipeline and, with it, `executors`; None when nobody answers there, or another one does."""
     try:
-        with trust.opener(driver.certificate).open(f"{driver.url}/status", timeout=_ANSWER_WITHIN_S) as response:
+        with tls.opener(driver.certificate).open(f"{driver.url}/status", timeout=_ANSWER_WITHIN_S) as response:
             whole = json.loads(response.read())
             found = {**whole["pipelines"][pipeline], "executors": whole.get("executors")}
     except (URLError, OSError, ValueError, LookupError, TypeError):

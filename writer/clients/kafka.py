@@ -1,11 +1,13 @@
 """What the driver asks Kafka directly: topic ids, partitions, log ends, retention. Never records."""
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from confluent_kafka import (
+    Consumer,
     ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
@@ -15,8 +17,9 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
-from writer.errors import ConfigError, HeadraceError, TopicMissing
-from writer.security import Address
+from writer.batch.task_report import Source, Span
+from writer.config.security import Address
+from writer.core.errors import ConfigError, HeadraceError, TopicMissing
 
 Source = tuple[str, int]  # topic, partition
 _GONE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)  # noqa: SLF001 - public names
@@ -71,7 +74,7 @@ class Cluster:
             raise self._unreachable(error) from error
         for name in wanted:
             if name not in known:
-                from writer.strict import did_you_mean
+                from writer.config.base import did_you_mean
 
                 others = sorted(t for t in known if not t.startswith("__"))
                 raise self._missing(f"topic {name!r}", did_you_mean(name, others) if others else "")
@@ -214,3 +217,48 @@ def client(address: Address | str) -> dict[str, Any]:
     settings = address.settings if isinstance(address, Address) else {}
     about = {"bootstrap.servers": str(address), "log_level": 0, "log.connection.close": False, "logger": logger}
     return {**about, **settings}
+
+
+_GROUP = "headrace-audit"  # required by the client; it joins no group and commits nothing
+
+
+def next_records(
+    address: Address | str, timeout: timedelta, questions: Sequence[tuple[Source, Span]]
+) -> dict[tuple[Source, Span], int | None]:
+    """Return the offset of the first committed record at or after the start of each span; None where the log ends.
+
+    Raises BrokerUnreachable.
+    """
+    if not questions:
+        return {}
+    settings = {
+        "group.id": _GROUP, "enable.auto.commit": False, "enable.partition.eof": True,
+        "auto.offset.reset": "earliest",  # retention may have taken the hole meanwhile: then it holds nothing
+        "isolation.level": "read_committed", "queued.min.messages": 1, "fetch.message.max.bytes": 16_384,
+        "fetch.wait.max.ms": 50,
+    }  # fmt: skip
+    consumer = Consumer(client(address) | settings)
+    try:
+        return {(source, span): _next(consumer, timeout, source, span[0]) for source, span in questions}
+    finally:
+        consumer.close()
+
+
+def _next(consumer: Any, timeout: timedelta, source: Source, start: int) -> int | None:
+    topic, partition = source
+    consumer.assign([TopicPartition(topic, partition, start)])
+    deadline = time.monotonic() + timeout.total_seconds()
+    while time.monotonic() < deadline:
+        message = consumer.poll(0.2)
+        if message is None or (message.topic(), message.partition()) != source:
+            continue
+        error = message.error()
+        if error is None:
+            return int(message.offset())
+        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its public name
+            return None
+        raise BrokerUnreachable(f"the broker does not say what {topic}/{partition} holds at {start}: {error.str()}")
+    raise BrokerUnreachable(
+        f"the broker does not say within {timeout.total_seconds():.0f} s what {topic}/{partition} holds at {start}. "
+        "Check that the partition has a leader."
+    )

@@ -10,11 +10,12 @@ from typing import Any, Literal
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from writer.connections import Kafka
-from writer.errors import ConfigError, HeadraceError
-from writer.kafka import BrokerUnreachable, Cluster, Source, client
-from writer.rooms.wire import HEADERS
-from writer.units import show_size
+from writer.avro.wire_format import HEADERS
+from writer.clients.kafka import BrokerUnreachable, Cluster, client
+from writer.config.connections import Kafka
+from writer.core.errors import ConfigError, HeadraceError
+from writer.core.offsets import Source
+from writer.core.units import show_size
 
 # What Spark hands to a task, in the types that it has there; the headers only where the wire format needs them.
 RECORDS = pa.schema(

@@ -11,14 +11,86 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
-from typing import Protocol
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Literal, Protocol, get_args
+from uuid import uuid4
 
-from writer import log
-from writer.errors import ConfigError
-from writer.hooks.ask import Answer, ask, host
+from pydantic import Field
+
+from writer.clients.http import Answer, ask, host
+from writer.config.base import Strict
+from writer.core import logging
+from writer.core.errors import ConfigError
+from writer.core.units import Duration
 from writer.hooks.base import HookFailed
-from writer.notices import KINDS, Event, Kind, Notify
+
+Kind = Literal[
+    "records_missed", "holes_found", "gap_opened", "topic_created_again", "walked_back", "latest_taken",
+    "pipeline_given_up", "lease_lost",
+]  # fmt: skip
+Severity = Literal["page", "warn"]
+_SHOWN = 5  # ranges in a text; the fields have all
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+class Notify(Strict):
+    """Who is told at once when records are lost, skipped or in doubt, or a pipeline was given up."""
+
+    url_env: str | None = Field(
+        None, min_length=1,
+        description="name of the environment variable with the URL to POST to (a Slack-compatible webhook, or any "
+        "server); default: nobody is told",
+    )  # fmt: skip
+    kinds: tuple[Kind, ...] = Field(
+        KINDS, description="which events are told; leave `holes_found` out for compacted and transactional topics"
+    )
+    timeout: Duration = Field(timedelta(seconds=10), description="how long an answer may take")
+    patience: Duration = Field(timedelta(hours=1), description="how long a message that fails is tried again")
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something to be told. `text` is for people, `fields` for machines: JSON values."""
+
+    kind: Kind
+    severity: Severity
+    pipeline: str
+    text: str
+    at: datetime
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    id: str = field(default_factory=lambda: uuid4().hex)  # the same when it is sent again
+
+
+def gap_opened(pipeline: str, gap: Mapping[str, Any], version: int, at: datetime) -> Event:
+    """Tell of a gap; `gap`: what its entry says of itself."""
+    offsets = sum(r["end"] - r["start"] for r in gap["ranges"])
+    named = ", ".join(f"{r['topic']}/{r['partition']} [{r['start']}, {r['end']})" for r in gap["ranges"][:_SHOWN])
+    more = f" and {len(gap['ranges']) - _SHOWN} more" if len(gap["ranges"]) > _SHOWN else ""
+    text = f"{offsets:,} offsets were skipped ({gap['cause']}): {named}{more}. Ticket {gap['id']}, version {version}."
+    fields = {"gap": gap["id"], "cause": gap["cause"], "version": version, "ranges": list(gap["ranges"])}
+    return Event("gap_opened", "page", pipeline, text, at, fields)
+
+
+def topic_created_again(pipeline: str, topic: str, before: str, found: str, at: datetime) -> Event:
+    """Tell of a topic that is another one under its old name; `before`, `found`: its ids."""
+    text = f"topic {topic} was deleted and created again (id {found}, before {before}); it is read from its beginning."
+    return Event("topic_created_again", "page", pipeline, text, at, {"topic": topic, "before": before, "id": found})
+
+
+def holes_found(pipeline: str, offsets: int, version: int, at: datetime) -> Event:
+    """Tell of committed offsets at which the log holds no record."""
+    text = (
+        f"{offsets:,} offsets of version {version} held no record: compaction, or marks of transactions. Where the "
+        "topic has neither, records are missing."
+    )
+    return Event("holes_found", "warn", pipeline, text, at, {"offsets": offsets, "version": version})
+
+
+def records_missed(pipeline: str, why: str, at: datetime) -> Event:
+    """Tell that the broker holds records which a batch did not read; nothing of it was committed."""
+    return Event("records_missed", "page", pipeline, why, at)
+
 
 _WAITING_MAX = 256  # messages; beyond it the oldest is dropped, and said to be
 _PAUSE_FIRST_S, _PAUSE_MAX_S = 1.0, 60.0
@@ -68,11 +140,13 @@ class Notifier:
             return
         with self._changed:
             if self._deadline_s is not None:
-                log.warning("notice_lost", event=event.kind, pipeline=event.pipeline, because="it came after the end")
+                logging.warning(
+                    "notice_lost", event=event.kind, pipeline=event.pipeline, because="it came after the end"
+                )
                 return
             if len(self._waiting) == _WAITING_MAX:
                 lost = self._waiting.popleft()
-                log.warning("notice_lost", event=lost.kind, pipeline=lost.pipeline, because="too many wait")
+                logging.warning("notice_lost", event=lost.kind, pipeline=lost.pipeline, because="too many wait")
             self._waiting.append(event)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="notify", daemon=True)
@@ -88,7 +162,7 @@ class Notifier:
             self._thread.join(within.total_seconds())
         with self._changed:
             for event in self._waiting:
-                log.warning("notice_lost", event=event.kind, pipeline=event.pipeline, because="the process ends")
+                logging.warning("notice_lost", event=event.kind, pipeline=event.pipeline, because="the process ends")
             return not self._waiting
 
     def _run(self) -> None:
@@ -112,10 +186,10 @@ class Notifier:
         while True:
             why, again, asked = self._attempt(event)
             if not why:
-                log.event("notice_sent", event=event.kind, pipeline=event.pipeline)
+                logging.event("notice_sent", event=event.kind, pipeline=event.pipeline)
                 return True
             if not again or time.monotonic() - since_s > self._patience_s:
-                log.warning("notice_lost", event=event.kind, pipeline=event.pipeline, because=why)
+                logging.warning("notice_lost", event=event.kind, pipeline=event.pipeline, because=why)
                 return True
             rest_s = (asked or timedelta()).total_seconds() or pause_s * random.uniform(0.5, 1)  # noqa: S311 - jitter
             if not self._rested(rest_s):

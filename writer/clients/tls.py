@@ -4,7 +4,7 @@ import ssl
 from pathlib import Path
 from urllib.request import HTTPSHandler, OpenerDirector, ProxyHandler, build_opener
 
-from writer.errors import ConfigError
+from writer.core.errors import ConfigError
 
 
 def served(certificate: Path, key: Path) -> ssl.SSLContext:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
-from writer import config
-from writer.checkpoint import Offsets
-from writer.rooms.report import Source
+from writer.batch.task_report import Source
+from writer.config import pipelines
+from writer.offsets.spark_checkpoint import Offsets
 
 CATCH_UP_SHARE = 1 / 8  # of a file's target size: smaller ones are made while more waits than a batch may take
 # A task reads one partition after the other, and each costs 20 to 40 ms however few its records are (ADR 30): a task
@@ -39,7 +39,7 @@ class Limits:
 
 
 def limits(
-    settings: config.Commit, target_file_size: int, bytes_per_row: float, *, once: bool, cut: int | None = None
+    settings: pipelines.Commit, target_file_size: int, bytes_per_row: float, *, once: bool, cut: int | None = None
 ) -> Limits:
     """Work out when batches end: as configured, else when there is enough for one file of the target size.
 

@@ -7,15 +7,15 @@ from statistics import median
 from typing import Any
 from uuid import uuid4
 
-from writer.checkpoint import Offsets
-from writer.errors import CheckpointUnusable, HeadraceError
-from writer.ledger.holes import Holes, holes
-from writer.rooms.columnar import StagedFile
-from writer.rooms.report import EXITS, Counts, Report
-from writer.seals.watermark import risen
-from writer.tables.changes import Batch
-from writer.tables.parts import Part, Range
-from writer.units import show_duration
+from writer.batch.parquet_files import StagedFile
+from writer.batch.task_report import EXITS, Counts, Report
+from writer.commit.missing_offsets import Holes, holes
+from writer.core.errors import CheckpointUnusable, HeadraceError
+from writer.core.offsets import Part, Range
+from writer.core.units import show_duration
+from writer.offsets.spark_checkpoint import Offsets
+from writer.sealing.watermark import risen
+from writer.table.log.operations import Batch
 
 
 class StagedTooLongAgo(HeadraceError):

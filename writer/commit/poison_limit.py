@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from writer.errors import LimitReached
-from writer.rooms.report import Counts, Poison, Source
+from writer.batch.task_report import Counts, Poison, Source
+from writer.core.errors import LimitReached
 
 _REASONS_SHOWN = 3
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import Field, SecretStr, model_validator
 
-from writer.strict import Strict
-from writer.units import Duration
+from writer.config.base import Strict
+from writer.core.units import Duration
 
 
 class Autoscale(Strict):

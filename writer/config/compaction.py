@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from writer.rooms.order import Dedupe as Rule
-from writer.strict import Strict
+from writer.batch.sorting import Dedupe as Rule
+from writer.config.base import Strict
 
 
 class Dedupe(Strict):

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from writer.security import Address, Security
-from writer.stores.base import S3_PATIENCE, S3Settings
-from writer.strict import Strict
-from writer.units import Duration
+from writer.config.base import Strict
+from writer.config.security import Address, Security
+from writer.core.units import Duration
+from writer.storage.base import S3_PATIENCE, S3Settings
 
 # Names of Spark's and Hadoop's settings whose values are secrets; with `file` or `provider` behind them they are none.
 _SECRET = re.compile(

@@ -6,9 +6,9 @@ from datetime import timedelta
 from pydantic import Field, model_validator
 
 import bucketers
-from writer.rooms.clocks import Clock
-from writer.strict import Strict
-from writer.units import Shift
+from writer.batch.bucketing import Clock
+from writer.config.base import Strict
+from writer.core.units import Shift
 
 
 class ClockRule(Strict):

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from writer.strict import Strict
-from writer.units import Duration
+from writer.config.base import Strict
+from writer.core.units import Duration
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _HTTP = re.compile(r"https?://[^/\s@]+(/\S*)?")

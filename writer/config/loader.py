@@ -11,9 +11,32 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from writer import place
-from writer.config import Config
-from writer.errors import ConfigError
+from writer.config.pipelines import Config
+from writer.core.errors import ConfigError
+
+VARIABLE = "HEADRACE_PLACE"
+SECTIONS = ("autoscale", "http", "spark", "supervisor")
+NEEDS = f"it may have the sections {', '.join(SECTIONS)}"
+
+
+def beneath(told: dict[str, Any], place: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return what is told, and beneath it what the place says. Raises ConfigError for a section that is no place's."""
+    if foreign := sorted(map(str, place.keys() - set(SECTIONS))):
+        raise ConfigError(
+            f"{name}, which {VARIABLE} names, has {', '.join(foreign)}; {NEEDS}. Move the rest to the pipelines' file."
+        )
+    return _merged(place, told)
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    found = dict(below)
+    for key, value in above.items():
+        lower = found.get(key)
+        if value is None and isinstance(lower, dict):
+            continue  # a section that is named and left empty
+        found[key] = _merged(lower, value) if isinstance(lower, dict) and isinstance(value, dict) else value
+    return found
+
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 
@@ -22,9 +45,9 @@ def load(path: Path) -> Config:
     """Read and check a configuration file, and what the place decides. Raises ConfigError, one line for each fault."""
     needs, read = f"it needs the keys {', '.join(Config.model_fields)}", str(path)
     raw = _mapping(path, needs, "Give the path of a configuration file.")
-    if given := os.environ.get(place.VARIABLE):
+    if given := os.environ.get(VARIABLE):
         read = f"{path}, with {given} beneath it,"
-        raw = place.beneath(raw, _mapping(Path(given), place.NEEDS, f"Correct {place.VARIABLE}, or unset it."), given)
+        raw = beneath(raw, _mapping(Path(given), NEEDS, f"Correct {VARIABLE}, or unset it."), given)
     looked_up: dict[str, str] = {}
     try:
         return Config.model_validate(_resolved(raw, looked_up))

@@ -1,6 +1,6 @@
 """The configuration file: schema, defaults, checks and reference documentation at once.
 
-One YAML file, which `writer/file.py` reads. Unknown keys fail with a suggestion; durations and sizes carry units.
+One YAML file, which `writer/config/loader.py` reads. Unknown keys fail with a suggestion; durations and sizes carry units.
 """
 
 import re
@@ -10,20 +10,20 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 import bucketers
-from writer.clocks import ClockRule, told
-from writer.connections import S3, Http, Kafka, Recovery, Registry, Spark, Supervisor
-from writer.errors import ConfigError
-from writer.hooks.settings import HookSettings, check_names
-from writer.notices import Notify
-from writer.rewrites.section import Compact
-from writer.rooms.assign import TimeRule
-from writer.scaling.section import Autoscale
-from writer.seals.section import Seal
-from writer.stores import location
-from writer.strict import Strict, did_you_mean
-from writer.tables.nesting import Parts, parts
-from writer.units import Duration, Size, duration, show_duration
-from writer.wire_section import Wire
+from writer.batch.bucketing import TimeRule
+from writer.clients.notifications import Notify
+from writer.config.autoscaling import Autoscale
+from writer.config.base import Strict, did_you_mean
+from writer.config.compaction import Compact
+from writer.config.connections import S3, Http, Kafka, Recovery, Registry, Spark, Supervisor
+from writer.config.event_time import ClockRule, told
+from writer.config.hooks import HookSettings, check_names
+from writer.config.sealing import Seal
+from writer.config.wire_format import Wire
+from writer.core.errors import ConfigError
+from writer.core.units import Duration, Size, duration, show_duration
+from writer.storage import locations
+from writer.table.nesting import Parts, parts
 
 _POSITIONS = "must be earliest, latest, {timestamp: 2026-11-20T05:00:00Z} or {offsets: {topic: {0: 17}}}"
 _NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,62}$")
@@ -63,7 +63,7 @@ def _bucketer(spec: Any) -> dict[str, Any]:
     return ready
 
 
-Place = Annotated[str, AfterValidator(location.checked)]
+Place = Annotated[str, AfterValidator(locations.checked)]
 
 
 def layout(spec: dict[str, Any]) -> str:

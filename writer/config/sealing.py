@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from writer.seals.seal import Policy
-from writer.stores import location
-from writer.strict import Strict
-from writer.units import Duration, Slack
+from writer.config.base import Strict
+from writer.core.units import Duration, Slack
+from writer.sealing.rules import Policy
+from writer.storage import locations
 
 Late = Literal["reopen", "late_table", "dead_letter"]
 
@@ -36,7 +36,7 @@ class Seal(Strict):
         description="what becomes of a row whose bucket is closed: reopen: it joins the bucket, which is sealed again; "
         "late_table: it goes to a table beside; dead_letter: to the dead letters",
     )
-    late_table: Annotated[str, AfterValidator(location.checked)] | None = Field(
+    late_table: Annotated[str, AfterValidator(locations.checked)] | None = Field(
         None, description="location of the table of late rows; default: location of the table + '_late'"
     )
     reopen_after: Slack = Field(

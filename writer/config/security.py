@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field, SecretStr, model_validator
 
-from writer.strict import Strict
+from writer.config.base import Strict
 
 Protocol = Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"]
 Mechanism = Literal["plain", "scram-sha-256", "scram-sha-512"]

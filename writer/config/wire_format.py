@@ -4,8 +4,8 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from writer.rooms import wire
-from writer.strict import Strict
+from writer.avro import wire_format
+from writer.config.base import Strict
 
 
 class Wire(Strict):
@@ -38,7 +38,7 @@ class Wire(Strict):
                 raise ValueError(f"format {self.format!r} needs {key!r}: {type(self).model_fields[key].description}")
             if key != needed and given:
                 raise ValueError(f"format {self.format!r} has no {key!r}; leave it out")
-        if self.format == "header" and self.header not in wire.ID_HEADERS and self.ids is None:
+        if self.format == "header" and self.header not in wire_format.ID_HEADERS and self.ids is None:
             raise ValueError(f"which ids the Kafka header {self.header!r} carries is not known; set 'ids'")
         if self.ids is not None and self.format not in ("apicurio", "header", "bare"):
             raise ValueError(f"format {self.format!r} has no choice of 'ids'; leave it out")
@@ -47,16 +47,16 @@ class Wire(Strict):
         return self
 
     @property
-    def fixed(self) -> wire.Wire | None:
+    def fixed(self) -> wire_format.Wire | None:
         """The format; None when it is to be found."""
         match self.format:
             case "auto":
                 return None
             case "apicurio":
-                return wire.Wire("apicurio", self.ids or "global")
+                return wire_format.Wire("apicurio", self.ids or "global")
             case "single_object":
-                return wire.Wire("single_object", "fingerprint")
+                return wire_format.Wire("single_object", "fingerprint")
             case "header":
-                return wire.Wire("header", self.ids or wire.ID_HEADERS[str(self.header)], self.header)
+                return wire_format.Wire("header", self.ids or wire_format.ID_HEADERS[str(self.header)], self.header)
             case format_:
-                return wire.Wire(format_, self.ids or "confluent", schema_id=self.schema_id)
+                return wire_format.Wire(format_, self.ids or "confluent", schema_id=self.schema_id)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from writer.rooms.columnar import BucketKey
+from writer.batch.parquet_files import BucketKey
 
 
 @dataclass(frozen=True, order=True)

@@ -4,14 +4,14 @@ import signal
 import threading
 from types import FrameType
 
-from writer import log
+from writer.core import logging
 
 
 def on_signals(stop: threading.Event) -> None:
     """Set the event on SIGTERM and SIGINT, from here on. Call it from the main thread."""
 
     def asked(number: int, _frame: FrameType | None) -> None:
-        log.event("stop_requested", signal=signal.Signals(number).name)
+        logging.event("stop_requested", signal=signal.Signals(number).name)
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from writer.units import show_duration
+from writer.core.units import show_duration
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _TENTHS_BELOW_S = 10

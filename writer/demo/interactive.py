@@ -10,13 +10,13 @@ from pathlib import Path
 
 from rich.text import Text
 
-from writer.demo.flow import TOPICS
-from writer.demo.ground import Ground, Interruption, Stopped, Writer
-from writer.demo.screen import Screen
-from writer.demo.watch import Watch
-from writer.embedded import Stack
-from writer.kafka import Cluster
-from writer.tables import parquet
+from writer.clients.kafka import Cluster
+from writer.demo.devstack.stack import Stack
+from writer.demo.devstack.workspace import Ground, Interruption, Stopped, Writer
+from writer.demo.progress_monitor import Watch
+from writer.demo.terminal import Screen
+from writer.demo.workload import TOPICS
+from writer.table import parquet
 
 _ANSWER = timedelta(seconds=10)
 _FOREVER = timedelta(days=365)

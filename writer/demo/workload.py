@@ -2,19 +2,46 @@
 
 import time
 from collections import Counter
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import yaml
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from writer.demo.given import Given
-from writer.demo.ground import Ground, Interruption, Writer
+from writer.batch.task_report import Source
+from writer.demo.devstack.events import NEW_FIELD, Produced, produce
+from writer.demo.devstack.stack import Stack
+from writer.demo.devstack.workspace import Ground, Interruption, Writer
 from writer.demo.panel import counted
-from writer.demo.screen import Screen
-from writer.demo.watch import Watch
-from writer.embedded import Stack
-from writer.embedded.events import NEW_FIELD, produce
-from writer.rooms.report import Source
+from writer.demo.progress_monitor import Watch
+from writer.demo.terminal import Screen
+
+
+@dataclass
+class Given:
+    """Messages of each partition, as the broker acknowledged them; each is counted once."""
+
+    since: datetime  # event times of all but the late events lie at or after this
+    good: Counter[Source] = field(default_factory=Counter)
+    late: Counter[Source] = field(default_factory=Counter)
+    ahead: Counter[Source] = field(default_factory=Counter)
+    broken: Counter[Source] = field(default_factory=Counter)
+    new_field: int = 0  # of the good and late ones
+
+    @property
+    def ends(self) -> Counter[Source]:
+        """Ends of the logs."""
+        return self.good + self.late + self.ahead + self.broken
+
+    def add(self, topic: str, made: Produced, *, new_field: bool) -> None:
+        """Note what one call has produced; `new_field` tells whether its schema had the field."""
+        for mine, counts in (
+            (self.good, made.good), (self.late, made.late), (self.ahead, made.ahead), (self.broken, made.broken)
+        ):  # fmt: skip
+            mine.update({(topic, partition): count for partition, count in counts.items()})
+        if new_field:
+            self.new_field += sum(made.good.values()) + sum(made.late.values())
+
 
 TOPICS = {"clicks": 4, "installs": 2}  # partitions
 PIPELINE = "events"

@@ -10,33 +10,36 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from writer import log, notify, supervised
-from writer.care import retention
-from writer.care.pausing import Paused
-from writer.care.retention import Regularly, Retention
-from writer.config import Config
-from writer.errors import HeadraceError
-from writer.hooks.couriers import Delivery, couriers
-from writer.kafka import Cluster
-from writer.lag import Watch
-from writer.pipeline import PipelineRun
-from writer.progress import Progress
-from writer.registry import source
-from writer.rewrites.compacting import beside_seals, here, in_spark
-from writer.rewrites.pace import Pace
-from writer.running import Asked, Running, watch
-from writer.scaling import elastic
-from writer.scaling.cluster import SparkExecutors
-from writer.scaling.keeper import Keeper
-from writer.seals.sealer import Sealer
-from writer.seals.sealing import Closer, Listener, Rounds, Seals, Step, seal_due
-from writer.spark import query, session
-from writer.stores import disk
-from writer.stores.location import store_at
-from writer.surface import http, lake, records
-from writer.surface.driver import announce, me, retract
-from writer.tables import locations
-from writer.tables.formats import main_table
+from writer.clients import notifications
+from writer.clients.driver_endpoint import announce, me, retract
+from writer.clients.kafka import Cluster
+from writer.config.pipelines import Config
+from writer.core import logging
+from writer.core.errors import HeadraceError
+from writer.driver import supervisor_channel
+from writer.driver.pipeline import PipelineRun
+from writer.driver.pipeline_runner import Asked, Running, watch
+from writer.driver.seal_loop import Closer, Listener, Rounds, Seals, Step, seal_due
+from writer.driver.spark import query, session
+from writer.hooks.dispatcher import Delivery, couriers
+from writer.maintenance import retention
+from writer.maintenance.compaction import beside_seals, here, in_spark
+from writer.maintenance.compaction_plan import Pace
+from writer.maintenance.retention import Regularly, Retention
+from writer.scaling import spark_settings
+from writer.scaling.executor_manager import Keeper
+from writer.scaling.spark_executors import SparkExecutors
+from writer.schemas.registry import source
+from writer.sealing.sealer import Sealer
+from writer.status import from_table
+from writer.status.lag import Watch
+from writer.status.pause import Paused
+from writer.status.progress import Progress
+from writer.storage import disk_space
+from writer.storage.locations import store_at
+from writer.table import locations
+from writer.table.factory import main_table
+from writer.web import endpoints, live_records
 
 _LAST_WORDS = timedelta(seconds=5)  # for notices that wait when the process ends
 
@@ -46,13 +49,13 @@ def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = N
     stop, asked = threading.Event(), Asked()
     names = only or list(config.pipelines)
     board = {name: Progress(name) for name in names}
-    tells = notify.opened(config.notify)
-    link = supervised.folder()
-    orders = supervised.Orders() if link is None else link.orders()
+    tells = notifications.opened(config.notify)
+    link = supervisor_channel.folder()
+    orders = supervisor_channel.Orders() if link is None else link.orders()
     keeper = _keeper(config, board)
-    starts = http.starts(board, orders.token, lambda name, new_run: asked.ask(name, new_run=new_run))
-    serving = http.serving(
-        config.http, board, http.first_of(starts, keeper.post), records.guarded(config),
+    starts = endpoints.starts(board, orders.token, lambda name, new_run: asked.ask(name, new_run=new_run))
+    serving = endpoints.serving(
+        config.http, board, endpoints.first_of(starts, keeper.post), live_records.guarded(config),
         lambda: {"executors": keeper.told()},
     )  # fmt: skip
     # HTTP before Spark: a port that is taken is said at once.
@@ -94,13 +97,13 @@ def _keeper(config: Config, board: Mapping[str, Progress]) -> Keeper:
 
     return Keeper(
         spark.master, config.autoscale,
-        refusal=elastic.refusal(spark.master, spark.conf), cpus_per_task=int(spark.conf.get("spark.task.cpus", "1")),
+        refusal=spark_settings.refusal(spark.master, spark.conf), cpus_per_task=int(spark.conf.get("spark.task.cpus", "1")),
         stores=[store_at(f"{config.checkpoints}/{name}", config.s3.settings) for name in board],
         boundary=between_batches,
     )  # fmt: skip
 
 
-def _beat(link: supervised.Folder | None, stop: threading.Event, board: Mapping[str, Progress]) -> None:
+def _beat(link: supervisor_channel.Folder | None, stop: threading.Event, board: Mapping[str, Progress]) -> None:
     """Let the supervisor see that this driver lives; without one, there is nobody to drain it later: stop."""
     if link is None:
         return
@@ -109,7 +112,7 @@ def _beat(link: supervised.Folder | None, stop: threading.Event, board: Mapping[
         if name in board:
             board[name].recovered(tuple(decisions))
     if not stop.is_set() and link.forsaken():
-        log.warning("supervisor_gone", reason="its lock is free")
+        logging.warning("supervisor_gone", reason="its lock is free")
         stop.set()
 
 
@@ -121,7 +124,7 @@ def exit_code(errors: list[BaseException | None]) -> int:
 
 
 def _begin(
-    spark: Any, config: Config, url: str | None, tells: notify.Tells, orders: supervised.Orders, once: bool,
+    spark: Any, config: Config, url: str | None, tells: notifications.Tells, orders: supervisor_channel.Orders, once: bool,
     pipelines: int, r: Running, new_run: bool,
 ) -> None:  # fmt: skip
     """Start the pipeline and its query, and let others see it: its lag, and where this driver answers."""
@@ -133,7 +136,7 @@ def _begin(
     )  # fmt: skip
     r.pipeline = pipeline
     scratch = os.environ.get("SPARK_LOCAL_DIRS") or spark.conf.get("spark.local.dir", tempfile.gettempdir())
-    r.places = {f"{config.checkpoints}/{name}": disk.CHECKPOINT, scratch.split(",")[0]: disk.SCRATCH}
+    r.places = {f"{config.checkpoints}/{name}": disk_space.CHECKPOINT, scratch.split(",")[0]: disk_space.SCRATCH}
     try:
         pipeline.gate.enter(once=once)
     except Paused:
@@ -183,7 +186,7 @@ def _listen(config: Config, name: str, cluster: Cluster, progress: Progress) -> 
     with suppress(HeadraceError, OSError):
         table = main_table(name, config)
         snapshot = table.snapshot() if table.exists() else None
-        progress.waits(*lake.heard(cluster, config.pipelines[name].topics, snapshot, now))
+        progress.waits(*from_table.heard(cluster, config.pipelines[name].topics, snapshot, now))
 
 
 def steps(pipeline: PipelineRun, cluster: Cluster, merge: Step, retained: Sequence[Retention]) -> dict[str, Step]:
@@ -210,5 +213,5 @@ class _signals:  # noqa: N801 - reads as a word of the with statement
             signal.signal(number, handler)
 
     def _handle(self, number: int, _frame: object) -> None:
-        log.event("stop_requested", signal=signal.Signals(number).name)
+        logging.event("stop_requested", signal=signal.Signals(number).name)
         self._callback()

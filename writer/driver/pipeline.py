@@ -12,40 +12,41 @@ from uuid import uuid4
 import pyarrow as pa
 
 import bucketers
-from writer import commit, ending, faults, frontier, log, notices, notify, standing
-from writer.care.pausing import Gate
-from writer.checkpoint import Checkpoints, NewRun, Offsets, Resume
-from writer.config import Config, layout
-from writer.ending import Endings
-from writer.errors import Draining, Fenced, LogMoved
-from writer.found import Found
-from writer.gaps.opening import open_gap
-from writer.kafka import BrokerUnreachable, Cluster
-from writer.ledger.ask import next_records
-from writer.ledger.holes import RecordsMissed, questions
-from writer.ledger.holes import check as check_holes
-from writer.ledger.poison import check as check_poison
-from writer.meanings import Meanings
-from writer.progress import Progress
-from writer.registry import SchemaSource
-from writer.rooms.columnar import StagedFile
-from writer.rooms.deadletters import DEAD_LETTERS
-from writer.rooms.report import Report, Source
-from writer.sample import Span
-from writer.scaling.elastic import records_per_range
-from writer.schemas import Schemas
-from writer.stores.location import store_at
-from writer.stores.probe import probe
-from writer.tables.changes import Batch, Gap
-from writer.tables.entry import gap_said
-from writer.tables.errors import ClosedMeanwhile, CommitFailed
-from writer.tables.formats import all_tables
-from writer.tables.parts import Part, Range
-from writer.tables.snapshot import PipelineSnapshot
-from writer.tables.vintage import FORMAT
-from writer.tasks import Frozen, Tasks
-from writer.view import holes
-from writer.witness import Observed
+from writer.batch.dead_letters import DEAD_LETTERS
+from writer.batch.parquet_files import StagedFile
+from writer.batch.task_report import Report, Source
+from writer.clients import notifications
+from writer.clients.kafka import BrokerUnreachable, Cluster, next_records
+from writer.clients.kafka_sample import Span
+from writer.commit import batch_limits, builder
+from writer.commit.batch_limits import Endings
+from writer.commit.missing_offsets import RecordsMissed, questions
+from writer.commit.missing_offsets import check as check_holes
+from writer.commit.poison_limit import check as check_poison
+from writer.config.pipelines import Config, layout
+from writer.core import fault_points, logging
+from writer.core.errors import Draining, Fenced, LogMoved
+from writer.core.offsets import Part, Range
+from writer.driver.tasks import Frozen, Tasks
+from writer.offsets import start_decision, start_offsets
+from writer.offsets.run_record import Observed
+from writer.offsets.spark_checkpoint import Checkpoints, NewRun, Offsets, Resume
+from writer.scaling.spark_settings import records_per_range
+from writer.schemas.detected import Found
+from writer.schemas.registry import SchemaSource
+from writer.schemas.schema_id_check import Meanings
+from writer.schemas.tracker import Schemas
+from writer.status.model import holes
+from writer.status.pause import Gate
+from writer.status.progress import Progress
+from writer.storage.locations import store_at
+from writer.storage.probe import probe
+from writer.table.factory import all_tables
+from writer.table.gap_tickets import open_gap
+from writer.table.log.entries import gap_said
+from writer.table.log.foreign_writes import ClosedMeanwhile, CommitFailed
+from writer.table.log.operations import Batch, Gap
+from writer.table.log.snapshot import FORMAT, PipelineSnapshot
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,12 @@ class PipelineRun:
 
     def __init__(
         self, name: str, config: Config, *, schemas: SchemaSource, cluster: Cluster, progress: Progress | None = None,
-        tells: notify.Tells | None = None, pipelines: int = 1,
+        tells: notifications.Tells | None = None, pipelines: int = 1,
     ) -> None:  # fmt: skip
         """`pipelines`: how many the driver runs, this one among them."""
         self.name, self.config, self._kafka = name, config.pipelines[name], config.kafka
         self.progress = progress or Progress(name)
-        self.cluster, self._tells, self._told_holes = cluster, tells or notify.Nobody(), False
+        self.cluster, self._tells, self._told_holes = cluster, tells or notifications.Nobody(), False
         self._s3, self._cut = config.s3.settings, records_per_range(config, self.config.commit.max_records)
         self._tables = all_tables(name, config)
         self._table = self._tables.main
@@ -106,22 +107,22 @@ class PipelineRun:
         self._make_tables()
         snapshot = self._table.snapshot()
         self._schemas.follow(snapshot.columns())
-        now = self._standing = standing.find(self.config, self.cluster, topics, snapshot, self._draining.wait)
+        now = self._standing = start_offsets.find(self.config, self.cluster, topics, snapshot, self._draining.wait)
         recent = self._table.recent(10)
         self._find_wire(recent)
         decision = self._checkpoints.choose(now.offsets, self._why_anew(snapshot, asked=new_run), snapshot.closed)
         closed = decision.run - 1 if isinstance(decision, NewRun) else 0
         self.epoch = self._table.begin(now.fresh, now.incarnations, closed, lease)
         if snapshot.epoch and snapshot.format < FORMAT:
-            log.event("table_upgraded", pipeline=self.name, format=FORMAT, before=snapshot.format)
+            logging.event("table_upgraded", pipeline=self.name, format=FORMAT, before=snapshot.format)
         self._tables.redo()
         self._tasks.learn(recent)
         self._found.keep_unit(next((facts["time_unit"] for facts in recent if facts["time_unit"]), ""))
         self._tasks.grow(self.epoch)
         run = self._run_id = self._run(decision)
         self._observed.begin(run, decision.reason if isinstance(decision, NewRun) else None, now.offsets)
-        for topic, (before, found) in frontier.reborn(snapshot.incarnations(), now.topic_ids).items():
-            self._tells.tell(notices.topic_created_again(self.name, topic, before, found, datetime.now(UTC)))
+        for topic, (before, found) in start_decision.reborn(snapshot.incarnations(), now.topic_ids).items():
+            self._tells.tell(notifications.topic_created_again(self.name, topic, before, found, datetime.now(UTC)))
         gap = self._record_gap(now.lost)
         self._endings = self._endings_of(decision, once=once)
         self.progress.admitted(self._schemas.plan.schemas)
@@ -131,7 +132,9 @@ class PipelineRun:
             buckets=self._table.buckets(), gaps=begun.gaps, gaps_settled=begun.gaps_settled,
             gap=None if gap is None else gap_said(gap), incarnations=now.numbers,
         )  # fmt: skip
-        log.event("pipeline_started", pipeline=self.name, start=self.epoch, run=run, offsets=sum(now.offsets.values()))
+        logging.event(
+            "pipeline_started", pipeline=self.name, start=self.epoch, run=run, offsets=sum(now.offsets.values())
+        )
         return Start(run, self._checkpoints.path(run), now.offsets)
 
     def _recorded(self) -> Mapping[str, int]:
@@ -171,7 +174,7 @@ class PipelineRun:
     def _endings_of(self, decision: Resume | NewRun, *, once: bool) -> Endings:
         """When batches end from now on."""
         planned = self._checkpoints.planned(decision.run) if isinstance(decision, Resume) else None
-        limits = ending.limits(
+        limits = batch_limits.limits(
             self.config.commit, self.config.roll.target_file_size, self._tasks.bytes_per_row, once=once, cut=self._cut
         )
         return Endings(limits, None if planned is None else planned.end, time.monotonic())
@@ -215,7 +218,7 @@ class PipelineRun:
             return ""
         with suppress(BrokerUnreachable):
             at = self.progress.view().frontier
-            return standing.moved(self.cluster, self.config.topics, self.topic_ids, at)
+            return start_offsets.moved(self.cluster, self.config.topics, self.topic_ids, at)
         return ""
 
     def process(self, frame: Any, batch_id: int) -> None:
@@ -227,7 +230,7 @@ class PipelineRun:
         except BaseException as error:
             self.error = error  # Spark would hide it behind an error of its own
             raise
-        faults.point("after_batch")
+        fault_points.point("after_batch")
 
     def _process(self, frame: Any, batch_id: int) -> None:
         began = time.monotonic()
@@ -244,23 +247,23 @@ class PipelineRun:
         parts = {source: self._part(*source) for source in end}
         reached = {part: snapshot.frontier(part) for part in parts.values()}
         why = self._why(batch_id, start, end)
-        committing = commit.ranges(start, end, reached, parts)
+        committing = builder.ranges(start, end, reached, parts)
         if not committing:
-            log.event("batch_skipped", pipeline=self.name, batch=batch_id, reason="the table has all of it")
+            logging.event("batch_skipped", pipeline=self.name, batch=batch_id, reason="the table has all of it")
             self.progress.skipped()
             self._observed.done(batch_id, None)
             return
         waiting = {(r.part.topic, r.part.partition): Span(r.start, r.end) for r in committing}
         self._found.look_for_wire(waiting, self._schemas)
         self.progress.entered("tasks", offsets=sum(r.end - r.start for r in committing))
-        faults.point("before_stage", self.name)
+        fault_points.point("before_stage", self.name)
         starts = {source: span.start for source, span in waiting.items()}
         frozen = Frozen(now, self.epoch, starts, self._standing.numbers, snapshot.closed_until)
         held = {} if self._lease is None else {"lease": self._lease}
         about = {"run": self._run_id, "batch": batch_id, "started": now.isoformat(), **held, **why}
         version, planned = self._carry(frame, snapshot, frozen, committing, about)
         self.progress.entered("redo")
-        faults.point("before_redo")
+        fault_points.point("before_redo")
         self._tables.redo()
         self._found.keep_unit(planned.facts["time_unit"])
         self._tasks.learn([planned.facts])
@@ -270,7 +273,7 @@ class PipelineRun:
             for place in planned.side_files:
                 self._tables.side(place).tidy()
         except CommitFailed as error:
-            log.warning("tidying_failed", pipeline=self.name, version=version, error=str(error))
+            logging.warning("tidying_failed", pipeline=self.name, version=version, error=str(error))
         self._observed.done(batch_id, version)
 
     def _carry(
@@ -281,7 +284,7 @@ class PipelineRun:
         while True:
             if report is None:
                 report = self._tasks.run(frame, frozen, committing, behind=about["reason"] == "backlog")
-                faults.point("after_stage")
+                fault_points.point("after_stage")
                 self._same_topics()
                 self._check_account(report, committing)
                 phases = _rounded(self.progress.entered("commit"))
@@ -291,12 +294,12 @@ class PipelineRun:
                 "wire": self._found.wire.facts() if self._found.wire_known else None,
             }  # fmt: skip
             seen = {r.part: at for r in committing if (at := snapshot.seen(r.part)) is not None}
-            planned = commit.batch(
+            planned = builder.batch(
                 report, committing, epoch=self.epoch, settled=self._tables.settled, side=self._beside(report),
                 seen=seen, closed_until=frozen.closed_until, facts=facts,
                 meanings=self._schemas.confirm(report.schemas, time.monotonic()),
             )  # fmt: skip
-            commit.check_age(frozen.now, datetime.now(UTC), self.config.table.orphan_age)
+            builder.check_age(frozen.now, datetime.now(UTC), self.config.table.orphan_age)
             try:  # on what was read first: all that happened since is looked at
                 return self._table.commit(snapshot, planned), planned
             except ClosedMeanwhile:
@@ -305,7 +308,7 @@ class PipelineRun:
                 late = self._tasks.closed_between(report, frozen.closed_until, snapshot.closed_until)
                 frozen = replace(frozen, closed_until=snapshot.closed_until)
                 if late:
-                    log.event(
+                    logging.event(
                         "batch_classified_again", pipeline=self.name, batch=about["batch"],
                         closed_until=str(frozen.closed_until), buckets=len(late),
                     )  # fmt: skip
@@ -329,14 +332,14 @@ class PipelineRun:
         ends = {(r.part.topic, r.part.partition): r.end for r in planned.ranges}
         spent = self.progress.committed(version, facts, ends, {file.bucket for file in planned.files})
         self._former = {"version": version, "phases": _rounded({k: spent[k] for k in ("commit", "redo")})}
-        log.event(
+        logging.event(
             "batch_committed", pipeline=self.name, batch=facts["batch"], version=version,
-            **commit.totals([facts]), files=len(planned.files), bytes=facts["bytes"], seconds=round(seconds, 1),
+            **builder.totals([facts]), files=len(planned.files), bytes=facts["bytes"], seconds=round(seconds, 1),
         )  # fmt: skip
         if missing := holes(facts):
-            log.event("offsets_without_records", pipeline=self.name, version=version, offsets=missing)
+            logging.event("offsets_without_records", pipeline=self.name, version=version, offsets=missing)
             if not self._told_holes:  # once a start: transactions leave some in each commit
-                self._tells.tell(notices.holes_found(self.name, missing, version, datetime.now(UTC)))
+                self._tells.tell(notifications.holes_found(self.name, missing, version, datetime.now(UTC)))
             self._told_holes = True
 
     def _why(self, batch_id: int, start: Offsets, end: Offsets) -> dict[str, Any]:
@@ -348,11 +351,11 @@ class PipelineRun:
 
     def _check_account(self, report: Report, committing: Sequence[Range]) -> None:
         """Raise RecordsMissed when the broker holds records that were not read, LimitReached for too much poison."""
-        asked, kafka = questions(commit.unread(report, committing)), self._kafka
+        asked, kafka = questions(builder.unread(report, committing)), self._kafka
         try:
             check_holes(next_records(kafka.address, kafka.request_timeout, asked))
         except RecordsMissed as error:
-            self._tells.tell(notices.records_missed(self.name, str(error), datetime.now(UTC)))
+            self._tells.tell(notifications.records_missed(self.name, str(error), datetime.now(UTC)))
             raise
         limits = self.config.limits
         check_poison(
@@ -367,12 +370,12 @@ class PipelineRun:
             return None
         now = datetime.now(UTC)
         snapshot, left = self._table.snapshot(), self.cluster.found({(r.part.topic, r.part.partition): 0 for r in lost})
-        hints = standing.gap_hints(lost, snapshot, left, self.config.seal.out_of_orderness, now)
+        hints = start_offsets.gap_hints(lost, snapshot, left, self.config.seal.out_of_orderness, now)
         ids = {topic: self._standing.topic_ids[topic] for topic in sorted({r.part.topic for r in lost})}
         about = {"run": self._run_id, "at": now.isoformat(), "hints": hints, "topic_ids": ids}
         gap = Gap(uuid4().hex, self.epoch, lost, "retention", about)
         version = open_gap(self._table, self.name, snapshot, gap)
-        self._tells.tell(notices.gap_opened(self.name, gap_said(gap), version, now))
+        self._tells.tell(notifications.gap_opened(self.name, gap_said(gap), version, now))
         return gap
 
     def _run(self, decision: Resume | NewRun) -> int:
@@ -380,13 +383,13 @@ class PipelineRun:
         if isinstance(decision, Resume):
             return decision.run
         run = max(decision.run, self.epoch)
-        log.event("run_began", pipeline=self.name, run=run, reason=decision.reason)
+        logging.event("run_began", pipeline=self.name, run=run, reason=decision.reason)
         return run
 
     def _same_topics(self) -> None:
         """Raise when a topic was deleted and created again under this run: its offsets mean other records now."""
         now = {topic.name: topic.id for topic in self.cluster.topics(self.config.topics).values()}
-        if why := frontier.changed(self._standing.topic_ids, now, {}, {}):
+        if why := start_decision.changed(self._standing.topic_ids, now, {}, {}):
             raise LogMoved(f"{why} while pipeline {self.name!r} ran")
 
     def needs_headers(self) -> bool:

@@ -7,15 +7,16 @@ from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
-from writer import again, log
-from writer.again import sentence
-from writer.care.pausing import LOOK_S, Paused
-from writer.errors import DiskFull, Draining, Fenced, HeadraceError, LogMoved, TopicMissing
-from writer.kafka import BrokerUnreachable
-from writer.pipeline import PipelineRun
-from writer.progress import Progress
-from writer.stores import disk
-from writer.view import View
+from writer.clients.kafka import BrokerUnreachable
+from writer.core import logging
+from writer.core.errors import DiskFull, Draining, Fenced, HeadraceError, LogMoved, TopicMissing
+from writer.driver import restart_policy
+from writer.driver.pipeline import PipelineRun
+from writer.driver.restart_policy import sentence
+from writer.status.model import View
+from writer.status.pause import LOOK_S, Paused
+from writer.status.progress import Progress
+from writer.storage import disk_space
 
 _LOOK_S = 0.2  # between two looks at the queries
 
@@ -100,9 +101,9 @@ class Running:
             self._tell(self.progress.view(), self.error)
         self.progress.failed(sentence(self.error))
         code = self.error.exit_code if isinstance(self.error, HeadraceError) else 1
-        log.warning("pipeline_failed", pipeline=self.progress.pipeline, exit_code=code, error=sentence(self.error))
+        logging.warning("pipeline_failed", pipeline=self.progress.pipeline, exit_code=code, error=sentence(self.error))
         if not isinstance(self.error, HeadraceError):
-            log.detail(self.error)
+            logging.detail(self.error)
 
     def _end_query(self, *, stopping: bool) -> None:
         """Let the query end after its batch where it has to end; cancel a batch that cannot, or takes too long.
@@ -119,7 +120,7 @@ class Running:
             self.query.stop()
         elif moved or (self._stopping_s is not None and now_s - self._stopping_s >= self._stop_timeout_s):
             if not self._cancelled:
-                log.warning("batch_cancelled", pipeline=name, because=moved or "it took longer than stop_timeout")
+                logging.warning("batch_cancelled", pipeline=name, because=moved or "it took longer than stop_timeout")
             self._cancelled = True
             self.cancel()
 
@@ -141,7 +142,7 @@ class Running:
             if self._tell is not None:
                 self._tell(self.progress.view(), None)
             self.progress.stopped()
-            log.event("pipeline_stopped", pipeline=self.progress.pipeline)
+            logging.event("pipeline_stopped", pipeline=self.progress.pipeline)
             return True
         self._judge()
         if not stopping and (why := self._log_changed()) and self._planned(why):
@@ -154,9 +155,13 @@ class Running:
 
         Of a full disk Java tells no path: it is looked for among those that Spark writes to in this process.
         """
-        text = again.causes(self.error)
-        unsaid = not isinstance(self.error, HeadraceError) and disk.says_full(text) and not again.of_task(text)
-        if full := disk.full_of(self.places) if unsaid else "":
+        text = restart_policy.causes(self.error)
+        unsaid = (
+            not isinstance(self.error, HeadraceError)
+            and disk_space.says_full(text)
+            and not restart_policy.of_task(text)
+        )
+        if full := disk_space.full_of(self.places) if unsaid else "":
             self.error, cause = DiskFull(full), self.error
             self.error.__cause__ = cause
         if self.pipeline is not None and not isinstance(self.error, Fenced) and not self.pipeline.owns_table():
@@ -173,21 +178,21 @@ class Running:
             return ""
         if why := self.pipeline.log_moved():
             return why
-        return sentence(self.error) if again.tells_of_loss(again.causes(self.error)) else ""
+        return sentence(self.error) if restart_policy.tells_of_loss(restart_policy.causes(self.error)) else ""
 
     def _planned(self, why: str) -> bool:
         """Plan the next start; False when there were too many."""
         name, now_s = self.progress.pipeline, time.monotonic()
-        match again.decide(self._restarts_s, now_s):
-            case again.GiveUp(reason):
-                log.warning("restart_given_up", pipeline=name, reason=reason)
+        match restart_policy.decide(self._restarts_s, now_s):
+            case restart_policy.GiveUp(reason):
+                logging.warning("restart_given_up", pipeline=name, reason=reason)
                 return False
-            case again.Again(pause_s):
+            case restart_policy.Again(pause_s):
                 self._restarts_s.append(now_s)
                 self._due_s = now_s + pause_s
         self.shown.close()
         self.progress.restarting(why)
-        log.warning("pipeline_restarting", pipeline=name, pause_seconds=pause_s, because=why)
+        logging.warning("pipeline_restarting", pipeline=name, pause_seconds=pause_s, because=why)
         return True
 
 

@@ -1,12 +1,12 @@
 """When a pipeline that failed is started again inside the process: a log changed under it, and that not too often.
 
-Pure. What a start then finds, a gap or a new incarnation, `writer/frontier.py` decides.
+Pure. What a start then finds, a gap or a new incarnation, `writer/offsets/start_decision.py` decides.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from writer.errors import HeadraceError
+from writer.core.errors import HeadraceError
 
 RESTARTS_MAX = 6  # within the window: a minute of pauses, enough for a topic to be deleted and created again
 WINDOW_S = 600.0

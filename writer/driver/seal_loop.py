@@ -11,19 +11,19 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-from writer import log
-from writer.again import sentence
-from writer.errors import HeadraceError
-from writer.frontier import number
-from writer.gaps.book import Oldest
-from writer.kafka import Cluster
-from writer.progress import Progress
-from writer.rooms.report import Source
-from writer.seals.grid import Grid
-from writer.seals.seal import Ask, Close, Hold, Ready, to_close
-from writer.seals.sealer import Sealer, Standing
-from writer.seals.watermark import Look, Seen, watermark
-from writer.tables.errors import Resealed
+from writer.batch.task_report import Source
+from writer.clients.kafka import Cluster
+from writer.core import logging
+from writer.core.errors import HeadraceError
+from writer.driver.restart_policy import sentence
+from writer.offsets.start_decision import number
+from writer.sealing.bucket_grid import Grid
+from writer.sealing.rules import Ask, Close, Hold, Ready, to_close
+from writer.sealing.sealer import Sealer, Standing
+from writer.sealing.watermark import Look, Seen, watermark
+from writer.status.progress import Progress
+from writer.table.gap_tickets import Oldest
+from writer.table.log.foreign_writes import Resealed
 
 _TICK = timedelta(seconds=5)  # between two rounds, when no commit wakes it
 _REST_MIN_S, _REST_MAX_S = 5.0, 300.0  # of a step that failed
@@ -114,7 +114,7 @@ def seal_due(sealer: Sealer, now: datetime) -> None:
     try:
         sealer.seal(ready, now)
     except Resealed as error:
-        log.event("seal_put_off", pipeline=sealer.pipeline, because=str(error))
+        logging.event("seal_put_off", pipeline=sealer.pipeline, because=str(error))
 
 
 def numbers_now(sealer: Sealer, cluster: Cluster) -> dict[str, int]:
@@ -167,13 +167,13 @@ class Rounds:
             words = sentence(error)
             rest_s = min(2 * self._rests.get(name, (_REST_MIN_S / 2, None))[0], _REST_MAX_S)
             if self._trouble.get(name) != words:
-                log.warning("sealing_failed", pipeline=pipeline, step=name, error=words)
+                logging.warning("sealing_failed", pipeline=pipeline, step=name, error=words)
             self._rests[name] = (rest_s, self._now() + timedelta(seconds=rest_s))
             self._trouble[name] = words
             return
         self._rests.pop(name, None)
         if self._trouble.pop(name, None):
-            log.event("sealing_recovered", pipeline=pipeline, step=name)
+            logging.event("sealing_recovered", pipeline=pipeline, step=name)
 
 
 class Seals:

@@ -8,13 +8,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from writer import artifacts, log
-from writer.config import Config
-from writer.pipeline import PipelineRun, Start
-from writer.scaling import elastic
-from writer.stores.base import S3Settings
-from writer.stores.location import for_spark, on_s3
-from writer.transfer import KAFKA_OPTIONS, WORKER_ENVIRONMENT, kafka_timeouts
+from writer.clients import java_artifacts
+from writer.config.pipelines import Config
+from writer.core import logging
+from writer.driver.pipeline import PipelineRun, Start
+from writer.driver.tasks import KAFKA_OPTIONS, WORKER_ENVIRONMENT, kafka_timeouts
+from writer.scaling import spark_settings
+from writer.storage.base import S3Settings
+from writer.storage.locations import for_spark, on_s3
 
 _TRIGGER = "1 second"  # how often Spark asks Kafka for new offsets; a shorter interval burdens the broker
 _JAVA_OPTIONS, _REDACTED = "spark.driver.extraJavaOptions", "spark.redaction.regex"
@@ -23,7 +24,7 @@ _ADDED = {_JAVA_OPTIONS: " ", _REDACTED: "|"}  # those of the file are added, th
 
 def session(config: Config, pipelines: int = 1) -> Any:
     """Start Spark with the settings that the data plane needs; those of the file come last."""
-    java = artifacts.java(17)
+    java = java_artifacts.java(17)
     os.environ.setdefault("JAVA_HOME", str(java.parent.parent))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers see what the driver sees
     from pyspark.sql import SparkSession
@@ -31,8 +32,8 @@ def session(config: Config, pipelines: int = 1) -> Any:
     settings = {
         "spark.jars": ",".join(
             str(jar)
-            for jar in artifacts.spark_jars(
-                say=lambda line: log.event("fetching", what=line), s3=on_s3(config.checkpoints)
+            for jar in java_artifacts.spark_jars(
+                say=lambda line: logging.event("fetching", what=line), s3=on_s3(config.checkpoints)
             )
         ),
         "spark.scheduler.mode": "FAIR",
@@ -45,7 +46,7 @@ def session(config: Config, pipelines: int = 1) -> Any:
         _REDACTED: "(?i)secret|password|token|jaas|access[.]?key|credential",
         _JAVA_OPTIONS: f'-Dlog4j2.configurationFile="{Path(__file__).parent / "log4j2.properties"}"',
         "spark.driver.memory": "1g",
-        **elastic.settings(config.spark.master, config.autoscale),
+        **spark_settings.settings(config.spark.master, config.autoscale),
     }
     if on_s3(config.checkpoints):
         settings |= s3a(config.s3.settings)
@@ -55,7 +56,7 @@ def session(config: Config, pipelines: int = 1) -> Any:
     for key, value in (settings | config.spark.conf).items():
         ours = f"{settings[key]}{_ADDED[key]}" if key in _ADDED and key in config.spark.conf else ""
         builder = builder.config(key, ours + value)
-    log.event("spark_starting", master=config.spark.master, pipelines=pipelines)
+    logging.event("spark_starting", master=config.spark.master, pipelines=pipelines)
     return builder.getOrCreate()
 
 
@@ -95,7 +96,7 @@ def query(spark: Any, config: Config, pipeline: PipelineRun, start: Start, *, on
         "maxOffsetsPerTrigger": str(settings.commit.max_records),
         "minPartitions": str(spark.sparkContext.defaultParallelism),
     }
-    cut = elastic.records_per_range(config, settings.commit.max_records)
+    cut = spark_settings.records_per_range(config, settings.commit.max_records)
     if cut is not None:  # executors may come: a full batch is to have work for all of them
         options["maxRecordsPerPartition"] = str(cut)
     if pipeline.needs_headers():

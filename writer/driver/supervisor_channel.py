@@ -26,9 +26,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from writer.again import causes, sentence
-from writer.errors import HeadraceError
-from writer.view import View
+from writer.core.errors import HeadraceError
+from writer.driver.restart_policy import causes, sentence
+from writer.status.model import View
 
 VARIABLE = "HEADRACE_SUPERVISED"
 DUMP_ON = signal.SIGUSR1

@@ -1,28 +1,112 @@
 """The tasks of a micro-batch, as the driver sees them: what they are told, how they run in Spark, what they report."""
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 import bucketers
 from bucketers import Timed, interval
-from writer import commit, config
-from writer.ending import task_count
-from writer.found import Found
-from writer.progress import Progress
-from writer.rooms import task
-from writer.rooms.columnar import BucketKey
-from writer.rooms.report import Report, Source
-from writer.scaling.cluster import slots
-from writer.schemas import Schemas
-from writer.seals.seal import is_closed
-from writer.stores.base import S3Settings
-from writer.tables.parts import Range
-from writer.tables.table import PipelineTable
-from writer.transfer import arrow_limits, handed_over, ranges
+from writer.batch import task
+from writer.batch.parquet_files import BucketKey
+from writer.batch.task_report import Report, Source
+from writer.commit import builder
+from writer.commit.batch_limits import task_count
+from writer.config import pipelines as config
+from writer.core.offsets import Range
+from writer.scaling.spark_executors import slots
+from writer.schemas.detected import Found
+from writer.schemas.tracker import Schemas
+from writer.sealing.rules import is_closed
+from writer.status.progress import Progress
+from writer.storage.base import S3Settings
+from writer.table.table import PipelineTable
+
+KAFKA_OPTIONS = {
+    # Spark asks the broker for both ends of the log at each poll. At Kafka's 500 records a poll that is most of the
+    # time a fetch takes; what one poll can hold is bounded by max.partition.fetch.bytes all the same.
+    "kafka.max.poll.records": "5000",
+    # Records of a transaction that was aborted never become rows; those of an open one wait for its end.
+    "kafka.isolation.level": "read_committed",
+    "kafka.allow.auto.create.topics": "false",  # a consumer that asks for a deleted topic must not create it
+}
+_PATIENCE_MIN = timedelta(seconds=30)  # Kafka's own request.timeout.ms: what is shorter would fail a slow broker
+# Blocks come and go by the megabyte. One heap for Arrow and the decoder, which keeps what is freed for the next block,
+# spares the kernel handing out cleared pages over and over: an eighth of a task's processor time. glibc's names.
+WORKER_ENVIRONMENT = {
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "MALLOC_MMAP_THRESHOLD_": str(2**30),
+    "MALLOC_TRIM_THRESHOLD_": str(2**32),
+}
+_OUTAGE = timedelta(minutes=3)  # three questions of 60 s: Spark's and Kafka's own values, where the driver asks
+_BATCH_BYTES = 16 * 2**20  # larger ones leave the processor's caches: decoding slows down
+_UNMEASURED = 2**31 - 1  # the one value that makes Spark leave out the measuring
+
+
+def kafka_timeouts(request_timeout: timedelta) -> dict[str, str]:
+    """Return the time-outs of Spark's Kafka consumers, so that a task whose partition is gone ends in bounded time.
+
+    A request may take `request_timeout`, at least 30 s, and so may the question where a log begins and ends. A poll may
+    take twice as long: a consumer that has just come asks for the cluster, the leader and the position first. A try of
+    a task on a partition that is gone takes one poll and one question: 90 s, and six minutes with Spark's four tries.
+    Kafka's and Spark's own values make that three minutes, and twelve. Between batches Spark waits for a silent broker
+    as long as it does with these: three minutes or more.
+    """
+    patience = max(request_timeout, _PATIENCE_MIN)
+    patience_ms = int(patience.total_seconds() * 1000)
+    return {
+        "kafka.request.timeout.ms": str(patience_ms),
+        "kafka.default.api.timeout.ms": str(patience_ms),  # of no less than a request, or Kafka's client refuses it
+        "kafkaConsumer.pollTimeoutMs": str(2 * patience_ms),
+        "fetchOffset.numRetries": str(max(3, math.ceil(_OUTAGE / patience))),
+    }
+
+
+def arrow_limits(records_max: int, record_bytes: float | None, record_bytes_max: float = 0) -> dict[str, str]:
+    """Return Spark's settings for the Arrow batches of one micro-batch.
+
+    `record_bytes` is the mean of the last micro-batch, `record_bytes_max` the mean of its heaviest Arrow batch.
+
+    With a limit in bytes, Spark measures its buffers after every record, for a third of the JVM's processor time
+    (docs/adr/0008-bounded-by-count.md). So only the first micro-batch of a start is measured. Later ones are bounded
+    by a count at which records may grow a hundredfold within one micro-batch before Arrow's 2 GiB are reached. If they
+    do, the tasks fail, nothing is lost, and the next start measures again. Where one topic's records are so much
+    heavier than another's that the count for the mean would not hold them, every micro-batch is measured.
+    """
+    records = max(1, min(records_max, int(_BATCH_BYTES / max(record_bytes or 1, 1))))
+    if record_bytes is None or (records > 1 and records * record_bytes_max > _UNMEASURED / 4):
+        records, size = records_max, _BATCH_BYTES
+    else:
+        size = _UNMEASURED
+    return {
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(records),
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(size),
+    }
+
+
+def handed_over(frame: Any) -> int:
+    """Return how many records Spark's scan gave to the tasks of a frame that was collected, by Spark's own count.
+
+    From the metric of the executed plan's leaf. Spark adds up the tasks that succeeded, each partition once, however
+    often it was tried.
+    """
+    return int(_scan(frame).metrics().apply("numOutputRows").value())
+
+
+def ranges(frame: Any) -> int:
+    """Return in how many pieces Spark's scan read what it gave to the tasks of a frame that was collected."""
+    return int(_scan(frame).execute().getNumPartitions())  # planned and run before: only counted
+
+
+def _scan(frame: Any) -> Any:
+    plan = frame._jdf.queryExecution().executedPlan()  # noqa: SLF001 - PySpark shows no metrics
+    leaves = plan.collectLeaves()
+    assert leaves.size() == 1, f"one scan feeds the tasks, but the plan has {leaves.size()}: {plan}"
+    return leaves.apply(0)
+
 
 _BYTES_PER_ROW_GUESS = 60  # of Parquet, until a commit has shown it
 
@@ -66,7 +150,7 @@ class Tasks:
 
     def learn(self, recent: Sequence[Mapping[str, Any]]) -> None:
         """Learn from commits how large a row is."""
-        self.bytes_per_row = commit.bytes_per_row(recent) or self.bytes_per_row
+        self.bytes_per_row = builder.bytes_per_row(recent) or self.bytes_per_row
 
     def run(self, frame: Any, frozen: Frozen, committing: Sequence[Range], *, behind: bool = False) -> Report:
         """Run the tasks, and again when they met schemas that the plan does not know yet.
@@ -87,9 +171,9 @@ class Tasks:
         while True:
             carried = records.mapInArrow(partial(task.run, plan=self._plan(frozen)), "report string")
             rows = carried.collect()
-            report = commit.merged(Report.from_json(row.report) for row in rows)
+            report = builder.merged(Report.from_json(row.report) for row in rows)
             if not report.unknown_schemas:
-                commit.check_handed_over(report, handed_over(carried))
+                builder.check_handed_over(report, handed_over(carried))
                 report.ranges, report.slots = ranges(carried), round((before + slots(frame.sparkSession)) / 2)
                 read = sum(counts.read for counts in report.counts.values())
                 self._record_bytes = report.value_bytes / read if read else self._record_bytes

@@ -5,9 +5,9 @@ from typing import Literal
 
 import pyarrow as pa
 
-from writer.engines.described import Described
+from writer.engines.table_description import Described
 from writer.engines.types import of_records
-from writer.stores.location import on_s3
+from writer.storage.locations import on_s3
 
 Engine = Literal["trino", "presto", "druid", "spark", "duckdb"]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from writer.engines.described import Described, laid_over, time_type
-from writer.errors import ConfigError
-from writer.stores.location import on_s3
+from writer.core.errors import ConfigError
+from writer.engines.table_description import Described, laid_over, time_type
+from writer.storage.locations import on_s3
 
 _TIME = "__headrace_time"  # the event time where it is nested, brought to the top
 _UNITS = {"s": "posix", "ms": "millis", "us": "micro", "ns": "nano"}

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from writer.engines.described import Described
+from writer.engines.table_description import Described
 from writer.engines.types import PRESTO, SPARK, TRINO, Dialect
-from writer.stores.location import on_s3
+from writer.storage.locations import on_s3
 
 
 @dataclass(frozen=True)

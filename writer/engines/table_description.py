@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from writer.config import Config
-from writer.stores.base import S3Settings
-from writer.tables.table import PipelineTable
+from writer.config.pipelines import Config
+from writer.storage.base import S3Settings
+from writer.table.table import PipelineTable
 
 _LOOKED_AT = 10  # commits, for the unit of the event time
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, Protocol
 
-from writer.engines.described import Described
-from writer.seals.manifest import Manifest
+from writer.engines.table_description import Described
+from writer.sealing.manifest import Manifest
 
 Per = Literal["bucket", "interval", "table"]
 NO_STATE: Mapping[str, Any] = {}

@@ -8,15 +8,14 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Literal
 
-from writer import faults, log
-from writer.engines.described import Described
-from writer.errors import ConfigError, HeadraceError
+from writer.batch.parquet_files import BucketKey
+from writer.core import fault_points, logging
+from writer.core.errors import ConfigError, HeadraceError
+from writer.engines.table_description import Described
 from writer.hooks.base import Done, Hook, HookFailed, Per
-from writer.hooks.health import Health, read_from
-from writer.hooks.outbox import Box, Outbox, Parcel, failed
-from writer.hooks.seals import Seal, Seals
-from writer.rooms.columnar import BucketKey
-from writer.seals.manifest import Manifest
+from writer.hooks.outbox import Box, Health, Outbox, Parcel, failed, read_from
+from writer.hooks.seal_feed import Seal, Seals
+from writer.sealing.manifest import Manifest
 
 _POSITION_EVERY = 200  # entries without a seal, after which the position is written all the same
 _NOT_THERE_YET = timedelta(seconds=1)  # of a manifest: its entry stands, and its object is about to
@@ -66,11 +65,11 @@ class Courier:
         self._reached = newest
         if box is not None and not new and newest - box.position < _POSITION_EVERY:
             return box
-        faults.point("hook_take")
+        fault_points.point("hook_take")
         taken = self.outbox.change(
             lambda known: (known or Box(-1)).taken(new, newest, newest_only=self.hook.newest_only)
         )
-        faults.point("hook_taken")
+        fault_points.point("hook_taken")
         return taken
 
     def again(self, bucket: BucketKey) -> Box:
@@ -116,11 +115,11 @@ class Courier:
             late = replace(parcel, due=now + _NOT_THERE_YET, error="its manifest is not there yet")
             return self._changed(lambda box: box.changed(late))
         if isinstance(result, Done):
-            faults.point("hook_delivered")
+            fault_points.point("hook_delivered")
             box = self._changed(lambda box: box.done(parcel, now, result.what))
-            faults.point("hook_noted")
+            fault_points.point("hook_noted")
             self.health = replace(self.health, delivered=self.health.delivered + 1)
-            log.event("hook_delivered", **self._about(parcel), what=result.what)
+            logging.event("hook_delivered", **self._about(parcel), what=result.what)
             return box
         going = replace(parcel, due=now + result.after, state=result.state, error="")
         return self._changed(lambda box: box.changed(going))
@@ -131,7 +130,7 @@ class Courier:
         again = failed(parcel, now, why, told.after, told.state)
         self.health = replace(self.health, failures=self.health.failures + 1)
         due = again.due or now
-        log.warning(
+        logging.warning(
             "hook_failed", **self._about(parcel), attempts=again.attempts, error=why,
             again_in_seconds=round((due - now).total_seconds()),
         )  # fmt: skip

@@ -7,17 +7,37 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import bucketers
-from writer import log
-from writer.config import Config
-from writer.engines.described import described
-from writer.errors import HeadraceError
-from writer.hooks.build import hooks_of
-from writer.hooks.courier import Courier
-from writer.hooks.health import Health, read_from
-from writer.hooks.outbox import Box
-from writer.hooks.seals import Seals
-from writer.seals.sealer import Sealer
-from writer.tables.formats import main_table
+from writer.config.hooks import Druid, HookSettings, Webhook
+from writer.config.pipelines import Config
+from writer.core import logging
+from writer.core.errors import HeadraceError
+from writer.engines.table_description import described
+from writer.hooks.base import Hook
+from writer.hooks.delivery import Courier
+from writer.hooks.druid import DruidHook
+from writer.hooks.outbox import Box, Health, read_from
+from writer.hooks.seal_feed import Seals
+from writer.hooks.sql import SqlHook
+from writer.hooks.webhook import WebhookHook
+from writer.sealing.sealer import Sealer
+from writer.table.factory import main_table
+
+
+def built(settings: HookSettings, pipeline: str) -> Hook:
+    """Return the hook of a section."""
+    match settings:
+        case Webhook():
+            return WebhookHook(settings)
+        case Druid():
+            return DruidHook(settings, pipeline)
+        case _:
+            return SqlHook(settings)
+
+
+def hooks_of(name: str, config: Config) -> list[tuple[HookSettings, Hook]]:
+    """Return the hooks of a pipeline, each with its section."""
+    return [(settings, built(settings, name)) for settings in config.pipelines[name].hooks]
+
 
 _LOOK_EVERY = timedelta(seconds=15)  # when nobody says that something was sealed
 _LEAST = timedelta(milliseconds=100)
@@ -103,7 +123,7 @@ class Delivery:
             wait = _LOOK_EVERY if due is None else min(_LOOK_EVERY, max(_LEAST, due - datetime.now(UTC)))
         except (OSError, HeadraceError) as error:
             why = " ".join(str(error).split())
-            log.warning("hook_waits", pipeline=self._pipeline, hook=courier.hook.name, error=why)
+            logging.warning("hook_waits", pipeline=self._pipeline, hook=courier.hook.name, error=why)
             courier.say(why)
             wait = _LOOK_EVERY
         with self._lock:

@@ -12,11 +12,11 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 
-from writer import faults
-from writer.engines.druid import bucket_task, interval_text
-from writer.hooks.ask import Answer, ask_leader, host, login
+from writer.clients.http import Answer, ask_leader, host, login
+from writer.config.hooks import Druid
+from writer.core import fault_points
+from writer.engines.druid_spec import bucket_task, interval_text
 from writer.hooks.base import Done, Going, HookFailed, Per, Sealed
-from writer.hooks.settings import Druid
 
 _TASKS = "/druid/indexer/v1/task"
 _LOOK_AGAIN = timedelta(seconds=2)
@@ -89,7 +89,7 @@ class DruidHook:
         answer = self._ask(_TASKS, task)
         if not answer.ok:
             raise HookFailed(f"Druid refused the task: {_reason(answer)}", state={"try": number})
-        faults.point("hook_submitted")
+        fault_points.point("hook_submitted")
         return Going(f"task {task_id} accepted", _LOOK_AGAIN, {"try": number, "accepted": task_id})
 
     def _status(self, task_id: str) -> Mapping[str, Any] | None:

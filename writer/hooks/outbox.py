@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from writer.rooms.columnar import BucketKey
-from writer.stores.base import Store
+from writer.batch.parquet_files import BucketKey
+from writer.hooks.outbox import Box
+from writer.storage.base import Store
 
 FOLDER = "_headrace/hooks"
 _FORMAT = 1
@@ -169,3 +170,22 @@ def _box(content: bytes, where: str) -> Box:
         raise OutboxUnreadable(
             f"{where} is no outbox of a hook: {error}. Delete the folder: the hook begins anew, as `start` says."
         ) from error
+
+
+@dataclass(frozen=True)
+class Health:
+    """A hook at one moment."""
+
+    target: str
+    delivered: int = 0  # by this process; without a driver: ever
+    failures: int = 0  # attempts that failed, of this process
+    waiting: int = 0  # deliveries
+    oldest: datetime | None = None  # when the oldest of them was sealed
+    error: str = ""  # of the last attempt, while anything waits
+
+
+def read_from(box: Box, target: str) -> Health:
+    """Return what an outbox says of its hook."""
+    errors = [parcel.error for parcel in box.parcels if parcel.error]
+    oldest = min((parcel.since for parcel in box.parcels), default=None)
+    return Health(target, box.delivered, 0, len(box.parcels), oldest, errors[-1] if errors else "")

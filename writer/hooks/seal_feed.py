@@ -6,14 +6,14 @@ from functools import partial
 from urllib.parse import unquote
 
 import bucketers
-from writer.care.retention import WHY as RETENTION
-from writer.engines.described import Described
+from writer.engines.table_description import Described
 from writer.hooks.base import File, Sealed
 from writer.hooks.outbox import Parcel
-from writer.seals.manifest import Manifest, Manifests
-from writer.tables.entry import said
-from writer.tables.snapshot import PipelineSnapshot
-from writer.tables.table import PipelineTable
+from writer.maintenance.retention import WHY as RETENTION
+from writer.sealing.manifest import Manifest, Manifests
+from writer.table.log.entries import said
+from writer.table.log.snapshot import PipelineSnapshot
+from writer.table.table import PipelineTable
 
 _RECENT = 200  # entries
 

@@ -1,6 +1,6 @@
 """Buckets' files written anew: by Spark's tasks in the driver, in this process from the command line. One function.
 
-What is decided is in `compaction.py`, how rows are written in `writer/rooms/rewrite.py`, what keeps two of them from
+What is decided is in `compaction.py`, how rows are written in `writer/batch/rewrite.py`, what keeps two of them from
 doubling rows in `writer/tables/`.
 """
 
@@ -17,22 +17,22 @@ from uuid import uuid4
 import pyarrow as pa
 
 import bucketers
-from writer import config, log
-from writer.commit import check_age
-from writer.errors import ConfigError, HeadraceError
-from writer.rewrites.compaction import Piece, Policy, plan
-from writer.rewrites.pace import Pace
-from writer.rooms.columnar import BucketKey, StagedFile, staged_name
-from writer.rooms.rewrite import Job, Rewritten, Source, UnknownColumn, rewrite
-from writer.seals.seal import is_closed
-from writer.seals.sealer import Sealer
-from writer.stores.base import S3Settings
-from writer.tables.changes import Rewrite, Taken
-from writer.tables.entry import named
-from writer.tables.errors import CommitFailed, FilesGone
-from writer.tables.parts import BucketFile
-from writer.tables.snapshot import PipelineSnapshot
-from writer.tables.table import PipelineTable
+from writer.batch.parquet_files import BucketKey, StagedFile, staged_name
+from writer.batch.rewrite import Job, Rewritten, Source, UnknownColumn, rewrite
+from writer.commit.builder import check_age
+from writer.config import pipelines
+from writer.core import logging
+from writer.core.errors import ConfigError, HeadraceError
+from writer.core.offsets import BucketFile
+from writer.maintenance.compaction_plan import Pace, Piece, Policy, plan
+from writer.sealing.rules import is_closed
+from writer.sealing.sealer import Sealer
+from writer.storage.base import S3Settings
+from writer.table.log.entries import named
+from writer.table.log.foreign_writes import CommitFailed, FilesGone
+from writer.table.log.operations import Rewrite, Taken
+from writer.table.log.snapshot import PipelineSnapshot
+from writer.table.table import PipelineTable
 
 Run = Callable[[Sequence[Job]], Iterable[Rewritten]]  # lazily, in the order of the jobs
 _TRIES = 5
@@ -57,7 +57,7 @@ class Done:
 class Compactor:
     """Rewrites buckets of one pipeline's table."""
 
-    def __init__(self, name: str, settings: config.Pipeline, table: PipelineTable, s3: S3Settings | None) -> None:
+    def __init__(self, name: str, settings: pipelines.Pipeline, table: PipelineTable, s3: S3Settings | None) -> None:
         self._name, self._settings, self._table, self._s3 = name, settings, table, s3
         wanted = settings.compact
         self.policy = Policy(
@@ -115,7 +115,7 @@ class Compactor:
                         f"a file that the table at {self._table.location} names is gone: {error}. Restore it; without "
                         "it the rows that it held are lost."
                     ) from error
-                log.event("rewrite_overtaken", pipeline=self._name, bucket=piece.files[0].bucket, reason=str(error))
+                logging.event("rewrite_overtaken", pipeline=self._name, bucket=piece.files[0].bucket, reason=str(error))
                 return  # the generator is at its end; the next look plans anew
             except UnknownColumn as error:
                 raise ConfigError(f"pipelines.{self._name}: {error}") from error
@@ -155,7 +155,7 @@ class Compactor:
     def _tell(self, done: Iterable[Done]) -> None:
         for one in done:
             if one.version is not None:
-                log.event("bucket_rewritten", pipeline=self._name, **vars(one))
+                logging.event("bucket_rewritten", pipeline=self._name, **vars(one))
 
     def _landed(
         self, snapshot: PipelineSnapshot, piece: Piece, rewritten: Rewritten, started: datetime, seconds: float
@@ -177,7 +177,7 @@ class Compactor:
             version = self._table.rewrite(snapshot, Rewrite(uuid4().hex, gone, rewritten.files, taken, facts))
         except FilesGone as error:
             self._discard(rewritten.files)  # the place where the entry might stand is taken: nobody will name them
-            log.event("rewrite_overtaken", pipeline=self._name, bucket=bucket, reason=str(error))
+            logging.event("rewrite_overtaken", pipeline=self._name, bucket=bucket, reason=str(error))
             return done
         return Done(**{**vars(done), "version": version})
 

@@ -8,16 +8,16 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from writer.care.erasing import WHY
-from writer.care.keys import Finder, Keys
-from writer.ledger.letters import Selection, as_read, read
-from writer.rooms.report import Span, joined
-from writer.surface.walk import Walk
-from writer.tables.changes import Rewrite, Taken
-from writer.tables.errors import FilesGone
-from writer.tables.parts import Part
-from writer.tables.table import PipelineTable
-from writer.tables.withdraw import without
+from writer.batch.task_report import Span, joined
+from writer.core.offsets import Part
+from writer.maintenance.dead_letters import Selection, as_read, read
+from writer.maintenance.local_pipeline import Walk
+from writer.maintenance.row_deletion import WHY
+from writer.maintenance.row_keys import Finder, Keys
+from writer.table.log.foreign_writes import FilesGone
+from writer.table.log.operations import Rewrite, Taken
+from writer.table.row_removal import without
+from writer.table.table import PipelineTable
 
 _TRIES = 5
 

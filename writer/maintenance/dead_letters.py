@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from writer.errors import HeadraceError
-from writer.ledger.deep import DataFile, inside
-from writer.rooms.columnar import open_file
-from writer.rooms.deadletters import DEAD_LETTERS
-from writer.rooms.report import Span
-from writer.stores.base import Store
-from writer.tables.parts import Part
+from writer.audit.offset_count import DataFile, inside
+from writer.batch.dead_letters import DEAD_LETTERS
+from writer.batch.parquet_files import open_file
+from writer.batch.task_report import Span
+from writer.core.errors import HeadraceError
+from writer.core.offsets import Part
+from writer.storage.base import Store
 
 _ROWS_AT_ONCE = 1_000
 _PLACE = ("_topic", "_incarnation", "_partition")

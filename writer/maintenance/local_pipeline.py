@@ -11,23 +11,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import bucketers
-from writer.config import Config, layout
-from writer.errors import ConfigError
-from writer.meanings import Meanings
-from writer.recognise import judge
-from writer.registry import SchemaNotFound, SchemaSource, by
-from writer.rooms import avro, task
-from writer.rooms.assign import TimeRule, assign
-from writer.rooms.conform import conform
-from writer.rooms.decode import decode
-from writer.rooms.native import NativeDecoder
-from writer.rooms.plan import Rejected, SchemaPlan, WriterSchema
-from writer.rooms.report import Counts, Report, Source
-from writer.rooms.singly import SingleDecoder
-from writer.rooms.task import older, older_said
-from writer.rooms.wire import CONFLUENT, Wire, refusals, shown, split
-from writer.schemas import knows, registered, reserved
-from writer.tables.formats import main_table
+from writer.avro import schema
+from writer.avro.block_decoder import NativeDecoder
+from writer.avro.decode import decode
+from writer.avro.record_decoder import SingleDecoder
+from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema, conform
+from writer.avro.wire_format import CONFLUENT, Wire, refusals, shown, split
+from writer.batch import task
+from writer.batch.bucketing import TimeRule, assign
+from writer.batch.task import older, older_said
+from writer.batch.task_report import Counts, Report, Source
+from writer.config.pipelines import Config, layout
+from writer.core.errors import ConfigError
+from writer.schemas.registry import SchemaNotFound, SchemaSource, by
+from writer.schemas.schema_id_check import Meanings
+from writer.schemas.tracker import knows, registered, reserved
+from writer.schemas.wire_detection import judge
+from writer.table.factory import main_table
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class Walk:
 
     def _rows(self, schema_id: int, group: pa.Table, known: WriterSchema) -> Group:
         if schema_id not in self._decoders:
-            record = avro.parse(known.text)
+            record = schema.parse(known.text)
             before = (self.wire or CONFLUENT).header_bytes
             native = NativeDecoder(record, header_bytes=before) if known.native else None
             self._decoders[schema_id] = (native, SingleDecoder(record, header_bytes=before))

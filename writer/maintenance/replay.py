@@ -16,21 +16,21 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import bucketers
-from writer.config import Config
-from writer.errors import ConfigError, HeadraceError
-from writer.ledger.letters import Selection, as_read, places, read
-from writer.registry import SchemaSource
-from writer.rooms import task
-from writer.rooms.columnar import StagedFile, open_file
-from writer.rooms.deadletters import DEAD_LETTERS
-from writer.rooms.plan import PROVENANCE
-from writer.rooms.report import Report, Span, joined
-from writer.rooms.wire import CONFLUENT
-from writer.surface.walk import Walk, opened
-from writer.tables.changes import Replay
-from writer.tables.errors import Overtaken
-from writer.tables.formats import all_tables
-from writer.tables.parts import Part
+from writer.avro.schema_plan import PROVENANCE
+from writer.avro.wire_format import CONFLUENT
+from writer.batch import task
+from writer.batch.dead_letters import DEAD_LETTERS
+from writer.batch.parquet_files import StagedFile, open_file
+from writer.batch.task_report import Report, Span, joined
+from writer.config.pipelines import Config
+from writer.core.errors import ConfigError, HeadraceError
+from writer.core.offsets import Part
+from writer.maintenance.dead_letters import Selection, as_read, places, read
+from writer.maintenance.local_pipeline import Walk, opened
+from writer.schemas.registry import SchemaSource
+from writer.table.factory import all_tables
+from writer.table.log.foreign_writes import Overtaken
+from writer.table.log.operations import Replay
 
 LETTERS_AT_ONCE = 50_000  # of one commit, which names their offsets
 BYTES_AT_ONCE = 64 * 2**20

@@ -14,18 +14,18 @@ from uuid import uuid4
 import pyarrow.parquet as pq
 
 import bucketers
-from writer import log
-from writer.config import Config
-from writer.rooms.columnar import BucketKey, open_file
-from writer.seals.manifest import FOLDER, bucket_path
-from writer.stores.base import Store
-from writer.tables.changes import Rewrite, Taken
-from writer.tables.errors import FilesGone
-from writer.tables.formats import main_table, side_table
-from writer.tables.parts import BucketFile
-from writer.tables.snapshot import PipelineSnapshot
-from writer.tables.table import PipelineTable
-from writer.units import shifted
+from writer.batch.parquet_files import BucketKey, open_file
+from writer.config.pipelines import Config
+from writer.core import logging
+from writer.core.offsets import BucketFile
+from writer.core.units import shifted
+from writer.sealing.manifest import FOLDER, bucket_path
+from writer.storage.base import Store
+from writer.table.factory import main_table, side_table
+from writer.table.log.foreign_writes import FilesGone
+from writer.table.log.operations import Rewrite, Taken
+from writer.table.log.snapshot import PipelineSnapshot
+from writer.table.table import PipelineTable
 
 MARK = "retired.json"  # beside the manifests of a bucket
 WHY = "retention"
@@ -148,7 +148,7 @@ class Regularly:
             return
         for work in self._works:
             for one in work.run(now):
-                log.event(
+                logging.event(
                     "buckets_retired", pipeline=self._pipeline, table=work.location, version=one.version,
                     buckets=len(one.buckets), rows=one.rows, files=one.files, bytes=one.bytes,
                 )  # fmt: skip

@@ -15,17 +15,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from writer.care.keys import Finder, Keys
-from writer.rooms.assign import TimeRule, times_of
-from writer.rooms.columnar import BucketKey, Destination, StagedFile, open_file
-from writer.stores.base import OutcomeUnknown
-from writer.stores.location import on_s3
-from writer.tables.changes import Rewrite, Taken
-from writer.tables.errors import FilesGone
-from writer.tables.parts import BucketFile
-from writer.tables.snapshot import PipelineSnapshot
-from writer.tables.table import PipelineTable
-from writer.tables.withdraw import left_of
+from writer.batch.bucketing import TimeRule, times_of
+from writer.batch.parquet_files import BucketKey, Destination, StagedFile, open_file
+from writer.core.offsets import BucketFile
+from writer.maintenance.row_keys import Finder, Keys
+from writer.storage.base import OutcomeUnknown
+from writer.storage.locations import on_s3
+from writer.table.log.foreign_writes import FilesGone
+from writer.table.log.operations import Rewrite, Taken
+from writer.table.log.snapshot import PipelineSnapshot
+from writer.table.row_removal import left_of
+from writer.table.table import PipelineTable
 
 WHY = "delete"
 _PREFIX = "delete"

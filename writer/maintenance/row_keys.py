@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bucketers.arrays import column
-from writer.errors import ConfigError
+from bucketers.arrow import column
+from writer.core.errors import ConfigError
 
 _NAME = r"[A-Za-z_][\w]*(?:\.[A-Za-z_][\w]*)*"
 _VALUE = r"(?:'(?:[^']|'')*'|[-+]?[0-9][0-9.eE+-]*|true|false)"

@@ -13,17 +13,17 @@ from urllib.parse import unquote
 
 from pyarrow import fs
 
-from writer.config import Config
-from writer.errors import ConfigError, HeadraceError
-from writer.rewrites.vacuum import Needed, Stored, Waste, of_checkpoints, of_table
-from writer.rooms.columnar import staged_name
-from writer.stores.base import Store
-from writer.stores.location import on_s3, store_at
-from writer.tables.entry import landed, said
-from writer.tables.formats import main_table, side_table
-from writer.tables.nesting import ancestors, is_below, table_folders
-from writer.tables.table import PipelineTable
-from writer.units import show_duration
+from writer.batch.parquet_files import staged_name
+from writer.config.pipelines import Config
+from writer.core.errors import ConfigError, HeadraceError
+from writer.core.units import show_duration
+from writer.maintenance.vacuum_plan import Needed, Stored, Waste, of_checkpoints, of_table
+from writer.storage.base import Store
+from writer.storage.locations import on_s3, store_at
+from writer.table.factory import main_table, side_table
+from writer.table.log.entries import landed, said
+from writer.table.nesting import ancestors, is_below, table_folders
+from writer.table.table import PipelineTable
 
 _DECODER = "headrace-avro-"
 SCRATCH = ("headrace-stage-", _DECODER, "headrace-rewrite-")

@@ -14,11 +14,12 @@ from importlib.metadata import version
 from typing import Any
 from zlib import crc32
 
-from writer import copies, log
-from writer.checkpoint import Checkpoints, Offsets
-from writer.connections import Recovery
-from writer.errors import CheckpointUnusable
-from writer.stores.base import Store
+from writer.config.connections import Recovery
+from writer.core import logging
+from writer.core.errors import CheckpointUnusable
+from writer.offsets import checkpoint_backups
+from writer.offsets.spark_checkpoint import Checkpoints, Offsets
+from writer.storage.base import Store
 
 _FORMAT = 1
 _BATCHES_KEPT = 20  # as many as Spark keeps of its own files (spark.py)
@@ -116,7 +117,7 @@ class Observed:
             if known is None:
                 write(self._checkpoints.store, self._witness)
         except OSError as error:
-            log.warning("witness_failed", pipeline=self._pipeline, run=run, error=str(error))
+            logging.warning("witness_failed", pipeline=self._pipeline, run=run, error=str(error))
 
     def done(self, batch: int, version: int | None) -> None:
         """Put down a batch that the table has. `version`: of the table; None: it had it before."""
@@ -130,7 +131,7 @@ class Observed:
             write(store, self._witness)
             self._copy(run, batch, datetime.now(UTC))
         except (OSError, CheckpointUnusable) as error:
-            log.warning("witness_failed", pipeline=self._pipeline, run=run, batch=batch, error=str(error))
+            logging.warning("witness_failed", pipeline=self._pipeline, run=run, batch=batch, error=str(error))
 
     def _copy(self, run: int, batch: int, now: datetime) -> None:
         """Make a copy when one is due, and let go of those beyond the policy."""
@@ -139,6 +140,8 @@ class Observed:
             return
         self._copied = now
         store = self._checkpoints.store
-        copies.take(store, run, batch, now)
-        for copy in copies.beyond(copies.kept(store), policy.copies, policy.copies_max_age, now):
-            copies.remove(store, copy)
+        checkpoint_backups.take(store, run, batch, now)
+        for copy in checkpoint_backups.beyond(
+            checkpoint_backups.kept(store), policy.copies, policy.copies_max_age, now
+        ):
+            checkpoint_backups.remove(store, copy)

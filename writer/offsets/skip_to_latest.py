@@ -10,19 +10,19 @@ from datetime import datetime
 from typing import Literal, assert_never
 from uuid import uuid4
 
-from writer.config import Config
-from writer.errors import HeadraceError, LogChanged
-from writer.frontier import Held, number
-from writer.gaps.opening import open_gap
-from writer.kafka import Cluster
-from writer.rooms.report import Source
-from writer.standing import gap_hints
-from writer.surface.driver import nobody_runs
-from writer.tables.changes import Gap
-from writer.tables.formats import main_table
-from writer.tables.parts import Part, Range
-from writer.tables.snapshot import PipelineSnapshot
-from writer.tables.table import PipelineTable
+from writer.batch.task_report import Source
+from writer.clients.driver_endpoint import nobody_runs
+from writer.clients.kafka import Cluster
+from writer.config.pipelines import Config
+from writer.core.errors import HeadraceError, LogChanged
+from writer.core.offsets import Part, Range
+from writer.offsets.start_decision import Held, number
+from writer.offsets.start_offsets import gap_hints
+from writer.table.factory import main_table
+from writer.table.gap_tickets import open_gap
+from writer.table.log.operations import Gap
+from writer.table.log.snapshot import PipelineSnapshot
+from writer.table.table import PipelineTable
 
 Asker = Literal["person", "automatic"]
 _SHOWN = 3  # partitions that a sentence names

@@ -9,9 +9,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-from writer.errors import CheckpointUnusable
-from writer.stores.base import S3Settings, StoreError, Unanswered
-from writer.stores.location import store_at
+from writer.core.errors import CheckpointUnusable
+from writer.storage.base import S3Settings, StoreError, Unanswered
+from writer.storage.locations import store_at
 
 Source = tuple[str, int]  # topic, partition
 Offsets = Mapping[Source, int]

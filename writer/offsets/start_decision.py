@@ -1,14 +1,14 @@
 """Where a pipeline reads on: the table's frontier held against what Kafka still has.
 
-Pure: facts in, decision out. `writer/standing.py` asks for the facts, the pipeline carries the decision out.
+Pure: facts in, decision out. `writer/offsets/start_offsets.py` asks for the facts, the pipeline carries the decision out.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from writer.rooms.report import Source
-from writer.tables.parts import Part, Range
+from writer.batch.task_report import Source
+from writer.core.offsets import Part, Range
 
 _SHOWN = 3  # partitions that a sentence names
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # sixteen zero bytes: what a broker without topic ids (before 2.8) answers

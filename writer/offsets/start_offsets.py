@@ -5,15 +5,26 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, assert_never
 
-from writer import log
-from writer.config import Pipeline
-from writer.errors import FrontierLost, LogChanged, TopicMissing
-from writer.frontier import Begin, Gap, Held, Refuse, changed, decide, incarnations, number, reborn, without_id
-from writer.kafka import Cluster, Topic
-from writer.rooms.report import Source
-from writer.tables.parts import Part, Range
-from writer.tables.snapshot import PipelineSnapshot
-from writer.units import instant, shifted
+from writer.batch.task_report import Source
+from writer.clients.kafka import Cluster, Topic
+from writer.config.pipelines import Pipeline
+from writer.core import logging
+from writer.core.errors import FrontierLost, LogChanged, TopicMissing
+from writer.core.offsets import Part, Range
+from writer.core.units import instant, shifted
+from writer.offsets.start_decision import (
+    Begin,
+    Gap,
+    Held,
+    Refuse,
+    changed,
+    decide,
+    incarnations,
+    number,
+    reborn,
+    without_id,
+)
+from writer.table.log.snapshot import PipelineSnapshot
 
 _LOOKS = 3  # at a log that seems too short: right after a leader has changed it may (KAFKA-7703)
 _LOOK_AGAIN_S = 2.0
@@ -55,9 +66,9 @@ def find(
                 "Set on_new_incarnation: start to read it from its beginning. If it is a copy of the same records in "
                 "another cluster, `headrace topic adopt` goes on where the table ends."
             )
-        log.warning("topic_created_again", topic=topic, id=found, before=before, incarnation=len(known[topic]) + 1)
+        logging.warning("topic_created_again", topic=topic, id=found, before=before, incarnation=len(known[topic]) + 1)
     for topic in without_id(now):
-        log.warning("topic_without_id", topic=topic, reason="its brokers are older than Kafka 2.8")
+        logging.warning("topic_without_id", topic=topic, reason="its brokers are older than Kafka 2.8")
     ids = incarnations(known, now)
     parts = {
         (t.name, p): Part(t.name, number(ids[t.name], t.id), p) for t in topics.values() for p in range(t.partitions)

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from writer.errors import ConfigError
-from writer.frontier import Held, number
-from writer.kafka import Topic
-from writer.rooms.report import Source
-from writer.tables.parts import Part
+from writer.batch.task_report import Source
+from writer.clients.kafka import Topic
+from writer.core.errors import ConfigError
+from writer.core.offsets import Part
+from writer.offsets.start_decision import Held, number
 
 _OFFSETS = "Give the offset to read on from with --offsets topic:partition=offset, or a group's with --offsets-of"
 

@@ -1,16 +1,133 @@
 """What a person sees of a pipeline's status: some lines on a terminal, or one line each time in a log."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from writer.surface.executor_lines import counts, executor_lines
-from writer.surface.seal_lines import seal_lines
-from writer.surface.words import instant, plural, ranges, span
-from writer.units import show_size
+from writer.core.text import instant, plural, ranges, span
+from writer.core.units import show_size
+from writer.scaling.spark_settings import in_one_process
+
+_BLOCKED_SHOWN = 3
+_STATES = (("closed", "not sealed yet"), ("reopened", "to be sealed again"), ("open", "open"))
+_SHARES = (0.5, 0.99, 0.999)
+
+
+def seal_lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
+    """Return a label and a text for each thing that there is to say."""
+    seals = pipeline["seals"]
+    lines = [("lateness", _lateness(pipeline["lateness"]))]
+    if seals is None:
+        return lines
+    return [("watermark", _watermark(seals)), ("sealed", _sealed(seals)), *_trouble(seals), *lines]
+
+
+def _watermark(seals: Mapping[str, Any]) -> Text:
+    if seals["watermark"] is None:
+        text = Text("none yet", style="yellow")
+    else:
+        text = Text(f"{instant(seals['watermark'])}, {span(max(0.0, seals['watermark_delay_seconds']))} ago")
+    held, idle = seals["held_by"], len(seals["idle"])
+    if held is not None:
+        text.append(f"; held by {held['topic']}/{held['partition']}", style="dim")
+    return text.append(f"; {plural(idle, 'partition')} idle" if idle else "", style="dim")
+
+
+def _sealed(seals: Mapping[str, Any]) -> Text:
+    until = seals["closed_until"]
+    parts = ["nothing is closed yet" if until is None else f"closed until {instant(until)}"]
+    parts += [f"{plural(seals[state], 'bucket')} {word}" for state, word in _STATES if seals[state]]
+    following = seals["next"]
+    if following is not None:
+        parts.append(f"next {following['bucket']}, which ends {instant(following['ends'])}")
+    return Text(", ".join(parts))
+
+
+def _trouble(seals: Mapping[str, Any]) -> list[tuple[str, Text]]:
+    blocked, more = seals["blocked"][:_BLOCKED_SHOWN], len(seals["blocked"]) - _BLOCKED_SHOWN
+    lines = [("blocked", Text(f"{one['bucket']}: {one['because']}", style="yellow")) for one in blocked]
+    if more > 0:
+        lines.append(("", Text(f"and {plural(more, 'bucket')} more", style="yellow")))
+    return lines + [(one["step"], Text(f"fails: {one['because']}", style="red")) for one in seals["trouble"]]
+
+
+def _lateness(lateness: Mapping[str, Any]) -> Text:
+    """Say within which time what share of the rows came after their events, and how many came too late."""
+    total, late = sum(lateness["behind"]), sum(lateness["beyond"])
+    if not total:
+        return Text("")
+    shares = [f"{share:.3g} % of rows {_within(lateness['bounds_seconds'], lateness['behind'], share / 100)}"
+              for share in (100 * s for s in _SHARES)]  # fmt: skip
+    text = Text(", ".join(dict.fromkeys(shares)))
+    return text.append(f"; {plural(late, 'row')} after their bucket was closed", style="yellow") if late else text
+
+
+def _within(bounds: Sequence[int], bins: Sequence[int], share: float) -> str:
+    total = sum(bins)
+    for bound, below in zip(bounds, accumulate(bins), strict=False):
+        if below >= share * total:
+            return f"within {span(bound)}"
+    return f"after more than {span(bounds[-1])}"
+
+
+_SILENT_S = 120  # who asks does so every few seconds; beyond this it is not running, or cannot reach the driver
+
+
+def executor_lines(told: Mapping[str, Any] | None) -> list[tuple[str, Text]]:
+    """Return a label and a text for each thing that there is to say. `told`: `executors` of the driver's `/status`."""
+    if told is None:
+        return []
+    lines = [("executors", _there(told))]
+    if told["decisions"]:
+        lines.append(("autoscaler", _decided(told)))
+    return lines
+
+
+def counts(told: Mapping[str, Any] | None) -> dict[str, int | None]:
+    """Return how many are wanted, asked for, there, and draining, by name; none of them where nobody scales."""
+    if told is None or told["wanted"] is None:
+        return {}
+    last = told["decisions"][0] if told["decisions"] else None
+    right = told["wanted"] if last is None or last["right"] is None else last["right"]
+    return {
+        "executors_wanted": right, "executors_asked": told["wanted"], "executors_have": told["registered"],
+        "executors_draining": len(told["draining"]),
+    }  # fmt: skip
+
+
+def _there(told: Mapping[str, Any]) -> Text:
+    if told["refused"] is not None:
+        none = in_one_process(told["master"])
+        return Text(f"none, tasks run in the driver ({told['master']})" if none else told["refused"])
+    if told["age_seconds"] is None:
+        return Text("Spark is starting")
+    text = Text(f"{told['registered']} there")
+    if drain := len(told["draining"]):
+        text.append(f", {drain} more {'finishes its tasks and goes' if drain == 1 else 'finish their tasks and go'}")
+    found = counts(told)
+    if not found:
+        return text.append("; nobody asks for more or fewer", style="dim")
+    asked, wanted, short_s = told["wanted"], found["executors_wanted"], told["short_seconds"]
+    if short_s is None:
+        text.append(f"; {asked} asked for")
+    else:
+        text.append(f"; {asked} asked for, and none came for {span(short_s)}", style="yellow")
+    return text if wanted == asked else text.append(f", {wanted} wanted")
+
+
+def _decided(told: Mapping[str, Any]) -> Text:
+    last, silent_s = told["decisions"][0], told["asked_seconds"]
+    who = last["verdict"] or "somebody asked"
+    change = "" if last["from"] in (None, last["to"]) else f" {last['from']} → {last['to']}"
+    text = Text(f"{who}{change}, at {instant(last['at'])}")
+    if silent_s is not None and silent_s > _SILENT_S:
+        text.append(f", silent for {span(silent_s)}", style="yellow")
+    return text.append(f": {last['reason']}" if last["reason"] else "")
+
 
 _STYLES = {
     "running": "bold green", "starting": "bold cyan", "draining": "bold cyan", "stopped": "bold", "failed": "bold red",

@@ -16,7 +16,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from writer.surface.walk import plain
+from writer.maintenance.local_pipeline import plain
 
 _PIPE_WIDTH = 160  # columns when nobody's terminal says otherwise
 _GAP = "  "

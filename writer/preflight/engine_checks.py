@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from writer.config import Pipeline, Reader
+from writer.config.pipelines import Pipeline, Reader
+from writer.core.text import plural
 from writer.engines.types import of_records
-from writer.surface.finding import Finding, doubtful, good
-from writer.surface.words import plural
+from writer.preflight.finding import Finding, doubtful, good
 
 _NAMED = 3  # columns in a sentence
 

@@ -8,20 +8,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import bucketers
-from writer import artifacts
-from writer.config import Config, Pipeline, layout
-from writer.connections import Http
-from writer.errors import HeadraceError
-from writer.stores.base import S3Settings, StoreError
-from writer.stores.location import on_s3, store_at
-from writer.stores.probe import probe
-from writer.surface.driver import announcement, asked
-from writer.surface.finding import Finding, doubtful, failure, good, skipped, wrong
-from writer.surface.words import instant, plural
-from writer.tables import locations
-from writer.tables.formats import OPENED
-from writer.tables.table import PipelineTable
-from writer.units import show_size
+from writer.clients import java_artifacts
+from writer.clients.driver_endpoint import announcement, asked
+from writer.config.connections import Http
+from writer.config.pipelines import Config, Pipeline, layout
+from writer.core.errors import HeadraceError
+from writer.core.text import instant, plural
+from writer.core.units import show_size
+from writer.preflight.finding import Finding, doubtful, failure, good, skipped, wrong
+from writer.storage.base import S3Settings, StoreError
+from writer.storage.locations import on_s3, store_at
+from writer.storage.probe import probe
+from writer.table import locations
+from writer.table.factory import OPENED
+from writer.table.table import PipelineTable
 
 _FREE_SHARE_MIN = 0.05  # of a disk; below it somebody should know
 
@@ -62,16 +62,16 @@ def _probed(location: str, s3: S3Settings | None, *, exclusive: bool) -> str:
 
 def _java() -> Finding:
     try:
-        return good("java", f"{artifacts.java()} is a JDK {artifacts.JAVA_MIN} or newer")
-    except artifacts.JavaMissing as error:
+        return good("java", f"{java_artifacts.java()} is a JDK {java_artifacts.JAVA_MIN} or newer")
+    except java_artifacts.JavaMissing as error:
         return failure("java", error)
 
 
 def _jars(*, s3: bool = False) -> Finding:
     """Tell where Spark's Kafka jars are, without fetching them; those of its S3 file system too, if it needs them."""
     given = os.environ.get("HEADRACE_JARS")
-    home = artifacts.cache_dir()
-    bundles = [artifacts.BUNDLES["spark-kafka"], *(artifacts.S3_BUNDLES.values() if s3 else ())]
+    home = java_artifacts.cache_dir()
+    bundles = [java_artifacts.BUNDLES["spark-kafka"], *(java_artifacts.S3_BUNDLES.values() if s3 else ())]
     missing = [] if given else [b for b in bundles if not any((home / f"{b.name}-{b.version}").glob("*.jar"))]
     what = "Spark's Kafka source and S3 file system" if s3 else "Spark's Kafka source"
     if missing:
@@ -82,8 +82,8 @@ def _jars(*, s3: bool = False) -> Finding:
             "Without a way to the network, set HEADRACE_JARS to a directory that holds them.",
         )
     try:
-        jars = artifacts.spark_jars(s3=s3)
-    except artifacts.ArtifactError as error:
+        jars = java_artifacts.spark_jars(s3=s3)
+    except java_artifacts.ArtifactError as error:
         return failure("jars", error)
     return good("jars", f"{plural(len(jars), 'jar')} of {what} in {given or home}")
 

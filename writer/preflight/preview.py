@@ -11,21 +11,21 @@ from rich.console import Console
 from rich.text import Text
 
 import bucketers
-from writer import sample
-from writer.config import Config
-from writer.errors import ConfigError
-from writer.kafka import Source
-from writer.recognise import RECORDS_MAX
-from writer.registry import source
-from writer.rooms.plan import Rejected
-from writer.rooms.wire import WIDTHS, Wire, each, recognised, shown
-from writer.strict import did_you_mean
-from writer.surface import lines
-from writer.surface.lines import Column, Sheet, cell, emit, instant, short_type
-from writer.surface.staged import show_staged
-from writer.surface.walk import Group, Walk, opened, plain
-from writer.surface.words import plural, span
-from writer.units import show_size
+from writer.avro.schema_plan import Rejected
+from writer.avro.wire_format import WIDTHS, Wire, each, recognised, shown
+from writer.clients import kafka_sample
+from writer.config.base import did_you_mean
+from writer.config.pipelines import Config
+from writer.core.errors import ConfigError
+from writer.core.offsets import Source
+from writer.core.text import plural, span
+from writer.core.units import show_size
+from writer.maintenance.local_pipeline import Group, Walk, opened, plain
+from writer.output import tables
+from writer.output.tables import Column, Sheet, cell, emit, instant, short_type
+from writer.preflight.staged_sample import show_staged
+from writer.schemas.registry import source
+from writer.schemas.wire_detection import RECORDS_MAX
 
 Room = Literal["raw", "decoded", "assigned", "staged"]
 Record = dict[str, Any]  # one record as a room sees it
@@ -45,20 +45,20 @@ def preview(
     topics = config.pipelines[name].topics
     if follow and at == "staged":
         raise ConfigError("--at staged shows finished files, which --follow never has; leave one of them out")
-    cluster = sample.asked(config.kafka)
-    spans = sample.spans(cluster, topics, records, sample.position(start))
-    out = lines.console()
+    cluster = kafka_sample.asked(config.kafka)
+    spans = kafka_sample.spans(cluster, topics, records, kafka_sample.position(start))
+    out = tables.console()
     look = Look(
         name, config, at, out, now, as_json=as_json, whole=not follow,
-        more=lambda: sample.read(config.kafka, sample.spans(cluster, topics, RECORDS_MAX)),
+        more=lambda: kafka_sample.read(config.kafka, kafka_sample.spans(cluster, topics, RECORDS_MAX)),
     )  # fmt: skip
     if follow:
         with suppress(KeyboardInterrupt):
-            look.show(sample.follow(config.kafka, {source: span.start for source, span in spans.items()}))
+            look.show(kafka_sample.follow(config.kafka, {source: span.start for source, span in spans.items()}))
         return 0
-    batch = sample.read(config.kafka, spans)
+    batch = kafka_sample.read(config.kafka, spans)
     if not as_json:
-        lines.sentence(out, _scope(name, topics, batch, spans, start), "dim")
+        tables.sentence(out, _scope(name, topics, batch, spans, start), "dim")
     if batch.num_rows:
         look.show([batch])
     return 0
@@ -66,15 +66,15 @@ def preview(
 
 def looked(config: Config, name: str, *, at: Room, records: int, now: datetime) -> list[Record]:
     """Return the newest records of a pipeline's topics as a room sees them. Raises HeadraceError."""
-    cluster, topics = sample.asked(config.kafka), config.pipelines[name].topics
-    batch = sample.read(config.kafka, sample.spans(cluster, topics, records))
+    cluster, topics = kafka_sample.asked(config.kafka), config.pipelines[name].topics
+    batch = kafka_sample.read(config.kafka, kafka_sample.spans(cluster, topics, records))
     if batch.num_rows == 0:
         return []
     if at == "raw":
         return raw(batch, config.pipelines[name].wire.fixed)
     walk = opened(name, config, source(config.registry))
     if walk.wire is None:
-        walk.settled(sample.read(config.kafka, sample.spans(cluster, topics, RECORDS_MAX)))
+        walk.settled(kafka_sample.read(config.kafka, kafka_sample.spans(cluster, topics, RECORDS_MAX)))
     return decoded(walk, batch) if at == "decoded" else assigned(walk, batch, now)
 
 
@@ -149,7 +149,7 @@ class Look:
         else:
             self._lines(_ASSIGNED, [_assigned_line(record) for record in records])
         if walk is not None and self._whole:
-            lines.sentence(self._out, _summary(records, walk), "dim")
+            tables.sentence(self._out, _summary(records, walk), "dim")
 
     def _lines(self, columns: list[Column], rows: list[list[str | Text]]) -> None:
         self._sheet = self._sheet or Sheet(self._out, columns)
@@ -218,7 +218,9 @@ def _places(records: pa.Table) -> list[tuple[str, int, int]]:
     return list(zip(*columns, strict=True))
 
 
-def _scope(name: str, topics: list[str], batch: pa.RecordBatch, spans: Mapping[Source, sample.Span], start: str) -> str:
+def _scope(
+    name: str, topics: list[str], batch: pa.RecordBatch, spans: Mapping[Source, kafka_sample.Span], start: str
+) -> str:
     since = "" if start in ("latest", "earliest") else f" from {start} on"
     offsets = sum(span.end - span.start for span in spans.values())
     where = f"{plural(len(spans), 'partition')} of {', '.join(topics)}"
@@ -258,7 +260,7 @@ def _raw_line(record: Record, *, narrow: bool) -> list[str | Text]:
         return [*place, key, "", Text("-", "dim"), Text("tombstone", "dim")]
     body = value[0 if schema is None else WIDTHS[record["wire"]] :]
     head = Text(body[:_HEX_BYTES].hex(" ") + " ", "dim") if schema is not None and not narrow else Text()
-    head.append(lines.visible(body[:_HEAD_BYTES]) + ("…" if len(body) > _HEAD_BYTES else ""))
+    head.append(tables.visible(body[:_HEAD_BYTES]) + ("…" if len(body) > _HEAD_BYTES else ""))
     return [*place, key, Text("none", "red") if schema is None else shown(schema), show_size(len(value)), head]
 
 

@@ -8,16 +8,16 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from writer.config import Config
-from writer.errors import ConfigError
-from writer.registry import SchemaSource, source
-from writer.rooms import avro
-from writer.rooms.fit import Place
-from writer.rooms.plan import Rejected, SchemaPlan, WriterSchema
-from writer.surface import lines
-from writer.surface.preview import only
-from writer.surface.walk import opened, plain
-from writer.surface.words import plural
+from writer.avro import schema as avro
+from writer.avro.column_cast import Place
+from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema
+from writer.config.pipelines import Config
+from writer.core.errors import ConfigError
+from writer.core.text import plural
+from writer.maintenance.local_pipeline import opened, plain
+from writer.output import tables
+from writer.preflight.preview import only
+from writer.schemas.registry import SchemaSource, source
 
 _NOT_REGISTERED = 0  # no registry gives this id
 _MENDS = {
@@ -56,7 +56,7 @@ def plan(config: Config, name: str | None, *, schema_id: int | None, file: Path 
     effects = [] if isinstance(found, Rejected) else list(effects_of(before, after, found))
     verdict = Verdict(name, shown, before, found, effects, config.pipelines[name].event_time.field)
     if as_json:
-        lines.emit_whole(_document(verdict))
+        tables.emit_whole(_document(verdict))
     else:
         _show(verdict, config.pipelines[name].table.location)
     return 0 if verdict.reason is None else 1
@@ -211,26 +211,28 @@ def _document(verdict: Verdict) -> dict[str, Any]:
 
 
 def _show(verdict: Verdict, location: str) -> None:
-    out, before = lines.console(), verdict.before
+    out, before = tables.console(), verdict.before
     columns, others = plural(len(before.columns), "column"), plural(len(before.schemas), "registered schema")
-    lines.sentence(out, f"{verdict.pipeline}: {verdict.shown} on top of {columns} and {others}, for {location}", "bold")
+    tables.sentence(
+        out, f"{verdict.pipeline}: {verdict.shown} on top of {columns} and {others}, for {location}", "bold"
+    )
     width = max([_NAME_MIN, *(len(effect.column) for effect in verdict.effects)])
     for effect in verdict.effects:
-        lines.hanging(out, f"  {effect.effect:<{_HEAD}}{effect.column:<{width}}  ", _words(effect))
+        tables.hanging(out, f"  {effect.effect:<{_HEAD}}{effect.column:<{width}}  ", _words(effect))
     if not verdict.effects and verdict.decoder is not None:
-        lines.sentence(out, "  It fills the columns as they are.")
+        tables.sentence(out, "  It fills the columns as they are.")
     if verdict.decoder is not None:
         slow = (
             "" if verdict.decoder == "native" else ", one record at a time, at a fraction of the speed (docs/TYPES.md)"
         )
-        lines.hanging(out, f"  {'decoder':<{_HEAD}}", f"{verdict.decoder}{slow}", "yellow" if slow else "")
+        tables.hanging(out, f"  {'decoder':<{_HEAD}}", f"{verdict.decoder}{slow}", "yellow" if slow else "")
     if verdict.reason is None:
-        lines.sentence(out, "Every record of it becomes a row.", "green")
+        tables.sentence(out, "Every record of it becomes a row.", "green")
         return
     fate = "become dead letters" if verdict.outcome == "dead_letter" else "are quarantined"
     said = f"{verdict.reason}. Its records {fate}; all others go on."
-    lines.hanging(out, f"  {'parked':<{_HEAD}}", said, "red")
-    lines.hanging(out, f"  {'':<{_HEAD}}", _MENDS[verdict.outcome])
+    tables.hanging(out, f"  {'parked':<{_HEAD}}", said, "red")
+    tables.hanging(out, f"  {'':<{_HEAD}}", _MENDS[verdict.outcome])
 
 
 def _words(effect: Effect) -> str:

@@ -8,11 +8,11 @@ from datetime import timedelta
 from importlib.resources import files
 from typing import Any
 
-from writer.config import Pipeline
-from writer.ending import limits, task_count
-from writer.rooms.columnar import GROUP_BYTES_MAX
-from writer.surface.words import plural, span
-from writer.units import show_duration, show_size
+from writer.batch.parquet_files import GROUP_BYTES_MAX
+from writer.commit.batch_limits import limits, task_count
+from writer.config.pipelines import Pipeline
+from writer.core.text import plural, span
+from writer.core.units import show_duration, show_size
 
 UTILISATION = 0.6  # of the cores, on the mean: the rest is for bursts and for catching up after an outage
 CORES_PER_EXECUTOR = 4

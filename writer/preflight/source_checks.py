@@ -8,25 +8,24 @@ from datetime import datetime, timedelta
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bucketers.arrays import column
-from writer import sample
-from writer.config import Config, Pipeline
-from writer.errors import ConfigError, HeadraceError, SchemaChanged
-from writer.kafka import Cluster
-from writer.recognise import MixedWire, UnclearWire
-from writer.registry import RegistryUnreachable, SchemaSource
-from writer.rooms.assign import times_of
-from writer.rooms.clocks import ClockFieldMissing
-from writer.rooms.plan import Rejected, SchemaPlan, WriterSchema
-from writer.rooms.wire import Wire
-from writer.surface.finding import Finding, doubtful, failure, good, skipped, wrong
-from writer.surface.lines import short_type, visible
-from writer.surface.places import scratch
-from writer.surface.readers import readers
-from writer.surface.walk import Group, Walk, opened, without_tombstones
-from writer.surface.words import plural
-from writer.tables.errors import CommitFailed
-from writer.units import show_duration
+from bucketers.arrow import column
+from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema
+from writer.avro.wire_format import Wire
+from writer.batch.bucketing import ClockFieldMissing, times_of
+from writer.clients import kafka_sample
+from writer.clients.kafka import Cluster
+from writer.config.pipelines import Config, Pipeline
+from writer.core.errors import ConfigError, HeadraceError, SchemaChanged
+from writer.core.text import plural
+from writer.core.units import show_duration
+from writer.maintenance.local_pipeline import Group, Walk, opened, without_tombstones
+from writer.output.tables import short_type, visible
+from writer.preflight.engine_checks import readers
+from writer.preflight.finding import Finding, doubtful, failure, good, skipped, wrong
+from writer.preflight.host_checks import scratch
+from writer.schemas.registry import RegistryUnreachable, SchemaSource
+from writer.schemas.wire_detection import MixedWire, UnclearWire
+from writer.table.log.foreign_writes import CommitFailed
 
 SAMPLED = ("wire", "decode", "event_time", "buckets", "spill")
 _RETENTION_MIN = timedelta(hours=12)  # a night
@@ -73,9 +72,9 @@ def pipeline(name: str, config: Config, reach: Reach, records: int, now: datetim
         yield from (skipped(check, why) for check in SAMPLED)
         return
     try:
-        batch = sample.read(config.kafka, sample.spans(reach.cluster, settings.topics, records))
+        batch = kafka_sample.read(config.kafka, kafka_sample.spans(reach.cluster, settings.topics, records))
         yield from sampled(walk, batch, now)
-    except sample.TooLarge as error:
+    except kafka_sample.TooLarge as error:
         yield from (skipped(check, f"{error} (--sample)") for check in SAMPLED)
     except HeadraceError as error:
         yield failure("sample", error)

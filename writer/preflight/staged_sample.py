@@ -13,14 +13,14 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.text import Text
 
-from writer.rooms.columnar import StagedFile
-from writer.rooms.plan import PROVENANCE
-from writer.rooms.report import Report
-from writer.surface import lines
-from writer.surface.lines import Column, Sheet, emit, instant
-from writer.surface.walk import Walk, plain
-from writer.surface.words import plural
-from writer.units import show_size
+from writer.avro.schema_plan import PROVENANCE
+from writer.batch.parquet_files import StagedFile
+from writer.batch.task_report import Report
+from writer.core.text import plural
+from writer.core.units import show_size
+from writer.maintenance.local_pipeline import Walk, plain
+from writer.output import tables
+from writer.output.tables import Column, Sheet, emit, instant
 
 
 @dataclass
@@ -109,8 +109,8 @@ def show_staged(walk: Walk, records: pa.RecordBatch, now: datetime, out: Console
         said += f", {found.bytes / found.rows:,.1f} B a row"
     if found.value_bytes > found.bytes:
         said += f"; in Kafka {show_size(found.value_bytes)}, {found.value_bytes / found.bytes:.1f} times that"
-    lines.sentence(out, said)
-    lines.sentence(out, "Written to a temporary directory and removed. Full files need fewer bytes a row.", "dim")
+    tables.sentence(out, said)
+    tables.sentence(out, "Written to a temporary directory and removed. Full files need fewer bytes a row.", "dim")
 
 
 def _files(out: Console, found: Staged) -> None:

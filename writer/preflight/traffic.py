@@ -8,15 +8,15 @@ from itertools import pairwise
 from typing import Any
 
 import bucketers
-from writer import sample
-from writer.config import Config
-from writer.errors import HeadraceError
-from writer.kafka import Cluster
-from writer.rooms.columnar import BucketKey
-from writer.surface.sizing import Traffic
-from writer.surface.staged import Staged, staged
-from writer.surface.walk import Walk
-from writer.surface.words import plural, span
+from writer.batch.parquet_files import BucketKey
+from writer.clients import kafka_sample
+from writer.clients.kafka import Cluster
+from writer.config.pipelines import Config
+from writer.core.errors import HeadraceError
+from writer.core.text import plural, span
+from writer.maintenance.local_pipeline import Walk
+from writer.preflight.sizing import Traffic
+from writer.preflight.staged_sample import Staged, staged
 
 _WINDOW = timedelta(hours=1)
 _SLICES = 12  # of the window, to find the busiest
@@ -67,7 +67,7 @@ def measured(
 ) -> tuple[Traffic, str]:
     """Measure a pipeline's traffic, and say in a phrase what was looked at. Raises NothingToMeasure, HeadraceError."""
     topics = config.pipelines[walk.name].topics
-    batch = sample.read(config.kafka, sample.spans(cluster, topics, records))
+    batch = kafka_sample.read(config.kafka, kafka_sample.spans(cluster, topics, records))
     times = [time for time in batch.column("timestamp").to_pylist() if time is not None]
     found = staged(walk, batch, now) if batch.num_rows else None
     if found is None or not found.rows or not times:

@@ -16,10 +16,10 @@ from http import HTTPStatus
 from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
-from writer import log
-from writer.scaling.plan import Executor, Wanted, staying, steps
-from writer.scaling.section import Autoscale
-from writer.stores.base import Store
+from writer.config.autoscaling import Autoscale
+from writer.core import logging
+from writer.scaling.scale_steps import Executor, Wanted, staying, steps
+from writer.storage.base import Store
 
 LOOK_S = 1.0
 KEPT = "executors.json"
@@ -86,7 +86,7 @@ class Keeper:
             return
         self._cluster = cluster()
         if (kept := self._kept()) is not None:
-            log.event("executors_wanted", executors=kept, because="a driver before this one was told so")
+            logging.event("executors_wanted", executors=kept, because="a driver before this one was told so")
             self._wanted = Wanted(self._bounded(kept), self._seconds())
         self._thread.start()
 
@@ -115,7 +115,7 @@ class Keeper:
             else:  # the same verdict, and perhaps for another reason by now
                 self._decisions[0] = {**last, "reason": why, "right": right}
         if changed:
-            log.event("executors_wanted", executors=executors, before=before, because=why or "somebody asked")
+            logging.event("executors_wanted", executors=executors, before=before, because=why or "somebody asked")
             self._keep(executors)
         self._wake.set()
 
@@ -136,7 +136,7 @@ class Keeper:
                     self._wanted = Wanted(wanted.executors, wanted.since_s, now_s)
         for one in plan.drain:
             told = self._cluster.drain(one)
-            log.event("executor_told_to_go", executor=one, wanted=wanted.executors, there=len(found), heard=told)
+            logging.event("executor_told_to_go", executor=one, wanted=wanted.executors, there=len(found), heard=told)
             if told:
                 with self._lock:
                     self._draining[one] = now_s
@@ -200,7 +200,7 @@ class Keeper:
                 self._trouble = ""
             except Exception as error:  # noqa: BLE001 - Spark is busy or gone; batches must not notice
                 if str(error) != self._trouble and not self._closing.is_set():
-                    log.warning("executors_unseen", error=" ".join(str(error).split())[:300])
+                    logging.warning("executors_unseen", error=" ".join(str(error).split())[:300])
                 self._trouble = str(error)
             self._wake.wait(LOOK_S)
             self._wake.clear()
@@ -221,11 +221,11 @@ class Keeper:
                 before.lost + len(lost), before.gone + len(told), self._gc_share(found, now_s),
             )  # fmt: skip
         for one in sorted(came):
-            log.event("executor_came", executor=one, there=len(found))
+            logging.event("executor_came", executor=one, there=len(found))
         for one, seconds in told.items():
-            log.event("executor_went", executor=one, seconds=round(seconds, 1), there=len(found))
+            logging.event("executor_went", executor=one, seconds=round(seconds, 1), there=len(found))
         for one in lost:
-            log.warning("executor_lost", executor=one, there=len(found))
+            logging.warning("executor_lost", executor=one, there=len(found))
 
     def _gc_share(self, found: Sequence[Executor], now_s: float) -> float | None:
         began_s, before = self._gc_from
@@ -245,7 +245,7 @@ class Keeper:
             try:
                 store.put(KEPT, content)
             except OSError as error:  # the next start begins with what Spark gives it, until it is told again
-                log.warning("executors_not_kept", location=store.location, error=str(error))
+                logging.warning("executors_not_kept", location=store.location, error=str(error))
 
     def _kept(self) -> int | None:
         found: list[int] = []

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Mapping
 
-from writer.config import Config
-from writer.scaling.section import Autoscale
+from writer.config.autoscaling import Autoscale
+from writer.config.pipelines import Config
 
 _RANGES_PER_SLOT = 3  # tasks share ranges out by number: of several each they get the same
 _ELASTIC = "spark://host:7077 (standalone), k8s://… (Kubernetes) or, on one machine, local-cluster[3,2,2048]"

@@ -5,20 +5,22 @@ from typing import Any
 
 import pyarrow as pa
 
-from writer import config, log, recognise
-from writer.connections import Kafka
-from writer.errors import ConfigError
-from writer.rooms.assign import times_of
-from writer.rooms.report import Source
-from writer.rooms.wire import CONFLUENT, Wire
-from writer.sample import Span
-from writer.schemas import Schemas
+from writer.avro.wire_format import CONFLUENT, Wire
+from writer.batch.bucketing import times_of
+from writer.batch.task_report import Source
+from writer.clients.kafka_sample import Span
+from writer.config import pipelines
+from writer.config.connections import Kafka
+from writer.core import logging
+from writer.core.errors import ConfigError
+from writer.schemas import wire_detection
+from writer.schemas.tracker import Schemas
 
 
 class Found:
     """What `auto` stands for in the configuration of one pipeline, from the first records on that showed it."""
 
-    def __init__(self, pipeline: str, settings: config.Pipeline, kafka: Kafka) -> None:
+    def __init__(self, pipeline: str, settings: pipelines.Pipeline, kafka: Kafka) -> None:
         self._pipeline, self._settings, self._kafka = pipeline, settings, kafka
         self.wire: Wire = settings.wire.fixed or CONFLUENT
         self.wire_known = settings.wire.fixed is not None
@@ -48,7 +50,7 @@ class Found:
         rule = self._settings.event_time
         if rule.unit == "auto" and self._unit is None and found not in ("", "auto"):
             self._unit = found
-            log.event("event_time_unit_found", pipeline=self._pipeline, field=rule.field, unit=found)
+            logging.event("event_time_unit_found", pipeline=self._pipeline, field=rule.field, unit=found)
 
     def keep_wire(self, found: Mapping[str, Any] | None, schemas: Schemas) -> None:
         """Keep the wire format that earlier batches were read by; `auto` does not decide otherwise later."""
@@ -62,12 +64,12 @@ class Found:
         if self.wire_known or not any(span.start < span.end for span in waiting.values()):
             return
         try:
-            verdict = recognise.judge(recognise.looked_at(self._kafka, waiting), schemas.knows)
-        except recognise.UnclearWire as error:
-            raise recognise.UnclearWire(f"pipelines.{self._pipeline}.wire: {error}") from error
+            verdict = wire_detection.judge(wire_detection.looked_at(self._kafka, waiting), schemas.knows)
+        except wire_detection.UnclearWire as error:
+            raise wire_detection.UnclearWire(f"pipelines.{self._pipeline}.wire: {error}") from error
         if verdict.wire != self.wire:
             schemas.read_by(verdict.wire)
         self.wire, self.wire_known = verdict.wire, verdict.sure
-        tell = log.event if verdict.sure else log.warning
+        tell = logging.event if verdict.sure else logging.warning
         event = "wire_format_found" if verdict.sure else "wire_format_assumed"
         tell(event, pipeline=self._pipeline, wire=verdict.wire.format, records=verdict.said)

@@ -17,10 +17,10 @@ from urllib.request import HTTPSHandler, Request, build_opener
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-from writer.connections import Registry
-from writer.errors import ConfigError, HeadraceError
-from writer.rooms.avro import UnsupportedSchema, fingerprint
-from writer.rooms.wire import Ids, is_guid, shown
+from writer.avro.schema import UnsupportedSchema, fingerprint
+from writer.avro.wire_format import Ids, is_guid, shown
+from writer.config.connections import Registry
+from writer.core.errors import ConfigError, HeadraceError
 
 _NOT_FOUND = 404
 _ANSWER_WITHIN_S = 10

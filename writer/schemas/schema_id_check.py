@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from urllib.parse import urlsplit
 
-from writer.connections import Registry
-from writer.registry import SchemaSource
-from writer.rooms.avro import UnsupportedSchema
-from writer.rooms.canonical import meaning
-from writer.rooms.plan import SchemaPlan, WriterSchema
-from writer.rooms.wire import Ids, shown
-from writer.tables import schema_ids
-from writer.tables.schema_ids import Transactions
-from writer.units import instant
+from writer.avro.fingerprint import meaning
+from writer.avro.schema import UnsupportedSchema
+from writer.avro.schema_plan import SchemaPlan, WriterSchema
+from writer.avro.wire_format import Ids, shown
+from writer.config.connections import Registry
+from writer.core.units import instant
+from writer.schemas.registry import SchemaSource
+from writer.table import schema_ids
+from writer.table.schema_ids import Transactions
 
 _PORTS = {"http": 80, "https": 443}
 

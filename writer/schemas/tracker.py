@@ -8,12 +8,12 @@ from datetime import timedelta
 
 import pyarrow as pa
 
-from writer import log
-from writer.errors import ConfigError, Draining
-from writer.meanings import Meanings
-from writer.registry import RegistryUnreachable, SchemaNotFound, SchemaSource, by
-from writer.rooms.plan import PROVENANCE, Rejected, SchemaPlan
-from writer.rooms.wire import CONFLUENT, Wire, shown
+from writer.avro.schema_plan import PROVENANCE, Rejected, SchemaPlan
+from writer.avro.wire_format import CONFLUENT, Wire, shown
+from writer.core import logging
+from writer.core.errors import ConfigError, Draining
+from writer.schemas.registry import RegistryUnreachable, SchemaNotFound, SchemaSource, by
+from writer.schemas.schema_id_check import Meanings
 
 ASK_AGAIN = timedelta(minutes=5)  # a registry is asked anew for what it has refused: as long as the default grace
 _PAUSE_MAX_S = 30  # between two questions to a registry that does not answer
@@ -106,7 +106,7 @@ class Schemas:
             try:
                 return knows(self._named, self._topics, wire, schema_id)
             except RegistryUnreachable as error:
-                log.warning("registry_unreachable", pipeline=self._pipeline, holding="batch", error=str(error))
+                logging.warning("registry_unreachable", pipeline=self._pipeline, holding="batch", error=str(error))
             self._stopping.wait(pause)
             pause = min(pause * 2, _PAUSE_MAX_S)
         raise Draining(f"pipeline {self._pipeline!r} was asked to stop while it waited for the registry")
@@ -160,9 +160,9 @@ class Schemas:
             except SchemaNotFound:
                 if time.monotonic() >= grace_until:
                     return None
-                log.warning("schema_unknown", pipeline=self._pipeline, schema_id=schema_id, holding="batch")
+                logging.warning("schema_unknown", pipeline=self._pipeline, schema_id=schema_id, holding="batch")
             except RegistryUnreachable as error:
-                log.warning("registry_unreachable", pipeline=self._pipeline, holding="batch", error=str(error))
+                logging.warning("registry_unreachable", pipeline=self._pipeline, holding="batch", error=str(error))
                 grace_until = time.monotonic() + grace.total_seconds()
             self._stopping.wait(pause)
             pause = min(pause * 2, _PAUSE_MAX_S)
@@ -171,9 +171,9 @@ class Schemas:
     def _tell(self, schema_id: int) -> None:
         known = self.plan.schemas[schema_id]
         if isinstance(known, Rejected):
-            log.warning("schema_rejected", pipeline=self._pipeline, schema_id=schema_id, reason=known.reason)
+            logging.warning("schema_rejected", pipeline=self._pipeline, schema_id=schema_id, reason=known.reason)
             return
         decoder = "native" if known.native else "fastavro"
-        log.event(
+        logging.event(
             "schema_admitted", pipeline=self._pipeline, schema_id=schema_id, decoder=decoder, fields=len(known.columns)
         )

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from writer import sample
-from writer.connections import Kafka
-from writer.errors import ConfigError
-from writer.kafka import Source
-from writer.rooms.wire import CONFLUENT, Wire, each, recognised
-from writer.sample import Span
+from writer.avro.wire_format import CONFLUENT, Wire, each, recognised
+from writer.clients import kafka_sample
+from writer.clients.kafka_sample import Span
+from writer.config.connections import Kafka
+from writer.core.errors import ConfigError
+from writer.core.offsets import Source
 
 RECORDS_MAX = 100  # of a sample: half of them the oldest, half the newest
 _ENOUGH = 20  # fewer values that nobody recognises may be somebody's first tries; so many are a topic
@@ -40,10 +40,10 @@ class Verdict:
 
 def looked_at(kafka: Kafka, held: Mapping[Source, Span]) -> pa.Table:
     """Read the oldest and the newest records of these spans. Raises as `sample.read` does."""
-    shares = sample.spread({source: span.end - span.start for source, span in held.items()}, RECORDS_MAX)
+    shares = kafka_sample.spread({source: span.end - span.start for source, span in held.items()}, RECORDS_MAX)
     oldest = {source: Span(held[source].start, held[source].start + share // 2) for source, share in shares.items()}
     newest = {source: Span(held[source].end - share + share // 2, held[source].end) for source, share in shares.items()}
-    return pa.Table.from_batches([sample.read(kafka, oldest), sample.read(kafka, newest)])
+    return pa.Table.from_batches([kafka_sample.read(kafka, oldest), kafka_sample.read(kafka, newest)])
 
 
 def judge(records: pa.Table, knows: Knows) -> Verdict:

@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from bucketers import interval
-from writer.rooms.columnar import BucketKey
-from writer.seals.lives import Cell, cell
-from writer.seals.manifest import Manifest, bucket_path
-from writer.seals.sealer import Sealer, Standing
-from writer.tables.parts import BucketFile
+from writer.batch.parquet_files import BucketKey
+from writer.core.offsets import BucketFile
+from writer.sealing.bucket_states import Cell, cell
+from writer.sealing.manifest import Manifest, bucket_path
+from writer.sealing.sealer import Sealer, Standing
 
 CELLS_MAX = 400  # a fortnight of hours, and some
 _READ_AT_ONCE = 40  # manifests in one look; the others come with the next ones

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from writer.rooms.columnar import BucketKey
-from writer.seals.manifest import Manifest, bucket_path
-from writer.seals.seal import Blocked, Resting, State, Unsealed, is_closed
-from writer.seals.watermark import Watermark
-from writer.tables.parts import BucketFile
+from writer.batch.parquet_files import BucketKey
+from writer.core.offsets import BucketFile
+from writer.sealing.manifest import Manifest, bucket_path
+from writer.sealing.rules import Blocked, Resting, State, Unsealed, is_closed
+from writer.sealing.watermark import Watermark
 
 
 @dataclass(frozen=True)

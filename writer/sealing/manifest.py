@@ -11,9 +11,9 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any, Literal, get_args
 
-from writer.errors import HeadraceError
-from writer.rooms.columnar import BucketKey, hive_folder
-from writer.stores.base import Store
+from writer.batch.parquet_files import BucketKey, hive_folder
+from writer.core.errors import HeadraceError
+from writer.storage.base import Store
 
 FOLDER = "_headrace/sealed"
 FORMAT = 1

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from writer.rooms.columnar import BucketKey
-from writer.seals.manifest import Reason
-from writer.seals.watermark import Seen, furthest, watermark
-from writer.units import shifted
+from writer.batch.parquet_files import BucketKey
+from writer.core.units import shifted
+from writer.sealing.manifest import Reason
+from writer.sealing.watermark import Seen, furthest, watermark
 
 
 @dataclass(frozen=True)

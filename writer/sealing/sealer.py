@@ -11,23 +11,23 @@ from uuid import uuid4
 
 import bucketers
 from bucketers import interval
-from writer import faults, log
-from writer.config import Config
-from writer.gaps.book import tickets
-from writer.rooms.columnar import BucketKey, bucket_folder
-from writer.rooms.report import Source
-from writer.seals.lives import Lives, lives
-from writer.seals.manifest import Manifest, Manifests, Reason, bucket_path
-from writer.seals.seal import Blocked, Ready, State, Unsealed, is_closed, to_seal
-from writer.seals.unsealed import Ask, Bookmark, Books, after, expected, from_files, holes_of
-from writer.seals.watermark import Seen, Watermark
-from writer.tables.changes import Closing, Sealing
-from writer.tables.entry import said
-from writer.tables.formats import main_table
-from writer.tables.log import Action
-from writer.tables.parts import BucketFile
-from writer.tables.snapshot import PipelineSnapshot
-from writer.units import instant
+from writer.batch.parquet_files import BucketKey, bucket_folder
+from writer.batch.task_report import Source
+from writer.config.pipelines import Config
+from writer.core import fault_points, logging
+from writer.core.offsets import BucketFile
+from writer.core.units import instant
+from writer.sealing.bucket_states import Lives, lives
+from writer.sealing.manifest import Manifest, Manifests, Reason, bucket_path
+from writer.sealing.rules import Blocked, Ready, State, Unsealed, is_closed, to_seal
+from writer.sealing.unsealed import Ask, Bookmark, Books, after, expected, from_files, holes_of
+from writer.sealing.watermark import Seen, Watermark
+from writer.table.factory import main_table
+from writer.table.gap_tickets import tickets
+from writer.table.log.entries import said
+from writer.table.log.log import Action
+from writer.table.log.operations import Closing, Sealing
+from writer.table.log.snapshot import PipelineSnapshot
 
 _ENTRIES_UNMARKED_MAX = 50  # that the next process reads again
 _BUCKETS_AT_ONCE = 100  # that one entry seals
@@ -100,7 +100,9 @@ class Sealer:
         closing = Closing(uuid4().hex, until, {"reason": reason, "at": now.isoformat()})
         version = self.table.close(standing.snapshot, closing)
         if version is not None:
-            log.event("buckets_closed", pipeline=self.pipeline, until=until.isoformat(), reason=reason, version=version)
+            logging.event(
+                "buckets_closed", pipeline=self.pipeline, until=until.isoformat(), reason=reason, version=version
+            )
         return version
 
     def due(self, standing: Standing, now: datetime) -> list[State]:
@@ -151,7 +153,7 @@ class Sealer:
         for one in ready:
             for prepare in self.prepare:
                 prepare(one.bucket)
-        faults.point("before_verify")
+        fault_points.point("before_verify")
         standing = self.follow()
         drawn, blocked = self.draw(standing, [one for one in ready if one.bucket in standing.books.buckets], now)
         if drawn:
@@ -159,7 +161,7 @@ class Sealer:
             version = self.table.seal(standing.snapshot, sealing)
             for manifest in drawn:
                 self.sealed.append(manifest.standing(version))
-                log.event(
+                logging.event(
                     "bucket_sealed", pipeline=self.pipeline, bucket=manifest.name, manifest=manifest.version,
                     version=version, rows=manifest.rows, files=manifest.files, late=manifest.late,
                     reason=manifest.reason,
@@ -168,7 +170,7 @@ class Sealer:
         for state in blocked:
             self._unsound[standing.books.buckets[state.bucket]] = state
             name = bucket_path(self.columns, state.bucket)
-            log.warning("bucket_blocked", pipeline=self.pipeline, bucket=name, because=state.why)
+            logging.warning("bucket_blocked", pipeline=self.pipeline, bucket=name, because=state.why)
 
     def _manifest(
         self, standing: Standing, ready: Ready, files: Sequence[BucketFile], now: datetime
@@ -216,13 +218,13 @@ class Sealer:
         wanted = self.settings.table.format == "parquet" if marker is None else marker
         for raw in about["manifests"]:
             manifest = Manifest.from_json(raw, f"version {version} of {self.table.location}").standing(version)
-            faults.point("before_manifest")
+            fault_points.point("before_manifest")
             self.manifests.put(manifest)
-            faults.point("after_manifest")
+            fault_points.point("after_manifest")
             if wanted:
                 folder = bucket_folder(self.columns, manifest.bucket, hive=self.table.hidden)
                 self.table.store.put(f"{folder}/_SUCCESS", b"")
-                faults.point("after_success")
+                fault_points.point("after_success")
         return True
 
     def _ask(self, snapshot: PipelineSnapshot) -> Ask:

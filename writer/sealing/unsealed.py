@@ -12,15 +12,15 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from writer.gaps.ticket import Ticket
-from writer.rooms.columnar import BucketKey
-from writer.seals.manifest import Manifest, Reason
-from writer.seals.seal import Hole, Unsealed, is_closed
-from writer.stores.base import Store
-from writer.tables.entry import said
-from writer.tables.log import Action
-from writer.tables.parts import BucketFile
-from writer.units import instant
+from writer.batch.parquet_files import BucketKey
+from writer.core.offsets import BucketFile
+from writer.core.units import instant
+from writer.sealing.manifest import Manifest, Reason
+from writer.sealing.rules import Hole, Unsealed, is_closed
+from writer.storage.base import Store
+from writer.table.ledger.gap_ticket import Ticket
+from writer.table.log.entries import said
+from writer.table.log.log import Action
 
 BOOKMARK = "_headrace/unsealed.json"
 FORMAT = 1

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from writer.rooms.report import Source
-from writer.tables.parts import Part
-from writer.units import shifted
+from writer.batch.task_report import Source
+from writer.core.offsets import Part
+from writer.core.units import shifted
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -5,12 +5,12 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from writer.hooks.health import Health
-from writer.lag import Lag, arrival_rate, lags
-from writer.rooms.late import BOUNDS_S
-from writer.seals.lives import Cell, Lives
-from writer.surface.words import iso
-from writer.view import OUTCOMES, Batch, Commit, Logs, Totals, View
+from writer.batch.lateness import BOUNDS_S
+from writer.core.text import iso
+from writer.hooks.outbox import Health
+from writer.sealing.bucket_states import Cell, Lives
+from writer.status.lag import Lag, arrival_rate, lags
+from writer.status.model import OUTCOMES, Batch, Commit, Logs, Totals, View
 
 Source = Literal["driver", "lake"]
 _OF_LATE = timedelta(minutes=15)

@@ -5,25 +5,25 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from writer.care.pausing import standing
-from writer.config import Config
-from writer.errors import HeadraceError
-from writer.frontier import number
-from writer.hooks.couriers import seen
-from writer.hooks.health import Health
-from writer.kafka import Cluster
-from writer.lag import RATE_WINDOW, listen, settle
-from writer.progress import COMMITS_KEPT
-from writer.rooms.report import Source
-from writer.seals.lives import Lives
-from writer.seals.sealer import Sealer
-from writer.seals.watermark import watermark
-from writer.tables.entry import Entry
-from writer.tables.errors import CommitFailed
-from writer.tables.formats import main_table
-from writer.tables.parts import Part
-from writer.tables.snapshot import PipelineSnapshot
-from writer.view import Commit, Logs, Sample, Seen, Totals, View, event_time_newest
+from writer.batch.task_report import Source
+from writer.clients.kafka import Cluster
+from writer.config.pipelines import Config
+from writer.core.errors import HeadraceError
+from writer.core.offsets import Part
+from writer.hooks.dispatcher import seen
+from writer.hooks.outbox import Health
+from writer.offsets.start_decision import number
+from writer.sealing.bucket_states import Lives
+from writer.sealing.sealer import Sealer
+from writer.sealing.watermark import watermark
+from writer.status.lag import RATE_WINDOW, listen, settle
+from writer.status.model import Commit, Logs, Sample, Seen, Totals, View, event_time_newest
+from writer.status.pause import standing
+from writer.status.progress import COMMITS_KEPT
+from writer.table.factory import main_table
+from writer.table.log.entries import Entry
+from writer.table.log.foreign_writes import CommitFailed
+from writer.table.log.snapshot import PipelineSnapshot
 
 _ENTRIES_LOOKED_AT = 500  # of the table's log, for the totals since the last start
 

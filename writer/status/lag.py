@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-from writer import log
-from writer.errors import HeadraceError, TopicMissing
-from writer.frontier import changed
-from writer.kafka import Topic
-from writer.progress import Progress
-from writer.rooms.report import Source
-from writer.view import Dates, Logs, Sample
+from writer.batch.task_report import Source
+from writer.clients.kafka import Topic
+from writer.core import logging
+from writer.core.errors import HeadraceError, TopicMissing
+from writer.offsets.start_decision import changed
+from writer.status.model import Dates, Logs, Sample
+from writer.status.progress import Progress
 
 RATE_WINDOW = timedelta(minutes=5)
 _DATING_TOLERANCE = 1.05  # an age is found to 5 %: nine questions, whatever the age
@@ -249,9 +249,9 @@ class Watch:
         except Exception as error:  # noqa: BLE001 - the facts grow old and say so; the pipeline must not notice
             if not self._trouble.get(what):
                 words = str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
-                log.warning(f"{what}_failed", pipeline=name, error=words)
+                logging.warning(f"{what}_failed", pipeline=name, error=words)
             self._trouble[what] = True
             return False
         if self._trouble.pop(what, False):
-            log.event(f"{what}_recovered", pipeline=name)
+            logging.event(f"{what}_recovered", pipeline=name)
         return True

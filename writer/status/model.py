@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from writer.care.pausing import Pause
-from writer.hooks.health import Health
-from writer.rooms.late import Lateness
-from writer.rooms.report import Source
-from writer.seals.lives import Cell, Lives
+from writer.batch.lateness import Lateness
+from writer.batch.task_report import Source
+from writer.hooks.outbox import Health
+from writer.sealing.bucket_states import Cell, Lives
+from writer.status.pause import Pause
 
 OUTCOMES = ("read", "rows", "late", "dead_letters", "quarantined", "tombstones")
 GAP_CAUSES = ("retention", "latest")

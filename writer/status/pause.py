@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Protocol
 
-from writer import log
-from writer.errors import Draining, HeadraceError
-from writer.stores.base import Store, StoreError
+from writer.core import logging
+from writer.core.errors import Draining, HeadraceError
+from writer.storage.base import Store, StoreError
 
 CONTROL = "_headrace/control.json"  # Delta's readers and VACUUM pass over names that begin with an underscore
 LOOK_S = 2.0  # between two looks: a resume is noticed within
@@ -139,8 +139,8 @@ class Gate:
             if now != before:
                 name = self._board.pipeline
                 if now is None:
-                    log.event("pipeline_resumed", pipeline=name)
+                    logging.event("pipeline_resumed", pipeline=name)
                 else:
-                    log.event("pipeline_paused", pipeline=name, since=now.at, by=now.by, reason=now.reason)
+                    logging.event("pipeline_paused", pipeline=name, since=now.at, by=now.by, reason=now.reason)
             self._board.paused(now)
             return now

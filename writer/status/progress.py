@@ -11,13 +11,12 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from writer.care.pausing import Pause
-from writer.hooks.health import Health
-from writer.rooms.columnar import BucketKey
-from writer.rooms.plan import Rejected, WriterSchema
-from writer.rooms.report import Source
-from writer.seals.lives import Cell, Lives
-from writer.view import (
+from writer.avro.schema_plan import Rejected, WriterSchema
+from writer.batch.parquet_files import BucketKey
+from writer.batch.task_report import Source
+from writer.hooks.outbox import Health
+from writer.sealing.bucket_states import Cell, Lives
+from writer.status.model import (
     DECODERS,
     DURATION_BOUNDS,
     Batch,
@@ -31,6 +30,7 @@ from writer.view import (
     assembled,
     event_time_newest,
 )
+from writer.status.pause import Pause
 
 SAMPLES_KEPT_FOR = timedelta(hours=1)  # what waits longer is dated by asking Kafka
 COMMITS_KEPT = 20  # for rates and a look back; the lake has them all

@@ -6,8 +6,8 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from writer.stores.base import StoreError
-from writer.units import show_size
+from writer.core.units import show_size
+from writer.storage.base import StoreError
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _WORDS = tuple(os.strerror(number) for number in FULL)  # Java says the same

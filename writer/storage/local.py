@@ -9,9 +9,9 @@ from uuid import uuid4
 
 from pyarrow import fs
 
-from writer import faults
-from writer.stores.base import Found, Mark, NotExclusive, OutcomeUnknown, StoreError, always
-from writer.stores.disk import FULL, free
+from writer.core import fault_points
+from writer.storage.base import Found, Mark, NotExclusive, OutcomeUnknown, StoreError, always
+from writer.storage.disk_space import FULL, free
 
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # what file systems without them answer
 _MENDS = {
@@ -117,7 +117,7 @@ class LocalStore:
 @contextmanager
 def _told(operation: str, path: str) -> Iterator[None]:
     """Say what was tried, where, and what to do."""
-    trouble = faults.trouble()
+    trouble = fault_points.trouble()
     if trouble == "before":
         raise StoreError(operation, path, "it was asked to fail", "End the trouble.")
     try:

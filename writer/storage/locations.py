@@ -2,8 +2,8 @@
 
 import re
 
-from writer.stores.base import S3Settings, Store
-from writer.stores.local import LocalStore
+from writer.storage.base import S3Settings, Store
+from writer.storage.local import LocalStore
 
 _S3 = "s3://"
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
@@ -38,7 +38,7 @@ def on_s3(location: str) -> bool:
 def store_at(location: str, s3: S3Settings | None = None) -> Store:
     """Return the store of what lies below a location: an absolute path, or s3://bucket/prefix."""
     if on_s3(location):
-        from writer.stores.s3 import S3Store
+        from writer.storage.s3 import S3Store
 
         return S3Store(location, s3 or S3Settings())
     return LocalStore(location)
@@ -48,7 +48,7 @@ def delta_options(location: str, s3: S3Settings | None = None) -> dict[str, str]
     """Return what delta-rs must be told to reach a location as the store does; None for a path."""
     if not on_s3(location):
         return None
-    from writer.stores.s3 import resolved
+    from writer.storage.s3 import resolved
 
     settings = resolved(s3 or S3Settings())
     options = {

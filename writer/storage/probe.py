@@ -4,8 +4,8 @@ import secrets
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from writer.errors import ConfigError, HeadraceError
-from writer.stores.base import NotExclusive, Store, StoreError, Unanswered
+from writer.core.errors import ConfigError, HeadraceError
+from writer.storage.base import NotExclusive, Store, StoreError, Unanswered
 
 _RACERS = 4
 

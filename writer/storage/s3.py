@@ -33,7 +33,7 @@ from botocore.exceptions import (
 )
 from pyarrow import fs
 
-from writer.stores.base import Found, Mark, NotExclusive, OutcomeUnknown, S3Settings, StoreError, Unanswered, always
+from writer.storage.base import Found, Mark, NotExclusive, OutcomeUnknown, S3Settings, StoreError, Unanswered, always
 
 _T = TypeVar("_T")
 _PUT = "headrace-put"  # metadata of an object: which PUT it came by

@@ -4,21 +4,35 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 from pyarrow import dataset
 
-from writer.ledger.deep import DataFile
-from writer.rooms.columnar import BucketKey
-from writer.stores.base import S3Settings
-from writer.stores.location import delta_options, store_at
-from writer.tables import listing
-from writer.tables.files import listed
-from writer.tables.log import Log, State
-from writer.tables.nesting import METADATA, is_iceberg
-from writer.tables.parts import BucketFile
+from writer.audit.offset_count import DataFile
+from writer.batch.parquet_files import BucketKey
+from writer.core.offsets import BucketFile
+from writer.storage.base import S3Settings
+from writer.storage.locations import delta_options, store_at
+from writer.table.log import file_listing
+from writer.table.log.log import Log, State
+from writer.table.nesting import METADATA, is_iceberg
+
+
+def listed(table: DeltaTable) -> list[DataFile]:
+    """List the files of the version that a table was opened at."""
+    found = pa.table(table.get_add_actions(flatten=True))
+    names = {"path", "size_bytes", "num_records", "min._offset", "max._offset"} & set(found.column_names)
+    return [
+        DataFile(
+            unquote(row["path"]), row.get("num_records"), row.get("min._offset"), row.get("max._offset"),
+            row["size_bytes"],
+        )
+        for row in found.select(sorted(names)).to_pylist()  # one turn a file
+    ]  # fmt: skip
+
 
 LOG = "_delta_log"
 _DRAFT_AGE_MAX = timedelta(days=1)  # of an entry that was begun; writing one takes milliseconds
@@ -74,7 +88,7 @@ class Delta:
 
     def bucket_files(self, state: State, bucket: BucketKey | None) -> list[BucketFile]:
         """Files by bucket: those of the newest checkpoint, and what the entries after it add and remove."""
-        return listing.after_checkpoint(self.log, state, bucket)
+        return file_listing.after_checkpoint(self.log, state, bucket)
 
     def foreign(self) -> list[str]:
         """None: readers see what the log names."""

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from writer.errors import HeadraceError
-from writer.stores.base import Store
+from writer.core.errors import HeadraceError
+from writer.storage.base import Store
 
 FOLDER = "_headrace/gaps"
 LEASE = timedelta(minutes=2)

@@ -2,12 +2,14 @@
 
 from datetime import datetime
 
-from writer.errors import ConfigError
-from writer.gaps.ticket import Ticket, oldest, together
-from writer.ledger.book import Book
-from writer.ledger.chapter import chapters
-from writer.tables.snapshot import PipelineSnapshot
-from writer.tables.table import PipelineTable
+from writer.core import logging
+from writer.core.errors import ConfigError
+from writer.table.ledger.gap_ticket import Ticket, oldest, together
+from writer.table.ledger.segment import chapters
+from writer.table.ledger.segment_store import Book
+from writer.table.log.operations import Gap
+from writer.table.log.snapshot import PipelineSnapshot
+from writer.table.table import PipelineTable
 
 _ID_MIN = 4  # characters by which a ticket may be named
 
@@ -57,3 +59,15 @@ class Oldest:
             self._opened = oldest(tickets(self._table, self._pipeline).values()) if some else None
             self._known = found
         return self._opened
+
+
+def open_gap(table: PipelineTable, pipeline: str, snapshot: PipelineSnapshot, gap: Gap) -> int:
+    """Append the entry. Returns where it stands. Raises Fenced, CommitFailed."""
+    version = table.record_gap(snapshot, gap)
+    for r in gap.ranges:
+        logging.warning(
+            "gap_recorded", pipeline=pipeline, version=version, id=gap.id, cause=gap.cause, topic=r.part.topic,
+            incarnation=r.part.incarnation, partition=r.part.partition, start=r.start, end=r.end,
+            offsets=r.end - r.start,
+        )  # fmt: skip
+    return version

@@ -4,14 +4,14 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from writer import log
-from writer.config import Config
-from writer.errors import ConfigError
-from writer.stores.base import Store, StoreError, Unanswered
-from writer.stores.location import on_s3, store_at
-from writer.tables.errors import reading
-from writer.tables.formats import main_table, side_table
-from writer.tables.nesting import MARKS, METADATA, Location, Nesting, around, is_iceberg, location_of, nested, parts
+from writer.config.pipelines import Config
+from writer.core import logging
+from writer.core.errors import ConfigError
+from writer.storage.base import Store, StoreError, Unanswered
+from writer.storage.locations import on_s3, store_at
+from writer.table.factory import main_table, side_table
+from writer.table.log.foreign_writes import reading
+from writer.table.nesting import MARKS, METADATA, Location, Nesting, around, is_iceberg, location_of, nested, parts
 
 MEND = (
     "Give each a folder of its own, side by side; inside a table only below a name that begins with _ or . "
@@ -58,7 +58,7 @@ def check(name: str, config: Config) -> None:
     if refused := next((one for one in found.nestings if one.refused), None):
         raise ConfigError(f"{refused}. {MEND}")
     for one in found.nestings:
-        log.warning("location_found_inside_another", pipeline=name, location=one.inner.name, inside=one.outer.name)
+        logging.warning("location_found_inside_another", pipeline=name, location=one.inner.name, inside=one.outer.name)
 
 
 def is_table(store: Store) -> bool:

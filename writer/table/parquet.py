@@ -18,17 +18,17 @@ from urllib.parse import unquote
 import pyarrow as pa
 from pyarrow import dataset, fs
 
-from writer import faults
-from writer.ledger.deep import DataFile
-from writer.rooms.columnar import BucketKey, hive_value, staged_name
-from writer.stores.base import Store
-from writer.stores.location import on_s3
-from writer.tables import listing
-from writer.tables.entry import created
-from writer.tables.errors import ForeignChange
-from writer.tables.log import Log, State
-from writer.tables.nesting import is_below, table_folders
-from writer.tables.parts import BucketFile
+from writer.audit.offset_count import DataFile
+from writer.batch.parquet_files import BucketKey, hive_value, staged_name
+from writer.core import fault_points
+from writer.core.offsets import BucketFile
+from writer.storage.base import Store
+from writer.storage.locations import on_s3
+from writer.table.log import file_listing
+from writer.table.log.entries import created
+from writer.table.log.foreign_writes import ForeignChange
+from writer.table.log.log import Log, State
+from writer.table.nesting import is_below, table_folders
 
 LOG = "_headrace/log"
 _PUBLISHED = "_headrace/published.json"  # id and version of the newest entry whose files were all seen in their place
@@ -46,7 +46,7 @@ class Parquet:
         """Take the store of the table, and the one of its log."""
         self.location, self.log = store.location, Log(log)
         self.store = store
-        self._listing: listing.Listing | None = None
+        self._listing: file_listing.Listing | None = None
         self._published: tuple[str, int] | None = None  # where this process knows that nothing is left to do
 
     def obstacle(self) -> str:
@@ -71,7 +71,7 @@ class Parquet:
         if gone or paths:
             with ThreadPoolExecutor(_MOVES_AT_ONCE if on_s3(self.location) else 1) as threads:
                 list(threads.map(lambda path: self._place(path, place[1]), paths))
-            faults.point("after_publish")
+            fault_points.point("after_publish")
             self.store.put(_PUBLISHED, json.dumps(dict(zip(("table", "version"), place, strict=True))).encode())
         self._published = place
 
@@ -104,7 +104,7 @@ class Parquet:
 
     def bucket_files(self, state: State, bucket: BucketKey | None) -> list[BucketFile]:
         """Files by bucket, as all entries add and remove them. They are kept in memory, and followed from there."""
-        self._listing = listing.followed(self.log, state, self._listing)
+        self._listing = file_listing.followed(self.log, state, self._listing)
         return [file for file in self._listing.files.values() if bucket in (None, file.bucket)]
 
     def foreign(self) -> list[str]:
@@ -138,7 +138,7 @@ class Parquet:
         self.log.sweep(before=time.time() - _DRAFT_AGE_MAX.total_seconds())
 
     def _place(self, path: str, version: int) -> None:
-        faults.point("publish")
+        fault_points.point("publish")
         if self.store.move(staged_name(path), path) or self.store.mark(path) is not None:
             return
         if self.log.entry(version + 1) is None:  # else another writer saw to it, and the file may be gone by right

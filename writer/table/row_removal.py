@@ -10,15 +10,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from writer.ledger.deep import DataFile
-from writer.ledger.letters import among
-from writer.rooms.columnar import Destination, StagedFile, distinct_columns, let_go, open_file, parquet_writer
-from writer.rooms.report import Span
-from writer.rooms.statistics import delta_statistics
-from writer.stores.base import OutcomeUnknown, Store
-from writer.tables.entry import removed
-from writer.tables.log import Action
-from writer.tables.parts import BucketFile, Part
+from writer.audit.offset_count import DataFile
+from writer.batch.parquet_files import (
+    Destination,
+    StagedFile,
+    delta_statistics,
+    distinct_columns,
+    let_go,
+    open_file,
+    parquet_writer,
+)
+from writer.batch.task_report import Span
+from writer.core.offsets import BucketFile, Part
+from writer.maintenance.dead_letters import among
+from writer.storage.base import OutcomeUnknown, Store
+from writer.table.log.entries import removed
+from writer.table.log.log import Action
 
 _ROWS_AT_ONCE = 65_536
 _PREFIX = "replay"

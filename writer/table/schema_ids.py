@@ -11,11 +11,11 @@ from typing import Any
 from urllib.parse import quote, unquote
 from uuid import UUID, uuid4
 
-from writer.errors import SchemaChanged
-from writer.rooms.wire import Ids, shown
-from writer.tables.append import Appender
-from writer.tables.errors import CommitFailed
-from writer.tables.snapshot import PipelineSnapshot
+from writer.avro.wire_format import Ids, shown
+from writer.core.errors import SchemaChanged
+from writer.table.log.appender import Appender
+from writer.table.log.foreign_writes import CommitFailed
+from writer.table.log.snapshot import PipelineSnapshot
 
 Transactions = Mapping[str, int]  # name of a `txn` → its value
 _NAMED_MAX = 10  # ids in a message

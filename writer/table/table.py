@@ -14,14 +14,20 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import dataset
 
-from writer.errors import ConfigError, Fenced
-from writer.ledger.book import Book
-from writer.ledger.chapter import LedgerUnreadable
-from writer.ledger.deep import DataFile
-from writer.rooms.columnar import BucketKey, StagedFile, staged_name
-from writer.tables import accepting, gaps, landing, rewinding, rewriting, schema_ids, sealing, starting, takeover
-from writer.tables.append import PATIENCE, Appender, Check, LostRace, Swap
-from writer.tables.changes import (
+from writer.audit.offset_count import DataFile
+from writer.batch.parquet_files import BucketKey, StagedFile, staged_name
+from writer.core.errors import ConfigError, Fenced
+from writer.core.offsets import BucketFile, Part, Range
+from writer.table import schema_ids, takeover
+from writer.table.ledger.segment import LedgerUnreadable
+from writer.table.ledger.segment_store import Book
+from writer.table.log import control_commits, data_commits
+from writer.table.log.appender import PATIENCE, Appender, Check, LostRace, Swap
+from writer.table.log.control_commits import OWNER, check_identity
+from writer.table.log.entries import Committed, Entry, changed, told
+from writer.table.log.foreign_writes import CommitFailed, one_line, reading
+from writer.table.log.log import Action
+from writer.table.log.operations import (
     Acceptance,
     Adoption,
     Batch,
@@ -34,15 +40,10 @@ from writer.tables.changes import (
     Rewrite,
     Sealing,
 )
-from writer.tables.columns import Unfit, grown
-from writer.tables.entry import Committed, Entry, changed, told
-from writer.tables.errors import CommitFailed, one_line, reading
-from writer.tables.format import Format
-from writer.tables.identity import OWNER, check_identity
-from writer.tables.log import Action
-from writer.tables.parts import BucketFile, Part, Range
-from writer.tables.snapshot import PipelineSnapshot
-from writer.tables.withdraw import Left, Offsets, without
+from writer.table.log.snapshot import PipelineSnapshot
+from writer.table.log.table_format import Format
+from writer.table.row_removal import Left, Offsets, without
+from writer.table.schema_evolution import Unfit, grown
 
 CHECKPOINT_INTERVAL = 50  # versions
 
@@ -121,7 +122,7 @@ class PipelineTable:
     # epoch raise none: whoever writes the table goes on.
 
     def begin(
-        self, starts: Mapping[Part, int], incarnations: starting.Ids, closed: int = 0, lease: int | None = None
+        self, starts: Mapping[Part, int], incarnations: control_commits.Ids, closed: int = 0, lease: int | None = None
     ) -> int:
         """Take the pipeline over: raise the epoch, and set the frontier of new parts, in one entry. Returns the epoch.
 
@@ -130,7 +131,7 @@ class PipelineTable:
         Whoever held an older epoch is fenced from then on. `lease`: epoch of the lease under which this start was
         ordered. Raises Fenced when a start under a newer lease came before: this one is a straggler.
         """
-        taken = starting.begin(self._end, starts, incarnations, closed, lease)
+        taken = control_commits.begin(self._end, starts, incarnations, closed, lease)
         self._table_id = taken.state.metadata["id"]
         return taken.epoch + 1
 
@@ -140,7 +141,7 @@ class PipelineTable:
         Whoever held an older epoch is fenced from then on. Raises CommitFailed when something was committed since the
         snapshot.
         """
-        version = starting.adopt(self._end, snapshot, adoption)
+        version = control_commits.adopt(self._end, snapshot, adoption)
         self._table_id = snapshot.state.metadata["id"]
         return version
 
@@ -155,32 +156,32 @@ class PipelineTable:
 
         Raises Fenced when another run owns the pipeline, ClosedMeanwhile.
         """
-        return landing.land(self._end, snapshot, batch, self._next(batch.epoch, batch.ranges))
+        return data_commits.land(self._end, snapshot, batch, self._next(batch.epoch, batch.ranges))
 
     def record_gap(self, snapshot: PipelineSnapshot, gap: Gap) -> int:
         """Move the frontier over lost ranges, atomically, and keep the ticket. Raises Fenced.
 
         Each range begins at the frontier.
         """
-        return gaps.record(self._end, snapshot, gap, self._next(gap.epoch, gap.ranges))
+        return control_commits.record(self._end, snapshot, gap, self._next(gap.epoch, gap.ranges))
 
     def fill(self, snapshot: PipelineSnapshot, fill: Fill) -> int:
         """Add records of a gap, and settle their offsets. It needs no epoch.
 
         Raises Overtaken when the ticket changed since it was looked at.
         """
-        return gaps.fill(self._end, snapshot, fill)
+        return control_commits.fill(self._end, snapshot, fill)
 
     def give_up(self, snapshot: PipelineSnapshot, loss: Loss) -> int:
         """End a gap whose records nobody will bring. It needs no epoch. Raises as `fill` does."""
-        return gaps.give_up(self._end, snapshot, loss)
+        return control_commits.give_up(self._end, snapshot, loss)
 
     def replay(self, snapshot: PipelineSnapshot, replay: Replay) -> int:
         """Add the rows of dead letters, and say which letters go. It needs no epoch.
 
         Raises Overtaken when the letters may have been replayed meanwhile, or the table was rewound.
         """
-        return landing.replay(self._end, snapshot, replay)
+        return data_commits.replay(self._end, snapshot, replay)
 
     def accept_schema_ids(self, snapshot: PipelineSnapshot, values: Mapping[str, int], facts: Mapping[str, Any]) -> int:
         """Let schema ids mean others than they did, by the values of their `txn`. It needs no epoch.
@@ -194,22 +195,22 @@ class PipelineTable:
 
         Raises CommitFailed when something was committed since.
         """
-        return rewinding.rewind(self._end, snapshot, rewind)
+        return data_commits.rewind(self._end, snapshot, rewind)
 
     def accept(self, snapshot: PipelineSnapshot, acceptance: Acceptance) -> int:
         """Accept what other clients did, on exactly this snapshot; raise the epoch. Raises CommitFailed."""
-        return accepting.accept(self._end, snapshot, acceptance)
+        return control_commits.accept(self._end, snapshot, acceptance)
 
     def rewrite(self, snapshot: PipelineSnapshot, rewrite: Rewrite) -> int:
         """Swap files, atomically where the format can. It needs no epoch. `snapshot`: where the files were listed.
 
         Raises FilesGone when one of those that it removes is not there any more.
         """
-        return rewriting.rewrite(self._end, snapshot, rewrite)
+        return data_commits.rewrite(self._end, snapshot, rewrite)
 
     def close(self, snapshot: PipelineSnapshot, closing: Closing) -> int | None:
         """Move `closed_until` forward; None: it is that far already. It needs no epoch."""
-        return sealing.close(self._end, snapshot, closing)
+        return control_commits.close(self._end, snapshot, closing)
 
     def seal(self, snapshot: PipelineSnapshot, seals: Sealing) -> int:
         """Say that buckets are as their manifests have them. It needs no epoch.
@@ -217,14 +218,14 @@ class PipelineTable:
         `snapshot`: what the manifests were drawn up from. Raises Resealed when a bucket of theirs changed since, or was
         sealed.
         """
-        return sealing.seal(self._end, snapshot, seals)
+        return control_commits.seal(self._end, snapshot, seals)
 
     def _next(self, epoch: int, ranges: Sequence[Range]) -> Check:
         """Return the check that the epoch is still ours, and the frontier where the ranges begin. It raises Fenced."""
 
         def check(newest: PipelineSnapshot) -> None:
             self.check_owner(newest, epoch)
-            landing.check_frontier(newest, self._pipeline, ranges)
+            data_commits.check_frontier(newest, self._pipeline, ranges)
 
         return check
 

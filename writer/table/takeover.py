@@ -8,15 +8,13 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from writer.tables.append import Appender, LostRace
-from writer.tables.columns import Unfit, grown
-from writer.tables.entry import metadata
-from writer.tables.errors import CommitFailed, one_line
-from writer.tables.foreign import unwritable
-from writer.tables.identity import OWNER
-from writer.tables.log import State
-from writer.tables.snapshot import PipelineSnapshot
-from writer.tables.vintage import FORMAT
+from writer.table.log.appender import Appender, LostRace
+from writer.table.log.control_commits import OWNER
+from writer.table.log.entries import metadata
+from writer.table.log.foreign_writes import CommitFailed, one_line, unwritable
+from writer.table.log.log import State
+from writer.table.log.snapshot import FORMAT, PipelineSnapshot
+from writer.table.schema_evolution import Unfit, grown
 
 _FEATURES = ("readerFeatures", "writerFeatures")
 _COPY = "Copy its rows into a new table of reader 1, writer 2, then adopt that one"

@@ -24,14 +24,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
-from writer import log, trust
-from writer.connections import Http
-from writer.errors import ConfigError, HeadraceError
-from writer.progress import Progress
-from writer.surface import page
-from writer.surface.facts import document, grid
-from writer.surface.scrape import exposition
-from writer.view import View
+from writer.clients import tls
+from writer.config.connections import Http
+from writer.core import logging
+from writer.core.errors import ConfigError, HeadraceError
+from writer.status.document import document, grid
+from writer.status.model import View
+from writer.status.progress import Progress
+from writer.web import page
+from writer.web.metrics_export import exposition
 
 _SILENT_CLIENT_S = 10  # a connection that says nothing for so long is closed
 _POLL_S = 0.1  # the end waits for it once
@@ -254,7 +255,7 @@ class _Server(ThreadingHTTPServer):
         """A client that goes away is nobody's fault; anything else is ours."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
-            log.detail(error)
+            logging.detail(error)
 
 
 @contextmanager
@@ -286,7 +287,7 @@ def answering(
     thread = threading.Thread(target=server.serve_forever, args=[_POLL_S], name="http", daemon=True)
     thread.start()
     url = _url(settings.host, server.server_port, "http" if settings.tls is None else "https")
-    log.event("http_listening", url=url)
+    logging.event("http_listening", url=url)
     try:
         yield url
     finally:
@@ -295,7 +296,7 @@ def answering(
 
 
 def _bound(settings: Http, get: Get, post: Post, guarded: Guarded, section: str) -> _Server:
-    context = trust.served(*settings.tls) if settings.tls is not None else None
+    context = tls.served(*settings.tls) if settings.tls is not None else None
     try:
         return _Server((settings.host, settings.port), get, post, guarded, context)
     except OSError as error:

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from urllib.parse import parse_qs, urlsplit
 
-from writer.config import Config
-from writer.errors import HeadraceError
-from writer.surface.http import Answer, Guarded, allowed
-from writer.surface.preview import Room, looked
-from writer.surface.walk import plain
+from writer.config.pipelines import Config
+from writer.core.errors import HeadraceError
+from writer.maintenance.local_pipeline import plain
+from writer.preflight.preview import Room, looked
+from writer.web.endpoints import Answer, Guarded, allowed
 
 _PATH = "/records"
 _ROOMS: tuple[Room, ...] = ("raw", "decoded", "assigned")

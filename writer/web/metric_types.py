@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from writer.lag import Lag
-from writer.view import View
+from writer.status.lag import Lag
+from writer.status.model import View
 
 PARTITION = ("pipeline", "topic", "partition")
 Value = tuple[tuple[str, ...], float]  # values of the labels after the pipeline, and the number

@@ -1,7 +1,7 @@
 """The catalogue of metrics: the one source of what `/metrics` says and of what docs/METRICS.md says about it."""
 
-from writer.surface.reading import PARTITION, Metric, Reading, Value, by_partition, named, plain
-from writer.view import DECODERS, GAP_CAUSES, OUTCOMES
+from writer.status.model import DECODERS, GAP_CAUSES, OUTCOMES
+from writer.web.metric_types import PARTITION, Metric, Reading, Value, by_partition, named, plain
 
 
 def _source_age(reading: Reading) -> list[Value]:

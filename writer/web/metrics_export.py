@@ -1,9 +1,12 @@
 """How metrics are served: from what a driver knows of its pipelines to the text that a scraper reads."""
 
+import json
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from http import HTTPStatus
 from importlib.metadata import version
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -11,11 +14,12 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from writer.lag import lags
-from writer.progress import Progress
-from writer.surface.metrics import CATALOGUE
-from writer.surface.reading import Metric, Reading, Value
-from writer.view import DURATION_BOUNDS
+from writer.status.lag import lags
+from writer.status.model import DURATION_BOUNDS
+from writer.status.progress import Progress
+from writer.web.endpoints import Answer, Get
+from writer.web.metric_types import Metric, Reading, Value
+from writer.web.metrics_catalogue import CATALOGUE
 
 
 class _Given(Collector):
@@ -77,3 +81,30 @@ def _histogram(metric: Metric, readings: Iterable[Reading]) -> Family:
             buckets.append(("+Inf" if bound is None else str(bound), below))
         family.add_metric([reading.view.pipeline], buckets, reading.view.duration_sum_seconds)
     return family
+
+
+_TEXT, _JSON = "text/plain; charset=utf-8", "application/json"
+
+
+def board(
+    verb: str, *, families: Callable[[], Iterable[Family]], status: Callable[[], dict[str, Any]],
+    unwell: Callable[[], str],
+) -> Get:  # fmt: skip
+    """Answer a GET. `unwell`: why whoever looks after this process should act; empty while it is well."""
+
+    def get(path: str, accept: str) -> Answer:
+        match path.split("?", 1)[0]:
+            case "/metrics":
+                body, content_type = encoded(families(), accept)
+                return HTTPStatus.OK, content_type, body
+            case "/status":
+                return HTTPStatus.OK, _JSON, (json.dumps(status()) + "\n").encode()
+            case "/healthz":
+                why = unwell()
+                code = HTTPStatus.SERVICE_UNAVAILABLE if why else HTTPStatus.OK
+                return code, _TEXT, f"{why or 'ok'}\n".encode()
+            case "/":
+                return HTTPStatus.OK, _TEXT, f"{verb}\n\n/metrics\n/healthz\n/status\n".encode()
+        return HTTPStatus.NOT_FOUND, _TEXT, b"not here; see /\n"
+
+    return get

@@ -88,7 +88,7 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name $top.Chart.Version }}
 {{- toJson $config -}}
 {{- end }}
 
-{{/* The names of the Leases of all pipelines, as recovery/kubernetes_lease.py makes them. */}}
+{{/* The names of the Leases of all pipelines, as recovery/lease/kubernetes_lease.py makes them. */}}
 {{- define "headrace.leases" -}}
 {{- $prefix := include "headrace.fullname" . -}}
 {{- $names := list -}}

@@ -9,16 +9,16 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from writer.config import Config
-from writer.errors import ConfigError, HeadraceError
-from writer.ledger.audit import Audit, audit
-from writer.ledger.chapter import Answer
-from writer.ledger.statement import Line, Problem
-from writer.rooms.report import EXITS, Span
-from writer.surface.lines import emit_whole
-from writer.surface.screen import show
-from writer.surface.words import plural
-from writer.tables.parts import Part
+from writer.audit.audit import Audit, audit
+from writer.audit.reconciliation import Line, Problem
+from writer.batch.task_report import EXITS, Span
+from writer.config.pipelines import Config
+from writer.core.errors import ConfigError, HeadraceError
+from writer.core.offsets import Part
+from writer.core.text import plural
+from writer.output.status_screen import show
+from writer.output.tables import emit_whole
+from writer.table.ledger.segment import Answer
 
 _WORDS = {
     "rows": "rows", "late": "late rows", "tombstones": "tombstones", "dead_letters": "dead letters",
@@ -28,7 +28,9 @@ _STATES = ("open", "done", "lost", "rewound")  # of a gap's ticket
 _SPANS_SHOWN = 5  # of a problem, for a person
 
 
-def run(config: Config, names: Sequence[str], *, since: str | None, deep: bool, as_json: bool, console: Console) -> int:
+def run_audit(
+    config: Config, names: Sequence[str], *, since: str | None, deep: bool, as_json: bool, console: Console
+) -> int:
     """Audit the pipelines and show what was found. Returns 0 when all adds up, else 1.
 
     Raises HeadraceError when a pipeline has no table or it cannot be read, after the others.

@@ -6,25 +6,27 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+import typer
 from rich.console import Console
 from rich.text import Text
 
 import bucketers
-from writer.config import Config
-from writer.errors import ConfigError
-from writer.rooms.columnar import BucketKey
-from writer.seals.manifest import Manifest
-from writer.seals.seal import Blocked, Resting, is_closed
-from writer.seals.sealer import Sealer
-from writer.seals.watermark import watermark
-from writer.stores.location import on_s3
-from writer.surface.lines import Column, Sheet, emit_whole, hanging, sentence
-from writer.surface.naming import bucket_of, name_of
-from writer.surface.words import instant, iso, plural, span
-from writer.tables.parts import BucketFile, Part
-from writer.units import shifted, show_duration, show_size
+from writer.batch.parquet_files import BucketKey
+from writer.config.pipelines import Config
+from writer.core.errors import ConfigError
+from writer.core.offsets import BucketFile, Part
+from writer.core.text import instant, iso, plural, span
+from writer.core.units import shifted, show_duration, show_size
+from writer.output.bucket_names import bucket_of, name_of
+from writer.output.cli_options import ConfigFile, OnePipeline, Pipelines
+from writer.output.tables import Column, Sheet, emit_whole, hanging, sentence
+from writer.sealing.manifest import Manifest
+from writer.sealing.rules import Blocked, Resting, is_closed
+from writer.sealing.sealer import Sealer
+from writer.sealing.watermark import watermark
+from writer.storage.locations import on_s3
 
 State = Literal["open", "closed", "sealed", "reopened"]
 _READ_AT_ONCE = 16  # manifests
@@ -167,7 +169,9 @@ def listed(
     return 0
 
 
-def wait(config: Config, name: str, text: str, *, version: int, within: timedelta, as_json: bool, out: Console) -> int:
+def run_wait(
+    config: Config, name: str, text: str, *, version: int, within: timedelta, as_json: bool, out: Console
+) -> int:
     """Block until a bucket is sealed in this version or a newer one. Returns 1 when the time is over.
 
     A bucket that is closed and never had a row is complete as well: it is not sealed, for there is nothing to seal.
@@ -275,3 +279,79 @@ def _part(part: Part | None) -> str:
         return "nobody"
     again = f" of incarnation {part.incarnation}" if part.incarnation > 1 else ""
     return f"{part.topic}/{part.partition}{again}"
+
+
+_Json = Annotated[bool, typer.Option("--json", help="JSON, for a machine.")]
+
+
+def buckets(
+    config: ConfigFile,
+    pipeline: Pipelines = None,
+    state: Annotated[
+        Literal["open", "closed", "sealed", "reopened"] | None,
+        typer.Option("--state", help="Only buckets in this state.", show_default=False),
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", help="Only buckets that end after this time: 2026-11-20T05:00Z.")
+    ] = None,
+    as_json: _Json = False,
+) -> None:
+    """Show the buckets that have rows: open, closed, sealed or reopened, with the watermark. Reads the lake only.
+
+    Exit codes: 0 shown, 1 a table cannot be read, 2 configuration, or there is no table yet.
+    """
+    from writer.config.loader import load
+    from writer.output.tables import console
+
+    settings = load(config)
+    names, after = settings.chosen(pipeline), None if since is None else _time(since)
+    raise typer.Exit(listed(settings, names, state=state, since=after, as_json=as_json, out=console()))
+
+
+def wait(
+    config: ConfigFile,
+    sealed: Annotated[
+        str, typer.Option("--sealed", help="The bucket: 2026-11-20T05, hour=2026-11-20T05, 2026-11-20T05:00Z.")
+    ],
+    pipeline: OnePipeline = None,
+    version: Annotated[int, typer.Option("--version", min=1, help="This version of it, or a newer one.")] = 1,
+    timeout: Annotated[str, typer.Option("--timeout", help="How long to wait.")] = "2 h",
+    as_json: _Json = False,
+) -> None:
+    """Block until a bucket is sealed, for schedulers. Reads the lake only; asks neither Kafka nor the driver.
+
+    A bucket that is closed and never had a row is complete too: nothing of it is sealed.
+
+    Exit codes: 0 sealed, 1 not within the time (the reason is said), or the table cannot be read, 2 configuration, or
+    no such bucket can be.
+    """
+    from writer.config.loader import load
+    from writer.output.tables import console
+
+    settings = load(config)
+    within, name = _duration(timeout), settings.one(pipeline)
+    code = run_wait(settings, name, sealed, version=version, within=within, as_json=as_json, out=console())
+    raise typer.Exit(code)
+
+
+def join(app: typer.Typer) -> None:
+    """Hang the verbs into the command."""
+    app.command()(buckets)
+    app.command()(wait)
+
+
+def _time(text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is no time; write 2026-11-20T05:00Z", param_hint="--since") from error
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _duration(text: str) -> timedelta:
+    from writer.core.units import duration
+
+    try:
+        return duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--timeout") from error

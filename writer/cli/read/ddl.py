@@ -5,21 +5,23 @@ import sys
 from datetime import timedelta
 from typing import Any
 
-from writer.config import Config
+from writer.config.pipelines import Config
+from writer.core.errors import ConfigError
 from writer.engines import sql
-from writer.engines.described import Described, described
-from writer.engines.druid import table_task
-from writer.engines.notes import Engine, notes
-from writer.errors import ConfigError
-from writer.surface.lines import emit_whole
-from writer.tables.formats import main_table
+from writer.engines.caveats import Engine, notes
+from writer.engines.druid_spec import table_task
+from writer.engines.table_description import Described, described
+from writer.output.tables import emit_whole
+from writer.table.factory import main_table
 
 _CATALOGS = {"delta": "delta", "parquet": "hive"}  # table.format → what a catalog of it is commonly called
 _SCHEMA = "lake"
 _HOUR = timedelta(hours=1)
 
 
-def ddl(config: Config, pipeline: str, engine: Engine, *, name: str | None, location: str | None, as_json: bool) -> int:
+def run_ddl(
+    config: Config, pipeline: str, engine: Engine, *, name: str | None, location: str | None, as_json: bool
+) -> int:
     """Print the texts. Notes are comments, or go to standard error where the text is JSON."""
     table = main_table(pipeline, config)
     if not table.exists():

@@ -12,16 +12,16 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from writer.config import Config
-from writer.errors import HeadraceError
-from writer.surface.facts import ticket
-from writer.surface.lines import emit_whole
-from writer.surface.screen import show
-from writer.surface.words import instant, iso, lost, plural, reason, what
-from writer.tables.entry import Entry
-from writer.tables.formats import main_table
-from writer.units import show_size
-from writer.view import OUTCOMES, Totals
+from writer.config.pipelines import Config
+from writer.core.errors import HeadraceError
+from writer.core.text import instant, iso, lost, plural, reason, what
+from writer.core.units import show_size
+from writer.output.status_screen import show
+from writer.output.tables import emit_whole
+from writer.status.document import ticket
+from writer.status.model import OUTCOMES, Totals
+from writer.table.factory import main_table
+from writer.table.log.entries import Entry
 
 _ROOMS = ("skip", "split", "decode", "conform", "assign", "stage", "columnar")  # in the order of the line
 _PHASES = {
@@ -45,7 +45,7 @@ class Explained:
     phases: Mapping[str, float]  # wall seconds on the driver
 
 
-def explain(
+def run_explain(
     config: Config, names: list[str], *, batch: int | None, version: int | None, as_json: bool, console: Console
 ) -> int:
     """Show the chosen or the last commit of each pipeline. Raises HeadraceError when one has none, after the others."""

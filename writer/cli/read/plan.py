@@ -5,20 +5,20 @@ from datetime import datetime
 from rich.console import Console
 from rich.text import Text
 
-from writer import sample
-from writer.config import Config
-from writer.registry import source
-from writer.surface import lines
-from writer.surface.preview import chosen
-from writer.surface.sizing import UTILISATION, Line, Rates, Sizing, document, rates, size
-from writer.surface.traffic import measured
-from writer.surface.walk import opened
+from writer.clients import kafka_sample
+from writer.config.pipelines import Config
+from writer.maintenance.local_pipeline import opened
+from writer.output import tables
+from writer.preflight.preview import chosen
+from writer.preflight.sizing import UTILISATION, Line, Rates, Sizing, document, rates, size
+from writer.preflight.traffic import measured
+from writer.schemas.registry import source
 
 _NAME, _VALUE = 33, 13  # columns for a line's name and its value
 _SUMMED = ("cores", "on one machine", "lake a day", "files a day", "commits a day", "writes a day")
 
 
-def plan(
+def run_plan(
     config: Config,
     only: list[str] | None,
     *,
@@ -29,8 +29,8 @@ def plan(
     now: datetime,
 ) -> int:
     """Size each pipeline by a sample of `records`. Returns the exit code. Raises HeadraceError."""
-    cluster = sample.asked(config.kafka)
-    known, out = rates(), lines.console()
+    cluster = kafka_sample.asked(config.kafka)
+    known, out = rates(), tables.console()
     done: dict[str, tuple[Sizing, str]] = {}
     for name in chosen(config, only):
         walk = opened(name, config, source(config.registry))
@@ -39,7 +39,7 @@ def plan(
         if not as_json:
             _show(out, name, *done[name])
     if as_json:
-        lines.emit_whole(
+        tables.emit_whole(
             [{**document(name, sizing), "sample": looked_at} for name, (sizing, looked_at) in done.items()]
         )
         return 0
@@ -60,13 +60,13 @@ def _show(out: Console, name: str, sizing: Sizing, looked_at: str) -> None:
         _print(out, line)
     for warning in sizing.warnings:
         out.print()
-        lines.hanging(out, "  ! ", warning, "yellow")
+        tables.hanging(out, "  ! ", warning, "yellow")
     out.print()
 
 
 def _print(out: Console, line: Line) -> None:
     head = f"  {line.name:<{_NAME}}{line.shown:>{_VALUE}}   "
-    lines.hanging(out, head, line.how, "dim")
+    tables.hanging(out, head, line.how, "dim")
 
 
 def _together(out: Console, sizings: list[Sizing]) -> None:
@@ -82,4 +82,4 @@ def _provenance(out: Console, known: Rates, rate: float | None) -> None:
     said = "" if rate else f"{known.source} Measured on {known.machine}. --rate gives another.\n"
     said += f"An estimate, at {UTILISATION:.0%} of the cores. --events-per-second sizes for other traffic."
     for line in said.splitlines():
-        lines.hanging(out, "", line, "dim")
+        tables.hanging(out, "", line, "dim")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from writer.options import AsJson, ConfigFile, OnePipeline
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
 
 schema = typer.Typer(
     name="schema", help="What a schema is to a pipeline's table.", no_args_is_help=True, pretty_exceptions_enable=False
@@ -35,8 +35,8 @@ def plan(
     Exit codes: 0 every record becomes a row, 1 its records would be parked, or the registry does not answer,
     2 configuration.
     """
-    from writer.file import load
-    from writer.surface import schema as verb
+    from writer.config.loader import load
+    from writer.preflight import schema_effects as verb
 
     raise typer.Exit(verb.plan(load(config), pipeline, schema_id=schema_id, file=file, as_json=as_json))
 
@@ -65,14 +65,14 @@ def accept(
 
     Exit codes: 0 shown or written, 1 the registry or the storage does not answer, or a driver runs, 2 configuration.
     """
-    from writer.care import accepting
-    from writer.file import load
-    from writer.registry import source
-    from writer.surface.ledger_cli import time_of
-    from writer.surface.lines import console
+    from writer.cli.read.dlq import time_of
+    from writer.cli.write import schema_accept
+    from writer.config.loader import load
+    from writer.output.tables import console
+    from writer.schemas.registry import source
 
     settings, now = load(config), datetime.now(UTC)
-    code = accepting.accept(
+    code = schema_accept.run_accept(
         settings, settings.one(pipeline), source(settings.registry), ids or [], time_of("--since", since),
         write=yes, now=now, as_json=as_json, out=console(),
     )  # fmt: skip

@@ -11,19 +11,19 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from writer.config import Config
-from writer.kafka import Cluster
-from writer.surface import lake
-from writer.surface.driver import announced, asked
-from writer.surface.facts import document
-from writer.surface.lines import emit, emit_whole
-from writer.surface.screen import line, screen, show
-from writer.units import show_duration
+from writer.clients.driver_endpoint import announced, asked
+from writer.clients.kafka import Cluster
+from writer.config.pipelines import Config
+from writer.core.units import show_duration
+from writer.output.status_screen import line, screen, show
+from writer.output.tables import emit, emit_whole
+from writer.status import from_table
+from writer.status.document import document
 
 _KAFKA_WITHIN = timedelta(seconds=5)  # a person waits for the answer
 
 
-def status(config: Config, names: list[str], *, every: timedelta | None, as_json: bool, console: Console) -> int:
+def run_status(config: Config, names: list[str], *, every: timedelta | None, as_json: bool, console: Console) -> int:
     """Show the pipelines: once, or again and again until Ctrl-C. Returns 1 when one failed or cannot be read."""
     code = 0
     looks = _looks(config, names, every)
@@ -48,7 +48,7 @@ def look(config: Config, names: list[str], cluster: Cluster, now: datetime) -> d
         driver = announced(config.checkpoints, name, config.s3.settings)
         found = asked(driver, name) if driver is not None else None
         if found is None:
-            view = lake.view(name, config, cluster, now)
+            view = from_table.view(name, config, cluster, now)
             found = document([view], now, source="lake")["pipelines"][name]
         answers = found["source"] == "driver"
         told["pipelines"][name] = {

@@ -13,16 +13,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from writer import sample
-from writer.config import Config
-from writer.errors import ConfigError, HeadraceError
-from writer.file import load
-from writer.registry import SchemaSource, source, without_user
-from writer.surface import checks, lines, places
-from writer.surface.driver import answers
-from writer.surface.finding import MARKS, PLAIN_MARKS, Finding, Status, failure, good, skipped
-from writer.surface.preview import chosen
-from writer.surface.words import plural
+from writer.clients import kafka_sample
+from writer.clients.driver_endpoint import answers
+from writer.config.loader import load
+from writer.config.pipelines import Config
+from writer.core.errors import ConfigError, HeadraceError
+from writer.core.text import plural
+from writer.output import tables
+from writer.preflight import host_checks, source_checks
+from writer.preflight.finding import MARKS, PLAIN_MARKS, Finding, Status, failure, good, skipped
+from writer.preflight.preview import chosen
+from writer.schemas.registry import SchemaSource, source, without_user
 
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red", "not_checked": "dim"}
 _WORDS: Mapping[Status, str] = {
@@ -34,12 +35,14 @@ _INDENT = _NAME + 4
 _CONFIGURATION = 2  # exit code
 
 
-def validate(path: Path, only: list[str] | None, *, offline: bool, records: int, as_json: bool, now: datetime) -> int:
+def run_validate(
+    path: Path, only: list[str] | None, *, offline: bool, records: int, as_json: bool, now: datetime
+) -> int:
     """Check a configuration and what it names, and show each finding. Returns 0, or 2 when something is wrong.
 
     `records`: how many of each pipeline's to sample; 0 takes none.
     """
-    shown = Findings(None if as_json else lines.console())
+    shown = Findings(None if as_json else tables.console())
     shown.title(str(path))
     try:
         config = load(path)
@@ -54,18 +57,18 @@ def validate(path: Path, only: list[str] | None, *, offline: bool, records: int,
     shown.add(good("file", f"{plural(len(config.pipelines), 'pipeline')}: {', '.join(config.pipelines)}"))
     reach = _reach(config, names, shown, offline=offline)
     drivers = [] if offline else [name for name in names if answers(config, name) is not None]
-    for finding in places.machine(config, drivers, offline=offline):
+    for finding in host_checks.machine(config, drivers, offline=offline):
         shown.add(finding)
     for name in names:
         settings = config.pipelines[name]
         shown.title(f"{name}: {', '.join(settings.topics)} → {settings.table.location}")
-        for finding in checks.pipeline(name, config, reach, records, now):
+        for finding in source_checks.pipeline(name, config, reach, records, now):
             shown.add(finding, name)
-        for finding in places.tables(name, settings, config.s3.settings, offline=offline):
+        for finding in host_checks.tables(name, settings, config.s3.settings, offline=offline):
             shown.add(finding, name)
-        for finding in places.nesting(name, config, offline=offline):
+        for finding in host_checks.nesting(name, config, offline=offline):
             shown.add(finding, name)
-        shown.add(places.running(config, name, offline=offline), name)
+        shown.add(host_checks.running(config, name, offline=offline), name)
     return shown.end()
 
 
@@ -100,7 +103,7 @@ class Findings:
         self._settle()
         numbers = Counter(finding.status for finding in self._found)
         if self._out is None:
-            lines.emit_whole([finding.document() for finding in self._found])
+            tables.emit_whole([finding.document() for finding in self._found])
         else:
             said = [f"{numbers[status]:,} {words}" for status, words in _WORDS.items() if numbers[status]]
             self._out.print()
@@ -138,13 +141,13 @@ class Findings:
         return [part for piece in pieces for part in piece]
 
 
-def _reach(config: Config, names: list[str], shown: Findings, *, offline: bool) -> checks.Reach:
+def _reach(config: Config, names: list[str], shown: Findings, *, offline: bool) -> source_checks.Reach:
     """Ask the broker and the registry whether they answer, and show it."""
     cluster, no_cluster = None, "--offline"
     if offline:
         shown.add(skipped("broker", no_cluster))
     else:
-        cluster = sample.asked(config.kafka)
+        cluster = kafka_sample.asked(config.kafka)
         try:
             number = cluster.brokers()
             answer = "1 broker answers" if number == 1 else f"{number} brokers answer"
@@ -153,7 +156,7 @@ def _reach(config: Config, names: list[str], shown: Findings, *, offline: bool) 
             shown.add(failure("broker", error))
             cluster, no_cluster = None, "no broker answers"
     schemas, no_schemas = _registry(config, names, shown, offline=offline)
-    return checks.Reach(cluster, no_cluster, schemas, no_schemas)
+    return source_checks.Reach(cluster, no_cluster, schemas, no_schemas)
 
 
 def _registry(config: Config, names: list[str], shown: Findings, *, offline: bool) -> tuple[SchemaSource | None, str]:

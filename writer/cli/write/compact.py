@@ -1,25 +1,32 @@
 """`headrace compact` and `headrace vacuum`: what they did, or would do."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.console import Console
 
-from writer.config import Config
-from writer.errors import ConfigError, HeadraceError
-from writer.rewrites.compacting import Compactor, Done, here
-from writer.rewrites.compaction import Piece
-from writer.rewrites.vacuum import WORDS
-from writer.rewrites.vacuuming import Place, look, remove
-from writer.rooms.columnar import BucketKey, hive_folder, hive_value
-from writer.surface import lines
-from writer.surface.lines import Column, Sheet, console, emit_whole
-from writer.surface.words import iso, plural
-from writer.tables.formats import main_table
-from writer.tables.parts import BucketFile
-from writer.tables.table import PipelineTable
-from writer.units import duration, show_duration, show_size
+from writer.batch.parquet_files import BucketKey, hive_folder, hive_value
+from writer.config.pipelines import Config
+from writer.core.errors import ConfigError, HeadraceError
+from writer.core.offsets import BucketFile
+from writer.core.text import iso, plural
+from writer.core.units import duration, show_duration, show_size
+from writer.maintenance.compaction import Compactor, Done, here
+from writer.maintenance.compaction_plan import Piece
+from writer.maintenance.vacuum import Place, look, remove
+from writer.maintenance.vacuum_plan import WORDS
+from writer.output import tables
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
+from writer.output.tables import Column, Sheet, console, emit_whole
+from writer.table.factory import main_table
+from writer.table.table import PipelineTable
+
+if TYPE_CHECKING:
+    from writer.config.pipelines import Config
+
 
 _DONE = [
     Column("bucket", width_max=48), Column("files", right=True), Column("then", right=True),
@@ -31,7 +38,7 @@ _APART = "a table of its own or a link: what lies there is not looked at"
 _WASTE = [Column("what"), Column("objects", right=True), Column("size", right=True), Column("oldest"), Column("why")]
 
 
-def compact(
+def run_compact(
     name: str, config: Config, asked: Sequence[str] | None, *, dry_run: bool, as_json: bool, out: Console | None = None
 ) -> int:
     """Rewrite what is worth it, in this process. Returns 0."""
@@ -65,7 +72,7 @@ def compact(
         fewer = sum(one.removed - one.files for one in done if one.version is not None)
         taken = sum(one.taken for one in done if one.version is not None)
         said = f"{plural(fewer, 'file')} fewer" + (f", {plural(taken, 'row')} taken by dedupe" if taken else "")
-        lines.sentence(out, f"{name}: {said if done else 'the files are as they should be'}", "bold")
+        tables.sentence(out, f"{name}: {said if done else 'the files are as they should be'}", "bold")
     return 0
 
 
@@ -112,7 +119,7 @@ def _shown(
         return 0
     count = sum(len(found) for found in files.values())
     told = f"would look at {plural(count, 'file')} of {plural(len(files), 'bucket')}"
-    lines.sentence(out, f"{name}: {told if files else 'the files are as they should be'}", "bold")
+    tables.sentence(out, f"{name}: {told if files else 'the files are as they should be'}", "bold")
     sheet = Sheet(out, [*_DONE[:2], _DONE[3]])
     for bucket, found in files.items():
         size = show_size(sum(file.bytes for file in found))
@@ -120,7 +127,7 @@ def _shown(
     return 0
 
 
-def vacuum(
+def run_vacuum(
     name: str, config: Config, older_than: str | None, *, delete: bool, as_json: bool, now: datetime,
     out: Console | None = None,
 ) -> int:  # fmt: skip
@@ -144,15 +151,15 @@ def vacuum(
         what = f"nothing that nobody has needed for {least}"
     said = f"removed {what}" if delete and objects else f"{what}; --delete removes them" if objects else what
     for place in found:
-        lines.sentence(out, place.location, "bold")
+        tables.sentence(out, place.location, "bold")
         sheet = Sheet(out, _WASTE)
         for why in dict.fromkeys(waste.why for waste in place.waste):
             these = [waste for waste in place.waste if waste.why == why]
-            oldest = lines.instant(min(waste.touched for waste in these))
+            oldest = tables.instant(min(waste.touched for waste in these))
             sheet.add([[why, f"{len(these):,}", show_size(sum(w.bytes for w in these)), oldest, WORDS[why]]])
         for path in place.left_alone:
-            lines.sentence(out, f"left alone: {f'{place.location}/{path}'.rstrip('/')}, {_APART}")
-    lines.sentence(out, f"{name}: {said}", "bold")
+            tables.sentence(out, f"left alone: {f'{place.location}/{path}'.rstrip('/')}, {_APART}")
+    tables.sentence(out, f"{name}: {said}", "bold")
     return 0
 
 
@@ -168,3 +175,64 @@ def _told(name: str, found: Sequence[Place], *, deleted: bool) -> dict[str, Any]
             for place in found
         ],
     }  # fmt: skip
+
+
+def compact(
+    config: ConfigFile,
+    pipeline: OnePipeline = None,
+    bucket: Annotated[
+        list[str] | None,
+        typer.Option("--bucket", help="Only this bucket, as 2026-11-20T05, or hour=2026-11-20T05; may be repeated."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be rewritten; change nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Merge the small files of buckets, in this process. Closed buckets are also sorted and deduped, if configured.
+
+    May be killed, repeated, and run beside the writer: of two rewrites of one file one stands. Readers of a Delta table
+    see the same rows at every moment; those of a Parquet table may miss some while files are swapped.
+
+    Exit codes: 0 done, 1 a file is gone or the storage does not answer, 2 configuration.
+    """
+
+    settings, name = _opened(config, pipeline)
+    raise typer.Exit(run_compact(name, settings, bucket, dry_run=dry_run, as_json=as_json))
+
+
+def vacuum(
+    config: ConfigFile,
+    pipeline: OnePipeline = None,
+    older_than: Annotated[
+        str | None,
+        typer.Option(
+            "--older-than", help="Only what is older than this; default: table.orphan_age, the least that is safe."
+        ),
+    ] = None,
+    delete: Annotated[bool, typer.Option("--delete", help="Remove it. Without, it is only shown.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Find what nobody needs in a pipeline's tables and checkpoints, and remove it with --delete.
+
+    Files that no version names, files that were removed from the table, drafts of writers that died, old manifests,
+    checkpoints of runs that nobody continues. Never what a version that is kept, a running batch or the ledger needs. A
+    folder inside that is a table of its own is left alone, and named.
+
+    Exit codes: 0 shown or removed, 1 the storage does not answer, 2 configuration.
+    """
+
+    settings, name = _opened(config, pipeline)
+    now = datetime.now(UTC)
+    raise typer.Exit(run_vacuum(name, settings, older_than, delete=delete, as_json=as_json, now=now))
+
+
+def join(app: typer.Typer) -> None:
+    """Hang the verbs into the command."""
+    app.command()(compact)
+    app.command()(vacuum)
+
+
+def _opened(path: Path, pipeline: str | None) -> "tuple[Config, str]":
+    from writer.config.loader import load
+
+    settings = load(path)
+    return settings, settings.one(pipeline)

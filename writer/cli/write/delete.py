@@ -9,21 +9,21 @@ from uuid import uuid4
 from rich.console import Console
 
 import bucketers
-from writer.care import letters
-from writer.care.erasing import Erased, Erasing, Looked
-from writer.care.keys import Keys
-from writer.care.letters import Letters
-from writer.config import Config
-from writer.errors import HeadraceError
-from writer.registry import SchemaSource
-from writer.surface import lines
-from writer.surface.walk import opened
-from writer.surface.words import plural
-from writer.tables.errors import CommitFailed
-from writer.tables.formats import all_tables
+from writer.config.pipelines import Config
+from writer.core.errors import HeadraceError
+from writer.core.text import plural
+from writer.maintenance import dead_letter_deletion
+from writer.maintenance.dead_letter_deletion import Letters
+from writer.maintenance.local_pipeline import opened
+from writer.maintenance.row_deletion import Erased, Erasing, Looked
+from writer.maintenance.row_keys import Keys
+from writer.output import tables as lines
+from writer.schemas.registry import SchemaSource
+from writer.table.factory import all_tables
+from writer.table.log.foreign_writes import CommitFailed
 
 
-def delete(
+def run_delete(
     config: Config, name: str, keys: Keys, source: SchemaSource, *, with_letters: bool, dry_run: bool, now: datetime,
     as_json: bool, out: Console,
 ) -> int:  # fmt: skip
@@ -47,13 +47,16 @@ def delete(
         found = None
         if with_letters and apart.exists():
             walk = opened(name, config, source)
-            find = partial(letters.look, apart, walk, keys, main.snapshot().columns())
-            found = find() if dry_run else letters.take(apart, find, keys, now, request)
+            find = partial(dead_letter_deletion.look, apart, walk, keys, main.snapshot().columns())
+            found = find() if dry_run else dead_letter_deletion.take(apart, find, keys, now, request)
     except OSError as error:
         raise CommitFailed(f"cannot read {main.location}: {' '.join(str(error).split())}") from error
     if as_json:
         rows, *late = (_told(*one) for one in zip(looks, done, strict=True))
-        told = {"late_rows": late[0] if late else None, "dead_letters": None if found is None else letters.told(found)}
+        told = {
+            "late_rows": late[0] if late else None,
+            "dead_letters": None if found is None else dead_letter_deletion.told(found),
+        }
         lines.emit_whole({"pipeline": name, "dry_run": dry_run, "request": request, **rows, **told})
     else:
         for what, looked, gone in zip((name, f"{name}, late rows"), looks, done, strict=False):

@@ -1,15 +1,51 @@
 """The verbs with which people take care of a pipeline and its table."""
 
+import getpass
+import socket
+from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
-from writer.options import AsJson, ConfigFile, OnePipeline, Pipelines
+from writer.config.pipelines import Config
+from writer.output import tables
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, Pipelines
+from writer.status import pause
+from writer.table.factory import main_table
 
 if TYPE_CHECKING:
     pass
+
+
+def paused(
+    config: Config, names: Sequence[str], *, by: str | None, reason: str, now: datetime, as_json: bool, out: Console
+) -> int:
+    """Ask for a pause of the pipelines, and show the one that stands. Raises StoreError."""
+    who = by or f"{getpass.getuser()}@{socket.gethostname()}"
+    told = {name: pause.pause(main_table(name, config).store, who, reason, now) for name in names}
+    if as_json:
+        tables.emit_whole({name: {"paused": asdict(one), "new": new} for name, (one, new) in told.items()})
+        return 0
+    for name, (one, new) in told.items():
+        after = "A driver finishes its batch first. `headrace resume` ends it." if new else "It stays so."
+        tables.sentence(out, f"{name}: {'' if new else 'already '}{one.words}. {after}")
+    return 0
+
+
+def resumed(config: Config, names: Sequence[str], *, as_json: bool, out: Console) -> int:
+    """End the pause of the pipelines, and show what stood. Raises StoreError."""
+    told = {name: pause.resume(main_table(name, config).store) for name in names}
+    if as_json:
+        tables.emit_whole({name: {"was_paused": None if one is None else asdict(one)} for name, one in told.items()})
+        return 0
+    for name, one in told.items():
+        what = "it was not paused" if one is None else f"it was {one.words}; a driver goes on within seconds"
+        tables.sentence(out, f"{name}: {what}.")
+    return 0
 
 
 def pause(
@@ -28,13 +64,12 @@ def pause(
 
     Exit codes: 0 paused, by this or an earlier call, 1 the storage does not answer, 2 configuration.
     """
-    from writer.care import holding
-    from writer.file import load
-    from writer.surface.lines import console
+    from writer.config.loader import load
+    from writer.output.tables import console
 
     settings, now = load(config), datetime.now(UTC)
     names = settings.chosen(pipeline)
-    raise typer.Exit(holding.paused(settings, names, by=by, reason=reason, now=now, as_json=as_json, out=console()))
+    raise typer.Exit(paused(settings, names, by=by, reason=reason, now=now, as_json=as_json, out=console()))
 
 
 def resume(config: ConfigFile, pipeline: Pipelines = None, as_json: AsJson = False) -> None:
@@ -42,12 +77,11 @@ def resume(config: ConfigFile, pipeline: Pipelines = None, as_json: AsJson = Fal
 
     Exit codes: 0 no pipeline is paused any more, 1 the storage does not answer, 2 configuration.
     """
-    from writer.care import holding
-    from writer.file import load
-    from writer.surface.lines import console
+    from writer.config.loader import load
+    from writer.output.tables import console
 
     settings = load(config)
-    raise typer.Exit(holding.resumed(settings, settings.chosen(pipeline), as_json=as_json, out=console()))
+    raise typer.Exit(resumed(settings, settings.chosen(pipeline), as_json=as_json, out=console()))
 
 
 def retention(
@@ -62,13 +96,13 @@ def retention(
 
     Exit codes: 0 done or shown, 1 the storage does not answer, 2 configuration.
     """
-    from writer.care import retiring
-    from writer.file import load
-    from writer.surface.lines import console
+    from writer.cli.write import retention as retiring
+    from writer.config.loader import load
+    from writer.output.tables import console
 
     settings, now = load(config), datetime.now(UTC)
     names = settings.chosen(pipeline)
-    raise typer.Exit(retiring.retention(settings, names, dry_run=dry_run, now=now, as_json=as_json, out=console()))
+    raise typer.Exit(retiring.run_retention(settings, names, dry_run=dry_run, now=now, as_json=as_json, out=console()))
 
 
 def delete(
@@ -96,19 +130,19 @@ def delete(
 
     Exit codes: 0 done or shown, 1 the storage or the registry does not answer, 2 configuration, or no such column.
     """
-    from writer.care import deleting
-    from writer.care.keys import from_file
-    from writer.care.keys import where as condition
-    from writer.errors import ConfigError
-    from writer.file import load
-    from writer.registry import source
-    from writer.surface.lines import console
+    from writer.cli.write import delete as deleting
+    from writer.config.loader import load
+    from writer.core.errors import ConfigError
+    from writer.maintenance.row_keys import from_file
+    from writer.maintenance.row_keys import where as condition
+    from writer.output.tables import console
+    from writer.schemas.registry import source
 
     settings = load(config)
     if (where is None) == (keys is None) or (keys is None) != (column is None):
         raise ConfigError("say which rows: either --where, or --keys with --column")
     wanted = condition(where) if where is not None else from_file(keys or Path(), column or "", title)
-    code = deleting.delete(
+    code = deleting.run_delete(
         settings, settings.one(pipeline), wanted, source(settings.registry), with_letters=letters,
         dry_run=dry_run, now=datetime.now(UTC), as_json=as_json, out=console(),
     )  # fmt: skip
@@ -138,13 +172,13 @@ def adopt(
 
     Exit codes: 0 shown or written, 1 somebody wrote the table meanwhile, 2 it cannot be adopted.
     """
-    from writer.care import taking
-    from writer.file import load
-    from writer.surface.lines import console
+    from writer.cli.write import table_adopt
+    from writer.config.loader import load
+    from writer.output.tables import console
 
     settings, now = load(config), datetime.now(UTC)
     name = settings.one(pipeline)
-    raise typer.Exit(taking.adopt(settings, name, write=yes, now=now, as_json=as_json, out=console()))
+    raise typer.Exit(table_adopt.run_adopt(settings, name, write=yes, now=now, as_json=as_json, out=console()))
 
 
 @table.command()
@@ -162,13 +196,13 @@ def accept(
 
     Exit codes: 0 shown or written, 1 a driver runs, or somebody wrote the table meanwhile, 2 configuration.
     """
-    from writer.care import table_accepting
-    from writer.file import load
-    from writer.surface.lines import console
+    from writer.cli.write import table_accept
+    from writer.config.loader import load
+    from writer.output.tables import console
 
     settings, now = load(config), datetime.now(UTC)
     name = settings.one(pipeline)
-    raise typer.Exit(table_accepting.accept(settings, name, write=yes, now=now, as_json=as_json, out=console()))
+    raise typer.Exit(table_accept.run_accept(settings, name, write=yes, now=now, as_json=as_json, out=console()))
 
 
 def join(app: typer.Typer) -> None:

@@ -6,18 +6,18 @@ from typing import Any
 
 from rich.console import Console
 
-from writer.care.retention import Old, Retired, works
-from writer.config import Config
-from writer.errors import HeadraceError
-from writer.surface import lines
-from writer.surface.words import instant, plural
-from writer.tables.formats import main_table
-from writer.units import show_duration, show_size
+from writer.config.pipelines import Config
+from writer.core.errors import HeadraceError
+from writer.core.text import instant, plural
+from writer.core.units import show_duration, show_size
+from writer.maintenance.retention import Old, Retired, works
+from writer.output import tables
+from writer.table.factory import main_table
 
 _BUCKETS_SHOWN = 20  # for a person
 
 
-def retention(
+def run_retention(
     config: Config, names: Sequence[str], *, dry_run: bool, now: datetime, as_json: bool, out: Console
 ) -> int:
     """Drop what is due in each pipeline, or only show it. Raises HeadraceError when there is no table."""
@@ -27,7 +27,7 @@ def retention(
         if kept_for is None:
             told[name] = None
             if not as_json:
-                lines.sentence(out, f"{name}: no retention is set (pipelines.{name}.retention); every bucket stays.")
+                tables.sentence(out, f"{name}: no retention is set (pipelines.{name}.retention); every bucket stays.")
             continue
         if not main_table(name, config).exists():
             raise HeadraceError(f"pipeline {name!r} has no table yet. `headrace run` makes it.")
@@ -46,7 +46,7 @@ def retention(
                 if old:
                     _verdict(out, done, delta=config.pipelines[name].table.format == "delta")
     if as_json:
-        lines.emit_whole({"dry_run": dry_run, "pipelines": told})
+        tables.emit_whole({"dry_run": dry_run, "pipelines": told})
     return 0
 
 
@@ -67,11 +67,14 @@ def _done(done: Sequence[Retired]) -> Mapping[str, Any]:
 
 def _show(out: Console, name: str, old: Sequence[Old], which: str) -> None:
     if not old:
-        lines.sentence(out, f"{name}: no bucket {which}.")
+        tables.sentence(out, f"{name}: no bucket {which}.")
         return
-    lines.sentence(out, f"{name}: {plural(len(old), 'bucket')} {which}:")
-    columns = [lines.Column("bucket", width_min=20), *(lines.Column(t, right=True) for t in ("rows", "files", "size"))]
-    lines.Sheet(out, columns).add([
+    tables.sentence(out, f"{name}: {plural(len(old), 'bucket')} {which}:")
+    columns = [
+        tables.Column("bucket", width_min=20),
+        *(tables.Column(t, right=True) for t in ("rows", "files", "size")),
+    ]
+    tables.Sheet(out, columns).add([
         [
             ", ".join(value or "null" for value in one.bucket),
             "?" if any(file.rows is None for file in one.files) else f"{sum(f.rows or 0 for f in one.files):,}",
@@ -80,15 +83,15 @@ def _show(out: Console, name: str, old: Sequence[Old], which: str) -> None:
         for one in old[:_BUCKETS_SHOWN]
     ])  # fmt: skip
     if len(old) > _BUCKETS_SHOWN:
-        lines.sentence(out, f"and {len(old) - _BUCKETS_SHOWN:,} more")
+        tables.sentence(out, f"and {len(old) - _BUCKETS_SHOWN:,} more")
 
 
 def _verdict(out: Console, done: Sequence[Retired], *, delta: bool) -> None:
     if not done:
-        lines.sentence(out, "Nothing was dropped. The same without --dry-run drops them.")
+        tables.sentence(out, "Nothing was dropped. The same without --dry-run drops them.")
         return
     versions = ", ".join(str(one.version) for one in done)
     after = "`headrace vacuum --delete` removes the files." if delta else "Their files are removed."
-    lines.sentence(
+    tables.sentence(
         out, f"{plural(sum(one.rows for one in done), 'row')} were dropped (version {versions} of the table). {after}"
     )

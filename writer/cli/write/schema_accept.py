@@ -9,17 +9,17 @@ from uuid import UUID
 
 from rich.console import Console
 
-from writer.config import Config
-from writer.errors import ConfigError
-from writer.meanings import Meanings, meant, place
-from writer.registry import SchemaNotFound, SchemaSource, by
-from writer.rooms.wire import CONFLUENT, Wire, shown
-from writer.surface import lines
-from writer.surface.driver import nobody_runs
-from writer.surface.words import iso, plural
-from writer.tables import schema_ids
-from writer.tables.formats import main_table
-from writer.units import microseconds
+from writer.avro.wire_format import CONFLUENT, Wire, shown
+from writer.clients.driver_endpoint import nobody_runs
+from writer.config.pipelines import Config
+from writer.core.errors import ConfigError
+from writer.core.text import iso, plural
+from writer.core.units import microseconds
+from writer.output import tables
+from writer.schemas.registry import SchemaNotFound, SchemaSource, by
+from writer.schemas.schema_id_check import Meanings, meant, place
+from writer.table import schema_ids
+from writer.table.factory import main_table
 
 _SAID = {
     "same": "means what it did",
@@ -40,7 +40,7 @@ class Look:
     name: str  # of the registry's schema, with its number of fields; empty without one
 
 
-def accept(
+def run_accept(
     config: Config, name: str, source: SchemaSource, wanted: Sequence[str], since: datetime | None, *, write: bool,
     now: datetime, as_json: bool, out: Console,
 ) -> int:  # fmt: skip
@@ -76,7 +76,7 @@ def accept(
         sinces = dict.fromkeys(map(schema_ids.since_name, named), microseconds(began))
         version = table.accept_schema_ids(snapshot, {**named, **sinces}, facts)
     if as_json:
-        lines.emit_whole({
+        tables.emit_whole({
             "pipeline": name, "registry": where, "since": None if began is None else iso(began), "version": version,
             "ids": [
                 {"id": shown(one.schema_id), "state": one.state, "before": _hex(one.before),
@@ -128,11 +128,11 @@ def _newest(recent: Sequence[Mapping[str, Any]]) -> datetime:
 def _show(
     out: Console, name: str, where: str, looks: Sequence[Look], since: datetime | None, version: int | None
 ) -> None:
-    lines.sentence(out, f"{name}: {plural(len(looks), 'schema id')} of {where} by which records were read", "bold")
-    columns = [lines.Column("id", right=True, width_min=6), *(
-        lines.Column(title) for title in ("in the log", "now", "schema", "")
+    tables.sentence(out, f"{name}: {plural(len(looks), 'schema id')} of {where} by which records were read", "bold")
+    columns = [tables.Column("id", right=True, width_min=6), *(
+        tables.Column(title) for title in ("in the log", "now", "schema", "")
     )]  # fmt: skip
-    lines.Sheet(out, columns).add([
+    tables.Sheet(out, columns).add([
         [
             shown(one.schema_id), _hex(one.before), "-" if one.now is None else _hex(one.now), one.name or "-",
             _SAID[one.state],
@@ -140,13 +140,13 @@ def _show(
         for one in looks
     ])  # fmt: skip
     if since is None:
-        lines.sentence(out, "There is nothing to accept.")
+        tables.sentence(out, "There is nothing to accept.")
         return
-    lines.sentence(
+    tables.sentence(
         out, f"Records that Kafka had before {iso(since)} are taken for those of the old schemas: a batch, a replay "
         "and a backfill that meet them leave them as dead letters. --since moves this instant.",
     )  # fmt: skip
-    lines.sentence(
+    tables.sentence(
         out,
         "Nothing was written. `headrace schema plan --id N` shows what a schema does to the table. Stop the driver if "
         "one runs, then the same with --yes writes it."

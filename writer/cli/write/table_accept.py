@@ -9,21 +9,20 @@ from uuid import uuid4
 from rich.console import Console
 
 import bucketers
-from writer.care.retention import rows_of
-from writer.config import Config, layout
-from writer.errors import ConfigError
-from writer.surface import lines
-from writer.surface.audit import name_of
-from writer.surface.driver import nobody_runs
-from writer.surface.words import plural
-from writer.tables.changes import Acceptance
-from writer.tables.entry import unanswered
-from writer.tables.errors import reading
-from writer.tables.foreign import Change
-from writer.tables.formats import all_tables
-from writer.tables.parts import Part
-from writer.tables.snapshot import PipelineSnapshot
-from writer.tables.table import PipelineTable
+from writer.cli.read.audit import name_of
+from writer.clients.driver_endpoint import nobody_runs
+from writer.config.pipelines import Config, layout
+from writer.core.errors import ConfigError
+from writer.core.offsets import Part
+from writer.core.text import plural
+from writer.maintenance.retention import rows_of
+from writer.output import tables as lines
+from writer.table.factory import all_tables
+from writer.table.log.entries import unanswered
+from writer.table.log.foreign_writes import Change, reading
+from writer.table.log.operations import Acceptance
+from writer.table.log.snapshot import PipelineSnapshot
+from writer.table.table import PipelineTable
 
 _NAMED = 5  # parts in a sentence
 
@@ -52,7 +51,7 @@ class Plan:
         return sum(effect.rows_before - effect.rows_after for effect in self.effects)
 
 
-def accept(config: Config, name: str, *, write: bool, now: datetime, as_json: bool, out: Console) -> int:
+def run_accept(config: Config, name: str, *, write: bool, now: datetime, as_json: bool, out: Console) -> int:
     """Show what other clients did and what is no longer proven, and accept it if told to.
 
     Raises ConfigError where there is no table of the pipeline's, or its frontier went back; CommitFailed, DriverAlive.

@@ -11,20 +11,20 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 import bucketers
-from writer.care.retention import rows_of
-from writer.config import Config, Pipeline, layout
-from writer.errors import ConfigError
-from writer.rooms.assign import times_of
-from writer.rooms.columnar import open_file
-from writer.rooms.plan import PROVENANCE
-from writer.surface import lines
-from writer.surface.words import plural
-from writer.tables.errors import CommitFailed
-from writer.tables.formats import main_table
-from writer.tables.parts import BucketFile
-from writer.tables.snapshot import PipelineSnapshot
-from writer.tables.table import PipelineTable
-from writer.tables.takeover import obstacles, outside
+from writer.avro.schema_plan import PROVENANCE
+from writer.batch.bucketing import times_of
+from writer.batch.parquet_files import open_file
+from writer.config.pipelines import Config, Pipeline, layout
+from writer.core.errors import ConfigError
+from writer.core.offsets import BucketFile
+from writer.core.text import plural
+from writer.maintenance.retention import rows_of
+from writer.output import tables
+from writer.table.factory import main_table
+from writer.table.log.foreign_writes import CommitFailed
+from writer.table.log.snapshot import PipelineSnapshot
+from writer.table.table import PipelineTable
+from writer.table.takeover import obstacles, outside
 
 _BUCKETS_COMPARED = 16  # spread over all, newest file of each
 _ROWS_COMPARED = 10_000  # of a file
@@ -45,7 +45,7 @@ class Plan:
     added: Sequence[str]  # columns
 
 
-def adopt(config: Config, name: str, *, write: bool, now: datetime, as_json: bool, out: Console) -> int:
+def run_adopt(config: Config, name: str, *, write: bool, now: datetime, as_json: bool, out: Console) -> int:
     """Show the adoption of a pipeline's table, and write it if told to. Raises ConfigError when it cannot be."""
     settings = config.pipelines[name]
     table = main_table(name, config)
@@ -65,7 +65,7 @@ def adopt(config: Config, name: str, *, write: bool, now: datetime, as_json: boo
         facts = {"at": now.isoformat(), "rows": plan.rows, "files": plan.files, "buckets": plan.buckets}
         version = table.take(plan.snapshot, list(PROVENANCE), layout(settings.bucket), facts)
     if as_json:
-        lines.emit_whole({
+        tables.emit_whole({
             "pipeline": name, "version": version, "rows": plan.rows, "files": plan.files, "buckets": plan.buckets,
             "rows_compared": plan.compared, "columns_added": list(plan.added), "start": _start(settings),
         })  # fmt: skip
@@ -171,18 +171,18 @@ def _start(settings: Pipeline) -> Any:
 
 
 def _show(out: Console, name: str, settings: Pipeline, table: PipelineTable, plan: Plan, version: int | None) -> None:
-    lines.sentence(
+    tables.sentence(
         out,
         f"{name}: the table at {table.location} has {plural(plan.rows, 'row')} in {plural(plan.files, 'file')} of "
         f"{plural(plan.buckets, 'bucket')}, at version {plan.snapshot.version}.",
     )
-    lines.sentence(out, f"The buckets of {plural(plan.compared, 'row')} were worked out anew: all are right.")
+    tables.sentence(out, f"The buckets of {plural(plan.compared, 'row')} were worked out anew: all are right.")
     added = f"Columns {', '.join(plan.added)} are added, null in these rows." if plan.added else "It has all columns."
-    lines.sentence(out, f"{added} The pipeline begins at {_words(_start(settings))}.")
+    tables.sentence(out, f"{added} The pipeline begins at {_words(_start(settings))}.")
     if version is None:
-        lines.sentence(out, "Nothing was written. Stop who writes the table, then the same with --yes writes it.")
+        tables.sentence(out, "Nothing was written. Stop who writes the table, then the same with --yes writes it.")
     else:
-        lines.sentence(
+        tables.sentence(
             out,
             f"Written as version {version}: the table is the pipeline's from there on, and its rows are a term of the "
             "account. Nobody else may add rows now. Start the pipeline.",

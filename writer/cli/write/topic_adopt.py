@@ -1,18 +1,204 @@
 """`headrace topic`: what is said about a pipeline's topics by hand, because no look at Kafka can tell it."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import typer
+from rich.console import Console
 
-from writer.errors import ConfigError
-from writer.options import AsJson, OnePipeline
+from writer.audit.offset_count import DataFile
+from writer.avro.schema_plan import PROVENANCE
+from writer.batch.parquet_files import open_file
+from writer.batch.task_report import Source
+from writer.clients import kafka_sample
+from writer.clients.driver_endpoint import nobody_runs
+from writer.clients.kafka import Cluster, Topic
+from writer.config.pipelines import Config
+from writer.core.errors import ConfigError, HeadraceError
+from writer.core.offsets import Part
+from writer.core.text import plural
+from writer.offsets.spark_checkpoint import Checkpoints
+from writer.offsets.start_decision import Held
+from writer.offsets.topic_adoption_plan import Asked, Line, Move, Plan, moves, plan, told
+from writer.output import tables
+from writer.output.cli_options import AsJson, OnePipeline
+from writer.table.factory import main_table
+from writer.table.log.operations import Adoption
+from writer.table.log.snapshot import PipelineSnapshot
+from writer.table.table import PipelineTable
 
 if TYPE_CHECKING:
-    from writer.rooms.report import Source
+    from writer.batch.task_report import Source
+
+
+_COMPARED_ROWS = 50  # of a partition, the last that the table has
+_COMPARED_PARTITIONS = 16  # of a topic, spread over all
+
+
+def run_adopt(
+    config: Config, name: str, wanted: Asked, group: str | None, *, write: bool, as_json: bool, now: datetime
+) -> int:
+    """Show the adoption of a pipeline's topics, and write it if told to. Raises HeadraceError when it cannot be."""
+    settings = config.pipelines[name]
+    table = main_table(name, config)
+    if not table.exists():
+        raise ConfigError(
+            f"pipeline {name!r} has no table at {settings.table.location}; there is nothing to go on with."
+        )
+    snapshot, cluster = table.snapshot(), kafka_sample.asked(config.kafka)
+    known, topics = snapshot.incarnations(), cluster.topics(settings.topics)
+    if group is not None:
+        wanted = Asked(wanted.renamed, {**_committed(cluster, group, topics, known), **wanted.offsets})
+    found = moves(known, topics, wanted)
+    ready = plan(found, known, *_facts(config, table, cluster, snapshot, found, topics), wanted)
+    version = None
+    if write and found:
+        nobody_runs(config, name, "Stop it, then adopt: it may commit once more.")
+        closed = Checkpoints(config.checkpoints, name, config.s3.settings).newest() or 0
+        facts = {"at": now.isoformat(), **told(ready)}
+        version = table.adopt(snapshot, Adoption(ready.incarnations, ready.starts, closed, facts))
+    if as_json:
+        tables.emit_whole({"pipeline": name, "version": version, **told(ready), "partitions": _partitions(ready)})
+    else:
+        _show(tables.console(), name, ready, version)
+    return 0
+
+
+def _facts(
+    config: Config,
+    table: PipelineTable,
+    cluster: Cluster,
+    snapshot: PipelineSnapshot,
+    found: Sequence[Move],
+    topics: Mapping[str, Topic],
+) -> tuple[dict[Part, int], dict[Source, Held], dict[Source, bool]]:
+    """Ask table and Kafka: frontier of all parts, what each log holds, whether records at the same offsets agree."""
+    sources = [(move.topic, p) for move in found for p in range(topics[move.topic].partitions)]
+    earliest, ends = cluster.earliest(sources), cluster.latest(sources)
+    held = {source: Held(earliest[source], ends[source]) for source in sources}
+    frontier = snapshot.parts()
+    same: dict[Source, bool] = {}
+    for move in found:
+        if move.offsets == "kept":
+            ends_of = {p: at for p, at in frontier.items() if (p.topic, p.incarnation) == (move.old, move.old_number)}
+            for part in sorted(ends_of)[:: max(1, len(ends_of) // _COMPARED_PARTITIONS)]:
+                source = (move.topic, part.partition)
+                agree = _agree(config, table, part, ends_of[part], source, held.get(source))
+                if agree is not None:
+                    same[source] = agree
+    return frontier, held, same
+
+
+def _agree(
+    config: Config, table: PipelineTable, part: Part, end: int, source: Source, held: Held | None
+) -> bool | None:
+    """Compare the timestamps of the table's last rows of a part with the records at the same offsets.
+
+    None when there are none to compare: no rows so near the end, or Kafka does not hold them.
+    """
+    first = max(end - _COMPARED_ROWS, held.earliest if held else end)
+    if held is None or not first < end <= held.end:
+        return None
+    rows = times_at(table, part, first, end)
+    batch = kafka_sample.read(config.kafka, {source: kafka_sample.Span(first, end)})
+    there = dict(zip(batch.column("offset").to_pylist(), batch.column("timestamp").to_pylist(), strict=True))
+    if not rows.keys() & there.keys():
+        return None
+    return all(there.get(offset) == at for offset, at in rows.items())
+
+
+def times_at(table: PipelineTable, part: Part, first: int, end: int) -> dict[int, datetime]:
+    """Read offsets and timestamps from the files that may hold them, whoever wrote these and whatever the log tells."""
+    column = pc.field
+    wanted = (
+        (column("_topic") == part.topic) & (column("_incarnation") == part.incarnation)
+        & (column("_partition") == part.partition) & (column("_offset") >= first) & (column("_offset") < end)
+    )  # fmt: skip
+    found: dict[int, datetime] = {}
+    try:
+        for file in table.files(table.snapshot().version):
+            if not _reaches(file, first, end):
+                continue
+            with suppress(FileNotFoundError), open_file(table.store, file.path) as source:  # gone: less to compare
+                rows = pq.read_table(source, columns=PROVENANCE.names, filters=wanted)
+                found |= zip(rows.column("_offset").to_pylist(), rows.column("_kafka_time").to_pylist(), strict=True)
+    except OSError as error:
+        raise HeadraceError(f"cannot read the table at {table.location}: {' '.join(str(error).split())}") from error
+    return found
+
+
+def _reaches(file: DataFile, first: int, end: int) -> bool:
+    if file.offset_min is None or file.offset_max is None:
+        return True
+    return file.offset_min < end and file.offset_max >= first
+
+
+def _committed(
+    cluster: Cluster, group: str, topics: Mapping[str, Topic], known: Mapping[str, Sequence[str]]
+) -> dict[Source, int]:
+    """Offsets of a consumer group, of the topics whose id the table does not know."""
+    moved = [t for t in topics.values() if t.id not in known.get(t.name, ())]
+    return cluster.committed(group, [(t.name, p) for t in moved for p in range(t.partitions)])
+
+
+def _partitions(plan: Plan) -> list[dict[str, Any]]:
+    return [
+        {
+            "topic": line.now.topic, "incarnation": line.now.incarnation, "partition": line.now.partition,
+            "table_end": line.table_end, "log_start": line.held.earliest, "log_end": line.held.end,
+            "start": line.start, "same_records": line.same,
+        }
+        for line in plan.lines
+    ]  # fmt: skip
+
+
+def _show(out: Console, name: str, plan: Plan, version: int | None) -> None:
+    if not plan.moves:
+        tables.sentence(out, f"{name}: nothing to adopt; the table knows the ids of all topics that it has read.")
+        return
+    for move in plan.moves:
+        of = [line for line in plan.lines if line.now.topic == move.topic]
+        compared = [line for line in of if line.same is not None]
+        how = "at the offsets that were given, as rows of a further incarnation"
+        if move.offsets == "kept":
+            proof = f"{plural(len(compared), 'partition')} compared: the same records" if compared else "none compared"
+            how = f"where the table ends ({proof})"
+        tables.sentence(
+            out,
+            f"{name}: {move.topic} (id {move.id}) goes on for {move.old} (incarnation {move.old_number}, id "
+            f"{move.old_id}) as incarnation {move.number}, {how}.",
+        )
+    columns = [tables.Column("partition", width_min=20), *(
+        tables.Column(title, right=True) for title in ("table ends at", "log begins at", "log ends at", "reads on at")
+    ), tables.Column("")]  # fmt: skip
+    out.print()
+    tables.Sheet(out, columns).add([
+        [
+            f"{line.now.topic}/{line.now.partition}", "-" if line.table_end is None else f"{line.table_end:,}",
+            f"{line.held.earliest:,}", f"{line.held.end:,}", f"{line.start:,}", _remark(line),
+        ]
+        for line in plan.lines
+    ])  # fmt: skip
+    out.print()
+    tables.sentence(
+        out,
+        "Nothing was written. Stop the driver if one runs, then the same with --yes writes it."
+        if version is None
+        else f"Written as version {version} of the table. Start the pipeline: it reads on from there.",
+    )
+
+
+def _remark(line: Line) -> str:
+    if line.start < line.held.earliest:
+        return f"the next start records {line.held.earliest - line.start:,} as a gap"
+    return ""
+
 
 _OFFSET = re.compile(r"(?P<topic>[^:=]+):(?P<partition>\d+)=(?P<offset>\d+)")
 
@@ -53,15 +239,14 @@ def adopt(
 
     Exit codes: 0 shown or written, 1 a driver runs or Kafka does not answer, 2 it cannot be so.
     """
-    from writer import adopting
-    from writer.adopt import Asked
-    from writer.file import load
+    from writer.config.loader import load
+    from writer.offsets.topic_adoption_plan import Asked
 
     settings = load(config)
     name = settings.one(pipeline)
     wanted = Asked(_pairs(renamed or []), _offsets(offsets or []))
     now = datetime.now(UTC)
-    raise typer.Exit(adopting.adopt(settings, name, wanted, group, write=yes, as_json=as_json, now=now))
+    raise typer.Exit(run_adopt(settings, name, wanted, group, write=yes, as_json=as_json, now=now))
 
 
 def _pairs(given: Sequence[str]) -> dict[str, str]:

@@ -12,8 +12,8 @@ from typing import Self
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from writer import artifacts
-from writer.embedded.process import (
+from writer.clients import java_artifacts
+from writer.demo.devstack.process import (
     LOOPBACK,
     Process,
     ServerFailed,
@@ -76,8 +76,8 @@ class Broker:
 
         Raises ArtifactError, JavaMissing, ServerFailed.
         """
-        jars = artifacts.fetch("kafka", say=self._say)
-        java = artifacts.java()
+        jars = java_artifacts.fetch("kafka", say=self._say)
+        java = java_artifacts.java()
         require_free("kafka", self.port)
         self._directory.mkdir(parents=True, exist_ok=True)
         properties = self._directory / "server.properties"

@@ -13,7 +13,7 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
-from writer.errors import HeadraceError
+from writer.core.errors import HeadraceError
 
 # Below Linux's ephemeral range (32768 up): a client that keeps dialling a port of that range while its server restarts
 # can be given that very port as its own, connect to itself, and keep the server out.

@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-from writer import artifacts
-from writer.embedded.process import LOOPBACK, Process, ServerFailed, free_ports, java_options, require_free
+from writer.clients import java_artifacts
+from writer.demo.devstack.process import LOOPBACK, Process, ServerFailed, free_ports, java_options, require_free
 
 HEAP_MEGABYTES = 256
 JAVA_MIN = 21  # its class files are of that version
@@ -47,8 +47,8 @@ class Registry:
 
     def launch(self) -> None:
         """Start the registry; `wait` tells when it answers. Raises ArtifactError, JavaMissing, ServerFailed."""
-        home = artifacts.fetch("registry", say=self._say)
-        java = artifacts.java(JAVA_MIN)
+        home = java_artifacts.fetch("registry", say=self._say)
+        java = java_artifacts.java(JAVA_MIN)
         require_free("registry", self.port)
         self._directory.mkdir(parents=True, exist_ok=True)
         options = {

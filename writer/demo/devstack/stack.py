@@ -5,9 +5,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from writer.embedded.kafka import Broker
-from writer.embedded.process import ServerFailed
-from writer.embedded.registry import Registry
+from writer.demo.devstack.kafka import Broker
+from writer.demo.devstack.process import ServerFailed
+from writer.demo.devstack.registry import Registry
 
 __all__ = ["Broker", "Registry", "ServerFailed", "Stack"]
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from writer.config import TableFormat
-from writer.embedded import ServerFailed, Stack
-from writer.embedded.process import Process
-from writer.errors import ConfigError
+from writer.config.pipelines import TableFormat
+from writer.core.errors import ConfigError
+from writer.demo.devstack.process import Process
+from writer.demo.devstack.stack import ServerFailed, Stack
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal
 
-from writer.rooms.report import EXITS, Span, joined
-from writer.tables.parts import Part, Range
+from writer.batch.task_report import EXITS, Span, joined
+from writer.core.offsets import Part, Range
 
 Outcome = Literal["open", "done", "lost", "rewound"]
 

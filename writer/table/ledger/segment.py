@@ -12,14 +12,14 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote
 
-from writer.errors import HeadraceError
-from writer.gaps import ticket
-from writer.gaps.ticket import Ticket, together
-from writer.rooms.report import EXITS
-from writer.tables.entry import answers, said
-from writer.tables.foreign import Change, change
-from writer.tables.log import Action
-from writer.tables.parts import Part
+from writer.batch.task_report import EXITS
+from writer.core.errors import HeadraceError
+from writer.core.offsets import Part
+from writer.table.ledger import gap_ticket
+from writer.table.ledger.gap_ticket import Ticket, together
+from writer.table.log.entries import answers, said
+from writer.table.log.foreign_writes import Change, change
+from writer.table.log.log import Action
 
 FORMAT = 2
 _KNOWN = (1, FORMAT)  # before 2, pages said nothing of tickets
@@ -216,7 +216,7 @@ def _of(version: int, actions: Sequence[Action], pipeline: str, known: Known) ->
         case "rewind":
             backs = (Back(part_of(r), version, r["start"], r["end"]) for r in about["ranges"])
             return replace(
-                one, removals=_taken(version, about), backs=tuple(backs), tickets=ticket.rewound(version, about),
+                one, removals=_taken(version, about), backs=tuple(backs), tickets=gap_ticket.rewound(version, about),
                 answers=_answered(version, about, accepted=False),
             )  # fmt: skip
         case "accept":
@@ -230,7 +230,7 @@ def _of(version: int, actions: Sequence[Action], pipeline: str, known: Known) ->
 
 
 def _ticket(version: int, about: Mapping[str, Any]) -> dict[str, Ticket]:
-    found = ticket.told(version, about)
+    found = gap_ticket.told(version, about)
     return {found.id: found} if found else {}
 
 
@@ -311,7 +311,7 @@ def to_json(one: Chapter, pipeline: str, table_id: str) -> dict[str, Any]:
         "removals": [vars(removal) for removal in one.removals],
         "strange": list(one.strange),
         "adopted": one.adopted,
-        "tickets": [ticket.to_json(found) for found in one.tickets.values()],
+        "tickets": [gap_ticket.to_json(found) for found in one.tickets.values()],
         "backs": [{**vars(back.part), "version": back.version, "start": back.start, "end": back.end}
                   for back in one.backs],
         "answers": [vars(answer) for answer in one.answers],
@@ -339,7 +339,7 @@ def from_json(raw: Mapping[str, Any], where: str) -> Chapter:
             tuple(Removal(r["version"], r["operation"], r["rows"]) for r in raw["removals"]),
             tuple(raw["strange"]),
             raw.get("adopted"),
-            {found["id"]: ticket.from_json(found) for found in raw.get("tickets", ())},
+            {found["id"]: gap_ticket.from_json(found) for found in raw.get("tickets", ())},
             tuple(Back(part_of(b), b["version"], b["start"], b["end"]) for b in raw.get("backs", ())),
             tuple(Answer(a["version"], tuple(a["changes"]), a["accepted"]) for a in raw.get("answers", ())),
         )  # fmt: skip

@@ -8,9 +8,9 @@ book.
 import json
 from collections.abc import Iterable, Sequence
 
-from writer.ledger.chapter import Chapter, Known, LedgerUnreadable, chapters, from_json, runs, to_json
-from writer.stores.base import Store
-from writer.tables.log import Action
+from writer.storage.base import Store
+from writer.table.ledger.segment import Chapter, Known, LedgerUnreadable, chapters, from_json, runs, to_json
+from writer.table.log.log import Action
 
 FOLDER = "_headrace/ledger"  # Delta's readers and VACUUM pass over names that begin with an underscore
 

@@ -13,17 +13,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from writer import faults
-from writer.errors import ConfigError
-from writer.rooms.columnar import StagedFile
-from writer.stores.base import NotExclusive
-from writer.tables.entry import Committed, landed, ours, said, unanswered
-from writer.tables.errors import CommitFailed, one_line, reading
-from writer.tables.foreign import check_foreign, check_writable
-from writer.tables.format import Format
-from writer.tables.log import Action, State
-from writer.tables.snapshot import PipelineSnapshot
-from writer.tables.vintage import check_format
+from writer.batch.parquet_files import StagedFile
+from writer.core import fault_points
+from writer.core.errors import ConfigError
+from writer.storage.base import NotExclusive
+from writer.table.log.entries import Committed, landed, ours, said, unanswered
+from writer.table.log.foreign_writes import CommitFailed, check_foreign, check_writable, one_line, reading
+from writer.table.log.log import Action, State
+from writer.table.log.snapshot import PipelineSnapshot, check_format
+from writer.table.log.table_format import Format
 
 PATIENCE = timedelta(minutes=2)
 _T = TypeVar("_T")
@@ -108,10 +106,10 @@ class Appender:
         while True:
             check(snapshot)
             try:
-                faults.point(f"before_{moment}")
+                fault_points.point(f"before_{moment}")
                 sets = values(snapshot) if callable(values) else values
                 self.write(snapshot, files, sets, about, None, *((swap,) if swap else ()))
-                faults.point(f"after_{moment}")
+                fault_points.point(f"after_{moment}")
             except LostRace as error:
                 problem, pause = error, 0
             except OSError as error:

@@ -4,16 +4,28 @@ Each raises the epoch: whoever wrote the table before is fenced from then on.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from writer.errors import Fenced
-from writer.tables.append import Appender, LostRace
-from writer.tables.changes import Adoption
-from writer.tables.errors import CommitFailed, one_line
-from writer.tables.parts import Part
-from writer.tables.snapshot import INCARNATIONS, PipelineSnapshot, app_id
-from writer.tables.vintage import FORMAT
+from writer.core.errors import ConfigError, Fenced
+from writer.core.offsets import Part
+from writer.core.units import microseconds
+from writer.table.log.appender import Appender, Check, LostRace
+from writer.table.log.entries import accept_said, close_said, fill_said, gap_said, loss_said, seal_said, touched
+from writer.table.log.foreign_writes import CommitFailed, Overtaken, Resealed, one_line
+from writer.table.log.log import State
+from writer.table.log.operations import Acceptance, Adoption, Closing, Fill, Gap, Loss, Sealing
+from writer.table.log.snapshot import (
+    ANSWERED,
+    FORMAT,
+    INCARNATIONS,
+    PipelineSnapshot,
+    app_id,
+    changes_name,
+    check_format,
+    closed_name,
+)
+from writer.table.schema_ids import unrecorded
 
 Ids = Mapping[str, Sequence[str]]  # topic → ids of its incarnations
 
@@ -66,3 +78,140 @@ def _take_over(
     values |= {} if lease is None else {f"{pipeline}/lease": lease}
     properties = {} if snapshot.incarnations() == wanted else {INCARNATIONS: json.dumps(wanted)}
     end.write(snapshot, [], {**values, f"{pipeline}/epoch": snapshot.epoch + 1}, about, properties)
+
+
+class _FarEnough(Exception):
+    """Somebody closed that far already, or took the table back meanwhile."""
+
+
+def close(end: Appender, snapshot: PipelineSnapshot, closing: Closing) -> int | None:
+    """Append the entry that moves `closed_until` forward. Returns where it stands.
+
+    None: it is that far already, or the table was rewound since the snapshot.
+    """
+
+    def check(newest: PipelineSnapshot) -> None:
+        if newest.closed_until is not None and newest.closed_until >= closing.until:
+            raise _FarEnough
+        if newest.rewinds != snapshot.rewinds:
+            raise _FarEnough  # what led to this instant may be gone: whoever wants it looks again
+
+    values = {closed_name(end.pipeline): microseconds(closing.until)}
+    try:
+        return end.append(snapshot, [], values, close_said(closing), check, moment="close")
+    except _FarEnough:
+        return None
+
+
+def seal(end: Appender, snapshot: PipelineSnapshot, sealing: Sealing) -> int:
+    """Append the entry that seals buckets, unless one of them was touched since the snapshot. Raises Resealed."""
+    table, looked = snapshot.state.place
+    columns = snapshot.state.metadata["partitionColumns"]
+    mine = {tuple(manifest["bucket"]) for manifest in sealing.manifests}
+
+    def check(newest: PipelineSnapshot) -> None:
+        nonlocal looked
+        gone = newest.state.metadata["id"] != table
+        between = [] if gone else [entry for entry in end.entries(looked) if entry[0] <= newest.version]
+        if gone or len(between) != newest.version - looked:
+            raise Resealed(f"what became of {end.location} after version {looked} is unknown; look again")
+        for version, actions in between:
+            if others := mine & touched(columns, actions):
+                raise Resealed(f"version {version} of {end.location} changed {min(others, key=str)}; look again")
+        looked = newest.version
+
+    return end.append(snapshot, [], {}, seal_said(sealing), check, moment="seal")
+
+
+class TooOld(ConfigError):
+    """The table has a log of an older format, which the entry would make unreadable for its driver."""
+
+
+def record(end: Appender, snapshot: PipelineSnapshot, gap: Gap, check: Check) -> int:
+    """Append the entry that opens a gap and moves the frontier over it. `check`: owner and frontier."""
+
+    def values(newest: PipelineSnapshot) -> dict[str, int]:
+        pipeline, sums = end.pipeline, newest.gap_sums
+        return {
+            **{app_id(pipeline, r.part): r.end for r in gap.ranges},
+            f"{pipeline}/epoch": gap.epoch + int(gap.takes_over),
+            f"{pipeline}/gaps": sums["gaps"] + 1, f"{pipeline}/gap_offsets": sums["gap_offsets"] + gap.offsets,
+        }  # fmt: skip
+
+    return end.append(snapshot, [], values, gap_said(gap), check)
+
+
+def fill(end: Appender, snapshot: PipelineSnapshot, fill: Fill) -> int:
+    """Append the entry that settles some of a gap's offsets, with the files of their records."""
+    offsets = fill.offsets + (fill.left if fill.done else 0)
+    values, check = _changing(end, fill, offsets, ended=fill.done)
+    return end.append(snapshot, fill.files, values, fill_said(fill), check, moment="fill")
+
+
+def give_up(end: Appender, snapshot: PipelineSnapshot, loss: Loss) -> int:
+    """Append the entry that ends a gap without its records."""
+    values, check = _changing(end, loss, loss.left, ended=True)
+    return end.append(snapshot, [], values, loss_said(loss), check)
+
+
+def _changing(
+    end: Appender, change: Fill | Loss, offsets: int, *, ended: bool
+) -> tuple[Callable[[PipelineSnapshot], dict[str, int]], Check]:
+    """Return what a change of a ticket sets, and the check that it is the next one."""
+    pipeline = end.pipeline
+
+    def check(newest: PipelineSnapshot) -> None:
+        if newest.format < FORMAT:
+            raise TooOld(
+                f"the log of the table at {end.location} has format {newest.format}, a filled gap needs {FORMAT}: "
+                f"start pipeline {pipeline!r} once with this headrace, then fill it."
+            )
+        if newest.changes(change.gap) != change.generation:
+            raise Overtaken(f"gap {change.gap} of pipeline {pipeline!r} changed meanwhile: look again what is open")
+
+    def values(newest: PipelineSnapshot) -> dict[str, int]:
+        sums = newest.gap_sums
+        return {
+            changes_name(pipeline, change.gap): change.generation + 1,
+            f"{pipeline}/gaps_ended": sums["gaps_ended"] + int(ended),
+            f"{pipeline}/gap_offsets_ended": sums["gap_offsets_ended"] + offsets,
+            **(unrecorded(newest.state.transactions, change.meanings) if isinstance(change, Fill) else {}),
+        }
+
+    return values, check
+
+
+OWNER = "headrace/"  # with the pipeline's name: the table's name
+
+
+def check_identity(state: State, pipeline: str, location: str, bucket_columns: Sequence[str], layout: str) -> None:
+    """Raise ConfigError when the table is another pipeline's, or is bucketed in another way."""
+    metadata = state.metadata
+    owner, known = metadata.get("name") or "", metadata.get("description") or ""
+    if owner != OWNER + pipeline:
+        made = owner.startswith(OWNER)
+        whose = f"belongs to pipeline {owner.removeprefix(OWNER)!r}" if made else "was not made by headrace"
+        adopt = "" if made else "; `headrace table adopt` says whether it can be adopted"
+        raise ConfigError(f"the table at {location} {whose}; pipeline {pipeline!r} needs a location of its own{adopt}")
+    check_format(state.transactions, pipeline, location)
+    columns = list(metadata["partitionColumns"])
+    if columns != list(bucket_columns) or known != layout:
+        raise ConfigError(
+            f"the table at {location} is bucketed by {known or ', '.join(columns)}, the configuration says "
+            f"{layout or ', '.join(bucket_columns)}; keep 'bucket' as it was, or choose a new location"
+        )
+
+
+def accept(end: Appender, snapshot: PipelineSnapshot, wanted: Acceptance) -> int:
+    """Append the entry, on exactly this snapshot. Returns where it stands. Raises CommitFailed."""
+
+    def check(newest: PipelineSnapshot) -> None:
+        if newest.state.place != snapshot.state.place:
+            raise CommitFailed(
+                f"the table at {end.location} was written to meanwhile (version {newest.version}); nothing was "
+                "accepted. Stop who writes it, then look again."
+            )
+
+    format_ = max(snapshot.format, ANSWERED)
+    values = {f"{end.pipeline}/epoch": snapshot.epoch + 1, f"{end.pipeline}/format": format_}
+    return end.append(snapshot, [], values, accept_said(wanted), check, moment="accept")

@@ -1,15 +1,29 @@
 """The two entries that bring rows of the line: a batch moves the frontier with them, a replay of letters does not."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from urllib.parse import unquote
 
-from writer.errors import Fenced
-from writer.tables.append import Appender, Check
-from writer.tables.changes import Batch, Replay
-from writer.tables.entry import batch_said, replay_said
-from writer.tables.errors import ClosedMeanwhile, Overtaken
-from writer.tables.parts import Range
-from writer.tables.schema_ids import unrecorded
-from writer.tables.snapshot import PipelineSnapshot, app_id, seen_name
+from writer.batch.parquet_files import StagedFile
+from writer.core.errors import Fenced
+from writer.core.offsets import BucketFile, Range
+from writer.core.units import microseconds
+from writer.table.log.appender import Appender, Check, Swap
+from writer.table.log.entries import batch_said, removed, replay_said, rewind_said, rewrite_said
+from writer.table.log.foreign_writes import ClosedMeanwhile, CommitFailed, FilesGone, Overtaken
+from writer.table.log.operations import Batch, Replay, Rewind, Rewrite
+from writer.table.log.snapshot import (
+    ANSWERED,
+    FORMAT,
+    NEVER,
+    PipelineSnapshot,
+    app_id,
+    changes_name,
+    closed_ever_name,
+    closed_name,
+    seen_name,
+)
+from writer.table.schema_ids import unrecorded
 
 
 def land(end: Appender, snapshot: PipelineSnapshot, batch: Batch, check: Check) -> int:
@@ -62,3 +76,83 @@ def check_frontier(snapshot: PipelineSnapshot, pipeline: str, ranges: Sequence[R
                 f"offset {at} of {r.part.topic}/{r.part.partition} is committed, this batch starts at {r.start}: "
                 f"another writer runs as {pipeline!r}. Stop one of them."
             )
+
+
+def rewrite(end: Appender, snapshot: PipelineSnapshot, rewrite: Rewrite) -> int:
+    """Append the entry, for as long as all files that it removes are there. Raises FilesGone."""
+    table, looked = snapshot.state.place
+
+    def check(newest: PipelineSnapshot) -> None:
+        nonlocal looked
+        if newest.state.metadata["id"] != table:
+            raise FilesGone(f"the table at {end.location} was removed and made again meanwhile")
+        _check_there(end, rewrite.removed, looked, newest.version)
+        looked = newest.version
+
+    columns, moves_only = snapshot.state.metadata["partitionColumns"], not (rewrite.taken and rewrite.taken.rows)
+    gone = [removed(file, columns, datetime.now(UTC), moves_only=moves_only) for file in rewrite.removed]
+    return end.append(snapshot, rewrite.files, {}, rewrite_said(rewrite), check, Swap(gone, moves_only))
+
+
+def _check_there(end: Appender, files: Sequence[BucketFile], since: int, until: int) -> None:
+    """Raise FilesGone when an entry after `since` removes one of the files, or cannot be looked at any more."""
+    mine = {file.path for file in files}
+    looked = [(version, actions) for version, actions in end.entries(since) if version <= until]
+    if [version for version, _ in looked] != list(range(since + 1, until + 1)):
+        raise FilesGone(f"the log of {end.location} has lost versions after {since}; what they removed is unknown")
+    for version, actions in looked:
+        lost = mine & {unquote(action["remove"]["path"]) for action in actions if "remove" in action}
+        if lost:
+            raise FilesGone(f"version {version} of {end.location} removed {min(lost)}, which was to be rewritten")
+
+
+def rewind(end: Appender, snapshot: PipelineSnapshot, wanted: Rewind) -> int:
+    """Append the entry, on exactly this snapshot. Returns where it stands. Raises CommitFailed."""
+    ends = snapshot.parts() if wanted.undo is None else wanted.undo.frontier
+    for r in wanted.ranges:
+        assert ends.get(r.part) == r.end, f"{r.part}: a rewind ends at the frontier"
+
+    def check(newest: PipelineSnapshot) -> None:
+        if newest.state.place != snapshot.state.place:
+            raise CommitFailed(
+                f"the table at {end.location} was written to meanwhile (version {newest.version}); nothing was "
+                "rewound. Stop the pipeline's driver, then look again."
+            )
+
+    columns, now = snapshot.state.metadata["partitionColumns"], datetime.now(UTC)
+    gone, files = _swapped(wanted)
+    swap = Swap([removed(file, columns, now) for file in gone])
+    values = _values(end.pipeline, snapshot, wanted)
+    return end.append(snapshot, files, values, rewind_said(wanted), check, swap, moment="rewind")
+
+
+def _swapped(wanted: Rewind) -> tuple[list[BucketFile], list[StagedFile]]:
+    """Return the files that go and those that come: of what comes back, only what the rewind leaves."""
+    if wanted.undo is None:
+        return list(wanted.removed), list(wanted.files)
+    back, taken = ({file.path for file in files} for files in (wanted.undo.back, wanted.removed))
+    gone = [*wanted.undo.gone, *(file for file in wanted.removed if file.path not in back)]
+    return gone, [*wanted.files, *(file for file in wanted.undo.back if file.path not in taken)]
+
+
+def _values(pipeline: str, snapshot: PipelineSnapshot, wanted: Rewind) -> dict[str, int]:
+    """Return the `txn` values as they are from then on."""
+    until, ever = wanted.closed_until, snapshot.closed_ever
+    frontier = wanted.undo.frontier if wanted.undo else {}
+    values = {app_id(pipeline, part): at for part, at in frontier.items() if snapshot.frontier(part) != at}
+    values |= {app_id(pipeline, r.part): r.start for r in wanted.ranges}
+    values |= {seen_name(pipeline, part): NEVER if at is None else at for part, at in wanted.seen.items()}
+    if ever is not None:
+        values |= {
+            closed_name(pipeline): NEVER if until is None else microseconds(until),
+            closed_ever_name(pipeline): microseconds(ever),
+        }
+    values |= {changes_name(pipeline, gap): snapshot.changes(gap) + 1 for gap in wanted.gaps}  # fences a backfill
+    ended = snapshot.gap_sums
+    return {
+        **values, f"{pipeline}/gaps_ended": ended["gaps_ended"] + len(wanted.gaps),
+        f"{pipeline}/gap_offsets_ended": ended["gap_offsets_ended"] + sum(wanted.gaps.values()),
+        f"{pipeline}/closed": max(wanted.closed, snapshot.closed), f"{pipeline}/epoch": snapshot.epoch + 1,
+        f"{pipeline}/rewinds": snapshot.rewinds + 1,
+        f"{pipeline}/format": max(snapshot.format, ANSWERED if wanted.undo else FORMAT),
+    }  # fmt: skip

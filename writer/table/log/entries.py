@@ -12,12 +12,12 @@ from uuid import uuid4
 import pyarrow as pa
 from deltalake import Schema
 
-from writer.rooms.columnar import BucketKey, StagedFile
-from writer.rooms.report import Span, file_from_json, file_to_json
-from writer.tables.changes import Acceptance, Batch, Closing, Fill, Gap, Loss, Replay, Rewind, Rewrite, Sealing
-from writer.tables.foreign import READER, WRITER, Change, change
-from writer.tables.log import Action, State
-from writer.tables.parts import BucketFile, Part, Range
+from writer.batch.parquet_files import BucketKey, StagedFile
+from writer.batch.task_report import Span, file_from_json, file_to_json
+from writer.core.offsets import BucketFile, Part, Range
+from writer.table.log.foreign_writes import READER, WRITER, Change, change
+from writer.table.log.log import Action, State
+from writer.table.log.operations import Acceptance, Batch, Closing, Fill, Gap, Loss, Replay, Rewind, Rewrite, Sealing
 
 _LANDED = ("batch", "gap", "replay", "rewrite", "close", "seal", "fill", "lost", "rewind", "schema", "accept")
 _EVENT_TIMES = ("headrace.event_time_min", "headrace.event_time_max")  # tags of a file

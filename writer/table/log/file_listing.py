@@ -12,10 +12,10 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from writer.rooms.columnar import BucketKey
-from writer.tables.entry import named
-from writer.tables.log import Action, Log, LogUnreadable, State
-from writer.tables.parts import BucketFile
+from writer.batch.parquet_files import BucketKey
+from writer.core.offsets import BucketFile
+from writer.table.log.entries import named
+from writer.table.log.log import Action, Log, LogUnreadable, State
 
 _ENTRIES_AT_ONCE = 16  # of a store, each of which takes a round trip to answer
 

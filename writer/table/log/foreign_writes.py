@@ -1,11 +1,53 @@
 """What other clients do to a table: what leaves offsets true, and what stops the pipeline."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from writer.tables.errors import ForeignChange
-from writer.tables.log import State
+from writer.core.errors import HeadraceError
+from writer.table.log.log import State
+
+
+class ForeignChange(HeadraceError):
+    """Somebody changed the table in a way that its ledger does not survive."""
+
+    exit_code = 2
+
+
+class CommitFailed(HeadraceError):
+    """The storage gave no answer, or refused, for as long as we tried."""
+
+
+class ClosedMeanwhile(HeadraceError):
+    """Buckets were closed since the batch's rows were found to be on time: they are to be looked at again."""
+
+
+class Resealed(HeadraceError):
+    """A bucket changed, or was sealed, since its manifest was drawn up."""
+
+
+class Overtaken(HeadraceError):
+    """Since letters were read, or a gap looked at, somebody else replayed, changed that gap, or rewound the table."""
+
+
+class FilesGone(HeadraceError):
+    """A file that was to be removed is not there any more: somebody else rewrote or removed it meanwhile."""
+
+
+@contextmanager
+def reading(location: str) -> Iterator[None]:
+    """Raise CommitFailed where the storage does not let the table at a location be read."""
+    try:
+        yield
+    except OSError as error:
+        raise CommitFailed(f"cannot read the table at {location}: {one_line(error)}") from error
+
+
+def one_line(error: Exception) -> str:
+    """Return what an error says, without line breaks."""
+    return " ".join(str(error).split()) or type(error).__name__
+
 
 READER, WRITER = 1, 2  # versions of the protocol, which every engine reads
 _FORGETTING = "delta.setTransactionRetentionDuration"

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import Schema
 
-from writer.stores.base import Mark, Store
+from writer.storage.base import Mark, Store
 
 Action = Mapping[str, Any]  # one line of an entry: its kind → what it says
 _CHECKPOINT = re.compile(r"^(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.(?:parquet|json)$")

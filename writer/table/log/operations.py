@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from writer.rooms.columnar import BucketKey, StagedFile
-from writer.rooms.report import Span
-from writer.tables.foreign import Change
-from writer.tables.parts import BucketFile, Part, Range
+from writer.batch.parquet_files import BucketKey, StagedFile
+from writer.batch.task_report import Span
+from writer.core.offsets import BucketFile, Part, Range
+from writer.table.log.foreign_writes import Change
 
 
 @dataclass(frozen=True)

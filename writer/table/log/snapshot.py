@@ -1,14 +1,48 @@
 """One version of a table as a commit sees it: columns, offsets and epochs, its files left aside."""
 
 import json
+from collections.abc import Mapping
 from datetime import datetime
 
 import pyarrow as pa
 
-from writer.tables.log import State
-from writer.tables.parts import Part
-from writer.tables.vintage import format_of
-from writer.units import instant
+from writer.core.errors import ConfigError
+from writer.core.offsets import Part
+from writer.core.units import instant
+from writer.table.log.log import State
+
+# Kinds of entries by the format that brought them.
+KINDS: Mapping[int, tuple[str, ...]] = {
+    1: ("start", "batch", "gap", "adopt", "replay", "side", "columns"),
+    2: ("close", "seal", "rewrite", "take"),
+    3: ("fill", "lost", "rewind"),
+    4: ("accept",),
+}
+FORMAT = 3  # that a start gives a table
+ANSWERED = 4  # that an entry gives a table which answers what another client did: `accept`, and `rewind` that undoes it
+NEWEST = max(KINDS)
+# Kinds that need no format: who does not know them passes over them, as they tell neither of rows nor of offsets.
+PASSED_OVER = ("schema",)
+
+
+class TooNew(ConfigError):
+    """The table was written by a newer headrace, in a format that this one would misread."""
+
+
+def format_of(transactions: Mapping[str, int], pipeline: str) -> int:
+    """Return the format of a table's log."""
+    return transactions.get(f"{pipeline}/format", 1)
+
+
+def check_format(transactions: Mapping[str, int], pipeline: str, location: str) -> None:
+    """Raise TooNew when this headrace must not write to the table."""
+    found = format_of(transactions, pipeline)
+    if found > NEWEST:
+        raise TooNew(
+            f"the log of the table at {location} has format {found}, this headrace knows formats up to {NEWEST}: "
+            "a newer one wrote it. Run that one, or a newer one; there is no way back (docs/UPGRADES.md)."
+        )
+
 
 GAP_SUMS = ("gaps", "gap_offsets", "gaps_ended", "gap_offsets_ended")
 NEVER = -(2**62)  # what stands for no instant where a `txn` had one and goes back

@@ -6,11 +6,11 @@ from typing import Protocol
 import pyarrow as pa
 from pyarrow import dataset
 
-from writer.ledger.deep import DataFile
-from writer.rooms.columnar import BucketKey
-from writer.stores.base import Store
-from writer.tables.log import Log, State
-from writer.tables.parts import BucketFile
+from writer.audit.offset_count import DataFile
+from writer.batch.parquet_files import BucketKey
+from writer.core.offsets import BucketFile
+from writer.storage.base import Store
+from writer.table.log.log import Log, State
 
 
 class Format(Protocol):

@@ -1,0 +1,1 @@
+"""Takes back what landed wrong, rows and offsets together."""

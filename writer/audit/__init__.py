@@ -1,0 +1,1 @@
+"""Reconciles offsets with rows, dead letters and gaps, from the lake alone."""

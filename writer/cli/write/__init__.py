@@ -1,0 +1,1 @@
+"""Commands that write: to a table, its log, or Kafka."""

@@ -1,0 +1,1 @@
+"""From the reports of tasks to one commit."""

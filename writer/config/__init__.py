@@ -1,0 +1,1 @@
+"""The configuration file: each section with its defaults and checks, and the loader."""

@@ -1,0 +1,1 @@
+"""Value types and functions without dependencies: errors, units, text, offsets, files, logging."""

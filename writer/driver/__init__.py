@@ -1,0 +1,1 @@
+"""The driver process: pipelines, the threads beside them, restarts, exit code."""

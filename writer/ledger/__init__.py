@@ -1,1 +1,0 @@
-"""What became of every record: the account that outlives the log, and its proof."""

@@ -1,0 +1,1 @@
+"""Compaction, vacuum, retention, row deletion and the replay of dead letters."""

@@ -1,0 +1,1 @@
+"""Text for a terminal: tables, the status screen, shared command-line options."""

@@ -1,1 +1,0 @@
-"""Files of a table written anew, and those that nobody needs removed: compaction and vacuum."""

@@ -1,0 +1,1 @@
+"""The lifecycle of a bucket: watermark, close, seal, manifest."""

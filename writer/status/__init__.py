@@ -1,0 +1,1 @@
+"""What a running pipeline reports of itself, and what the table tells without a driver."""

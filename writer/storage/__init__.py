@@ -1,0 +1,1 @@
+"""Objects below a location: local files, S3."""

@@ -1,0 +1,1 @@
+"""A pipeline's table in either format, over its transaction log."""

@@ -1,0 +1,1 @@
+"""The offset ledger: which offsets became what, by segments of the log."""

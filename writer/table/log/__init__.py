@@ -1,0 +1,1 @@
+"""The transaction log: entries, snapshots, commits, and changes by other writers."""

@@ -1,1 +1,0 @@
-"""The table formats, behind one small protocol."""

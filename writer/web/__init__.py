@@ -1,0 +1,1 @@
+"""The driver's HTTP server: status, metrics, health checks, the page."""
