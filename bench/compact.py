@@ -29,13 +29,13 @@ from bench.cli import number
 from bench.data import TIME_FIELD, dataset
 from writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from writer.batch.bucketing import TimeRule
-from writer.batch.parquet_files import BucketKey
 from writer.batch.rewrite import Job, Source, rewrite
 from writer.batch.sorting import Dedupe
 from writer.batch.task import Task, TaskPlan
 from writer.config.compaction import Compact
 from writer.config.pipelines import Config, Memory, Roll
-from writer.core.offsets import BucketFile, Part, Range
+from writer.core.files import BucketFile, BucketKey
+from writer.core.offsets import Part, Range
 from writer.driver.spark import session
 from writer.maintenance.compaction import in_spark
 from writer.maintenance.compaction_plan import Pace

@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import yaml
 
 from tests import hive
-from writer.batch.parquet_files import Destination, StagedFile, delta_statistics
+from writer.batch.parquet_files import Destination, delta_statistics
 from writer.config.pipelines import Config
+from writer.core.files import StagedFile
 from writer.core.offsets import Part, Range
 from writer.core.units import microseconds
 from writer.sealing.sealer import Sealer

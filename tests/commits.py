@@ -6,7 +6,8 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from writer.batch.parquet_files import StagedFile, staged_name
+from writer.batch.parquet_files import staged_name
+from writer.core.files import StagedFile
 from writer.core.offsets import Part, Range
 from writer.storage.locations import store_at
 from writer.table.factory import OPENED

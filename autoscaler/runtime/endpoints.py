@@ -13,7 +13,7 @@ from autoscaler.decision.explanation import told as explained
 from autoscaler.decision.facts import Facts
 from autoscaler.runtime.state_store import events_to_json
 from writer.core.text import iso
-from writer.web.endpoints import Get
+from writer.web.http_server import Get
 from writer.web.metric_types import Value
 from writer.web.metrics_export import board, family
 

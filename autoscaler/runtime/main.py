@@ -23,7 +23,7 @@ from writer.core.errors import ConfigError
 from writer.core.signals import on_signals
 from writer.scaling.spark_settings import refusal
 from writer.storage.locations import store_at
-from writer.web.endpoints import answering
+from writer.web.http_server import answering
 
 
 def policy_of(config: Config, assignments: Sequence[str]) -> Policy:

@@ -17,13 +17,12 @@ from recovery.backfill.archive_files import File, files, partitions
 from recovery.backfill.chunk_commit import Filling
 from recovery.backfill.dedupe_rows import KEYS
 from recovery.backfill.source import NO_TIME_MS, Chunk, Piece, Source, SourceFailed, in_full
-from writer.audit.offset_count import inside
 from writer.avro.schema_plan import SchemaPlan
 from writer.batch.bucketing import TimeRule, times_of
-from writer.batch.task_report import Span, joined
 from writer.core.errors import ConfigError
-from writer.core.offsets import Part, Range
+from writer.core.offsets import Part, Range, Span, joined
 from writer.table.ledger.gap_ticket import Hint, Ticket
+from writer.table.row_removal import inside
 
 _ROLES = ("topic", "partition", "offset", "time", "key", "value", "incarnation")
 _OURS = {"topic": "_topic", "partition": "_partition", "offset": "_offset", "time": "_kafka_time",

@@ -20,14 +20,14 @@ from writer.avro.schema_plan import PROVENANCE
 from writer.avro.wire_format import CONFLUENT
 from writer.batch import task
 from writer.batch.bucketing import TimeRule
-from writer.batch.task_report import Counts, Report, Span
+from writer.batch.task_report import Counts, Report
 from writer.commit import builder
 from writer.commit.missing_offsets import Holes, gaps
 from writer.commit.poison_limit import check as check_poison
 from writer.config.pipelines import Config
 from writer.core import fault_points
 from writer.core.errors import ConfigError, HeadraceError
-from writer.core.offsets import Part
+from writer.core.offsets import Part, Span
 from writer.maintenance.local_pipeline import Walk, opened
 from writer.schemas.registry import SchemaSource
 from writer.table.factory import all_tables

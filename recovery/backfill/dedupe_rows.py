@@ -9,12 +9,13 @@ import pyarrow.parquet as pq
 import bucketers
 from writer.avro.schema_plan import PROVENANCE
 from writer.batch.bucketing import Assigned, TimeRule, assign
-from writer.batch.parquet_files import BucketKey, Destination, open_file
+from writer.batch.parquet_files import Destination, open_file
 from writer.batch.spill_buffer import Stage
 from writer.batch.task import TaskPlan
 from writer.batch.task_report import Report
 from writer.config.pipelines import Pipeline
 from writer.core.errors import ConfigError
+from writer.core.files import BucketKey
 from writer.storage.locations import store_at
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable

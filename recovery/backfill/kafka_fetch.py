@@ -11,9 +11,9 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from recovery.backfill.source import NO_TIME_MS, SourceFailed
 from writer.avro.wire_format import HEADERS
-from writer.batch.task_report import Source, Span
 from writer.clients.kafka import BrokerUnreachable, client
 from writer.config.security import Address
+from writer.core.offsets import Source, Span
 
 _GROUP = "headrace-backfill"  # librdkafka wants a name; no group is joined and no offset committed
 _AT_ONCE = 10_000

@@ -12,11 +12,10 @@ from recovery.backfill.kafka_fetch import fetched
 from recovery.backfill.read_order import aligned, instants
 from recovery.backfill.source import Chunk, Piece, SourceFailed, in_full
 from writer.avro.schema_plan import SchemaPlan
-from writer.batch.task_report import Span
 from writer.clients.kafka import Cluster, next_records
 from writer.commit.missing_offsets import Holes, RecordsMissed, check, questions
 from writer.config.security import Address
-from writer.core.offsets import Part, Range, Source
+from writer.core.offsets import Part, Range, Source, Span
 from writer.offsets.start_decision import number
 
 

@@ -14,10 +14,9 @@ from recovery import identity
 from recovery.backfill.chunk_commit import Filling, Settled
 from recovery.backfill.source import Source
 from recovery.backfill.throttle import Pace, lag_max, live_lag
-from writer.batch.task_report import joined
 from writer.config.pipelines import Config
 from writer.core import logging
-from writer.core.offsets import Range
+from writer.core.offsets import Range, joined
 from writer.table.gap_claims import LEASE, Claim, Claims
 from writer.table.gap_tickets import named
 from writer.table.ledger.gap_ticket import Ticket

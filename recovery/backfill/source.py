@@ -8,10 +8,9 @@ from typing import Protocol
 import pyarrow as pa
 
 from writer.avro.schema_plan import SchemaPlan
-from writer.batch.task_report import Span
 from writer.commit.missing_offsets import Holes
 from writer.core.errors import HeadraceError
-from writer.core.offsets import Part, Range
+from writer.core.offsets import Part, Range, Span
 
 ANY_AGE = timedelta(days=36_500)  # of an event, where nobody knows when the broker had it
 NO_TIME_MS = -1  # what records carry that the broker gave no time, as Spark hands them over

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
-from writer.clients.http import Answer, ask, straight
+from writer.clients.http import Answer, HookFailed, ask, straight
 from writer.core.errors import ConfigError
-from writer.hooks.base import HookFailed
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # what a kubelet mounts, and renews
 _ANSWER_S = 4.0  # less than a quarter of a lease of 20 s, so that one question which hangs costs one renewal

@@ -10,13 +10,13 @@ from uuid import uuid4
 
 from recovery.rewind.plan import Facts, Plan, Since, Then, plan, since
 from recovery.rewind.undo import Undone, undone
-from writer.batch.parquet_files import BucketKey
 from writer.clients import kafka_sample
 from writer.clients.driver_endpoint import nobody_runs
 from writer.clients.kafka import Cluster
 from writer.config.pipelines import Config
 from writer.core import fault_points
 from writer.core.errors import ConfigError, HeadraceError
+from writer.core.files import BucketKey
 from writer.offsets.spark_checkpoint import Checkpoints
 from writer.offsets.start_decision import Held
 from writer.offsets.start_decision import number as number_of

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from writer.batch.parquet_files import BucketKey
-from writer.batch.task_report import Source
-from writer.core.offsets import Part, Range
+from writer.core.files import BucketKey
+from writer.core.offsets import Part, Range, Source
 from writer.offsets.start_decision import Held
 from writer.table.ledger.gap_ticket import Ticket
 from writer.table.log.entries import changes_files, said, unanswered

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import pyarrow.parquet as pq
 
-from writer.batch.parquet_files import BucketKey, StagedFile, delta_statistics, open_file
+from writer.batch.parquet_files import delta_statistics, open_file
 from writer.core.errors import ConfigError
-from writer.core.offsets import BucketFile
+from writer.core.files import BucketFile, BucketKey, StagedFile
 from writer.maintenance.retention import rows_of
 from writer.storage.base import Store
 from writer.table.log.foreign_writes import Change, reading

@@ -12,7 +12,7 @@ from recovery.ladder.state import document
 from recovery.lease.holder import Held
 from recovery.supervisor.pipeline_state import Patient
 from writer.core.text import iso
-from writer.web.endpoints import Get
+from writer.web.http_server import Get
 from writer.web.metric_types import Value
 from writer.web.metrics_export import board, family
 

@@ -21,7 +21,7 @@ from recovery.supervisor.supervisor import Supervisor, impatient, store
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.signals import on_signals
-from writer.web.endpoints import answering
+from writer.web.http_server import answering
 
 _LAST_WORDS = timedelta(seconds=5)
 

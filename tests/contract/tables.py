@@ -12,7 +12,8 @@ from deltalake import DeltaTable
 
 from tests import hive
 from tests.servers.objects import ObjectServer
-from writer.batch.parquet_files import Destination, StagedFile, delta_statistics
+from writer.batch.parquet_files import Destination, delta_statistics
+from writer.core.files import StagedFile
 from writer.core.offsets import Part, Range
 from writer.storage.locations import delta_options, store_at
 from writer.table.factory import OPENED

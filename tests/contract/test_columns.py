@@ -13,8 +13,9 @@ import pytest
 from deltalake import DeltaTable, Field, QueryBuilder
 
 from tests import oracle
-from writer.batch.parquet_files import StagedFile, delta_statistics, parquet_writer
+from writer.batch.parquet_files import delta_statistics, parquet_writer
 from writer.core.errors import Fenced
+from writer.core.files import StagedFile
 from writer.core.offsets import Part, Range
 from writer.table.factory import delta_table
 from writer.table.log.foreign_writes import CommitFailed

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from tests import hive
 from tests.servers.objects import ObjectServer
-from writer.batch.parquet_files import Destination, StagedFile, hive_folder, hive_value, staged_name
+from writer.batch.parquet_files import Destination, hive_folder, hive_value, staged_name
 from writer.core.errors import ConfigError
+from writer.core.files import StagedFile
 from writer.core.offsets import Part, Range
 from writer.storage.base import Store
 from writer.storage.locations import store_at

@@ -18,7 +18,7 @@ from writer.audit.audit import audit
 from writer.cli.main import compose
 from writer.config.pipelines import Pipeline
 from writer.core.errors import HeadraceError
-from writer.core.offsets import BucketFile
+from writer.core.files import BucketFile
 from writer.maintenance import retention
 from writer.maintenance.retention import Regularly, Retention, due, works
 from writer.sealing.manifest import FOLDER

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tests.contract.tables import P0, add, batch, begun, delta, location, made, opened, rows, table, written
-from writer.batch.parquet_files import StagedFile
-from writer.core.offsets import BucketFile
+from writer.core.files import BucketFile, StagedFile
 from writer.table.factory import OPENED
 from writer.table.log.foreign_writes import FilesGone, ForeignChange
 from writer.table.log.operations import Rewrite, Taken

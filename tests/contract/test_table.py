@@ -23,8 +23,8 @@ from tests.contract.tables import (
     table,
     written,
 )
-from writer.batch.parquet_files import StagedFile
 from writer.core.errors import Fenced
+from writer.core.files import StagedFile
 from writer.core.offsets import Range
 from writer.storage.locations import store_at
 from writer.table.factory import OPENED

@@ -15,7 +15,7 @@ from deltalake.exceptions import CommitFailedError
 
 from tests.contract.tables import COLUMNS, P0, batch, opened, rows
 from tests.servers.objects import ObjectServer
-from writer.batch.parquet_files import StagedFile
+from writer.core.files import StagedFile
 from writer.core.offsets import Part
 from writer.storage.locations import store_at
 from writer.table.factory import OPENED, delta_table

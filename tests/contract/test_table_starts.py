@@ -16,8 +16,8 @@ from tests.contract.tables import (
     stage,
     table,
 )
-from writer.batch.parquet_files import StagedFile
 from writer.core.errors import ConfigError, Fenced
+from writer.core.files import StagedFile
 from writer.core.offsets import Part
 from writer.table.factory import OPENED
 from writer.table.log.foreign_writes import CommitFailed

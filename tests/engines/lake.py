@@ -16,10 +16,9 @@ from tests.engines.events import WAVE, Produced, Row
 from tests.servers.objects import ObjectServer
 from tests.writing import Site, Writer
 from writer.batch.bucketing import TimeRule
-from writer.batch.parquet_files import BucketKey
 from writer.batch.rewrite import Job, Source, rewrite
 from writer.config.connections import S3
-from writer.core.offsets import BucketFile
+from writer.core.files import BucketFile, BucketKey
 from writer.storage.base import S3Settings
 from writer.storage.locations import delta_options
 from writer.table.factory import OPENED, delta_table

@@ -24,10 +24,12 @@ from writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from writer.batch.bucketing import Clock, TimeRule, times_of
 from writer.batch.task import TaskPlan, run
 from writer.batch.task_report import Report
-from writer.core.offsets import BucketFile, Part
+from writer.config.sealing import Policy
+from writer.core.files import BucketFile
+from writer.core.offsets import Part
 from writer.core.units import instant, microseconds
 from writer.maintenance.retention import due
-from writer.sealing.rules import Hold, Policy, Unsealed, to_close
+from writer.sealing.rules import Hold, Unsealed, to_close
 from writer.sealing.watermark import Seen, furthest, watermark
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

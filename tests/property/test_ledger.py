@@ -13,8 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from writer.audit.offset_count import DataFile, Shelf, count
+from writer.audit.offset_count import Shelf, count
 from writer.audit.reconciliation import state
+from writer.core.files import DataFile
 from writer.core.offsets import Part
 from writer.storage.local import LocalStore
 from writer.table.ledger.segment import LedgerUnreadable, bound, chapters, from_json, runs, to_json

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bucketers import Buckets
-from writer.batch.parquet_files import Destination, StagedFile
+from writer.batch.parquet_files import Destination
 from writer.batch.spill_buffer import Stage
+from writer.core.files import StagedFile
 from writer.storage.local import LocalStore
 
 TIME = pa.timestamp("us", "UTC")

@@ -5,23 +5,11 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
+from writer.config.sealing import Policy
 from writer.core.offsets import Part
 from writer.core.units import instant, microseconds
 from writer.driver.seal_loop import Listener
-from writer.sealing.rules import (
-    Ask,
-    Blocked,
-    Close,
-    Hold,
-    Hole,
-    Policy,
-    Ready,
-    Resting,
-    Unsealed,
-    is_closed,
-    to_close,
-    to_seal,
-)
+from writer.sealing.rules import Ask, Blocked, Close, Hold, Hole, Ready, Resting, Unsealed, is_closed, to_close, to_seal
 from writer.sealing.watermark import Look, Seen, furthest, risen, watermark
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)

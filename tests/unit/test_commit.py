@@ -4,10 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from writer.batch.parquet_files import StagedFile
 from writer.batch.task_report import Counts, Report
 from writer.commit.builder import batch, bytes_per_row, merged, ranges, totals
 from writer.core.errors import CheckpointUnusable
+from writer.core.files import StagedFile
 from writer.core.offsets import Part, Range
 from writer.offsets.spark_checkpoint import Source
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from writer.batch.sorting import Dedupe
 from writer.commit.builder import StagedTooLongAgo, check_age
-from writer.core.offsets import BucketFile
+from writer.core.files import BucketFile
 from writer.maintenance.compaction_plan import GROUP_FILES, Pace, Policy, pause_s, plan
 
 TARGET = 1000

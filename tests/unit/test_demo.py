@@ -16,7 +16,8 @@ from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_de
 from rich.console import Console
 from rich.text import Text
 
-from writer.batch.parquet_files import Destination, StagedFile
+from writer.batch.parquet_files import Destination
+from writer.core.files import StagedFile
 from writer.core.offsets import Part, Range
 from writer.demo import panel, verification
 from writer.demo.devstack import events

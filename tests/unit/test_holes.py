@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from writer.batch.task import _spans
-from writer.batch.task_report import SPANS_MAX, Counts, joined
+from writer.batch.task_report import SPANS_MAX, Counts
 from writer.commit import missing_offsets
 from writer.commit.missing_offsets import ASKED_MAX, NONE_HELD, TOO_MANY, Holes, RecordsMissed, gaps
-from writer.core.offsets import Part, Range
+from writer.core.offsets import Part, Range, joined
 
 PART = Part("clicks", 1, 0)
 SOURCE = ("clicks", 0)

@@ -15,10 +15,10 @@ import pytest
 from pydantic import SecretStr
 
 from tests.servers.scripted import Asked, Reply, Scripted, scripted
-from writer.clients.http import ask
+from writer.clients.http import HookFailed, ask
 from writer.config.hooks import Druid, Presto, Trino, Webhook
 from writer.engines.table_description import Described
-from writer.hooks.base import Done, File, Going, HookFailed, Sealed
+from writer.hooks.base import Done, File, Going, Sealed
 from writer.hooks.druid import DruidHook
 from writer.hooks.sql import SqlHook
 from writer.hooks.webhook import WebhookHook, signature

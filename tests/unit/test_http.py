@@ -19,7 +19,8 @@ from writer.status.model import Sample
 from writer.status.pause import Pause
 from writer.status.progress import Progress
 from writer.web import endpoints
-from writer.web.endpoints import first_of, is_near, serving, starts
+from writer.web.endpoints import serving, starts
+from writer.web.http_server import first_of, is_near
 
 ANY = Http(port=0)
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)

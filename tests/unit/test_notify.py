@@ -12,16 +12,8 @@ import pytest
 from recovery.ladder.rungs import Rung
 from recovery.supervisor.notifications import climbed, given_up
 from tests.servers.scripted import Asked, Reply, Scripted, scripted
-from writer.clients.notifications import (
-    Event,
-    Nobody,
-    Notifier,
-    Notify,
-    gap_opened,
-    holes_found,
-    opened,
-    topic_created_again,
-)
+from writer.clients.notifications import Event, Nobody, Notifier, gap_opened, holes_found, opened, topic_created_again
+from writer.config.notifications import Notify
 from writer.core.errors import ConfigError
 
 AT = datetime(2026, 11, 20, 5, tzinfo=UTC)

@@ -20,17 +20,17 @@ from recovery.supervisor.endpoints import Ward, answers
 from recovery.supervisor.pipeline_state import Patient
 from tests.looking import config
 from tests.servers.secured import Authority
-from writer.batch.parquet_files import BucketKey
 from writer.clients.driver_endpoint import asked, me
 from writer.config.connections import Http
 from writer.core.errors import ConfigError
-from writer.core.offsets import BucketFile
+from writer.core.files import BucketFile, BucketKey
 from writer.sealing.bucket_states import Cell, cell
 from writer.sealing.manifest import Manifest
 from writer.sealing.rules import Blocked, Ready, Resting, State, Unsealed
 from writer.status.progress import Progress
 from writer.web import live_records, page
-from writer.web.endpoints import answering, serving, starts
+from writer.web.endpoints import serving, starts
+from writer.web.http_server import answering
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -25,7 +25,8 @@ from writer.avro.schema_plan import PROVENANCE
 from writer.batch.bucketing import TimeRule
 from writer.batch.dead_letters import DEAD_LETTERS
 from writer.batch.task import run, skip
-from writer.batch.task_report import Counts, Report, Source
+from writer.batch.task_report import Counts, Report
+from writer.core.offsets import Source
 
 __all__ = ["plan", "written"]
 

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from writer.batch.parquet_files import StagedFile
+from writer.core.files import StagedFile
 from writer.core.offsets import Part
 from writer.table.factory import Tables
 from writer.table.log.entries import Committed

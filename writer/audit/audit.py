@@ -6,13 +6,14 @@ from datetime import datetime
 
 import pyarrow.parquet as pq
 
-from writer.audit.offset_count import NOBODY, DataFile, Found, Shelf, count
+from writer.audit.offset_count import NOBODY, Found, Shelf, count
 from writer.audit.reconciliation import Problem, Statement, compared, state, totals
 from writer.audit.table_history import Lake, Waiting, read, waiting
 from writer.avro.schema_plan import PROVENANCE
 from writer.batch.parquet_files import open_file, staged_name
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
+from writer.core.files import DataFile
 from writer.core.offsets import Part
 from writer.table.ledger.segment import Answer, Chapter, Removal
 from writer.table.table import PipelineTable

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from writer.batch.parquet_files import open_file
-from writer.batch.task_report import Span, joined
-from writer.core.offsets import Part
+from writer.core.files import DataFile
+from writer.core.offsets import Part, Span, joined
 from writer.storage.base import Store
+from writer.table.row_removal import inside
 
 OFFSETS_AT_ONCE = 256 * 2**20  # bytes, one for each offset
 _ROWS_AT_ONCE = 500_000
@@ -21,17 +22,6 @@ _MARKS_AT_ONCE = 4 * 2**20  # positions take eight bytes each
 _PLACE = ["_topic", "_incarnation", "_partition", "_offset"]
 SPANS_SHOWN = 20
 NOBODY = Part("", 0, 0)  # what rows belong to that say no offset: another writer's, of a table that was adopted
-
-
-@dataclass(frozen=True)
-class DataFile:
-    """A file of a table. Bounds are of `_offset`; None: the table's log does not tell."""
-
-    path: str  # relative to the table
-    rows: int | None
-    offset_min: int | None = None
-    offset_max: int | None = None
-    bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -100,13 +90,6 @@ def count(
         for window, marks in seen.items():
             _tell(found[window.part], window, marks, gaps.get(window.part, ()))
     return found
-
-
-def inside(offsets: np.ndarray, among: Sequence[Span]) -> np.ndarray:
-    """Tell of each offset whether it lies in one of the spans."""
-    starts, ends = (np.array(bounds, np.int64) for bounds in zip(*joined(among), strict=True))
-    at = np.searchsorted(starts, offsets, side="right") - 1
-    return np.asarray((at >= 0) & (offsets < ends[at]))
 
 
 def spans(positions: np.ndarray, start: int) -> list[Span]:

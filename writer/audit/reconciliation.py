@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from writer.audit.offset_count import DataFile, Found
-from writer.batch.task_report import EXITS, Span, joined
-from writer.core.offsets import Part
+from writer.audit.offset_count import Found
+from writer.batch.task_report import EXITS
+from writer.core.files import DataFile
+from writer.core.offsets import Part, Span, joined
 from writer.table.ledger.gap_ticket import Carried, Ticket, together, without
 from writer.table.ledger.segment import Answer, Back, Chapter, Removal, Stretch
 

@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from writer.audit.offset_count import DataFile
-from writer.batch.task_report import Span
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
-from writer.core.offsets import Part
+from writer.core.files import DataFile
+from writer.core.offsets import Part, Span
 from writer.table.factory import main_table, side_table
 from writer.table.ledger.segment import Chapter, Removal, chapters, since_adoption
 from writer.table.ledger.segment_store import Book

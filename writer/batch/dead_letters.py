@@ -11,8 +11,10 @@ import pyarrow.compute as pc
 from writer.avro import schema
 from writer.avro.schema_plan import PROVENANCE
 from writer.avro.wire_format import HEADERS, stored
-from writer.batch.parquet_files import Destination, StagedFile, delta_statistics, let_go, parquet_writer
-from writer.batch.task_report import Poison, Source
+from writer.batch.parquet_files import Destination, delta_statistics, let_go, parquet_writer
+from writer.batch.task_report import Poison
+from writer.core.files import StagedFile
+from writer.core.offsets import Source
 
 DEAD_LETTERS = pa.schema(
     [

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from bucketers import Buckets
 from bucketers.arrow import contiguous
-from writer.batch.parquet_files import BucketKey
+from writer.core.files import BucketKey
 from writer.core.units import microseconds
 
 Source = tuple[str, int]  # topic, partition

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from writer.core.files import BucketKey, StagedFile
 from writer.storage.base import Store
 
 COLUMNS_MAX = 40  # a log entry stays small also for tables of many hundred columns
@@ -98,21 +99,6 @@ _UNORDERED = {"FLOAT", "DOUBLE"}
 _SAMPLE_ROWS = 4096  # in which a column with about 40,000 values and more, evenly spread, repeats itself in 1 of 20
 _DISTINCT_SHARE = 0.95
 _ENDED = "NO_SUCH_UPLOAD"  # of Arrow's words for an S3 error
-BucketKey = tuple[str | None, ...]
-
-
-@dataclass(frozen=True)
-class StagedFile:
-    """A complete Parquet file that no commit names yet. The event times are the bucket's in this task."""
-
-    path: str  # relative to the table, once it is committed
-    bucket: BucketKey
-    rows: int
-    bytes: int
-    statistics: str
-    event_time_min: datetime
-    event_time_max: datetime
-    rows_by_source: dict[tuple[str, int], int]  # (topic, partition) → rows, counted from what was written
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,7 @@ from writer.batch.bucketing import TimeRule, times_of
 from writer.batch.parquet_files import (
     GROUP_BYTES_MAX,
     GROUP_ROWS_MAX,
-    BucketKey,
     Destination,
-    StagedFile,
     delta_statistics,
     distinct_columns,
     leaves,
@@ -36,6 +34,7 @@ from writer.batch.parquet_files import (
 )
 from writer.batch.sorting import Dedupe, Marks, in_order, needed, repeated
 from writer.core import fault_points
+from writer.core.files import BucketKey, StagedFile
 from writer.storage.base import S3Settings, Store
 from writer.storage.disk_space import SCRATCH, TABLE, scratch, told
 from writer.storage.locations import store_at

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bucketers import Buckets
-from writer.batch.parquet_files import BucketFiles, BucketKey, Destination, StagedFile
+from writer.batch.parquet_files import BucketFiles, Destination
+from writer.core.files import BucketKey, StagedFile
 
 
 @dataclass

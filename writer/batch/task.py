@@ -30,8 +30,9 @@ from writer.batch.dead_letters import DeadLetterFile, incarnation_column
 from writer.batch.lateness import Late, LatePolicy, follow, late, late_reasons
 from writer.batch.parquet_files import Destination
 from writer.batch.spill_buffer import Stage
-from writer.batch.task_report import SPANS_MAX, Counts, Report, Source, Span
+from writer.batch.task_report import SPANS_MAX, Counts, Report
 from writer.core import fault_points
+from writer.core.offsets import Source, Span
 from writer.storage.base import S3Settings
 from writer.storage.disk_space import SCRATCH, TABLE, scratch, told
 from writer.storage.locations import store_at

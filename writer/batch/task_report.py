@@ -7,10 +7,9 @@ from datetime import datetime
 from typing import Any
 
 from writer.batch.lateness import Lateness
-from writer.batch.parquet_files import StagedFile
+from writer.core.files import StagedFile
+from writer.core.offsets import Source, Span, joined
 
-Source = tuple[str, int]  # topic, partition
-Span = tuple[int, int]  # offsets [start, end), one record at each
 EXITS = ("rows", "late", "tombstones", "dead_letters", "quarantined")  # what a record that was read may become
 SPANS_MAX = 2048  # of a partition in one task that are remembered; more only where a log is full of holes
 
@@ -60,17 +59,6 @@ class Counts:
     def balanced(self) -> bool:
         """Every record read has one outcome."""
         return bool(self.read == sum(getattr(self, name) for name in EXITS))
-
-
-def joined(spans: Iterable[Span]) -> list[Span]:
-    """Put spans in order, and those that touch or overlap into one."""
-    out: list[Span] = []
-    for start, end in sorted(spans):
-        if out and start <= out[-1][1]:
-            out[-1] = (out[-1][0], max(end, out[-1][1]))
-        else:
-            out.append((start, end))
-    return out
 
 
 @dataclass(frozen=True)

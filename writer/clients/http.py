@@ -16,8 +16,6 @@ from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, Pr
 
 from pydantic import SecretStr
 
-from writer.hooks.base import HookFailed
-
 _BYTES_MAX = 16 * 2**20
 _PIECE = 64 * 2**10
 _SHOWN = 300  # characters of an answer in a message
@@ -148,3 +146,15 @@ def _lower(headers: Message) -> dict[str, str]:
 def _one_line(error: object) -> str:
     said = getattr(error, "strerror", None) or str(error)
     return " ".join(said.split()) or type(error).__name__
+
+
+NO_STATE: Mapping[str, Any] = {}
+
+
+class HookFailed(Exception):
+    """A delivery did not work; it is tried again. Its message says what, where, and what was answered."""
+
+    def __init__(self, why: str, *, after: timedelta | None = None, state: Mapping[str, Any] = NO_STATE) -> None:
+        """`after`: how long the other side asks to be left alone; `state`: what the next try is told."""
+        super().__init__(why)
+        self.after, self.state = after, state

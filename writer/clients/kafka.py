@@ -17,9 +17,9 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
-from writer.batch.task_report import Source, Span
 from writer.config.security import Address
 from writer.core.errors import ConfigError, HeadraceError, TopicMissing
+from writer.core.offsets import Source, Span
 
 Source = tuple[str, int]  # topic, partition
 _GONE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)  # noqa: SLF001 - public names

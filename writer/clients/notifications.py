@@ -13,40 +13,16 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol
 from uuid import uuid4
 
-from pydantic import Field
-
-from writer.clients.http import Answer, ask, host
-from writer.config.base import Strict
+from writer.clients.http import Answer, HookFailed, ask, host
+from writer.config.notifications import KINDS, Kind, Notify
 from writer.core import logging
 from writer.core.errors import ConfigError
-from writer.core.units import Duration
-from writer.hooks.base import HookFailed
 
-Kind = Literal[
-    "records_missed", "holes_found", "gap_opened", "topic_created_again", "walked_back", "latest_taken",
-    "pipeline_given_up", "lease_lost",
-]  # fmt: skip
 Severity = Literal["page", "warn"]
 _SHOWN = 5  # ranges in a text; the fields have all
-KINDS: tuple[Kind, ...] = get_args(Kind)
-
-
-class Notify(Strict):
-    """Who is told at once when records are lost, skipped or in doubt, or a pipeline was given up."""
-
-    url_env: str | None = Field(
-        None, min_length=1,
-        description="name of the environment variable with the URL to POST to (a Slack-compatible webhook, or any "
-        "server); default: nobody is told",
-    )  # fmt: skip
-    kinds: tuple[Kind, ...] = Field(
-        KINDS, description="which events are told; leave `holes_found` out for compacted and transactional topics"
-    )
-    timeout: Duration = Field(timedelta(seconds=10), description="how long an answer may take")
-    patience: Duration = Field(timedelta(hours=1), description="how long a message that fails is tried again")
 
 
 @dataclass(frozen=True)

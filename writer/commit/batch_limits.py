@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
-from writer.batch.task_report import Source
 from writer.config import pipelines
+from writer.core.offsets import Source
 from writer.offsets.spark_checkpoint import Offsets
 
 CATCH_UP_SHARE = 1 / 8  # of a file's target size: smaller ones are made while more waits than a batch may take

@@ -7,10 +7,10 @@ from statistics import median
 from typing import Any
 from uuid import uuid4
 
-from writer.batch.parquet_files import StagedFile
 from writer.batch.task_report import EXITS, Counts, Report
 from writer.commit.missing_offsets import Holes, holes
 from writer.core.errors import CheckpointUnusable, HeadraceError
+from writer.core.files import StagedFile
 from writer.core.offsets import Part, Range
 from writer.core.units import show_duration
 from writer.offsets.spark_checkpoint import Offsets

@@ -8,9 +8,9 @@ asked, by another client than Spark's. Pure.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from writer.batch.task_report import Counts, Source, Span, joined
+from writer.batch.task_report import Counts
 from writer.core.errors import HeadraceError
-from writer.core.offsets import Range
+from writer.core.offsets import Range, Source, Span, joined
 
 ASKED_MAX = 32  # holes of a batch that the broker is asked about; a fetch each
 SHOWN_MAX = 20  # spans that a commit names

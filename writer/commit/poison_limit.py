@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from writer.batch.task_report import Counts, Poison, Source
+from writer.batch.task_report import Counts, Poison
 from writer.core.errors import LimitReached
+from writer.core.offsets import Source
 
 _REASONS_SHOWN = 3
 

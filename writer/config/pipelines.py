@@ -11,13 +11,13 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 import bucketers
 from writer.batch.bucketing import TimeRule
-from writer.clients.notifications import Notify
 from writer.config.autoscaling import Autoscale
 from writer.config.base import Strict, did_you_mean
 from writer.config.compaction import Compact
 from writer.config.connections import S3, Http, Kafka, Recovery, Registry, Spark, Supervisor
 from writer.config.event_time import ClockRule, told
 from writer.config.hooks import HookSettings, check_names
+from writer.config.notifications import Notify
 from writer.config.sealing import Seal
 from writer.config.wire_format import Wire
 from writer.core.errors import ConfigError

@@ -1,5 +1,6 @@
 """The section `seal` of a pipeline: when buckets are closed and sealed, and what becomes of rows that come after."""
 
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Literal
 
@@ -7,7 +8,6 @@ from pydantic import AfterValidator, Field
 
 from writer.config.base import Strict
 from writer.core.units import Duration, Slack
-from writer.sealing.rules import Policy
 from writer.storage import locations
 
 Late = Literal["reopen", "late_table", "dead_letter"]
@@ -50,3 +50,14 @@ class Seal(Strict):
     def policy(self) -> Policy:
         """What the decisions are made by."""
         return Policy(self.out_of_orderness, self.allowed_lateness, self.idle_timeout, self.after, self.reopen_after)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """When buckets are closed and sealed, as the configuration says."""
+
+    out_of_orderness: timedelta
+    allowed_lateness: timedelta
+    idle_timeout: timedelta
+    after: timedelta | None  # of wall clock after a bucket's end; None: only the watermark closes
+    reopen_after: timedelta  # that a sealed bucket rests after a change, before its next manifest

@@ -1,9 +1,7 @@
 """What tables are spoken of in: a partition of a topic's life, offsets of it, a file of a bucket."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
-
-from writer.batch.parquet_files import BucketKey
 
 
 @dataclass(frozen=True, order=True)
@@ -28,13 +26,17 @@ class Range:
             raise ValueError(f"{self.part}: a range needs 0 <= start <= end, got [{self.start}, {self.end})")
 
 
-@dataclass(frozen=True)
-class BucketFile:
-    """A file that a version of the table names. None: the log does not tell, as another client wrote it."""
+Source = tuple[str, int]  # topic, partition
 
-    path: str  # relative to the table
-    bucket: BucketKey
-    rows: int | None
-    bytes: int
-    event_time_min: datetime | None = None
-    event_time_max: datetime | None = None
+Span = tuple[int, int]  # offsets [start, end), one record at each
+
+
+def joined(spans: Iterable[Span]) -> list[Span]:
+    """Put spans in order, and those that touch or overlap into one."""
+    out: list[Span] = []
+    for start, end in sorted(spans):
+        if out and start <= out[-1][1]:
+            out[-1] = (out[-1][0], max(end, out[-1][1]))
+        else:
+            out.append((start, end))
+    return out

@@ -7,8 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from writer.batch.task_report import Source
-from writer.core.offsets import Part
+from writer.core.offsets import Part, Source
 from writer.demo.panel import View
 from writer.demo.table_reader import Commit, TableLog
 from writer.demo.terminal import Screen

@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from writer.batch.task_report import Source
+from writer.core.offsets import Source
 from writer.demo.devstack.events import NEW_FIELD
 from writer.demo.workload import Given
 

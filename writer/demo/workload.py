@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import yaml
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from writer.batch.task_report import Source
+from writer.core.offsets import Source
 from writer.demo.devstack.events import NEW_FIELD, Produced, produce
 from writer.demo.devstack.stack import Stack
 from writer.demo.devstack.workspace import Ground, Interruption, Writer

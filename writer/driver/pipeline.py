@@ -13,8 +13,7 @@ import pyarrow as pa
 
 import bucketers
 from writer.batch.dead_letters import DEAD_LETTERS
-from writer.batch.parquet_files import StagedFile
-from writer.batch.task_report import Report, Source
+from writer.batch.task_report import Report
 from writer.clients import notifications
 from writer.clients.kafka import BrokerUnreachable, Cluster, next_records
 from writer.clients.kafka_sample import Span
@@ -26,7 +25,8 @@ from writer.commit.poison_limit import check as check_poison
 from writer.config.pipelines import Config, layout
 from writer.core import fault_points, logging
 from writer.core.errors import Draining, Fenced, LogMoved
-from writer.core.offsets import Part, Range
+from writer.core.files import StagedFile
+from writer.core.offsets import Part, Range, Source
 from writer.driver.tasks import Frozen, Tasks
 from writer.offsets import start_decision, start_offsets
 from writer.offsets.run_record import Observed

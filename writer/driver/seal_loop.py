@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-from writer.batch.task_report import Source
 from writer.clients.kafka import Cluster
 from writer.core import logging
 from writer.core.errors import HeadraceError
+from writer.core.offsets import Source
 from writer.driver.restart_policy import sentence
 from writer.offsets.start_decision import number
 from writer.sealing.bucket_grid import Grid

@@ -11,12 +11,12 @@ from typing import Any
 import bucketers
 from bucketers import Timed, interval
 from writer.batch import task
-from writer.batch.parquet_files import BucketKey
-from writer.batch.task_report import Report, Source
+from writer.batch.task_report import Report
 from writer.commit import builder
 from writer.commit.batch_limits import task_count
 from writer.config import pipelines as config
-from writer.core.offsets import Range
+from writer.core.files import BucketKey
+from writer.core.offsets import Range, Source
 from writer.scaling.spark_executors import slots
 from writer.schemas.detected import Found
 from writer.schemas.tracker import Schemas

@@ -9,16 +9,6 @@ from writer.engines.table_description import Described
 from writer.sealing.manifest import Manifest
 
 Per = Literal["bucket", "interval", "table"]
-NO_STATE: Mapping[str, Any] = {}
-
-
-class HookFailed(Exception):
-    """A delivery did not work; it is tried again. Its message says what, where, and what was answered."""
-
-    def __init__(self, why: str, *, after: timedelta | None = None, state: Mapping[str, Any] = NO_STATE) -> None:
-        """`after`: how long the other side asks to be left alone; `state`: what the next try is told."""
-        super().__init__(why)
-        self.after, self.state = after, state
 
 
 @dataclass(frozen=True)

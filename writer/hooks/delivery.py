@@ -8,11 +8,12 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Literal
 
-from writer.batch.parquet_files import BucketKey
+from writer.clients.http import HookFailed
 from writer.core import fault_points, logging
 from writer.core.errors import ConfigError, HeadraceError
+from writer.core.files import BucketKey
 from writer.engines.table_description import Described
-from writer.hooks.base import Done, Hook, HookFailed, Per
+from writer.hooks.base import Done, Hook, Per
 from writer.hooks.outbox import Box, Health, Outbox, Parcel, failed, read_from
 from writer.hooks.seal_feed import Seal, Seals
 from writer.sealing.manifest import Manifest

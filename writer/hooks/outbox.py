@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from writer.batch.parquet_files import BucketKey
+from writer.core.files import BucketKey
 from writer.hooks.outbox import Box
 from writer.storage.base import Store
 

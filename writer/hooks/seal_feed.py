@@ -9,9 +9,9 @@ import bucketers
 from writer.engines.table_description import Described
 from writer.hooks.base import File, Sealed
 from writer.hooks.outbox import Parcel
-from writer.maintenance.retention import WHY as RETENTION
 from writer.sealing.manifest import Manifest, Manifests
 from writer.table.log.entries import said
+from writer.table.log.operations import WHY as RETENTION
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
 

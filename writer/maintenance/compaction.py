@@ -17,13 +17,13 @@ from uuid import uuid4
 import pyarrow as pa
 
 import bucketers
-from writer.batch.parquet_files import BucketKey, StagedFile, staged_name
+from writer.batch.parquet_files import staged_name
 from writer.batch.rewrite import Job, Rewritten, Source, UnknownColumn, rewrite
 from writer.commit.builder import check_age
 from writer.config import pipelines
 from writer.core import logging
 from writer.core.errors import ConfigError, HeadraceError
-from writer.core.offsets import BucketFile
+from writer.core.files import BucketFile, BucketKey, StagedFile
 from writer.maintenance.compaction_plan import Pace, Piece, Policy, plan
 from writer.sealing.rules import is_closed
 from writer.sealing.sealer import Sealer

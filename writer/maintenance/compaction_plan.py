@@ -7,7 +7,7 @@ from math import ceil
 
 from writer.batch.rewrite import SHARE_MAX, SHARE_MIN
 from writer.batch.sorting import Dedupe
-from writer.core.offsets import BucketFile
+from writer.core.files import BucketFile
 
 GROUP_FILES = 8  # of the target size, in one piece of work: all of it is lost where another writer is first
 _EPOCH = datetime.fromtimestamp(0, UTC)

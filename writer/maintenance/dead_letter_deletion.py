@@ -8,8 +8,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from writer.batch.task_report import Span, joined
-from writer.core.offsets import Part
+from writer.core.offsets import Part, Span, joined
 from writer.maintenance.dead_letters import Selection, as_read, read
 from writer.maintenance.local_pipeline import Walk
 from writer.maintenance.row_deletion import WHY

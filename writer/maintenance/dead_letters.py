@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from writer.audit.offset_count import DataFile, inside
 from writer.batch.dead_letters import DEAD_LETTERS
 from writer.batch.parquet_files import open_file
-from writer.batch.task_report import Span
 from writer.core.errors import HeadraceError
-from writer.core.offsets import Part
+from writer.core.files import DataFile
+from writer.core.offsets import Part, Span
 from writer.storage.base import Store
+from writer.table.row_removal import among
 
 _ROWS_AT_ONCE = 1_000
 _PLACE = ("_topic", "_incarnation", "_partition")
@@ -127,11 +127,3 @@ def places(letters: pa.Table | pa.RecordBatch) -> dict[Part, list[Span]]:
         part = Part(*(row[name] for name in _PLACE))
         found[part] = [(int(a), int(b) + 1) for a, b in zip(firsts, lasts, strict=True)]
     return found
-
-
-def among(letters: pa.RecordBatch, part: Part, spans: Sequence[Span]) -> np.ndarray:
-    """Tell of each letter whether it stands at one of these offsets."""
-    place = zip(_PLACE, (part.topic, part.incarnation, part.partition), strict=True)
-    here = [pc.equal(letters.column(name), value).to_numpy(zero_copy_only=False) for name, value in place]
-    inner = inside(letters.column("_offset").to_numpy(zero_copy_only=False), spans)
-    return np.asarray(np.logical_and.reduce([*here, inner]))

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,9 +19,10 @@ from writer.avro.wire_format import CONFLUENT, Wire, refusals, shown, split
 from writer.batch import task
 from writer.batch.bucketing import TimeRule, assign
 from writer.batch.task import older, older_said
-from writer.batch.task_report import Counts, Report, Source
+from writer.batch.task_report import Counts, Report
 from writer.config.pipelines import Config, layout
 from writer.core.errors import ConfigError
+from writer.core.offsets import Source
 from writer.schemas.registry import SchemaNotFound, SchemaSource, by
 from writer.schemas.schema_id_check import Meanings
 from writer.schemas.tracker import knows, registered, reserved
@@ -218,22 +218,3 @@ def without_tombstones(records: pa.RecordBatch) -> pa.Table:
     """Drop the records without a value, as the writer's first room does."""
     counts: defaultdict[Source, Counts] = defaultdict(Counts)
     return task.skip(pa.Table.from_batches([records]), {}, counts)
-
-
-def plain(value: Any) -> Any:
-    """Make JSON of a decoded value: times as ISO 8601, bytes as hex digits, numbers that JSON lacks as text."""
-    match value:
-        case None | bool() | int() | str():
-            return value
-        case float():
-            return value if value - value == 0 else str(value)
-        case bytes():
-            return value.hex()
-        case dict():
-            return {str(key): plain(item) for key, item in value.items()}
-        case list() | tuple():
-            return [plain(item) for item in value]
-        case datetime():
-            return value.isoformat().replace("+00:00", "Z")
-        case _:
-            return str(value)

@@ -20,11 +20,12 @@ from writer.avro.schema_plan import PROVENANCE
 from writer.avro.wire_format import CONFLUENT
 from writer.batch import task
 from writer.batch.dead_letters import DEAD_LETTERS
-from writer.batch.parquet_files import StagedFile, open_file
-from writer.batch.task_report import Report, Span, joined
+from writer.batch.parquet_files import open_file
+from writer.batch.task_report import Report
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, HeadraceError
-from writer.core.offsets import Part
+from writer.core.files import StagedFile
+from writer.core.offsets import Part, Span, joined
 from writer.maintenance.dead_letters import Selection, as_read, places, read
 from writer.maintenance.local_pipeline import Walk, opened
 from writer.schemas.registry import SchemaSource

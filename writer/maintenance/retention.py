@@ -14,21 +14,20 @@ from uuid import uuid4
 import pyarrow.parquet as pq
 
 import bucketers
-from writer.batch.parquet_files import BucketKey, open_file
+from writer.batch.parquet_files import open_file
 from writer.config.pipelines import Config
 from writer.core import logging
-from writer.core.offsets import BucketFile
+from writer.core.files import BucketFile, BucketKey
 from writer.core.units import shifted
 from writer.sealing.manifest import FOLDER, bucket_path
 from writer.storage.base import Store
 from writer.table.factory import main_table, side_table
 from writer.table.log.foreign_writes import FilesGone
-from writer.table.log.operations import Rewrite, Taken
+from writer.table.log.operations import WHY, Rewrite, Taken
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
 
 MARK = "retired.json"  # beside the manifests of a bucket
-WHY = "retention"
 FILES_AT_ONCE = 10_000  # of one entry of the log, which then takes some megabytes
 EVERY = timedelta(minutes=10)
 _TRIES = 5

@@ -10,12 +10,11 @@ from datetime import datetime
 from typing import Literal, assert_never
 from uuid import uuid4
 
-from writer.batch.task_report import Source
 from writer.clients.driver_endpoint import nobody_runs
 from writer.clients.kafka import Cluster
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError, LogChanged
-from writer.core.offsets import Part, Range
+from writer.core.offsets import Part, Range, Source
 from writer.offsets.start_decision import Held, number
 from writer.offsets.start_offsets import gap_hints
 from writer.table.factory import main_table

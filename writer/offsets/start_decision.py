@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from writer.batch.task_report import Source
-from writer.core.offsets import Part, Range
+from writer.core.offsets import Part, Range, Source
 
 _SHOWN = 3  # partitions that a sentence names
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # sixteen zero bytes: what a broker without topic ids (before 2.8) answers

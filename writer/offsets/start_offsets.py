@@ -5,12 +5,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, assert_never
 
-from writer.batch.task_report import Source
 from writer.clients.kafka import Cluster, Topic
 from writer.config.pipelines import Pipeline
 from writer.core import logging
 from writer.core.errors import FrontierLost, LogChanged, TopicMissing
-from writer.core.offsets import Part, Range
+from writer.core.offsets import Part, Range, Source
 from writer.core.units import instant, shifted
 from writer.offsets.start_decision import (
     Begin,

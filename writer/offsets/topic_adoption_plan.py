@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from writer.batch.task_report import Source
 from writer.clients.kafka import Topic
 from writer.core.errors import ConfigError
-from writer.core.offsets import Part
+from writer.core.offsets import Part, Source
 from writer.offsets.start_decision import Held, number
 
 _OFFSETS = "Give the offset to read on from with --offsets topic:partition=offset, or a group's with --offsets-of"

@@ -7,8 +7,9 @@ from datetime import datetime
 import pyarrow as pa
 
 import bucketers
-from writer.batch.parquet_files import BucketKey, hive_value
+from writer.batch.parquet_files import hive_value
 from writer.core.errors import ConfigError
+from writer.core.files import BucketKey
 
 _CLOCK = re.compile(r"(\d{4}-\d{2}-\d{2})(?:[T ](\d{2})(?:[:-](\d{2}))?(?:[:-](\d{2}))?([bc]?))?")
 _EXAMPLE = datetime.fromisoformat("2026-11-20T05:00:00+00:00")

@@ -16,8 +16,6 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from writer.maintenance.local_pipeline import plain
-
 _PIPE_WIDTH = 160  # columns when nobody's terminal says otherwise
 _GAP = "  "
 _TYPE = 13  # columns of a type, at most
@@ -152,3 +150,22 @@ def short_type(kind: pa.DataType) -> str:
     text = _SHORT_TYPES.get(str(kind), str(kind))
     text = re.sub(r"decimal128\((\d+), (\d+)\)", r"decimal(\1,\2)", text).replace("element: ", "").replace("item: ", "")
     return text if len(text) <= _TYPE else text.partition("<")[0][:_TYPE]
+
+
+def plain(value: Any) -> Any:
+    """Make JSON of a decoded value: times as ISO 8601, bytes as hex digits, numbers that JSON lacks as text."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if value - value == 0 else str(value)
+        case bytes():
+            return value.hex()
+        case dict():
+            return {str(key): plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [plain(item) for item in value]
+        case datetime():
+            return value.isoformat().replace("+00:00", "Z")
+        case _:
+            return str(value)

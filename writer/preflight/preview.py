@@ -20,9 +20,9 @@ from writer.core.errors import ConfigError
 from writer.core.offsets import Source
 from writer.core.text import plural, span
 from writer.core.units import show_size
-from writer.maintenance.local_pipeline import Group, Walk, opened, plain
+from writer.maintenance.local_pipeline import Group, Walk, opened
 from writer.output import tables
-from writer.output.tables import Column, Sheet, cell, emit, instant, short_type
+from writer.output.tables import Column, Sheet, cell, emit, instant, plain, short_type
 from writer.preflight.staged_sample import show_staged
 from writer.schemas.registry import source
 from writer.schemas.wire_detection import RECORDS_MAX

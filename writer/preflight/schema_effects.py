@@ -14,8 +14,9 @@ from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.text import plural
-from writer.maintenance.local_pipeline import opened, plain
+from writer.maintenance.local_pipeline import opened
 from writer.output import tables
+from writer.output.tables import plain
 from writer.preflight.preview import only
 from writer.schemas.registry import SchemaSource, source
 

@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.text import Text
 
 from writer.avro.schema_plan import PROVENANCE
-from writer.batch.parquet_files import StagedFile
 from writer.batch.task_report import Report
+from writer.core.files import StagedFile
 from writer.core.text import plural
 from writer.core.units import show_size
-from writer.maintenance.local_pipeline import Walk, plain
+from writer.maintenance.local_pipeline import Walk
 from writer.output import tables
-from writer.output.tables import Column, Sheet, emit, instant
+from writer.output.tables import Column, Sheet, emit, instant, plain
 
 
 @dataclass

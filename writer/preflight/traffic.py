@@ -8,11 +8,11 @@ from itertools import pairwise
 from typing import Any
 
 import bucketers
-from writer.batch.parquet_files import BucketKey
 from writer.clients import kafka_sample
 from writer.clients.kafka import Cluster
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
+from writer.core.files import BucketKey
 from writer.core.text import plural, span
 from writer.maintenance.local_pipeline import Walk
 from writer.preflight.sizing import Traffic

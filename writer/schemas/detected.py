@@ -7,12 +7,12 @@ import pyarrow as pa
 
 from writer.avro.wire_format import CONFLUENT, Wire
 from writer.batch.bucketing import times_of
-from writer.batch.task_report import Source
 from writer.clients.kafka_sample import Span
 from writer.config import pipelines
 from writer.config.connections import Kafka
 from writer.core import logging
 from writer.core.errors import ConfigError
+from writer.core.offsets import Source
 from writer.schemas import wire_detection
 from writer.schemas.tracker import Schemas
 

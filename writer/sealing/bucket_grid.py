@@ -5,8 +5,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from bucketers import interval
-from writer.batch.parquet_files import BucketKey
-from writer.core.offsets import BucketFile
+from writer.core.files import BucketFile, BucketKey
 from writer.sealing.bucket_states import Cell, cell
 from writer.sealing.manifest import Manifest, bucket_path
 from writer.sealing.sealer import Sealer, Standing

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from writer.batch.parquet_files import BucketKey
-from writer.core.offsets import BucketFile
+from writer.core.files import BucketFile, BucketKey
 from writer.sealing.manifest import Manifest, bucket_path
 from writer.sealing.rules import Blocked, Resting, State, Unsealed, is_closed
 from writer.sealing.watermark import Watermark

@@ -11,8 +11,9 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any, Literal, get_args
 
-from writer.batch.parquet_files import BucketKey, hive_folder
+from writer.batch.parquet_files import hive_folder
 from writer.core.errors import HeadraceError
+from writer.core.files import BucketKey
 from writer.storage.base import Store
 
 FOLDER = "_headrace/sealed"

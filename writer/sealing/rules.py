@@ -6,24 +6,14 @@ forward. It is sealed when a manifest says what it holds.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Literal
 
-from writer.batch.parquet_files import BucketKey
+from writer.config.sealing import Policy
+from writer.core.files import BucketKey
 from writer.core.units import shifted
 from writer.sealing.manifest import Reason
 from writer.sealing.watermark import Seen, furthest, watermark
-
-
-@dataclass(frozen=True)
-class Policy:
-    """When buckets are closed and sealed, as the configuration says."""
-
-    out_of_orderness: timedelta
-    allowed_lateness: timedelta
-    idle_timeout: timedelta
-    after: timedelta | None  # of wall clock after a bucket's end; None: only the watermark closes
-    reopen_after: timedelta  # that a sealed bucket rests after a change, before its next manifest
 
 
 @dataclass(frozen=True)

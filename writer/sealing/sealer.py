@@ -11,11 +11,11 @@ from uuid import uuid4
 
 import bucketers
 from bucketers import interval
-from writer.batch.parquet_files import BucketKey, bucket_folder
-from writer.batch.task_report import Source
+from writer.batch.parquet_files import bucket_folder
 from writer.config.pipelines import Config
 from writer.core import fault_points, logging
-from writer.core.offsets import BucketFile
+from writer.core.files import BucketFile, BucketKey
+from writer.core.offsets import Source
 from writer.core.units import instant
 from writer.sealing.bucket_states import Lives, lives
 from writer.sealing.manifest import Manifest, Manifests, Reason, bucket_path

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from writer.batch.parquet_files import BucketKey
-from writer.core.offsets import BucketFile
+from writer.core.files import BucketFile, BucketKey
 from writer.core.units import instant
 from writer.sealing.manifest import Manifest, Reason
 from writer.sealing.rules import Hole, Unsealed, is_closed

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from writer.batch.task_report import Source
-from writer.core.offsets import Part
+from writer.core.offsets import Part, Source
 from writer.core.units import shifted
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

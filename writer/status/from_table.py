@@ -5,11 +5,10 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from writer.batch.task_report import Source
 from writer.clients.kafka import Cluster
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
-from writer.core.offsets import Part
+from writer.core.offsets import Part, Source
 from writer.hooks.dispatcher import seen
 from writer.hooks.outbox import Health
 from writer.offsets.start_decision import number

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-from writer.batch.task_report import Source
 from writer.clients.kafka import Topic
 from writer.core import logging
 from writer.core.errors import HeadraceError, TopicMissing
+from writer.core.offsets import Source
 from writer.offsets.start_decision import changed
 from writer.status.model import Dates, Logs, Sample
 from writer.status.progress import Progress

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from writer.batch.lateness import Lateness
-from writer.batch.task_report import Source
+from writer.core.offsets import Source
 from writer.hooks.outbox import Health
 from writer.sealing.bucket_states import Cell, Lives
 from writer.status.pause import Pause

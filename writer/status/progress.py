@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from writer.avro.schema_plan import Rejected, WriterSchema
-from writer.batch.parquet_files import BucketKey
-from writer.batch.task_report import Source
+from writer.core.files import BucketKey
+from writer.core.offsets import Source
 from writer.hooks.outbox import Health
 from writer.sealing.bucket_states import Cell, Lives
 from writer.status.model import (

@@ -11,9 +11,7 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 from pyarrow import dataset
 
-from writer.audit.offset_count import DataFile
-from writer.batch.parquet_files import BucketKey
-from writer.core.offsets import BucketFile
+from writer.core.files import BucketFile, BucketKey, DataFile
 from writer.storage.base import S3Settings
 from writer.storage.locations import delta_options, store_at
 from writer.table.log import file_listing

@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 from functools import cache, partial
 
-from writer.batch.parquet_files import StagedFile
 from writer.config.pipelines import Config
+from writer.core.files import StagedFile
 from writer.storage.base import S3Settings
 from writer.storage.locations import store_at
 from writer.table.delta import Delta

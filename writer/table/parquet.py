@@ -18,10 +18,9 @@ from urllib.parse import unquote
 import pyarrow as pa
 from pyarrow import dataset, fs
 
-from writer.audit.offset_count import DataFile
-from writer.batch.parquet_files import BucketKey, hive_value, staged_name
+from writer.batch.parquet_files import hive_value, staged_name
 from writer.core import fault_points
-from writer.core.offsets import BucketFile
+from writer.core.files import BucketFile, BucketKey, DataFile
 from writer.storage.base import Store
 from writer.storage.locations import on_s3
 from writer.table.log import file_listing

@@ -8,21 +8,19 @@ from functools import partial
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from writer.audit.offset_count import DataFile
 from writer.batch.parquet_files import (
     Destination,
-    StagedFile,
     delta_statistics,
     distinct_columns,
     let_go,
     open_file,
     parquet_writer,
 )
-from writer.batch.task_report import Span
-from writer.core.offsets import BucketFile, Part
-from writer.maintenance.dead_letters import among
+from writer.core.files import BucketFile, DataFile, StagedFile
+from writer.core.offsets import Part, Span, joined
 from writer.storage.base import OutcomeUnknown, Store
 from writer.table.log.entries import removed
 from writer.table.log.log import Action
@@ -135,3 +133,18 @@ def _going(batch: pa.RecordBatch, offsets: Offsets) -> np.ndarray:
     """Tell of each row whether it goes."""
     found = [among(batch, part, spans) for part, spans in offsets.items()]
     return np.asarray(np.logical_or.reduce(found)) if found else np.zeros(batch.num_rows, bool)
+
+
+def inside(offsets: np.ndarray, among: Sequence[Span]) -> np.ndarray:
+    """Tell of each offset whether it lies in one of the spans."""
+    starts, ends = (np.array(bounds, np.int64) for bounds in zip(*joined(among), strict=True))
+    at = np.searchsorted(starts, offsets, side="right") - 1
+    return np.asarray((at >= 0) & (offsets < ends[at]))
+
+
+def among(letters: pa.RecordBatch, part: Part, spans: Sequence[Span]) -> np.ndarray:
+    """Tell of each letter whether it stands at one of these offsets."""
+    place = zip(_PLACE, (part.topic, part.incarnation, part.partition), strict=True)
+    here = [pc.equal(letters.column(name), value).to_numpy(zero_copy_only=False) for name, value in place]
+    inner = inside(letters.column("_offset").to_numpy(zero_copy_only=False), spans)
+    return np.asarray(np.logical_and.reduce([*here, inner]))

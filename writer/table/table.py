@@ -14,10 +14,10 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import dataset
 
-from writer.audit.offset_count import DataFile
-from writer.batch.parquet_files import BucketKey, StagedFile, staged_name
+from writer.batch.parquet_files import staged_name
 from writer.core.errors import ConfigError, Fenced
-from writer.core.offsets import BucketFile, Part, Range
+from writer.core.files import BucketFile, BucketKey, DataFile, StagedFile
+from writer.core.offsets import Part, Range
 from writer.table import schema_ids, takeover
 from writer.table.ledger.segment import LedgerUnreadable
 from writer.table.ledger.segment_store import Book

@@ -11,9 +11,9 @@ from urllib.parse import parse_qs, urlsplit
 
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
-from writer.maintenance.local_pipeline import plain
+from writer.output.tables import plain
 from writer.preflight.preview import Room, looked
-from writer.web.endpoints import Answer, Guarded, allowed
+from writer.web.http_server import Answer, Guarded, allowed
 
 _PATH = "/records"
 _ROOMS: tuple[Room, ...] = ("raw", "decoded", "assigned")

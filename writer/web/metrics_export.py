@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from writer.status.lag import lags
 from writer.status.model import DURATION_BOUNDS
 from writer.status.progress import Progress
-from writer.web.endpoints import Answer, Get
+from writer.web.http_server import Answer, Get
 from writer.web.metric_types import Metric, Reading, Value
 from writer.web.metrics_catalogue import CATALOGUE
 

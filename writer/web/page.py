@@ -7,7 +7,6 @@ the browser run the one script and the one style that stand in the file, by thei
 import base64
 import hashlib
 import re
-from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 
@@ -33,13 +32,3 @@ def _policy(page: str) -> str:
         f"default-src 'none'; script-src {hashed('script')}; style-src {hashed('style')}; connect-src 'self'; "
         "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
-
-
-# Of every answer, the page or not: nothing is kept, guessed at, framed, or told to others.
-HEADERS: Mapping[str, str] = {
-    "Content-Security-Policy": _policy(content().decode()),
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-}

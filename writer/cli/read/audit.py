@@ -11,10 +11,10 @@ from rich.text import Text
 
 from writer.audit.audit import Audit, audit
 from writer.audit.reconciliation import Line, Problem
-from writer.batch.task_report import EXITS, Span
+from writer.batch.task_report import EXITS
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, HeadraceError
-from writer.core.offsets import Part
+from writer.core.offsets import Part, Span
 from writer.core.text import plural
 from writer.output.status_screen import show
 from writer.output.tables import emit_whole

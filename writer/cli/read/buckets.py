@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.text import Text
 
 import bucketers
-from writer.batch.parquet_files import BucketKey
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
-from writer.core.offsets import BucketFile, Part
+from writer.core.files import BucketFile, BucketKey
+from writer.core.offsets import Part
 from writer.core.text import instant, iso, plural, span
 from writer.core.units import shifted, show_duration, show_size
 from writer.output.bucket_names import bucket_of, name_of

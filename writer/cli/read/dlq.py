@@ -17,11 +17,11 @@ from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError, SchemaChanged
 from writer.core.text import iso, plural
 from writer.maintenance.dead_letters import Selection, as_read, read
-from writer.maintenance.local_pipeline import Walk, opened, plain
+from writer.maintenance.local_pipeline import Walk, opened
 from writer.maintenance.replay import Replayed, Replaying
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, Pipelines
-from writer.output.tables import Column, Sheet, emit, emit_whole, hanging, instant, visible
+from writer.output.tables import Column, Sheet, emit, emit_whole, hanging, instant, plain, visible
 from writer.schemas.registry import RegistryUnreachable, SchemaSource
 from writer.table.factory import side_table
 

@@ -8,10 +8,10 @@ import typer
 from rich.console import Console
 
 import bucketers
-from writer.batch.parquet_files import BucketKey
 from writer.config.base import did_you_mean
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
+from writer.core.files import BucketKey
 from writer.core.text import instant, iso, span
 from writer.hooks.delivery import Courier
 from writer.hooks.dispatcher import couriers

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from writer.batch.parquet_files import BucketKey, hive_folder, hive_value
+from writer.batch.parquet_files import hive_folder, hive_value
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, HeadraceError
-from writer.core.offsets import BucketFile
+from writer.core.files import BucketFile, BucketKey
 from writer.core.text import iso, plural
 from writer.core.units import duration, show_duration, show_size
 from writer.maintenance.compaction import Compactor, Done, here

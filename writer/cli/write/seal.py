@@ -12,8 +12,8 @@ from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from writer.batch.parquet_files import BucketKey
     from writer.config.pipelines import Config
+    from writer.core.files import BucketKey
     from writer.sealing.manifest import Reason
     from writer.sealing.rules import State
     from writer.sealing.sealer import Sealer, Standing

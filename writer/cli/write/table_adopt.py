@@ -16,7 +16,7 @@ from writer.batch.bucketing import times_of
 from writer.batch.parquet_files import open_file
 from writer.config.pipelines import Config, Pipeline, layout
 from writer.core.errors import ConfigError
-from writer.core.offsets import BucketFile
+from writer.core.files import BucketFile
 from writer.core.text import plural
 from writer.maintenance.retention import rows_of
 from writer.output import tables

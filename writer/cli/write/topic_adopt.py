@@ -12,16 +12,15 @@ import pyarrow.parquet as pq
 import typer
 from rich.console import Console
 
-from writer.audit.offset_count import DataFile
 from writer.avro.schema_plan import PROVENANCE
 from writer.batch.parquet_files import open_file
-from writer.batch.task_report import Source
 from writer.clients import kafka_sample
 from writer.clients.driver_endpoint import nobody_runs
 from writer.clients.kafka import Cluster, Topic
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, HeadraceError
-from writer.core.offsets import Part
+from writer.core.files import DataFile
+from writer.core.offsets import Part, Source
 from writer.core.text import plural
 from writer.offsets.spark_checkpoint import Checkpoints
 from writer.offsets.start_decision import Held
@@ -34,7 +33,7 @@ from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
 
 if TYPE_CHECKING:
-    from writer.batch.task_report import Source
+    from writer.core.offsets import Source
 
 
 _COMPARED_ROWS = 50  # of a partition, the last that the table has

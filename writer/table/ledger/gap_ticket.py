@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal
 
-from writer.batch.task_report import EXITS, Span, joined
-from writer.core.offsets import Part, Range
+from writer.batch.task_report import EXITS
+from writer.core.offsets import Part, Range, Span, joined
 
 Outcome = Literal["open", "done", "lost", "rewound"]
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from writer.batch.parquet_files import StagedFile
 from writer.core import fault_points
 from writer.core.errors import ConfigError
+from writer.core.files import StagedFile
 from writer.storage.base import NotExclusive
 from writer.table.log.entries import Committed, landed, ours, said, unanswered
 from writer.table.log.foreign_writes import CommitFailed, check_foreign, check_writable, one_line, reading

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from urllib.parse import unquote
 
-from writer.batch.parquet_files import StagedFile
 from writer.core.errors import Fenced
-from writer.core.offsets import BucketFile, Range
+from writer.core.files import BucketFile, StagedFile
+from writer.core.offsets import Range
 from writer.core.units import microseconds
 from writer.table.log.appender import Appender, Check, Swap
 from writer.table.log.entries import batch_said, removed, replay_said, rewind_said, rewrite_said

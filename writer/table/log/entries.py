@@ -12,9 +12,9 @@ from uuid import uuid4
 import pyarrow as pa
 from deltalake import Schema
 
-from writer.batch.parquet_files import BucketKey, StagedFile
-from writer.batch.task_report import Span, file_from_json, file_to_json
-from writer.core.offsets import BucketFile, Part, Range
+from writer.batch.task_report import file_from_json, file_to_json
+from writer.core.files import BucketFile, BucketKey, StagedFile
+from writer.core.offsets import Part, Range, Span
 from writer.table.log.foreign_writes import READER, WRITER, Change, change
 from writer.table.log.log import Action, State
 from writer.table.log.operations import Acceptance, Batch, Closing, Fill, Gap, Loss, Replay, Rewind, Rewrite, Sealing

@@ -12,8 +12,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from writer.batch.parquet_files import BucketKey
-from writer.core.offsets import BucketFile
+from writer.core.files import BucketFile, BucketKey
 from writer.table.log.entries import named
 from writer.table.log.log import Action, Log, LogUnreadable, State
 

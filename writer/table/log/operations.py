@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from writer.batch.parquet_files import BucketKey, StagedFile
-from writer.batch.task_report import Span
-from writer.core.offsets import BucketFile, Part, Range
+from writer.core.files import BucketFile, BucketKey, StagedFile
+from writer.core.offsets import Part, Range, Span
 from writer.table.log.foreign_writes import Change
 
 
@@ -208,3 +207,6 @@ class Sealing:
     id: str  # unique; the same when the entry is tried again
     manifests: Sequence[Mapping[str, Any]]
     facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: at
+
+
+WHY = "retention"

@@ -6,9 +6,7 @@ from typing import Protocol
 import pyarrow as pa
 from pyarrow import dataset
 
-from writer.audit.offset_count import DataFile
-from writer.batch.parquet_files import BucketKey
-from writer.core.offsets import BucketFile
+from writer.core.files import BucketFile, BucketKey, DataFile
 from writer.storage.base import Store
 from writer.table.log.log import Log, State
 

@@ -1,0 +1,218 @@
+"""TODO."""
+
+import errno
+import hmac
+import ipaddress
+import socket
+import socketserver
+import ssl
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+from writer.clients import tls
+from writer.config.connections import Http
+from writer.core import logging
+from writer.core.errors import ConfigError, HeadraceError
+from writer.web import page
+from writer.web.page import _policy, content
+
+# Of every answer, the page or not: nothing is kept, guessed at, framed, or told to others.
+HEADERS: Mapping[str, str] = {
+    "Content-Security-Policy": _policy(content().decode()),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+
+_SILENT_CLIENT_S = 10  # a connection that says nothing for so long is closed
+
+_POLL_S = 0.1  # the end waits for it once
+
+_TEXT, _JSON = "text/plain; charset=utf-8", "application/json"
+
+Answer = tuple[HTTPStatus, str, bytes]
+
+Get = Callable[[str, str], Answer]  # path, what the client accepts
+
+Post = Callable[[str, str], Answer | None]  # path, the Authorization header; None: nothing is posted there
+
+Guarded = Post  # the same for a GET that needs a token; None: it is open to all, or nothing
+
+
+def nothing_posted(_path: str, _authorization: str) -> Answer | None:
+    """Refuse every POST."""
+    return None
+
+
+def nothing_guarded(_path: str, _authorization: str) -> Answer | None:
+    """Nothing needs a token."""
+    return None
+
+
+def first_of(*posts: Post) -> Post:
+    """Answer a POST by whoever knows its path."""
+
+    def answered(path: str, authorization: str) -> Answer | None:
+        return next((found for post in posts if (found := post(path, authorization)) is not None), None)
+
+    return answered
+
+
+def allowed(token: str, authorization: str) -> bool:
+    """Tell whether an Authorization header shows the token; nobody has an empty one."""
+    return bool(token) and hmac.compare_digest(authorization.encode(), f"Bearer {token}".encode())
+
+
+def is_near(host: str) -> bool:
+    """Tell whether a client is on this machine: it came over loopback."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def is_ours(host: str, known: str) -> bool:
+    """Tell whether a Host header names this machine: by an address, as localhost, or as it is configured."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
+    with suppress(ValueError):
+        ipaddress.ip_address(name)
+        return True
+    return name in ("", "localhost", known.lower())
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = _SILENT_CLIENT_S
+    error_content_type, error_message_format = _TEXT, "%(message)s\n"  # for what is no GET
+    server: "_Server"
+
+    def do_GET(self) -> None:
+        """Answer who asks."""
+        if self._misled():
+            return
+        found = self.server.guarded(self.path, self.headers.get("Authorization", ""))
+        self._send(self.server.get(self.path, self.headers.get("Accept", "")) if found is None else found)
+
+    do_HEAD = do_GET  # noqa: N815 - the name that http.server looks for
+
+    def do_POST(self) -> None:
+        """Answer who wants something done."""
+        if self._misled():
+            return
+        if not is_near(self.client_address[0]):
+            self._send((HTTPStatus.FORBIDDEN, _TEXT, b"this is done from the same machine only\n"))
+            return
+        found = self.server.post(self.path, self.headers.get("Authorization", ""))
+        if found is None:
+            self.send_error(HTTPStatus.NOT_IMPLEMENTED, f"Unsupported method ({self.command!r})")
+        else:
+            self._send(found)
+
+    def _misled(self) -> bool:
+        """Turn away a browser that another site's name led to this machine, by a name server of its own."""
+        misled = self.server.is_local and not is_ours(self.headers.get("Host", ""), self.server.host)
+        if misled:
+            self._send((HTTPStatus.MISDIRECTED_REQUEST, _TEXT, b"ask by address, or as localhost\n"))
+        return misled
+
+    def _send(self, answered: Answer) -> None:
+        status, content_type, body = answered
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        for name, value in page.HEADERS.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def version_string(self) -> str:
+        """Name the server, and not what it is made of."""
+        return "headrace"
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the parameter's name is inherited
+        """Say nothing: scrapes come every few seconds."""
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(
+        self, address: tuple[str, int], get: Get, post: Post, guarded: Guarded, context: ssl.SSLContext | None
+    ) -> None:
+        self.get, self.post, self.guarded, self._context = get, post, guarded, context
+        self.host, self.is_local = address[0], False
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, _Handler)
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Shake hands on the thread of the request: a client that says nothing holds nobody up."""
+        if self._context is None:
+            super().finish_request(request, client_address)
+            return
+        request.settimeout(_SILENT_CLIENT_S)
+        with self._context.wrap_socket(request, server_side=True) as secured:
+            super().finish_request(secured, client_address)
+
+    def server_bind(self) -> None:
+        """Bind without asking a name server for this machine's name, which can take long."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
+        self.is_local = ipaddress.ip_address(str(self.server_address[0])).is_loopback
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - inherited
+        """A client that goes away is nobody's fault; anything else is ours."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            logging.detail(error)
+
+
+@contextmanager
+def answering(
+    settings: Http, get: Get, post: Post = nothing_posted, section: str = "http", guarded: Guarded = nothing_guarded
+) -> Iterator[str]:
+    """Answer while inside; gives the URL. Raises HeadraceError, naming the section, when the port is taken."""
+    server = _bound(settings, get, post, guarded, section)
+    thread = threading.Thread(target=server.serve_forever, args=[_POLL_S], name="http", daemon=True)
+    thread.start()
+    url = _url(settings.host, server.server_port, "http" if settings.tls is None else "https")
+    logging.event("http_listening", url=url)
+    try:
+        yield url
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _bound(settings: Http, get: Get, post: Post, guarded: Guarded, section: str) -> _Server:
+    context = tls.served(*settings.tls) if settings.tls is not None else None
+    try:
+        return _Server((settings.host, settings.port), get, post, guarded, context)
+    except OSError as error:
+        where = f"{settings.host}:{settings.port}"
+        if error.errno == errno.EADDRINUSE:
+            raise HeadraceError(
+                f"port {settings.port} of {settings.host} is taken, perhaps by another driver. Set {section}.port to a "
+                f"free one (0 takes any){', or http.enabled to false' if section == 'http' else ''}."
+            ) from error
+        raise ConfigError(
+            f"cannot listen on {where}: {error.strerror or error}. Correct {section}.host or {section}.port."
+        ) from error
+
+
+def _url(host: str, port: int, scheme: str) -> str:
+    """Write the URL; who listens on every address is found on this machine's own."""
+    with suppress(ValueError):
+        address = ipaddress.ip_address(host)
+        if address.is_unspecified:
+            host = "127.0.0.1" if isinstance(address, ipaddress.IPv4Address) else "::1"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
