@@ -4,15 +4,28 @@ import json
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from autoscaler.decision.decide import tick
+from autoscaler.decision.explanation import lines, told
+from autoscaler.decision.facts import Facts
+from autoscaler.decision.history import Memory
+from autoscaler.decision.policy import DEFAULTS, Policy, assigned
+from autoscaler.runtime import state_store
+from autoscaler.runtime.main import asked, policy_of
+from autoscaler.runtime.main import run as scale
+from autoscaler.simulate import report
+from autoscaler.simulate import trace as traces
+from autoscaler.simulate.report import draw
+from autoscaler.simulate.run import RIVALS, compare
+from autoscaler.simulate.trace import Trace, read
+from autoscaler.simulate.workloads import SHAPES, shape
+from writer.config.loader import load
+from writer.core import logging
 from writer.core.errors import ConfigError
-
-if TYPE_CHECKING:
-    from autoscaler.decision.policy import Policy
-    from autoscaler.simulate.trace import Trace
+from writer.core.units import duration
 
 autoscale = typer.Typer(name="autoscale", no_args_is_help=True, help="How many executors there should be, and why.")
 _FORMATS = (".png", ".svg", ".pdf")
@@ -56,12 +69,6 @@ def run(
 
     Exit codes: 0 stopped, 2 configuration: also where there are no executors to scale, such as with local[*].
     """
-    from autoscaler.runtime.main import policy_of
-    from autoscaler.runtime.main import run as scale
-    from writer.config.loader import load
-    from writer.core import logging
-    from writer.core.units import duration
-
     logging.set_up()
     settings = load(config)
     try:
@@ -97,18 +104,9 @@ def explain(
 
     Exit codes: 0 explained, 2 a file or a parameter is wrong.
     """
-    from autoscaler.decision.decide import tick
-    from autoscaler.decision.explanation import lines, told
-    from autoscaler.decision.facts import Facts
-    from autoscaler.decision.history import Memory
-    from autoscaler.decision.policy import DEFAULTS, assigned
-    from autoscaler.runtime import state_store
-
     if (config is None) == (facts is None):
         raise ConfigError("give either a configuration file, to ask now, or recorded facts (--facts)")
     if config is not None:
-        from autoscaler.runtime.main import asked
-
         known, policy, remembered = asked(config, pipeline, assignments or [])
     else:
         assert facts is not None, "one of the two is given"
@@ -155,10 +153,6 @@ def simulate(
 
     Exit codes: 0 played, 2 a trace or a parameter is wrong.
     """
-    from autoscaler.decision.policy import DEFAULTS, assigned
-    from autoscaler.simulate import trace as traces
-    from autoscaler.simulate.workloads import SHAPES
-
     policy = assigned(DEFAULTS, assignments or [])
     found = [_trace(name) for name in (trace or SHAPES)]
     _check(plot, save, len(found))
@@ -170,8 +164,6 @@ def simulate(
 def _play(
     traces: "list[Trace]", policy: "Policy", rivals: list[Rival] | None, plot: Path | None, *, as_json: bool
 ) -> None:
-    from autoscaler.simulate import report
-    from autoscaler.simulate.run import RIVALS, compare
 
     chosen = RIVALS if rivals is None else [one.value for one in rivals if one is not Rival.NONE]
     scores = []
@@ -183,14 +175,10 @@ def _play(
     if as_json:
         typer.echo(json.dumps(report.as_json(scores, policy), indent=1))
     if plot is not None:
-        from autoscaler.simulate.report import draw
-
         draw(traces[0], scores, plot)
 
 
 def _trace(name: str) -> "Trace":
-    from autoscaler.simulate.trace import read
-    from autoscaler.simulate.workloads import SHAPES, shape
 
     return shape(name) if name in SHAPES or not (name.endswith(".json") or "/" in name) else read(Path(name))
 

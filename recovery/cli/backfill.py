@@ -1,29 +1,29 @@
 """The verb `backfill`."""
 
+import os
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import Annotated, Any, Self
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from recovery.backfill import source_factory
 from recovery.backfill.chunk_commit import Filling, Settled
-from recovery.backfill.loop import Outcome, Wish, chosen
+from recovery.backfill.loop import Outcome, Wish, chosen, fill
 from recovery.backfill.source import Source
 from writer.commit.builder import bytes_per_row
+from writer.config.loader import load
+from writer.core.errors import ConfigError
 from writer.core.offsets import Range
 from writer.core.text import plural
-from writer.core.units import show_size
+from writer.core.units import duration, show_size
 from writer.output import tables
 from writer.output.cli_options import ConfigFile, Pipelines
+from writer.output.tables import console
+from writer.schemas.registry import source
 from writer.table.ledger.gap_ticket import Ticket
-
-if TYPE_CHECKING:
-    from recovery.backfill.chunk_commit import Filling
-    from recovery.backfill.source import Source
-    from writer.table.ledger.gap_ticket import Ticket
-
 
 ROWS_A_SECOND = 60_000  # of one process, where nobody has measured more: decoding, writing, small chunks
 _BYTES_PER_ROW = 60.0  # of Parquet, until a commit has shown it
@@ -215,14 +215,6 @@ def backfill(
 
     Exit codes: 0 nothing is left open, 1 something is, or it failed, 2 configuration, 5 too much poison.
     """
-    import os
-
-    from recovery.backfill.chunk_commit import Filling
-    from recovery.backfill.loop import Wish, fill
-    from writer.config.loader import load
-    from writer.output.tables import console
-    from writer.schemas.registry import source
-
     settings = load(config)
     made = _sources(mirror, mapped or [], archive or [], columns, by_time)
     wish = Wish(tuple(gap or ()), chunk_rows, rate, _limit(lag_max), by or "")
@@ -242,8 +234,6 @@ def backfill(
 
 def _limit(lag_max: str | None) -> timedelta | None:
     """Read how far the live writer may be behind. Raises BadParameter."""
-    from writer.core.units import duration
-
     try:
         return duration(lag_max) if lag_max else None
     except ValueError as error:
@@ -254,15 +244,12 @@ def _sources(
     mirror: str | None, mapped: Sequence[str], archive: Sequence[str], columns: str | None, by_time: str | None
 ) -> "Callable[[Filling], Callable[[Ticket], Sequence[Source]]]":
     """Return who makes the sources of a ticket. Raises ConfigError for options that do not go together."""
-    from writer.core.errors import ConfigError
-
     if mapped and not mirror:
         raise ConfigError("--map says where records stand in a mirror; say which with --from-mirror")
     if (columns or by_time) and not archive:
         raise ConfigError("--columns and --by-time speak of an archive; say which with --from-archive")
     if mirror and not mapped:
         raise ConfigError("--from-mirror needs --map: a mirror's offsets are other offsets")
-    from recovery.backfill import source_factory
 
     def of(filling: "Filling") -> "Callable[[Ticket], Sequence[Source]]":
         def made(ticket: "Ticket") -> "Sequence[Source]":

@@ -8,7 +8,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from recovery.chaos.run import chaos as run
+from recovery.chaos.schedule import script
 from writer.config.pipelines import TableFormat
+from writer.demo.terminal import Screen
 
 
 def join(app: typer.Typer) -> None:
@@ -35,10 +38,6 @@ def chaos(
 
     Exit codes: 0 every record is accounted for, 1 not, or the writer did not recover, 2 something is missing.
     """
-    from recovery.chaos.run import chaos as run
-    from recovery.chaos.schedule import script
-    from writer.demo.terminal import Screen
-
     seed = secrets.randbelow(2**31) if seed is None else seed
     lasts = timedelta(minutes=minutes)
     screen = Screen(Console(highlight=False, stderr=as_json and not plan))

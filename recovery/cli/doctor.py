@@ -1,5 +1,6 @@
 """`headrace doctor`: whether a checkpoint can be gone on from, and what would be done about it. Changes nothing."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,13 @@ from rich.console import Console
 from rich.text import Text
 
 from recovery.checkpoints.checks import Check, Facts, leads_to, preflight
+from recovery.checkpoints.facts import of_checkpoint, of_pipeline
 from recovery.ladder.rungs import Rung
+from writer.config.loader import load
 from writer.core.errors import ConfigError
 from writer.output.cli_options import Pipelines
+from writer.output.tables import console, emit_whole
+from writer.preflight.finding import MARKS, PLAIN_MARKS
 from writer.storage.base import S3Settings, StoreError
 from writer.storage.locations import checked
 
@@ -84,12 +89,8 @@ def doctor(
         raise ConfigError("name either a configuration file, or a checkpoint with --checkpoint")
     found = _of_pipelines(config, pipeline) if config else [_of_place(str(checkpoint), bootstrap_servers)]
     if as_json:
-        from writer.output.tables import emit_whole
-
         emit_whole([one.document() for one in found])
     else:
-        from writer.output.tables import console
-
         for one in found:
             show(one, console())
     raise typer.Exit(_FOUND if any(check.ok is False for one in found for check in one.checks) else 0)
@@ -97,8 +98,6 @@ def doctor(
 
 def show(one: Examined, out: Console) -> None:
     """Show what was found, a line for each check."""
-    from writer.preflight.finding import MARKS, PLAIN_MARKS
-
     marks = MARKS if out.encoding.startswith("utf") else PLAIN_MARKS
     title = f"{one.pipeline}: " if one.pipeline else ""
     out.print(Text(f"{title}{one.checkpoint}", "bold"), soft_wrap=True)
@@ -131,8 +130,6 @@ def _words(rung: Rung, one: Examined) -> str:
 
 
 def _of_pipelines(path: Path, only: list[str] | None) -> list[Examined]:
-    from recovery.checkpoints.facts import of_pipeline
-    from writer.config.loader import load
 
     settings = load(path)
     found = []
@@ -147,9 +144,6 @@ def _of_pipelines(path: Path, only: list[str] | None) -> list[Examined]:
 
 
 def _of_place(place: str, bootstrap: str | None) -> Examined:
-    import os
-
-    from recovery.checkpoints.facts import of_checkpoint
 
     try:
         location = checked(place)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 from uuid import uuid4
 
 import typer
@@ -10,6 +10,7 @@ from rich.console import Console
 
 from recovery import identity
 from writer.clients.kafka_sample import asked
+from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.offsets import Range
@@ -17,16 +18,13 @@ from writer.core.text import plural
 from writer.offsets import skip_to_latest
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, Pipelines
+from writer.output.tables import console
 from writer.table.factory import main_table
 from writer.table.gap_claims import Claim, Claims
 from writer.table.gap_tickets import named, standing, tickets
 from writer.table.ledger.gap_ticket import Hint, Ticket
 from writer.table.log.operations import Loss
 from writer.table.table import PipelineTable
-
-if TYPE_CHECKING:
-    pass
-
 
 _SHOWN = 8  # characters of an id, for a person
 
@@ -223,9 +221,6 @@ def list_(
 
     Exit codes: 0 none is open, 1 some are, or a table cannot be read, 2 configuration.
     """
-    from writer.config.loader import load
-    from writer.output.tables import console
-
     settings, now = load(config), datetime.now(UTC)
     names = settings.chosen(pipeline)
     raise typer.Exit(listed(settings, names, everything=all_, now=now, as_json=as_json, out=console()))
@@ -242,9 +237,6 @@ def show(
 
     Exit codes: 0 shown, 1 the table cannot be read, 2 configuration, or no such gap.
     """
-    from writer.config.loader import load
-    from writer.output.tables import console
-
     settings, now = load(config), datetime.now(UTC)
     name = settings.one(pipeline)
     raise typer.Exit(shown(settings, name, gap, now=now, as_json=as_json, out=console()))
@@ -267,10 +259,6 @@ def close(
     Exit codes: 0 closed, 1 somebody changed it meanwhile, or the storage does not answer, 2 configuration, or it is not
     open.
     """
-    from writer.config.loader import load
-    from writer.core.errors import ConfigError
-    from writer.output.tables import console
-
     settings, now = load(config), datetime.now(UTC)
     if not lost:
         raise ConfigError("closing a gap gives its records up: say so with --lost. `headrace backfill` brings them.")
@@ -299,9 +287,6 @@ def open_(
     Exit codes: 0 shown or written, 1 a driver runs or Kafka does not answer, 2 configuration, or it cannot be skipped,
     4 somebody committed meanwhile.
     """
-    from writer.config.loader import load
-    from writer.output.tables import console
-
     settings, now = load(config), datetime.now(UTC)
     name = settings.one(pipeline)
     assert to == "latest"

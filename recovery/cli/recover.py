@@ -1,7 +1,7 @@
 """The verbs `headrace recover run` and `headrace recover explain`."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import typer
@@ -15,10 +15,13 @@ from recovery.ladder.state import Memory, document, read
 from recovery.lease.factory import kept
 from recovery.lease.lease import Seen
 from recovery.supervisor import frontier_check
+from recovery.supervisor.main import supervise
 from recovery.supervisor.pipeline_state import said, verdict
 from recovery.supervisor.recovery_actions import hands
 from recovery.supervisor.supervisor import impatient, policy, store
+from writer.config.loader import load
 from writer.config.pipelines import Config
+from writer.core import logging
 from writer.core.errors import ConfigError
 from writer.core.text import iso
 from writer.core.units import show_duration
@@ -130,7 +133,6 @@ def _show(console: Console, name: str, told: dict[str, Any]) -> None:
 
 
 def _span(seconds: float) -> str:
-    from datetime import timedelta
 
     return show_duration(timedelta(seconds=seconds))
 
@@ -160,10 +162,6 @@ def run(
     Exit codes: 0 done or drained, 2 configuration, 4 another supervisor or writer has taken over, 5 a limit, 1 or 3
     nothing is left to be tried; else that of the driver.
     """
-    from recovery.supervisor.main import supervise
-    from writer.config.loader import load
-    from writer.core import logging
-
     logging.set_up()
     settings = load(config)
     raise typer.Exit(supervise(settings, config, settings.chosen(pipeline), command or []))
@@ -181,10 +179,6 @@ def explain(
 
     Exit codes: 0 shown, 1 a pipeline is given up, or what is kept of it cannot be read, 2 configuration.
     """
-    from rich.console import Console
-
-    from writer.config.loader import load
-
     settings = load(config)
     console = Console(highlight=False)
     raise typer.Exit(run_explain(settings, settings.chosen(pipeline), as_json=as_json, console=console))

@@ -2,17 +2,20 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
+from recovery.rewind.execute import Look, Rewinding
+from recovery.rewind.plan import named
+from writer.config.loader import load
+from writer.config.pipelines import Config
+from writer.core.errors import ConfigError
+from writer.core.text import instant, plural
+from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from recovery.rewind.execute import Look
-    from writer.config.pipelines import Config
+from writer.output.tables import console
 
 _BUCKETS_SHOWN = 20
 _REFUSED = 2
@@ -44,10 +47,6 @@ def rewind(
 
     Exit codes: 0 shown or written, 1 a driver runs, somebody wrote meanwhile, or Kafka does not answer, 2 it cannot be.
     """
-    from recovery.rewind.execute import Rewinding
-    from writer.config.loader import load
-    from writer.output.tables import console
-
     settings, now = load(config), datetime.now(UTC)
     raise typer.Exit(run(
         Rewinding(settings, settings.one(pipeline)), settings, place(to), write=yes, accept_loss=accept_loss, now=now,
@@ -57,8 +56,6 @@ def rewind(
 
 def place(text: str) -> int | datetime:
     """Read a version or an instant. Raises ConfigError."""
-    from writer.core.errors import ConfigError
-
     if text.isdigit():
         return int(text)
     try:
@@ -73,8 +70,6 @@ def run(
     out: "Console",
 ) -> int:  # fmt: skip
     """Show the way back, and go it if told to. Returns the exit code. Raises HeadraceError."""
-    from writer.output import tables
-
     look, version = way.look(to), None
     refused = refusal(look, accept_loss=accept_loss)
     if write and not refused and look.moves:
@@ -120,9 +115,6 @@ def told(name: str, look: "Look", version: int | None, refused: list[str]) -> Ma
 
 def show(out: "Console", name: str, look: "Look", version: int | None, refused: list[str], *, records: bool) -> None:
     """Show it to a person. `records`: the next start records what Kafka lost; else it stops."""
-    from writer.core.text import instant, plural
-    from writer.output import tables
-
     plan = look.plan
     when = f" ({instant(look.then.at)})" if look.then.at else ""
     if not look.moves and not refused:
@@ -160,8 +152,6 @@ def show(out: "Console", name: str, look: "Look", version: int | None, refused: 
 
 def notes(look: "Look") -> list[str]:
     """Say what else a person should know before."""
-    from writer.core.text import plural
-
     plan, taken, undo = look.plan, look.since.taken, look.undo
     found = []
     if undo:
@@ -187,8 +177,6 @@ def notes(look: "Look") -> list[str]:
 
 
 def _partitions(out: "Console", look: "Look") -> None:
-    from recovery.rewind.plan import named
-    from writer.output import tables
 
     titles = ("goes back to", "table ends at", "offsets", "Kafka holds from", "to")
     columns = [
@@ -211,7 +199,6 @@ def _partitions(out: "Console", look: "Look") -> None:
 
 
 def _buckets(out: "Console", look: "Look") -> None:
-    from writer.output import tables
 
     if not look.buckets:
         return

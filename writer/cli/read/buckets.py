@@ -1,11 +1,10 @@
 """`headrace buckets` and `headrace wait`: how the buckets are, and when one is complete. From the lake alone."""
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 import typer
@@ -13,24 +12,24 @@ from rich.console import Console
 from rich.text import Text
 
 import bucketers
+from writer.cli.read.wait import wait
+from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.files import BucketFile, BucketKey
 from writer.core.offsets import Part
-from writer.core.text import instant, iso, plural, span
-from writer.core.units import shifted, show_duration, show_size
-from writer.output.bucket_names import bucket_of, name_of
-from writer.output.cli_options import ConfigFile, OnePipeline, Pipelines
-from writer.output.tables import Column, Sheet, emit_whole, hanging, sentence
+from writer.core.text import instant, iso, span
+from writer.core.units import shifted, show_size
+from writer.output.bucket_names import name_of
+from writer.output.cli_options import ConfigFile, Pipelines
+from writer.output.tables import Column, Sheet, console, emit_whole, hanging, sentence
 from writer.sealing.manifest import Manifest
 from writer.sealing.rules import Blocked, Resting, is_closed
 from writer.sealing.sealer import Sealer
 from writer.sealing.watermark import watermark
-from writer.storage.locations import on_s3
 
 State = Literal["open", "closed", "sealed", "reopened"]
 _READ_AT_ONCE = 16  # manifests
-_LOOK_EVERY_S, _LOOK_EVERY_ON_S3_S = 1.0, 5.0
 _STYLES = {"open": "cyan", "closed": "yellow", "sealed": "green", "reopened": "magenta"}
 
 
@@ -169,60 +168,6 @@ def listed(
     return 0
 
 
-def run_wait(
-    config: Config, name: str, text: str, *, version: int, within: timedelta, as_json: bool, out: Console
-) -> int:
-    """Block until a bucket is sealed in this version or a newer one. Returns 1 when the time is over.
-
-    A bucket that is closed and never had a row is complete as well: it is not sealed, for there is nothing to seal.
-    """
-    look = Look(name, config, datetime.now(UTC))
-    key = bucket_of(text, look.bucketer)
-    deadline = time.monotonic() + within.total_seconds()
-    pause_s = _LOOK_EVERY_ON_S3_S if on_s3(look.sealer.table.location) else _LOOK_EVERY_S
-    while True:
-        manifest = look.sealer.manifests.newest(key)
-        if manifest is not None and manifest.version >= version:
-            return _arrived(manifest, as_json=as_json, out=out)
-        state, why = look.why_not(key, version)
-        if state == "empty" and version == 1:
-            return _empty(name, key, as_json=as_json, out=out)
-        left_s = deadline - time.monotonic()
-        if left_s <= 0:
-            break
-        time.sleep(min(pause_s, left_s))
-        look.again(datetime.now(UTC))
-    if as_json:
-        told = {"pipeline": name, "bucket": list(key), "state": state, "why": why, "watermark": _mark(look)}
-        emit_whole({**told, "manifest": None})
-    else:
-        wanted = f"version {version} of {name_of(key)}" if version > 1 else name_of(key)
-        sentence(out, f"{wanted} is not sealed after {show_duration(within)}; it is {state}: {why}")
-    return 1
-
-
-def _arrived(manifest: Manifest, *, as_json: bool, out: Console) -> int:
-    if as_json:
-        bucket = list(manifest.bucket)
-        emit_whole({"pipeline": manifest.pipeline, "bucket": bucket, "state": "sealed", "manifest": manifest.to_json()})
-    else:
-        late = f", {manifest.late:,} of them late" if manifest.late else ""
-        gap = "; records that Kafka lost may be missing" if manifest.with_gap else ""
-        sentence(
-            out, f"{name_of(manifest.bucket)} is sealed: version {manifest.version} at {instant(manifest.sealed_at)}, "
-            f"{plural(manifest.rows, 'row')}{late} in {plural(manifest.files, 'file')}{gap}",
-        )  # fmt: skip
-    return 0
-
-
-def _empty(name: str, key: BucketKey, *, as_json: bool, out: Console) -> int:
-    if as_json:
-        emit_whole({"pipeline": name, "bucket": list(key), "state": "empty", "manifest": None})
-    else:
-        sentence(out, f"{name_of(key)} is complete, and empty: it is closed, and no row of it came")
-    return 0
-
-
 def _show(look: Look, found: Sequence[Bucket], out: Console) -> None:
     titles = ("rows", "files", "size", "late", "version")
     right = [Column(title, right=True) for title in titles]
@@ -300,38 +245,9 @@ def buckets(
 
     Exit codes: 0 shown, 1 a table cannot be read, 2 configuration, or there is no table yet.
     """
-    from writer.config.loader import load
-    from writer.output.tables import console
-
     settings = load(config)
     names, after = settings.chosen(pipeline), None if since is None else _time(since)
     raise typer.Exit(listed(settings, names, state=state, since=after, as_json=as_json, out=console()))
-
-
-def wait(
-    config: ConfigFile,
-    sealed: Annotated[
-        str, typer.Option("--sealed", help="The bucket: 2026-11-20T05, hour=2026-11-20T05, 2026-11-20T05:00Z.")
-    ],
-    pipeline: OnePipeline = None,
-    version: Annotated[int, typer.Option("--version", min=1, help="This version of it, or a newer one.")] = 1,
-    timeout: Annotated[str, typer.Option("--timeout", help="How long to wait.")] = "2 h",
-    as_json: _Json = False,
-) -> None:
-    """Block until a bucket is sealed, for schedulers. Reads the lake only; asks neither Kafka nor the driver.
-
-    A bucket that is closed and never had a row is complete too: nothing of it is sealed.
-
-    Exit codes: 0 sealed, 1 not within the time (the reason is said), or the table cannot be read, 2 configuration, or
-    no such bucket can be.
-    """
-    from writer.config.loader import load
-    from writer.output.tables import console
-
-    settings = load(config)
-    within, name = _duration(timeout), settings.one(pipeline)
-    code = run_wait(settings, name, sealed, version=version, within=within, as_json=as_json, out=console())
-    raise typer.Exit(code)
 
 
 def join(app: typer.Typer) -> None:
@@ -346,12 +262,3 @@ def _time(text: str) -> datetime:
     except ValueError as error:
         raise typer.BadParameter(f"{text!r} is no time; write 2026-11-20T05:00Z", param_hint="--since") from error
     return found if found.tzinfo else found.replace(tzinfo=UTC)
-
-
-def _duration(text: str) -> timedelta:
-    from writer.core.units import duration
-
-    try:
-        return duration(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--timeout") from error

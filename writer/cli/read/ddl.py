@@ -3,14 +3,19 @@
 import json
 import sys
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import typer
+
+from writer.cli.read.hooks import _Json
+from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.engines import sql
 from writer.engines.caveats import Engine, notes
 from writer.engines.druid_spec import table_task
 from writer.engines.table_description import Described, described
+from writer.output.cli_options import ConfigFile, OnePipeline
 from writer.output.tables import emit_whole
 from writer.table.factory import main_table
 
@@ -72,3 +77,29 @@ def texts(
 def _segment(config: Config, pipeline: str) -> str:
     """Name a granularity of segments that is not much finer than the buckets."""
     return "hour" if config.pipelines[pipeline].bucket.get("width", _HOUR) <= _HOUR else "day"
+
+
+def ddl(
+    config: ConfigFile,
+    engine: Annotated[
+        Literal["trino", "presto", "druid", "spark", "duckdb"], typer.Option("--engine", help="Who is to read it.")
+    ],
+    pipeline: OnePipeline = None,
+    table: Annotated[
+        str | None,
+        typer.Option(
+            "--table", help="Name of the table there: catalog.schema.table for Trino and Presto, datasource for Druid."
+        ),
+    ] = None,
+    location: Annotated[
+        str | None, typer.Option("--location", help="The table's location as Trino or Presto names it.")
+    ] = None,
+    as_json: _Json = False,
+) -> None:
+    """Print what an engine must be told to read the table, with its columns as they are. Reads the lake only.
+
+    Exit codes: 0 printed, 1 the table cannot be read, 2 configuration, or there is no table yet.
+    """
+    settings = load(config)
+    name = settings.one(pipeline)
+    raise typer.Exit(run_ddl(settings, name, engine, name=table, location=location, as_json=as_json))

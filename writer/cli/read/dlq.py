@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 import typer
@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.text import Text
 
 from writer.avro.wire_format import CONFLUENT
+from writer.cli.read.audit import audit
+from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError, SchemaChanged
 from writer.core.text import iso, plural
@@ -20,15 +22,10 @@ from writer.maintenance.dead_letters import Selection, as_read, read
 from writer.maintenance.local_pipeline import Walk, opened
 from writer.maintenance.replay import Replayed, Replaying
 from writer.output import tables
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, Pipelines
-from writer.output.tables import Column, Sheet, emit, emit_whole, hanging, instant, plain, visible
-from writer.schemas.registry import RegistryUnreachable, SchemaSource
+from writer.output.cli_options import ConfigFile, OnePipeline
+from writer.output.tables import Column, Sheet, console, emit, emit_whole, hanging, instant, plain, visible
+from writer.schemas.registry import RegistryUnreachable, SchemaSource, source
 from writer.table.factory import side_table
-
-if TYPE_CHECKING:
-    from writer.config.pipelines import Config
-    from writer.maintenance.dead_letters import Selection
-
 
 _NUMBERS = re.compile(r"\d[\d.,:TZ-]*")
 _DUMP = 16  # bytes of a line
@@ -231,33 +228,6 @@ _Until = Annotated[str | None, typer.Option("--until", help="Only written to Kaf
 _Json = Annotated[bool, typer.Option("--json", help="JSON, for a machine.")]
 
 
-def audit(
-    config: ConfigFile,
-    pipeline: Pipelines = None,
-    since: Annotated[
-        str | None,
-        typer.Option("--since", help="Only commits from this version (120) or time (2026-11-20T05:00Z) on."),
-    ] = None,
-    deep: Annotated[
-        bool, typer.Option("--deep", help="Read every file: count rows and distinct offsets, find what is missing.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Prove that every offset is accounted for: once in the table or the dead letters, or known to hold nothing.
-
-    From the lake alone, without Kafka, while the writer runs or not.
-
-    Exit codes: 0 it adds up, 1 it does not, or a table cannot be read, 2 configuration.
-    """
-    from writer.cli.read import audit as verb
-    from writer.config.loader import load
-    from writer.output.tables import console
-
-    settings = load(config)
-    names = settings.chosen(pipeline)
-    raise typer.Exit(verb.run_audit(settings, names, since=since, deep=deep, as_json=as_json, console=console()))
-
-
 @dlq.command("list")
 def list_(
     config: ConfigFile,
@@ -276,8 +246,6 @@ def list_(
 
     Exit codes: 0 shown, 1 the table is not there or cannot be read, 2 configuration.
     """
-    from writer.output.tables import console
-
     settings, name = _opened(config, pipeline)
     chosen = _selection(outcome, reason, topic, partition, offsets, schema_id, since, until)
     raise typer.Exit(listed(name, settings, chosen, as_json=as_json, out=console()))
@@ -305,9 +273,6 @@ def show(
 
     Exit codes: 0 shown, 1 the table is not there or cannot be read, 2 configuration.
     """
-    from writer.output.tables import console
-    from writer.schemas.registry import source
-
     settings, name = _opened(config, pipeline)
     chosen = _selection(outcome, reason, topic, partition, offsets, schema_id, since, until)
     schemas = source(settings.registry)
@@ -337,9 +302,6 @@ def replay(
 
     Exit codes: 0 done, 1 Kafka's registry or the storage does not answer, 2 configuration.
     """
-    from writer.output.tables import console
-    from writer.schemas.registry import source
-
     settings, name = _opened(config, pipeline)
     chosen = _selection(outcome, reason, topic, partition, offsets, schema_id, since, until)
     schemas, now = source(settings.registry), datetime.now(UTC)
@@ -353,7 +315,6 @@ def join(app: typer.Typer) -> None:
 
 
 def _opened(path: Path, pipeline: str | None) -> "tuple[Config, str]":
-    from writer.config.loader import load
 
     settings = load(path)
     return settings, settings.one(pipeline)
@@ -369,8 +330,6 @@ def _selection(
     since: str | None,
     until: str | None,
 ) -> "Selection":
-    from writer.maintenance.dead_letters import Selection
-
     return Selection(
         outcome, reason, topic, partition, _span(offsets), schema_id,
         time_of("--since", since), time_of("--until", until),

@@ -5,17 +5,20 @@ From the commit's own facts in the table's log: no driver need run, now or ever 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
 from writer.core.text import instant, iso, lost, plural, reason, what
 from writer.core.units import show_size
+from writer.output.cli_options import AsJson, ConfigFile, Pipelines
 from writer.output.status_screen import show
 from writer.output.tables import emit_whole
 from writer.status.document import ticket
@@ -259,3 +262,24 @@ def _share(part: float, whole: float) -> str:
 
 def _each(seconds: float, records: int) -> str:
     return f"{seconds / records * 1e6:.2f}" if records else ""
+
+
+def explain(
+    config: ConfigFile,
+    pipeline: Pipelines = None,
+    batch: Annotated[int | None, typer.Option("--batch", min=0, help="The newest commit of this batch.")] = None,
+    version: Annotated[
+        int | None, typer.Option("--version", min=0, help="The entry of this table version, whatever it is.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Explain why a batch was committed when it was and what it cost, or what another entry of the log did.
+
+    Without options: the last commit. Reads the lake only.
+
+    Exit codes: 0 shown, 1 a pipeline has no such commit, 2 configuration.
+    """
+    settings = load(config)
+    console = Console(highlight=False)
+    names = settings.chosen(pipeline)
+    raise typer.Exit(run_explain(settings, names, batch=batch, version=version, as_json=as_json, console=console))

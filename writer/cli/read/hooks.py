@@ -2,23 +2,26 @@
 
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 import bucketers
+from writer.cli.read.ddl import ddl
 from writer.config.base import did_you_mean
+from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.files import BucketKey
 from writer.core.text import instant, iso, span
+from writer.core.units import duration
 from writer.hooks.delivery import Courier
 from writer.hooks.dispatcher import couriers
 from writer.hooks.outbox import Box, Parcel
 from writer.output.bucket_names import bucket_of, name_of
 from writer.output.cli_options import ConfigFile, OnePipeline, Pipelines
-from writer.output.tables import Column, Sheet, emit_whole, hanging, sentence
+from writer.output.tables import Column, Sheet, console, emit_whole, hanging, sentence
 
 _PAUSE_S = 0.5
 _SHOWN = 10  # parcels of a hook
@@ -178,44 +181,12 @@ _Hook = Annotated[str | None, typer.Option("--hook", help="Only this hook.")]
 _Json = Annotated[bool, typer.Option("--json", help="JSON, for a machine.")]
 
 
-def ddl(
-    config: ConfigFile,
-    engine: Annotated[
-        Literal["trino", "presto", "druid", "spark", "duckdb"], typer.Option("--engine", help="Who is to read it.")
-    ],
-    pipeline: OnePipeline = None,
-    table: Annotated[
-        str | None,
-        typer.Option(
-            "--table", help="Name of the table there: catalog.schema.table for Trino and Presto, datasource for Druid."
-        ),
-    ] = None,
-    location: Annotated[
-        str | None, typer.Option("--location", help="The table's location as Trino or Presto names it.")
-    ] = None,
-    as_json: _Json = False,
-) -> None:
-    """Print what an engine must be told to read the table, with its columns as they are. Reads the lake only.
-
-    Exit codes: 0 printed, 1 the table cannot be read, 2 configuration, or there is no table yet.
-    """
-    from writer.cli.read import ddl as verb
-    from writer.config.loader import load
-
-    settings = load(config)
-    name = settings.one(pipeline)
-    raise typer.Exit(verb.run_ddl(settings, name, engine, name=table, location=location, as_json=as_json))
-
-
 @hooks.command("list")
 def list_(config: ConfigFile, pipeline: Pipelines = None, as_json: _Json = False) -> None:
     """Show each hook: what it has delivered, what waits, and why. Reads the lake only.
 
     Exit codes: 0 shown, 1 a table cannot be read, 2 configuration.
     """
-    from writer.config.loader import load
-    from writer.output.tables import console
-
     settings = load(config)
     raise typer.Exit(listed(settings, settings.chosen(pipeline), as_json=as_json, out=console()))
 
@@ -236,10 +207,6 @@ def run(
 
     Exit codes: 0 nothing waits any more, 1 something failed or still waits, 2 configuration.
     """
-    from writer.config.loader import load
-    from writer.core.units import duration
-    from writer.output.tables import console
-
     settings = load(config)
     try:
         within = duration(timeout)
@@ -261,9 +228,6 @@ def skip(
 
     Exit codes: 0 given up, 1 nothing of it waits, 2 configuration.
     """
-    from writer.config.loader import load
-    from writer.output.tables import console
-
     settings = load(config)
     name = settings.one(pipeline)
     raise typer.Exit(skipped(settings, name, hook=hook, bucket=bucket, as_json=as_json, out=console()))

@@ -1,14 +1,18 @@
 """`headrace plan`: the arithmetic of sizing for the traffic that a topic really has, shown line by line."""
 
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.text import Text
 
 from writer.clients import kafka_sample
+from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.maintenance.local_pipeline import opened
 from writer.output import tables
+from writer.output.cli_options import ConfigFile, Pipelines
 from writer.preflight.preview import chosen
 from writer.preflight.sizing import UTILISATION, Line, Rates, Sizing, document, rates, size
 from writer.preflight.traffic import measured
@@ -83,3 +87,30 @@ def _provenance(out: Console, known: Rates, rate: float | None) -> None:
     said += f"An estimate, at {UTILISATION:.0%} of the cores. --events-per-second sizes for other traffic."
     for line in said.splitlines():
         tables.hanging(out, "", line, "dim")
+
+
+def plan(
+    config: ConfigFile,
+    pipeline: Pipelines = None,
+    sample: Annotated[
+        int, typer.Option("--sample", min=1, help="How many of the newest records of each pipeline to measure.")
+    ] = 20_000,
+    events_per_second: Annotated[
+        float | None,
+        typer.Option("--events-per-second", min=0.001, help="Size for this traffic, instead of the last hour's."),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option("--rate", min=1, help="Events that one processor second carries, instead of the measured rate."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON list with each line of the arithmetic.")] = False,
+) -> None:
+    """Size a pipeline for its topic's traffic: cores, memory, files, requests, with the arithmetic. Changes nothing.
+
+    Exit codes: 0 shown, 1 Kafka or the registry does not answer, 2 configuration, or nothing to measure.
+    """
+    now = datetime.now(UTC)
+    code = run_plan(
+        load(config), pipeline, records=sample, events_per_s=events_per_second, rate=rate, as_json=as_json, now=now
+    )
+    raise typer.Exit(code)

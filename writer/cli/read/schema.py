@@ -6,7 +6,13 @@ from typing import Annotated
 
 import typer
 
+from writer.cli.read.dlq import time_of
+from writer.cli.write import schema_accept
+from writer.config.loader import load
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
+from writer.output.tables import console
+from writer.preflight import schema_effects as verb
+from writer.schemas.registry import source
 
 schema = typer.Typer(
     name="schema", help="What a schema is to a pipeline's table.", no_args_is_help=True, pretty_exceptions_enable=False
@@ -35,9 +41,6 @@ def plan(
     Exit codes: 0 every record becomes a row, 1 its records would be parked, or the registry does not answer,
     2 configuration.
     """
-    from writer.config.loader import load
-    from writer.preflight import schema_effects as verb
-
     raise typer.Exit(verb.plan(load(config), pipeline, schema_id=schema_id, file=file, as_json=as_json))
 
 
@@ -65,12 +68,6 @@ def accept(
 
     Exit codes: 0 shown or written, 1 the registry or the storage does not answer, or a driver runs, 2 configuration.
     """
-    from writer.cli.read.dlq import time_of
-    from writer.cli.write import schema_accept
-    from writer.config.loader import load
-    from writer.output.tables import console
-    from writer.schemas.registry import source
-
     settings, now = load(config), datetime.now(UTC)
     code = schema_accept.run_accept(
         settings, settings.one(pipeline), source(settings.registry), ids or [], time_of("--since", since),

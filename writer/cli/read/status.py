@@ -5,16 +5,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
 from writer.clients.driver_endpoint import announced, asked
 from writer.clients.kafka import Cluster
+from writer.config.loader import load
 from writer.config.pipelines import Config
-from writer.core.units import show_duration
+from writer.core.units import duration, show_duration
+from writer.output.cli_options import ConfigFile, Pipelines
 from writer.output.status_screen import line, screen, show
 from writer.output.tables import emit, emit_whole
 from writer.status import from_table
@@ -80,3 +83,27 @@ def _write(told: Mapping[str, Any], console: Console, *, as_json: bool, lines: b
             print(line(name, pipeline, told["at"]), flush=True)  # noqa: T201 - one line each time, for a pipe
     else:
         show(screen(told), console)
+
+
+def status(
+    config: ConfigFile,
+    pipeline: Pipelines = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again and again, until Ctrl-C.")] = False,
+    interval: Annotated[str, typer.Option("--interval", help="Time between two looks with --watch.")] = "2 s",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON document; with --watch, one a line for each look.")
+    ] = False,
+) -> None:
+    """Show how the pipelines are: lag, last commit, rates, dead letters, retention. Asks the driver, else the lake.
+
+    A driver's executors too: how many are wanted, asked for, there, and what the autoscaler decided last, and why.
+
+    Exit codes: 0 shown, 1 a pipeline has failed or its table cannot be read, 2 configuration.
+    """
+    settings = load(config)
+    try:
+        every = duration(interval) if watch else None
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--interval") from error
+    console = Console(highlight=False)
+    raise typer.Exit(run_status(settings, settings.chosen(pipeline), every=every, as_json=as_json, console=console))

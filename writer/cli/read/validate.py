@@ -7,9 +7,11 @@ import textwrap
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.text import Text
 
@@ -20,6 +22,7 @@ from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.text import plural
 from writer.output import tables
+from writer.output.cli_options import ConfigFile, Pipelines
 from writer.preflight import host_checks, source_checks
 from writer.preflight.finding import MARKS, PLAIN_MARKS, Finding, Status, failure, good, skipped
 from writer.preflight.preview import chosen
@@ -173,3 +176,22 @@ def _registry(config: Config, names: list[str], shown: Findings, *, offline: boo
     files = plural(len(config.registry.files), "schema file")
     shown.add(good("registry", files if url is None else f"answers at {without_user(url)}"))
     return schemas, ""
+
+
+def validate(
+    config: ConfigFile,
+    pipeline: Pipelines = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Ask neither Kafka nor a registry.")] = False,
+    sample: Annotated[
+        int, typer.Option("--sample", min=0, help="How many records of each pipeline to look at; 0: none.")
+    ] = 1_000,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="A JSON list of check, pipeline, status, message, mend.")
+    ] = False,
+) -> None:
+    """Check everything that a start needs: file, Kafka, registry, records, tables, this machine. Changes nothing.
+
+    Exit codes: 0 nothing is wrong, 2 something is.
+    """
+    now = datetime.now(UTC)
+    raise typer.Exit(run_validate(config, pipeline, offline=offline, records=sample, as_json=as_json, now=now))

@@ -1,32 +1,27 @@
 """`headrace compact` and `headrace vacuum`: what they did, or would do."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from writer.batch.parquet_files import hive_folder, hive_value
+from writer.cli.write.vacuum import vacuum
+from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketFile, BucketKey
-from writer.core.text import iso, plural
-from writer.core.units import duration, show_duration, show_size
+from writer.core.text import plural
+from writer.core.units import show_size
 from writer.maintenance.compaction import Compactor, Done, here
 from writer.maintenance.compaction_plan import Piece
-from writer.maintenance.vacuum import Place, look, remove
-from writer.maintenance.vacuum_plan import WORDS
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
 from writer.output.tables import Column, Sheet, console, emit_whole
 from writer.table.factory import main_table
 from writer.table.table import PipelineTable
-
-if TYPE_CHECKING:
-    from writer.config.pipelines import Config
-
 
 _DONE = [
     Column("bucket", width_max=48), Column("files", right=True), Column("then", right=True),
@@ -35,7 +30,6 @@ _DONE = [
 ]  # fmt: skip
 _BUCKETS_AT_ONCE = 50  # between two looks at the list of files: each entry since the last is looked at by the next
 _APART = "a table of its own or a link: what lies there is not looked at"
-_WASTE = [Column("what"), Column("objects", right=True), Column("size", right=True), Column("oldest"), Column("why")]
 
 
 def run_compact(
@@ -127,56 +121,6 @@ def _shown(
     return 0
 
 
-def run_vacuum(
-    name: str, config: Config, older_than: str | None, *, delete: bool, as_json: bool, now: datetime,
-    out: Console | None = None,
-) -> int:  # fmt: skip
-    """Show what nobody needs, and remove it if asked. Returns 0."""
-    out = out or console()
-    try:
-        age = None if older_than is None else duration(older_than)
-    except ValueError as error:
-        raise ConfigError(f"--older-than {error}") from error
-    found = look(config, name, age, now)
-    if delete:
-        remove(config, found)
-    if as_json:
-        emit_whole(_told(name, found, deleted=delete))
-        return 0
-    objects = sum(len(place.waste) for place in found)
-    size = show_size(sum(waste.bytes for place in found for waste in place.waste))
-    least = show_duration(age or config.pipelines[name].table.orphan_age)
-    what = f"{plural(objects, 'object')} of {size} that nobody has needed for {least}"
-    if not objects:
-        what = f"nothing that nobody has needed for {least}"
-    said = f"removed {what}" if delete and objects else f"{what}; --delete removes them" if objects else what
-    for place in found:
-        tables.sentence(out, place.location, "bold")
-        sheet = Sheet(out, _WASTE)
-        for why in dict.fromkeys(waste.why for waste in place.waste):
-            these = [waste for waste in place.waste if waste.why == why]
-            oldest = tables.instant(min(waste.touched for waste in these))
-            sheet.add([[why, f"{len(these):,}", show_size(sum(w.bytes for w in these)), oldest, WORDS[why]]])
-        for path in place.left_alone:
-            tables.sentence(out, f"left alone: {f'{place.location}/{path}'.rstrip('/')}, {_APART}")
-    tables.sentence(out, f"{name}: {said}", "bold")
-    return 0
-
-
-def _told(name: str, found: Sequence[Place], *, deleted: bool) -> dict[str, Any]:
-    return {
-        "pipeline": name, "deleted": deleted,
-        "bytes": sum(waste.bytes for place in found for waste in place.waste),
-        "places": [
-            {
-                "location": place.location, "left_alone": list(place.left_alone),
-                "objects": [{**vars(waste), "touched": iso(waste.touched)} for waste in place.waste],
-            }
-            for place in found
-        ],
-    }  # fmt: skip
-
-
 def compact(
     config: ConfigFile,
     pipeline: OnePipeline = None,
@@ -194,35 +138,8 @@ def compact(
 
     Exit codes: 0 done, 1 a file is gone or the storage does not answer, 2 configuration.
     """
-
     settings, name = _opened(config, pipeline)
     raise typer.Exit(run_compact(name, settings, bucket, dry_run=dry_run, as_json=as_json))
-
-
-def vacuum(
-    config: ConfigFile,
-    pipeline: OnePipeline = None,
-    older_than: Annotated[
-        str | None,
-        typer.Option(
-            "--older-than", help="Only what is older than this; default: table.orphan_age, the least that is safe."
-        ),
-    ] = None,
-    delete: Annotated[bool, typer.Option("--delete", help="Remove it. Without, it is only shown.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Find what nobody needs in a pipeline's tables and checkpoints, and remove it with --delete.
-
-    Files that no version names, files that were removed from the table, drafts of writers that died, old manifests,
-    checkpoints of runs that nobody continues. Never what a version that is kept, a running batch or the ledger needs. A
-    folder inside that is a table of its own is left alone, and named.
-
-    Exit codes: 0 shown or removed, 1 the storage does not answer, 2 configuration.
-    """
-
-    settings, name = _opened(config, pipeline)
-    now = datetime.now(UTC)
-    raise typer.Exit(run_vacuum(name, settings, older_than, delete=delete, as_json=as_json, now=now))
 
 
 def join(app: typer.Typer) -> None:
@@ -232,7 +149,6 @@ def join(app: typer.Typer) -> None:
 
 
 def _opened(path: Path, pipeline: str | None) -> "tuple[Config, str]":
-    from writer.config.loader import load
 
     settings = load(path)
     return settings, settings.one(pipeline)

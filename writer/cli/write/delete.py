@@ -1,24 +1,30 @@
 """`headrace delete`: what would go, taking it out, and what is left of it elsewhere."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 from uuid import uuid4
 
+import typer
 from rich.console import Console
 
 import bucketers
+from writer.config.loader import load
 from writer.config.pipelines import Config
-from writer.core.errors import HeadraceError
+from writer.core.errors import ConfigError, HeadraceError
 from writer.core.text import plural
 from writer.maintenance import dead_letter_deletion
 from writer.maintenance.dead_letter_deletion import Letters
 from writer.maintenance.local_pipeline import opened
 from writer.maintenance.row_deletion import Erased, Erasing, Looked
-from writer.maintenance.row_keys import Keys
+from writer.maintenance.row_keys import Keys, from_file
+from writer.maintenance.row_keys import where as condition
 from writer.output import tables as lines
-from writer.schemas.registry import SchemaSource
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
+from writer.output.tables import console
+from writer.schemas.registry import SchemaSource, source
 from writer.table.factory import all_tables
 from writer.table.log.foreign_writes import CommitFailed
 
@@ -126,3 +132,39 @@ def _left(out: Console, name: str, *, delta: bool) -> None:
         out, "Kafka keeps the records until its own retention: a backfill or a new table would bring them back. Events "
         "that come from now on are kept.",
     )  # fmt: skip
+
+
+def delete(
+    config: ConfigFile,
+    pipeline: OnePipeline = None,
+    where: Annotated[
+        str | None,
+        typer.Option("--where", help='Which rows: "user_id = 42", "user_id IN (42, 43) AND country = \'DE\'".'),
+    ] = None,
+    keys: Annotated[Path | None, typer.Option("--keys", help="CSV file with a head: a value a line.")] = None,
+    column: Annotated[str | None, typer.Option("--column", help="With --keys: the column, in table and file.")] = None,
+    title: Annotated[
+        str | None, typer.Option("--file-column", help="With --keys: its name in the file, if it is another one.")
+    ] = None,
+    letters: Annotated[
+        bool, typer.Option("--dead-letters/--no-dead-letters", help="Decode the dead letters and take theirs out too.")
+    ] = True,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would go.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take rows out by their keys, for good: from the table, and from the dead letters that can be decoded.
+
+    Bucket by bucket, in entries that `audit` knows and that say how many rows went, never whose. May be broken off and
+    run again, beside the writer. Says what is left, and where.
+
+    Exit codes: 0 done or shown, 1 the storage or the registry does not answer, 2 configuration, or no such column.
+    """
+    settings = load(config)
+    if (where is None) == (keys is None) or (keys is None) != (column is None):
+        raise ConfigError("say which rows: either --where, or --keys with --column")
+    wanted = condition(where) if where is not None else from_file(keys or Path(), column or "", title)
+    code = run_delete(
+        settings, settings.one(pipeline), wanted, source(settings.registry), with_letters=letters,
+        dry_run=dry_run, now=datetime.now(UTC), as_json=as_json, out=console(),
+    )  # fmt: skip
+    raise typer.Exit(code)

@@ -2,21 +2,25 @@
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
+from writer.batch.parquet_files import hive_value
+from writer.clients.kafka import BrokerUnreachable, Cluster
+from writer.config.loader import load
+from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, HeadraceError
+from writer.core.files import BucketKey
+from writer.core.text import instant, plural
+from writer.driver.seal_loop import Closer, Listener, numbers_now
+from writer.maintenance.compaction import beside_seals, here
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from writer.config.pipelines import Config
-    from writer.core.files import BucketKey
-    from writer.sealing.manifest import Reason
-    from writer.sealing.rules import State
-    from writer.sealing.sealer import Sealer, Standing
+from writer.output.tables import Column, Sheet, console, emit_whole, hanging, sentence
+from writer.sealing.manifest import Manifest, Reason, bucket_path
+from writer.sealing.rules import Blocked, Close, Ready, Resting, State
+from writer.sealing.sealer import Sealer, Standing
 
 _COMMAND: "Reason" = "command"
 _KAFKA_WITHIN = timedelta(seconds=5)  # a person waits for the answer
@@ -44,9 +48,6 @@ def seal(
 
     Exit codes: 0 sealed, or nothing to do, 1 a bucket could not be sealed, or nobody answers, 2 it cannot be so.
     """
-    from writer.config.loader import load
-    from writer.output.tables import console, emit_whole
-
     settings = load(config)
     name = settings.one(pipeline)
     if bucket is not None and until is not None:
@@ -93,10 +94,6 @@ class Done:
 
 def done(name: str, config: "Config", wanted: Wanted, now: datetime) -> Done:
     """Close and seal what is asked for. Raises ConfigError, HeadraceError when there is no table, CommitFailed."""
-    from writer.clients.kafka import BrokerUnreachable
-    from writer.maintenance.compaction import beside_seals, here
-    from writer.sealing.sealer import Sealer
-
     sealer = Sealer(name, config)
     beside_seals(sealer, config.s3.settings, here)
     if not sealer.table.exists():
@@ -129,10 +126,6 @@ def done(name: str, config: "Config", wanted: Wanted, now: datetime) -> Done:
 
 def _due(sealer: "Sealer", config: "Config", now: datetime, *, keep: bool) -> "tuple[datetime | None, Reason]":
     """Return how far watermark or clock close by now, and which. Raises BrokerUnreachable."""
-    from writer.clients.kafka import Cluster
-    from writer.driver.seal_loop import Closer, Listener, numbers_now
-    from writer.sealing.rules import Close
-
     cluster = Cluster(config.kafka.address, min(config.kafka.request_timeout, _KAFKA_WITHIN))
     numbers = numbers_now(sealer, cluster)
     _, decision = Closer(Listener(cluster, sealer.settings.topics), lambda: numbers).decide(sealer, now, keep=keep)
@@ -142,7 +135,6 @@ def _due(sealer: "Sealer", config: "Config", now: datetime, *, keep: bool) -> "t
 def _sealed(
     sealer: "Sealer", standing: "Standing", wanted: Wanted, chosen: "BucketKey | None", notes: list[str], now: datetime
 ) -> Done:
-    from writer.sealing.rules import Blocked, Ready, Resting
 
     states = [s for s in sealer.due(standing, now) if chosen in (None, s.bucket)]
     if chosen is not None and not states:  # it does not go by time: nothing closes it but this word
@@ -181,8 +173,6 @@ def _nothing(sealer: "Sealer", standing: "Standing", bucket: "BucketKey", *, dry
 
 def _chosen(sealer: "Sealer", text: str) -> "BucketKey":
     """Read a bucket as people write it. Raises ConfigError."""
-    from writer.batch.parquet_files import hive_value
-
     pieces = text.strip("/").split("/")
     names = [piece.partition("=")[0] if "=" in piece else None for piece in pieces]
     fits = len(pieces) == len(sealer.columns) and all(
@@ -195,7 +185,6 @@ def _chosen(sealer: "Sealer", text: str) -> "BucketKey":
 
 
 def _name(sealer: "Sealer", bucket: "BucketKey") -> str:
-    from writer.sealing.manifest import bucket_path
 
     return bucket_path(sealer.columns, bucket)
 
@@ -211,9 +200,6 @@ def _time(text: str | None) -> datetime | None:
 
 
 def _show(found: Done, out: "Console") -> None:
-    from writer.core.text import instant, plural
-    from writer.output.tables import Column, Sheet, hanging, sentence
-    from writer.sealing.manifest import Manifest
 
     until = "nothing is closed yet" if found.closed_until is None else f"closed until {instant(found.closed_until)}"
     word = "would be sealed" if found.dry_run else "sealed"

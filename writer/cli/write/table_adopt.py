@@ -2,24 +2,29 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import typer
 from rich.console import Console
 
 import bucketers
 from writer.avro.schema_plan import PROVENANCE
 from writer.batch.bucketing import times_of
 from writer.batch.parquet_files import open_file
+from writer.cli.write import table_accept
+from writer.config.loader import load
 from writer.config.pipelines import Config, Pipeline, layout
 from writer.core.errors import ConfigError
 from writer.core.files import BucketFile
 from writer.core.text import plural
 from writer.maintenance.retention import rows_of
 from writer.output import tables
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
+from writer.output.tables import console
 from writer.table.factory import main_table
 from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.snapshot import PipelineSnapshot
@@ -191,3 +196,51 @@ def _show(out: Console, name: str, settings: Pipeline, table: PipelineTable, pla
 
 def _words(start: str | Mapping[str, Any]) -> str:
     return start if isinstance(start, str) else ", ".join(f"{key} {value}" for key, value in start.items())
+
+
+table = typer.Typer(no_args_is_help=True, help="Tables that other clients made, or changed.")
+
+
+@table.callback()
+def _group() -> None:
+    """Take a table over that another writer made, or accept what another client did to the pipeline's own."""
+
+
+@table.command()
+def adopt(
+    config: ConfigFile,
+    pipeline: OnePipeline = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Write it. Without, it is only shown.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a Delta table that headrace did not make the pipeline's, with the rows that it has.
+
+    Its partition columns must be the pipeline's buckets, and its protocol reader 1, writer 2; what is in the way is
+    said, all at once. `start` in the configuration says where to read on. Columns that say where a row came from are
+    added, and the old rows are a term of the account: `audit` adds up.
+
+    Exit codes: 0 shown or written, 1 somebody wrote the table meanwhile, 2 it cannot be adopted.
+    """
+    settings, now = load(config), datetime.now(UTC)
+    name = settings.one(pipeline)
+    raise typer.Exit(run_adopt(settings, name, write=yes, now=now, as_json=as_json, out=console()))
+
+
+@table.command()
+def accept(
+    config: ConfigFile,
+    pipeline: OnePipeline = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Write it. Without, it is only shown.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Accept what another client did to the pipeline's table, such as UPDATE or RESTORE: its rows stay as they are.
+
+    The writer refuses to go on from it, as offsets did not move with the rows; `headrace rewind` takes it back. Once it
+    is accepted, the writer goes on from its frontier, and `audit` proves the rows from there on; of those before, it
+    says that they were accepted.
+
+    Exit codes: 0 shown or written, 1 a driver runs, or somebody wrote the table meanwhile, 2 configuration.
+    """
+    settings, now = load(config), datetime.now(UTC)
+    name = settings.one(pipeline)
+    raise typer.Exit(table_accept.run_accept(settings, name, write=yes, now=now, as_json=as_json, out=console()))

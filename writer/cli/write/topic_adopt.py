@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -17,6 +17,7 @@ from writer.batch.parquet_files import open_file
 from writer.clients import kafka_sample
 from writer.clients.driver_endpoint import nobody_runs
 from writer.clients.kafka import Cluster, Topic
+from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import DataFile
@@ -31,10 +32,6 @@ from writer.table.factory import main_table
 from writer.table.log.operations import Adoption
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
-
-if TYPE_CHECKING:
-    from writer.core.offsets import Source
-
 
 _COMPARED_ROWS = 50  # of a partition, the last that the table has
 _COMPARED_PARTITIONS = 16  # of a topic, spread over all
@@ -238,9 +235,6 @@ def adopt(
 
     Exit codes: 0 shown or written, 1 a driver runs or Kafka does not answer, 2 it cannot be so.
     """
-    from writer.config.loader import load
-    from writer.offsets.topic_adoption_plan import Asked
-
     settings = load(config)
     name = settings.one(pipeline)
     wanted = Asked(_pairs(renamed or []), _offsets(offsets or []))

@@ -1,0 +1,38 @@
+"""TODO."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+import typer
+
+from writer.config.loader import load
+from writer.output.cli_options import ConfigFile, OnePipeline
+from writer.preflight import preview as verb
+
+
+def preview(
+    config: ConfigFile,
+    pipeline: OnePipeline = None,
+    at: Annotated[
+        Literal["raw", "decoded", "assigned", "staged"],
+        typer.Option("--at", help="As Kafka holds them, as rows, with event times and buckets, or as Parquet files."),
+    ] = "decoded",
+    records: Annotated[int, typer.Option("-n", "--records", min=1, help="How many records.")] = 20,
+    start: Annotated[
+        str, typer.Option("--from", help="latest: the newest; or from earliest, or from a time, on.")
+    ] = "latest",
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on with what comes, until Ctrl-C; from a position: all from there on.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line for each record, or file.")] = False,
+) -> None:
+    """Show records of a pipeline's topics as a room of the writer sees them. Without Spark; changes nothing.
+
+    Exit codes: 0 shown, 1 Kafka or the registry does not answer, 2 configuration.
+    """
+    now = datetime.now(UTC)
+    raise typer.Exit(
+        verb.preview(
+            load(config), pipeline, at=at, records=records, start=start, follow=follow, as_json=as_json, now=now
+        )
+    )

@@ -1,0 +1,35 @@
+"""TODO."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from writer.demo.main import show
+
+
+def demo(
+    keep: Annotated[
+        Path | None, typer.Option("--keep", help="Put lake, logs and configuration here and keep them.")
+    ] = None,
+    events: Annotated[int, typer.Option("--events", min=1000, help="How many events to produce.")] = 200_000,
+    form: Annotated[Literal["delta", "parquet"], typer.Option("--format", help="Format of the table.")] = "delta",
+    hold: Annotated[
+        bool | None,
+        typer.Option(
+            "--hold/--no-hold",
+            help="After the account, let broker, registry and writer run until Ctrl-C. By default with --keep on a "
+            "terminal; never in a pipe or a script.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Show it all on this machine: a real broker and registry, events, the writer, and a query over the lake.
+
+    Half-way the schema changes; some events are late, from the future, or broken. Each is counted at the end.
+
+    Exit codes: 0 every event is accounted for, 1 not, 2 something that it needs is missing.
+
+    Ctrl-C leaves nothing running, and no files unless --keep names a directory.
+    """
+    raise typer.Exit(show(events, keep, form=form, hold=hold))

@@ -1,0 +1,96 @@
+"""TODO."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from writer.cli.write.compact import _APART, _opened
+from writer.config.pipelines import Config
+from writer.core.errors import ConfigError
+from writer.core.text import iso, plural
+from writer.core.units import duration, show_duration, show_size
+from writer.maintenance.vacuum import Place, look, remove
+from writer.maintenance.vacuum_plan import WORDS
+from writer.output import tables
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
+from writer.output.tables import Column, Sheet, console, emit_whole
+
+_WASTE = [Column("what"), Column("objects", right=True), Column("size", right=True), Column("oldest"), Column("why")]
+
+
+def run_vacuum(
+    name: str, config: Config, older_than: str | None, *, delete: bool, as_json: bool, now: datetime,
+    out: Console | None = None,
+) -> int:  # fmt: skip
+    """Show what nobody needs, and remove it if asked. Returns 0."""
+    out = out or console()
+    try:
+        age = None if older_than is None else duration(older_than)
+    except ValueError as error:
+        raise ConfigError(f"--older-than {error}") from error
+    found = look(config, name, age, now)
+    if delete:
+        remove(config, found)
+    if as_json:
+        emit_whole(_told(name, found, deleted=delete))
+        return 0
+    objects = sum(len(place.waste) for place in found)
+    size = show_size(sum(waste.bytes for place in found for waste in place.waste))
+    least = show_duration(age or config.pipelines[name].table.orphan_age)
+    what = f"{plural(objects, 'object')} of {size} that nobody has needed for {least}"
+    if not objects:
+        what = f"nothing that nobody has needed for {least}"
+    said = f"removed {what}" if delete and objects else f"{what}; --delete removes them" if objects else what
+    for place in found:
+        tables.sentence(out, place.location, "bold")
+        sheet = Sheet(out, _WASTE)
+        for why in dict.fromkeys(waste.why for waste in place.waste):
+            these = [waste for waste in place.waste if waste.why == why]
+            oldest = tables.instant(min(waste.touched for waste in these))
+            sheet.add([[why, f"{len(these):,}", show_size(sum(w.bytes for w in these)), oldest, WORDS[why]]])
+        for path in place.left_alone:
+            tables.sentence(out, f"left alone: {f'{place.location}/{path}'.rstrip('/')}, {_APART}")
+    tables.sentence(out, f"{name}: {said}", "bold")
+    return 0
+
+
+def _told(name: str, found: Sequence[Place], *, deleted: bool) -> dict[str, Any]:
+    return {
+        "pipeline": name, "deleted": deleted,
+        "bytes": sum(waste.bytes for place in found for waste in place.waste),
+        "places": [
+            {
+                "location": place.location, "left_alone": list(place.left_alone),
+                "objects": [{**vars(waste), "touched": iso(waste.touched)} for waste in place.waste],
+            }
+            for place in found
+        ],
+    }  # fmt: skip
+
+
+def vacuum(
+    config: ConfigFile,
+    pipeline: OnePipeline = None,
+    older_than: Annotated[
+        str | None,
+        typer.Option(
+            "--older-than", help="Only what is older than this; default: table.orphan_age, the least that is safe."
+        ),
+    ] = None,
+    delete: Annotated[bool, typer.Option("--delete", help="Remove it. Without, it is only shown.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Find what nobody needs in a pipeline's tables and checkpoints, and remove it with --delete.
+
+    Files that no version names, files that were removed from the table, drafts of writers that died, old manifests,
+    checkpoints of runs that nobody continues. Never what a version that is kept, a running batch or the ledger needs. A
+    folder inside that is a table of its own is left alone, and named.
+
+    Exit codes: 0 shown or removed, 1 the storage does not answer, 2 configuration.
+    """
+    settings, name = _opened(config, pipeline)
+    now = datetime.now(UTC)
+    raise typer.Exit(run_vacuum(name, settings, older_than, delete=delete, as_json=as_json, now=now))
