@@ -42,11 +42,6 @@ class Rival(StrEnum):
     NONE = "none"
 
 
-def join(app: typer.Typer) -> None:
-    """Add the verbs to the command."""
-    app.add_typer(autoscale)
-
-
 @autoscale.command()
 def run(
     config: Annotated[Path, typer.Argument(help="Configuration file (YAML), the driver's own.")],

@@ -22,11 +22,6 @@ _COUNT = re.compile(r"^(\d+(?:\.\d+)?)\s*([kKmM]?)$")
 _FACTORS = {"": 1, "k": 1000, "m": 1_000_000}
 
 
-def join(app: typer.Typer) -> None:
-    """Add the verb to the command."""
-    app.command(name="bench")(bench)
-
-
 def bench(
     data: Annotated[str, typer.Option("--data", help="Data set: 200B, 1KB, 4KB, 200col or nested.")] = "200B",
     events: Annotated[str, typer.Option("--events", help="How many, such as 500K or 10M.")] = "2M",

@@ -8,7 +8,7 @@ import typer
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from writer.cli.main import compose
+from writer.cli.main import app
 from writer.config.pipelines import Config
 from writer.core import errors
 from writer.core.units import show_duration, show_size
@@ -25,7 +25,7 @@ def _head() -> list[str]:
 
 def _verbs() -> list[str]:
     lines = ["## Commands", "", "`headrace --version` says which one is installed; every verb has `--help`.", ""]
-    for name, command in _commands(typer.main.get_command(compose())):
+    for name, command in _commands(typer.main.get_command(app)):
         lines += [
             f"### headrace {name}",
             "",

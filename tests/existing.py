@@ -19,7 +19,7 @@ from confluent_kafka import Producer
 from typer.testing import CliRunner
 
 from tests.writing import Site
-from writer.cli.main import compose
+from writer.cli.main import app
 from writer.demo.devstack.events import encoder
 
 _FIXTURES = Path(__file__).with_name("fixtures")
@@ -97,7 +97,7 @@ def send(
 def ask(root: Path, words: Sequence[str]) -> dict[str, Any]:
     """Run a command in this process. Returns its exit code, and what it said as JSON."""
     said = [word.format(config=root / CONFIG, cluster=root / CLUSTER) for word in words]
-    told = CliRunner().invoke(compose(), said, catch_exceptions=False)
+    told = CliRunner().invoke(app, said, catch_exceptions=False)
     return {"exit_code": told.exit_code, "answer": json.loads(told.stdout)}
 
 

@@ -53,7 +53,7 @@ def events_to_json(events: tuple[Event, ...]) -> Any:
     return TypeAdapter(tuple[Event, ...]).dump_python(events, mode="json")
 
 
-_T = TypeVar("_Kept", Facts, Memory)
+_T = TypeVar("_T", Facts, Memory)
 
 
 def to_json(kept: Facts | Memory) -> Any:

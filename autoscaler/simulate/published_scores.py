@@ -12,7 +12,7 @@ from autoscaler.simulate.run import Score
 from autoscaler.simulate.trace import Trace
 from autoscaler.simulate.workloads import SHAPES
 
-PATH = Path(__file__).parent / "published.json"
+PATH = Path(__file__).parent / "published_scores.json"
 _POINTS = {"points"}
 
 

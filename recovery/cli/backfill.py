@@ -22,7 +22,7 @@ from writer.core.units import duration, show_size
 from writer.output import tables
 from writer.output.cli_options import ConfigFile, Pipelines
 from writer.output.tables import console
-from writer.schemas.registry import source
+from writer.schemas import registry
 from writer.table.ledger.gap_ticket import Ticket
 
 ROWS_A_SECOND = 60_000  # of one process, where nobody has measured more: decoding, writing, small chunks
@@ -222,7 +222,7 @@ def backfill(
     if not dry_run:
         os.nice(5)  # the live writer comes first where both share a machine
     for name in settings.chosen(pipeline):
-        filling = Filling(name, settings, source(settings.registry))
+        filling = Filling(name, settings, registry.source(settings.registry))
         if dry_run:
             code = max(code, estimated(filling, made(filling), wish, as_json=as_json, out=out))
             continue
@@ -265,9 +265,3 @@ def _sources(
         return made
 
     return of
-
-
-def join(app: typer.Typer) -> None:
-    """Hang the verb into the command; a second time does nothing."""
-    if not any(command.name == "backfill" for command in app.registered_commands):
-        app.command(name="backfill")(backfill)

@@ -14,11 +14,6 @@ from writer.config.pipelines import TableFormat
 from writer.demo.terminal import Screen
 
 
-def join(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command()(chaos)
-
-
 def chaos(
     seed: Annotated[
         int | None, typer.Option("--seed", min=0, help="What happens, and when. By default a new one, which is said.")

@@ -62,11 +62,6 @@ class Examined:
         }  # fmt: skip
 
 
-def join(app: typer.Typer) -> None:
-    """Add the verb to the command."""
-    app.command()(doctor)
-
-
 def doctor(
     config: Annotated[Path | None, typer.Argument(help="Configuration file (YAML).")] = None,
     pipeline: Pipelines = None,

@@ -292,9 +292,3 @@ def open_(
     assert to == "latest"
     code = opened(settings, name, reason=reason, by=by, write=yes, fence=fence, now=now, as_json=as_json, out=console())
     raise typer.Exit(code)
-
-
-def join(app: typer.Typer) -> None:
-    """Hang the verbs into the command; a second time does nothing."""
-    if not any(group.name == "gaps" for group in app.registered_groups):
-        app.add_typer(gaps, name="gaps")

@@ -140,11 +140,6 @@ def _span(seconds: float) -> str:
 recover = typer.Typer(no_args_is_help=True, help="Keep the writer going: supervise it, and say what recovery would do.")
 
 
-def join(app: typer.Typer) -> None:
-    """Add the verbs to the command."""
-    app.add_typer(recover, name="recover")
-
-
 @recover.command()
 def run(
     config: ConfigFile,

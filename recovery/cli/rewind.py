@@ -217,8 +217,3 @@ def _buckets(out: "Console", look: "Look") -> None:
     if len(look.buckets) > _BUCKETS_SHOWN:
         tables.sentence(out, f"and {len(look.buckets) - _BUCKETS_SHOWN:,} more buckets (--json has all)")
     out.print()
-
-
-def join(app: typer.Typer) -> None:
-    """Hang the verb into the command."""
-    app.command()(rewind)

@@ -56,7 +56,7 @@ UNKNOWN = Verdict("unknown", Rung.RESTART, halt=False, said="The catalogue does 
 @cache
 def catalogue(spark: str = SPARK) -> tuple[Damage, ...]:
     """Return all damages, with the words of a version of Spark. Raises ValueError for a version without words."""
-    raw = json.loads(files("recovery").joinpath("damages.json").read_text(encoding="utf-8"))
+    raw = json.loads(files("recovery.ladder").joinpath("damages.json").read_text(encoding="utf-8"))
     if raw["format"] != _FORMAT:
         raise ValueError(f"recovery/ladder/damages.json has format {raw['format']}, this version reads {_FORMAT}")
     known = sorted({version for row in raw["damages"] for version in row["symptom"]})

@@ -16,7 +16,7 @@ import bucketers
 from tests.carried import Driver, log
 from tests.looking import NOW, config, event
 from writer.audit.audit import audit
-from writer.cli.main import compose
+from writer.cli.main import app
 from writer.cli.write import table_adopt
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
@@ -238,10 +238,10 @@ def test_the_verb_as_a_person_sees_it(tmp_path: Path, monkeypatch: pytest.Monkey
     settings = config(tmp_path, start=START)
     path.write_text(yaml.safe_dump(settings.model_dump(mode="json", exclude_unset=True)))
     monkeypatch.setenv("COLUMNS", "100")
-    done = CliRunner().invoke(compose(), ["table", "adopt", str(path)])
+    done = CliRunner().invoke(app, ["table", "adopt", str(path)])
     assert done.exit_code == 0, done.output
     said = " ".join(done.stdout.split())
     assert "has 6 rows in 5 files of 3 buckets, at version 1" in said
     assert "Nothing was written." in said
-    done = CliRunner().invoke(compose(), ["table", "adopt", str(path), "--yes"])
+    done = CliRunner().invoke(app, ["table", "adopt", str(path), "--yes"])
     assert "Written as version 2" in " ".join(done.stdout.split())

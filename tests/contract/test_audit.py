@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from tests.carried import Died, Driver, log
 from tests.contract.audits import OLD, P0, audited, driver, form, mixed, said
 from tests.looking import NOW, event
-from writer.cli.main import compose
+from writer.cli.main import app
 from writer.core.offsets import Part, Range
 from writer.maintenance.dead_letters import Selection
 from writer.maintenance.replay import Replaying
@@ -162,7 +162,7 @@ def test_a_file_that_is_gone_is_a_sentence(driver):
     driver.carry([log(mixed(0, 20))], {0: 20})
     for path in Path(driver.lake).rglob("*.parquet"):
         path.unlink()
-    result = CliRunner().invoke(compose(), ["audit", str(config_file(driver)), "--deep"])
+    result = CliRunner().invoke(app, ["audit", str(config_file(driver)), "--deep"])
     assert "a file that the table names is gone" in str(result.exception)
 
 
@@ -276,11 +276,11 @@ def test_since_looks_at_what_came_after(driver):
 def test_the_verb_exits_1_and_names_the_ranges(driver, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     last = driver.carry([log(mixed(0, 40))], {0: 40})
-    good = CliRunner().invoke(compose(), ["audit", str(config_file(driver)), "--deep"])
+    good = CliRunner().invoke(app, ["audit", str(config_file(driver)), "--deep"])
     assert good.exit_code == 0, good.output
     assert "40 read = 28 rows + 4 tombstones + 4 dead letters + 4 quarantined. It adds up." in good.output
     edit(driver, last, lambda about, _: about["ranges"][0].update(start=2, read=38))
-    bad = CliRunner().invoke(compose(), ["audit", str(config_file(driver)), "--json"])
+    bad = CliRunner().invoke(app, ["audit", str(config_file(driver)), "--json"])
     assert bad.exit_code == 1
     told = json.loads(bad.output)["pipelines"]["clicks"]
     assert told["adds_up"] is False

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from tests.sealed import DAY, SealedLake
 from tests.servers.scripted import Reply, scripted
-from writer.cli.main import compose
+from writer.cli.main import app
 from writer.sealing.bucket_grid import Grid
 from writer.sealing.sealer import Sealer
 
@@ -45,7 +45,7 @@ def run(tmp_path: Path) -> Callable[..., Result]:
         }  # fmt: skip
         path = tmp_path / "headrace.yaml"
         path.write_text(yaml.safe_dump(config))
-        return CliRunner().invoke(compose(), [*verb.split(), str(path), *arguments], catch_exceptions=False)
+        return CliRunner().invoke(app, [*verb.split(), str(path), *arguments], catch_exceptions=False)
 
     return call
 

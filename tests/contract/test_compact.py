@@ -26,7 +26,7 @@ from tests.carried import Driver, log
 from tests.looking import EVENT, NOW, value
 from writer.audit.audit import audit
 from writer.batch.rewrite import Job
-from writer.cli.main import compose
+from writer.cli.main import app
 from writer.cli.write import compact
 from writer.cli.write.seal import Wanted, done
 from writer.maintenance.compaction import Compactor, Done, here
@@ -354,6 +354,6 @@ def test_the_verb_shows_and_does_it(driver: Driver, capsys: pytest.CaptureFixtur
 
 
 def test_a_bucket_that_is_not_there_is_named(driver: Driver, tmp_path: Path) -> None:
-    run = lambda *args: CliRunner().invoke(compose(), ["compact", str(written(driver, tmp_path)), *args])  # noqa: E731
+    run = lambda *args: CliRunner().invoke(app, ["compact", str(written(driver, tmp_path)), *args])  # noqa: E731
     assert "no files of bucket 2020-01-01T00" in str(run("--bucket", "2020-01-01T00").exception)
     assert "has 2 parts; the table's buckets have hour" in str(run("--bucket", "a/b").exception)

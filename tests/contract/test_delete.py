@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from tests.carried import Driver, log
 from tests.looking import NOW, event
 from writer.audit.audit import audit
-from writer.cli.main import compose
+from writer.cli.main import app
 from writer.cli.write import delete
 from writer.core.errors import ConfigError
 from writer.maintenance.row_deletion import Erasing
@@ -209,7 +209,7 @@ def test_the_verb_says_what_is_left_and_where(driver: Driver, monkeypatch: pytes
     monkeypatch.setenv("COLUMNS", "100")
 
     def said(*flags: str, code: int = 0) -> str:
-        done = CliRunner().invoke(compose(), ["delete", str(path), *flags])
+        done = CliRunner().invoke(app, ["delete", str(path), *flags])
         assert done.exit_code == code, done.output
         return " ".join(done.stdout.split())
 
@@ -222,5 +222,5 @@ def test_the_verb_says_what_is_left_and_where(driver: Driver, monkeypatch: pytes
     assert "6 rows with 2 values of id" in said(
         "--keys", str(keys), "--column", "id", "--file-column", "user", "--no-dead-letters", "--dry-run"
     )
-    done = CliRunner().invoke(compose(), ["delete", str(path), "--keys", str(keys)])
+    done = CliRunner().invoke(app, ["delete", str(path), "--keys", str(keys)])
     assert "either --where, or --keys with --column" in str(done.exception)

@@ -20,7 +20,7 @@ from tests.looking import config as one_pipeline
 from tests.looking import event, tree
 from tests.servers.objects import ObjectServer
 from writer.audit.audit import audit
-from writer.cli.main import compose
+from writer.cli.main import app
 from writer.clients import notifications
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
@@ -219,7 +219,7 @@ def written(config: Config, tmp_path: Path) -> Path:
 def test_validate_exits_with_2_and_names_both_places(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     refused = made(tmp_path, a={"location": f"{lake}/a", "dead_letters": f"{lake}/a/letters"})
-    done = CliRunner().invoke(compose(), ["validate", str(written(refused, tmp_path)), "--offline", "--json"])
+    done = CliRunner().invoke(app, ["validate", str(written(refused, tmp_path)), "--offline", "--json"])
     assert done.exit_code == 2
     (finding,) = (found for found in json.loads(done.stdout) if found["status"] == "failed")
     assert (finding["check"], finding["pipeline"]) == ("locations", "a")
@@ -227,7 +227,7 @@ def test_validate_exits_with_2_and_names_both_places(tmp_path: Path) -> None:
     assert finding["mend"].startswith("Give each a folder of its own")
     assert not lake.exists()
     fine = made(tmp_path, a={"location": f"{lake}/a", "dead_letters": f"{lake}/a/_letters"})
-    done = CliRunner().invoke(compose(), ["validate", str(written(fine, tmp_path)), "--offline"])
+    done = CliRunner().invoke(app, ["validate", str(written(fine, tmp_path)), "--offline"])
     assert done.exit_code == 0
     assert "✓ locations" in done.stdout
 

@@ -17,7 +17,7 @@ from tests import oracle
 from tests.carried import Died, Driver, log
 from tests.looking import EVENT, NOW, WIDER, Schemas, config, event, value
 from writer.audit.audit import audit
-from writer.cli.main import compose
+from writer.cli.main import app
 from writer.core.errors import HeadraceError
 from writer.maintenance.dead_letters import LettersGone, Selection
 from writer.maintenance.replay import Replayed, Replaying
@@ -298,7 +298,7 @@ def config_file(driver: Driver, tmp_path: Path) -> str:
 
 
 def say(*words: str) -> str:
-    done = CliRunner().invoke(compose(), ["dlq", *words])
+    done = CliRunner().invoke(app, ["dlq", *words])
     assert done.exit_code == 0, done.output
     return done.output
 

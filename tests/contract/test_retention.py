@@ -15,7 +15,7 @@ import bucketers
 from tests.carried import Driver, log
 from tests.looking import NOW, event
 from writer.audit.audit import audit
-from writer.cli.main import compose
+from writer.cli.main import app
 from writer.config.pipelines import Pipeline
 from writer.core.errors import HeadraceError
 from writer.core.files import BucketFile
@@ -184,7 +184,7 @@ def test_the_verb_shows_first_and_drops_then(driver: Driver) -> None:
     path.write_text(yaml.safe_dump(raw))
 
     def said(*flags: str) -> str:
-        done = CliRunner().invoke(compose(), ["retention", str(path), *flags])
+        done = CliRunner().invoke(app, ["retention", str(path), *flags])
         assert done.exit_code == 0, done.output
         return done.stdout
 
@@ -197,7 +197,7 @@ def test_the_verb_shows_first_and_drops_then(driver: Driver) -> None:
     assert "2020-02-29T12" in hours(driver)
     assert "2020-02-29T12" in said()
     assert "2020-02-29T12" not in hours(driver)
-    audited = json.loads(CliRunner().invoke(compose(), ["audit", str(path), "--json"]).stdout)["pipelines"]["clicks"]
+    audited = json.loads(CliRunner().invoke(app, ["audit", str(path), "--json"]).stdout)["pipelines"]["clicks"]
     assert audited["adds_up"]
     assert audited["rows_removed_by"]["retention"] >= 4
     raw["pipelines"]["clicks"].pop("retention")

@@ -20,7 +20,7 @@ from tests.servers.objects import ObjectServer
 from writer.audit.audit import audit
 from writer.avro import schema
 from writer.avro.block_decoder import NativeDecoder
-from writer.cli.main import compose
+from writer.cli.main import app
 from writer.cli.write import compact
 from writer.core.errors import ConfigError, HeadraceError
 from writer.maintenance.vacuum import everything, look, remove
@@ -221,7 +221,7 @@ def test_the_verbs_refuse_nonsense(tmp_path: Path) -> None:
     raw = json.loads(driver.config.model_dump_json())
     raw["pipelines"]["clicks"]["bucket"] = {"type": "event_time", "width": "1 h"}
     path.write_text(yaml.safe_dump(raw))
-    said = CliRunner().invoke(compose(), ["vacuum", str(path), "--older-than", "soon"])
+    said = CliRunner().invoke(app, ["vacuum", str(path), "--older-than", "soon"])
     assert "--older-than 'soon' needs a number and a unit" in str(said.exception)
 
 

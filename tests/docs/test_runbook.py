@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import typer
 
-from writer.cli.main import compose
+from writer.cli.main import app
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "RUNBOOK.md").read_text()
@@ -27,7 +27,7 @@ PLAYBOOKS = re.findall(r"^### (.+)$", PAGE.partition("\n## Playbooks")[2], re.MU
 
 def verb(words: list[str]) -> tuple[Any, list[str]]:
     """Find the verb that words begin with. Returns it, and the words after it."""
-    command: Any = typer.main.get_command(compose())
+    command: Any = typer.main.get_command(app)
     while hasattr(command, "commands") and words and not words[0].startswith("-"):
         assert words[0] in command.commands, f"there is no {words[0]}"
         command, words = command.commands[words[0]], words[1:]

@@ -30,7 +30,7 @@ from recovery.ladder.rungs import Rung
 from tests import oracle
 from tests.damaging import PIPELINE, Place, Seen, blank, die_in_a_batch, golden, plain, rewrite, session
 from tests.fault.damages import CASES, Case
-from writer.cli.main import compose
+from writer.cli.main import app
 from writer.offsets.spark_checkpoint import Checkpoints
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -103,10 +103,10 @@ def test_a_damaged_checkpoint_costs_nothing(ground: Ground, tmp_path: Path, trie
 
 def test_the_verb_says_of_a_pipeline_what_the_checks_found(ground: Ground, tmp_path: Path) -> None:
     place = ground.planned.copy(tmp_path / "own")
-    told = CliRunner().invoke(compose(), ["doctor", str(place.site.config)], catch_exceptions=False)
+    told = CliRunner().invoke(app, ["doctor", str(place.site.config)], catch_exceptions=False)
     assert (told.exit_code, "All is well." in told.output) == (0, True), told.output
     rewrite(place.newest(), b"")
-    told = CliRunner().invoke(compose(), ["doctor", str(place.site.config), "--json"], catch_exceptions=False)
+    told = CliRunner().invoke(app, ["doctor", str(place.site.config), "--json"], catch_exceptions=False)
     (document,) = json.loads(told.output)
     assert told.exit_code == 1
     assert (document["pipeline"], document["run"], document["leads_to"]) == (PIPELINE, 1, "L2")

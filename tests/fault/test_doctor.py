@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from tests.damaging import blank, rewrite, session
 from tests.servers.objects import ObjectServer
 from tests.writing import Site
-from writer.cli.main import compose
+from writer.cli.main import app
 from writer.driver.tasks import KAFKA_OPTIONS
 from writer.storage.locations import store_at
 
@@ -59,7 +59,7 @@ def _count(spark: Any, bootstrap: str, topics: list[str], checkpoint: Path) -> N
 
 
 def examined(*words: object) -> tuple[int, dict[str, Any]]:
-    told = CliRunner().invoke(compose(), ["doctor", *map(str, words), "--json"], catch_exceptions=False)
+    told = CliRunner().invoke(app, ["doctor", *map(str, words), "--json"], catch_exceptions=False)
     (document,) = json.loads(told.output)
     return told.exit_code, document
 

@@ -13,7 +13,7 @@ from tests import oracle
 from tests.fault.cells import FORMATS
 from tests.servers import faulty
 from tests.writing import NOW, Site
-from writer.cli.main import compose
+from writer.cli.main import app
 from writer.demo.devstack.events import SCHEMAS, encoder, generate
 from writer.demo.devstack.stack import Registry
 
@@ -141,7 +141,7 @@ def test_ids_that_the_registry_lost_stop_a_start_and_its_letters_become_rows_aga
         oracle.check_rows(lake, "events")
     registry.start()
     site.once()
-    replayed = CliRunner().invoke(compose(), ["dlq", "replay", str(site.config)])
+    replayed = CliRunner().invoke(app, ["dlq", "replay", str(site.config)])
     assert replayed.exit_code == 0, replayed.output
     oracle.check(lake, "events", site.ends(name))
     assert letters(lake) == {}
@@ -171,10 +171,10 @@ def test_ids_that_mean_other_schemas_stop_a_start_until_somebody_accepts_them(
         assert oracle.replay(lake) == before, "not even the epoch was raised"
         oracle.check_rows(lake, "events")
         for words in (["dlq", "replay"], ["validate", "--sample", "0"]):
-            done = CliRunner().invoke(compose(), [*words, str(site.config)])
+            done = CliRunner().invoke(app, [*words, str(site.config)])
             assert "is another schema" in f"{done.output}{done.exception}", done.output
         for words in ([], ["--yes"]):
-            done = CliRunner().invoke(compose(), ["schema", "accept", str(site.config), *words])
+            done = CliRunner().invoke(app, ["schema", "accept", str(site.config), *words])
             assert done.exit_code == 0, done.output
         site.once()
         oracle.check(lake, "events", site.ends(name))

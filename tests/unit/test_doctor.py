@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.unit.test_checkpoint import Run
-from writer.cli.main import compose
+from writer.cli.main import app
 from writer.core.errors import ConfigError
 
 ID = "a76f7e84-306b-4262-ab49-81df29c41119"
@@ -20,7 +20,7 @@ def run(tmp_path):
 
 
 def told(*words):
-    return CliRunner(env={"COLUMNS": "160"}).invoke(compose(), ["doctor", *map(str, words)], catch_exceptions=False)
+    return CliRunner(env={"COLUMNS": "160"}).invoke(app, ["doctor", *map(str, words)], catch_exceptions=False)
 
 
 def test_a_checkpoint_that_is_well_ends_with_0(run):

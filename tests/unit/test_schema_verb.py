@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import bucketers
 from tests.looking import TIME
-from writer.cli.main import compose
+from writer.cli.main import app
 from writer.config.loader import load
 from writer.config.pipelines import layout
 from writer.core.errors import HeadraceError
@@ -47,7 +47,7 @@ def asked(site: Path, *options: str, text: str | None = None) -> tuple[int, str]
         (site / "next.avsc").write_text(text)
         options = ("--file", str(site / "next.avsc"), *options)
     words = ["schema", "plan", str(site / "headrace.yaml"), *options]
-    told = CliRunner(env={"COLUMNS": "100"}).invoke(compose(), words)
+    told = CliRunner(env={"COLUMNS": "100"}).invoke(app, words)
     if isinstance(told.exception, HeadraceError):  # which `main` turns into its sentence and exit code
         return told.exception.exit_code, str(told.exception)
     return told.exit_code, told.stdout

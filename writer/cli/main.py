@@ -1,25 +1,59 @@
-"""The `headrace` command. Verbs of other packages join through the entry-point group `headrace.commands`."""
+"""The `headrace` command. Installed packages list its commands as entry points of the group `headrace.commands`.
+
+The module of a command is imported when the command is called: `headrace status` does not load what others need.
+"""
 
 import sys
-from functools import cache
-from importlib.metadata import entry_points
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
 from importlib.metadata import version as installed
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from writer.cli.read.buckets import join as join_buckets
-from writer.cli.read.dlq import join as join_ledger
-from writer.cli.read.hooks import join as join_hooks
-from writer.cli.read.schema import schema
-from writer.cli.write.compact import join as join_rewrites
-from writer.cli.write.pause import join as join_care
-from writer.cli.write.seal import seal
-from writer.cli.write.topic_adopt import topic
 from writer.core.errors import HeadraceError
+
+
+class InstalledCommands(Mapping[str, Any]):
+    """The commands by name. An entry point names a function, which is a command, or a Typer, which is a group."""
+
+    def __init__(self) -> None:
+        self._built: dict[str, Any] = {}
+
+    @cached_property
+    def _entries(self) -> dict[str, EntryPoint]:
+        return {entry.name: entry for entry in sorted(entry_points(group="headrace.commands"))}
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a command, imported at its first use. Raises KeyError."""
+        if name not in self._built:
+            target = self._entries[name].load()
+            if not isinstance(target, typer.Typer):
+                alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+                alone.command(name)(target)
+                target = alone
+            self._built[name] = typer.main.get_command(target)
+            self._built[name].name = name
+        return self._built[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+class _Commands(TyperGroup):
+    def __init__(self, **attrs: Any) -> None:
+        super().__init__(**attrs)
+        self.commands: Any = InstalledCommands()
+
 
 app = typer.Typer(
     name="headrace",
+    cls=_Commands,
     help="A streaming warehouse writer: Kafka Avro events into event-time buckets of a lake, exactly once.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -27,8 +61,8 @@ app = typer.Typer(
 )
 
 
-def _say_version(asked: bool) -> None:
-    if asked:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(f"headrace {installed('headrace')}")
         raise typer.Exit
 
@@ -36,39 +70,16 @@ def _say_version(asked: bool) -> None:
 @app.callback()
 def _root(
     _version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", callback=_say_version, is_eager=True)
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     """Carry Kafka Avro events into event-time buckets of a lake, exactly once."""
 
 
-app.command()(seal)
-app.add_typer(schema)
-app.add_typer(topic, name="topic")
-join_ledger(app)
-join_care(app)
-join_rewrites(app)
-join_buckets(app)
-join_hooks(app)
-
-
-@cache
-def compose() -> typer.Typer:
-    """Return the command with the verbs of all installed packages, each joined once. An entry point is a package's."""
-    for entry in entry_points(group="headrace.commands"):
-        entry.load()(app)
-    return app
-
-
 def main() -> None:
     """Run the command; an expected failure is one sentence and its exit code."""
-    compose()
     try:
         app()
     except HeadraceError as error:
-        print(f"headrace: {error}", file=sys.stderr)
+        typer.echo(f"headrace: {error}", err=True)
         sys.exit(error.exit_code)
-
-
-if __name__ == "__main__":
-    main()

@@ -21,7 +21,6 @@ from writer.config.security import Address
 from writer.core.errors import ConfigError, HeadraceError, TopicMissing
 from writer.core.offsets import Source, Span
 
-Source = tuple[str, int]  # topic, partition
 _GONE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)  # noqa: SLF001 - public names
 _NO_LEADERS = KafkaError._NOENT  # noqa: SLF001 - of all partitions that were asked for; the topics may be gone
 _FOREVER_MS = 100 * 365 * 86_400_000  # a longer retention is none

@@ -1,4 +1,4 @@
-"""TODO."""
+"""The section `notify`: which events are posted, and where."""
 
 from datetime import timedelta
 from typing import Literal, get_args

@@ -13,6 +13,17 @@ from writer.storage import locations
 Late = Literal["reopen", "late_table", "dead_letter"]
 
 
+@dataclass(frozen=True)
+class Policy:
+    """When buckets are closed and sealed, as the configuration says."""
+
+    out_of_orderness: timedelta
+    allowed_lateness: timedelta
+    idle_timeout: timedelta
+    after: timedelta | None  # of wall clock after a bucket's end; None: only the watermark closes
+    reopen_after: timedelta  # that a sealed bucket rests after a change, before its next manifest
+
+
 class Seal(Strict):
     """When a bucket of event time is complete, and what becomes of rows that come after (docs/BUCKETS.md)."""
 
@@ -50,14 +61,3 @@ class Seal(Strict):
     def policy(self) -> Policy:
         """What the decisions are made by."""
         return Policy(self.out_of_orderness, self.allowed_lateness, self.idle_timeout, self.after, self.reopen_after)
-
-
-@dataclass(frozen=True)
-class Policy:
-    """When buckets are closed and sealed, as the configuration says."""
-
-    out_of_orderness: timedelta
-    allowed_lateness: timedelta
-    idle_timeout: timedelta
-    after: timedelta | None  # of wall clock after a bucket's end; None: only the watermark closes
-    reopen_after: timedelta  # that a sealed bucket rests after a change, before its next manifest

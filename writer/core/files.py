@@ -1,4 +1,4 @@
-"""TODO."""
+"""Data files and the bucket that a file belongs to."""
 
 from dataclasses import dataclass
 from datetime import datetime

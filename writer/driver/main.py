@@ -39,7 +39,7 @@ from writer.storage import disk_space
 from writer.storage.locations import store_at
 from writer.table import locations
 from writer.table.factory import main_table
-from writer.web import endpoints, live_records
+from writer.web import endpoints, http_server, live_records
 
 _LAST_WORDS = timedelta(seconds=5)  # for notices that wait when the process ends
 
@@ -55,7 +55,7 @@ def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = N
     keeper = _keeper(config, board)
     starts = endpoints.starts(board, orders.token, lambda name, new_run: asked.ask(name, new_run=new_run))
     serving = endpoints.serving(
-        config.http, board, endpoints.first_of(starts, keeper.post), live_records.guarded(config),
+        config.http, board, http_server.first_of(starts, keeper.post), live_records.guarded(config),
         lambda: {"executors": keeper.told()},
     )  # fmt: skip
     # HTTP before Spark: a port that is taken is said at once.
@@ -97,7 +97,8 @@ def _keeper(config: Config, board: Mapping[str, Progress]) -> Keeper:
 
     return Keeper(
         spark.master, config.autoscale,
-        refusal=spark_settings.refusal(spark.master, spark.conf), cpus_per_task=int(spark.conf.get("spark.task.cpus", "1")),
+        refusal=spark_settings.refusal(spark.master, spark.conf),
+        cpus_per_task=int(spark.conf.get("spark.task.cpus", "1")),
         stores=[store_at(f"{config.checkpoints}/{name}", config.s3.settings) for name in board],
         boundary=between_batches,
     )  # fmt: skip

@@ -44,7 +44,7 @@ def session(config: Config, pipelines: int = 1) -> Any:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         _REDACTED: "(?i)secret|password|token|jaas|access[.]?key|credential",
-        _JAVA_OPTIONS: f'-Dlog4j2.configurationFile="{Path(__file__).parent / "log4j2.properties"}"',
+        _JAVA_OPTIONS: f'-Dlog4j2.configurationFile="{Path(__file__).parents[1] / "log4j2.properties"}"',
         "spark.driver.memory": "1g",
         **spark_settings.settings(config.spark.master, config.autoscale),
     }

@@ -12,7 +12,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from writer.core.files import BucketKey
-from writer.hooks.outbox import Box
 from writer.storage.base import Store
 
 FOLDER = "_headrace/hooks"

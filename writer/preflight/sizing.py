@@ -120,7 +120,7 @@ class Steady:
 
 def rates() -> Rates:
     """Read the measured rates that come with the package."""
-    raw = json.loads((files("writer.surface") / "rates.json").read_text(encoding="utf-8"))
+    raw = json.loads((files("writer.preflight") / "rates.json").read_text(encoding="utf-8"))
     return Rates(
         raw["source"], raw["machine"], raw["seconds_per_commit"], [Measured(**measured) for measured in raw["measured"]]
     )

@@ -1,4 +1,4 @@
-"""TODO."""
+"""An HTTP server on a thread: routes, tokens, TLS, headers of every answer."""
 
 import errno
 import hmac
@@ -19,12 +19,11 @@ from writer.clients import tls
 from writer.config.connections import Http
 from writer.core import logging
 from writer.core.errors import ConfigError, HeadraceError
-from writer.web import page
-from writer.web.page import _policy, content
+from writer.web.page import content, policy
 
 # Of every answer, the page or not: nothing is kept, guessed at, framed, or told to others.
 HEADERS: Mapping[str, str] = {
-    "Content-Security-Policy": _policy(content().decode()),
+    "Content-Security-Policy": policy(content().decode()),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
@@ -129,7 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
-        for name, value in page.HEADERS.items():
+        for name, value in HEADERS.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":

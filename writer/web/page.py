@@ -17,10 +17,10 @@ _FILE = "page.html"
 @cache
 def content() -> bytes:
     """Return the page."""
-    return files("writer.surface").joinpath(_FILE).read_bytes()
+    return files("writer.web").joinpath(_FILE).read_bytes()
 
 
-def _policy(page: str) -> str:
+def policy(page: str) -> str:
     """Write the Content-Security-Policy for a page with these inline parts."""
 
     def hashed(tag: str) -> str:

@@ -10,7 +10,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from writer.audit.audit import Audit, audit
+from writer.audit.audit import Audit
+from writer.audit.audit import audit as audit_table
 from writer.audit.reconciliation import Line, Problem
 from writer.batch.task_report import EXITS
 from writer.config.loader import load
@@ -42,7 +43,7 @@ def run_audit(
     found, missing = dict[str, Audit](), list[HeadraceError]()
     for name in names:
         try:
-            found[name] = audit(config, name, since=start, deep=deep)
+            found[name] = audit_table(config, name, since=start, deep=deep)
         except HeadraceError as error:
             missing.append(error)
     if as_json and found:

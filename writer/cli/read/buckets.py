@@ -1,4 +1,4 @@
-"""`headrace buckets` and `headrace wait`: how the buckets are, and when one is complete. From the lake alone."""
+"""`headrace buckets`: the buckets of a table and their states. From the lake alone."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.text import Text
 
 import bucketers
-from writer.cli.read.wait import wait
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
@@ -21,7 +20,7 @@ from writer.core.offsets import Part
 from writer.core.text import instant, iso, span
 from writer.core.units import shifted, show_size
 from writer.output.bucket_names import name_of
-from writer.output.cli_options import ConfigFile, Pipelines
+from writer.output.cli_options import AsJson, ConfigFile, Pipelines
 from writer.output.tables import Column, Sheet, console, emit_whole, hanging, sentence
 from writer.sealing.manifest import Manifest
 from writer.sealing.rules import Blocked, Resting, is_closed
@@ -198,7 +197,7 @@ def _row(bucket: Bucket) -> list[str | Text]:
 def _document(look: Look, found: Sequence[Bucket]) -> dict[str, Any]:
     closed = look.standing.closed_until
     return {
-        "watermark": _mark(look), "closed_until": None if closed is None else iso(closed),
+        "watermark": mark(look), "closed_until": None if closed is None else iso(closed),
         "buckets": [
             {
                 "bucket": list(b.key), "start": None if b.start is None else iso(b.start),
@@ -211,7 +210,8 @@ def _document(look: Look, found: Sequence[Bucket]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _mark(look: Look) -> dict[str, Any]:
+def mark(look: Look) -> dict[str, Any]:
+    """Return the watermark as JSON values."""
     mark = look.watermark
     return {
         "instant": None if mark.instant is None else iso(mark.instant),
@@ -226,9 +226,6 @@ def _part(part: Part | None) -> str:
     return f"{part.topic}/{part.partition}{again}"
 
 
-_Json = Annotated[bool, typer.Option("--json", help="JSON, for a machine.")]
-
-
 def buckets(
     config: ConfigFile,
     pipeline: Pipelines = None,
@@ -239,7 +236,7 @@ def buckets(
     since: Annotated[
         str | None, typer.Option("--since", help="Only buckets that end after this time: 2026-11-20T05:00Z.")
     ] = None,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the buckets that have rows: open, closed, sealed or reopened, with the watermark. Reads the lake only.
 
@@ -248,12 +245,6 @@ def buckets(
     settings = load(config)
     names, after = settings.chosen(pipeline), None if since is None else _time(since)
     raise typer.Exit(listed(settings, names, state=state, since=after, as_json=as_json, out=console()))
-
-
-def join(app: typer.Typer) -> None:
-    """Hang the verbs into the command."""
-    app.command()(buckets)
-    app.command()(wait)
 
 
 def _time(text: str) -> datetime:

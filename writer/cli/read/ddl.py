@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from writer.cli.read.hooks import _Json
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
@@ -15,7 +14,7 @@ from writer.engines import sql
 from writer.engines.caveats import Engine, notes
 from writer.engines.druid_spec import table_task
 from writer.engines.table_description import Described, described
-from writer.output.cli_options import ConfigFile, OnePipeline
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
 from writer.output.tables import emit_whole
 from writer.table.factory import main_table
 
@@ -94,7 +93,7 @@ def ddl(
     location: Annotated[
         str | None, typer.Option("--location", help="The table's location as Trino or Presto names it.")
     ] = None,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print what an engine must be told to read the table, with its columns as they are. Reads the lake only.
 

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.text import Text
 
 from writer.avro.wire_format import CONFLUENT
-from writer.cli.read.audit import audit
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError, SchemaChanged
@@ -22,7 +21,7 @@ from writer.maintenance.dead_letters import Selection, as_read, read
 from writer.maintenance.local_pipeline import Walk, opened
 from writer.maintenance.replay import Replayed, Replaying
 from writer.output import tables
-from writer.output.cli_options import ConfigFile, OnePipeline
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
 from writer.output.tables import Column, Sheet, console, emit, emit_whole, hanging, instant, plain, visible
 from writer.schemas.registry import RegistryUnreachable, SchemaSource, source
 from writer.table.factory import side_table
@@ -225,7 +224,6 @@ _Offsets = Annotated[str | None, typer.Option("--offsets", help="Only from START
 _SchemaId = Annotated[int | None, typer.Option("--schema-id", help="Only with this schema id.")]
 _Since = Annotated[str | None, typer.Option("--since", help="Only written to Kafka at or after this time.")]
 _Until = Annotated[str | None, typer.Option("--until", help="Only written to Kafka before this time.")]
-_Json = Annotated[bool, typer.Option("--json", help="JSON, for a machine.")]
 
 
 @dlq.command("list")
@@ -240,7 +238,7 @@ def list_(
     schema_id: _SchemaId = None,
     since: _Since = None,
     until: _Until = None,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """List dead letters by outcome, topic, schema and reason. Reads the lake only.
 
@@ -267,7 +265,7 @@ def show(
     values: Annotated[
         bool, typer.Option("--values", help="Show what is in them, too: it may be about people.")
     ] = False,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show dead letters one by one: where they stood, why they are no rows, their keys.
 
@@ -293,7 +291,7 @@ def replay(
     schema_id: _SchemaId = None,
     since: _Since = None,
     until: _Until = None,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Carry dead letters through the writer once more, by today's schemas and configuration, exactly once.
 
@@ -306,12 +304,6 @@ def replay(
     chosen = _selection(outcome, reason, topic, partition, offsets, schema_id, since, until)
     schemas, now = source(settings.registry), datetime.now(UTC)
     raise typer.Exit(replayed(name, settings, chosen, schemas, now=now, as_json=as_json, out=console()))
-
-
-def join(app: typer.Typer) -> None:
-    """Hang the verbs into the command."""
-    app.command()(audit)
-    app.add_typer(dlq, name="dlq")
 
 
 def _opened(path: Path, pipeline: str | None) -> "tuple[Config, str]":

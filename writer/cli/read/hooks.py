@@ -8,7 +8,6 @@ import typer
 from rich.console import Console
 
 import bucketers
-from writer.cli.read.ddl import ddl
 from writer.config.base import did_you_mean
 from writer.config.loader import load
 from writer.config.pipelines import Config
@@ -20,7 +19,7 @@ from writer.hooks.delivery import Courier
 from writer.hooks.dispatcher import couriers
 from writer.hooks.outbox import Box, Parcel
 from writer.output.bucket_names import bucket_of, name_of
-from writer.output.cli_options import ConfigFile, OnePipeline, Pipelines
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, Pipelines
 from writer.output.tables import Column, Sheet, console, emit_whole, hanging, sentence
 
 _PAUSE_S = 0.5
@@ -178,11 +177,10 @@ def _when(one: dict[str, Any], now: datetime) -> str:
 hooks = typer.Typer(no_args_is_help=True, help="Hooks: who is told of sealed buckets, what waits, and what failed.")
 
 _Hook = Annotated[str | None, typer.Option("--hook", help="Only this hook.")]
-_Json = Annotated[bool, typer.Option("--json", help="JSON, for a machine.")]
 
 
 @hooks.command("list")
-def list_(config: ConfigFile, pipeline: Pipelines = None, as_json: _Json = False) -> None:
+def list_(config: ConfigFile, pipeline: Pipelines = None, as_json: AsJson = False) -> None:
     """Show each hook: what it has delivered, what waits, and why. Reads the lake only.
 
     Exit codes: 0 shown, 1 a table cannot be read, 2 configuration.
@@ -201,7 +199,7 @@ def run(
         typer.Option("--bucket", help="Deliver the newest manifest of this bucket, also where it was delivered."),
     ] = None,
     timeout: Annotated[str, typer.Option("--timeout", help="How long to wait for what is under way.")] = "10 min",
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Deliver what waits now, in this process, and wait for it. Beside the driver or without it.
 
@@ -222,7 +220,7 @@ def skip(
     hook: Annotated[str, typer.Option("--hook", help="Of which hook.")],
     bucket: Annotated[str, typer.Option("--bucket", help="Which bucket.")],
     pipeline: OnePipeline = None,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Give up what waits of a bucket: this hook is not told of it. `hooks run --bucket` delivers it after all.
 
@@ -231,9 +229,3 @@ def skip(
     settings = load(config)
     name = settings.one(pipeline)
     raise typer.Exit(skipped(settings, name, hook=hook, bucket=bucket, as_json=as_json, out=console()))
-
-
-def join(app: typer.Typer) -> None:
-    """Hang the verbs into the command."""
-    app.command()(ddl)
-    app.add_typer(hooks, name="hooks")

@@ -1,4 +1,4 @@
-"""TODO."""
+"""`headrace preview`: shows what becomes of records, without Spark."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Literal

@@ -1,4 +1,4 @@
-"""TODO."""
+"""`headrace wait`: blocks until a bucket is sealed. From the lake alone."""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -7,14 +7,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from writer.cli.read.buckets import _LOOK_EVERY_ON_S3_S, Look, _Json, _mark
+from writer.cli.read.buckets import Look, mark
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.files import BucketKey
 from writer.core.text import instant, plural
 from writer.core.units import duration, show_duration
 from writer.output.bucket_names import bucket_of, name_of
-from writer.output.cli_options import ConfigFile, OnePipeline
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
 from writer.output.tables import console, emit_whole, sentence
 from writer.sealing.manifest import Manifest
 from writer.storage.locations import on_s3
@@ -46,7 +46,7 @@ def run_wait(
         time.sleep(min(pause_s, left_s))
         look.again(datetime.now(UTC))
     if as_json:
-        told = {"pipeline": name, "bucket": list(key), "state": state, "why": why, "watermark": _mark(look)}
+        told = {"pipeline": name, "bucket": list(key), "state": state, "why": why, "watermark": mark(look)}
         emit_whole({**told, "manifest": None})
     else:
         wanted = f"version {version} of {name_of(key)}" if version > 1 else name_of(key)
@@ -84,7 +84,7 @@ def wait(
     pipeline: OnePipeline = None,
     version: Annotated[int, typer.Option("--version", min=1, help="This version of it, or a newer one.")] = 1,
     timeout: Annotated[str, typer.Option("--timeout", help="How long to wait.")] = "2 h",
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Block until a bucket is sealed, for schedulers. Reads the lake only; asks neither Kafka nor the driver.
 

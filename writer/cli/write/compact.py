@@ -8,7 +8,6 @@ import typer
 from rich.console import Console
 
 from writer.batch.parquet_files import hive_folder, hive_value
-from writer.cli.write.vacuum import vacuum
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, HeadraceError
@@ -140,12 +139,6 @@ def compact(
     """
     settings, name = _opened(config, pipeline)
     raise typer.Exit(run_compact(name, settings, bucket, dry_run=dry_run, as_json=as_json))
-
-
-def join(app: typer.Typer) -> None:
-    """Hang the verbs into the command."""
-    app.command()(compact)
-    app.command()(vacuum)
 
 
 def _opened(path: Path, pipeline: str | None) -> "tuple[Config, str]":

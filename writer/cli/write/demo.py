@@ -1,4 +1,4 @@
-"""TODO."""
+"""`headrace demo`: a broker, a registry, events, the writer and a query, on this machine."""
 
 from pathlib import Path
 from typing import Annotated, Literal

@@ -1,4 +1,4 @@
-"""The verbs with which people take care of a pipeline and its table."""
+"""`headrace pause` and `headrace resume`: hold pipelines without stopping their driver."""
 
 import getpass
 import socket
@@ -10,15 +10,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from writer.cli.write.delete import delete
-from writer.cli.write.retention import retention
-from writer.cli.write.table_adopt import table
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, Pipelines
 from writer.output.tables import console
-from writer.status import pause
+from writer.status import pause as pauses
 from writer.table.factory import main_table
 
 
@@ -27,7 +24,7 @@ def paused(
 ) -> int:
     """Ask for a pause of the pipelines, and show the one that stands. Raises StoreError."""
     who = by or f"{getpass.getuser()}@{socket.gethostname()}"
-    told = {name: pause.pause(main_table(name, config).store, who, reason, now) for name in names}
+    told = {name: pauses.pause(main_table(name, config).store, who, reason, now) for name in names}
     if as_json:
         tables.emit_whole({name: {"paused": asdict(one), "new": new} for name, (one, new) in told.items()})
         return 0
@@ -39,7 +36,7 @@ def paused(
 
 def resumed(config: Config, names: Sequence[str], *, as_json: bool, out: Console) -> int:
     """End the pause of the pipelines, and show what stood. Raises StoreError."""
-    told = {name: pause.resume(main_table(name, config).store) for name in names}
+    told = {name: pauses.resume(main_table(name, config).store) for name in names}
     if as_json:
         tables.emit_whole({name: {"was_paused": None if one is None else asdict(one)} for name, one in told.items()})
         return 0
@@ -77,12 +74,3 @@ def resume(config: ConfigFile, pipeline: Pipelines = None, as_json: AsJson = Fal
     """
     settings = load(config)
     raise typer.Exit(resumed(settings, settings.chosen(pipeline), as_json=as_json, out=console()))
-
-
-def join(app: typer.Typer) -> None:
-    """Hang the verbs into the command."""
-    app.command()(pause)
-    app.command()(resume)
-    app.command()(retention)
-    app.command()(delete)
-    app.add_typer(table, name="table")

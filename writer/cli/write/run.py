@@ -1,4 +1,4 @@
-"""TODO."""
+"""`headrace run`: runs the writer until it is stopped."""
 
 from typing import Annotated
 

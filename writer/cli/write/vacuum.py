@@ -1,4 +1,4 @@
-"""TODO."""
+"""`headrace vacuum`: removes objects that no version of the table needs."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
