@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from recovery.cli.main import join
 from typer.testing import CliRunner
 
-from recovery.cli.main import join
 from tests.carried import Driver, log
 from tests.looking import EVENT
 from tests.skipped import skipped, values

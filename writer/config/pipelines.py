@@ -23,7 +23,7 @@ from writer.config.wire_format import Wire
 from writer.core.errors import ConfigError
 from writer.core.units import Duration, Size, duration, show_duration
 from writer.storage import locations
-from writer.table.nesting import Parts, parts
+from writer.storage.nesting import Parts, parts
 
 _POSITIONS = "must be earliest, latest, {timestamp: 2026-11-20T05:00:00Z} or {offsets: {topic: {0: 17}}}"
 _NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,62}$")

@@ -20,9 +20,9 @@ from writer.core.units import show_duration
 from writer.maintenance.vacuum_plan import Needed, Stored, Waste, of_checkpoints, of_table
 from writer.storage.base import Store
 from writer.storage.locations import on_s3, store_at
+from writer.storage.nesting import ancestors, is_below, table_folders
 from writer.table.factory import main_table, side_table
 from writer.table.log.entries import landed, said
-from writer.table.nesting import ancestors, is_below, table_folders
 from writer.table.table import PipelineTable
 
 _DECODER = "headrace-avro-"

@@ -14,9 +14,9 @@ from pyarrow import dataset
 from writer.core.files import BucketFile, BucketKey, DataFile
 from writer.storage.base import S3Settings
 from writer.storage.locations import delta_options, store_at
+from writer.storage.nesting import METADATA, is_iceberg
 from writer.table.log import file_listing
 from writer.table.log.log import Log, State
-from writer.table.nesting import METADATA, is_iceberg
 
 
 def listed(table: DeltaTable) -> list[DataFile]:

@@ -9,9 +9,9 @@ from writer.core import logging
 from writer.core.errors import ConfigError
 from writer.storage.base import Store, StoreError, Unanswered
 from writer.storage.locations import on_s3, store_at
+from writer.storage.nesting import MARKS, METADATA, Location, Nesting, around, is_iceberg, location_of, nested, parts
 from writer.table.factory import main_table, side_table
 from writer.table.log.foreign_writes import reading
-from writer.table.nesting import MARKS, METADATA, Location, Nesting, around, is_iceberg, location_of, nested, parts
 
 MEND = (
     "Give each a folder of its own, side by side; inside a table only below a name that begins with _ or . "

@@ -23,11 +23,11 @@ from writer.core import fault_points
 from writer.core.files import BucketFile, BucketKey, DataFile
 from writer.storage.base import Store
 from writer.storage.locations import on_s3
+from writer.storage.nesting import is_below, table_folders
 from writer.table.log import file_listing
 from writer.table.log.entries import created
 from writer.table.log.foreign_writes import ForeignChange
 from writer.table.log.log import Log, State
-from writer.table.nesting import is_below, table_folders
 
 LOG = "_headrace/log"
 _PUBLISHED = "_headrace/published.json"  # id and version of the newest entry whose files were all seen in their place
