@@ -1,7 +1,7 @@
 """What is looked at before a start: whether a checkpoint can be gone on from, and what each finding leads to.
 
-Pure: facts in, checks out. `recovery/checkpoints/facts.py` gathers the facts, for a pipeline or for a checkpoint that headrace did
-not write; what nobody can know of such a one is not looked at.
+Pure: facts in, checks out. `recovery/checkpoints/facts.py` gathers the facts, for a pipeline or for a checkpoint that
+headrace did not write; what nobody can know of such a one is not looked at.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

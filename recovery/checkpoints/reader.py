@@ -1,7 +1,8 @@
 """A checkpoint of Spark's, read as a physician would: each file understood, or said to be torn, and why.
 
 Any Structured Streaming checkpoint with a Kafka source, also one that headrace did not write: several sources, state,
-other versions of the files. What `writer/offsets/spark_checkpoint.py` refuses to go on from, this describes. Nothing is changed.
+other versions of the files. What
+`writer/offsets/spark_checkpoint.py` refuses to go on from, this describes. Nothing is changed.
 """
 
 import json

@@ -66,7 +66,9 @@ def catalogue(spark: str = SPARK) -> tuple[Damage, ...]:
 
 
 def classify(text: str, damages: Sequence[Damage] | None = None) -> Verdict:
-    """Say what an error means. `text`: the error and all its causes, as `writer.driver.restart_policy.causes` writes them out.
+    """Say what an error means.
+
+    `text`: the error and all its causes, as `writer.driver.restart_policy.causes` writes them out.
 
     An error that no row fits begins with a restart.
     """

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from writer.clients import java_artifacts
-from writer.clients.java_artifacts import unpack
+from writer.clients.tar_archive import unpack
 
 
 @pytest.fixture

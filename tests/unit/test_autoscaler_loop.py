@@ -214,7 +214,8 @@ def test_who_does_not_tick_is_unwell():
 def test_the_autoscaler_starts_where_there_is_no_spark():
     script = (
         "import sys; sys.modules.update(pyspark=None, py4j=None, delta=None)\n"
-        "import autoscaler.cli, autoscaler.runtime.collector, autoscaler.runtime.loop, autoscaler.runtime.main, writer.config.loader"
+        "import autoscaler.cli, autoscaler.runtime.collector, autoscaler.runtime.loop, autoscaler.runtime.main"
+        ", writer.config.loader"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

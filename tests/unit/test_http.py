@@ -18,7 +18,7 @@ from writer.core.errors import ConfigError, HeadraceError
 from writer.status.model import Sample
 from writer.status.pause import Pause
 from writer.status.progress import Progress
-from writer.web import endpoints
+from writer.web import endpoints, http_server
 from writer.web.endpoints import serving, starts
 from writer.web.http_server import first_of, is_near
 
@@ -167,7 +167,7 @@ def test_a_post_from_another_machine_is_refused(progress, monkeypatch):
 
 
 def test_posts_are_answered_by_whoever_knows_the_path_and_status_says_more(progress):
-    def scale(path: str, authorization: str) -> endpoints.Answer | None:
+    def scale(path: str, authorization: str) -> http_server.Answer | None:
         return (HTTPStatus.OK, "text/plain", authorization.encode()) if path == "/scale?executors=2" else None
 
     posts = first_of(starts({"clicks": progress}, "secret", lambda *_, **__: None), scale)

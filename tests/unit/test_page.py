@@ -28,7 +28,7 @@ from writer.sealing.bucket_states import Cell, cell
 from writer.sealing.manifest import Manifest
 from writer.sealing.rules import Blocked, Ready, Resting, State, Unsealed
 from writer.status.progress import Progress
-from writer.web import live_records, page
+from writer.web import http_server, live_records, page
 from writer.web.endpoints import serving, starts
 from writer.web.http_server import answering
 
@@ -110,7 +110,7 @@ def test_the_page_takes_nothing_from_elsewhere_and_reads_no_markup() -> None:
 @pytest.mark.parametrize("path", ["/", "/status", "/metrics", "/healthz", "/buckets", "/records", "/nothing"])
 def test_no_answer_is_kept_guessed_at_framed_or_told_to_others(url: str, path: str) -> None:
     _, headers, _ = ask(url, path)
-    assert {name: headers[name] for name in page.HEADERS} == dict(page.HEADERS)
+    assert {name: headers[name] for name in http_server.HEADERS} == dict(http_server.HEADERS)
     assert "Access-Control-Allow-Origin" not in headers
     assert headers["Server"] == "headrace"
 

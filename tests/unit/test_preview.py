@@ -17,7 +17,7 @@ from writer.config.pipelines import layout
 from writer.core.errors import ConfigError
 from writer.maintenance import local_pipeline
 from writer.output import tables
-from writer.output.tables import Column, Sheet
+from writer.output.tables import Column, Sheet, plain
 from writer.preflight import preview, staged_sample
 from writer.table.factory import delta_table
 
@@ -63,7 +63,7 @@ def test_raw_shows_header_and_size_and_knows_a_tombstone():
     found = preview.raw(records(MIXED))
     assert [record["schema_id"] for record in found] == [1, 1, None, None, 1, 1, 2, UNKNOWN, 1]
     assert [record["bytes"] for record in found] == [len(v or b"") for v in MIXED]
-    assert local_pipeline.plain(found[0])["value_hex"] == event(0).hex()
+    assert plain(found[0])["value_hex"] == event(0).hex()
 
 
 def test_a_narrow_terminal_keeps_room_for_the_value(tmp_path, capsys, monkeypatch):
@@ -171,7 +171,7 @@ def test_json_is_one_object_a_record(ready, capsys, at):
 
 def test_what_json_cannot_hold_becomes_text():
     odd = {"a": float("nan"), "b": b"\x00\xff", "c": datetime(2026, 1, 2, tzinfo=UTC), "d": [float("inf"), {"e": None}]}
-    assert local_pipeline.plain(odd) == {
+    assert plain(odd) == {
         "a": "nan",
         "b": "00ff",
         "c": "2026-01-02T00:00:00Z",

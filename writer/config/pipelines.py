@@ -1,6 +1,7 @@
 """The configuration file: schema, defaults, checks and reference documentation at once.
 
-One YAML file, which `writer/config/loader.py` reads. Unknown keys fail with a suggestion; durations and sizes carry units.
+One YAML file, which `writer/config/loader.py` reads. Unknown keys fail with a suggestion; durations and sizes carry
+units.
 """
 
 import re

@@ -125,8 +125,8 @@ def exit_code(errors: list[BaseException | None]) -> int:
 
 
 def _begin(
-    spark: Any, config: Config, url: str | None, tells: notifications.Tells, orders: supervisor_channel.Orders, once: bool,
-    pipelines: int, r: Running, new_run: bool,
+    spark: Any, config: Config, url: str | None, tells: notifications.Tells, orders: supervisor_channel.Orders,
+    once: bool, pipelines: int, r: Running, new_run: bool,
 ) -> None:  # fmt: skip
     """Start the pipeline and its query, and let others see it: its lag, and where this driver answers."""
     name = r.progress.pipeline

@@ -1,6 +1,7 @@
 """Where a pipeline reads on: the table's frontier held against what Kafka still has.
 
-Pure: facts in, decision out. `writer/offsets/start_offsets.py` asks for the facts, the pipeline carries the decision out.
+Pure: facts in, decision out. `writer/offsets/start_offsets.py` asks for the facts, the pipeline carries the
+decision out.
 """
 
 from collections.abc import Mapping, Sequence
