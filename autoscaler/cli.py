@@ -14,10 +14,8 @@ from autoscaler.decision.facts import Facts
 from autoscaler.decision.history import Memory
 from autoscaler.decision.policy import DEFAULTS, Policy, assigned
 from autoscaler.runtime import state_store
-from autoscaler.runtime.main import asked, policy_of
-from autoscaler.runtime.main import run as scale
-from autoscaler.simulate import report
-from autoscaler.simulate import trace as traces
+from autoscaler.runtime.main import asked, policy_of, run as scale
+from autoscaler.simulate import report, trace as traces
 from autoscaler.simulate.report import draw
 from autoscaler.simulate.run import RIVALS, compare
 from autoscaler.simulate.trace import Trace, read

@@ -10,8 +10,7 @@ from functools import cache
 
 import pyarrow as pa
 
-from bench import encode
-from bench import fields as f
+from bench import encode, fields as f
 from bench.draw import draw
 from bench.fields import Field
 from writer.avro.wire_format import header

@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import (
+    SparkSession,
+    functions as F,  # noqa: N812 - as everybody calls it
+)
 from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,

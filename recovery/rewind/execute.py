@@ -18,8 +18,7 @@ from writer.core import fault_points
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketKey
 from writer.offsets.spark_checkpoint import Checkpoints
-from writer.offsets.start_decision import Held
-from writer.offsets.start_decision import number as number_of
+from writer.offsets.start_decision import Held, number as number_of
 from writer.sealing.manifest import Manifests
 from writer.table.factory import all_tables
 from writer.table.gap_tickets import tickets

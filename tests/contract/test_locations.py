@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 from tests.carried import Driver, log
 from tests.contract.tables import LOGS
 from tests.contract.test_compact import filled, offsets
-from tests.looking import config as one_pipeline
-from tests.looking import event, tree
+from tests.looking import config as one_pipeline, event, tree
 from tests.servers.objects import ObjectServer
 from writer.audit.audit import audit
 from writer.cli.main import app

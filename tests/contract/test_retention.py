@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from deltalake import DeltaTable
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from typer.testing import CliRunner
 
 import bucketers

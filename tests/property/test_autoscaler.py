@@ -4,8 +4,7 @@ import json
 from dataclasses import replace
 from datetime import timedelta
 
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 
 from autoscaler.decision.capacity import Growth, Load, capacity, least, need, rate, used, worth
 from autoscaler.decision.decide import Down, Hold, Up, tick

@@ -7,8 +7,7 @@ from itertools import pairwise
 from zoneinfo import ZoneInfo, available_timezones
 
 import pyarrow as pa
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from bucketers import Buckets, Composite, EventTime, Field, interval
 from bucketers.timestamps import _ISO, event_time

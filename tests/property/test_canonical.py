@@ -5,8 +5,7 @@ import random
 from typing import Any
 
 from fastavro.schema import to_parsing_canonical_form
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.property.test_evolution import Producer
 from writer.avro import schema as avro

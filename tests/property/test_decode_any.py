@@ -10,8 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from fastavro import parse_schema, schemaless_reader
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.avro import HEADER_BYTES, MICROS, MILLIS, MONEY, encoded, logical, record, same
 from writer.avro import schema as avro

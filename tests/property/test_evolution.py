@@ -9,8 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from writer.avro import schema as avro
 from writer.avro.block_decoder import NativeDecoder

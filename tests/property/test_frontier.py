@@ -1,7 +1,6 @@
 """Where a start reads on, for any frontier and any log: nothing between the table and the log goes unsaid."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from writer.core.offsets import Part
 from writer.offsets.start_decision import Begin, Gap, Held, Refuse, changed, decide, incarnations, number, reborn

@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datafusion import SessionContext
 from deltalake import DeltaTable, QueryBuilder
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pyarrow import dataset
 
 from writer.batch.parquet_files import BucketFiles, Destination

@@ -1,10 +1,18 @@
 """Which location lies inside which, and which folders are tables, against a definition by lists of names."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from writer.storage.nesting import Location, ancestors, around, is_below, lies_inside, location_of, nested, parts
-from writer.storage.nesting import table_folders as tables
+from writer.storage.nesting import (
+    Location,
+    ancestors,
+    around,
+    is_below,
+    lies_inside,
+    location_of,
+    nested,
+    parts,
+    table_folders as tables,
+)
 
 NAMES = st.lists(st.sampled_from(["lake", "lake2", "a", "bucket=a", "hour=x", "_a", ".b", "metadata"]), max_size=4)
 ROOTS = st.sampled_from(["", "file://", "s3://b", "s3://b2"])

@@ -4,8 +4,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from recovery.checkpoints.checks import Facts, leads_to, preflight
 from recovery.checkpoints.reader import read

@@ -20,8 +20,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
-from hypothesis import HealthCheck, event, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, event, given, settings, strategies as st
 
 from writer.avro import schema as avro
 from writer.avro.schema_plan import SchemaPlan, WriterSchema

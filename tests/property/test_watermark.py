@@ -2,8 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from writer.config.sealing import Policy
 from writer.core.offsets import Part

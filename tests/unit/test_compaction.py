@@ -3,8 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from writer.batch.sorting import Dedupe
 from writer.commit.builder import StagedTooLongAgo, check_age

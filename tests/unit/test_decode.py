@@ -11,8 +11,7 @@ import pyarrow as pa
 import pytest
 from fastavro import parse_schema, schemaless_writer
 
-from writer.avro import decode as room
-from writer.avro import schema as avro
+from writer.avro import decode as room, schema as avro
 from writer.avro.arrow_types import NOT_A_TIME
 from writer.avro.block_decoder import BlockRefused, DecoderHung, NativeDecoder
 from writer.avro.decode import decode, is_native

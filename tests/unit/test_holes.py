@@ -2,8 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from writer.batch.task import _spans
 from writer.batch.task_report import SPANS_MAX, Counts

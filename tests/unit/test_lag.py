@@ -6,11 +6,9 @@ from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from writer.clients.kafka import BrokerUnreachable
-from writer.clients.kafka import Topic as KafkaTopic
+from writer.clients.kafka import BrokerUnreachable, Topic as KafkaTopic
 from writer.core.errors import HeadraceError, TopicMissing
 from writer.status.lag import Lag, Watch, arrival_rate, date, lags, undated, waiting_since
 from writer.status.model import Logs, Sample

@@ -10,8 +10,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests.logs import COLUMNS, LINES, SAID, added, checkpointed, create, grown, log_at, logged, moved
 from writer.batch.parquet_files import delta_statistics

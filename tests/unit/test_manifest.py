@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from writer.sealing.manifest import Manifest, Manifests, ManifestUnreadable, manifest_path
 from writer.storage.local import LocalStore

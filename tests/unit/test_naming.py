@@ -4,8 +4,7 @@ from datetime import UTC, timedelta
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import bucketers
 from bucketers import Composite, EventTime, Field

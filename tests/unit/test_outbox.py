@@ -5,8 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from writer.hooks.outbox import FOLDER, Box, Outbox, OutboxUnreadable, Parcel, failed
 from writer.storage.local import LocalStore

@@ -3,8 +3,7 @@
 from datetime import timedelta
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from writer.driver.tasks import arrow_limits, kafka_timeouts
 

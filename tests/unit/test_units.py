@@ -3,8 +3,7 @@
 from datetime import timedelta
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from writer.core.units import duration, show_duration, show_size, size
 

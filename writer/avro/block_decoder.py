@@ -13,8 +13,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as StillRunning
+from concurrent.futures import ThreadPoolExecutor, TimeoutError as StillRunning
 from dataclasses import dataclass, field
 from typing import Any
 

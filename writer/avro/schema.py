@@ -17,8 +17,7 @@ from itertools import count
 from typing import Any
 
 import pyarrow as pa
-from fastavro.schema import fingerprint as canonical_fingerprint
-from fastavro.schema import parse_schema, to_parsing_canonical_form
+from fastavro.schema import fingerprint as canonical_fingerprint, parse_schema, to_parsing_canonical_form
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 DECIMAL_DIGITS_MAX = 38  # decimal128, and what every engine reads

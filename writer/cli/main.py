@@ -6,8 +6,7 @@ The module of a command is imported when the command is called: `headrace status
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from importlib.metadata import EntryPoint, entry_points
-from importlib.metadata import version as installed
+from importlib.metadata import EntryPoint, entry_points, version as installed
 from typing import Annotated, Any
 
 import typer

@@ -19,8 +19,7 @@ from writer.clients.kafka import BrokerUnreachable, Cluster, next_records
 from writer.clients.kafka_sample import Span
 from writer.commit import batch_limits, builder
 from writer.commit.batch_limits import Endings
-from writer.commit.missing_offsets import RecordsMissed, questions
-from writer.commit.missing_offsets import check as check_holes
+from writer.commit.missing_offsets import RecordsMissed, check as check_holes, questions
 from writer.commit.poison_limit import check as check_poison
 from writer.config.pipelines import Config, layout
 from writer.core import fault_points, logging

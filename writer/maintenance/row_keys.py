@@ -8,8 +8,7 @@ import csv
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field as member
+from dataclasses import dataclass, field as member
 from pathlib import Path
 from typing import Any
 

@@ -20,6 +20,7 @@ from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
+    ConnectionError as NotConnected,
     CredentialRetrievalError,
     HTTPClientError,
     IncompleteReadError,
@@ -28,9 +29,6 @@ from botocore.exceptions import (
     ProfileNotFound,
     SSLError,
 )  # fmt: skip
-from botocore.exceptions import (
-    ConnectionError as NotConnected,
-)
 from pyarrow import fs
 
 from writer.storage.base import Found, Mark, NotExclusive, OutcomeUnknown, S3Settings, StoreError, Unanswered, always

@@ -10,8 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from writer.audit.audit import Audit
-from writer.audit.audit import audit as audit_table
+from writer.audit.audit import Audit, audit as audit_table
 from writer.audit.reconciliation import Line, Problem
 from writer.batch.task_report import EXITS
 from writer.config.loader import load

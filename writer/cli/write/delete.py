@@ -19,8 +19,7 @@ from writer.maintenance import dead_letter_deletion
 from writer.maintenance.dead_letter_deletion import Letters
 from writer.maintenance.local_pipeline import opened
 from writer.maintenance.row_deletion import Erased, Erasing, Looked
-from writer.maintenance.row_keys import Keys, from_file
-from writer.maintenance.row_keys import where as condition
+from writer.maintenance.row_keys import Keys, from_file, where as condition
 from writer.output import tables as lines
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
 from writer.output.tables import console

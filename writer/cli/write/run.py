@@ -6,8 +6,7 @@ import typer
 
 from writer.config.loader import load
 from writer.core import logging
-from writer.driver import main as job
-from writer.driver import supervisor_channel
+from writer.driver import main as job, supervisor_channel
 from writer.output.cli_options import ConfigFile, Pipelines
 
 
