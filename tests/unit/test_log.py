@@ -18,10 +18,27 @@ from deltalake import DeltaTable
 from tests.commits import PARTS, Lake
 from tests.logs import SAID, added, checkpointed, create, facts, grown, log_at, logged, moved
 from writer.core.errors import ConfigError
-from writer.storage.base import NotExclusive
-from writer.table.log.log import LogUnreadable
+from writer.storage.base import Found, NotExclusive
+from writer.storage.local import LocalStore
+from writer.table.log.log import Log, LogUnreadable
 
 # ---- what is read
+
+
+def test_entries_before_the_first_are_not_asked_for(tmp_path: Path) -> None:
+    """In a bucket each of them is a request."""
+
+    class Counted(LocalStore):
+        read_names: list[str] = []  # noqa: RUF012
+
+        def read(self, name: str) -> Found | None:
+            self.read_names.append(name)
+            return super().read(name)
+
+    create(tmp_path)
+    log = Log(Counted(f"{tmp_path}/_delta_log"))
+    assert [version for version, _ in log.since(-1000)] == [0]
+    assert len(Counted.read_names) < 10
 
 
 def test_actions_that_we_do_not_know_are_passed_over(tmp_path: Path) -> None:

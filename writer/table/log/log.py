@@ -126,7 +126,7 @@ class Log:
     def since(self, version: int) -> Iterator[tuple[int, list[Action]]]:
         """Yield the entries after `version` up to the newest, oldest first; those that were cleaned up are left out."""
         newest = self.state().version
-        for number in range(version + 1, newest + 1):
+        for number in range(max(version, -1) + 1, newest + 1):
             actions = self.entry(number)
             if actions is not None:
                 yield number, actions
