@@ -185,7 +185,7 @@ class Cluster:
         end = "" if near.endswith("?") else "."
         return TopicMissing(
             f"{what} does not exist on {self._bootstrap}: it was deleted, was never created, or the user of "
-            "kafka.security may not describe it. Create it (one that is created again is read from its beginning, or "
+            "kafka.security may not describe it; create it (one that is created again is read from its beginning, or "
             f"refused with on_new_incarnation: stop), or take it out of `topics`{near}{end}"
         )
 

@@ -65,7 +65,7 @@ def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = N
             link.say(pid=os.getpid(), url=url, certificate=str(config.http.certificate or ""))
         spark = session(config, len(names))
         keeper.begin(lambda: SparkExecutors(spark))
-        begin = partial(_begin, spark, config, url, tells, orders, once, len(names))
+        begin = partial(_begin, spark, config, url, tells, orders, once, pipelines=len(names))
         tell = {} if link is None else {"tell": link.tell}
         running = {
             name: Running(board[name], begin, waits=not once, stop_timeout=config.stop_timeout, **tell)
@@ -126,9 +126,12 @@ def exit_code(errors: list[BaseException | None]) -> int:
 
 def _begin(
     spark: Any, config: Config, url: str | None, tells: notifications.Tells, orders: supervisor_channel.Orders,
-    once: bool, pipelines: int, r: Running, new_run: bool,
+    once: bool, r: Running, new_run: bool, *, pipelines: int = 1,
 ) -> None:  # fmt: skip
-    """Start the pipeline and its query, and let others see it: its lag, and where this driver answers."""
+    """Start the pipeline and its query, and let others see it: its lag, and where this driver answers.
+
+    `pipelines`: how many the driver runs.
+    """
     name = r.progress.pipeline
     cluster = Cluster(config.kafka.address, config.kafka.request_timeout)
     pipeline = PipelineRun(
