@@ -1,5 +1,6 @@
 """The tables of one pipeline: what redo applies to which."""
 
+from collections.abc import Collection
 from datetime import UTC, datetime
 
 from writer.core.files import StagedFile
@@ -25,7 +26,7 @@ class Main:
     def publish(self, snapshot: "Main") -> None:
         assert snapshot is self
 
-    def commits_since(self, version: int) -> list[Committed]:
+    def commits_since(self, version: int, despite: Collection[int] = ()) -> list[Committed]:  # noqa: ARG002 - none is here
         listed = {5: {"/dead": [staged(1)]}, 7: {}, 10: {"/dead": [staged(2)], "/late": [staged(3)]}, 11: {}}
         gone = {11: {"/dead": {Part("clicks", 1, 0): [(3, 4)]}}}
         return [Committed(v, str(v), {}, files, gone.get(v, {})) for v, files in listed.items() if v > version]
