@@ -59,19 +59,20 @@ owners = packages_distributions()
 assert all(set(owners[name]) == {"headrace"} for name in ("autoscaler", "bench", "bucketers", "recovery", "writer"))'
 prove "headrace: what is no Python is inside too: the page, the alerts, the log's settings" headrace python -c '
 from importlib.resources import files
-names = {"writer": ("surface/page.html", "log4j2.properties"), "recovery": ("alerts.yaml", "damages.json"),
-  "autoscaler": ("simulate/published.json",)}
+names = {"writer": ("web/page.html", "preflight/rates.json", "log4j2.properties"), "recovery": ("alerts.yaml", "ladder/damages.json"),
+  "autoscaler": ("simulate/published_scores.json",)}
 assert all((files(package) / name).is_file() for package, found in names.items() for name in found)'
 prove "headrace: its supervisor is there" headrace headrace recover run --help
 prove "headrace: Java 17 runs, and is no JDK" headrace sh -c '"$JAVA_HOME/bin/java" -version 2>&1 | grep -q "\"17" && ! test -e "$JAVA_HOME/bin/javac"'
 prove "headrace: Spark starts without a network, with the jars of Kafka and S3 inside" headrace python -c '
-from writer.config import Config
-from writer import job, artifacts
-names = {jar.name.rsplit("-", 1)[0] for jar in artifacts.spark_jars(s3=True)}
+from writer.config.pipelines import Config
+from writer.clients import java_artifacts
+from writer.driver import spark as driver_spark
+names = {jar.name.rsplit("-", 1)[0] for jar in java_artifacts.spark_jars(s3=True)}
 assert {"spark-sql-kafka-0-10_2.13", "kafka-clients", "hadoop-aws"} <= names, names
 config = Config.model_validate({"kafka": {"bootstrap_servers": "nowhere:1"}, "registry": {"url": "http://nowhere"},
   "checkpoints": "/scratch/c", "pipelines": {"a": {"topics": ["a"], "table": {"location": "/scratch/t"}, "event_time": {"field": "at"}}}})
-spark = job.session(config)
+spark = driver_spark.session(config)
 assert spark.range(1000).selectExpr("sum(id)").first()[0] == 499500
 spark.stop()'
 prove "headrace: the class of an executor on Kubernetes is there" headrace sh -c \

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import recovery.kubernetes as cluster_api
 import yaml
 
+from recovery.lease import kubernetes_api as cluster_api
 from recovery.lease.kubernetes_lease import About, KubernetesLeases, lease_name
 from tests.charts import CHART, CRDS, MONITORING, PLACES, ROOT, VALUES, helm, pods, rendered, wrong
 from tests.servers.kubernetes import KUBERNETES, Api, Cluster, Refused, cluster, until

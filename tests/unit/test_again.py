@@ -42,7 +42,7 @@ def test_other_failures_are_none(text):
 WORKER = """
   An exception was thrown from the Python worker. Please see the stack trace below.
 Traceback (most recent call last):
-  File "/x/writer/stores/disk.py", line 50, in told
+  File "/x/writer/storage/disk_space.py", line 50, in told
     yield
   File "pyarrow/error.pxi", line 92, in pyarrow.lib.check_status
 OSError: [Errno 28] Error writing bytes to file. Detail: [errno 28] No space left on device
@@ -50,7 +50,7 @@ OSError: [Errno 28] Error writing bytes to file. Detail: [errno 28] No space lef
 The above exception was the direct cause of the following exception:
 
 Traceback (most recent call last):
-  File "/x/writer/rooms/task.py", line 71, in run
+  File "/x/writer/batch/task.py", line 71, in run
     report = _report_of(task, batches)
              ^^^^^^^^^^^^^^^^^^^^^^^^^
 {}

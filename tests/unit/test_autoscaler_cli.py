@@ -4,10 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from autoscaler.cli import join
+from autoscaler.cli import autoscale
 from autoscaler.decision.decide import Blocked, Stay
 from autoscaler.decision.explanation import verdict
 from autoscaler.decision.history import Memory
@@ -23,10 +22,7 @@ SHORT = Trace("short", "an hour", 15.0, (30_000.0,) * 240, partitions=8, executo
 
 
 def ran(*arguments: str) -> str:
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    join(app)
-    result = CliRunner().invoke(app, ["autoscale", *arguments], catch_exceptions=False)
+    result = CliRunner().invoke(autoscale, arguments, catch_exceptions=False)
     assert result.exit_code == 0
     return result.output
 

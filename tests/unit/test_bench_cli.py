@@ -8,7 +8,7 @@ import typer
 from typer.testing import CliRunner
 
 from bench import guard
-from bench.cli import join, number
+from bench.cli import bench, number
 from bench.contenders import CONTENDERS, chosen, configuration
 from bench.data import dataset
 from bench.figures import BenchFailed, Spread
@@ -21,7 +21,7 @@ from writer.core.errors import ConfigError
 
 def refusal(*arguments: str) -> str:
     app = typer.Typer()
-    join(app)
+    app.command()(bench)
     with pytest.raises(ConfigError) as caught:
         CliRunner().invoke(app, arguments, catch_exceptions=False)
     return str(caught.value)

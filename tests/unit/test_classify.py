@@ -94,7 +94,7 @@ def test_a_version_of_spark_without_words_is_said():
 
 
 def test_the_catalogue_is_read_as_it_was_written():
-    raw = json.loads((Path(__file__).parents[2] / "recovery" / "damages.json").read_text())
+    raw = json.loads((Path(__file__).parents[2] / "recovery" / "ladder" / "damages.json").read_text())
     assert [row["row"] for row in raw["damages"]] == [row.row for row in catalogue()]
 
 

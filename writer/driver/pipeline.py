@@ -76,6 +76,7 @@ class PipelineRun:
         self._bucket_columns = bucketers.build(self.config.bucket).columns
         self._draining = threading.Event()
         self._found = Found(name, self.config, config.kafka)
+        self.needs_headers = self._found.needs_headers  # whether Spark must hand over the headers of records
         self._schemas = Schemas(
             name, schemas, self.config.topics, Meanings(name, config.registry, self._recorded),
             bucket_columns=self._bucket_columns,
@@ -268,9 +269,7 @@ class PipelineRun:
         self._tasks.learn([planned.facts])
         self._tell_commit(version, planned, time.monotonic() - began)
         try:
-            self._table.tidy()
-            for place in planned.side_files:
-                self._tables.side(place).tidy()
+            self._tables.tidy(planned.side_files)
         except CommitFailed as error:
             logging.warning("tidying_failed", pipeline=self.name, version=version, error=str(error))
         self._observed.done(batch_id, version)
@@ -390,10 +389,6 @@ class PipelineRun:
         now = {topic.name: topic.id for topic in self.cluster.topics(self.config.topics).values()}
         if why := start_decision.changed(self._standing.topic_ids, now, {}, {}):
             raise LogMoved(f"{why} while pipeline {self.name!r} ran")
-
-    def needs_headers(self) -> bool:
-        """Tell whether Spark must hand over Kafka's headers: a schema id stands in one, or may."""
-        return self._found.needs_headers()
 
     def _part(self, topic: str, partition: int) -> Part:
         return Part(topic, self._standing.numbers[topic], partition)

@@ -1,7 +1,7 @@
 """Buckets' files written anew: by Spark's tasks in the driver, in this process from the command line. One function.
 
 What is decided is in `compaction.py`, how rows are written in `writer/batch/rewrite.py`, what keeps two of them from
-doubling rows in `writer/tables/`.
+doubling rows in `writer/table/`.
 """
 
 import os

@@ -46,6 +46,11 @@ class Tables:
         for location, found in side_files.items():
             self.side(location).discard(found)
 
+    def tidy(self, sides: Iterable[str]) -> None:
+        """Tidy the logs of the main table and of these side tables. Raises CommitFailed."""
+        for table in (self.main, *map(self.side, sides)):
+            table.tidy()
+
 
 def delta_table(
     location: str, pipeline: str, *, patience: timedelta = PATIENCE, checkpoint_interval: int = CHECKPOINT_INTERVAL,
