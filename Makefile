@@ -95,6 +95,7 @@ lock:
 reference: $(READY)
 	$(BIN)/python docs/reference.py
 	$(BIN)/python docs/metrics.py
+	$(BIN)/python docs/architecture.py
 	$(BIN)/python docs/sizing.py
 	$(BIN)/python docs/autoscaling.py
 	$(BIN)/python docs/licenses.py

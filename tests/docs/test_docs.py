@@ -14,7 +14,7 @@ from tests.fault import cells, damages, seen
 from writer.config.pipelines import Config
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "tests" / "INVARIANTS.md"])
 
 
 @pytest.mark.parametrize(

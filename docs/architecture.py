@@ -1,0 +1,71 @@
+"""Writes the table of packages in docs/ARCHITECTURE.md from the layers contracts of import-linter. `make reference`.
+
+The contracts in pyproject.toml give the packages and their floors; the first line of a package's docstring says what it
+does. The rest of the page is written by hand.
+"""
+
+import ast
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "ARCHITECTURE.md"
+BEGIN, END = "<!-- packages: written by `make reference`; do not edit -->\n", "<!-- end of packages -->"
+
+
+def text() -> str:
+    """Return the whole page, with the table of packages as pyproject.toml has it now."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    assert after, f"{PAGE} has no lines `{BEGIN.strip()}` and `{END}`"
+    return "\n".join([before + BEGIN, *packages(contracts()), "", END + after])
+
+
+def contracts() -> list[Mapping[str, Any]]:
+    """Return the contracts of type `layers`, in the order of pyproject.toml."""
+    linter = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    return [contract for contract in linter["contracts"] if contract["type"] == "layers"]
+
+
+def packages(layered: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the lines of the table, the top floor first; then a line for each contract about a part of a package."""
+    inside = {container: contract["layers"] for contract in layered for container in contract.get("containers", [])}
+    orders = [contract["layers"] for contract in layered if "containers" not in contract]
+    roots, *parts = sorted(orders, key=lambda layers: "." in layers[0])
+    yield from ("| floor | package | what it does |", "| ---: | --- | --- |")
+    for root in _siblings(roots):
+        yield f"| | **`{root}`** | {summary(root)} |"
+        floors = inside.get(root, [])
+        for floor, layer in zip(range(len(floors), 0, -1), floors, strict=True):
+            for name in _siblings([layer]):
+                yield f"| {floor} | `{root}.{name}` | {summary(f'{root}.{name}')} |"
+                yield from (f"| | `{below}` | {summary(below)} |" for below in _below(f"{root}.{name}"))
+    for layers in [roots, *parts]:
+        yield from ("", "`" + "` → `".join(layers) + "`")
+
+
+def summary(name: str) -> str:
+    """Return the first line of the docstring of a package or module. Raises ValueError when it has none."""
+    path = ROOT.joinpath(*name.split("."))
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    if not said:
+        raise ValueError(f"{path.relative_to(ROOT)} has no docstring: write one line that says what the package does")
+    return said.splitlines()[0].replace("|", "\\|")
+
+
+def _siblings(layers: Sequence[str]) -> Iterator[str]:
+    for layer in layers:
+        yield from (name.strip() for name in layer.split("|"))
+
+
+def _below(name: str) -> list[str]:
+    """Names of the packages inside a package."""
+    found = sorted(ROOT.joinpath(*name.split(".")).glob("*/**/__init__.py"))
+    return [".".join(path.parent.relative_to(ROOT).parts) for path in found]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(text(), encoding="utf-8")
