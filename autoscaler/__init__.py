@@ -1,1 +1,1 @@
-"""The sidecar that makes the executors follow the lag: facts, model, diagnosis, decision, and a simulation of them."""
+"""Decides and requests the number of executors from lag and rates; simulates policies."""

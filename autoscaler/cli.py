@@ -1,4 +1,4 @@
-"""The verbs `autoscale`, which join the `headrace` command through the entry-point group `headrace.commands`."""
+"""The commands `headrace autoscale`."""
 
 import json
 from enum import StrEnum

@@ -1,1 +1,1 @@
-"""What a CPU-second of the writer carries, beside the job a team would write first and the limit of the design."""
+"""Benchmarks: records per CPU-second of the writer and of plain Spark jobs."""

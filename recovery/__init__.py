@@ -1,1 +1,1 @@
-"""What keeps the writer going when checkpoints are lost, and files what had to be skipped."""
+"""Keeps the driver running after failures; backfills gaps; takes back wrong data."""

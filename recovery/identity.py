@@ -1,4 +1,4 @@
-"""Who does something to a lake: a person at a machine, or a process of theirs."""
+"""Names the user and host that run a command."""
 
 import getpass
 import os

@@ -1,1 +1,1 @@
-"""A simulated world in which policies can be compared before one is let loose: traces, world, rivals, scores."""
+"""Simulates load and compares scaling policies."""

@@ -1,1 +1,1 @@
-"""Brings the records of gaps: from Kafka, from a mirror, from an archive, in chunks, beside the live writer."""
+"""Backfills gaps from Kafka, a mirror or an archive, in chunks, while the driver writes."""

@@ -1,1 +1,1 @@
-"""Takes back what landed wrong, rows and offsets together."""
+"""Rewinds a table: removes rows and resets committed offsets in one commit."""

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from recovery.cli.main import join
 from typer.testing import CliRunner
 
 from tests.carried import Driver, log
@@ -27,7 +26,6 @@ def driver(tmp_path: Path, form: str) -> Driver:
 
 def headrace(driver: Driver, root: Path, *words: str, code: int = 0) -> str:
     """Run a verb over that table. Returns what it said; `code`: with which it is to end."""
-    join(app)
     path = root / "headrace.yaml"
     (root / "1.avsc").write_text(json.dumps(EVENT))
     path.write_text(json.dumps({

@@ -1,1 +1,1 @@
-"""From the reports of tasks to one commit."""
+"""Builds one commit from the reports of tasks, and checks it."""

@@ -1,1 +1,1 @@
-"""What the engines that read the lake are told: statements, specifications, types. Nothing here asks anybody."""
+"""SQL statements, specifications and types for the engines that read the lake. No I/O."""

@@ -1,1 +1,1 @@
-"""What follows a seal: each hook is told of every sealed version of a bucket, at least once."""
+"""Delivers each sealed version of a bucket to each hook, at least once."""

@@ -1,1 +1,1 @@
-"""The driver's executors: how many there are, how many are wanted, and how they come and go."""
+"""Adds and removes the driver's executors."""
