@@ -49,7 +49,7 @@ def test_a_bundle_is_fetched_once(repository, tmp_path):
     assert len(java_artifacts.spark_jars()) == 4
 
 
-FETCH = "from writer import artifacts; print(artifacts.fetch('spark-kafka', say=lambda _: None))"
+FETCH = "from writer.clients import java_artifacts; print(java_artifacts.fetch('spark-kafka', say=lambda _: None))"
 
 
 @pytest.mark.usefixtures("repository")

@@ -133,6 +133,7 @@ def _begin(
     `pipelines`: how many the driver runs.
     """
     name = r.progress.pipeline
+    locations.check(name, config)
     cluster = Cluster(config.kafka.address, config.kafka.request_timeout)
     pipeline = PipelineRun(
         name, config, schemas=source(config.registry), cluster=cluster, progress=r.progress, tells=tells,
@@ -147,7 +148,6 @@ def _begin(
         if not once:
             _listen(config, name, cluster, r.progress)
         raise
-    locations.check(name, config)
     start = pipeline.start(new_run=new_run, once=once, lease=orders.of(name).lease)
     watch_lag = Watch(
         cluster, pipeline.topic_ids, r.progress,

@@ -144,7 +144,7 @@ def inside(offsets: np.ndarray, among: Sequence[Span]) -> np.ndarray:
 
 def among(letters: pa.RecordBatch, part: Part, spans: Sequence[Span]) -> np.ndarray:
     """Tell of each letter whether it stands at one of these offsets."""
-    place = zip(_PLACE, (part.topic, part.incarnation, part.partition), strict=True)
+    place = zip(_PLACE[:3], (part.topic, part.incarnation, part.partition), strict=True)
     here = [pc.equal(letters.column(name), value).to_numpy(zero_copy_only=False) for name, value in place]
     inner = inside(letters.column("_offset").to_numpy(zero_copy_only=False), spans)
     return np.asarray(np.logical_and.reduce([*here, inner]))
