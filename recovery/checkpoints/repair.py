@@ -56,7 +56,7 @@ def plan(reading: Reading, frontier: Offsets | None) -> Remove | Leave:
     if last and last - 1 not in reading.planned:
         return Leave(f"offsets/{last - 1} is missing, and nothing stands for it")
     if reading.committed and reading.committed[-1] > (-1 if last is None else last):
-        return Leave(f"commits end at batch {reading.committed[-1]}, and nothing stands for its offsets")
+        return Leave(f"offsets/{reading.committed[-1]} is missing, and its batch was done")
     if newest_plan in torn:
         start = reading.start()
         if reading.finished:

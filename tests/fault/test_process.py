@@ -28,7 +28,7 @@ WORDS = {
 }  # fmt: skip
 WHOLE = "HEADRACE_FAULTS_WHOLE" in os.environ
 FULL = re.compile(
-    r"cannot write DISK/\S+: No space left on device, \S+ \w?i?B of \S+ KiB are free\. .*[Mm]ake room there"
+    r"cannot write DISK\S*: No space left on device, \S+ \w?i?B of \S+ KiB are free\. .*[Mm]ake room there"
 )
 DISKS_KIB = (16, 32, 48, 64, 80, 96, 128, 160)[:: 1 if WHOLE else 2]
 

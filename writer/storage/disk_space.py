@@ -28,6 +28,13 @@ def says_full(text: str) -> bool:
     return any(words in text for words in _WORDS)
 
 
+def full(location: str, text: str) -> StoreError | None:
+    """Return the error of a table whose disk is full, where the text of another says so; None where it does not."""
+    if "://" in location or not says_full(text):
+        return None
+    return _error(errno.ENOSPC, location, {location: TABLE})
+
+
 def full_of(places: Mapping[str, str]) -> str:
     """Say which of some places has no room left, and what to do; empty when each has. `places`: path → what to do."""
     found = _fullest(places)

@@ -12,6 +12,7 @@ from deltalake.exceptions import DeltaError
 from pyarrow import dataset
 
 from writer.core.files import BucketFile, BucketKey, DataFile
+from writer.storage import disk_space
 from writer.storage.base import S3Settings
 from writer.storage.locations import delta_options, store_at
 from writer.storage.nesting import METADATA, is_iceberg
@@ -57,7 +58,7 @@ class Delta:
         """Make the table, unless there is one."""
         # Owner and layout stand in the first entry, not in a property set later: of two starts that create the table
         # at once, the second may write its entry over what the first has set meanwhile.
-        with _as_os_error():
+        with _as_os_error(self.location):
             DeltaTable.create(
                 self.location,
                 schema=Schema.from_arrow(columns),
@@ -74,14 +75,14 @@ class Delta:
 
     def buckets(self, _: State) -> list[BucketKey]:
         """Buckets that have files. Looks at every file of the table."""
-        with _as_os_error():
+        with _as_os_error(self.location):
             table = self._opened()
             columns = table.metadata().partition_columns
             return [tuple(found[column] for column in columns) for found in table.partitions()]
 
     def files(self, version: int) -> list[DataFile]:
         """Files that a version of the table names, read through delta-rs."""
-        with _as_os_error():
+        with _as_os_error(self.location):
             return listed(DeltaTable(self.location, version=version, storage_options=self._options))
 
     def bucket_files(self, state: State, bucket: BucketKey | None) -> list[BucketFile]:
@@ -94,12 +95,12 @@ class Delta:
 
     def rows(self, _: State) -> dataset.Dataset:
         """Return the rows, through delta-rs: for a filter on a column without bounds, it would find none."""
-        with _as_os_error():
+        with _as_os_error(self.location):
             return self._opened().to_pyarrow_dataset()
 
     def tidy(self, state: State) -> None:
         """Write the log's checkpoint, and remove what has outlived its retention."""
-        with _as_os_error():
+        with _as_os_error(self.location):
             table = self._opened()
             table.create_checkpoint()
             if state.configuration.get("delta.enableExpiredLogCleanup") != "false":
@@ -112,9 +113,9 @@ class Delta:
 
 
 @contextmanager
-def _as_os_error() -> Iterator[None]:
+def _as_os_error(location: str) -> Iterator[None]:
     """Raise what delta-rs raises as what every store raises."""
     try:
         yield
     except DeltaError as error:
-        raise OSError(str(error)) from error
+        raise disk_space.full(location, str(error)) or OSError(str(error)) from error
