@@ -14,6 +14,7 @@ from tests import oracle
 from tests.carried import Driver, log
 from tests.looking import EVENT, NOW, WIDER, Schemas, event, records, value
 from tests.skipped import archived, filled, only, skipped
+from tests.unit.test_standing import Cluster
 from writer.audit.audit import audit
 from writer.avro.fingerprint import meaning
 from writer.cli.main import app
@@ -21,6 +22,7 @@ from writer.cli.write import schema_accept
 from writer.clients.driver_endpoint import DriverAlive
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, SchemaChanged
+from writer.driver.pipeline import PipelineRun
 from writer.maintenance.dead_letters import Selection
 from writer.maintenance.local_pipeline import opened
 from writer.maintenance.replay import Replaying
@@ -109,6 +111,21 @@ def test_it_outlives_the_log_s_checkpoints_and_its_entries(tmp_path: Path, form:
 def test_a_start_refuses_an_id_that_means_another_schema(driver: Driver) -> None:
     refused(driver, lambda: again(driver))
     assert SchemaChanged.exit_code == 2
+
+
+def test_the_pipeline_s_own_start_refuses_it_before_its_epoch_rises(driver: Driver) -> None:
+    def start(schemas: Schemas) -> PipelineRun:
+        cluster = Cluster((0, 20), id_="uuid-1")
+        run = PipelineRun("clicks", driver.config, schemas=schemas, cluster=cluster)  # type: ignore[arg-type]
+        run.start(new_run=False)
+        return run
+
+    refused(driver, lambda: start(REBUILT))
+    run = start(driver.schemas)
+    assert run.epoch == 2
+    assert run._schemas.confirm([1], 0.0) == {NAME: BEFORE}
+    accepted(driver)
+    assert start(REBUILT)._schemas.plan.since == {1: NOW}
 
 
 def test_a_batch_that_meets_such_an_id_is_refused_before_a_column_is_added(driver: Driver) -> None:

@@ -82,7 +82,6 @@ def test_a_batch_with_a_new_schema_waits_for_a_registry_that_is_down(
     assert oracle.rows(lake, "count(*)", "WHERE referrer_campaign IS NOT NULL") == [(300,)]
 
 
-@pytest.mark.cell("the registry answers without a schema", "in the middle of a run, and a new schema arrives")
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_batch_with_a_new_schema_waits_while_answers_are_none(
     site: Site, topic: MakeTopic, tmp_path: Path, form: str
@@ -148,7 +147,6 @@ def test_ids_that_the_registry_lost_stop_a_start_and_its_letters_become_rows_aga
     assert oracle.rows(lake, "count(DISTINCT event_id)") == [(2_900,)]
 
 
-@pytest.mark.cell("the registry gives its ids out again, to other schemas", "before a start; then that is accepted")
 @pytest.mark.parametrize("form", FORMATS)
 def test_ids_that_mean_other_schemas_stop_a_start_until_somebody_accepts_them(
     site: Site, registry: Registry, topic: MakeTopic, tmp_path: Path, form: str
