@@ -23,8 +23,8 @@ _ORIGINS = """\
   compress in their own way: `headrace preview --at staged` shows what each column costs.
 - Cores are for {utilisation} on the mean. The rest carries bursts, and what has piled up in an outage. The driver wants
   one more when it does not share a machine with the tasks.
-- A batch has as many tasks as it fills files, and one for each hundred partitions that it reads if that is more; at
-  most one for each core. So a batch that is small in the lake and reads few partitions uses few cores, however many
+- A batch has as many tasks as it fills files, at most one for each core; but one for each hundred partitions that it
+  reads if that is more. So a batch that is small in the lake and reads few partitions uses few cores, however many
   there are.
 - A commit takes {commit_s} s besides its tasks.
 - Reads and writes are what a trace of one commit shows, taken as one request of the storage each.

@@ -36,7 +36,9 @@ class Batch:
     ended: AwareDatetime
     rows: int  # records read
     seconds: float  # of the driver, from Spark's call to the end: phases look + tasks + commit + redo
-    tasks_s: float  # of that, while tasks worked: the longest. An executor that had to warm up first is overhead
+    tasks_s: (
+        float  # of that, while tasks worked: the longest, of each wave. An executor that had to warm up is overhead
+    )
     tasks: int  # that Spark ran at most at once, had it the slots
     ranges: int  # pieces of the source: partitions, or more where they were cut
     slots: int  # task slots of the executors that were registered, mean while it ran
@@ -63,7 +65,7 @@ class Pipeline:
     delay_max_s: float  # commit.max_delay: a record may wait so long for its batch to begin
     records_max: int  # commit.max_records: what one batch may take
     records_per_task: float | None = None  # that one carries at least: a batch has no more tasks
-    partitions_per_task: int | None = None  # that one reads at most where slots are free; None: the driver does not say
+    partitions_per_task: int | None = None  # that one reads at most; None: the driver does not say
     min_partitions: int = 0  # a full batch is cut into so many ranges at least; 0: partitions are not cut
     trigger_s: float = 1.0  # batches begin no closer than this
     headroom_s: float | None = None  # /status lag.headroom_seconds: until retention takes what waits

@@ -139,8 +139,10 @@ def _batch(raw: Mapping[str, Any]) -> Batch | None:
         return None
     middle, longest = work["task_seconds_median"], work["task_seconds_max"]
     uneven = raw["tasks"] >= _SKEW_TASKS_MIN and middle
+    waves = math.ceil(raw["tasks"] / work["slots"])  # more than one where many partitions need more tasks than slots
+    tasks_s = (longest or 0.0) if waves == 1 else min(phases.get("tasks", 0.0), (longest or 0.0) * waves)
     return Batch(
         began=datetime.fromisoformat(raw["began"]), ended=datetime.fromisoformat(raw["at"]), rows=raw["read"],
-        seconds=sum(spent for phase, spent in phases.items() if phase != "wait"), tasks_s=longest or 0.0,
+        seconds=sum(spent for phase, spent in phases.items() if phase != "wait"), tasks_s=tasks_s,
         tasks=raw["tasks"], ranges=work["ranges"], slots=work["slots"], skew=longest / middle if uneven else None,
     )  # fmt: skip

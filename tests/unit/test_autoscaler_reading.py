@@ -90,6 +90,15 @@ def test_commits_that_do_not_say_what_their_tasks_did_are_left_out_and_the_oldes
     assert [one.ended for one in found] == [NOW - timedelta(seconds=20), NOW - timedelta(seconds=10)]
 
 
+def test_tasks_beyond_the_slots_run_in_waves():
+    work = {"slots": 2, "ranges": 500, "task_seconds_median": 2.0, "task_seconds_max": 2.5}
+    (one,) = batches([commit(7, 5, tasks=5, work=work)])
+    assert one.tasks_s == 7.0, "what the phase took, below three waves of 2.5 s"
+    phases = {"wait": 1.0, "look": 1.0, "tasks": 9.0, "commit": 1.0, "redo": 0.0}
+    (one,) = batches([commit(7, 5, tasks=5, work=work, phases=phases)])
+    assert one.tasks_s == 7.5
+
+
 def test_two_tasks_show_no_skew():
     assert batches([commit(7, 5, tasks=2)])[0].skew is None
 

@@ -85,7 +85,7 @@ def test_a_task_has_records_for_an_eighth_of_a_file_at_least(once):
     ("partitions", "slots", "tasks"),
     [
         (1, 8, 1), (100, 8, 1), (101, 8, 2), (1_000, 64, 10),
-        (1_000, 2, 2), (1_000, 1, 1),  # no more than can run at once
+        (1_000, 2, 10),  # one after the other: what a task holds of its partitions it holds to its end
         (0, 8, 1),  # all of it was read before
     ],
 )  # fmt: skip

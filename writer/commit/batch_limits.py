@@ -11,8 +11,8 @@ from writer.core.offsets import Source
 from writer.offsets.spark_checkpoint import Offsets
 
 CATCH_UP_SHARE = 1 / 8  # of a file's target size: smaller ones are made while more waits than a batch may take
-# A task reads one partition after the other, and each costs 20 to 40 ms however few its records are (ADR 30): a task
-# takes some seconds for so many. Fewer would make more files for less than a second.
+# A task reads one partition after the other. Each costs some 20 ms however few its records are, and Spark keeps the
+# consumer of each, with the records that it polled last, until the task ends (ADR 30). Fewer would make more files.
 PARTITIONS_PER_TASK = 100
 Reason = Literal["size", "backlog", "timeout", "start", "once", "replay"]
 
@@ -59,13 +59,13 @@ def limits(
 def task_count(
     bytes_expected: float, target_file_size: int, slots: int, *, partitions: int, behind: bool = False
 ) -> int:
-    """How many tasks carry a batch: as many as it fills files, more for many partitions, at most one for each slot.
+    """How many tasks carry a batch: as many as it fills files, at most one for each slot; more for many partitions.
 
     `partitions`: those with new records. `behind`: more waits than a batch may take. Then every slot works, for smaller
     files.
     """
     size = target_file_size * CATCH_UP_SHARE if behind else target_file_size
-    return max(1, min(slots, max(round(bytes_expected / size), math.ceil(partitions / PARTITIONS_PER_TASK))))
+    return max(1, min(slots, round(bytes_expected / size)), math.ceil(partitions / PARTITIONS_PER_TASK))
 
 
 def reason(offsets: int, waiting: int | None, partitions: int, limits: Limits, *, first: bool, replay: bool) -> Reason:

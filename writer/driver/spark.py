@@ -41,6 +41,9 @@ def session(config: Config, pipelines: int = 1) -> Any:
         **{f"spark.executorEnv.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
         "spark.sql.adaptive.enabled": "false",  # nothing here shuffles
         "spark.sql.streaming.minBatchesToRetain": "20",
+        # Records that a task has read stay in memory so long, thousands of each partition; five minutes by default.
+        "spark.kafka.consumer.fetchedData.cache.timeout": "1s",
+        "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "1s",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         _REDACTED: "(?i)secret|password|token|jaas|access[.]?key|credential",

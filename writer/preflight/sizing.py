@@ -184,7 +184,7 @@ def steady(traffic: Traffic, settings: Pipeline, per_core: float, cores: int, co
 
     def took(records: float) -> tuple[int, float]:
         tasks = task_count(records * parquet, target, cores, partitions=traffic.partitions)
-        return tasks, commit_s + records / (tasks * per_core)
+        return tasks, commit_s + records / (min(tasks, cores) * per_core)
 
     tasks, busy_s = took(records)
     if busy_s > records / per_s:
@@ -227,7 +227,7 @@ def _commits(traffic: Traffic, settings: Pipeline, batch: Steady, per_core: floa
     yield Line("Commits", "a record is readable within", batch.every_s + batch.busy_s, "s", how)
     most, per_s = settings.commit.max_records, traffic.events_per_s
     row_bytes, target = traffic.row_bytes_parquet, settings.roll.target_file_size
-    tasks = task_count(most * row_bytes, target, cores, partitions=traffic.partitions)
+    tasks = min(cores, task_count(most * row_bytes, target, cores, partitions=traffic.partitions))
     spare = tasks * per_core - per_s
     if spare > 0:
         how = f"{3600 * per_s:,.0f} ÷ ({plural(tasks, 'task')} x {per_core:,.0f} - {per_s:,.0f})"
