@@ -46,11 +46,15 @@ OF_ALL: Mapping[str, Sequence[str]] = {
     "scaling": ("autoscale", "explain", "{cluster}", "--json"),
 }
 
-# Key of the stored answers → today's.
+# Key of today's answers → the release's. The tests speak of all answers in the release's keys.
 ANSWER_KEYS: Mapping[str, str] = {}
 
-# Keys of the stored answers that are not compared: sentences, and what depends on the hour.
-PASSED_OVER = frozenset({"at", "why", "error", "said"})
+# Keys that are not compared: sentences, and what depends on the time of the question.
+PASSED_OVER = frozenset({
+    "why", "error", "said", "because", "says", "advice", "next",
+    "at", "used", "rates", "seconds", "since_seconds", "source_age_seconds", "commit_age_seconds",
+    "event_time_newest_age_seconds", "watermark_delay_seconds", "oldest_waiting_seconds",
+})  # fmt: skip
 
 _TIME = {"type": "long", "logicalType": "timestamp-millis"}
 _OLD: dict[str, Any] = {
@@ -94,11 +98,23 @@ def send(
     return len(values)
 
 
+def run(*words: str, code: int = 0) -> str:
+    """Run a command in this process, which is faster than in one of its own. Returns what it said."""
+    told = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert told.exit_code == code, told.output
+    return told.stdout
+
+
 def ask(root: Path, words: Sequence[str]) -> dict[str, Any]:
-    """Run a command in this process. Returns its exit code, and what it said as JSON."""
+    """Ask a command of OF_THE_LAKE or OF_ALL. Returns its exit code, and its answer."""
     said = [word.format(config=root / CONFIG, cluster=root / CLUSTER) for word in words]
     told = CliRunner().invoke(app, said, catch_exceptions=False)
-    return {"exit_code": told.exit_code, "answer": json.loads(told.stdout)}
+    return {"exit_code": told.exit_code, "answer": answer(told.stdout)}
+
+
+def answer(text: str) -> Any:
+    """Read JSON that a command said, in the release's keys."""
+    return json.loads(text, object_pairs_hook=lambda pairs: {ANSWER_KEYS.get(key, key): one for key, one in pairs})
 
 
 @dataclass(frozen=True)
@@ -161,8 +177,8 @@ def _leaves(told: Any, at: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def then(place: Place, name: str) -> Any:
-    """Return what the release answered, in today's keys and as of this place."""
-    return _worded(json.loads(place.localised(json.dumps(facts()["answers"][name]))))
+    """Return what the release answered, as of this place."""
+    return json.loads(place.localised(json.dumps(facts()["answers"][name])))
 
 
 def now(place: Place, name: str) -> Any:
@@ -181,12 +197,3 @@ def differences(was: Any, found: Any, at: str = "") -> list[str]:
         case _:
             return [] if was == found else [f"{at} was {was!r} and is {found!r}"]
     return [one for place, pair in pairs.items() for one in differences(*pair, place)]
-
-
-def _worded(told: Any) -> Any:
-    match told:
-        case dict():
-            return {ANSWER_KEYS.get(key, key): _worded(value) for key, value in told.items()}
-        case list():
-            return [_worded(one) for one in told]
-    return told
