@@ -11,7 +11,7 @@ from writer.core.offsets import Source
 from writer.offsets.spark_checkpoint import Offsets
 
 CATCH_UP_SHARE = 1 / 8  # of a file's target size: smaller ones are made while more waits than a batch may take
-# A task reads one partition after the other. Each costs some 20 ms however few its records are, and Spark keeps the
+# A task reads one partition after the other. Each costs some 45 ms however few its records are, and Spark keeps the
 # consumer of each, with the records that it polled last, until the task ends (ADR 30). Fewer would make more files.
 PARTITIONS_PER_TASK = 100
 Reason = Literal["size", "backlog", "timeout", "start", "once", "replay"]
