@@ -290,7 +290,7 @@ def test_it_is_on_the_start_that_was_looked_at(driver: Driver) -> None:
     snapshot = driver.table.snapshot()
     driver.start()
     with pytest.raises(CommitFailed, match="was started meanwhile; nothing was accepted"):
-        driver.table.accept(snapshot, {NAME: AFTER}, {})
+        driver.table.accept_schema_ids(snapshot, {NAME: AFTER}, {})
     assert kept(driver.table.snapshot()) == {NAME: BEFORE}
 
 

@@ -100,9 +100,9 @@ def test_a_format_is_never_lowered(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_every_kind_of_entry_that_the_code_writes_belongs_to_a_format() -> None:
     known = {kind for kinds in KINDS.values() for kind in kinds} | set(PASSED_OVER)
-    modules = [*(ROOT / "writer").glob("*.py"), *(ROOT / "writer" / "tables").glob("*.py"),
-               *(ROOT / "writer" / "care").glob("*.py")]  # fmt: skip
-    found = {kind for path in modules for kind in re.findall(r'\{"kind": "(\w+)"', path.read_text())}
+    found = {
+        kind for path in (ROOT / "writer").rglob("*.py") for kind in re.findall(r'\{"kind": "(\w+)"', path.read_text())
+    }
     assert len(found) >= 8
     assert found <= known, f"a new kind of entry makes a new format: {found - known}"
 

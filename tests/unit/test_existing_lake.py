@@ -13,16 +13,21 @@ from recovery.ladder import state
 from recovery.lease.lease import StoreLeases
 from tests import oracle
 from tests.existing import DIED, FORMATS, OF_THE_LAKE, PAUSED, Place, differences, facts, now, then, unpack
+from tests.unit.test_scaling import Cluster as Executors
 from writer.clients.driver_endpoint import announced
+from writer.config.autoscaling import Autoscale
 from writer.config.loader import load
+from writer.config.pipelines import layout
 from writer.hooks.outbox import Outbox
 from writer.offsets import checkpoint_backups, run_record
 from writer.offsets.spark_checkpoint import Checkpoints
+from writer.scaling.executor_manager import Keeper
 from writer.status import pause as pausing
 from writer.storage.locations import store_at
 from writer.table.factory import main_table
 from writer.table.gap_claims import Claims
 from writer.table.gap_tickets import tickets
+from writer.table.ledger.segment_store import Book
 
 KINDS = {
     "start", "batch", "columns", "replay", "close", "seal", "rewrite", "gap", "fill", "lost", "rewind", "side",
@@ -58,6 +63,16 @@ def test_every_kind_of_entry_is_there(root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
+def test_a_table_is_its_pipelines_own_and_its_ledger_is_read(root: Path, name: str) -> None:
+    config = load(root / "headrace.yaml")
+    table = main_table(name, config)
+    table.check_identity(["hour"], layout(config.pipelines[name].bucket))
+    pages = Book(table.store, table.snapshot().state.metadata["id"], name).pages()
+    assert pages
+    assert pages[0].first == 0
+
+
+@pytest.mark.parametrize("name", FORMATS)
 def test_what_stands_beside_the_checkpoints_is_read(root: Path, name: str) -> None:
     """What cannot be read is begun anew without a word, so each is held against its file."""
     store = store_at(f"{root}/checkpoints/{name}")
@@ -79,7 +94,6 @@ def test_what_stands_beside_the_checkpoints_is_read(root: Path, name: str) -> No
     found = checkpoint_backups.kept(store)
     assert found
     assert {copy.run for copy in found} <= set(runs)
-    assert _json(root, name, "executors.json") == {"wanted": 2}
 
 
 def test_the_autoscaler_remembers_what_it_decided(root: Path) -> None:
@@ -88,6 +102,18 @@ def test_the_autoscaler_remembers_what_it_decided(root: Path) -> None:
     assert all(one.there_at for one in told.memory.scalings)
     assert {"down", "up"} <= {one.verdict for one in told.events}
     assert state_store._AS_JSON.dump_python(told, mode="json") == _json(root, "clicks", "autoscaler.json")
+
+
+def test_a_driver_wants_the_executors_that_the_one_before_was_told_of(root: Path) -> None:
+    keeper = Keeper(
+        "spark://host:7077", Autoscale(), refusal=None, cpus_per_task=1,
+        stores=[store_at(f"{root}/checkpoints/{name}") for name in FORMATS], boundary=lambda: True,
+    )  # fmt: skip
+    keeper.begin(Executors)
+    try:
+        assert keeper.told()["wanted"] == 2
+    finally:
+        keeper.close()
 
 
 @pytest.mark.parametrize("name", PAUSED)

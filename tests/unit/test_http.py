@@ -18,7 +18,7 @@ from writer.core.errors import ConfigError, HeadraceError
 from writer.status.model import Sample
 from writer.status.pause import Pause
 from writer.status.progress import Progress
-from writer.web import endpoints, http_server
+from writer.web import http_server
 from writer.web.endpoints import serving, starts
 from writer.web.http_server import first_of, is_near
 
@@ -160,7 +160,7 @@ def test_loopback_is_this_machine(host, near):
 def test_a_post_from_another_machine_is_refused(progress, monkeypatch):
     board = {"clicks": progress}
     asked: list[tuple[str, bool]] = []
-    monkeypatch.setattr(endpoints, "is_near", lambda _: False)
+    monkeypatch.setattr(http_server, "is_near", lambda _: False)
     with serving(ANY, board, starts(board, "secret", lambda name, new_run: asked.append((name, new_run)))) as url:
         assert post(url, "/pipelines/clicks/start", "secret") == (403, "this is done from the same machine only\n")
     assert asked == []

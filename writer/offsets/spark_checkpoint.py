@@ -173,12 +173,9 @@ class Checkpoints:
                 raise self._unusable(run, f"{name} cannot be read ({type(error).__name__}: {error})") from error
 
     def _numbers(self, run: int, folder: str) -> list[int]:
-        try:
-            names = list(self.store.list(f"{run:06d}/{folder}"))
-        except StoreError as error:
-            if isinstance(error.__cause__, NotADirectoryError):
-                raise self._unusable(run, f"{folder} {NO_DIRECTORY}") from error
-            raise
+        if folder in self.store.list(f"{run:06d}"):
+            raise self._unusable(run, f"{folder} {NO_DIRECTORY}")
+        names = list(self.store.list(f"{run:06d}/{folder}"))
         if found := directories(names):
             raise self._unusable(run, f"{folder}/{found[0]} {NO_FILE}")
         return sorted(int(name) for name in names if name.isdigit())
