@@ -187,12 +187,11 @@ def now(place: Place, name: str) -> Any:
 
 
 def differences(was: Any, found: Any, at: str = "") -> list[str]:
-    """Say where two answers differ, as far as they are compared."""
+    """Say where an answer is another one than it `was`, as far as they are compared. Further keys are no difference."""
     match was, found:
         case (dict(), dict()):
-            added = {key for key, value in found.items() if key not in was and value is None}  # by a later release
-            keys = sorted({*was, *found} - PASSED_OVER - added)
-            pairs = {f"{at}.{key}": (was.get(key, "no such key"), found.get(key, "no such key")) for key in keys}
+            keys = sorted(was.keys() - PASSED_OVER)
+            pairs = {f"{at}.{key}": (was[key], found.get(key, "no such key")) for key in keys}
         case (list(), list()) if len(was) == len(found):
             pairs = {f"{at}[{i}]": pair for i, pair in enumerate(zip(was, found, strict=True))}
         case _:
