@@ -24,7 +24,7 @@ from writer.offsets.spark_checkpoint import Checkpoints, Offsets, Source
 from writer.offsets.start_decision import Held
 from writer.storage.base import S3Settings
 from writer.storage.locations import store_at
-from writer.table.factory import main_table, side_table
+from writer.table.factory import all_tables, main_table, side_table
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
 
@@ -95,7 +95,9 @@ def walk_back(config: Config, name: str, cluster: Cluster) -> Found | Nowhere:
     What is running is fenced. Raises CommitFailed, StoreError, BrokerUnreachable.
     """
     settings, s3 = config.pipelines[name], config.s3.settings
-    table = main_table(name, config)
+    tables = all_tables(name, config)
+    tables.redo()  # a side file that waits proves the offsets of its rows as well
+    table = tables.main
     snapshot = table.snapshot()
     known = snapshot.incarnations()
     lost = missing(snapshot, rows := proven(config, name))
