@@ -1,4 +1,4 @@
-"""L4 on a table whose last commit was not followed by its side files: a dead letter that waits proves its offset too."""
+"""L4 on a table whose last commit was not followed by its side files: a dead letter that waits proves an offset too."""
 
 from pathlib import Path
 
