@@ -33,7 +33,7 @@ from bench.job import PARTITIONS, Job
 from bench.race import Contending
 from writer.clients.driver_endpoint import announced
 from writer.demo.devstack.stack import Stack
-from writer.demo.devstack.workspace import Brood
+from writer.demo.devstack.workspace import ProcessGroup
 
 FIRST = 2_000  # events that the table has before the gap
 MAX_DELAY = timedelta(seconds=10)  # of the live writer's commits
@@ -133,7 +133,7 @@ def measure(events: int, live: float, flags: Sequence[str], directory: Path, say
         seen = Filled(FIRST + events, events, live)
         process = Contending("the writer", [sys.executable, "-m", "writer.cli", "run", str(path)], cwd=job.scratch,
                              log=job.log, env={"TMPDIR": str(job.scratch)})  # fmt: skip
-        stream, brood = Stream(job, data, FIRST + events, live), Brood()
+        stream, brood = Stream(job, data, FIRST + events, live), ProcessGroup()
         brood.adopt()
         try:
             process.launch()

@@ -35,7 +35,7 @@ from writer.batch.task import Task, TaskPlan
 from writer.config.compaction import Compact
 from writer.config.pipelines import Config, Memory, Roll
 from writer.core.files import BucketFile, BucketKey
-from writer.core.offsets import Part, Range
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.driver.spark import session
 from writer.maintenance.compaction import in_spark
 from writer.maintenance.compaction_plan import Pace
@@ -93,14 +93,14 @@ def carried(plan: TaskPlan, start: int, count: int) -> Any:
 
 def filled(location: str, events: int, commits: int) -> tuple[Job, Sequence[BucketFile], float]:
     """Make the table. Returns the job that merges its largest bucket, that bucket's files, and CPU-s of the rooms."""
-    plan, part = task_plan(location), Part("bench", 1, _PARTITION)
+    plan, part = task_plan(location), TopicPartition("bench", 1, _PARTITION)
     table = delta_table(location, "bench")
     table.create(pa.schema([*plan.schemas.columns, *PROVENANCE, pa.field(BUCKET, pa.string())]), [BUCKET])
     epoch, began = table.begin({part: 0}, {"bench": ["bench"]}), time.process_time()
     for n in range(commits):
         start, end = n * events // commits, (n + 1) * events // commits
         report = carried(plan, start, end - start)
-        table.commit(table.snapshot(), Batch(uuid4().hex, epoch, [Range(part, start, end)], report.files))
+        table.commit(table.snapshot(), Batch(uuid4().hex, epoch, [OffsetRange(part, start, end)], report.files))
     spent, snapshot = time.process_time() - began, table.snapshot()
     rows: dict[BucketKey, int] = {}
     for file in table.bucket_files(snapshot):

@@ -16,7 +16,7 @@ from bench.figures import BenchFailed, Mark, Run, Usage
 from bench.job import Job
 from bench.measure import Meter
 from writer.demo.devstack.process import Process
-from writer.demo.devstack.workspace import JVM_GRACE, Brood
+from writer.demo.devstack.workspace import JVM_GRACE, ProcessGroup
 
 SAMPLE = timedelta(milliseconds=250)  # between two looks at the process tree
 _POLL = timedelta(milliseconds=20)  # between two looks at the output: how late a mark may be
@@ -84,7 +84,7 @@ def run(
     process = Contending(
         contender.name, contender.command(job), cwd=job.scratch, log=job.log, env={**environment(job), **contender.env}
     )
-    brood = Brood()
+    brood = ProcessGroup()
     brood.adopt()
     meter = Meter(others)
     try:

@@ -25,7 +25,7 @@ from bench.fill import fill
 from bench.job import PARTITIONS, Job
 from bench.race import Contending
 from writer.demo.devstack.stack import Stack
-from writer.demo.devstack.workspace import Brood
+from writer.demo.devstack.workspace import ProcessGroup
 from writer.table.factory import delta_table
 
 RECORDS = 1000  # in a commit, about one a second: Spark looks for new offsets that often
@@ -103,7 +103,7 @@ def soak(commits: int, directory: Path, say: Callable[[str], None]) -> Soaked:
         process = Contending(
             "the writer", _command(job), cwd=job.scratch, log=job.log, env={"TMPDIR": str(job.scratch)}
         )
-        brood = Brood()
+        brood = ProcessGroup()
         brood.adopt()
         try:
             process.launch()

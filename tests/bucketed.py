@@ -14,7 +14,7 @@ from tests import hive
 from writer.batch.parquet_files import Destination, delta_statistics
 from writer.config.pipelines import Config
 from writer.core.files import StagedFile
-from writer.core.offsets import Part, Range
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.core.units import microseconds
 from writer.sealing.sealer import Sealer
 from writer.table.factory import main_table
@@ -22,7 +22,7 @@ from writer.table.log.operations import Batch
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
-PARTS = [Part("clicks", 1, 0), Part("clicks", 1, 1)]
+PARTS = [TopicPartition("clicks", 1, 0), TopicPartition("clicks", 1, 1)]
 
 
 def label(hour: datetime) -> tuple[str]:
@@ -74,7 +74,9 @@ class Lake:
         stats = delta_statistics(metadata)
         return StagedFile(path, label(hour), rows, size, stats, hour, last, {("clicks", 0): rows})
 
-    def batch(self, *hours: datetime, rows: int = 10, seen: dict[Part, datetime] | None = None, late: int = 0) -> Batch:
+    def batch(
+        self, *hours: datetime, rows: int = 10, seen: dict[TopicPartition, datetime] | None = None, late: int = 0
+    ) -> Batch:
         start, self.offset = self.offset, self.offset + rows * len(hours)
         closed = self.table.snapshot().closed_until
         facts = {
@@ -82,7 +84,7 @@ class Lake:
             "late": {"behind": [], "beyond": [], "buckets": [[list(label(hours[0])), late]] if late else []},
         }  # fmt: skip
         return Batch(
-            uuid4().hex, self.epoch, [Range(PARTS[0], start, self.offset)], [self.stage(h, rows) for h in hours],
+            uuid4().hex, self.epoch, [OffsetRange(PARTS[0], start, self.offset)], [self.stage(h, rows) for h in hours],
             facts=facts, seen={part: microseconds(at) for part, at in (seen or {}).items()}, closed_until=closed,
         )  # fmt: skip
 

@@ -17,7 +17,7 @@ from writer.batch.task_report import Report
 from writer.clients.kafka_sample import RECORDS
 from writer.commit import builder
 from writer.config.pipelines import layout
-from writer.core.offsets import Part
+from writer.core.offsets import TopicPartition
 from writer.maintenance.local_pipeline import opened
 from writer.table.factory import all_tables
 from writer.table.log.operations import Batch
@@ -68,7 +68,9 @@ class Driver:
             self.side(self.settings.late_table).create(pa.schema(columns), self.columns, layout(self.settings.bucket))
 
     def start(self, parts: int = 1, at: int = 0) -> None:
-        self.epoch = self.table.begin({Part("clicks", 1, p): at for p in range(parts)}, {"clicks": ["uuid-1"]})
+        self.epoch = self.table.begin(
+            {TopicPartition("clicks", 1, p): at for p in range(parts)}, {"clicks": ["uuid-1"]}
+        )
         self.tables.redo()
 
     def carry(
@@ -77,7 +79,7 @@ class Driver:
         """Commit all up to these ends of the partitions. Returns the version; None when the table had it."""
         snapshot = self.table.snapshot()
         self.tables.redo()
-        parts = {("clicks", p): Part("clicks", 1, p) for p in ends}
+        parts = {("clicks", p): TopicPartition("clicks", 1, p) for p in ends}
         frontier = {part: snapshot.frontier(part) for part in parts.values()}
         start = dict.fromkeys(parts, 0)
         committing = builder.ranges(start, {("clicks", p): end for p, end in ends.items()}, frontier, parts)

@@ -8,13 +8,13 @@ import pyarrow as pa
 
 from writer.batch.parquet_files import staged_name
 from writer.core.files import StagedFile
-from writer.core.offsets import Part, Range
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.storage.locations import store_at
 from writer.table.factory import OPENED
 from writer.table.log.operations import Batch
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
-PARTS = [Part("clicks", 1, 0), Part("clicks", 1, 1)]
+PARTS = [TopicPartition("clicks", 1, 0), TopicPartition("clicks", 1, 1)]
 ABSENT = object()  # a fact that this commit does not carry
 LIMITS = {
     "records_min": 100, "records_min_from": "commit.min_records", "records_max": 5_000, "delay_max_seconds": 600.0,
@@ -55,5 +55,5 @@ class Lake:
         )
         store_at(self.table.location).put(staged_name(file.path), b"")
         about = {name: value for name, value in facts(start, end, **changes).items() if value is not ABSENT}
-        planned = Batch(uuid4().hex, self.epoch, [Range(PARTS[0], start, end)], [file], facts=about)
+        planned = Batch(uuid4().hex, self.epoch, [OffsetRange(PARTS[0], start, end)], [file], facts=about)
         return self.table.commit(self.table.snapshot(), planned)

@@ -15,11 +15,11 @@ from threading import Event
 from typing import Any
 
 from tests.writing import QUICK_START, Site
-from writer.clients.notifications import Nobody
+from writer.clients.notifications import NoNotifications
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.driver import main, restart_policy
-from writer.driver.pipeline_runner import Running, watch
+from writer.driver.pipeline_runner import PipelineRunner, watch
 from writer.driver.spark import session as opened
 from writer.driver.supervisor_channel import Orders
 from writer.driver.tasks import KAFKA_OPTIONS
@@ -133,8 +133,8 @@ class Place:
     def carry(self, spark: Any, *, new_run: bool = False) -> tuple[int, str]:
         """Run headrace until it has read what is there. Returns exit code and all causes of its error."""
         config = self.config
-        begin = partial(main._begin, spark, config, None, Nobody(), Orders(), True)
-        running = Running(Progress(PIPELINE), begin, waits=False)
+        begin = partial(main._begin, spark, config, None, NoNotifications(), Orders(), True)
+        running = PipelineRunner(Progress(PIPELINE), begin, waits=False)
         try:
             running.begin(new_run=new_run)
             if running.error is not None:

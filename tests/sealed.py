@@ -12,7 +12,7 @@ from tests.looking import config as configuration
 from writer.batch.lateness import Lateness
 from writer.batch.parquet_files import BucketFiles, Destination
 from writer.config.pipelines import Config
-from writer.core.offsets import Part, Range
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.core.units import microseconds
 from writer.sealing.manifest import Manifest
 from writer.sealing.rules import Ready
@@ -21,7 +21,7 @@ from writer.storage.locations import store_at
 from writer.table.factory import main_table
 from writer.table.log.operations import Batch, Sealing
 
-PART = Part("clicks", 1, 0)
+PART = TopicPartition("clicks", 1, 0)
 DAY = datetime(2026, 11, 20, tzinfo=UTC)
 COLUMNS = pa.schema(
     [
@@ -74,7 +74,7 @@ class SealedLake:
         if until is not None and first < until:
             late.buckets[key] += rows
         facts = {"ranges": [], "rows": rows, "files": 1, "bytes": 1, "time_unit": "logical", "late": late.to_json()}
-        ranges = [Range(PART, start, self.offset)]
+        ranges = [OffsetRange(PART, start, self.offset)]
         batch = Batch(
             uuid4().hex, self.epoch, ranges, staged, facts=facts, closed_until=until,
             seen={PART: microseconds(made[-1]["at"])},

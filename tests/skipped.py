@@ -18,7 +18,7 @@ from tests.unit.test_standing import Cluster
 from writer.audit.audit import audit
 from writer.offsets import skip_to_latest
 from writer.table.gap_tickets import tickets
-from writer.table.ledger.gap_ticket import Ticket
+from writer.table.ledger.gap_ticket import GapRecord
 
 RAW = pa.schema(
     [
@@ -31,8 +31,8 @@ RAW = pa.schema(
 class Silent:
     """Nobody watches."""
 
-    def began(self, ticket: Ticket, offsets: int) -> None: ...
-    def settled(self, ticket: Ticket, chunk: Settled) -> None: ...
+    def began(self, ticket: GapRecord, offsets: int) -> None: ...
+    def settled(self, ticket: GapRecord, chunk: Settled) -> None: ...
     def waits(self, why: str) -> None: ...
 
 
@@ -94,13 +94,13 @@ def filled(
     """Run a backfill from archives."""
     filling = Filling("clicks", driver.config, driver.schemas)
 
-    def sources(ticket: Ticket) -> list[Source]:
+    def sources(ticket: GapRecord) -> list[Source]:
         return [opened(filling, ticket, [str(place) for place in places], columns, by_time)]
 
     return fill(filling, sources, Wish(rows_max=rows_max, by=by), board or Silent())
 
 
-def only(driver: Driver) -> Ticket:
+def only(driver: Driver) -> GapRecord:
     (found,) = tickets(driver.table, "clicks").values()
     return found
 

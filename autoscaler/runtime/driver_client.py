@@ -15,14 +15,14 @@ _WORDS_MAX = 500  # characters of a reason
 
 
 @dataclass(frozen=True)
-class Answered:
+class DriverReply:
     """What the driver said: taken, or why not."""
 
     taken: bool
     says: str = ""
 
 
-def ask(driver: Driver, section: Autoscale, executors: int, because: Event) -> Answered:
+def ask(driver: Driver, section: Autoscale, executors: int, because: Event) -> DriverReply:
     """Ask a driver for so many executors. A driver that does not answer is an answer too."""
     token = "" if section.token is None else section.token.get_secret_value()
     said = {"executors": executors, "verdict": because.verdict, "why": because.why[:_WORDS_MAX]}
@@ -32,8 +32,8 @@ def ask(driver: Driver, section: Autoscale, executors: int, because: Event) -> A
     )
     try:
         with opener(driver.certificate).open(request, timeout=_ANSWER_WITHIN_S):
-            return Answered(taken=True)
+            return DriverReply(taken=True)
     except HTTPError as error:
-        return Answered(taken=False, says=f"{error.code}: {error.read().decode(errors='replace').strip()}")
+        return DriverReply(taken=False, says=f"{error.code}: {error.read().decode(errors='replace').strip()}")
     except OSError as error:
-        return Answered(taken=False, says=f"the driver at {driver.url} does not answer: {error}")
+        return DriverReply(taken=False, says=f"the driver at {driver.url} does not answer: {error}")

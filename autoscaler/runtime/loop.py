@@ -11,7 +11,7 @@ from autoscaler.decision.events import Event, added, event
 from autoscaler.decision.facts import Facts
 from autoscaler.decision.history import Memory, Scaling
 from autoscaler.decision.policy import Policy
-from autoscaler.runtime.driver_client import Answered
+from autoscaler.runtime.driver_client import DriverReply
 from autoscaler.runtime.endpoints import Shown
 from autoscaler.runtime.state_store import AutoscalerState
 from writer.core import logging
@@ -34,7 +34,7 @@ class Loop:
     """Ticks. What it knows is in `shown`, replaced whole at each tick."""
 
     def __init__(
-        self, policy: Policy, source: Source, kept: AutoscalerState, *, ask: Callable[[int, Event], Answered],
+        self, policy: Policy, source: Source, kept: AutoscalerState, *, ask: Callable[[int, Event], DriverReply],
         keep: Callable[[AutoscalerState], None], dry_run: bool, now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:  # fmt: skip
         """`ask`: the driver, for so many executors. `keep`: what is to outlive this process; may raise OSError."""

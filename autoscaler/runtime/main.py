@@ -13,7 +13,7 @@ from autoscaler.decision.history import Memory
 from autoscaler.decision.policy import DEFAULTS, Policy, assigned
 from autoscaler.runtime import state_store
 from autoscaler.runtime.collector import Live
-from autoscaler.runtime.driver_client import Answered, ask
+from autoscaler.runtime.driver_client import DriverReply, ask
 from autoscaler.runtime.endpoints import answers
 from autoscaler.runtime.loop import Loop
 from writer.config.loader import load
@@ -63,9 +63,11 @@ def run(config: Config, names: Sequence[str], policy: Policy, *, dry_run: bool) 
     store = store_at(f"{config.checkpoints}/{names[0]}", config.s3.settings)
     live = Live(config, names, policy)
 
-    def request(executors: int, because: Event) -> Answered:
+    def request(executors: int, because: Event) -> DriverReply:
         driver = live.driver
-        return Answered(taken=False, says="no driver") if driver is None else ask(driver, section, executors, because)
+        return (
+            DriverReply(taken=False, says="no driver") if driver is None else ask(driver, section, executors, because)
+        )
 
     loop = Loop(
         policy,

@@ -20,8 +20,8 @@ from recovery.backfill.source import NO_TIME_MS, Chunk, Piece, Source, SourceFai
 from writer.avro.schema_plan import SchemaPlan
 from writer.batch.bucketing import TimeRule, times_of
 from writer.core.errors import ConfigError
-from writer.core.offsets import Part, Range, Span, joined
-from writer.table.ledger.gap_ticket import Hint, Ticket
+from writer.core.offsets import OffsetRange, Span, TopicPartition, joined
+from writer.table.ledger.gap_ticket import GapRecord, Hint
 from writer.table.row_removal import inside
 
 _ROLES = ("topic", "partition", "offset", "time", "key", "value", "incarnation")
@@ -33,7 +33,7 @@ _TIMES = pa.timestamp("us", "UTC")
 
 
 def opened(
-    filling: Filling, ticket: Ticket, locations: Sequence[str], columns: str | None, by_time: str | None
+    filling: Filling, ticket: GapRecord, locations: Sequence[str], columns: str | None, by_time: str | None
 ) -> Source:
     """Open an archive. Raises ConfigError where its rows cannot be told apart by what was said."""
     found = files(locations, filling.config.s3.settings)
@@ -76,7 +76,7 @@ class _Held:
     """Rows for one chunk."""
 
     records: list[pa.Table] = field(default_factory=list)
-    spans: dict[Part, list[Span]] = field(default_factory=dict)
+    spans: dict[TopicPartition, list[Span]] = field(default_factory=dict)
     count: int = 0
 
 
@@ -87,17 +87,17 @@ class ByOffset:
         """`roles`: role → column of the archive."""
         self.name, self._files, self._roles = name, found, dict(roles)
 
-    def available(self, wanted: Sequence[Range]) -> list[Range]:
+    def available(self, wanted: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Return the offsets that it holds. Reads all of it."""
-        spans: dict[Part, list[Span]] = {}
+        spans: dict[TopicPartition, list[Span]] = {}
         for file in self._files:
             for batch in file.batches():
                 for part, rows in self._by_part(batch, wanted, spans):
                     offsets = rows.column(self._roles["offset"]).cast(pa.int64()).to_numpy()
                     spans[part] = joined([*spans.get(part, []), *_spans(offsets)])
-        return [Range(part, *span) for part, found in spans.items() for span in found]
+        return [OffsetRange(part, *span) for part, found in spans.items() for span in found]
 
-    def chunks(self, left: Callable[[], Sequence[Range]], rows_max: int) -> Iterator[Chunk]:
+    def chunks(self, left: Callable[[], Sequence[OffsetRange]], rows_max: int) -> Iterator[Chunk]:
         """Yield chunks partition by partition; none reaches over two."""
         for _, found in partitions(self._files):
             held = _Held()
@@ -113,10 +113,10 @@ class ByOffset:
                 yield self._chunk(held)
 
     def _by_part(
-        self, batch: pa.Table, wanted: Sequence[Range], taken: Mapping[Part, Sequence[Span]]
-    ) -> Iterator[tuple[Part, pa.Table]]:
+        self, batch: pa.Table, wanted: Sequence[OffsetRange], taken: Mapping[TopicPartition, Sequence[Span]]
+    ) -> Iterator[tuple[TopicPartition, pa.Table]]:
         """Yield the rows of a batch that are wanted and not taken yet, part by part, each offset once, in order."""
-        spans: dict[Part, list[Span]] = {}
+        spans: dict[TopicPartition, list[Span]] = {}
         for r in wanted:
             spans.setdefault(r.part, []).append((r.start, r.end))
         partition = batch.column(self._roles["partition"]).cast(pa.int64())
@@ -135,7 +135,7 @@ class ByOffset:
             if len(first):
                 yield part, batch.take(pa.array(at[first]))
 
-    def _hold(self, held: _Held, part: Part, rows: pa.Table) -> None:
+    def _hold(self, held: _Held, part: TopicPartition, rows: pa.Table) -> None:
         table = _named(rows, part, self._roles)
         held.records.append(table)
         held.spans[part] = joined([*held.spans.get(part, []), *_spans(table.column("offset").to_numpy())])
@@ -154,7 +154,7 @@ class ByOffset:
                 yield Piece(batch, conformed(table, plan))
 
 
-def _named(rows: pa.Table, part: Part, roles: Mapping[str, str]) -> pa.Table:
+def _named(rows: pa.Table, part: TopicPartition, roles: Mapping[str, str]) -> pa.Table:
     """Return rows with the columns of a record in front of their own."""
     count = rows.num_rows
     no_time = pa.scalar(NO_TIME_MS, pa.timestamp("ms", "UTC")).cast(_TIMES)
@@ -206,11 +206,11 @@ class ByTime:
         if not keys:
             raise ConfigError("--by-time needs the columns that tell one event from another")
 
-    def available(self, wanted: Sequence[Range]) -> list[Range]:
+    def available(self, wanted: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Return all that is wanted: which offsets its rows had, nobody can say."""
         return list(wanted)
 
-    def chunks(self, left: Callable[[], Sequence[Range]], rows_max: int) -> Iterator[Chunk]:  # noqa: ARG002
+    def chunks(self, left: Callable[[], Sequence[OffsetRange]], rows_max: int) -> Iterator[Chunk]:  # noqa: ARG002
         """Yield chunks partition by partition, and one at the end that closes the ticket."""
         for partition, found in partitions(self._files):
             if self._through is not None and partition <= self._through:

@@ -22,17 +22,17 @@ from writer.batch import task
 from writer.batch.bucketing import TimeRule
 from writer.batch.task_report import Counts, Report
 from writer.commit import builder
-from writer.commit.missing_offsets import Holes, gaps
+from writer.commit.missing_offsets import MissingOffsets, gaps
 from writer.commit.poison_limit import check as check_poison
 from writer.config.pipelines import Config
 from writer.core import fault_points
 from writer.core.errors import ConfigError, HeadraceError
-from writer.core.offsets import Part, Span
-from writer.maintenance.local_pipeline import Walk, opened
+from writer.core.offsets import Span, TopicPartition
+from writer.maintenance.local_pipeline import LocalPipeline, opened
 from writer.schemas.registry import SchemaSource
 from writer.table.factory import all_tables
 from writer.table.gap_tickets import standing
-from writer.table.ledger.gap_ticket import Ticket, without
+from writer.table.ledger.gap_ticket import GapRecord, without
 from writer.table.log.foreign_writes import Overtaken
 from writer.table.log.operations import Fill
 from writer.table.log.snapshot import PipelineSnapshot
@@ -71,18 +71,18 @@ class Filling:
         self._schemas = schemas
         self._tables = all_tables(name, config)
         self.table = self._tables.main
-        self._walk: Walk | None = None
+        self._walk: LocalPipeline | None = None
         self._columns: pa.Schema | None = None  # of the table, as the walk was opened
         if not (self.table.exists() and self._tables.side(self.settings.dead_letters).exists()):
             raise HeadraceError(f"pipeline {name!r} has no tables yet. `headrace run` makes them.")
 
     @property
-    def walk(self) -> Walk:
+    def walk(self) -> LocalPipeline:
         """The rooms, ready. Raises RegistryUnreachable, ConfigError."""
         self._walk = self._walk or opened(self.name, self.config, self._schemas)
         return self._walk
 
-    def look(self) -> tuple[PipelineSnapshot, dict[str, Ticket]]:
+    def look(self) -> tuple[PipelineSnapshot, dict[str, GapRecord]]:
         """Let redo catch up, then read the tickets. Raises CommitFailed, LedgerUnreadable."""
         now = self.table.snapshot()
         self._tables.redo()
@@ -92,7 +92,7 @@ class Filling:
         return standing(self.table, self.name)
 
     def carry(
-        self, ticket: Ticket, snapshot: PipelineSnapshot, chunk: Chunk, source: str, by: str, now: datetime,
+        self, ticket: GapRecord, snapshot: PipelineSnapshot, chunk: Chunk, source: str, by: str, now: datetime,
         paced: Any = iter,
     ) -> Settled:  # fmt: skip
         """Carry a chunk and commit it. `snapshot`: what the ticket was read from. `paced` slows its pieces down.
@@ -174,7 +174,7 @@ class Filling:
         return _Carried(report, rows, out)
 
     def _commit(
-        self, ticket: Ticket, snapshot: PipelineSnapshot, chunk: Chunk, done: _Carried, source: str, by: str,
+        self, ticket: GapRecord, snapshot: PipelineSnapshot, chunk: Chunk, done: _Carried, source: str, by: str,
         now: datetime,
     ) -> tuple[int, Fill]:  # fmt: skip
         builder.check_age(now, datetime.now(UTC), self.config.pipelines[self.name].table.orphan_age)
@@ -220,9 +220,9 @@ class Filling:
         self._tables.discard(report.files, {self.settings.dead_letters: report.dead_letter_files})
 
 
-def _still_open(ticket: Ticket, chunk: Chunk) -> None:
+def _still_open(ticket: GapRecord, chunk: Chunk) -> None:
     """Raise Overtaken where a chunk would settle what is not open: it was planned before somebody else brought it."""
-    left: dict[Part, list[Span]] = {}
+    left: dict[TopicPartition, list[Span]] = {}
     for r in ticket.left():
         left.setdefault(r.part, []).append((r.start, r.end))
     for part, spans in chunk.spans.items():
@@ -230,7 +230,7 @@ def _still_open(ticket: Ticket, chunk: Chunk) -> None:
             raise Overtaken(f"offsets {gone[0]} of {part.topic}/{part.partition} were brought meanwhile: look again")
 
 
-def _holes(part: Part, spans: Sequence[tuple[int, int]], report: Report) -> Holes | None:
+def _holes(part: TopicPartition, spans: Sequence[tuple[int, int]], report: Report) -> MissingOffsets | None:
     """Find the offsets of a chunk's part that gave no record; None when each gave one."""
     source = (part.topic, part.partition)
     counts = report.counts.get(source, Counts())
@@ -242,7 +242,7 @@ def _holes(part: Part, spans: Sequence[tuple[int, int]], report: Report) -> Hole
     if counts.spans_whole:
         found = sum(end - start for start, end in unread)
         assert found == missing, f"{source}: {missing} offsets gave no record, but {found} were not seen"
-    return Holes(source, missing, unread, counts.spans_whole)
+    return MissingOffsets(source, missing, unread, counts.spans_whole)
 
 
 def _age(first: Piece | None, now: datetime) -> Any:

@@ -13,9 +13,9 @@ from recovery.backfill.read_order import aligned, instants
 from recovery.backfill.source import Chunk, Piece, SourceFailed, in_full
 from writer.avro.schema_plan import SchemaPlan
 from writer.clients.kafka import Cluster, next_records
-from writer.commit.missing_offsets import Holes, RecordsMissed, check, questions
+from writer.commit.missing_offsets import MissingOffsets, RecordsMissed, check, questions
 from writer.config.security import Address
-from writer.core.offsets import Part, Range, Source, Span
+from writer.core.offsets import OffsetRange, Source, Span, TopicPartition
 from writer.offsets.start_decision import number
 
 
@@ -23,13 +23,13 @@ from writer.offsets.start_decision import number
 class Segment:
     """Offsets [start, end) of a part, and how far from them the same records stand in another log."""
 
-    part: Part
+    part: TopicPartition
     start: int
     end: int
     source: Source  # where they stand
     shift: int  # offset there less offset here
 
-    def clipped(self, r: Range) -> "Segment | None":
+    def clipped(self, r: OffsetRange) -> "Segment | None":
         """Return what lies in a range; None: nothing."""
         start, end = max(self.start, r.start), min(self.end, r.end)
         mine = r.part == self.part and start < end
@@ -50,11 +50,11 @@ class Topic:
         self._cluster = Cluster(address, timeout)
         self._ids, self._given, self._same = ids, segments, same
 
-    def available(self, wanted: Sequence[Range]) -> list[Range]:
+    def available(self, wanted: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Return what Kafka holds of these offsets now. Raises BrokerUnreachable, TopicMissing for a mirror."""
-        return [Range(one.part, one.start, one.end) for one in self._segments(wanted)]
+        return [OffsetRange(one.part, one.start, one.end) for one in self._segments(wanted)]
 
-    def chunks(self, left: Callable[[], Sequence[Range]], rows_max: int) -> Iterator[Chunk]:
+    def chunks(self, left: Callable[[], Sequence[OffsetRange]], rows_max: int) -> Iterator[Chunk]:
         """Yield slices that are aligned by the broker's time, oldest first."""
         segments = self._segments(left())
         if not segments:
@@ -67,15 +67,15 @@ class Topic:
                     "mapping is wrong. Correct --map."
                 )
         for ranges in aligned(
-            [Range(s.part, s.start, s.end) for s in segments], self._marks(segments, rows_max), rows_max
+            [OffsetRange(s.part, s.start, s.end) for s in segments], self._marks(segments, rows_max), rows_max
         ):
             mine = [cut for r in ranges for s in segments if (cut := s.clipped(r))]
-            spans: dict[Part, list[Span]] = {}
+            spans: dict[TopicPartition, list[Span]] = {}
             for cut in mine:
                 spans.setdefault(cut.part, []).append((cut.start, cut.end))
             yield Chunk(spans, partial(self._read, mine), partial(self._confirm, mine))
 
-    def _segments(self, wanted: Sequence[Range]) -> list[Segment]:
+    def _segments(self, wanted: Sequence[OffsetRange]) -> list[Segment]:
         """Return where the wanted offsets stand, as far as they are there."""
         if self._given is None:
             given = self._own(wanted)
@@ -91,7 +91,7 @@ class Topic:
                 found.append(Segment(one.part, start, end, one.source, one.shift))
         return sorted(found, key=lambda s: (s.part, s.start))
 
-    def _own(self, wanted: Sequence[Range]) -> list[Segment]:
+    def _own(self, wanted: Sequence[OffsetRange]) -> list[Segment]:
         """Return the ranges whose incarnation is the topic's present one: another one's offsets are other records."""
         names = sorted({r.part.topic for r in wanted})
         topics = self._cluster.topics(names)
@@ -102,16 +102,16 @@ class Topic:
             if now.get(r.part.topic) == r.part.incarnation and r.part.partition < topics[r.part.topic].partitions
         ]
 
-    def _marks(self, segments: Sequence[Segment], rows_max: int) -> list[dict[Part, int]]:
+    def _marks(self, segments: Sequence[Segment], rows_max: int) -> list[dict[TopicPartition, int]]:
         """Ask each log where it stands at instants of the time that the segments hold."""
         offsets = sum(s.end - s.start for s in segments)
         ends = self._edges(segments)
         if offsets <= rows_max or not ends:
             return []
-        marks: list[dict[Part, int]] = []
+        marks: list[dict[TopicPartition, int]] = []
         for when in instants(min(ends), max(ends), offsets, rows_max):
             at = self._cluster.found({s.source: int(when.timestamp() * 1000) for s in segments})
-            mark: dict[Part, int] = {}
+            mark: dict[TopicPartition, int] = {}
             for s in segments:
                 there = at[s.source][0]
                 here = s.end if there < 0 else min(max(there - s.shift, s.start), s.end)
@@ -137,7 +137,7 @@ class Topic:
             for batch in fetched(self._address, self._timeout, wanted, headers=self._headers):
                 yield Piece(_renamed(batch, s))
 
-    def _confirm(self, segments: Sequence[Segment], holes: Sequence[Holes]) -> None:
+    def _confirm(self, segments: Sequence[Segment], holes: Sequence[MissingOffsets]) -> None:
         """Ask another client for the offsets that gave no record. In a mirror each hole shifts what comes after it."""
         if self._given is not None:
             in_full(holes)

@@ -16,10 +16,10 @@ from recovery.backfill.source import Source
 from recovery.backfill.throttle import Pace, lag_max, live_lag
 from writer.config.pipelines import Config
 from writer.core import logging
-from writer.core.offsets import Range, joined
-from writer.table.gap_claims import LEASE, Claim, Claims
+from writer.core.offsets import OffsetRange, joined
+from writer.table.gap_claims import LEASE, BackfillLock, BackfillLocks
 from writer.table.gap_tickets import named
-from writer.table.ledger.gap_ticket import Ticket
+from writer.table.ledger.gap_ticket import GapRecord
 from writer.table.log.foreign_writes import Overtaken
 
 _OVERTAKEN_MAX = 10  # times in a row that somebody else changed the ticket first
@@ -28,10 +28,10 @@ _OVERTAKEN_MAX = 10  # times in a row that somebody else changed the ticket firs
 class Board(Protocol):
     """Who is told how it goes."""
 
-    def began(self, ticket: Ticket, offsets: int) -> None:
+    def began(self, ticket: GapRecord, offsets: int) -> None:
         """A ticket is being filled, of which so many offsets are open."""
 
-    def settled(self, ticket: Ticket, chunk: Settled) -> None:
+    def settled(self, ticket: GapRecord, chunk: Settled) -> None:
         """One chunk more is in the table."""
 
     def waits(self, why: str) -> None:
@@ -53,9 +53,9 @@ class Wish:
 class Outcome:
     """What became of one ticket."""
 
-    ticket: Ticket
+    ticket: GapRecord
     chunks: list[Settled] = field(default_factory=list)
-    absent: Sequence[Range] = ()  # open offsets that no source has
+    absent: Sequence[OffsetRange] = ()  # open offsets that no source has
 
     @property
     def rows(self) -> int:
@@ -63,14 +63,14 @@ class Outcome:
         return sum(chunk.rows for chunk in self.chunks)
 
 
-def chosen(tickets: Mapping[str, Ticket], wish: Wish) -> list[Ticket]:
+def chosen(tickets: Mapping[str, GapRecord], wish: Wish) -> list[GapRecord]:
     """Return the open tickets that are meant, oldest first. Raises NoSuchGap."""
     meant = [named(dict(tickets), gap) for gap in wish.gaps] if wish.gaps else list(tickets.values())
     return [one for one in meant if one.state == "open"]
 
 
 def fill(
-    filling: Filling, sources: Callable[[Ticket], Sequence[Source]], wish: Wish, board: Board,
+    filling: Filling, sources: Callable[[GapRecord], Sequence[Source]], wish: Wish, board: Board,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> list[Outcome]:  # fmt: skip
     """Fill the tickets that are meant. Raises Claimed, SourceFailed, LimitReached, CommitFailed."""
@@ -85,10 +85,10 @@ def fill(
 class _Held:
     """A claim that is renewed while it is used."""
 
-    def __init__(self, filling: Filling, ticket: Ticket, wish: Wish, clock: Callable[[], datetime]) -> None:
-        self._claims, self._gap, self._clock = Claims(filling.table.store), ticket.id, clock
+    def __init__(self, filling: Filling, ticket: GapRecord, wish: Wish, clock: Callable[[], datetime]) -> None:
+        self._claims, self._gap, self._clock = BackfillLocks(filling.table.store), ticket.id, clock
         self._by = identity.process(wish.by or identity.person())
-        self._claim: Claim | None = None
+        self._claim: BackfillLock | None = None
         self._renewed = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -108,7 +108,7 @@ class _Held:
 
 
 def _one(
-    filling: Filling, ticket: Ticket, sources: Sequence[Source], wish: Wish, board: Board, held: _Held,
+    filling: Filling, ticket: GapRecord, sources: Sequence[Source], wish: Wish, board: Board, held: _Held,
     clock: Callable[[], datetime],
 ) -> Outcome:  # fmt: skip
     """Fill one ticket, as far as the sources have its records."""
@@ -137,14 +137,14 @@ def _one(
 def _from(
     filling: Filling, outcome: Outcome, source: Source, wish: Wish, board: Board, pace: Pace,
     clock: Callable[[], datetime],
-) -> Ticket:  # fmt: skip
+) -> GapRecord:  # fmt: skip
     """Bring what one source has. Returns the ticket as it is then. Raises Overtaken."""
     snapshot, tickets = filling.look()
     ticket = tickets[outcome.ticket.id]
     if ticket.state != "open":
         return ticket
 
-    def left() -> list[Range]:
+    def left() -> list[OffsetRange]:
         return ticket.left()
 
     for chunk in source.chunks(left, wish.rows_max):
@@ -169,6 +169,6 @@ def _pace(config: Config, pipeline: str, wish: Wish, board: Board, held: _Held) 
     return Pace(partial(live_lag, config, pipeline), limit, wish.rate, alive=held.renew, told=board.waits)
 
 
-def _offsets(ranges: Sequence[Range]) -> int:
+def _offsets(ranges: Sequence[OffsetRange]) -> int:
     parts = {r.part for r in ranges}
     return sum(b - a for part in parts for a, b in joined((r.start, r.end) for r in ranges if r.part == part))

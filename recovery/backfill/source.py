@@ -8,9 +8,9 @@ from typing import Protocol
 import pyarrow as pa
 
 from writer.avro.schema_plan import SchemaPlan
-from writer.commit.missing_offsets import Holes
+from writer.commit.missing_offsets import MissingOffsets
 from writer.core.errors import HeadraceError
-from writer.core.offsets import Part, Range, Span
+from writer.core.offsets import OffsetRange, Span, TopicPartition
 
 ANY_AGE = timedelta(days=36_500)  # of an event, where nobody knows when the broker had it
 NO_TIME_MS = -1  # what records carry that the broker gave no time, as Spark hands them over
@@ -32,9 +32,11 @@ class Piece:
 class Chunk:
     """Records for one commit. `read` gives them anew each time."""
 
-    spans: Mapping[Part, Sequence[Span]]  # offsets that it settles
+    spans: Mapping[TopicPartition, Sequence[Span]]  # offsets that it settles
     read: Callable[[SchemaPlan], Iterator[Piece]]
-    confirm: Callable[[Sequence[Holes]], None]  # raises SourceFailed when an offset without a record may be a loss
+    confirm: Callable[
+        [Sequence[MissingOffsets]], None
+    ]  # raises SourceFailed when an offset without a record may be a loss
     unplaced: bool = False  # its rows have no offset: they come by event time
     through: str = ""  # partition of the archive that is whole with it
     last: bool = False  # the source has no more for this gap, and what is left of it nobody will prove
@@ -52,14 +54,14 @@ class Source(Protocol):
     def name(self) -> str:
         """How the ticket names it: kafka, mirror HOST/TOPIC, archive LOCATION."""
 
-    def available(self, wanted: Sequence[Range]) -> list[Range]:
+    def available(self, wanted: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Return what it holds of these offsets, as far as it can say before reading."""
 
-    def chunks(self, left: Callable[[], Sequence[Range]], rows_max: int) -> Iterator[Chunk]:
+    def chunks(self, left: Callable[[], Sequence[OffsetRange]], rows_max: int) -> Iterator[Chunk]:
         """Yield chunks, oldest first. `left` says at any moment what is open. Raises SourceFailed, HeadraceError."""
 
 
-def in_full(holes: Sequence[Holes]) -> None:
+def in_full(holes: Sequence[MissingOffsets]) -> None:
     """Raise SourceFailed when an offset gave no record: for sources that know which records they have."""
     if holes:
         one = holes[0]

@@ -11,8 +11,8 @@ from writer.cli.write.topic_adopt import times_at
 from writer.clients import kafka_sample
 from writer.config.connections import Kafka
 from writer.core.errors import ConfigError
-from writer.core.offsets import Part, Range
-from writer.table.ledger.gap_ticket import Ticket
+from writer.core.offsets import OffsetRange, TopicPartition
+from writer.table.ledger.gap_ticket import GapRecord
 
 _MIRROR = re.compile(r"^(?P<bootstrap>[^/]+)/(?P<topic>[A-Za-z0-9._-]+)$")
 _PAIR = re.compile(r"^(?:(?P<topic>[A-Za-z0-9._-]+)/)?(?P<partition>\d+):(?P<here>\d+)=(?P<there>\d+)$")
@@ -28,7 +28,7 @@ def kafka(filling: Filling) -> Topic:
     )  # fmt: skip
 
 
-def mirror(filling: Filling, ticket: Ticket, where: str, mapped: Sequence[str]) -> Topic:
+def mirror(filling: Filling, ticket: GapRecord, where: str, mapped: Sequence[str]) -> Topic:
     """A copy of the topic, whose offsets a person has mapped. Raises ConfigError."""
     found = _MIRROR.match(where)
     if found is None:
@@ -42,13 +42,13 @@ def mirror(filling: Filling, ticket: Ticket, where: str, mapped: Sequence[str]) 
 
 
 def archive(
-    filling: Filling, ticket: Ticket, locations: Sequence[str], columns: str | None, by_time: str | None
+    filling: Filling, ticket: GapRecord, locations: Sequence[str], columns: str | None, by_time: str | None
 ) -> Source:
     """Files of an archive. Raises ConfigError."""
     return opened(filling, ticket, locations, columns, by_time)
 
 
-def segmented(ranges: Sequence[Range], mapped: Sequence[str], topic: str) -> list[Segment]:
+def segmented(ranges: Sequence[OffsetRange], mapped: Sequence[str], topic: str) -> list[Segment]:
     """Return where the ranges of a gap stand in a mirror, by pairs of offsets. Raises ConfigError.
 
     A pair holds up to the next one of its partition, and the first also for what is before it.
@@ -66,9 +66,9 @@ def segmented(ranges: Sequence[Range], mapped: Sequence[str], topic: str) -> lis
     return found
 
 
-def _pairs(ranges: Sequence[Range], mapped: Sequence[str]) -> Mapping[Part, dict[int, int]]:
+def _pairs(ranges: Sequence[OffsetRange], mapped: Sequence[str]) -> Mapping[TopicPartition, dict[int, int]]:
     topics = sorted({r.part.topic for r in ranges})
-    found: dict[Part, dict[int, int]] = {}
+    found: dict[TopicPartition, dict[int, int]] = {}
     for text in mapped:
         said = _PAIR.match(text)
         if said is None:

@@ -12,13 +12,13 @@ from pathlib import Path
 from rich.text import Text
 
 from recovery.chaos.schedule import Event, script
-from recovery.chaos.stack import PIPELINE, Stage
+from recovery.chaos.stack import PIPELINE, ChaosStack
 from recovery.chaos.verification import Verdict, judge, look
 from writer.audit.audit import audit
 from writer.config.loader import load
 from writer.config.pipelines import TableFormat
 from writer.demo.devstack.stack import ServerFailed
-from writer.demo.devstack.workspace import Ground, Interruption, Stopped
+from writer.demo.devstack.workspace import Interruption, Stopped, Workspace
 from writer.demo.main import require_the_extra
 from writer.demo.terminal import Screen
 from writer.output.tables import emit_whole
@@ -37,13 +37,13 @@ def chaos(
     """
     require_the_extra("chaos")
     directory = keep or Path(tempfile.mkdtemp(prefix="headrace-chaos-"))
-    ground, interruption = Ground(directory, form), Interruption()
+    ground, interruption = Workspace(directory, form), Interruption()
     verdict: Verdict | None = None
     try:
         try:
             interruption.listen()
             ground.make()
-            verdict = _play(Stage(ground), script(seed, lasts), screen, interruption)
+            verdict = _play(ChaosStack(ground), script(seed, lasts), screen, interruption)
         finally:
             interruption.hold()
     except Stopped:
@@ -65,7 +65,7 @@ def chaos(
     return 0 if clean else 1
 
 
-def _play(stage: Stage, events: Sequence[Event], screen: Screen, interruption: Interruption) -> Verdict:
+def _play(stage: ChaosStack, events: Sequence[Event], screen: Screen, interruption: Interruption) -> Verdict:
     """Produce and strike, until the script is over; then let the writer read to the end, and judge."""
     try:
         with screen.step("starting broker, registry and supervisor", "broker, registry and supervisor started"):
@@ -94,7 +94,7 @@ def _play(stage: Stage, events: Sequence[Event], screen: Screen, interruption: I
         stage.stop()
 
 
-def _judged(stage: Stage, *, settled: bool, ended: int | None) -> Verdict:
+def _judged(stage: ChaosStack, *, settled: bool, ended: int | None) -> Verdict:
     numbers = stage.numbers()
     unseen = len(numbers)  # a life that ended before the writer saw it has no number; it has no row either
     lives = {}

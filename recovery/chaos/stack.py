@@ -24,7 +24,7 @@ from writer.core.errors import TopicMissing
 from writer.demo.devstack.events import produce
 from writer.demo.devstack.process import Process
 from writer.demo.devstack.stack import Stack
-from writer.demo.devstack.workspace import Ground
+from writer.demo.devstack.workspace import Workspace
 from writer.table.factory import main_table
 
 PIPELINE = "chaos"
@@ -35,10 +35,10 @@ _FAILING = "0.25 0.3"  # share of operations, seconds
 _DRAINED_WITHIN_S = 120.0
 
 
-class Stage:
+class ChaosStack:
     """Faults are done one after the other. Launch it on the main thread: its servers end with that thread."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: Workspace) -> None:
         self.directory = directory = ground.directory
         self.config = directory / "headrace.yaml"
         self.lake = directory / "lake" / PIPELINE

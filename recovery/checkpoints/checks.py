@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from recovery.checkpoints.reader import Reading
-from recovery.ladder.rungs import Rung
-from writer.offsets.run_record import Witness
+from recovery.ladder.rungs import RecoveryLevel
+from writer.offsets.run_record import RunRecord
 from writer.offsets.spark_checkpoint import NO_FILE, Offsets, Source
 from writer.offsets.start_decision import Held
 
@@ -41,7 +41,7 @@ class Facts:
     frontier: Offsets | None = None
     topics: Mapping[str, TopicIds] | None = None
     held: Mapping[Source, Held] | None = None
-    witness: Witness | None = None
+    witness: RunRecord | None = None
     lease: Lease | None = None
     lost: str | None = None  # a topic that the table knows, and of which it does not say how far it was read
     closed: int | None = None  # the newest run, where the table says that it is over
@@ -56,7 +56,7 @@ class Check:
     name: str
     ok: bool | None  # None: not looked at
     said: str
-    rung: Rung | None = None
+    rung: RecoveryLevel | None = None
 
     @property
     def halt(self) -> bool:
@@ -76,7 +76,7 @@ def preflight(facts: Facts) -> list[Check]:
     return [*checks, _topics(facts), _log(facts)]
 
 
-def leads_to(checks: Iterable[Check]) -> Rung | None:
+def leads_to(checks: Iterable[Check]) -> RecoveryLevel | None:
     """Where a ladder would begin: at the highest rung that a finding asks for; None when all is well."""
     return max((check.rung for check in checks if check.ok is False and check.rung is not None), default=None)
 
@@ -109,14 +109,14 @@ def _spark(reading: Reading) -> Check:
 def _metadata(facts: Facts, reading: Reading) -> Check:
     torn = reading.said_torn("metadata")
     if torn:
-        return Check("metadata", ok=False, said=f"{torn}: Spark does not start from it", rung=Rung.NEW_RUN)
+        return Check("metadata", ok=False, said=f"{torn}: Spark does not start from it", rung=RecoveryLevel.NEW_RUN)
     if reading.query_id is None:
         said = "it is missing: Spark would give the query a new id in silence"
-        return Check("metadata", ok=False, said=said, rung=Rung.NEW_RUN)
+        return Check("metadata", ok=False, said=said, rung=RecoveryLevel.NEW_RUN)
     known = facts.witness.query_id if facts.witness else None
     if known not in (None, reading.query_id):
         said = f"its id is {reading.query_id}, the run's is {known}: it is another query's"
-        return Check("metadata", ok=False, said=said, rung=Rung.NEW_RUN)
+        return Check("metadata", ok=False, said=said, rung=RecoveryLevel.NEW_RUN)
     return Check("metadata", ok=True, said=f"the query's id is {reading.query_id}")
 
 
@@ -124,44 +124,44 @@ def _files(facts: Facts, reading: Reading) -> Check:
     found = [
         (torn.name, torn.why, _torn(facts, reading, torn.name)) for torn in reading.torn if torn.name != "metadata"
     ]
-    found += [(name, f"it {NO_FILE}", Rung.REPAIR) for name in reading.directories]
+    found += [(name, f"it {NO_FILE}", RecoveryLevel.REPAIR) for name in reading.directories]
     last = reading.last
     if last and last - 1 not in reading.planned:
-        found.append((f"offsets/{last - 1}", "it is missing", Rung.NEW_RUN))
+        found.append((f"offsets/{last - 1}", "it is missing", RecoveryLevel.NEW_RUN))
     if last == 0 and not reading.finished and not reading.begun:
-        found.append(("sources/0/0", "it is missing: nothing says where batch 0 begins", Rung.NEW_RUN))
+        found.append(("sources/0/0", "it is missing: nothing says where batch 0 begins", RecoveryLevel.NEW_RUN))
     if not found:
         count = len(reading.planned) + len(reading.committed)
         return Check("files", ok=True, said=f"{count} files of offsets and commits can be read")
     rung = max(rung for _, _, rung in found)
     said = _listed(f"{name}: {why}" for name, why, _ in sorted(found, key=lambda one: -one[2]))
-    if facts.foreign and rung is Rung.REPAIR and reading.torn:
+    if facts.foreign and rung is RecoveryLevel.REPAIR and reading.torn:
         said += f". It may be removed only where your sink has nothing of batch {last}"
     return Check("files", ok=False, said=said, rung=rung)
 
 
-def _torn(facts: Facts, reading: Reading, name: str) -> Rung:
+def _torn(facts: Facts, reading: Reading, name: str) -> RecoveryLevel:
     """What a torn file leads to. Spark reads the newest two of offsets/ and the newest of commits/."""
     folder, _, number = name.rpartition("/")
     last = reading.last
     if not folder:
-        return Rung.NEW_RUN
+        return RecoveryLevel.NEW_RUN
     if folder == "commits":
-        return Rung.REPAIR if reading.committed[-1] == int(number) else Rung.RESTART
+        return RecoveryLevel.REPAIR if reading.committed[-1] == int(number) else RecoveryLevel.RESTART
     if folder != "offsets":
-        return Rung.NEW_RUN if last == 0 and not reading.finished else Rung.RESTART
+        return RecoveryLevel.NEW_RUN if last == 0 and not reading.finished else RecoveryLevel.RESTART
     if int(number) == last and not reading.finished:
         start = reading.start()
         proven = facts.foreign or (start is not None and start == facts.frontier)
-        return Rung.REPAIR if proven else Rung.NEW_RUN
-    return Rung.NEW_RUN if last is not None and int(number) >= last - 1 else Rung.RESTART
+        return RecoveryLevel.REPAIR if proven else RecoveryLevel.NEW_RUN
+    return RecoveryLevel.NEW_RUN if last is not None and int(number) >= last - 1 else RecoveryLevel.RESTART
 
 
 def _checksums(reading: Reading) -> Check:
     if reading.orphans:
         what = _listed(reading.orphans)
         said = f"{what} of files that are not there: Spark would take them for another query at work"
-        return Check("checksums", ok=False, said=said, rung=Rung.REPAIR)
+        return Check("checksums", ok=False, said=said, rung=RecoveryLevel.REPAIR)
     return Check("checksums", ok=True, said="none is in the way of a file that is to be written")
 
 
@@ -170,7 +170,11 @@ def _witness(facts: Facts, reading: Reading) -> Check:
         return _not_looked_at("witness", "nobody put down what Spark had planned")
     wrong = [n for n, batch in reading.batches.items() if facts.witness.differs(n, batch.content)]
     if wrong:
-        rung = Rung.NEW_RUN if reading.last is not None and max(wrong) >= reading.last - 1 else Rung.RESTART
+        rung = (
+            RecoveryLevel.NEW_RUN
+            if reading.last is not None and max(wrong) >= reading.last - 1
+            else RecoveryLevel.RESTART
+        )
         said = _listed(f"offsets/{n}" for n in sorted(wrong, reverse=True))
         return Check("witness", ok=False, said=f"{said} is not what the writer acted on: it was edited", rung=rung)
     seen = len(facts.witness.batches.keys() & reading.batches.keys())
@@ -181,19 +185,19 @@ def _commits(facts: Facts, reading: Reading) -> Check:
     planned, committed = reading.planned, reading.committed
     if not planned and committed:
         said = f"offsets/ is empty, but commits/ is not: Spark would begin at batch 0 and fail at batch {committed[0]}"
-        return Check("commits", ok=False, said=said, rung=Rung.NEW_RUN)
+        return Check("commits", ok=False, said=said, rung=RecoveryLevel.NEW_RUN)
     if not planned:
         if facts.witness and facts.witness.batches:
             said = f"offsets/ and commits/ are empty, but batch {max(facts.witness.batches)} was done"
-            return Check("commits", ok=False, said=said, rung=Rung.NEW_RUN)
+            return Check("commits", ok=False, said=said, rung=RecoveryLevel.NEW_RUN)
         return Check("commits", ok=True, said=f"no batch was planned; {_begins(facts)}")
     last = planned[-1]
     if committed and committed[-1] > last:
         said = f"commits end at batch {committed[-1]}, offsets at {last}: Spark would run batch {last} again, then fail"
-        return Check("commits", ok=False, said=said, rung=Rung.NEW_RUN)
+        return Check("commits", ok=False, said=said, rung=RecoveryLevel.NEW_RUN)
     if committed and committed[-1] < last - 1:
         said = f"offsets end at batch {last}, commits at {committed[-1]}: batches between are in doubt"
-        return Check("commits", ok=False, said=said, rung=Rung.NEW_RUN)
+        return Check("commits", ok=False, said=said, rung=RecoveryLevel.NEW_RUN)
     if reading.finished:
         return Check("commits", ok=True, said=f"batch {last} is done, the next is {last + 1}")
     return Check("commits", ok=True, said=f"batch {last} is planned; it runs again")
@@ -210,7 +214,7 @@ def _partitions(facts: Facts, reading: Reading) -> Check:
     fewer, more = sorted(facts.frontier.keys() - start.keys()), sorted(start.keys() - facts.frontier.keys())
     said = [f"the checkpoint lacks {_listed(map(_named, fewer))}"] if fewer else []
     said += [f"the table lacks {_listed(map(_named, more))}"] if more else []
-    return Check("partitions", ok=False, said="; ".join(said), rung=Rung.NEW_RUN)
+    return Check("partitions", ok=False, said="; ".join(said), rung=RecoveryLevel.NEW_RUN)
 
 
 def _frontier(facts: Facts, reading: Reading) -> Check:
@@ -224,19 +228,19 @@ def _frontier(facts: Facts, reading: Reading) -> Check:
     if ahead:
         what = _listed(f"{count} offsets of {_named(source)}" for source, count in sorted(ahead.items()))
         said = f"the checkpoint begins beyond the table: {what} would be lost"
-        return Check("frontier", ok=False, said=said, rung=Rung.NEW_RUN)
+        return Check("frontier", ok=False, said=said, rung=RecoveryLevel.NEW_RUN)
     if behind and end is not None and all(end.get(source) == at for source, at in frontier.items()):
         return Check("frontier", ok=True, said="the planned batch is in the table, only Spark does not know")
     if behind:
         what = _listed(f"{count} offsets of {_named(source)}" for source, count in sorted(behind.items()))
         said = f"the checkpoint is older than the table: {what} would be read again"
-        return Check("frontier", ok=False, said=said, rung=Rung.NEW_RUN)
+        return Check("frontier", ok=False, said=said, rung=RecoveryLevel.NEW_RUN)
     return Check("frontier", ok=True, said="the checkpoint begins where the table ends")
 
 
 def _forgot(topic: str) -> Check:
     said = f"the table knows topic {topic!r}, but not how far it was read"
-    return Check("frontier", ok=False, said=said, rung=Rung.WALK_BACK)
+    return Check("frontier", ok=False, said=said, rung=RecoveryLevel.WALK_BACK)
 
 
 def _topics(facts: Facts) -> Check:
@@ -252,7 +256,7 @@ def _topics(facts: Facts) -> Check:
         said = (
             f"{_listed(other)} was created again: its offsets mean other records. A start reads it from its beginning"
         )
-        return Check("topics", ok=False, said=said, rung=Rung.RESTART)
+        return Check("topics", ok=False, said=said, rung=RecoveryLevel.RESTART)
     kept = sum(ids.known is not None for ids in facts.topics.values())
     what = "with the ids that the table knows" if kept == len(facts.topics) else "ids were not kept, so not compared"
     return Check("topics", ok=True, said=f"{_listed(sorted(facts.topics))}: {what}")
@@ -274,7 +278,7 @@ def _log(facts: Facts) -> Check:
     if gone:
         what = _listed(f"[{start[s]}, {facts.held[s].earliest}) of {_named(s)}" for s in gone)
         lead = "Spark would not read on" if facts.foreign else "a start records it as a gap"
-        rung = Rung.LATEST if facts.foreign else Rung.RESTART
+        rung = RecoveryLevel.LATEST if facts.foreign else RecoveryLevel.RESTART
         return Check("log", ok=False, said=f"Kafka no longer holds {what}; {lead}", rung=rung)
     return Check("log", ok=True, said="Kafka holds what comes next")
 
@@ -299,7 +303,7 @@ def _silent(name: str, who: str, facts: Facts) -> Check:
     error = facts.unknown.get(who)
     if error is None:
         return _not_looked_at(name, "no broker was named" if who == "kafka" else "there is no table yet")
-    return Check(name, ok=False, said=error.rstrip("."), rung=Rung.WAIT)
+    return Check(name, ok=False, said=error.rstrip("."), rung=RecoveryLevel.WAIT)
 
 
 def _not_looked_at(name: str, why: str) -> Check:

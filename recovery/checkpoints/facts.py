@@ -11,7 +11,7 @@ from recovery.lease.kubernetes_api import ApiFailed
 from writer.clients.kafka import BrokerUnreachable, Cluster, Topic
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, TopicMissing
-from writer.core.offsets import Part
+from writer.core.offsets import TopicPartition
 from writer.offsets import run_record
 from writer.offsets.spark_checkpoint import Checkpoints, Offsets
 from writer.offsets.start_decision import Held
@@ -83,7 +83,7 @@ def newest_frontier(snapshot: PipelineSnapshot, topics: list[str]) -> Offsets:
     return {
         (part.topic, part.partition): at
         for part, at in snapshot.parts().items()
-        if part == Part(part.topic, numbers.get(part.topic, 0), part.partition)
+        if part == TopicPartition(part.topic, numbers.get(part.topic, 0), part.partition)
     }
 
 

@@ -34,7 +34,7 @@ _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True)
-class Torn:
+class CorruptFile:
     """A file that cannot be understood."""
 
     name: str
@@ -69,8 +69,8 @@ class Reading:
     planned: Sequence[int] = ()  # numbers in offsets/, torn ones included, ascending
     committed: Sequence[int] = ()  # numbers in commits/, torn ones included, ascending
     begun: Mapping[int, Offsets] = field(default_factory=dict)  # number of a source → where it began
-    torn: Sequence[Torn] = ()
-    newer: Sequence[Torn] = ()  # files of a version that Spark 4.0 does not read
+    torn: Sequence[CorruptFile] = ()
+    newer: Sequence[CorruptFile] = ()  # files of a version that Spark 4.0 does not read
     orphans: Sequence[str] = ()  # checksums of files that are not there, which would stand in Spark's way
     directories: Sequence[str] = ()  # that stand where Spark is to write a file; each with a slash at its end
     drafts: Sequence[str] = ()  # half-written files that Spark does not look at
@@ -128,8 +128,8 @@ def read(store: Store) -> Reading:
     root = set(store.list())
     names = {folder: [] if folder in root else list(store.list(folder)) for folder in ("commits", "offsets")}
     planned, committed = (_numbers(names[folder]) for folder in ("offsets", "commits"))
-    torn, newer = list[Torn](), list[Torn]()
-    torn += [Torn(folder, f"it {NO_DIRECTORY}") for folder in _FOLDERS if folder in root]
+    torn, newer = list[CorruptFile](), list[CorruptFile]()
+    torn += [CorruptFile(folder, f"it {NO_DIRECTORY}") for folder in _FOLDERS if folder in root]
     query_id = _query_id(store, torn, root)
     batches = dict(_understood(store, "offsets", planned, _batch, torn, newer))
     dict(_understood(store, "commits", committed, _commit, torn, newer))
@@ -143,8 +143,8 @@ def read(store: Store) -> Reading:
 
 
 def _understood(
-    store: Store, folder: str, numbers: Sequence[int], understand: Callable[[bytes], _T], torn: list[Torn],
-    newer: list[Torn],
+    store: Store, folder: str, numbers: Sequence[int], understand: Callable[[bytes], _T], torn: list[CorruptFile],
+    newer: list[CorruptFile],
 ) -> Iterator[tuple[int, _T]]:  # fmt: skip
     """Yield what the files of a log say, by number; put down those that cannot be understood."""
     wanted = [f"{folder}/{number}" for number in numbers]
@@ -154,9 +154,9 @@ def _understood(
         try:
             yield number, understand(content)
         except _Newer as found:
-            newer.append(Torn(name, str(found)))
+            newer.append(CorruptFile(name, str(found)))
         except (ValueError, IndexError) as error:
-            torn.append(Torn(name, _why(content, error)))
+            torn.append(CorruptFile(name, _why(content, error)))
 
 
 class _Newer(Exception):
@@ -228,9 +228,9 @@ def _check_version(line: str, known: Sequence[str]) -> None:
     raise ValueError(f"{line[:80]!r} is no version")
 
 
-def _query_id(store: Store, torn: list[Torn], root: Collection[str]) -> str | None:
+def _query_id(store: Store, torn: list[CorruptFile], root: Collection[str]) -> str | None:
     if "metadata/" in root:
-        torn.append(Torn("metadata", f"it {NO_FILE}"))
+        torn.append(CorruptFile("metadata", f"it {NO_FILE}"))
         return None
     found = store.read("metadata")
     if found is None:
@@ -239,9 +239,9 @@ def _query_id(store: Store, torn: list[Torn], root: Collection[str]) -> str | No
         query_id = json.loads(found.content)["id"]
         if isinstance(query_id, str) and _ID.fullmatch(query_id):
             return query_id
-        torn.append(Torn("metadata", f"its id {query_id!r} is none"))
+        torn.append(CorruptFile("metadata", f"its id {query_id!r} is none"))
     except (ValueError, LookupError, TypeError) as error:
-        torn.append(Torn("metadata", _why(found.content, error)))
+        torn.append(CorruptFile("metadata", _why(found.content, error)))
     return None
 
 
@@ -251,12 +251,12 @@ def _sources(store: Store, root: Collection[str]) -> list[str]:
     return [f"sources/{name[:-1]}" for name in names if name.endswith("/")]
 
 
-def _begun(store: Store, torn: list[Torn], root: Collection[str]) -> dict[int, Offsets]:
+def _begun(store: Store, torn: list[CorruptFile], root: Collection[str]) -> dict[int, Offsets]:
     begun = dict[int, Offsets]()
     for folder in _sources(store, root):
         number = folder.removeprefix("sources/")
         if "0/" in store.list(folder):
-            torn.append(Torn(f"{folder}/0", f"it {NO_FILE}"))
+            torn.append(CorruptFile(f"{folder}/0", f"it {NO_FILE}"))
             continue
         if not number.isdigit() or (found := store.read(f"{folder}/0")) is None:
             continue
@@ -265,7 +265,7 @@ def _begun(store: Store, torn: list[Torn], root: Collection[str]) -> dict[int, O
             if lines[0] == VERSION and lines[1].startswith("{"):  # another source keeps something else there
                 begun[int(number)] = offsets_of(lines[1])
         except (ValueError, IndexError) as error:
-            torn.append(Torn(f"{folder}/0", _why(found.content, error)))
+            torn.append(CorruptFile(f"{folder}/0", _why(found.content, error)))
     return begun
 
 

@@ -34,7 +34,7 @@ class Leave:
 
 
 @dataclass(frozen=True)
-class Mended:
+class RepairResult:
     """What was done: the files that are gone, and where a copy of all lies."""
 
     run: int
@@ -75,7 +75,7 @@ def plan(reading: Reading, frontier: Offsets | None) -> Remove | Leave:
 
 def repair(
     checkpoints: Checkpoints, run: int, frontier: Offsets | None, now: datetime, s3: S3Settings | None = None
-) -> Mended | Leave:
+) -> RepairResult | Leave:
     """Mend a run's checkpoint, if that is safe. Nothing may be running from it. Raises StoreError.
 
     All its files are copied aside before one of them goes.
@@ -87,7 +87,7 @@ def repair(
             return left
         case Remove(names):
             copy = checkpoint_backups.take(checkpoints.store, run, reading.last or 0, now, whole=True)
-            mended = Mended(run, names, f"{checkpoints.store.location}/{copy.folder}")
+            mended = RepairResult(run, names, f"{checkpoints.store.location}/{copy.folder}")
             if not checkpoints.store.put_if_absent(f"mended/{run:06d}.json", _told(mended, now)):
                 checkpoint_backups.remove(checkpoints.store, copy)
                 return Leave(f"run {run} was mended before, and broke again")
@@ -103,7 +103,7 @@ def _remove(store: Store, names: Sequence[str]) -> None:
             store.delete(each)
 
 
-def _told(mended: Mended, now: datetime) -> bytes:
+def _told(mended: RepairResult, now: datetime) -> bytes:
     document = {"run": mended.run, "at": now.isoformat(), "removed": list(mended.removed), "copy": mended.copy}
     return (json.dumps(document) + "\n").encode()
 

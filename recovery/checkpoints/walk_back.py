@@ -18,7 +18,7 @@ from recovery.checkpoints.reader import Reading, read
 from writer.clients.kafka import Cluster
 from writer.config.pipelines import Config
 from writer.core.errors import TopicMissing
-from writer.core.offsets import Part
+from writer.core.offsets import TopicPartition
 from writer.offsets import checkpoint_backups
 from writer.offsets.spark_checkpoint import Checkpoints, Offsets, Source
 from writer.offsets.start_decision import Held
@@ -42,16 +42,16 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Found:
+class RebuiltOffsets:
     """Where to read on, and which checkpoint confirms it."""
 
-    offsets: Mapping[Part, int]
+    offsets: Mapping[TopicPartition, int]
     place: str
     passed_over: Sequence[str]  # newer ones, and why not they
 
 
 @dataclass(frozen=True)
-class Nowhere:
+class NotRebuilt:
     """No checkpoint agrees with the files: a person must say where to read on."""
 
     reason: str
@@ -60,11 +60,11 @@ class Nowhere:
 
 def choose(
     candidates: Iterable[Candidate],
-    proven: Mapping[Part, int],
+    proven: Mapping[TopicPartition, int],
     topics: Mapping[str, TopicIds],
     numbers: Mapping[str, int],
     held: Mapping[Source, Held],
-) -> Found | Nowhere:
+) -> RebuiltOffsets | NotRebuilt:
     """Choose the newest checkpoint that agrees with the files, and where each part is read on. Pure.
 
     `proven`: behind the last row of each part. `numbers`: topic → number of its newest incarnation. `held`: of all
@@ -72,9 +72,9 @@ def choose(
     """
     for topic, ids in sorted(topics.items()):
         if ids.now is None:
-            return Nowhere(f"topic {topic!r} is not there; create it, or correct the configuration")
+            return NotRebuilt(f"topic {topic!r} is not there; create it, or correct the configuration")
         if ids.known not in (None, ids.now):
-            return Nowhere(f"topic {topic!r} was created again, so offsets of older checkpoints mean other records")
+            return NotRebuilt(f"topic {topic!r} was created again, so offsets of older checkpoints mean other records")
     files = {(p.topic, p.partition): at for p, at in proven.items() if numbers.get(p.topic) == p.incarnation}
     passed = list[str]()
     for candidate in candidates:
@@ -83,13 +83,13 @@ def choose(
             start = {**{s: at for s, at in (candidate.reading.start() or {}).items() if s not in files}, **files}
             why = _not_held(start, held)
         if why is None:
-            parts = {Part(t, numbers[t], p): at for (t, p), at in start.items()}
-            return Found(parts, candidate.place, passed)
+            parts = {TopicPartition(t, numbers[t], p): at for (t, p), at in start.items()}
+            return RebuiltOffsets(parts, candidate.place, passed)
         passed.append(f"{candidate.place}: {why}")
-    return Nowhere("no checkpoint can be read and agrees with the table's files", passed)
+    return NotRebuilt("no checkpoint can be read and agrees with the table's files", passed)
 
 
-def walk_back(config: Config, name: str, cluster: Cluster) -> Found | Nowhere:
+def walk_back(config: Config, name: str, cluster: Cluster) -> RebuiltOffsets | NotRebuilt:
     """Put a pipeline's frontier together anew, and commit it for the parts that have none. Nothing may be running.
 
     What is running is fenced. Raises CommitFailed, StoreError, BrokerUnreachable.
@@ -102,7 +102,7 @@ def walk_back(config: Config, name: str, cluster: Cluster) -> Found | Nowhere:
     known = snapshot.incarnations()
     lost = missing(snapshot, rows := proven(config, name))
     if not lost:
-        return Nowhere("the table tells the frontier of every part that has rows; a new run from it loses nothing")
+        return NotRebuilt("the table tells the frontier of every part that has rows; a new run from it loses nothing")
     numbers = {topic: len(known.get(topic, ())) or 1 for topic in settings.topics}
     topics = {topic: TopicIds(known[topic][-1] if known.get(topic) else None, _id(cluster, topic)) for topic in numbers}
     sources = cluster.sources([topic for topic, ids in topics.items() if ids.now is not None])
@@ -110,9 +110,9 @@ def walk_back(config: Config, name: str, cluster: Cluster) -> Found | Nowhere:
     checkpoints = Checkpoints(config.checkpoints, name, s3)
     held = {source: Held(earliest[source], ends[source]) for source in sources}
     match choose(candidates(checkpoints, s3), rows, topics, numbers, held):
-        case Nowhere() as nowhere:
+        case NotRebuilt() as nowhere:
             return nowhere
-        case Found() as found:
+        case RebuiltOffsets() as found:
             ids = {topic: known.get(topic) or [str(topics[topic].now)] for topic in settings.topics}
             table.begin(found.offsets, {**known, **ids}, checkpoints.newest() or 0)
             return found
@@ -120,16 +120,16 @@ def walk_back(config: Config, name: str, cluster: Cluster) -> Found | Nowhere:
             assert_never(other)
 
 
-def missing(snapshot: PipelineSnapshot, rows: Mapping[Part, int]) -> list[Part]:
+def missing(snapshot: PipelineSnapshot, rows: Mapping[TopicPartition, int]) -> list[TopicPartition]:
     """Parts that have rows and no frontier."""
     return sorted(part for part in rows if snapshot.frontier(part) is None)
 
 
-def proven(config: Config, name: str) -> dict[Part, int]:
+def proven(config: Config, name: str) -> dict[TopicPartition, int]:
     """Return the offset behind the last row, letter or late row of each part. Reads every file. Raises CommitFailed."""
     settings = config.pipelines[name]
     side = [side_table(name, config, place) for place in (settings.dead_letters, settings.late_place)]
-    found: dict[Part, int] = {}
+    found: dict[TopicPartition, int] = {}
     for table in [main_table(name, config), *(one for one in side if one.exists())]:
         for part, last in _last(table):
             found[part] = max(last + 1, found.get(part, 0))
@@ -147,14 +147,14 @@ def candidates(checkpoints: Checkpoints, s3: S3Settings | None = None) -> Iterat
             yield Candidate(place, run, read(store_at(place, s3)))
 
 
-def _last(table: PipelineTable) -> Iterator[tuple[Part, int]]:
+def _last(table: PipelineTable) -> Iterator[tuple[TopicPartition, int]]:
     rows = table.rows()
     if not {*_PLACE, "_offset"} <= set(rows.schema.names):
         return
     for batch in rows.to_batches(columns=[*_PLACE, "_offset"]):
         listed = pa.table(batch).group_by(list(_PLACE), use_threads=False).aggregate([("_offset", "max")])
         for row in listed.filter(pc.is_valid(listed.column("_offset_max"))).to_pylist():
-            yield Part(*(row[name] for name in _PLACE)), row["_offset_max"]
+            yield TopicPartition(*(row[name] for name in _PLACE)), row["_offset_max"]
 
 
 def _against(reading: Reading, files: Offsets, topics: Iterable[str]) -> str | None:

@@ -16,14 +16,14 @@ from recovery.backfill.source import Source
 from writer.commit.builder import bytes_per_row
 from writer.config.loader import load
 from writer.core.errors import ConfigError
-from writer.core.offsets import Range
+from writer.core.offsets import OffsetRange
 from writer.core.text import plural
 from writer.core.units import duration, show_size
 from writer.output import tables
 from writer.output.cli_options import ConfigFile, Pipelines
 from writer.output.tables import console
 from writer.schemas import registry
-from writer.table.ledger.gap_ticket import Ticket
+from writer.table.ledger.gap_ticket import GapRecord
 
 ROWS_A_SECOND = 60_000  # of one process, where nobody has measured more: decoding, writing, small chunks
 _BYTES_PER_ROW = 60.0  # of Parquet, until a commit has shown it
@@ -50,13 +50,13 @@ class Board:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def began(self, ticket: Ticket, offsets: int) -> None:
+    def began(self, ticket: GapRecord, offsets: int) -> None:
         """A ticket is being filled."""
         self._task = self._bar.add_task(f"{self._pipeline} gap {ticket.id[:_SHOWN]}", total=offsets, note="")
         if not self._out.is_terminal and not self._json:
             tables.sentence(self._out, f"{self._pipeline}: gap {ticket.id[:_SHOWN]}, {plural(offsets, 'offset')} open")
 
-    def settled(self, ticket: Ticket, chunk: Settled) -> None:
+    def settled(self, ticket: GapRecord, chunk: Settled) -> None:
         """One chunk more is in the table."""
         if self._json:
             tables.emit({"event": "chunk", "pipeline": self._pipeline, "gap": ticket.id, **vars(chunk)})
@@ -97,7 +97,7 @@ def ended(name: str, outcomes: Sequence[Outcome], *, as_json: bool, out: Console
 
 
 def estimated(
-    filling: Filling, sources: Callable[[Ticket], Sequence[Source]], wish: Wish, *, as_json: bool, out: Console
+    filling: Filling, sources: Callable[[GapRecord], Sequence[Source]], wish: Wish, *, as_json: bool, out: Console
 ) -> int:
     """Say what a backfill would take: rows, time, and what it costs. Returns 1 when a source lacks offsets."""
     _, tickets = filling.look()
@@ -106,7 +106,7 @@ def estimated(
     found: list[dict[str, Any]] = []
     for ticket in chosen(tickets, wish):
         left = ticket.left()
-        held: list[Range] = []
+        held: list[OffsetRange] = []
         for source in sources(ticket):
             held += source.available(left)
         offsets, there = (sum(r.end - r.start for r in some) for some in (left, held))
@@ -142,7 +142,7 @@ def _told(one: Outcome) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _listed(ranges: Sequence[Range]) -> str:
+def _listed(ranges: Sequence[OffsetRange]) -> str:
     shown = [f"{r.part.topic}/{r.part.partition} [{r.start:,}, {r.end:,})" for r in ranges[:3]]
     return ", ".join(shown) + (f" and {len(ranges) - 3} more" if len(ranges) > 3 else "")  # noqa: PLR2004
 
@@ -242,7 +242,7 @@ def _limit(lag_max: str | None) -> timedelta | None:
 
 def _sources(
     mirror: str | None, mapped: Sequence[str], archive: Sequence[str], columns: str | None, by_time: str | None
-) -> "Callable[[Filling], Callable[[Ticket], Sequence[Source]]]":
+) -> "Callable[[Filling], Callable[[GapRecord], Sequence[Source]]]":
     """Return who makes the sources of a ticket. Raises ConfigError for options that do not go together."""
     if mapped and not mirror:
         raise ConfigError("--map says where records stand in a mirror; say which with --from-mirror")
@@ -251,8 +251,8 @@ def _sources(
     if mirror and not mapped:
         raise ConfigError("--from-mirror needs --map: a mirror's offsets are other offsets")
 
-    def of(filling: "Filling") -> "Callable[[Ticket], Sequence[Source]]":
-        def made(ticket: "Ticket") -> "Sequence[Source]":
+    def of(filling: "Filling") -> "Callable[[GapRecord], Sequence[Source]]":
+        def made(ticket: "GapRecord") -> "Sequence[Source]":
             if not mirror and not archive:
                 return [source_factory.kafka(filling)]
             found: list[Source] = []

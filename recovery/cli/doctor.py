@@ -12,7 +12,7 @@ from rich.text import Text
 
 from recovery.checkpoints.checks import Check, Facts, leads_to, preflight
 from recovery.checkpoints.facts import of_checkpoint, of_pipeline
-from recovery.ladder.rungs import Rung
+from recovery.ladder.rungs import RecoveryLevel
 from writer.config.loader import load
 from writer.core.errors import ConfigError
 from writer.output.cli_options import Pipelines
@@ -22,16 +22,16 @@ from writer.storage.base import S3Settings, StoreError
 from writer.storage.locations import checked
 
 _WORDS = {
-    Rung.WAIT: "wait until it answers",
-    Rung.RESTART: "start again",
-    Rung.REPAIR: "mend the checkpoint",
-    Rung.NEW_RUN: "a new run from the table's frontier",
-    Rung.WALK_BACK: "an older checkpoint",
-    Rung.LATEST: "skip what is gone, and write it down",
+    RecoveryLevel.WAIT: "wait until it answers",
+    RecoveryLevel.RESTART: "start again",
+    RecoveryLevel.REPAIR: "mend the checkpoint",
+    RecoveryLevel.NEW_RUN: "a new run from the table's frontier",
+    RecoveryLevel.WALK_BACK: "an older checkpoint",
+    RecoveryLevel.LATEST: "skip what is gone, and write it down",
 }
 _OF_A_STRANGER = {
-    Rung.NEW_RUN: "a new checkpoint from where your sink ends",
-    Rung.REPAIR: "mend the checkpoint by hand",
+    RecoveryLevel.NEW_RUN: "a new checkpoint from where your sink ends",
+    RecoveryLevel.REPAIR: "mend the checkpoint by hand",
 }
 _FOUND = 1  # exit code
 
@@ -120,7 +120,7 @@ def _lead(check: Check, one: Examined) -> str:
     return " → a person must act" if check.rung is None else f" → {check.rung.label}, {_words(check.rung, one)}"
 
 
-def _words(rung: Rung, one: Examined) -> str:
+def _words(rung: RecoveryLevel, one: Examined) -> str:
     return _OF_A_STRANGER.get(rung, _WORDS[rung]) if one.facts.foreign else _WORDS[rung]
 
 
@@ -154,5 +154,5 @@ def _of_place(place: str, bootstrap: str | None) -> Examined:
 
 
 def _unreadable(name: str | None, location: str, error: StoreError) -> Examined:
-    check = Check("storage", ok=False, said=str(error).rstrip("."), rung=Rung.WAIT)
+    check = Check("storage", ok=False, said=str(error).rstrip("."), rung=RecoveryLevel.WAIT)
     return Examined(name, None, location, Facts(None, foreign=name is None), [check])

@@ -13,16 +13,16 @@ from writer.clients.kafka_sample import asked
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, HeadraceError
-from writer.core.offsets import Range
+from writer.core.offsets import OffsetRange
 from writer.core.text import plural
 from writer.offsets import skip_to_latest
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, Pipelines
 from writer.output.tables import console
 from writer.table.factory import main_table
-from writer.table.gap_claims import Claim, Claims
+from writer.table.gap_claims import BackfillLock, BackfillLocks
 from writer.table.gap_tickets import named, standing, tickets
-from writer.table.ledger.gap_ticket import Hint, Ticket
+from writer.table.ledger.gap_ticket import GapRecord, Hint
 from writer.table.log.operations import Loss
 from writer.table.table import PipelineTable
 
@@ -37,10 +37,10 @@ def listed(
     config: Config, names: Sequence[str], *, everything: bool, now: datetime, as_json: bool, out: Console
 ) -> int:
     """List the tickets. Returns 1 while one is open."""
-    found: dict[str, list[tuple[Ticket, Claim | None]]] = {}
+    found: dict[str, list[tuple[GapRecord, BackfillLock | None]]] = {}
     for name in names:
         table = _table(config, name)
-        claims = Claims(table.store)
+        claims = BackfillLocks(table.store)
         found[name] = [
             (one, _standing(claims, one, now))
             for one in tickets(table, name).values()
@@ -55,7 +55,7 @@ def listed(
     )]  # fmt: skip
     rows = [_row(name, one, claim) for name, each in found.items() for one, claim in each]
     if rows:
-        tables.Sheet(out, columns).add(rows)
+        tables.TextTable(out, columns).add(rows)
         out.print()
     count = sum(one.state == "open" for each in found.values() for one, _ in each)
     tables.sentence(
@@ -69,7 +69,7 @@ def shown(config: Config, name: str, gap: str, *, now: datetime, as_json: bool, 
     """Show one ticket."""
     table = _table(config, name)
     one = named(tickets(table, name), gap)
-    document = told(one, _standing(Claims(table.store), one, now))
+    document = told(one, _standing(BackfillLocks(table.store), one, now))
     if as_json:
         tables.emit_whole(document)
         return 0
@@ -150,7 +150,7 @@ def opened(
     return 0
 
 
-def told(one: Ticket, claim: Claim | None) -> dict[str, Any]:
+def told(one: GapRecord, claim: BackfillLock | None) -> dict[str, Any]:
     """Describe a ticket as JSON values."""
     known, left = one.opened, one.left()
     return {
@@ -167,7 +167,7 @@ def told(one: Ticket, claim: Claim | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _row(name: str, one: Ticket, claim: Claim | None) -> list[str]:
+def _row(name: str, one: GapRecord, claim: BackfillLock | None) -> list[str]:
     document = told(one, claim)
     by = document["claimed_by"] or (one.ended.by if one.ended else "") or document["opened_by"] or ""
     return [
@@ -176,7 +176,7 @@ def _row(name: str, one: Ticket, claim: Claim | None) -> list[str]:
     ]  # fmt: skip
 
 
-def _standing(claims: Claims, one: Ticket, now: datetime) -> Claim | None:
+def _standing(claims: BackfillLocks, one: GapRecord, now: datetime) -> BackfillLock | None:
     found = claims.newest(one.id) if one.state == "open" else None
     return found if found and found.stands(now) and not identity.gone(found.by) else None
 
@@ -188,7 +188,7 @@ def _table(config: Config, name: str) -> PipelineTable:
     return table
 
 
-def _range(r: Range) -> dict[str, Any]:
+def _range(r: OffsetRange) -> dict[str, Any]:
     return {**vars(r.part), "start": r.start, "end": r.end}
 
 

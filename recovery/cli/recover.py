@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from recovery.ladder.decide import Down, Event, Failed, Frontier, Policy, decide, used
-from recovery.ladder.rungs import Rung
+from recovery.ladder.rungs import RecoveryLevel
 from recovery.ladder.state import Memory, document, read
 from recovery.lease.factory import kept
-from recovery.lease.lease import Seen
+from recovery.lease.lease import LeaseRecord
 from recovery.supervisor import frontier_check
 from recovery.supervisor.main import supervise
 from recovery.supervisor.pipeline_state import said, verdict
@@ -44,7 +44,7 @@ def look(config: Config, name: str, now: datetime) -> dict[str, Any]:
     """Describe one pipeline as JSON values."""
     place, error = store(config, name), None
     memory: Memory = Memory()
-    lease: Seen | None = None
+    lease: LeaseRecord | None = None
     try:
         memory = read(place)
         lease = kept(config, name, place).look()
@@ -69,7 +69,7 @@ def budgets(rules: Policy, memory: Memory, now: datetime) -> dict[str, dict[str,
     return {
         rung.label: {
             "rung": rung.name,
-            "able": rung in rules.hands and (rung != Rung.LATEST or rules.latest_allowed),
+            "able": rung in rules.hands and (rung != RecoveryLevel.LATEST or rules.latest_allowed),
             "used": used(memory.state, rung, budget, now),
             "times_max": budget.times_max,
             "within_seconds": budget.within.total_seconds(),
@@ -96,7 +96,7 @@ def _frontier(config: Config, name: str) -> tuple[Frontier | None, str | None]:
         return None, str(error)
 
 
-def _lease(seen: Seen) -> dict[str, Any]:
+def _lease(seen: LeaseRecord) -> dict[str, Any]:
     return {"epoch": seen.epoch, "holder": seen.holder, "released": seen.released}
 
 
@@ -113,7 +113,7 @@ def _show(console: Console, name: str, told: dict[str, Any]) -> None:
     rows.append(("lease", held))
     rows.append(("frontier", told["silent"] or told["frontier"]))
     if failure is not None:
-        what = "a person must act" if failure["halt"] else f"begins at {failure['rung'] or Rung.RESTART.name}"
+        what = "a person must act" if failure["halt"] else f"begins at {failure['rung'] or RecoveryLevel.RESTART.name}"
         rows.append(("last failure", f"{failure['at']}, exit code {failure['exit_code']}"))
         rows.append(("said", failure["error"] or "nothing"))
         rows.append(("verdict", f"{failure['row']}: {failure['said']} ({what})"))

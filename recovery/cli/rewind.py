@@ -186,7 +186,7 @@ def _partitions(out: "Console", look: "Look") -> None:
     ]
     lost = {r.part: r for r in look.plan.unreadable}
     out.print()
-    tables.Sheet(out, columns).add([
+    tables.TextTable(out, columns).add([
         [
             named(r.part), f"{r.start:,}", f"{r.end:,}", f"{r.end - r.start:,}",
             f"{held.earliest:,}" if (held := look.held.get((r.part.topic, r.part.partition))) else "-",
@@ -206,7 +206,7 @@ def _buckets(out: "Console", look: "Look") -> None:
         tables.Column("bucket", width_min=20),
         *(tables.Column(t, right=True) for t in ("rows go", "stay", "sealed")),
     ]
-    tables.Sheet(out, [*columns, tables.Column("")]).add([
+    tables.TextTable(out, [*columns, tables.Column("")]).add([
         [
             ", ".join(value or "null" for value in one.key), f"{one.taken:,}", f"{one.left:,}",
             f"v{one.manifest}" if one.manifest else "-",

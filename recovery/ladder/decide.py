@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol, assert_never
 
-from recovery.ladder.rungs import Rung
+from recovery.ladder.rungs import RecoveryLevel
 
 _NO_TIME = timedelta(0)
 
@@ -24,7 +24,7 @@ class Verdict(Protocol):
         """Name of the kind of failure."""
 
     @property
-    def rung(self) -> Rung | None:
+    def rung(self) -> RecoveryLevel | None:
         """Where the ladder begins; None: it was not said."""
 
     @property
@@ -57,12 +57,12 @@ class Budget:
 
 
 # Restarts are cheap and often enough; a new run costs a second; last resorts are for a day.
-BUDGETS: Mapping[Rung, Budget] = {
-    Rung.RESTART: Budget(3, timedelta(minutes=15)),
-    Rung.REPAIR: Budget(3, timedelta(hours=1)),
-    Rung.NEW_RUN: Budget(3, timedelta(hours=1)),
-    Rung.WALK_BACK: Budget(10, timedelta(hours=24)),
-    Rung.LATEST: Budget(1, timedelta(hours=24)),
+BUDGETS: Mapping[RecoveryLevel, Budget] = {
+    RecoveryLevel.RESTART: Budget(3, timedelta(minutes=15)),
+    RecoveryLevel.REPAIR: Budget(3, timedelta(hours=1)),
+    RecoveryLevel.NEW_RUN: Budget(3, timedelta(hours=1)),
+    RecoveryLevel.WALK_BACK: Budget(10, timedelta(hours=24)),
+    RecoveryLevel.LATEST: Budget(1, timedelta(hours=24)),
 }
 
 
@@ -70,8 +70,10 @@ BUDGETS: Mapping[Rung, Budget] = {
 class Policy:
     """What may be done, how often, and how long to wait before."""
 
-    budgets: Mapping[Rung, Budget] = field(default_factory=lambda: BUDGETS)
-    hands: frozenset[Rung] = frozenset({Rung.WAIT, Rung.RESTART, Rung.NEW_RUN})  # what can be carried out here
+    budgets: Mapping[RecoveryLevel, Budget] = field(default_factory=lambda: BUDGETS)
+    hands: frozenset[RecoveryLevel] = frozenset(
+        {RecoveryLevel.WAIT, RecoveryLevel.RESTART, RecoveryLevel.NEW_RUN}
+    )  # what can be carried out here
     latest_allowed: bool = False  # the last rung gives records up: only where a person said so before
     pause_first: timedelta = timedelta(seconds=1)
     pause_max: timedelta = timedelta(minutes=5)
@@ -83,7 +85,7 @@ class Policy:
 class Attempt:
     """A rung that was taken."""
 
-    rung: Rung
+    rung: RecoveryLevel
     at: datetime
     row: str  # the verdict that led to it
     run: int | None = None  # run of the checkpoint that was found then
@@ -93,7 +95,7 @@ class Attempt:
 class State:
     """What the ladder remembers of a pipeline."""
 
-    rung: Rung | None = None  # the last that was taken since it was healthy for long; None: at the foot
+    rung: RecoveryLevel | None = None  # the last that was taken since it was healthy for long; None: at the foot
     attempts: tuple[Attempt, ...] = ()  # oldest first; pauses on the lowest rung are not among them
     streak: int = 0  # actions since it was last well: pauses grow by it
     healthy_since: datetime | None = None
@@ -226,40 +228,40 @@ def decide(policy: Policy, state: State, event: Event, now: datetime, jitter: fl
                 return Decision(Halt(state.halted), ill)
             if verdict.halt:
                 return Decision(Halt(verdict.said), replace(ill, halted=verdict.said))
-            begin = Rung.RESTART if verdict.rung is None else verdict.rung
+            begin = RecoveryLevel.RESTART if verdict.rung is None else verdict.rung
             return _climbs(policy, ill, verdict, begin, frontier, run, now, jitter)
         case Refused(why, verdict, frontier, run):
-            if state.rung is None or (state.rung == Rung.LATEST and frontier == Frontier.UNKNOWN):
+            if state.rung is None or (state.rung == RecoveryLevel.LATEST and frontier == Frontier.UNKNOWN):
                 reason = f"nothing else is left: {why}"
                 return Decision(Halt(reason), replace(state, halted=reason))
-            if state.rung == Rung.LATEST:  # new runs work, and their budget is free again some time
-                less = replace(policy, hands=policy.hands - {Rung.LATEST})
-                return _climbs(less, state, verdict, Rung.NEW_RUN, frontier, run, now, jitter, why)
-            return _climbs(policy, state, verdict, Rung(state.rung + 1), frontier, run, now, jitter, why)
+            if state.rung == RecoveryLevel.LATEST:  # new runs work, and their budget is free again some time
+                less = replace(policy, hands=policy.hands - {RecoveryLevel.LATEST})
+                return _climbs(less, state, verdict, RecoveryLevel.NEW_RUN, frontier, run, now, jitter, why)
+            return _climbs(policy, state, verdict, RecoveryLevel(state.rung + 1), frontier, run, now, jitter, why)
         case _:
             assert_never(event)
 
 
-def used(state: State, rung: Rung, budget: Budget, now: datetime) -> int:
+def used(state: State, rung: RecoveryLevel, budget: Budget, now: datetime) -> int:
     """Count how often a rung was taken within its budget's time."""
     return sum(a.rung == rung and now - a.at < budget.within for a in state.attempts)
 
 
-def rung_of(action: Start) -> Rung:
+def rung_of(action: Start) -> RecoveryLevel:
     """Return the rung that an action belongs to."""
     match action:
         case Wait():
-            return Rung.WAIT
+            return RecoveryLevel.WAIT
         case Restart():
-            return Rung.RESTART
+            return RecoveryLevel.RESTART
         case Repair():
-            return Rung.REPAIR
+            return RecoveryLevel.REPAIR
         case NewRun():
-            return Rung.NEW_RUN
+            return RecoveryLevel.NEW_RUN
         case WalkBack():
-            return Rung.WALK_BACK
+            return RecoveryLevel.WALK_BACK
         case Latest():
-            return Rung.LATEST
+            return RecoveryLevel.LATEST
         case _:
             assert_never(action)
 
@@ -268,7 +270,9 @@ def _well(policy: Policy, state: State, now: datetime) -> State:
     since = state.healthy_since or now
     if now - since < policy.healthy_after:
         return replace(state, healthy_since=since, halted="")
-    kept = tuple(a for a in state.attempts if a.rung >= Rung.WALK_BACK and now - a.at < _within(policy, a.rung))
+    kept = tuple(
+        a for a in state.attempts if a.rung >= RecoveryLevel.WALK_BACK and now - a.at < _within(policy, a.rung)
+    )
     return State(attempts=kept, healthy_since=since)
 
 
@@ -280,15 +284,15 @@ def _ill(policy: Policy, state: State, now: datetime) -> State:
 
 
 def _climbs(
-    policy: Policy, state: State, verdict: Verdict, begin: Rung, frontier: Frontier, run: int | None, now: datetime,
-    jitter: float, refused: str = "",
+    policy: Policy, state: State, verdict: Verdict, begin: RecoveryLevel, frontier: Frontier, run: int | None,
+    now: datetime, jitter: float, refused: str = "",
 ) -> Decision:  # fmt: skip
     """Take the lowest rung, from where the verdict begins, that may do something and has budget left."""
-    if begin == Rung.WAIT:
+    if begin == RecoveryLevel.WAIT:
         return _waits(policy, state, verdict.said, jitter)
     passed = [refused] if refused else []
     free_at: list[datetime] = []
-    for rung in Rung:
+    for rung in RecoveryLevel:
         if rung < begin:
             continue
         if why := _useless(policy, state, verdict, rung, frontier, run, now):
@@ -311,27 +315,33 @@ def _climbs(
 
 
 def _useless(
-    policy: Policy, state: State, verdict: Verdict, rung: Rung, frontier: Frontier, run: int | None, now: datetime
+    policy: Policy,
+    state: State,
+    verdict: Verdict,
+    rung: RecoveryLevel,
+    frontier: Frontier,
+    run: int | None,
+    now: datetime,
 ) -> str:
     """Say why a rung would not help; empty when it may."""
     if rung not in policy.hands:
         return "it cannot be done here"
     match rung:
-        case Rung.WAIT | Rung.RESTART:
+        case RecoveryLevel.WAIT | RecoveryLevel.RESTART:
             return ""
-        case Rung.REPAIR:
-            if verdict.rung != Rung.REPAIR:
+        case RecoveryLevel.REPAIR:
+            if verdict.rung != RecoveryLevel.REPAIR:
                 return "nothing is known to be mended"
             return "this run was mended before" if _mended(state, run) else ""
-        case Rung.NEW_RUN:
+        case RecoveryLevel.NEW_RUN:
             return "the table does not tell its frontier" if frontier == Frontier.UNKNOWN else ""
-        case Rung.WALK_BACK:
+        case RecoveryLevel.WALK_BACK:
             return "" if frontier == Frontier.UNKNOWN else "the table tells its frontier"
-        case Rung.LATEST:
-            new_run = policy.budgets[Rung.NEW_RUN]
+        case RecoveryLevel.LATEST:
+            new_run = policy.budgets[RecoveryLevel.NEW_RUN]
             if frontier == Frontier.HELD:
                 return "a new run loses nothing"
-            if frontier == Frontier.LOST and used(state, Rung.NEW_RUN, new_run, now) < new_run.times_max:
+            if frontier == Frontier.LOST and used(state, RecoveryLevel.NEW_RUN, new_run, now) < new_run.times_max:
                 return "a new run loses less"
             return "" if policy.latest_allowed else "it gives records up, and is not allowed to do so by itself"
         case _:
@@ -339,7 +349,7 @@ def _useless(
 
 
 def _mended(state: State, run: int | None) -> bool:
-    return any(a.rung == Rung.REPAIR and a.run == run for a in state.attempts)
+    return any(a.rung == RecoveryLevel.REPAIR and a.run == run for a in state.attempts)
 
 
 def _waits(policy: Policy, state: State, said: str, jitter: float) -> Decision:
@@ -348,7 +358,7 @@ def _waits(policy: Policy, state: State, said: str, jitter: float) -> Decision:
 
 
 def _paused(state: State) -> State:
-    return replace(state, rung=state.rung or Rung.WAIT, streak=state.streak + 1, halted="")
+    return replace(state, rung=state.rung or RecoveryLevel.WAIT, streak=state.streak + 1, halted="")
 
 
 def _pause(policy: Policy, streak: int, jitter: float) -> timedelta:
@@ -356,23 +366,23 @@ def _pause(policy: Policy, streak: int, jitter: float) -> timedelta:
     return whole * (0.5 + 0.5 * min(max(jitter, 0.0), 1.0))
 
 
-def _within(policy: Policy, rung: Rung) -> timedelta:
+def _within(policy: Policy, rung: RecoveryLevel) -> timedelta:
     return policy.budgets[rung].within
 
 
-def _start(rung: Rung, pause: timedelta, reason: str) -> Start:
+def _start(rung: RecoveryLevel, pause: timedelta, reason: str) -> Start:
     match rung:
-        case Rung.WAIT:
+        case RecoveryLevel.WAIT:
             return Wait(pause, reason)
-        case Rung.RESTART:
+        case RecoveryLevel.RESTART:
             return Restart(pause, reason)
-        case Rung.REPAIR:
+        case RecoveryLevel.REPAIR:
             return Repair(pause, reason)
-        case Rung.NEW_RUN:
+        case RecoveryLevel.NEW_RUN:
             return NewRun(pause, reason)
-        case Rung.WALK_BACK:
+        case RecoveryLevel.WALK_BACK:
             return WalkBack(pause, reason)
-        case Rung.LATEST:
+        case RecoveryLevel.LATEST:
             return Latest(pause, reason)
         case _:
             assert_never(rung)

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from recovery.ladder.error_catalogue import Verdict, classify
-from recovery.ladder.rungs import Rung
+from recovery.ladder.rungs import RecoveryLevel
 
 _CONFIGURATION, _CHECKPOINT, _FENCED, _LIMIT = 2, 3, 4, 5
 _SHELL = 128  # a shell says 128 + n of a child that signal n has killed
@@ -18,17 +18,23 @@ def judged(code: int, text: str, ask: Callable[[str], Verdict] = classify) -> Ve
     """Say what an exit code and the whole text of the causes mean. `text` is empty when nothing was said any more."""
     if code < 0 or (code > _SHELL and not text):
         number = -code if code < 0 else code - _SHELL
-        return Verdict("killed", Rung.RESTART, halt=False, said=f"The driver was killed ({_signal(number)}).")
-    found = ask(text) if text else Verdict("silent", Rung.RESTART, halt=False, said=f"The driver ended with {code}.")
+        return Verdict("killed", RecoveryLevel.RESTART, halt=False, said=f"The driver was killed ({_signal(number)}).")
+    found = (
+        ask(text)
+        if text
+        else Verdict("silent", RecoveryLevel.RESTART, halt=False, said=f"The driver ended with {code}.")
+    )
     if found.halt or (code == 1 or code > _LIMIT):
         return found
     match code:
         case 0:
-            return Verdict("ended", Rung.RESTART, halt=False, said="The pipeline ended, though nobody asked for it.")
+            return Verdict(
+                "ended", RecoveryLevel.RESTART, halt=False, said="The pipeline ended, though nobody asked for it."
+            )
         case 3:
-            if found.rung is not None and found.rung >= Rung.REPAIR:
+            if found.rung is not None and found.rung >= RecoveryLevel.REPAIR:
                 return found
-            return Verdict("checkpoint", Rung.NEW_RUN, halt=False, said="The checkpoint cannot be continued.")
+            return Verdict("checkpoint", RecoveryLevel.NEW_RUN, halt=False, said="The checkpoint cannot be continued.")
         case _:
             row = {_CONFIGURATION: "configuration", _FENCED: "fenced", _LIMIT: "limit"}.get(code, "unknown")
             return Verdict(row, None, halt=True, said=f"Exit code {code}: a start would end in the same way.")
@@ -36,7 +42,7 @@ def judged(code: int, text: str, ask: Callable[[str], Verdict] = classify) -> Ve
 
 def hung(why: str) -> Verdict:
     """Say that a driver was killed because it hung."""
-    return Verdict("hung", Rung.RESTART, halt=False, said=f"The driver hung: {why}.")
+    return Verdict("hung", RecoveryLevel.RESTART, halt=False, said=f"The driver hung: {why}.")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from recovery.ladder.rungs import Rung
+from recovery.ladder.rungs import RecoveryLevel
 
 SPARK = "4.0"  # whose words are looked for
 _FORMAT = 1
@@ -25,7 +25,7 @@ class Damage:
     row: str
     damage: str
     kind: str  # class: what all rows of a kind have in common
-    rung: Rung | None  # where the ladder begins; None: headrace goes on by itself, or a person must act
+    rung: RecoveryLevel | None  # where the ladder begins; None: headrace goes on by itself, or a person must act
     halt: bool
     loud: bool  # Spark says something; else it starts, and reads too much or too little
     said: str
@@ -45,12 +45,12 @@ class Verdict:
     """What an error leads to."""
 
     row: str
-    rung: Rung | None  # where the ladder begins; None where `halt`
+    rung: RecoveryLevel | None  # where the ladder begins; None where `halt`
     halt: bool  # a person must act: nothing that is tried again would help
     said: str
 
 
-UNKNOWN = Verdict("unknown", Rung.RESTART, halt=False, said="The catalogue does not know this error.")
+UNKNOWN = Verdict("unknown", RecoveryLevel.RESTART, halt=False, said="The catalogue does not know this error.")
 
 
 @cache
@@ -80,9 +80,9 @@ def classify(text: str, damages: Sequence[Damage] | None = None) -> Verdict:
 
 def _damage(raw: dict[str, Any], spark: str) -> Damage:
     return Damage(
-        raw["row"], raw["damage"], raw["class"], None if raw["rung"] is None else Rung[raw["rung"]], raw["halt"],
-        raw["loud"], raw["said"], _pattern(raw["symptom"].get(spark)), _pattern(raw.get("ours")), raw.get("finding"),
-        raw.get("not_run"), tuple(raw.get("elsewhere", ())),
+        raw["row"], raw["damage"], raw["class"], None if raw["rung"] is None else RecoveryLevel[raw["rung"]],
+        raw["halt"], raw["loud"], raw["said"], _pattern(raw["symptom"].get(spark)), _pattern(raw.get("ours")),
+        raw.get("finding"), raw.get("not_run"), tuple(raw.get("elsewhere", ())),
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from enum import IntEnum
 
 
-class Rung(IntEnum):
+class RecoveryLevel(IntEnum):
     """A higher rung gives up more of what was kept; only the last one gives up records, and writes down which."""
 
     WAIT = 0  # storage, broker or registry is down: the same start again, with pauses, for ever; never climb for it

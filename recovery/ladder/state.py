@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from recovery.ladder.decide import Attempt, State
-from recovery.ladder.rungs import Rung
+from recovery.ladder.rungs import RecoveryLevel
 from writer.storage.base import Store
 
 NAME = "_recovery.json"  # beside the runs, whose names are numbers
@@ -21,7 +21,7 @@ class Failure:
     at: datetime
     exit_code: int
     row: str
-    rung: Rung | None
+    rung: RecoveryLevel | None
     halt: bool
     said: str
     error: str  # the driver's own sentence; empty when it said nothing
@@ -87,7 +87,8 @@ def document(memory: Memory) -> dict[str, Any]:
 def _memory(raw: Mapping[str, Any]) -> Memory:
     state, failure = raw["state"], raw["failure"]
     attempts = tuple(
-        Attempt(Rung[a["rung"]], datetime.fromisoformat(a["at"]), a["row"], a["run"]) for a in state["attempts"]
+        Attempt(RecoveryLevel[a["rung"]], datetime.fromisoformat(a["at"]), a["row"], a["run"])
+        for a in state["attempts"]
     )
     return Memory(
         State(_rung(state["rung"]), attempts, state["streak"], _instant(state["healthy_since"]), state["halted"]),
@@ -101,8 +102,8 @@ def _memory(raw: Mapping[str, Any]) -> Memory:
     )
 
 
-def _rung(name: str | None) -> Rung | None:
-    return None if name is None else Rung[name]
+def _rung(name: str | None) -> RecoveryLevel | None:
+    return None if name is None else RecoveryLevel[name]
 
 
 def _instant(text: str | None) -> datetime | None:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
-from recovery.lease.lease import EXPIRES_AFTER, Leases, Seen, Watched, free, watched
+from recovery.lease.lease import EXPIRES_AFTER, LeaseRecord, Leases, ObservedLease, free, watched
 from writer.core import logging
 
 _CLOSE_WITHIN_S = 5.0
@@ -18,10 +18,10 @@ class Waiting:
     """Another supervisor has a lease that this one wants."""
 
     pipeline: str
-    seen: Seen
+    seen: LeaseRecord
 
 
-class Held:
+class LeaseHolder:
     """Leases of some pipelines, by one holder. A lease that is lost is said once, from the thread that renews."""
 
     def __init__(
@@ -67,7 +67,7 @@ class Held:
     def _taken(
         self, pipeline: str, leases: Leases, stop: Callable[[float], bool], said: Callable[[Waiting], None]
     ) -> bool:
-        watch: Watched | None = None
+        watch: ObservedLease | None = None
         told: tuple[int, str] | None = None
         silent = False
         while True:

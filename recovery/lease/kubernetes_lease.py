@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import assert_never
 
 from recovery.lease.kubernetes_api import Api, ApiFailed, Json, Verb
-from recovery.lease.lease import Seen
+from recovery.lease.lease import LeaseRecord
 
 PIPELINE, RELEASED_BY = "headrace/pipeline", "headrace/released-by"  # annotations
 _TRIES = 5  # a Lease may change under a renewal: `kubectl label` changes it too
@@ -59,15 +59,17 @@ def lease_name(prefix: str, pipeline: str) -> str:
     return f"{prefix}-{pipeline.replace('_', '-')}-{digest}"
 
 
-def seen(lease: Json) -> Seen:
+def seen(lease: Json) -> LeaseRecord:
     """Read a Lease; one that somebody else made may have anything."""
     about, spec = lease.get("metadata") or {}, lease.get("spec") or {}
     holder = str(spec.get("holderIdentity") or "")
     by = str((about.get("annotations") or {}).get(RELEASED_BY) or "")
-    return Seen(int(spec.get("leaseTransitions") or 0), holder or by, _mark(lease), released=not holder)
+    return LeaseRecord(int(spec.get("leaseTransitions") or 0), holder or by, _mark(lease), released=not holder)
 
 
-def taking(found: Json | None, looked: Seen | None, epoch: int, holder: str, about: About, now: datetime) -> Put | Lost:
+def taking(
+    found: Json | None, looked: LeaseRecord | None, epoch: int, holder: str, about: About, now: datetime
+) -> Put | Lost:
     """Decide on taking a lease. `looked`: what was judged to be free, where somebody looked; another one is not."""
     if found is None:
         return _anew(epoch, holder, about, now)
@@ -102,10 +104,10 @@ class KubernetesLeases:
 
     def __init__(self, api: Api, about: About, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._api, self._about, self._clock = api, about, clock
-        self._looked: Seen | None = None  # and judged by whoever looked
+        self._looked: LeaseRecord | None = None  # and judged by whoever looked
         self._held: Json | None = None  # as this one put it last
 
-    def look(self) -> Seen | None:
+    def look(self) -> LeaseRecord | None:
         """Read the Lease. Raises ApiFailed."""
         found = self._found()
         self._looked = None if found is None else seen(found)

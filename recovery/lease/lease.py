@@ -20,7 +20,7 @@ EXPIRES_AFTER = timedelta(seconds=20)
 
 
 @dataclass(frozen=True)
-class Seen:
+class LeaseRecord:
     """A lease as somebody saw it."""
 
     epoch: int
@@ -32,7 +32,7 @@ class Seen:
 class Leases(Protocol):
     """The lease of one pipeline, wherever it is kept. All operations raise OSError when that does not answer."""
 
-    def look(self) -> Seen | None:
+    def look(self) -> LeaseRecord | None:
         """Return the newest lease; None: there never was one."""
 
     def take(self, epoch: int, holder: str) -> bool:
@@ -52,7 +52,7 @@ class StoreLeases:
         """`store`: of what lies below `<checkpoints>/<pipeline>`."""
         self._store = store
 
-    def look(self) -> Seen | None:
+    def look(self) -> LeaseRecord | None:
         """Read the object with the highest number."""
         epoch = max(self._epochs(), default=None)
         if epoch is None:
@@ -61,7 +61,7 @@ class StoreLeases:
         newest = beat or taken
         told = {} if newest is None else _json(newest.content)
         mark = None if newest is None else newest.mark
-        return Seen(epoch, str(told.get("holder", "")), mark, bool(told.get("released", False)))
+        return LeaseRecord(epoch, str(told.get("holder", "")), mark, bool(told.get("released", False)))
 
     def take(self, epoch: int, holder: str) -> bool:
         """Put the object where none is; then look whether it is the highest."""
@@ -100,21 +100,21 @@ class StoreLeases:
 
 
 @dataclass(frozen=True)
-class Watched:
+class ObservedLease:
     """What somebody who wants a lease has seen of it, and since when by its own clock that measures."""
 
-    seen: Seen | None
+    seen: LeaseRecord | None
     since_s: float
 
 
-def watched(before: Watched | None, seen: Seen | None, now_s: float) -> Watched:
+def watched(before: ObservedLease | None, seen: LeaseRecord | None, now_s: float) -> ObservedLease:
     """Note what is seen now; any change begins the interval anew."""
     if before is None or before.seen != seen:
-        return Watched(seen, now_s)
+        return ObservedLease(seen, now_s)
     return before
 
 
-def free(watch: Watched, now_s: float, expires_after: timedelta) -> bool:
+def free(watch: ObservedLease, now_s: float, expires_after: timedelta) -> bool:
     """Tell whether a lease may be taken: none was there, it was released, or its holder was silent for long enough."""
     if watch.seen is None or watch.seen.released:
         return True

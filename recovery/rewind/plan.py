@@ -10,9 +10,9 @@ from datetime import datetime
 from typing import Any
 
 from writer.core.files import BucketKey
-from writer.core.offsets import Part, Range, Source
+from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.offsets.start_decision import Held
-from writer.table.ledger.gap_ticket import Ticket
+from writer.table.ledger.gap_ticket import GapRecord
 from writer.table.log.entries import changes_files, said, unanswered
 from writer.table.log.foreign_writes import Change
 from writer.table.log.log import Action
@@ -27,7 +27,7 @@ class Then:
 
     version: int
     epoch: int
-    frontier: Mapping[Part, int]
+    frontier: Mapping[TopicPartition, int]
     at: datetime | None = None  # when it was written; None: its entry is gone
 
 
@@ -35,7 +35,7 @@ class Then:
 class Since:
     """What the log says of the versions after that one."""
 
-    begins: Mapping[Part, int] = field(default_factory=dict)  # where parts begin that were new
+    begins: Mapping[TopicPartition, int] = field(default_factory=dict)  # where parts begin that were new
     gaps: tuple[str, ...] = ()  # ids of the tickets that were opened
     sealed: frozenset[BucketKey] = frozenset()
     taken: Mapping[str, int] = field(default_factory=dict)  # rows that left on purpose, by why
@@ -51,10 +51,10 @@ class Facts:
 
     then: Then
     since: Since
-    frontier: Mapping[Part, int]  # now
+    frontier: Mapping[TopicPartition, int]  # now
     numbers: Mapping[str, int]  # topic → number of its incarnation in Kafka; only of topics that the pipeline reads
     held: Mapping[Source, Held]  # of the parts that are read
-    tickets: Mapping[str, Ticket] = field(default_factory=dict)
+    tickets: Mapping[str, GapRecord] = field(default_factory=dict)
     missing: Sequence[str] = ()  # files that would come back, and are gone
 
 
@@ -63,8 +63,8 @@ class Plan:
     """What would go back. `obstacles`: why it cannot be; `unreadable`: what Kafka does not hold any more."""
 
     to: int
-    ranges: tuple[Range, ...] = ()
-    unreadable: tuple[Range, ...] = ()
+    ranges: tuple[OffsetRange, ...] = ()
+    unreadable: tuple[OffsetRange, ...] = ()
     obstacles: tuple[str, ...] = ()
     deduped: int = 0  # rows that dedupe took since: another copy of theirs may be among those that go
     gaps: Mapping[str, int] = field(default_factory=dict)  # open tickets that would be over: id → offsets
@@ -103,7 +103,7 @@ def plan(facts: Facts) -> Plan:
                 "that."
             )
         elif back < at:
-            ranges.append(Range(part, back, at))
+            ranges.append(OffsetRange(part, back, at))
     astray = [r for r in ranges if facts.numbers.get(r.part.topic) != r.part.incarnation]
     if astray:
         obstacles.append(
@@ -145,19 +145,19 @@ def _forbidden(facts: Facts) -> Sequence[str]:
     return found
 
 
-def _lost(r: Range, held: Mapping[Source, Held]) -> Sequence[Range]:
+def _lost(r: OffsetRange, held: Mapping[Source, Held]) -> Sequence[OffsetRange]:
     """Return what of a range Kafka does not hold."""
     there = held.get((r.part.topic, r.part.partition), Held(r.end, r.end))
     spans = [(r.start, min(r.end, there.earliest)), (max(r.start, there.end, there.earliest), r.end)]
-    return [Range(r.part, start, end) for start, end in spans if start < end]
+    return [OffsetRange(r.part, start, end) for start, end in spans if start < end]
 
 
-def since(entries: Sequence[tuple[int, Sequence[Action]]], frontiers: Mapping[str, Part]) -> Since:
+def since(entries: Sequence[tuple[int, Sequence[Action]]], frontiers: Mapping[str, TopicPartition]) -> Since:
     """Read the entries after a version, oldest first.
 
     `frontiers`: name of each part's `txn` → the part.
     """
-    begins: dict[Part, int] = {}
+    begins: dict[TopicPartition, int] = {}
     gaps: list[str] = []
     sealed: set[BucketKey] = set()
     taken: dict[str, int] = {}
@@ -189,22 +189,22 @@ def since(entries: Sequence[tuple[int, Sequence[Action]]], frontiers: Mapping[st
     return Since(begins, tuple(gaps), frozenset(sealed), taken, replays, moved, tuple(foreign), after)
 
 
-def _first(known: dict[Part, int], found: Mapping[Part, int]) -> None:
+def _first(known: dict[TopicPartition, int], found: Mapping[TopicPartition, int]) -> None:
     """Note where parts begin that were not known."""
     for part, at in found.items():
         known.setdefault(part, at)
 
 
-def part_of(raw: Mapping[str, Any]) -> Part:
+def part_of(raw: Mapping[str, Any]) -> TopicPartition:
     """Return the part that an account in an entry speaks of."""
-    return Part(raw["topic"], raw["incarnation"], raw["partition"])
+    return TopicPartition(raw["topic"], raw["incarnation"], raw["partition"])
 
 
-def named(part: Part) -> str:
+def named(part: TopicPartition) -> str:
     """Name a part; its incarnation where it is not the first."""
     return f"{part.topic}{f'@{part.incarnation}' if part.incarnation != 1 else ''}/{part.partition}"
 
 
-def _listed(ranges: Sequence[Range]) -> str:
+def _listed(ranges: Sequence[OffsetRange]) -> str:
     shown = ", ".join(f"{named(r.part)} [{r.start}, {r.end})" for r in ranges[:_SHOWN])
     return shown + (f" and {len(ranges) - _SHOWN} more" if len(ranges) > _SHOWN else "")

@@ -19,7 +19,7 @@ from urllib.request import Request
 
 from recovery.ladder.diagnosis import Look, Seen, seen
 from writer.clients.tls import opener
-from writer.driver.supervisor_channel import DUMP_ON, VARIABLE, Folder, Order, Orders, Words
+from writer.driver.supervisor_channel import DUMP_ON, VARIABLE, ExitReport, Folder, Order, Orders
 
 _ANSWER_WITHIN_S = 3.0
 _DUMP_WITHIN_S = 2.0
@@ -49,7 +49,7 @@ class Driver:
                 os.killpg(self.pid, signal.SIGKILL)  # its JVM has no life of its own
         return code
 
-    def heard(self) -> dict[str, Words]:
+    def heard(self) -> dict[str, ExitReport]:
         """Take its last words, by pipeline."""
         return self._folder.heard()
 

@@ -9,8 +9,8 @@ from typing import Any, Literal
 from prometheus_client.metrics_core import Metric as Family
 
 from recovery.ladder.state import document
-from recovery.lease.holder import Held
-from recovery.supervisor.pipeline_state import Patient
+from recovery.lease.holder import LeaseHolder
+from recovery.supervisor.pipeline_state import SupervisedPipeline
 from writer.core.text import iso
 from writer.web.http_server import Get
 from writer.web.metric_types import Value
@@ -18,11 +18,11 @@ from writer.web.metrics_export import board, family
 
 
 @dataclass(frozen=True)
-class Ward:
+class PipelineStatus:
     """All that a supervisor looks after."""
 
-    patients: Mapping[str, Patient]
-    held: Held
+    patients: Mapping[str, SupervisedPipeline]
+    held: LeaseHolder
     driving: Callable[[], bool]
 
 
@@ -33,7 +33,7 @@ class Metric:
     name: str
     kind: Literal["gauge", "counter"]
     help: str
-    read: Callable[[Ward, Patient], Iterable[Value]]
+    read: Callable[[PipelineStatus, SupervisedPipeline], Iterable[Value]]
     labels: tuple[str, ...] = ("pipeline",)
 
 
@@ -98,7 +98,7 @@ CATALOGUE: tuple[Metric, ...] = (
 )
 
 
-def answers(ward: Ward) -> Get:
+def answers(ward: PipelineStatus) -> Get:
     """Answer a GET, as things are at its moment."""
 
     def values(metric: Metric) -> Iterator[Value]:
@@ -114,7 +114,7 @@ def answers(ward: Ward) -> Get:
     return board("headrace recover", families=families, status=lambda: status(ward), unwell=given_up)
 
 
-def status(ward: Ward) -> dict[str, Any]:
+def status(ward: PipelineStatus) -> dict[str, Any]:
     """Describe everything as JSON values."""
     now_s = time.monotonic()
     return {

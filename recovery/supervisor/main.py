@@ -11,11 +11,11 @@ from pathlib import Path
 
 from recovery.ladder.state import Memory, forgiven, read
 from recovery.lease.factory import kept, moved_from
-from recovery.lease.holder import Held, Waiting
+from recovery.lease.holder import LeaseHolder, Waiting
 from recovery.supervisor import frontier_check, notifications
 from recovery.supervisor.driver_process import adopt_orphans, place
-from recovery.supervisor.endpoints import Ward, answers
-from recovery.supervisor.pipeline_state import Patient
+from recovery.supervisor.endpoints import PipelineStatus, answers
+from recovery.supervisor.pipeline_state import SupervisedPipeline
 from recovery.supervisor.recovery_actions import hands
 from recovery.supervisor.supervisor import Supervisor, impatient, store
 from writer.config.pipelines import Config
@@ -33,8 +33,10 @@ def supervise(config: Config, path: Path, names: Sequence[str], command: Sequenc
     adopt_orphans()
     tells = notifications.opened(config.notify)
     leases = {name: kept(config, name, store(config, name)) for name in names}
-    held = Held(leases, holder(), expires_after=config.supervisor.lease_expiry, least=lambda name: _least(config, name))
-    patients = {name: Patient(name) for name in names}
+    held = LeaseHolder(
+        leases, holder(), expires_after=config.supervisor.lease_expiry, least=lambda name: _least(config, name)
+    )
+    patients = {name: SupervisedPipeline(name) for name in names}
     with ExitStack() as after:
         after.callback(tells.close, _LAST_WORDS)
         folder = after.enter_context(place())
@@ -42,7 +44,7 @@ def supervise(config: Config, path: Path, names: Sequence[str], command: Sequenc
             config, patients, command or _writer(path, names, config), folder=folder, held=held, tells=tells,
             hands=hands(config), stop=stop,
         )  # fmt: skip
-        ward = Ward(patients, held, lambda: supervisor.driving)
+        ward = PipelineStatus(patients, held, lambda: supervisor.driving)
         about = {"enabled": True, "host": config.supervisor.host, "port": config.supervisor.port}
         http = config.http.model_copy(update=about)  # with the driver's certificate
         url = after.enter_context(answering(http, answers(ward), section="supervisor"))

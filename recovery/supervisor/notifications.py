@@ -1,7 +1,7 @@
 """What recovery tells people at once: the two highest rungs, gaps, lost leases, and pipelines that were given up.
 
     tells = opened(config.notify)
-    tells.tell(climbed(name, Rung.LATEST, why, at=now))
+    tells.tell(climbed(name, RecoveryLevel.LATEST, why, at=now))
     tells.close(timedelta(seconds=5))  # before the process ends
 
 Drivers tell of holes, gaps of retention and topics that were created again themselves.
@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from recovery.ladder.rungs import Rung
-from writer.clients.notifications import Event, Tells, gap_opened, opened
+from recovery.ladder.rungs import RecoveryLevel
+from writer.clients.notifications import Event, gap_opened, opened
 
-__all__ = ["Event", "Tells", "climbed", "gap_opened", "given_up", "lease_lost", "opened"]
+__all__ = ["Event", "climbed", "gap_opened", "given_up", "lease_lost", "opened"]
 
 
 def climbed(
-    pipeline: str, rung: Rung, why: str, *, at: datetime, fields: Mapping[str, Any] | None = None
+    pipeline: str, rung: RecoveryLevel, why: str, *, at: datetime, fields: Mapping[str, Any] | None = None
 ) -> Event | None:
     """Tell that a rung was taken which people should know of; None for the rungs that lose nothing and guess nothing.
 
@@ -26,13 +26,13 @@ def climbed(
     """
     about = {"rung": rung.label, **(fields or {})}
     match rung:
-        case Rung.WALK_BACK:
+        case RecoveryLevel.WALK_BACK:
             text = f"{rung.label}: the table's frontier cannot be told; it is rebuilt from an older checkpoint. {why}"
             return Event("walked_back", "page", pipeline, text, at, about)
-        case Rung.LATEST:
+        case RecoveryLevel.LATEST:
             text = f"{rung.label}: skipped to the end of Kafka's log; what lies between is a gap. {why}"
             return Event("latest_taken", "page", pipeline, text, at, about)
-        case Rung.WAIT | Rung.RESTART | Rung.REPAIR | Rung.NEW_RUN:
+        case RecoveryLevel.WAIT | RecoveryLevel.RESTART | RecoveryLevel.REPAIR | RecoveryLevel.NEW_RUN:
             return None
 
 

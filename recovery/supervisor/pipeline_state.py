@@ -7,14 +7,14 @@ from datetime import datetime
 from recovery.ladder.decide import Action, Decision, Halt, NewRun, Stay, rung_of
 from recovery.ladder.diagnosis import Seen
 from recovery.ladder.error_catalogue import Verdict
-from recovery.ladder.rungs import Rung
+from recovery.ladder.rungs import RecoveryLevel
 from recovery.ladder.state import Failure, Memory
 
 FIRST = "start"  # in the place of a verdict, for what no failure led to
 
 
 @dataclass
-class Patient:
+class SupervisedPipeline:
     """Everything that changes. Written by the supervisor's main thread, read by any."""
 
     name: str
@@ -22,7 +22,7 @@ class Patient:
     up: bool = False  # a driver runs it, as far as is known
     done: bool = False  # it ended well
     due_s: float | None = 0.0  # when it is to be started; None: it is not
-    rung: Rung = Rung.WAIT  # what is to be done at its start
+    rung: RecoveryLevel = RecoveryLevel.WAIT  # what is to be done at its start
     new_run: bool = False
     prepared: bool = False  # what comes before its start was done
     run: int | None = None  # of the checkpoint that it used last
@@ -116,11 +116,11 @@ def said(action: Action) -> str:
             return f"halt: {reason}"
         case _:
             what = {
-                Rung.WAIT: "start it again as it is",
-                Rung.RESTART: "restart it on the same checkpoint",
-                Rung.REPAIR: "mend the checkpoint",
-                Rung.NEW_RUN: "begin a new run from the table's frontier",
-                Rung.WALK_BACK: "walk back over older checkpoints",
-                Rung.LATEST: "skip to the end of Kafka's log and record a gap",
+                RecoveryLevel.WAIT: "start it again as it is",
+                RecoveryLevel.RESTART: "restart it on the same checkpoint",
+                RecoveryLevel.REPAIR: "mend the checkpoint",
+                RecoveryLevel.NEW_RUN: "begin a new run from the table's frontier",
+                RecoveryLevel.WALK_BACK: "walk back over older checkpoints",
+                RecoveryLevel.LATEST: "skip to the end of Kafka's log and record a gap",
             }[rung_of(action)]
             return f"{rung_of(action).label}, after {action.pause.total_seconds():.1f} s: {what}: {action.reason}"

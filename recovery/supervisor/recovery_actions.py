@@ -6,10 +6,10 @@ from typing import assert_never
 
 from recovery.checkpoints.checks import leads_to, preflight
 from recovery.checkpoints.facts import newest_frontier, of_pipeline
-from recovery.checkpoints.repair import Leave, Mended, repair
-from recovery.checkpoints.walk_back import Found, Nowhere, walk_back
+from recovery.checkpoints.repair import Leave, RepairResult, repair
+from recovery.checkpoints.walk_back import NotRebuilt, RebuiltOffsets, walk_back
 from recovery.ladder.error_catalogue import Verdict
-from recovery.ladder.rungs import Rung
+from recovery.ladder.rungs import RecoveryLevel
 from writer.clients.kafka import Cluster
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
@@ -30,12 +30,12 @@ def cluster(config: Config) -> Cluster:
     return Cluster(config.kafka.address, config.kafka.request_timeout)
 
 
-def hands(config: Config, kafka: Callable[[Config], Cluster] = cluster) -> Mapping[Rung, Hand]:
+def hands(config: Config, kafka: Callable[[Config], Cluster] = cluster) -> Mapping[RecoveryLevel, Hand]:
     """Return the hands that there are. Nothing may be running of the pipeline that they are given."""
     return {
-        Rung.REPAIR: lambda name: _mend(config, name),
-        Rung.WALK_BACK: lambda name: _walk(config, name, kafka(config)),
-        Rung.LATEST: lambda name: _skip(config, name, kafka(config)),
+        RecoveryLevel.REPAIR: lambda name: _mend(config, name),
+        RecoveryLevel.WALK_BACK: lambda name: _walk(config, name, kafka(config)),
+        RecoveryLevel.LATEST: lambda name: _skip(config, name, kafka(config)),
     }
 
 
@@ -46,7 +46,7 @@ def found_before(config: Config, pipeline: str) -> Verdict | None:
     """
     checks = preflight(of_pipeline(config, pipeline).facts)
     rung = leads_to(checks)
-    if rung is None or rung == Rung.RESTART:
+    if rung is None or rung == RecoveryLevel.RESTART:
         return None
     worst = next(check for check in checks if check.ok is False and check.rung == rung)
     return Verdict(f"preflight {worst.name}", rung, halt=False, said=f"Before the start: {worst.said}.")
@@ -60,7 +60,7 @@ def _mend(config: Config, name: str) -> str:
             raise Refusal("there is no checkpoint to be mended")
         frontier = newest_frontier(table.snapshot(), config.pipelines[name].topics) if table.exists() else None
         match repair(checkpoints, run, frontier, datetime.now(UTC), config.s3.settings):
-            case Mended(run, removed, copy):
+            case RepairResult(run, removed, copy):
                 return f"took {', '.join(removed)} out of run {run}; a copy is {copy}"
             case Leave(reason):
                 raise Refusal(reason)
@@ -71,9 +71,9 @@ def _mend(config: Config, name: str) -> str:
 def _walk(config: Config, name: str, kafka: Cluster) -> str:
     with _refusing():
         match walk_back(config, name, kafka):
-            case Found(offsets, place, _):
+            case RebuiltOffsets(offsets, place, _):
                 return f"the frontier of {len(offsets)} partitions was put together again; {place} agrees with it"
-            case Nowhere(reason):
+            case NotRebuilt(reason):
                 raise Refusal(reason)
             case other:
                 assert_never(other)

@@ -12,17 +12,18 @@ from datetime import UTC, datetime, timedelta
 from recovery.ladder.decide import Down, Event, Failed, Frontier, Halt, Healthy, Policy, Refused, decide
 from recovery.ladder.diagnosis import Patience, hung, judged, stalled_after, why_hung
 from recovery.ladder.error_catalogue import Verdict
-from recovery.ladder.rungs import Rung
+from recovery.ladder.rungs import RecoveryLevel
 from recovery.ladder.state import write
-from recovery.lease.holder import Held
+from recovery.lease.holder import LeaseHolder
 from recovery.supervisor import frontier_check, notifications
 from recovery.supervisor.driver_process import Driver, reap
-from recovery.supervisor.pipeline_state import Patient, failure, verdict
+from recovery.supervisor.pipeline_state import SupervisedPipeline, failure, verdict
 from recovery.supervisor.recovery_actions import Hand, Refusal, found_before
+from writer.clients.notifications import NotificationSink
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.errors import Fenced, HeadraceError
-from writer.driver.supervisor_channel import Folder, Order, Words
+from writer.driver.supervisor_channel import ExitReport, Folder, Order
 from writer.storage.base import Store
 from writer.storage.locations import store_at
 
@@ -39,8 +40,8 @@ class Supervisor:
     """Some pipelines, and the driver that runs them."""
 
     def __init__(
-        self, config: Config, patients: Mapping[str, Patient], command: Sequence[str], *, folder: Folder, held: Held,
-        tells: notifications.Tells, hands: Mapping[Rung, Hand], stop: threading.Event,
+        self, config: Config, patients: Mapping[str, SupervisedPipeline], command: Sequence[str], *, folder: Folder,
+        held: LeaseHolder, tells: NotificationSink, hands: Mapping[RecoveryLevel, Hand], stop: threading.Event,
         before: Callable[[Config, str], Verdict | None] = found_before, jitter: Callable[[], float] = random.random,
     ) -> None:  # fmt: skip
         """`hands` carry out the rungs that are more than a start; a rung without one is passed over.
@@ -64,7 +65,7 @@ class Supervisor:
         self._draining_s: float | None = None  # since when the driver is told to end
         self._hung = ""  # why the driver is ended
         self._heard = False  # whether a pipeline of this driver has left its last words
-        self._own: Words | None = None  # those of the driver itself
+        self._own: ExitReport | None = None  # those of the driver itself
 
     def run(self) -> int:
         """Keep the pipelines going until they are done, nothing can be done, or a stop is asked for."""
@@ -122,10 +123,10 @@ class Supervisor:
                 self._begin(ready)
         return None
 
-    def _due(self, now_s: float) -> list[Patient]:
+    def _due(self, now_s: float) -> list[SupervisedPipeline]:
         return [p for p in self.patients.values() if p.due_s is not None and p.due_s <= now_s]
 
-    def _begin(self, ready: Sequence[Patient]) -> None:
+    def _begin(self, ready: Sequence[SupervisedPipeline]) -> None:
         """Start a driver with the pipelines that are ready; the others wait for their time."""
         orders = {
             p.name: Order(p in ready, p in ready and p.new_run, self._held.epochs.get(p.name))
@@ -137,7 +138,7 @@ class Supervisor:
         for patient in ready:
             self._began(patient)
 
-    def _began(self, patient: Patient) -> None:
+    def _began(self, patient: SupervisedPipeline) -> None:
         patient.began()
         logging.event("pipeline_ordered", pipeline=patient.name, level=patient.rung.label, new_run=patient.new_run)
 
@@ -165,7 +166,7 @@ class Supervisor:
                 self._failed(patient, code, judged(code, "" if own is None else own.causes), own)
         return None
 
-    def _hear(self, words: Iterable[Words]) -> None:
+    def _hear(self, words: Iterable[ExitReport]) -> None:
         """Attend to the pipelines that have ended."""
         for one in words:
             if not one.pipeline:
@@ -218,7 +219,7 @@ class Supervisor:
         if now_s - self._draining_s > patience_s:
             driver.kill()
 
-    def _failed(self, patient: Patient, code: int, found: Verdict, words: Words | None) -> None:
+    def _failed(self, patient: SupervisedPipeline, code: int, found: Verdict, words: ExitReport | None) -> None:
         now = datetime.now(UTC)
         run = patient.run if words is None or words.run is None else words.run
         event, frontier = self._event(patient, found, run)
@@ -227,8 +228,8 @@ class Supervisor:
         patient.failed(about, decision, time.monotonic())
         self._tell(patient, decision.action, now)
 
-    def _event(self, patient: Patient, found: Verdict, run: int | None) -> tuple[Event, Frontier]:
-        if found.rung == Rung.WAIT and not found.halt:
+    def _event(self, patient: SupervisedPipeline, found: Verdict, run: int | None) -> tuple[Event, Frontier]:
+        if found.rung == RecoveryLevel.WAIT and not found.halt:
             return Down(found.said), Frontier.HELD
         if found.halt:
             return Failed(found, Frontier.HELD, run), Frontier.HELD
@@ -238,7 +239,7 @@ class Supervisor:
             return Down(f"{found.said} {error}"), Frontier.HELD
         return Failed(found, frontier, run), frontier
 
-    def _prepared(self, patient: Patient) -> bool:
+    def _prepared(self, patient: SupervisedPipeline) -> bool:
         """Carry out what comes before a start, and look whether one can work. False when something else was decided."""
         if patient.prepared:
             return True
@@ -249,7 +250,7 @@ class Supervisor:
             except Refusal as refusal:
                 self._refused(patient, Refused(str(refusal), verdict(known), Frontier(known.frontier), patient.run))
                 return False
-        if patient.rung < Rung.NEW_RUN and (found := self._found(patient.name)) is not None:
+        if patient.rung < RecoveryLevel.NEW_RUN and (found := self._found(patient.name)) is not None:
             self._failed(patient, 0, found, None)
             return False
         patient.prepared = True
@@ -259,17 +260,17 @@ class Supervisor:
         try:
             return self._before(self._config, pipeline)
         except OSError as error:
-            return Verdict("preflight storage", Rung.WAIT, halt=False, said=f"Before the start: {error}")
+            return Verdict("preflight storage", RecoveryLevel.WAIT, halt=False, said=f"Before the start: {error}")
         except HeadraceError:
             return None  # the start says it in its own words
 
-    def _refused(self, patient: Patient, event: Refused) -> None:
+    def _refused(self, patient: SupervisedPipeline, event: Refused) -> None:
         now = datetime.now(UTC)
         decision = decide(self._policy, patient.memory.state, event, now, self._jitter())
         patient.refused(decision, time.monotonic())
         self._tell(patient, decision.action, now)
 
-    def _tell(self, patient: Patient, action: object, now: datetime) -> None:
+    def _tell(self, patient: SupervisedPipeline, action: object, now: datetime) -> None:
         """Log what was decided, keep it, and tell people of what they should know."""
         known = patient.memory.failure
         assert known is not None, "something failed"
@@ -286,7 +287,7 @@ class Supervisor:
         elif (event := notifications.climbed(patient.name, patient.rung, known.said, at=now)) is not None:
             self._tells.tell(event)
 
-    def _note(self, patient: Patient, verdict: str, reason: str, to: str) -> None:
+    def _note(self, patient: SupervisedPipeline, verdict: str, reason: str, to: str) -> None:
         """Let the driver's page show a decision. A disk that takes no note of it stops nothing."""
         known = self._decided[patient.name]
         before = known[0]["to"] if known else "running"
@@ -295,7 +296,7 @@ class Supervisor:
         with suppress(OSError):
             self._folder.decide(self._decided)
 
-    def _keep(self, patient: Patient) -> None:
+    def _keep(self, patient: SupervisedPipeline) -> None:
         """Keep what is remembered; a storage that is down makes the next supervisor forget, and stops nothing."""
         try:
             write(store(self._config, patient.name), patient.memory)
@@ -303,10 +304,10 @@ class Supervisor:
             logging.warning("recovery_not_kept", pipeline=patient.name, error=str(error))
 
 
-def policy(config: Config, hands: Iterable[Rung]) -> Policy:
+def policy(config: Config, hands: Iterable[RecoveryLevel]) -> Policy:
     """Return what the ladder may do."""
     settings = config.supervisor
-    able = frozenset({Rung.WAIT, Rung.RESTART, Rung.NEW_RUN, *hands})
+    able = frozenset({RecoveryLevel.WAIT, RecoveryLevel.RESTART, RecoveryLevel.NEW_RUN, *hands})
     return Policy(hands=able, latest_allowed=settings.latest, healthy_after=settings.healthy_after)
 
 

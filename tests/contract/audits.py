@@ -8,12 +8,12 @@ import pytest
 from tests.carried import Driver
 from tests.looking import NOW, event
 from writer.audit.audit import Audit, audit
-from writer.core.offsets import Part
+from writer.core.offsets import TopicPartition
 
 OLD = NOW - timedelta(days=400)
 
 
-P0 = Part("clicks", 1, 0)
+P0 = TopicPartition("clicks", 1, 0)
 
 
 def mixed(start: int, end: int) -> dict[int, bytes | None]:

@@ -14,14 +14,14 @@ from tests import hive
 from tests.servers.objects import ObjectServer
 from writer.batch.parquet_files import Destination, delta_statistics
 from writer.core.files import StagedFile
-from writer.core.offsets import Part, Range
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.storage.locations import delta_options, store_at
 from writer.table.factory import OPENED
 from writer.table.log.operations import Batch
 from writer.table.parquet import Parquet
 from writer.table.table import PipelineTable
 
-P0, P1 = Part("clicks", 1, 0), Part("clicks", 1, 1)
+P0, P1 = TopicPartition("clicks", 1, 0), TopicPartition("clicks", 1, 1)
 LOGS = {"delta": "_delta_log/0.json", "headrace": "_headrace/log/0.json", "iceberg": "metadata/v1.metadata.json"}
 COLUMNS = pa.schema([("id", pa.int64()), ("hour", pa.string())])
 
@@ -85,8 +85,8 @@ def begun(table: PipelineTable, **starts: int) -> int:
     return table.begin(parts, {"clicks": ["uuid-1"]})
 
 
-def batch(epoch: int, start: int, end: int, *files: StagedFile, part: Part = P0) -> Batch:
-    return Batch(uuid4().hex, epoch, [Range(part, start, end)], files, facts={"ranges": [], "rows": end - start})
+def batch(epoch: int, start: int, end: int, *files: StagedFile, part: TopicPartition = P0) -> Batch:
+    return Batch(uuid4().hex, epoch, [OffsetRange(part, start, end)], files, facts={"ranges": [], "rows": end - start})
 
 
 def rows(table: PipelineTable) -> int:

@@ -6,9 +6,9 @@ from deltalake import DeltaTable
 from tests.carried import Driver, log
 from tests.looking import NOW, event
 from writer.cli.write.topic_adopt import times_at
-from writer.core.offsets import Part
+from writer.core.offsets import TopicPartition
 
-PART = Part("clicks", 1, 1)
+PART = TopicPartition("clicks", 1, 1)
 
 
 @pytest.fixture(params=["delta", "parquet"])
@@ -22,7 +22,7 @@ def driver(request: pytest.FixtureRequest, tmp_path) -> Driver:
 
 def test_the_last_rows_of_a_part_are_found_by_their_offsets(driver):
     assert times_at(driver.table, PART, 15, 25) == dict.fromkeys(range(15, 25), NOW)
-    assert times_at(driver.table, Part("clicks", 2, 1), 15, 25) == {}
+    assert times_at(driver.table, TopicPartition("clicks", 2, 1), 15, 25) == {}
 
 
 @pytest.mark.parametrize("driver", ["delta"], indirect=True)

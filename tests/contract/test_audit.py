@@ -17,7 +17,7 @@ from tests.carried import Died, Driver, log
 from tests.contract.audits import OLD, P0, audited, driver, form, mixed, said
 from tests.looking import NOW, event
 from writer.cli.main import app
-from writer.core.offsets import Part, Range
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.maintenance.dead_letters import Selection
 from writer.maintenance.replay import Replaying
 from writer.table.ledger.segment_store import FOLDER
@@ -180,9 +180,9 @@ def test_letters_that_wait_for_redo_are_counted(driver, deep):
 
 def test_a_recorded_gap_and_an_adopted_topic_keep_the_chain(driver):
     driver.carry([log(mixed(0, 20))], {0: 20})
-    driver.table.record_gap(driver.table.snapshot(), Gap("g-1", driver.epoch, [Range(P0, 20, 35)], "retention"))
+    driver.table.record_gap(driver.table.snapshot(), Gap("g-1", driver.epoch, [OffsetRange(P0, 20, 35)], "retention"))
     moved = Adoption(
-        {"clicks": ["uuid-1"], "taps": ["uuid-2"]}, {Part("taps", 1, 0): 100}, facts={"at": NOW.isoformat()}
+        {"clicks": ["uuid-1"], "taps": ["uuid-2"]}, {TopicPartition("taps", 1, 0): 100}, facts={"at": NOW.isoformat()}
     )
     driver.table.adopt(driver.table.snapshot(), moved)
     driver.start(2)

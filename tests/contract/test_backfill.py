@@ -23,7 +23,7 @@ from tests.skipped import Silent, archived, at_of, check, decoded, filled, only,
 from writer.audit.audit import audit
 from writer.core.errors import ConfigError
 from writer.storage.locations import store_at
-from writer.table.gap_claims import Claimed, Claims
+from writer.table.gap_claims import BackfillLocked, BackfillLocks
 from writer.table.log.foreign_writes import Overtaken
 from writer.table.log.operations import Fill, Loss
 
@@ -163,7 +163,7 @@ def test_two_backfills_at_once_and_the_live_writer_settle_each_offset_once(drive
     def one() -> None:
         try:
             filled(driver, place, rows_max=20, by="same")
-        except (Overtaken, Claimed):
+        except (Overtaken, BackfillLocked):
             pass  # the other one has it
         except BaseException as error:  # noqa: BLE001 - told to the test
             errors.append(error)
@@ -186,15 +186,15 @@ def test_two_backfills_at_once_and_the_live_writer_settle_each_offset_once(drive
 
 
 def test_a_claim_keeps_others_away_until_its_time_is_over(driver):
-    claims, gap = Claims(driver.table.store), only(driver).id
+    claims, gap = BackfillLocks(driver.table.store), only(driver).id
     mine = claims.take(gap, "ann", NOW)
-    with pytest.raises(Claimed, match="is being filled by ann"):
+    with pytest.raises(BackfillLocked, match="is being filled by ann"):
         claims.take(gap, "bob", NOW + timedelta(minutes=1))
     mine = claims.renew(gap, mine, NOW + timedelta(minutes=1))
-    with pytest.raises(Claimed):
+    with pytest.raises(BackfillLocked):
         claims.take(gap, "bob", NOW + timedelta(minutes=2, seconds=30))
     assert claims.take(gap, "bob", NOW + timedelta(minutes=4)).by == "bob"
-    with pytest.raises(Claimed, match="was taken over by bob"):
+    with pytest.raises(BackfillLocked, match="was taken over by bob"):
         claims.renew(gap, mine, NOW + timedelta(minutes=4))
     assert claims.take(gap, "eve", NOW + timedelta(minutes=4), lambda by: by == "bob").by == "eve"
     claims.release(gap)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from tests.sealed import DAY, SealedLake
 from tests.servers.scripted import Reply, scripted
 from writer.cli.main import app
-from writer.sealing.bucket_grid import Grid
+from writer.sealing.bucket_grid import BucketOverview
 from writer.sealing.sealer import Sealer
 
 
@@ -152,7 +152,7 @@ def test_the_page_is_told_the_same_as_who_asks_the_lake(lake: SealedLake, run: C
         "buckets"
     ]
     now = DAY + timedelta(hours=8)
-    cells = Grid(Sealer("clicks", lake.config)).look(lake.sealer.follow(keep=False), now)
+    cells = BucketOverview(Sealer("clicks", lake.config)).look(lake.sealer.follow(keep=False), now)
     assert [(c.bucket.partition("=")[2], c.state, c.rows, c.late, c.version or None) for c in cells] == [
         (b["bucket"][0], b["state"], b["rows"], b["late"], b["version"]) for b in told
     ]
@@ -161,7 +161,7 @@ def test_the_page_is_told_the_same_as_who_asks_the_lake(lake: SealedLake, run: C
 
 
 def test_a_look_for_the_page_rests_and_then_sees_what_is_new(lake: SealedLake) -> None:
-    grid, now = Grid(lake.sealer), DAY + timedelta(hours=8)
+    grid, now = BucketOverview(lake.sealer), DAY + timedelta(hours=8)
     first = grid.look(lake.sealer.follow(keep=False), now)
     lake.add(9, 5)
     assert grid.look(lake.sealer.follow(keep=False), now) is first, "it looked a moment ago"

@@ -16,13 +16,13 @@ from tests import oracle
 from writer.batch.parquet_files import delta_statistics, parquet_writer
 from writer.core.errors import Fenced
 from writer.core.files import StagedFile
-from writer.core.offsets import Part, Range
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.table.factory import delta_table
 from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.operations import Batch
 from writer.table.table import PipelineTable
 
-P0 = Part("clicks", 1, 0)
+P0 = TopicPartition("clicks", 1, 0)
 
 
 def point(*parts: tuple[str, pa.DataType]) -> pa.DataType:
@@ -62,7 +62,7 @@ OLD_ROW_READ = {
 
 
 def batch(epoch: int, start: int, file: StagedFile) -> Batch:
-    return Batch(uuid4().hex, epoch, [Range(P0, start, start + 1)], [file])
+    return Batch(uuid4().hex, epoch, [OffsetRange(P0, start, start + 1)], [file])
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from recovery.checkpoints.reader import read
-from recovery.checkpoints.repair import Mended, repair
+from recovery.checkpoints.repair import RepairResult, repair
 from tests.servers.objects import ObjectServer
 from tests.unit.test_checkpoint import Run
 from writer.offsets import checkpoint_backups, run_record
@@ -48,11 +48,11 @@ def test_a_copy_is_taken_read_and_let_go(checkpoints: Checkpoints) -> None:
 def test_a_torn_run_is_mended_once(checkpoints: Checkpoints) -> None:
     frontier = {("clicks", 0): 6, ("clicks", 1): 4}
     done = repair(checkpoints, 1, frontier, AT)
-    assert isinstance(done, Mended)
+    assert isinstance(done, RepairResult)
     assert read(store_at(done.copy)).said_torn("offsets/2") is not None
     mended = read(store_at(checkpoints.path(1)))
     assert (mended.torn, mended.start()) == ([], frontier)
-    assert not isinstance(repair(checkpoints, 1, frontier, AT + timedelta(minutes=1)), Mended)
+    assert not isinstance(repair(checkpoints, 1, frontier, AT + timedelta(minutes=1)), RepairResult)
 
 
 def test_a_witness_is_kept(checkpoints: Checkpoints) -> None:

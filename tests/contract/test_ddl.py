@@ -13,7 +13,7 @@ from writer.core.errors import ConfigError
 from writer.engines import sql
 from writer.engines.caveats import notes
 from writer.engines.druid_spec import bucket_task, interval_text
-from writer.engines.table_description import Described, described
+from writer.engines.table_description import TableDescription, described
 from writer.engines.types import PRESTO, SPARK, TRINO
 from writer.storage.base import S3Settings
 
@@ -21,9 +21,9 @@ NESTED = pa.struct([("x", pa.int32()), ('od"d', pa.list_(pa.map_(pa.string(), pa
 INTERVAL = (DAY, DAY)
 
 
-def table(form: str = "parquet", location: str = "/lake/clicks", **changes) -> Described:
+def table(form: str = "parquet", location: str = "/lake/clicks", **changes) -> TableDescription:
     columns = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("hour", pa.string())])
-    return Described(**{
+    return TableDescription(**{
         "pipeline": "clicks", "location": location, "format": form, "columns": columns, "bucket_columns": ("hour",),
         "time_field": "at", **changes,
     })  # fmt: skip

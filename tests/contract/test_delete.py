@@ -15,10 +15,10 @@ from writer.audit.audit import audit
 from writer.cli.main import app
 from writer.cli.write import delete
 from writer.core.errors import ConfigError
-from writer.maintenance.row_deletion import Erasing
+from writer.maintenance.row_deletion import RowDeletion
 from writer.maintenance.row_keys import where
 from writer.output.tables import console
-from writer.table.log.operations import Closing, Rewrite, Taken
+from writer.table.log.operations import Closing, Rewrite, Takeover
 
 HOUR = timedelta(hours=1)
 
@@ -105,7 +105,7 @@ def test_a_dry_run_counts_and_changes_nothing(driver: Driver, capsys) -> None:
 
 def test_files_that_cannot_hold_the_key_are_not_read(driver: Driver) -> None:
     rule = driver.settings.event_time.rule("auto")
-    work = Erasing(driver.table, where("id = 77"), driver.columns, rule, 2**20, request="r")
+    work = RowDeletion(driver.table, where("id = 77"), driver.columns, rule, 2**20, request="r")
     looked = work.look()
     assert (looked.files, looked.candidates, looked.rows) == (6, 0, 0)
 
@@ -170,7 +170,7 @@ def test_it_may_die_after_any_bucket_and_is_run_again(driver: Driver, monkeypatc
 def test_a_bucket_that_is_rewritten_meanwhile_is_looked_at_again(driver: Driver) -> None:
     expected, table = [n for n in ids(driver) if n != 3], driver.table
     rule = driver.settings.event_time.rule("auto")
-    work = Erasing(table, where("id = 3"), driver.columns, rule, 2**20, request="r")
+    work = RowDeletion(table, where("id = 3"), driver.columns, rule, 2**20, request="r")
     done = []
     for one in work.run(NOW):
         done.append(one)
@@ -178,7 +178,7 @@ def test_a_bucket_that_is_rewritten_meanwhile_is_looked_at_again(driver: Driver)
             looked = work.look()
             (hit, *_) = looked.hits
             gone = [row["id"] for row in _rows(driver, hit.file.path)]
-            table.rewrite(table.snapshot(), Rewrite("other", [hit.file], (), Taken("retention", len(gone))))
+            table.rewrite(table.snapshot(), Rewrite("other", [hit.file], (), Takeover("retention", len(gone))))
             for n in gone:
                 if n != 3:
                     expected.remove(n)

@@ -13,7 +13,7 @@ from tests.skipped import archived, check, filled, only, skipped, values
 from tests.unit.test_standing import Cluster
 from writer.audit.audit import audit
 from writer.core.errors import Fenced, LogChanged
-from writer.core.offsets import Part
+from writer.core.offsets import TopicPartition
 from writer.driver.seal_loop import Rounds
 from writer.offsets import skip_to_latest
 from writer.sealing.manifest import Manifest, Manifests
@@ -46,7 +46,7 @@ def test_who_runs_is_fenced_by_the_skip(tmp_path):
     skipped(driver, 50)
     with pytest.raises(Fenced):
         driver.carry([log(values(0, 60))], {0: 60})
-    assert driver.table.snapshot().frontier(Part("clicks", 1, 0)) == 50
+    assert driver.table.snapshot().frontier(TopicPartition("clicks", 1, 0)) == 50
 
 
 def test_a_commit_between_look_and_skip_wins(tmp_path):

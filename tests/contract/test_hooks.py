@@ -17,8 +17,8 @@ from rich.console import Console
 from tests.sealed import SealedLake
 from tests.servers.scripted import Asked, Reply, scripted
 from tests.unit.test_hook_servers import Overlord
-from writer.hooks.delivery import Courier
-from writer.hooks.dispatcher import Delivery, couriers, seen
+from writer.hooks.delivery import HookDelivery
+from writer.hooks.dispatcher import HookDispatcher, couriers, seen
 from writer.hooks.outbox import Health
 from writer.maintenance.retention import Retention
 from writer.output.status_screen import screen, show
@@ -44,7 +44,7 @@ for n in range(6):
 """
 
 
-def lake_with(tmp_path: Path, form: str = "delta", **hook: Any) -> tuple[SealedLake, Courier]:
+def lake_with(tmp_path: Path, form: str = "delta", **hook: Any) -> tuple[SealedLake, HookDelivery]:
     lake = SealedLake(tmp_path, form, hooks=[{"timeout": "2 s", **hook}])
     (courier,) = couriers("clicks", lake.config)
     return lake, courier
@@ -254,7 +254,7 @@ def test_a_driver_delivers_in_threads_of_their_own_and_ends_while_a_server_hangs
         lake = SealedLake(tmp_path, hooks=hooks)
         lake.add(5, 10)
         lake.seal(5)
-        delivery = Delivery("clicks", couriers("clicks", lake.config), heard.update)
+        delivery = HookDispatcher("clicks", couriers("clicks", lake.config), heard.update)
         delivery.start()
         try:
             _until(lambda: heard["good"].delivered == 1 and heard["bad"].failures == 1)

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from recovery.lease.holder import Held, Waiting
+from recovery.lease.holder import LeaseHolder, Waiting
 from recovery.lease.kubernetes_api import Api
 from recovery.lease.kubernetes_lease import About, KubernetesLeases
-from recovery.lease.lease import Leases, StoreLeases, Watched, free, watched
+from recovery.lease.lease import Leases, ObservedLease, StoreLeases, free, watched
 from tests.servers.kubernetes import Cluster, cluster, until
 from tests.servers.leases import account, lease_api
 from tests.servers.objects import ObjectServer
@@ -172,14 +172,14 @@ def test_only_silence_by_ones_own_clock_frees_a_lease(leases: Callable[[], Lease
     assert not free(watch, 119.9, timedelta(seconds=20))
     assert free(watch, 120.0, timedelta(seconds=20))
     assert one.renew(1, "a")
-    assert watched(watch, one.look(), 119.0) == Watched(one.look(), 119.0)
+    assert watched(watch, one.look(), 119.0) == ObservedLease(one.look(), 119.0)
 
 
 def test_the_second_waits_says_for_whom_and_takes_over_at_a_release(leases: Callable[[], Leases]) -> None:
-    first = Held({"clicks": leases()}, "host-a", expires_after=SHORT)
+    first = LeaseHolder({"clicks": leases()}, "host-a", expires_after=SHORT)
     assert first.take(never)
     waiting: list[Waiting] = []
-    second = Held({"clicks": leases()}, "host-b", expires_after=SHORT)
+    second = LeaseHolder({"clicks": leases()}, "host-b", expires_after=SHORT)
     taken = threading.Thread(target=lambda: second.take(never, waiting.append))
     taken.start()
     time.sleep(2 * SHORT.total_seconds())
@@ -195,7 +195,7 @@ def test_the_second_waits_says_for_whom_and_takes_over_at_a_release(leases: Call
 def test_one_that_is_told_to_give_up_releases_what_it_has(leases: Callable[[], Leases], tmp_path: Path) -> None:
     other = StoreLeases(store_at(f"{tmp_path}/other"))
     assert other.take(1, "host-a")
-    both = Held({"clicks": leases(), "views": other}, "host-b", expires_after=timedelta(hours=1))
+    both = LeaseHolder({"clicks": leases(), "views": other}, "host-b", expires_after=timedelta(hours=1))
     assert not both.take(lambda _: True)
     seen = leases().look()
     assert seen is not None
@@ -216,11 +216,11 @@ def test_a_lease_that_was_removed_is_put_anew_by_its_holder(keeper: Keeper) -> N
 
 
 def test_leases_that_were_removed_go_on_above_what_the_table_knows(leases: Callable[[], Leases]) -> None:
-    held = Held({"clicks": leases()}, "host-a", expires_after=SHORT, least=lambda _: 6)
+    held = LeaseHolder({"clicks": leases()}, "host-a", expires_after=SHORT, least=lambda _: 6)
     assert held.take(never)
     assert held.epochs == {"clicks": 7}
     held.close()
-    again = Held({"clicks": leases()}, "host-b", expires_after=SHORT, least=lambda _: 6)
+    again = LeaseHolder({"clicks": leases()}, "host-b", expires_after=SHORT, least=lambda _: 6)
     assert again.take(never)
     assert again.epochs == {"clicks": 8}
     again.close()
@@ -251,7 +251,7 @@ def test_a_holder_that_was_stopped_past_its_time_finds_that_it_has_lost(keeper: 
     try:
         assert process.stdout.readline() == "taken\n"
         os.kill(process.pid, signal.SIGSTOP)
-        heir = Held({"clicks": keeper.make()}, "heir", expires_after=SHORT)
+        heir = LeaseHolder({"clicks": keeper.make()}, "heir", expires_after=SHORT)
         assert heir.take(never)
         os.kill(process.pid, signal.SIGCONT)
         assert process.stdout.readline() == "lost clicks\n"

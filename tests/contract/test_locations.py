@@ -24,7 +24,7 @@ from writer.clients import notifications
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.driver import main, supervisor_channel
-from writer.driver.pipeline_runner import Running
+from writer.driver.pipeline_runner import PipelineRunner
 from writer.maintenance.vacuum import everything
 from writer.preflight import host_checks
 from writer.status.progress import Progress
@@ -236,9 +236,9 @@ def test_a_start_is_refused_before_it_writes_and_asks_nobody(tmp_path: Path) -> 
     config = made(tmp_path, a={"location": f"{tmp_path}/lake", "dead_letters": f"{tmp_path}/lake/letters"})
     before = tree(tmp_path)
     begin: Callable[..., None] = partial(
-        main._begin, None, config, None, notifications.Nobody(), supervisor_channel.Orders(), True
+        main._begin, None, config, None, notifications.NoNotifications(), supervisor_channel.Orders(), True
     )
-    running = Running(Progress("a"), begin, waits=False)
+    running = PipelineRunner(Progress("a"), begin, waits=False)
     running.begin()
     assert isinstance(running.error, ConfigError)
     assert (main.exit_code([running.error]), "is inside the table of pipeline 'a'" in str(running.error)) == (2, True)

@@ -18,7 +18,7 @@ from tests.servers.objects import ObjectServer
 from writer.batch.parquet_files import Destination, hive_folder, hive_value, staged_name
 from writer.core.errors import ConfigError
 from writer.core.files import StagedFile
-from writer.core.offsets import Part, Range
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.storage.base import Store
 from writer.storage.locations import store_at
 from writer.table.factory import parquet_table
@@ -27,7 +27,7 @@ from writer.table.log.operations import Batch
 from writer.table.parquet import LOG, Parquet
 from writer.table.table import PipelineTable
 
-PART = Part("clicks", 1, 0)
+PART = TopicPartition("clicks", 1, 0)
 IDS = {"clicks": ["uuid-1"]}
 COLUMNS = pa.schema([("id", pa.int64()), ("hour", pa.string())])
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -102,7 +102,7 @@ def staged(location: str, start: int, end: int, hour: str | None = "2026-11-20T0
 
 
 def batch(epoch: int, start: int, end: int, *files: StagedFile) -> Batch:
-    return Batch(uuid4().hex, epoch, [Range(PART, start, end)], files, facts={"ranges": []})
+    return Batch(uuid4().hex, epoch, [OffsetRange(PART, start, end)], files, facts={"ranges": []})
 
 
 def carried(table: PipelineTable, location: str) -> None:

@@ -20,7 +20,7 @@ from writer.audit.audit import audit
 from writer.cli.main import app
 from writer.core.errors import HeadraceError
 from writer.maintenance.dead_letters import LettersGone, Selection
-from writer.maintenance.replay import Replayed, Replaying
+from writer.maintenance.replay import Replaying, ReplayResult
 from writer.schemas.registry import RegistryUnreachable
 from writer.table.log.foreign_writes import Overtaken
 from writer.table.log.operations import Replay
@@ -57,7 +57,7 @@ def driver(tmp_path: Path, form: str) -> Driver:
     return made
 
 
-def replayed(driver: Driver, selection: Selection = ALL, *, now=NOW, schemas: Schemas = KNOWING) -> Replayed:
+def replayed(driver: Driver, selection: Selection = ALL, *, now=NOW, schemas: Schemas = KNOWING) -> ReplayResult:
     return Replaying("clicks", driver.config, schemas).run(selection, now)
 
 

@@ -21,7 +21,7 @@ from writer.core.files import BucketFile
 from writer.maintenance import retention
 from writer.maintenance.retention import Regularly, Retention, due, works
 from writer.sealing.manifest import FOLDER
-from writer.table.log.operations import Closing, Rewrite, Taken
+from writer.table.log.operations import Closing, Rewrite, Takeover
 from writer.table.log.snapshot import PipelineSnapshot
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -112,12 +112,12 @@ def test_a_bucket_that_is_rewritten_meanwhile_is_looked_at_again(
     work, table = Retention(driver.table, HOURS, 2 * HOUR), driver.table
     honest, raced = work._looked, []
 
-    def meanwhile(now: datetime) -> tuple[PipelineSnapshot, list[retention.Old]]:
+    def meanwhile(now: datetime) -> tuple[PipelineSnapshot, list[retention.ExpiredBucket]]:
         found = honest(now)
         if not raced:
             (file, *_) = found[1][0].files
             raced.append(file)
-            table.rewrite(table.snapshot(), Rewrite("other", [file], (), Taken("delete", file.rows or 0)))
+            table.rewrite(table.snapshot(), Rewrite("other", [file], (), Takeover("delete", file.rows or 0)))
         return found
 
     monkeypatch.setattr(work, "_looked", meanwhile)

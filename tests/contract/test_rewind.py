@@ -18,20 +18,20 @@ from writer.audit.audit import audit
 from writer.cli.write import delete
 from writer.clients.kafka import Topic
 from writer.core.errors import ConfigError, Fenced, HeadraceError
-from writer.core.offsets import Part, Range
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.driver.seal_loop import seal_due
 from writer.maintenance.compaction import Compactor, here
 from writer.maintenance.row_keys import where
 from writer.output.tables import console
 from writer.sealing.sealer import Sealer
 from writer.table.factory import main_table
-from writer.table.ledger.segment_store import Book
+from writer.table.ledger.segment_store import LedgerStore
 from writer.table.log.entries import said
 from writer.table.log.foreign_writes import CommitFailed, FilesGone, Overtaken
-from writer.table.log.operations import Closing, Gap, Replay, Rewrite, Taken
+from writer.table.log.operations import Closing, Gap, Replay, Rewrite, Takeover
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
-P0 = Part("clicks", 1, 0)
+P0 = TopicPartition("clicks", 1, 0)
 LATER = datetime(2027, 1, 1, tzinfo=UTC)
 
 
@@ -257,7 +257,7 @@ def test_what_kafka_does_not_hold_is_said_and_refused_without_the_flag(driver: W
     assert ids(driver) == ROWS
     assert back(driver, driver.good, Cluster(24, earliest=15), accept_loss=True) == 0
     epoch = driver.table.begin({}, {"clicks": ["uuid-1"]})
-    driver.table.record_gap(driver.table.snapshot(), Gap("g", epoch, [Range(P0, 12, 15)], "retention"))
+    driver.table.record_gap(driver.table.snapshot(), Gap("g", epoch, [OffsetRange(P0, 12, 15)], "retention"))
     driver.start()
     driver.carry([good(15, 24)], {0: 24})
     assert ids(driver) == [n for n in ROWS if not 12 <= n < 15]
@@ -270,7 +270,7 @@ def test_a_topic_that_is_another_one_now_is_not_taken_back_even_with_the_flag(dr
 
 
 def test_a_gap_that_was_opened_since_is_over_and_opened_again_where_kafka_lacks_it(driver: Wrong) -> None:
-    driver.table.record_gap(driver.table.snapshot(), Gap("g1", driver.epoch, [Range(P0, 24, 30)], "retention"))
+    driver.table.record_gap(driver.table.snapshot(), Gap("g1", driver.epoch, [OffsetRange(P0, 24, 30)], "retention"))
     assert driver.table.snapshot().gaps == (1, 6)
     look = way(driver, Cluster(40, earliest=0)).look(driver.good)
     assert look.plan.gaps == {"g1": 6}
@@ -309,7 +309,7 @@ def test_whoever_wrote_before_is_fenced_and_who_replays_reads_again(driver: Wron
         table.replay(before, Replay("r", before.replays, [], {}, {}, {"moves": []}))
     assert table.close(before, Closing("late", NOW + DAY, {"reason": "watermark"})) is None
     gone = [file for file in files if file not in table.bucket_files(table.snapshot())]
-    swap = Rewrite("w", gone, (), Taken("delete", sum(file.rows or 0 for file in gone)))
+    swap = Rewrite("w", gone, (), Takeover("delete", sum(file.rows or 0 for file in gone)))
     with pytest.raises(FilesGone):
         table.rewrite(before, swap)
     sound(driver)
@@ -377,7 +377,7 @@ def test_the_ledger_keeps_where_it_went_back(form: str, tmp_path: Path) -> None:
         driver.start()
         for start in (12, 18):
             driver.carry([good(start, start + 6)], {0: start + 6})
-    book = Book(driver.table.store, driver.table.snapshot().state.metadata["id"], "clicks")
+    book = LedgerStore(driver.table.store, driver.table.snapshot().state.metadata["id"], "clicks")
     pages = book.pages()
     assert sum(len(page.backs) for page in pages) == 2
     assert book.last() > driver.good + 4

@@ -10,16 +10,16 @@ from uuid import uuid4
 import pytest
 
 from tests.bucketed import HOUR, MINUTE, NOON, PARTS, Lake, label
-from writer.core.offsets import Range
+from writer.core.offsets import OffsetRange
 from writer.core.units import microseconds
 from writer.driver.seal_loop import Closer, Listener, Rounds, seal_due
 from writer.sealing.manifest import Manifest
 from writer.sealing.rules import Blocked, Ready, Resting
 from writer.sealing.sealer import Sealer
-from writer.sealing.unsealed import BOOKMARK, Bookmark
+from writer.sealing.unsealed import BOOKMARK, IndexCheckpoint
 from writer.status.progress import Progress
 from writer.table.log.foreign_writes import ClosedMeanwhile, Resealed
-from writer.table.log.operations import Closing, Gap, Rewrite, Sealing, Taken
+from writer.table.log.operations import Closing, Gap, Rewrite, Sealing, Takeover
 
 
 class Silence:
@@ -167,7 +167,9 @@ def test_a_new_partition_that_holds_records_keeps_the_clock_from_closing(lake: L
 def test_a_gap_blocks_the_buckets_that_it_may_touch_and_no_other(lake: Lake) -> None:
     hints = [{"from": (NOON + 70 * MINUTE).isoformat(), "until": (NOON + 80 * MINUTE).isoformat()}]
     lake.write(NOON, NOON + HOUR, NOON + 2 * HOUR)
-    gap = Gap(uuid4().hex, lake.epoch, [Range(PARTS[1], 0, 5)], "retention", {"at": NOON.isoformat(), "hints": hints})
+    gap = Gap(
+        uuid4().hex, lake.epoch, [OffsetRange(PARTS[1], 0, 5)], "retention", {"at": NOON.isoformat(), "hints": hints}
+    )
     lake.table.record_gap(lake.table.snapshot(), gap)
     closed(lake, NOON + 3 * HOUR)
     sealer = lake.sealer()
@@ -209,19 +211,19 @@ def test_rows_that_only_move_leave_a_seal_alone_and_rows_that_go_reopen_it(lake:
     sealer, now = lake.sealer(), datetime.now(UTC) + HOUR
     seal_due(sealer, now)
 
-    def swap(rows: int, taken: Taken | None = None) -> None:
+    def swap(rows: int, taken: Takeover | None = None) -> None:
         snapshot = lake.table.snapshot()
         files = lake.table.bucket_files(snapshot, label(NOON))
         lake.table.rewrite(snapshot, Rewrite(uuid4().hex, files, [lake.stage(NOON, rows)], taken))
 
     swap(10)
     assert sealer.follow().books.buckets == {}
-    swap(8, Taken("dedupe", 2))
+    swap(8, Takeover("dedupe", 2))
     seal_due(sealer, now)
     second = manifest(lake, NOON)
     assert second is not None
     assert (second.version, second.rows, second.added, second.deduped, second.files) == (2, 8, -2, 2, 1)
-    swap(5, Taken("delete", 3))
+    swap(5, Takeover("delete", 3))
     seal_due(lake.sealer(), now)
     third = manifest(lake, NOON)
     assert third is not None
@@ -235,7 +237,7 @@ def test_a_bucket_that_retention_emptied_is_forgotten_and_may_begin_again(lake: 
     seal_due(sealer, now)
     snapshot = lake.table.snapshot()
     lake.table.rewrite(
-        snapshot, Rewrite(uuid4().hex, lake.table.bucket_files(snapshot, label(NOON)), taken=Taken("retention", 10))
+        snapshot, Rewrite(uuid4().hex, lake.table.bucket_files(snapshot, label(NOON)), taken=Takeover("retention", 10))
     )
     assert set(sealer.follow().books.buckets) == {label(NOON + HOUR)}
     lake.write(NOON, rows=2, late=2)
@@ -258,7 +260,7 @@ def test_the_books_are_the_same_from_any_bookmark_or_none(lake: Lake) -> None:
     lake.write(NOON, rows=2, late=2)
     wanted = sealer.follow().books
     assert wanted.buckets[label(NOON)].sealed == 1
-    bookmark = Bookmark(lake.table.store)
+    bookmark = IndexCheckpoint(lake.table.store)
     for old in marks:
         bookmark.put(old)
         assert lake.sealer().follow().books == wanted

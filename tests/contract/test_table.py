@@ -25,7 +25,7 @@ from tests.contract.tables import (
 )
 from writer.core.errors import Fenced
 from writer.core.files import StagedFile
-from writer.core.offsets import Range
+from writer.core.offsets import OffsetRange
 from writer.storage.locations import store_at
 from writer.table.factory import OPENED
 from writer.table.log.foreign_writes import CommitFailed, ForeignChange
@@ -41,7 +41,7 @@ def test_a_restore_before_an_unanswered_commit_is_still_found_by_the_next_start(
     epoch = begun(delta)
     looked = delta.commit(delta.snapshot(), batch(epoch, 0, 10, add(10)))
     opened(delta.location).restore(looked - 1)
-    last = Batch(uuid4().hex, epoch, [Range(P0, 10, 20)], [add(10)], facts={"ranges": []}, settled=looked)
+    last = Batch(uuid4().hex, epoch, [OffsetRange(P0, 10, 20)], [add(10)], facts={"ranges": []}, settled=looked)
     delta.commit(delta.snapshot(), last)
     with pytest.raises(ForeignChange):
         delta.commits_since(delta.snapshot().settled)
@@ -66,7 +66,7 @@ def test_a_commit_that_does_not_start_at_the_frontier_is_fenced(
     assert rows(table) == 10
 
 
-def gap(epoch: int, *ranges: Range) -> Gap:
+def gap(epoch: int, *ranges: OffsetRange) -> Gap:
     return Gap(uuid4().hex, epoch, ranges, "retention", {"run": 1, "at": "2026-11-20T05:00:00+00:00"})
 
 
@@ -75,7 +75,7 @@ def test_a_gap_moves_the_frontier_without_files_and_keeps_its_ticket(
 ) -> None:
     epoch = begun(table)
     table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
-    lost = gap(epoch, Range(P0, 10, 25), Range(P1, 0, 3))
+    lost = gap(epoch, OffsetRange(P0, 10, 25), OffsetRange(P1, 0, 3))
     version = table.record_gap(table.snapshot(), lost)
     snapshot = table.snapshot()
     assert (snapshot.version, snapshot.frontier(P0), snapshot.frontier(P1), rows(table)) == (version, 25, 3, 10)
@@ -90,7 +90,7 @@ def test_a_gap_moves_the_frontier_without_files_and_keeps_its_ticket(
         ],
     }  # fmt: skip
     table.commit(table.snapshot(), batch(epoch, 25, 30, stage(5)))
-    table.record_gap(table.snapshot(), gap(epoch, Range(P1, 3, 4)))
+    table.record_gap(table.snapshot(), gap(epoch, OffsetRange(P1, 3, 4)))
     assert table.snapshot().gaps == (2, 19)
     assert len(table.commits_since(-1)) == 4
 
@@ -99,7 +99,7 @@ def test_a_gap_that_does_not_begin_at_the_frontier_is_fenced(table: PipelineTabl
     epoch = begun(table, p0=10)
     for start in (4, 11):
         with pytest.raises(Fenced, match=f"offset 10 of clicks/0 is committed, this batch starts at {start}"):
-            table.record_gap(table.snapshot(), gap(epoch, Range(P0, start, 25)))
+            table.record_gap(table.snapshot(), gap(epoch, OffsetRange(P0, start, 25)))
     assert (table.snapshot().frontier(P0), table.snapshot().gaps) == (10, (0, 0))
 
 
@@ -109,7 +109,7 @@ def test_a_later_start_fences_a_gap(table: PipelineTable) -> None:
     table.begin({}, {"clicks": ["uuid-1"]})
     for snapshot in (stale, table.snapshot()):
         with pytest.raises(Fenced, match="started again"):
-            table.record_gap(snapshot, gap(old, Range(P0, 0, 10)))
+            table.record_gap(snapshot, gap(old, OffsetRange(P0, 0, 10)))
     assert table.snapshot().frontier(P0) == 0
 
 
@@ -122,7 +122,7 @@ def test_a_gap_whose_answer_was_lost_is_found_in_the_log(table: PipelineTable, m
         raise OSError("the line went dead")
 
     monkeypatch.setattr(table._end, "write", silent)
-    version = table.record_gap(table.snapshot(), gap(epoch, Range(P0, 0, 10)))
+    version = table.record_gap(table.snapshot(), gap(epoch, OffsetRange(P0, 0, 10)))
     assert (table.snapshot().version, table.snapshot().frontier(P0)) == (version, 10)
     assert table.snapshot().gaps == (1, 10)
 

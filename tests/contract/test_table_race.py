@@ -16,7 +16,7 @@ from deltalake.exceptions import CommitFailedError
 from tests.contract.tables import COLUMNS, P0, batch, opened, rows
 from tests.servers.objects import ObjectServer
 from writer.core.files import StagedFile
-from writer.core.offsets import Part
+from writer.core.offsets import TopicPartition
 from writer.storage.locations import store_at
 from writer.table.factory import OPENED, delta_table
 
@@ -56,7 +56,7 @@ def race(location: str, form: str) -> None:
     """Commit from four processes at once, which tidy it. Another client changes a Delta table meanwhile."""
     made = OPENED[form](location, "events", checkpoint_interval=20)
     made.create(COLUMNS, ["hour"])
-    parts = [Part("clicks", 1, partition) for partition in range(4)]
+    parts = [TopicPartition("clicks", 1, partition) for partition in range(4)]
     epoch = made.begin(dict.fromkeys(parts, 0), {"clicks": ["uuid-1"]})
     begun = made.snapshot().version
     racers = [

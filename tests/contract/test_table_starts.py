@@ -18,7 +18,7 @@ from tests.contract.tables import (
 )
 from writer.core.errors import ConfigError, Fenced
 from writer.core.files import StagedFile
-from writer.core.offsets import Part
+from writer.core.offsets import TopicPartition
 from writer.table.factory import OPENED
 from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.operations import Adoption
@@ -83,10 +83,13 @@ def test_a_start_with_new_incarnations_is_one_entry(table: PipelineTable) -> Non
     """A process that dies can leave no frontier of an incarnation that the table does not name."""
     begun(table)
     before = table.snapshot().version
-    table.begin({Part("clicks", 2, 0): 0}, {"clicks": ["uuid-1", "uuid-2"]})
+    table.begin({TopicPartition("clicks", 2, 0): 0}, {"clicks": ["uuid-1", "uuid-2"]})
     snapshot = table.snapshot()
     assert snapshot.version == before + 1
-    assert (snapshot.incarnations(), snapshot.frontier(Part("clicks", 2, 0))) == ({"clicks": ["uuid-1", "uuid-2"]}, 0)
+    assert (snapshot.incarnations(), snapshot.frontier(TopicPartition("clicks", 2, 0))) == (
+        {"clicks": ["uuid-1", "uuid-2"]},
+        0,
+    )
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])
@@ -98,7 +101,7 @@ def test_an_adoption_renames_incarnations_and_fences_who_ran(
     if checkpointed:
         OPENED[form](table.location, "events", checkpoint_interval=1).tidy()
         table = OPENED[form](table.location, "events")
-    other = Part("source.clicks", 1, 0)
+    other = TopicPartition("source.clicks", 1, 0)
     before = table.snapshot()
     ids = {"clicks": ["uuid-9"], "source.clicks": ["uuid-8"]}
     version = table.adopt(before, Adoption(ids, {other: 10}, 3, {"at": "2026-11-20T05:00:00+00:00"}))

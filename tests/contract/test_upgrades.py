@@ -15,7 +15,7 @@ from writer.audit.audit import audit
 from writer.clients.kafka import Topic
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, SchemaChanged
-from writer.core.offsets import Part
+from writer.core.offsets import TopicPartition
 from writer.maintenance.local_pipeline import opened
 from writer.offsets import start_offsets
 from writer.preflight import host_checks
@@ -28,7 +28,7 @@ from writer.table.log.entries import said
 from writer.table.log.snapshot import FORMAT, KINDS, NEWEST, PASSED_OVER, TooNew
 
 ROOT = Path(__file__).parents[2]
-P0 = Part("clicks", 1, 0)
+P0 = TopicPartition("clicks", 1, 0)
 
 
 def filled(root: Path, form: str = "delta") -> Driver:
@@ -146,7 +146,7 @@ def refused(driver: Driver, said: str, config: Config, name: str = "clicks") -> 
 
 def begins(
     driver: Driver, cluster: Cluster, topics: list[str] | None = None, **pipeline: Any
-) -> start_offsets.Standing:
+) -> start_offsets.StartPosition:
     """Where a start with the changed configuration reads on."""
     config = changed(driver, **({"topics": topics} if topics else {}), **pipeline)
     found = {name: Topic(name, f"uuid-{at + 1}", len(cluster.held)) for at, name in enumerate(topics or ["clicks"])}
@@ -224,7 +224,7 @@ def topic_removed(driver: Driver) -> None:
 
 
 def topic_back(driver: Driver) -> None:
-    driver.table.begin({Part("installs", 1, 0): 0}, {"clicks": ["uuid-1"], "installs": ["uuid-2"]})
+    driver.table.begin({TopicPartition("installs", 1, 0): 0}, {"clicks": ["uuid-1"], "installs": ["uuid-2"]})
     found = begins(driver, Cluster((7, 9)), ["clicks", "installs"])
     assert found.offsets[("clicks", 0)] == 7
     assert [(r.part, r.start, r.end) for r in found.lost if r.part == P0] == [(P0, 5, 7)]

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from recovery.checkpoints.walk_back import Found, walk_back
+from recovery.checkpoints.walk_back import RebuiltOffsets, walk_back
 from tests.carried import Died, Driver, log
 from tests.fault.test_walk_back import forget
 from tests.looking import event
 from tests.unit.test_checkpoint import Run
 from tests.unit.test_standing import Cluster
-from writer.core.offsets import Part, Source
+from writer.core.offsets import Source, TopicPartition
 
 
 class OneTopic(Cluster):
@@ -27,6 +27,6 @@ def test_a_dead_letter_that_waits_is_not_read_again(tmp_path: Path) -> None:
     Run(Path(driver.config.checkpoints)).started(0).planned(0, 5).committed(0).planned(1, 6)
     forget(Path(driver.lake))
     found = walk_back(driver.config, "clicks", OneTopic((0, 6), id_="uuid-1"))  # type: ignore[arg-type]
-    assert isinstance(found, Found), found
-    assert found.offsets == {Part("clicks", 1, 0): 6}
+    assert isinstance(found, RebuiltOffsets), found
+    assert found.offsets == {TopicPartition("clicks", 1, 0): 6}
     assert driver.side(driver.letters).rows().count_rows() == 1

@@ -12,7 +12,7 @@ import pytest
 from tests.sealed import SealedLake
 from writer.cli.read.ddl import texts
 from writer.engines.table_description import described
-from writer.hooks.delivery import Courier
+from writer.hooks.delivery import HookDelivery
 from writer.hooks.dispatcher import couriers
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(600)]
@@ -26,7 +26,7 @@ def root(lakes: Path) -> Path:
     return lakes
 
 
-def lake_at(root: Path, name: str, form: str, **hook: Any) -> tuple[SealedLake, Courier]:
+def lake_at(root: Path, name: str, form: str, **hook: Any) -> tuple[SealedLake, HookDelivery]:
     lake = SealedLake(root / f"{name}_site", form, location=str(root / name), hooks=[hook])
     (courier,) = couriers("clicks", lake.config)
     courier.round(datetime.now(UTC))
@@ -73,7 +73,7 @@ def test_presto_answers_what_was_sealed_and_what_came_late(root: Path, presto: A
     _answers(lake, courier, lambda: [list(row) for row in presto.ask(PER_HOUR.format(table)).rows])
 
 
-def _answers(lake: SealedLake, courier: Courier, ask: Callable[[], list[list[Any]]]) -> None:
+def _answers(lake: SealedLake, courier: HookDelivery, ask: Callable[[], list[list[Any]]]) -> None:
     lake.add(5, 100)
     lake.seal(5)
     assert courier.round(datetime.now(UTC)).delivered == 1, courier.health.error
@@ -163,7 +163,7 @@ def test_the_texts_of_ddl_run_in_trino_and_presto(root: Path, trino: Any, presto
         assert [list(row) for row in server.ask(PER_HOUR.format(table)).rows] == hours((5, range(20)))
 
 
-def _delivered(courier: Courier, *, again: str = "", tries: int = 0) -> None:
+def _delivered(courier: HookDelivery, *, again: str = "", tries: int = 0) -> None:
     if again:
         courier.again((again,))
     deadline = time.monotonic() + 120

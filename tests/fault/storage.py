@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import fs
 
-from writer.storage.base import Found, Mark, OutcomeUnknown, Store, StoreError, always
+from writer.storage.base import Mark, OutcomeUnknown, Store, StoredObject, StoreError, always
 from writer.storage.locations import on_s3, store_at
 
 FAILED, LOST, KILLED_BEFORE, KILLED_AFTER = MODES = (
@@ -75,7 +75,7 @@ class FailingStore:
             operation, f"{self.location}/{name}", lambda: getattr(self.real, operation)(name, *more)
         )
 
-    def read(self, name: str) -> Found | None:
+    def read(self, name: str) -> StoredObject | None:
         return self._ask("read", name)
 
     def mark(self, name: str) -> Mark | None:

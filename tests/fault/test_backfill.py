@@ -22,7 +22,7 @@ from writer.clients.driver_endpoint import DriverAlive, nobody_runs
 from writer.config.loader import load
 from writer.table.factory import main_table
 from writer.table.gap_tickets import tickets
-from writer.table.ledger.gap_ticket import Ticket
+from writer.table.ledger.gap_ticket import GapRecord
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 MakeTopic = Callable[..., str]
@@ -41,7 +41,7 @@ def headrace(site: Site, *words: object, code: int = 0, env: dict[str, str] | No
     return done.stdout
 
 
-def ticket(site: Site) -> Ticket:
+def ticket(site: Site) -> GapRecord:
     (found,) = tickets(main_table("events", load(site.config)), "events").values()
     return found
 

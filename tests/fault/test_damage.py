@@ -24,9 +24,9 @@ from typer.testing import CliRunner
 
 from recovery.checkpoints.checks import Check, leads_to, preflight
 from recovery.checkpoints.facts import of_pipeline
-from recovery.checkpoints.repair import Mended, repair
+from recovery.checkpoints.repair import RepairResult, repair
 from recovery.ladder.error_catalogue import Damage, catalogue, classify
-from recovery.ladder.rungs import Rung
+from recovery.ladder.rungs import RecoveryLevel
 from tests import oracle
 from tests.damaging import PIPELINE, Place, Seen, blank, die_in_a_batch, golden, plain, rewrite, session
 from tests.fault.damages import CASES, Case
@@ -172,13 +172,13 @@ def _check_found(case: Case, row: Damage, bad: list[Check]) -> None:
         return
     assert bad
     if case.row == "34":
-        assert leads_to(bad) is Rung.NEW_RUN
+        assert leads_to(bad) is RecoveryLevel.NEW_RUN
         return
     assert row.finding in {check.name for check in bad}, bad
     if row.halt:
         assert any(check.halt for check in bad)
-    elif case.half or row.rung is not Rung.REPAIR:
-        wanted = Rung.NEW_RUN if case.rung == "L3" else row.rung
+    elif case.half or row.rung is not RecoveryLevel.REPAIR:
+        wanted = RecoveryLevel.NEW_RUN if case.rung == "L3" else row.rung
         assert leads_to(bad) == wanted, bad
 
 
@@ -187,15 +187,15 @@ def _alike(found: str, row: Damage) -> bool:
     return found == row.row or (ROWS[found].rung, ROWS[found].halt) == (row.rung, row.halt) or row.row in ("34", "1")
 
 
-def _respond(ground: Ground, place: Place, rung: Rung | None, *, halt: bool = False) -> str:
+def _respond(ground: Ground, place: Place, rung: RecoveryLevel | None, *, halt: bool = False) -> str:
     """Do what the ladder does, as far up as it takes. Returns the rung that made it right."""
     said = "a person, then " if halt else ""
-    if rung is Rung.REPAIR:
+    if rung is RecoveryLevel.REPAIR:
         asked = of_pipeline(place.config, PIPELINE)
         assert asked.run is not None
         checkpoints = Checkpoints(place.config.checkpoints, PIPELINE)
         done = repair(checkpoints, asked.run, asked.facts.frontier, datetime.now(UTC))
-        if isinstance(done, Mended):
+        if isinstance(done, RepairResult):
             assert all((Path(done.copy) / name).exists() for name in done.removed if ".crc" not in name)
             code, text = place.carry(ground.spark)
             assert code == 0, text
@@ -240,7 +240,7 @@ def _goes_on(
     gone = sum(map(len, oracle.gaps(place.lake).values()))
     assert bool(gone) == lost
     ended = f"goes on by itself; {gone} offsets are a gap" if gone else "goes on by itself"
-    waits = ROWS[row].rung is Rung.WAIT
+    waits = ROWS[row].rung is RecoveryLevel.WAIT
     ended = "exit 1 as long as it lasts" if waits else ended
     tried(row, ROWS[row].damage, BETWEEN, spark, ended, bad, "L0" if waits else "", seconds)
 
@@ -250,8 +250,8 @@ def test_records_that_aged_out_are_a_gap_and_no_more(
 ) -> None:
     place.site.forget(place.topic, {p: end - 5 for (_, p), end in place.site.ends(place.topic).items()})
     seen, bad = _both(ground, place, tmp_path)
-    assert classify(seen.text).rung is Rung.RESTART, seen.text
-    assert {check.name: check.rung for check in bad} == {"log": Rung.RESTART}
+    assert classify(seen.text).rung is RecoveryLevel.RESTART, seen.text
+    assert {check.name: check.rung for check in bad} == {"log": RecoveryLevel.RESTART}
     oracle.check_rows(place.lake, PIPELINE)
     _goes_on(ground, place, "27", f"`{_first_words(seen.text)}`", bad, tried, lost=True)
 
@@ -265,13 +265,13 @@ def test_a_topic_that_was_created_again_is_read_from_its_beginning(
     place.site.fill(place.topic, count, seed=9)
     seen, bad = _both(ground, place, tmp_path)
     if row == "28":
-        assert classify(seen.text).rung is Rung.RESTART, seen.text
+        assert classify(seen.text).rung is RecoveryLevel.RESTART, seen.text
         spark = f"`{_first_words(seen.text)}`"
     else:
         assert not seen.text
         assert seen.rows == count - 60
         spark = f"starts; loses {count - seen.rows} records"
-    assert {check.name: check.rung for check in bad} == {"topics": Rung.RESTART}
+    assert {check.name: check.rung for check in bad} == {"topics": RecoveryLevel.RESTART}
     code, text = place.carry(ground.spark)
     assert code == 0, text
     ends = place.site.ends(place.topic)
@@ -311,7 +311,7 @@ def test_a_checkpoint_of_another_topic_is_left_aside(
     assert ROWS["31"].symptom is not None
     assert ROWS["31"].symptom.search(seen.text), seen.text
     assert "partitions" in {check.name for check in bad}
-    assert leads_to(bad) is Rung.NEW_RUN
+    assert leads_to(bad) is RecoveryLevel.NEW_RUN
     _goes_on(ground, place, "31", f"`{_first_words(seen.text)}`", bad, tried)
 
 
@@ -345,9 +345,9 @@ def test_a_broker_that_is_down_is_waited_for(ground: Ground, tmp_path: Path, pla
     assert classify(seen.text).row == "26", seen.text
     place.site.overrides["kafka"] = {"bootstrap_servers": nobody, "request_timeout": "2 s"}
     bad = [check for check in preflight(of_pipeline(place.config, PIPELINE).facts) if check.ok is False]
-    assert leads_to(bad) is Rung.WAIT
+    assert leads_to(bad) is RecoveryLevel.WAIT
     code, text = place.carry(ground.spark)
-    assert (code, classify(text).rung) == (1, Rung.WAIT), text
+    assert (code, classify(text).rung) == (1, RecoveryLevel.WAIT), text
     oracle.check_rows(place.lake, PIPELINE)
     place.site.overrides.pop("kafka")
     spark = f"`{_first_words(seen.text)}`"
@@ -363,7 +363,7 @@ def test_a_storage_that_refuses_offsets_is_waited_for(
     assert classify(seen.text).row == "23", seen.text
     with _refusing(place.checkpoint / "commits"):
         code, text = place.carry(ground.spark)
-    assert (code, classify(text).rung) == (1, Rung.WAIT), text
+    assert (code, classify(text).rung) == (1, RecoveryLevel.WAIT), text
     oracle.check_rows(place.lake, PIPELINE)
     spark = f"`{_first_words(seen.text)}`"
     _goes_on(ground, place, "23", spark, [], tried)

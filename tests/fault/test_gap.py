@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from tests import oracle
 from tests.writing import Site
 from writer.cli.main import app
-from writer.core.offsets import Part, Range
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.table.factory import delta_table
 from writer.table.log.operations import Gap
 
@@ -158,7 +158,9 @@ def test_a_log_shorter_than_the_table_is_refused_and_adopted_by_hand(site: Site,
     site.fill(name, 300)
     site.once()
     table = delta_table(str(lake), "events")
-    ahead = Gap(uuid4().hex, table.snapshot().epoch, [Range(Part(name, 1, 0), 300, 340)], "test", {"run": 1})
+    ahead = Gap(
+        uuid4().hex, table.snapshot().epoch, [OffsetRange(TopicPartition(name, 1, 0), 300, 340)], "test", {"run": 1}
+    )
     table.record_gap(table.snapshot(), ahead)
     said = site.once(code=2)
     assert f"{name}/0 ends at 300, the table at 340" in said

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from recovery.ladder.error_catalogue import Verdict
-from recovery.ladder.rungs import Rung
-from recovery.lease.holder import Held
+from recovery.ladder.rungs import RecoveryLevel
+from recovery.lease.holder import LeaseHolder
 from recovery.lease.lease import StoreLeases
 from recovery.supervisor.driver_process import place
-from recovery.supervisor.pipeline_state import Patient
+from recovery.supervisor.pipeline_state import SupervisedPipeline
 from recovery.supervisor.recovery_actions import Refusal
 from recovery.supervisor.supervisor import Supervisor, store
 from tests.looking import config
@@ -79,11 +79,11 @@ class Play:
         one = config(root)
         pipelines = dict.fromkeys(names, one.pipelines["clicks"])
         self.config: Config = one.model_copy(update={"pipelines": pipelines})
-        self.patients = {name: Patient(name) for name in names}
+        self.patients = {name: SupervisedPipeline(name) for name in names}
 
-    def run(self, hands: Mapping[Rung, Any] | None = None, before: Any = lambda *_: None) -> int:
+    def run(self, hands: Mapping[RecoveryLevel, Any] | None = None, before: Any = lambda *_: None) -> int:
         leases = {name: StoreLeases(store(self.config, name)) for name in self.patients}
-        held = Held(leases, "test", expires_after=timedelta(seconds=2))
+        held = LeaseHolder(leases, "test", expires_after=timedelta(seconds=2))
         with place() as folder:
             assert held.take(lambda _: False)
             try:
@@ -106,7 +106,10 @@ def test_a_killed_driver_is_restarted_and_a_refused_checkpoint_is_left_behind(tm
     assert play.run() == 0
     assert [one["clicks"] for one in play.orders] == [[True, False, 1], [True, False, 1], [True, True, 1]]
     assert dict(play.patients["clicks"].results) == {("killed", "L1", "failed"): 1}
-    assert [a.rung for a in play.patients["clicks"].memory.state.attempts] == [Rung.RESTART, Rung.NEW_RUN]
+    assert [a.rung for a in play.patients["clicks"].memory.state.attempts] == [
+        RecoveryLevel.RESTART,
+        RecoveryLevel.NEW_RUN,
+    ]
 
 
 @pytest.mark.parametrize(("end", "code"), [("wrong", 2), ("fenced", 4)])
@@ -140,10 +143,10 @@ def test_the_exit_code_of_one_pipeline_says_nothing_of_another_that_was_silent(t
 
 
 def test_what_is_found_before_a_start_is_treated_before_it(tmp_path: Path) -> None:
-    found = [Verdict("preflight files", Rung.REPAIR, halt=False, said="Torn."), None]
+    found = [Verdict("preflight files", RecoveryLevel.REPAIR, halt=False, said="Torn."), None]
     done: list[str] = []
     play = Play(tmp_path, [{"clicks": "done"}])
-    assert play.run({Rung.REPAIR: lambda name: done.append(name) or "mended"}, lambda *_: found.pop(0)) == 0
+    assert play.run({RecoveryLevel.REPAIR: lambda name: done.append(name) or "mended"}, lambda *_: found.pop(0)) == 0
     assert done == ["clicks"]
     assert [one["clicks"] for one in play.orders] == [[True, False, 1]], "no driver failed at it"
 
@@ -152,9 +155,9 @@ def test_a_hand_that_refuses_gives_way_to_the_next_rung(tmp_path: Path) -> None:
     def refuse(_: str) -> str:
         raise Refusal("the batch may be committed")
 
-    found = [Verdict("preflight files", Rung.REPAIR, halt=False, said="Torn.")]
+    found = [Verdict("preflight files", RecoveryLevel.REPAIR, halt=False, said="Torn.")]
     play = Play(tmp_path, [{"clicks": "done"}])
-    assert play.run({Rung.REPAIR: refuse}, lambda *_: found.pop(0) if found else None) == 0
+    assert play.run({RecoveryLevel.REPAIR: refuse}, lambda *_: found.pop(0) if found else None) == 0
     assert [one["clicks"] for one in play.orders] == [[True, True, 1]]
     assert play.patients["clicks"].results["preflight files", "L2", "refused"] == 1
     assert "the batch may be committed" in play.patients["clicks"].memory.action

@@ -11,9 +11,9 @@ from deltalake import DeltaTable
 
 from recovery.checkpoints.checks import leads_to, preflight
 from recovery.checkpoints.facts import of_pipeline
-from recovery.checkpoints.walk_back import Found, Nowhere, walk_back
+from recovery.checkpoints.walk_back import NotRebuilt, RebuiltOffsets, walk_back
 from recovery.ladder.error_catalogue import classify
-from recovery.ladder.rungs import Rung
+from recovery.ladder.rungs import RecoveryLevel
 from tests import oracle
 from tests.damaging import PIPELINE, Place, blank, golden, rewrite, session
 from writer.audit.audit import audit
@@ -63,15 +63,15 @@ def test_a_table_that_forgot_its_frontier_is_gone_on_with(
         break_newest(place)
     had = oracle.offsets(place.lake)
     bad = [check for check in preflight(of_pipeline(place.config, PIPELINE).facts) if check.ok is False]
-    assert leads_to(bad) is Rung.WALK_BACK
+    assert leads_to(bad) is RecoveryLevel.WALK_BACK
     code, text = place.carry(spark)
-    assert (code, classify(text).rung) == (3, Rung.WALK_BACK), text
+    assert (code, classify(text).rung) == (3, RecoveryLevel.WALK_BACK), text
     code, text = place.carry(spark, new_run=True)
     assert code == 3, "a new run would read all of it again, so it does not begin"
     assert oracle.offsets(place.lake) == had
     config = place.config
     found = walk_back(config, PIPELINE, Cluster(config.kafka.bootstrap_servers, config.kafka.request_timeout))
-    assert isinstance(found, Found), found
+    assert isinstance(found, RebuiltOffsets), found
     assert ("copies" in found.place) == broken
     assert bool(found.passed_over) == broken
     assert sum(found.offsets.values()) == 380
@@ -82,6 +82,6 @@ def test_a_table_that_forgot_its_frontier_is_gone_on_with(
     account = audit(config, PIPELINE, since=None, deep=True)
     assert account.adds_up, account.problems
     again = walk_back(config, PIPELINE, Cluster(config.kafka.bootstrap_servers, config.kafka.request_timeout))
-    assert isinstance(again, Nowhere), "it is done once; a table that tells its frontier is left alone"
+    assert isinstance(again, NotRebuilt), "it is done once; a table that tells its frontier is left alone"
     moment = "its checkpoint is torn, too" if broken else "its checkpoint is whole"
     tried("frontier", "the table's log forgot how far it was read", moment, "no part of it", "exit 3", bad, "L4", 0.0)

@@ -25,7 +25,7 @@ from writer.batch.task import TaskPlan, run
 from writer.batch.task_report import Report
 from writer.config.sealing import Policy
 from writer.core.files import BucketFile
-from writer.core.offsets import Part
+from writer.core.offsets import TopicPartition
 from writer.core.units import instant, microseconds
 from writer.maintenance.retention import due
 from writer.sealing.rules import Hold, Unsealed, to_close
@@ -229,7 +229,7 @@ def test_a_clock_that_is_put_right_beyond_the_years_shows_no_time(how, at):
 
 # --- what is decided by such times ------------------------------------------------------------------------------
 
-PART = Part("clicks", 1, 0)
+PART = TopicPartition("clicks", 1, 0)
 POLICY = Policy(5 * HOUR, 5 * HOUR, HOUR, HOUR, HOUR)
 
 

@@ -2,10 +2,10 @@
 
 from hypothesis import given, strategies as st
 
-from writer.core.offsets import Part
+from writer.core.offsets import TopicPartition
 from writer.offsets.start_decision import Begin, Gap, Held, Refuse, changed, decide, incarnations, number, reborn
 
-PARTS = [Part("clicks", 1, partition) for partition in range(4)]
+PARTS = [TopicPartition("clicks", 1, partition) for partition in range(4)]
 OFFSETS = st.integers(0, 30)
 
 

@@ -22,14 +22,14 @@ from hypothesis import given, settings, strategies as st
 from pyarrow import dataset
 
 from writer.batch.parquet_files import BucketFiles, Destination
-from writer.core.offsets import Part, Range
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.storage.locations import store_at
 from writer.table.factory import delta_table
 from writer.table.log.operations import Batch
 
 TIME = pa.timestamp("us", "UTC")
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
-PART = Part("clicks", 1, 0)
+PART = TopicPartition("clicks", 1, 0)
 MICROSECOND, DAY = timedelta(microseconds=1), timedelta(days=1)
 FIRST, LAST = (datetime.combine(day, datetime.min.time(), UTC) for day in (date(1678, 1, 1), date(2261, 1, 1)))
 
@@ -112,7 +112,7 @@ def written(location: str, rows: pa.Table, sizes: Sequence[int], *, one_file: bo
             files.flush()
             at += size
     staged = files.close(NOON, NOON)
-    planned = Batch(uuid4().hex, epoch, [Range(PART, 0, rows.num_rows)], staged, facts={"ranges": []})
+    planned = Batch(uuid4().hex, epoch, [OffsetRange(PART, 0, rows.num_rows)], staged, facts={"ranges": []})
     table.commit(table.snapshot(), planned)
     return [Path(location, file.path) for file in staged]
 

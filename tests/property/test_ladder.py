@@ -28,30 +28,30 @@ from recovery.ladder.decide import (
     rung_of,
     used,
 )
-from recovery.ladder.rungs import Rung
+from recovery.ladder.rungs import RecoveryLevel
 
 T0 = datetime(2026, 11, 20, tzinfo=UTC)
-ALL = frozenset(Rung)
+ALL = frozenset(RecoveryLevel)
 START = Wait | Restart | Repair | NewRun | WalkBack | Latest
 
 
 @dataclass(frozen=True)
 class Said:
-    rung: Rung | None
+    rung: RecoveryLevel | None
     halt: bool = False
     row: str = "a row"
     said: str = "a sentence"
 
 
-WAITING, UNKNOWN = Said(Rung.WAIT), Said(None)
+WAITING, UNKNOWN = Said(RecoveryLevel.WAIT), Said(None)
 policies = st.builds(
     Policy,
-    hands=st.sets(st.sampled_from([Rung.REPAIR, Rung.WALK_BACK, Rung.LATEST])).map(
-        lambda some: frozenset({*some, Rung.WAIT, Rung.RESTART, Rung.NEW_RUN})
+    hands=st.sets(st.sampled_from([RecoveryLevel.REPAIR, RecoveryLevel.WALK_BACK, RecoveryLevel.LATEST])).map(
+        lambda some: frozenset({*some, RecoveryLevel.WAIT, RecoveryLevel.RESTART, RecoveryLevel.NEW_RUN})
     ),
     latest_allowed=st.booleans(),
 )
-verdicts = st.builds(Said, rung=st.none() | st.sampled_from(Rung), halt=st.just(False))
+verdicts = st.builds(Said, rung=st.none() | st.sampled_from(RecoveryLevel), halt=st.just(False))
 frontiers, runs = st.sampled_from(Frontier), st.none() | st.integers(1, 3)
 events: st.SearchStrategy[Event] = st.one_of(
     st.builds(Failed, verdicts, frontiers, runs), st.builds(Refused, st.just("no"), verdicts, frontiers, runs),
@@ -91,7 +91,7 @@ def test_what_is_down_is_waited_for_and_nothing_climbs(policy, history):
                 continue
             assert isinstance(decision.action, Wait)
             assert decision.state.attempts == state.attempts
-            assert decision.state.rung == (state.rung or Rung.WAIT)
+            assert decision.state.rung == (state.rung or RecoveryLevel.WAIT)
 
 
 @given(st.integers(1, 300), policies)
@@ -102,12 +102,12 @@ def test_a_storage_that_is_down_for_long_costs_only_growing_pauses(times, policy
         assert isinstance(decision.action, Wait)
         assert pause <= decision.action.pause <= policy.pause_max
         state, pause = decision.state, decision.action.pause
-    assert state.rung == Rung.WAIT
+    assert state.rung == RecoveryLevel.WAIT
 
 
 @given(policies, steps)
 def test_budgets_are_kept(policy, history):
-    taken: list[tuple[Rung, datetime]] = []
+    taken: list[tuple[RecoveryLevel, datetime]] = []
     reset = T0
     for at, event, before, decision in played(policy, history):
         if isinstance(event, Healthy) and before.rung is not None and decision.state.rung is None:
@@ -118,7 +118,9 @@ def test_budgets_are_kept(policy, history):
         taken.append((rung, at))
         if rung in BUDGETS:
             since = at - BUDGETS[rung].within
-            counted = [t for r, t in taken if r == rung and t > since and (rung >= Rung.WALK_BACK or t >= reset)]
+            counted = [
+                t for r, t in taken if r == rung and t > since and (rung >= RecoveryLevel.WALK_BACK or t >= reset)
+            ]
             assert len(counted) <= BUDGETS[rung].times_max
 
 
@@ -127,11 +129,11 @@ def test_the_end_of_the_log_is_taken_only_when_allowed_and_when_no_new_run_can_w
     for at, event, before, decision in played(policy, history):
         if isinstance(decision.action, Latest):
             assert policy.latest_allowed
-            assert Rung.LATEST in policy.hands
+            assert RecoveryLevel.LATEST in policy.hands
             assert isinstance(event, Failed | Refused)
             assert event.frontier != Frontier.HELD
-            spent = used(before, Rung.NEW_RUN, BUDGETS[Rung.NEW_RUN], at)
-            assert event.frontier == Frontier.UNKNOWN or spent == BUDGETS[Rung.NEW_RUN].times_max
+            spent = used(before, RecoveryLevel.NEW_RUN, BUDGETS[RecoveryLevel.NEW_RUN], at)
+            assert event.frontier == Frontier.UNKNOWN or spent == BUDGETS[RecoveryLevel.NEW_RUN].times_max
         if isinstance(decision.action, WalkBack):
             assert isinstance(event, Failed | Refused)
             assert event.frontier == Frontier.UNKNOWN
@@ -146,15 +148,15 @@ def test_a_rung_below_the_verdict_is_not_taken_and_a_run_is_mended_once(policy, 
         if not isinstance(decision.action, START):
             continue
         rung = rung_of(decision.action)
-        if isinstance(event, Failed) and rung != Rung.WAIT:
-            assert rung >= (event.verdict.rung or Rung.RESTART)
-        if isinstance(event, Refused) and rung != Rung.WAIT:
+        if isinstance(event, Failed) and rung != RecoveryLevel.WAIT:
+            assert rung >= (event.verdict.rung or RecoveryLevel.RESTART)
+        if isinstance(event, Refused) and rung != RecoveryLevel.WAIT:
             assert before.rung is not None
-            assert rung > before.rung or before.rung == Rung.LATEST
-        if rung == Rung.REPAIR:
+            assert rung > before.rung or before.rung == RecoveryLevel.LATEST
+        if rung == RecoveryLevel.REPAIR:
             assert isinstance(event, Failed | Refused)
-            assert event.verdict.rung == Rung.REPAIR
-            assert not any(a.rung == Rung.REPAIR and a.run == event.run for a in before.attempts)
+            assert event.verdict.rung == RecoveryLevel.REPAIR
+            assert not any(a.rung == RecoveryLevel.REPAIR and a.run == event.run for a in before.attempts)
 
 
 @given(policies, steps)
@@ -165,7 +167,7 @@ def test_after_healthy_time_it_is_at_the_foot_again(policy, history):
     later = decide(policy, well, Healthy(), at + policy.healthy_after, 0.0).state
     assert later.rung is None
     assert later.streak == 0
-    assert all(attempt.rung >= Rung.WALK_BACK for attempt in later.attempts)
+    assert all(attempt.rung >= RecoveryLevel.WALK_BACK for attempt in later.attempts)
     again = decide(policy, later, Failed(UNKNOWN), at + timedelta(hours=1), 1.0).action
     assert again == Restart(policy.pause_first, "a sentence")
 
@@ -192,7 +194,7 @@ def test_restarts_then_new_runs_then_waiting_for_a_budget():
 
 
 def test_a_damage_that_can_be_mended_is_mended_once_then_left_behind():
-    policy, torn = Policy(hands=ALL), Said(Rung.REPAIR)
+    policy, torn = Policy(hands=ALL), Said(RecoveryLevel.REPAIR)
     first = decide(policy, State(), Failed(torn, run=4), T0, 0.0)
     assert isinstance(first.action, Repair)
     again = decide(policy, first.state, Failed(torn, run=4), T0, 0.0)
@@ -213,7 +215,7 @@ def test_what_only_a_person_can_mend_halts_until_it_is_well():
 
 
 def test_without_a_frontier_it_walks_back_and_skips_records_only_where_that_is_allowed():
-    lost = Said(Rung.NEW_RUN)
+    lost = Said(RecoveryLevel.NEW_RUN)
     for allowed, last in ((False, Halt), (True, Latest)):
         policy = Policy(hands=ALL, latest_allowed=allowed)
         first = decide(policy, State(), Failed(lost, Frontier.UNKNOWN), T0, 0.0)
@@ -225,10 +227,12 @@ def test_without_a_frontier_it_walks_back_and_skips_records_only_where_that_is_a
 def test_where_kafka_lost_the_frontier_again_and_again_it_skips_to_the_end_once_new_runs_are_used_up():
     policy, state, found = Policy(hands=ALL, latest_allowed=True), State(), []
     for _ in range(5):
-        decision = decide(policy, state, Failed(Said(Rung.NEW_RUN), Frontier.LOST), T0, 0.0)
+        decision = decide(policy, state, Failed(Said(RecoveryLevel.NEW_RUN), Frontier.LOST), T0, 0.0)
         found.append(type(decision.action))
         state = decision.state
     assert found == [NewRun, NewRun, NewRun, Latest, Wait]
-    refused = decide(policy, state, Refused("Kafka still holds some of it", Said(Rung.NEW_RUN), Frontier.LOST), T0, 0.0)
+    refused = decide(
+        policy, state, Refused("Kafka still holds some of it", Said(RecoveryLevel.NEW_RUN), Frontier.LOST), T0, 0.0
+    )
     assert isinstance(refused.action, Wait)
     assert refused.action.pause == timedelta(hours=1), "until a new run is free"

@@ -12,15 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from writer.audit.offset_count import Shelf, count
+from writer.audit.offset_count import FileSet, count
 from writer.audit.reconciliation import state
 from writer.core.files import DataFile
-from writer.core.offsets import Part
+from writer.core.offsets import TopicPartition
 from writer.storage.local import LocalStore
 from writer.table.ledger.segment import LedgerUnreadable, bound, chapters, from_json, runs, to_json
 
 AT = int(datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp() * 1000)
-PARTS = [Part("a.b", 1, 0), Part("a.b", 2, 0), Part("c@x", 1, 7)]
+PARTS = [TopicPartition("a.b", 1, 0), TopicPartition("a.b", 2, 0), TopicPartition("c@x", 1, 7)]
 
 
 def entry(about, txn=()):
@@ -176,7 +176,7 @@ def flat(spans):
     return {at for start, end in spans for at in range(start, end)}
 
 
-def shelf(root: Path, name: str, files, *, statistics: bool) -> Shelf:
+def shelf(root: Path, name: str, files, *, statistics: bool) -> FileSet:
     folder = root / name
     folder.mkdir(exist_ok=True)
     made = []
@@ -193,4 +193,4 @@ def shelf(root: Path, name: str, files, *, statistics: bool) -> Shelf:
             (min(at for _, at in offsets), max(at for _, at in offsets)) if offsets and statistics else (None, None)
         )
         made.append(DataFile(f"{number}.parquet", len(offsets), *bounds))
-    return Shelf(LocalStore(str(folder)), made, letters=name == "letters")
+    return FileSet(LocalStore(str(folder)), made, letters=name == "letters")

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from writer.avro.schema_plan import PROVENANCE
 from writer.batch.bucketing import TimeRule
 from writer.batch.parquet_files import parquet_writer
-from writer.batch.rewrite import Job, Rewritten, Source, rewrite
+from writer.batch.rewrite import Job, RewriteResult, Source, rewrite
 from writer.batch.sorting import Dedupe, Marks
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -59,7 +59,7 @@ def job(lake: Path, sources: Sequence[Source], **changes: Any) -> Job:
     return Job(**made)
 
 
-def read(lake: Path, done: Rewritten) -> list[Row]:
+def read(lake: Path, done: RewriteResult) -> list[Row]:
     found = [one for file in done.files for one in pq.read_table(lake / file.path, partitioning=None).to_pylist()]
     return [{**one, "_kafka_time": one["_kafka_time"].astimezone(UTC)} for one in found]
 
@@ -122,7 +122,7 @@ def test_files_are_merged_in_the_order_in_which_they_came(tmp_path: Path) -> Non
 
 
 def test_one_file_alone_is_left_as_it_is(tmp_path: Path) -> None:
-    assert rewrite(job(tmp_path, [put(tmp_path, [row(0), row(1)])])) == Rewritten()
+    assert rewrite(job(tmp_path, [put(tmp_path, [row(0), row(1)])])) == RewriteResult()
 
 
 def test_a_whole_file_without_a_repeated_row_stays(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_what_is_in_order_is_not_sorted_again(tmp_path: Path) -> None:
     done = rewrite(job(tmp_path, [Source(source.path, TIMES, whole=True)], **sort))
     assert offsets(read(tmp_path, done)) == [4, 3, 2, 1, 0]
     again = Source(done.files[0].path, TIMES, whole=True)
-    assert rewrite(job(tmp_path, [again], **sort)) == Rewritten()
+    assert rewrite(job(tmp_path, [again], **sort)) == RewriteResult()
     assert rewrite(job(tmp_path, [again], sort_by=("price",))).files
 
 

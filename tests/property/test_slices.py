@@ -6,10 +6,10 @@ from hypothesis import given, strategies as st
 
 from recovery.backfill.read_order import aligned
 from recovery.backfill.source_factory import segmented
-from writer.core.offsets import Part, Range
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.table.ledger.gap_ticket import without
 
-PARTS = [Part("t", 1, p) for p in range(3)]
+PARTS = [TopicPartition("t", 1, p) for p in range(3)]
 
 
 @st.composite
@@ -19,7 +19,7 @@ def cases(draw):
         at = draw(st.integers(0, 50))
         for _ in range(draw(st.integers(0, 3))):
             end = at + draw(st.integers(1, 60))
-            wanted.append(Range(part, at, end))
+            wanted.append(OffsetRange(part, at, end))
             at = end + draw(st.integers(1, 20))
     marks = []
     for _ in range(draw(st.integers(0, 6))):
@@ -65,7 +65,7 @@ def test_what_is_left_is_what_was_not_taken(spans, taken):
 
 @given(st.integers(0, 100), st.integers(1, 100), st.dictionaries(st.integers(0, 200), st.integers(0, 300), min_size=1))
 def test_pairs_of_a_mirror_map_each_offset_once_and_none_below_its_beginning(start, size, pairs):
-    r = Range(PARTS[0], start, start + size)
+    r = OffsetRange(PARTS[0], start, start + size)
     found = segmented([r], [f"0:{here}={there}" for here, there in pairs.items()], "copy")
     seen = Counter(at for s in found for at in range(s.start, s.end))
     assert all(count == 1 and r.start <= at < r.end for at, count in seen.items())

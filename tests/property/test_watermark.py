@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, strategies as st
 
 from writer.config.sealing import Policy
-from writer.core.offsets import Part
+from writer.core.offsets import TopicPartition
 from writer.core.units import instant, microseconds
 from writer.driver.seal_loop import Listener
 from writer.sealing.rules import Ask, Blocked, Close, Hold, Hole, Ready, Resting, Unsealed, is_closed, to_close, to_seal
@@ -19,7 +19,7 @@ POLICY = Policy(
 )  # fmt: skip
 MOMENTS = st.integers(-300, 300).map(lambda minutes: NOON + minutes * MINUTE)
 PARTS = st.lists(
-    st.builds(Seen, st.builds(Part, st.just("clicks"), st.just(1), st.integers(0, 9)), st.none() | MOMENTS,
+    st.builds(Seen, st.builds(TopicPartition, st.just("clicks"), st.just(1), st.integers(0, 9)), st.none() | MOMENTS,
               st.booleans()),
     max_size=6, unique_by=lambda seen: seen.part,
 )  # fmt: skip
@@ -66,10 +66,10 @@ def test_the_watermark_never_falls_as_parts_come_further(parts, data):
     st.dictionaries(st.integers(0, 3), st.integers(0, 9)), st.lists(st.dictionaries(st.integers(0, 3), st.integers()))
 )
 def test_what_is_kept_of_a_part_is_the_latest_it_has_seen(known, batches):
-    table = {Part("t", 1, p): at for p, at in known.items()}
+    table = {TopicPartition("t", 1, p): at for p, at in known.items()}
     wanted = dict(table)
     for batch in batches:
-        found = {Part("t", 1, p): at for p, at in batch.items()}
+        found = {TopicPartition("t", 1, p): at for p, at in batch.items()}
         written = risen(table, found)
         assert all(at > table.get(part, at - 1) for part, at in written.items())
         table |= written
@@ -133,7 +133,7 @@ def test_a_sealed_bucket_rests_before_it_is_sealed_again() -> None:
 
 def test_a_bucket_that_does_not_go_by_time_is_never_closed() -> None:
     timeless = Unsealed(("DE",), None, None, NOON, added=1)
-    parts = [Seen(Part("t", 1, 0), NOON + 9 * HOUR)]
+    parts = [Seen(TopicPartition("t", 1, 0), NOON + 9 * HOUR)]
     assert to_close(POLICY, [timeless], parts, None, NOON + 10 * HOUR, caught_up=None) == Hold()
     assert to_seal(POLICY, [timeless], [], NOON + 9 * HOUR, NOON) == []
 
@@ -146,8 +146,8 @@ def test_an_outage_with_unread_backlog_closes_nothing_by_silence() -> None:
     assert not look.caught_up(frontier)
     idle = look.idle(frontier)
     parts = [
-        Seen(Part("t", 1, 0), NOON + 3 * HOUR, ("t", 0) in idle),
-        Seen(Part("t", 1, 1), NOON - MINUTE, ("t", 1) in idle),
+        Seen(TopicPartition("t", 1, 0), NOON + 3 * HOUR, ("t", 0) in idle),
+        Seen(TopicPartition("t", 1, 1), NOON - MINUTE, ("t", 1) in idle),
     ]
     waiting = [bucket(NOON), bucket(NOON + HOUR)]
     assert to_close(POLICY, waiting, parts, None, look.at, caught_up=look.caught_up(frontier)) == Hold()

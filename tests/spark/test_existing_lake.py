@@ -13,7 +13,7 @@ import pytest
 import yaml
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
-from recovery.checkpoints.walk_back import Found, walk_back
+from recovery.checkpoints.walk_back import RebuiltOffsets, walk_back
 from tests import oracle
 from tests.existing import (
     CLUSTER,
@@ -298,7 +298,7 @@ def test_a_table_that_forgot_its_frontier_is_gone_on_with_by_a_copy(fresh: Deplo
     site.once("--pipeline", name, code=3)
     config = load(site.config)
     found = walk_back(config, name, Cluster(config.kafka.bootstrap_servers, config.kafka.request_timeout))
-    assert isinstance(found, Found), found
+    assert isinstance(found, RebuiltOffsets), found
     assert "copies" in found.place
     assert {(part.topic, part.partition): at for part, at in found.offsets.items()} == had
     site.once("--pipeline", name)

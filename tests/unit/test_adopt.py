@@ -4,12 +4,17 @@ import pytest
 
 from writer.clients.kafka import Topic
 from writer.core.errors import ConfigError
-from writer.core.offsets import Part
+from writer.core.offsets import TopicPartition
 from writer.offsets.start_decision import Held, incarnations, number
 from writer.offsets.topic_adoption_plan import Asked, moves, plan, told
 
 KNOWN = {"clicks": ["a", "b"], "installs": ["c"]}
-FRONTIER = {Part("clicks", 1, 0): 9, Part("clicks", 2, 0): 50, Part("clicks", 2, 1): 60, Part("installs", 1, 0): 7}
+FRONTIER = {
+    TopicPartition("clicks", 1, 0): 9,
+    TopicPartition("clicks", 2, 0): 50,
+    TopicPartition("clicks", 2, 1): 60,
+    TopicPartition("installs", 1, 0): 7,
+}
 
 
 def adopted(topics, held, asked=None, same=None):
@@ -31,7 +36,7 @@ def test_another_id_with_the_same_offsets_goes_on_as_the_same_incarnation():
     assert one.incarnations == {"clicks": ["a", "z"], "installs": ["c"]}
     assert one.starts == {}
     assert [(line.now, line.start, line.same) for line in one.lines] == [
-        (Part("clicks", 2, 0), 50, True), (Part("clicks", 2, 1), 60, None),
+        (TopicPartition("clicks", 2, 0), 50, True), (TopicPartition("clicks", 2, 1), 60, None),
     ]  # fmt: skip
     assert told(one) == {
         "topics": [
@@ -49,7 +54,8 @@ def test_another_name_begins_where_the_table_ends():
     one = adopted(topics, logs("west.clicks", (0, 55), (0, 60), (0, 4)), Asked({"clicks": "west.clicks"}))
     assert one.incarnations == {**KNOWN, "west.clicks": ["z"]}
     assert one.starts == {
-        Part("west.clicks", 1, 0): 50, Part("west.clicks", 1, 1): 60, Part("west.clicks", 1, 2): 0,
+        TopicPartition("west.clicks", 1, 0): 50, TopicPartition("west.clicks", 1, 1): 60,
+        TopicPartition("west.clicks", 1, 2): 0,
     }  # fmt: skip
     assert [line.table_end for line in one.lines] == [50, 60, None]
 
@@ -58,14 +64,14 @@ def test_given_offsets_begin_a_further_incarnation():
     asked = Asked(offsets={("clicks", 0): 12, ("clicks", 1): 15})
     one = adopted(topic("clicks", "z"), logs("clicks", (0, 20), (10, 15)), asked)
     assert one.incarnations["clicks"] == ["a", "b", "z"]
-    assert one.starts == {Part("clicks", 3, 0): 12, Part("clicks", 3, 1): 15}
+    assert one.starts == {TopicPartition("clicks", 3, 0): 12, TopicPartition("clicks", 3, 1): 15}
 
 
 def test_a_log_that_was_cut_back_goes_on_under_its_own_id_as_a_further_incarnation():
     asked = Asked(offsets={("clicks", 0): 40, ("clicks", 1): 60})
     one = adopted(topic("clicks", "b"), logs("clicks", (0, 40), (0, 60)), asked)
     assert one.incarnations["clicks"] == ["a", "b", "b"]
-    assert one.starts == {Part("clicks", 3, 0): 40, Part("clicks", 3, 1): 60}
+    assert one.starts == {TopicPartition("clicks", 3, 0): 40, TopicPartition("clicks", 3, 1): 60}
     assert incarnations(one.incarnations, {"clicks": "b"}) == one.incarnations
     assert number(one.incarnations["clicks"], "b") == 3
 

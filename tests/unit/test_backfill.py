@@ -17,12 +17,12 @@ from recovery.cli.backfill import Board, ended
 from recovery.identity import gone, process
 from tests.looking import records
 from writer.core.errors import ConfigError
-from writer.core.offsets import Part, Range
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.table.gap_tickets import NoSuchGap
-from writer.table.ledger.gap_ticket import Ticket, from_json, merged, to_json, told
+from writer.table.ledger.gap_ticket import GapRecord, from_json, merged, to_json, told
 from writer.table.log.operations import Fill
 
-P0, P1 = Part("t", 1, 0), Part("u", 1, 0)
+P0, P1 = TopicPartition("t", 1, 0), TopicPartition("u", 1, 0)
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
@@ -75,7 +75,7 @@ def test_columns_are_recognised_or_said():
 
 
 def test_pairs_that_map_nothing_are_a_sentence():
-    ranges = [Range(P0, 10, 20), Range(P1, 0, 5)]
+    ranges = [OffsetRange(P0, 10, 20), OffsetRange(P1, 0, 5)]
     for text, why in (("x", "maps no offset"), ("0:1=2", "several topics"), ("t/7:1=2", "no offsets of t/7")):
         with pytest.raises(ConfigError, match=why):
             segmented(ranges, [text], "copy")
@@ -96,9 +96,9 @@ def test_a_ticket_is_named_by_its_beginning_and_only_open_ones_are_chosen():
     gap = told(3, {"kind": "gap", "id": "abcdef", "cause": "latest", "ranges": []})
     other = told(4, {"kind": "gap", "id": "abcxyz", "cause": "latest", "ranges": []})
     lost = told(5, {"kind": "lost", "gap": "abcxyz", "by": "a", "reason": "r", "left": 0})
-    assert isinstance(gap, Ticket)
-    assert isinstance(other, Ticket)
-    assert isinstance(lost, Ticket)
+    assert isinstance(gap, GapRecord)
+    assert isinstance(other, GapRecord)
+    assert isinstance(lost, GapRecord)
     tickets = {"abcdef": gap, "abcxyz": merged(other, lost)}
     assert chosen(tickets, Wish()) == [gap]
     assert chosen(tickets, Wish(("abcd",))) == [gap]
@@ -116,8 +116,8 @@ def test_a_ticket_is_what_its_entries_say_however_they_are_kept():
                "holes": {"offsets": 1}}  # fmt: skip
     filled = told(4, {"kind": "fill", "gap": "g", "ranges": [account], "source": "kafka", "left": 25, "done": False,
                       "files": 2})  # fmt: skip
-    assert isinstance(opened, Ticket)
-    assert isinstance(filled, Ticket)
+    assert isinstance(opened, GapRecord)
+    assert isinstance(filled, GapRecord)
     whole = merged(opened, filled)
     assert [(r.start, r.end) for r in whole.left()] == [(20, 30), (35, 50)]
     assert (whole.rows, whole.files, whole.changes, whole.state) == (13, 2, 1, "open")
@@ -133,7 +133,7 @@ def test_a_fill_that_leaves_nothing_ends_its_ticket():
         Fill("x", "g", 0, 5, 0, done=False)
     with pytest.raises(ValueError, match="at least nothing"):
         Fill("x", "g", 0, -1, 0, done=True)
-    assert Ticket("g").left() == []
+    assert GapRecord("g").left() == []
 
 
 def test_a_process_of_this_machine_that_is_gone_is_known_to_be():
@@ -147,7 +147,7 @@ def test_a_process_of_this_machine_that_is_gone_is_known_to_be():
 def test_a_terminal_gets_a_bar_with_what_is_left_and_a_pipe_a_line_a_chunk():
     opened = told(3, {"kind": "gap", "id": "abcdefghij", "cause": "latest", "ranges": [{**vars(P0), "start": 0,
                                                                                         "end": 100}]})  # fmt: skip
-    assert isinstance(opened, Ticket)
+    assert isinstance(opened, GapRecord)
     chunk = Settled(version=9, offsets=60, rows=58, files=2, bytes=10, left=40, done=False)
     said = {}
     for terminal in (True, False):

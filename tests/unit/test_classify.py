@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from recovery.ladder.error_catalogue import UNKNOWN, catalogue, classify
-from recovery.ladder.rungs import Rung
+from recovery.ladder.rungs import RecoveryLevel
 
 QUERY = (
     "[STREAM_FAILED] Query [id = a76f7e84-306b-4262-ab49-81df29c41119, runId = 84680364] terminated with exception: "
@@ -68,11 +68,11 @@ def test_the_words_of_headrace_lead_to_the_row(row, text):
 )
 def test_what_no_row_knows_begins_with_a_restart(text):
     assert classify(text) == UNKNOWN
-    assert UNKNOWN.rung is Rung.RESTART
+    assert UNKNOWN.rung is RecoveryLevel.RESTART
 
 
 def test_what_passes_is_waited_for_and_what_a_person_must_mend_is_not_tried_again():
-    assert classify("BrokerUnreachable: no Kafka broker answers").rung is Rung.WAIT
+    assert classify("BrokerUnreachable: no Kafka broker answers").rung is RecoveryLevel.WAIT
     verdict = classify("Fenced: another writer runs")
     assert verdict.halt
     assert verdict.rung is None

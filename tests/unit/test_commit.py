@@ -8,11 +8,11 @@ from writer.batch.task_report import Counts, Report
 from writer.commit.builder import batch, bytes_per_row, merged, ranges, totals
 from writer.core.errors import CheckpointUnusable
 from writer.core.files import StagedFile
-from writer.core.offsets import Part, Range
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.offsets.spark_checkpoint import Source
 
 A, B, C = ("clicks", 0), ("clicks", 1), ("views", 0)
-PARTS = {A: Part("clicks", 1, 0), B: Part("clicks", 1, 1), C: Part("views", 2, 0)}
+PARTS = {A: TopicPartition("clicks", 1, 0), B: TopicPartition("clicks", 1, 1), C: TopicPartition("views", 2, 0)}
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
@@ -60,7 +60,7 @@ def test_a_batch_that_starts_above_the_frontier_would_lose_records():
 
 def test_a_range_that_runs_backwards_cannot_be():
     with pytest.raises(ValueError, match="0 <= start <= end"):
-        Range(PARTS[A], 5, 4)
+        OffsetRange(PARTS[A], 5, 4)
 
 
 # --- the commit -------------------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ def report_of(**counts: Counts) -> Report:
     return Report(counts={names[name]: count for name, count in counts.items()})
 
 
-def assembled(report: Report, *committing: Range, seen=None, closed_until=None):
+def assembled(report: Report, *committing: OffsetRange, seen=None, closed_until=None):
     side = {"/dead": report.dead_letter_files, "/late": report.late_files}
     return batch(
         report, list(committing), epoch=3, settled=11, side=side, seen=seen or {}, closed_until=closed_until,
@@ -83,12 +83,12 @@ def assembled(report: Report, *committing: Range, seen=None, closed_until=None):
 def test_an_offset_outside_the_range_is_a_bug(first, last):
     report = report_of(a=Counts(read=1, rows=1, offset_min=first, offset_max=last))
     with pytest.raises(AssertionError, match=r"lies (before|beyond)"):
-        assembled(report, Range(PARTS[A], 5, 9))
+        assembled(report, OffsetRange(PARTS[A], 5, 9))
 
 
 def test_offsets_at_the_ends_of_the_range_are_inside():
     report = report_of(a=Counts(read=4, rows=4, offset_min=5, offset_max=8))
-    assert assembled(report, Range(PARTS[A], 5, 9)).ranges == [Range(PARTS[A], 5, 9)]
+    assert assembled(report, OffsetRange(PARTS[A], 5, 9)).ranges == [OffsetRange(PARTS[A], 5, 9)]
 
 
 def test_a_partition_of_which_all_was_skipped_needs_no_range():
@@ -103,7 +103,7 @@ def test_the_facts_account_for_every_range():
     report.dead_letter_files = [staged(4)]
     report.seconds, report.value_bytes = {"decode": 0.12345}, 900
     report.slots, report.ranges, report.took_s = 4, 12, [6.5, 2.0, 1.0]
-    done = assembled(report, Range(PARTS[A], 5, 15), Range(PARTS[C], 0, 0))
+    done = assembled(report, OffsetRange(PARTS[A], 5, 15), OffsetRange(PARTS[C], 0, 0))
     assert (done.epoch, done.settled, done.files) == (3, 11, report.files)
     assert done.side_files == {"/dead": report.dead_letter_files}
     nothing = {"read": 0, "rows": 0, "late": 0, "tombstones": 0, "dead_letters": 0, "quarantined": 0}
@@ -135,14 +135,14 @@ def test_the_facts_account_for_every_range():
 
 
 def test_a_commit_without_files_has_no_times_and_no_side_files():
-    done = assembled(Report(), Range(PARTS[A], 5, 9))
+    done = assembled(Report(), OffsetRange(PARTS[A], 5, 9))
     assert (done.facts["event_time_min"], done.facts["event_time_max"], done.facts["rows"]) == (None, None, 0)
     assert done.side_files == {}
 
 
 def test_a_commit_says_how_far_its_parts_came_where_that_is_further():
     report = report_of(a=Counts(read=4, rows=4, offset_min=5, offset_max=8, spans=[(5, 9)], seen=70), c=Counts(seen=9))
-    ranges = [Range(PARTS[A], 5, 9), Range(PARTS[C], 0, 0)]
+    ranges = [OffsetRange(PARTS[A], 5, 9), OffsetRange(PARTS[C], 0, 0)]
     assert assembled(report, *ranges).seen == {PARTS[A]: 70, PARTS[C]: 9}
     assert assembled(report, *ranges, seen={PARTS[A]: 70, PARTS[C]: 8}).seen == {PARTS[C]: 9}
 
@@ -150,7 +150,7 @@ def test_a_commit_says_how_far_its_parts_came_where_that_is_further():
 def test_late_rows_ride_along_to_their_table():
     report = report_of(a=Counts(read=5, late=5, offset_min=5, offset_max=9, spans=[(5, 10)]))
     report.late_files = [staged(5)]
-    done = assembled(report, Range(PARTS[A], 5, 10), closed_until=NOON)
+    done = assembled(report, OffsetRange(PARTS[A], 5, 10), closed_until=NOON)
     assert done.side_files == {"/late": report.late_files}
     assert (done.facts["late_files"], done.facts["late_bytes"]) == (1, 500)
     assert (done.closed_until, done.facts["closed_until"]) == (NOON, NOON.isoformat())

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from writer.batch.parquet_files import Destination
 from writer.core.files import StagedFile
-from writer.core.offsets import Part, Range
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.demo import panel, verification
 from writer.demo.devstack import events
 from writer.demo.devstack.workspace import Interruption, Stopped
@@ -312,7 +312,7 @@ def in_folders(place):
     """Write a Parquet table with two files, as the writer does, and one that no commit names."""
     table = parquet_table(str(place), "clicks")
     table.create(pa.schema([("_topic", pa.string()), ("hour", pa.string())]), ["hour"])
-    epoch = table.begin({Part("clicks", 1, 0): 0}, {"clicks": ["uuid-1"]})
+    epoch = table.begin({TopicPartition("clicks", 1, 0): 0}, {"clicks": ["uuid-1"]})
     files = []
     for hour, offsets in (("2026-11-20T05", [0, 1]), ("2026-11-20T06", [2]), ("2026-11-20T07", [3])):
         to = Destination(store_at(str(place)), ("hour",), "test", 2**20, hidden=True)
@@ -327,7 +327,9 @@ def in_folders(place):
         sink.close()
         files.append(StagedFile(path, (hour,), count, size, "{}", SINCE, SINCE, {}))
     facts = {"ranges": [{"rows": 3}]}
-    table.commit(table.snapshot(), Batch("a", epoch, [Range(Part("clicks", 1, 0), 0, 3)], files[:2], facts=facts))
+    table.commit(
+        table.snapshot(), Batch("a", epoch, [OffsetRange(TopicPartition("clicks", 1, 0), 0, 3)], files[:2], facts=facts)
+    )
     return files
 
 

@@ -21,13 +21,13 @@ from writer.config.pipelines import layout
 from writer.hooks.outbox import Outbox
 from writer.offsets import checkpoint_backups, run_record
 from writer.offsets.spark_checkpoint import Checkpoints
-from writer.scaling.executor_manager import Keeper
+from writer.scaling.executor_manager import ExecutorManager
 from writer.status import pause as pausing
 from writer.storage.locations import store_at
 from writer.table.factory import main_table
-from writer.table.gap_claims import Claims
+from writer.table.gap_claims import BackfillLocks
 from writer.table.gap_tickets import tickets
-from writer.table.ledger.segment_store import Book
+from writer.table.ledger.segment_store import LedgerStore
 
 KINDS = {
     "start", "batch", "columns", "replay", "close", "seal", "rewrite", "gap", "fill", "lost", "rewind", "side",
@@ -67,7 +67,7 @@ def test_a_table_is_its_pipelines_own_and_its_ledger_is_read(root: Path, name: s
     config = load(root / "headrace.yaml")
     table = main_table(name, config)
     table.check_identity(["hour"], layout(config.pipelines[name].bucket))
-    pages = Book(table.store, table.snapshot().state.metadata["id"], name).pages()
+    pages = LedgerStore(table.store, table.snapshot().state.metadata["id"], name).pages()
     assert pages
     assert pages[0].first == 0
 
@@ -105,7 +105,7 @@ def test_the_autoscaler_remembers_what_it_decided(root: Path) -> None:
 
 
 def test_a_driver_wants_the_executors_that_the_one_before_was_told_of(root: Path) -> None:
-    keeper = Keeper(
+    keeper = ExecutorManager(
         "spark://host:7077", Autoscale(), refusal=None, cpus_per_task=1,
         stores=[store_at(f"{root}/checkpoints/{name}") for name in FORMATS], boundary=lambda: True,
     )  # fmt: skip
@@ -129,7 +129,7 @@ def test_a_broken_off_backfill_and_deliveries_that_wait_are_known(root: Path, na
     table = main_table(name, config)
     lost, begun = tickets(table, name).values()
     assert (lost.state, begun.state) == ("lost", "open")
-    claim = Claims(table.store).newest(begun.id)
+    claim = BackfillLocks(table.store).newest(begun.id)
     assert claim is not None
     assert claim.by.startswith("operator@localhost/localhost/")
     assert not claim.stands(datetime.now(UTC))

@@ -7,10 +7,10 @@ from hypothesis import given, strategies as st
 from writer.batch.task import _spans
 from writer.batch.task_report import SPANS_MAX, Counts
 from writer.commit import missing_offsets
-from writer.commit.missing_offsets import ASKED_MAX, NONE_HELD, TOO_MANY, Holes, RecordsMissed, gaps
-from writer.core.offsets import Part, Range, joined
+from writer.commit.missing_offsets import ASKED_MAX, NONE_HELD, TOO_MANY, MissingOffsets, RecordsMissed, gaps
+from writer.core.offsets import OffsetRange, TopicPartition, joined
 
-PART = Part("clicks", 1, 0)
+PART = TopicPartition("clicks", 1, 0)
 SOURCE = ("clicks", 0)
 OFFSETS = st.sets(st.integers(0, 60), max_size=50)
 
@@ -39,18 +39,18 @@ def test_the_spans_of_two_tasks_are_those_of_one(left, right):
 
 
 def test_a_range_without_holes_has_none():
-    assert missing_offsets.holes(Range(PART, 5, 9), counted([5, 6, 7, 8])) is None
+    assert missing_offsets.holes(OffsetRange(PART, 5, 9), counted([5, 6, 7, 8])) is None
 
 
 def test_holes_are_named_and_their_cause_is_said():
-    found = missing_offsets.holes(Range(PART, 0, 10), counted([1, 2, 5, 6]))
-    assert found == Holes(SOURCE, 6, ((0, 1), (3, 5), (7, 10)), whole=True)
+    found = missing_offsets.holes(OffsetRange(PART, 0, 10), counted([1, 2, 5, 6]))
+    assert found == MissingOffsets(SOURCE, 6, ((0, 1), (3, 5), (7, 10)), whole=True)
     assert found.told() == {"offsets": 6, "because": NONE_HELD, "spans": [[0, 1], [3, 5], [7, 10]]}
 
 
 def test_a_log_full_of_holes_is_counted_and_not_looked_up():
     offsets = list(range(0, 4 * SPANS_MAX, 2))
-    found = missing_offsets.holes(Range(PART, 0, 4 * SPANS_MAX), counted(offsets))
+    found = missing_offsets.holes(OffsetRange(PART, 0, 4 * SPANS_MAX), counted(offsets))
     assert (found.offsets, found.whole) == (2 * SPANS_MAX, False)
     assert found.told() == {"offsets": 2 * SPANS_MAX, "because": TOO_MANY, "spans": []}
     assert missing_offsets.questions([found]) == []
@@ -58,15 +58,15 @@ def test_a_log_full_of_holes_is_counted_and_not_looked_up():
 
 def test_more_records_than_offsets_are_a_bug():
     with pytest.raises(AssertionError, match="5 records were read from 4 offsets"):
-        missing_offsets.holes(Range(PART, 0, 4), Counts(read=5))
+        missing_offsets.holes(OffsetRange(PART, 0, 4), Counts(read=5))
     with pytest.raises(AssertionError, match="1 offsets gave no record, but 2 were not seen"):
-        missing_offsets.holes(Range(PART, 0, 4), Counts(read=3, spans=[(0, 2)]))
+        missing_offsets.holes(OffsetRange(PART, 0, 4), Counts(read=3, spans=[(0, 2)]))
 
 
 def test_the_broker_is_asked_about_all_holes_or_some_from_everywhere():
-    few = Holes(SOURCE, 2, ((3, 4), (8, 9)), whole=True)
+    few = MissingOffsets(SOURCE, 2, ((3, 4), (8, 9)), whole=True)
     assert missing_offsets.questions([few]) == [(SOURCE, (3, 4)), (SOURCE, (8, 9))]
-    many = Holes(SOURCE, 1000, tuple((2 * i, 2 * i + 1) for i in range(1000)), whole=True)
+    many = MissingOffsets(SOURCE, 1000, tuple((2 * i, 2 * i + 1) for i in range(1000)), whole=True)
     asked = missing_offsets.questions([many])
     assert len(set(asked)) == ASKED_MAX
     assert asked[-1][1][0] > 1900

@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from tests.servers.scripted import Asked, Reply, Scripted, scripted
 from writer.clients.http import HookFailed, ask
 from writer.config.hooks import Druid, Presto, Trino, Webhook
-from writer.engines.table_description import Described
+from writer.engines.table_description import TableDescription
 from writer.hooks.base import Done, File, Going, Sealed
 from writer.hooks.druid import DruidHook
 from writer.hooks.sql import SqlHook
@@ -35,7 +35,7 @@ def sealed(*, form: str = "delta", rows: int = 30, entry: int = 9) -> Sealed:
         "clicks", "/lake/clicks", ("hour",), ("2026-11-20T05",), START, START + timedelta(hours=1), 1, rows, 2, 500,
         START, START, 0, 0, rows, "watermark", False, START + timedelta(hours=2), entry - 1, entry,
     )  # fmt: skip
-    table = Described("clicks", "/lake/clicks", form, COLUMNS, ("hour",), "at", id="t1")
+    table = TableDescription("clicks", "/lake/clicks", form, COLUMNS, ("hour",), "at", id="t1")
     files = [File("hour=2026-11-20T05/a.parquet", rows - 10), File("hour=2026-11-20T05/b.parquet", 10)] if rows else []
     return Sealed(manifest, entry, table, lambda: files)
 

@@ -6,41 +6,41 @@ import pytest
 
 from recovery.ladder.diagnosis import Look, Patience, Seen, judged, seen, stalled_after, why_hung
 from recovery.ladder.error_catalogue import Verdict
-from recovery.ladder.rungs import Rung
+from recovery.ladder.rungs import RecoveryLevel
 
 PATIENCE = Patience(timedelta(minutes=10), timedelta(minutes=2), {"clicks": timedelta(minutes=30)})
 RUNNING = Seen("running", since_s=5_000.0, run=1, version=7, waiting=10, commit_age_s=3.0)
 
 
-def found(rung: Rung | None, *, halt: bool = False) -> Verdict:
+def found(rung: RecoveryLevel | None, *, halt: bool = False) -> Verdict:
     return Verdict("row", rung, halt, "said")
 
 
 @pytest.mark.parametrize(
     ("code", "text", "row", "rung", "halt"),
     [
-        (-9, "", "killed", Rung.RESTART, False),
-        (137, "", "killed", Rung.RESTART, False),
-        (1, "", "silent", Rung.RESTART, False),
+        (-9, "", "killed", RecoveryLevel.RESTART, False),
+        (137, "", "killed", RecoveryLevel.RESTART, False),
+        (1, "", "silent", RecoveryLevel.RESTART, False),
         (2, "ConfigError: no such topic", "row", None, True),
         (2, "", "configuration", None, True),
         (4, "", "fenced", None, True),
         (5, "", "limit", None, True),
-        (3, "", "checkpoint", Rung.NEW_RUN, False),
-        (99, "", "silent", Rung.RESTART, False),
+        (3, "", "checkpoint", RecoveryLevel.NEW_RUN, False),
+        (99, "", "silent", RecoveryLevel.RESTART, False),
     ],
 )
-def test_an_exit_code_without_words(code: int, text: str, row: str, rung: Rung | None, halt: bool) -> None:
+def test_an_exit_code_without_words(code: int, text: str, row: str, rung: RecoveryLevel | None, halt: bool) -> None:
     said = judged(code, text, lambda _: found(None, halt=True))
     assert (said.row, said.rung, said.halt) == (row, rung, halt)
 
 
 def test_the_text_tells_more_than_the_code_but_a_checkpoint_that_is_refused_is_never_just_restarted() -> None:
-    assert judged(1, "some text", lambda _: found(Rung.WAIT)).rung == Rung.WAIT
-    assert judged(3, "some text", lambda _: found(Rung.REPAIR)).rung == Rung.REPAIR
-    assert judged(3, "some text", lambda _: found(Rung.RESTART)).rung == Rung.NEW_RUN
+    assert judged(1, "some text", lambda _: found(RecoveryLevel.WAIT)).rung == RecoveryLevel.WAIT
+    assert judged(3, "some text", lambda _: found(RecoveryLevel.REPAIR)).rung == RecoveryLevel.REPAIR
+    assert judged(3, "some text", lambda _: found(RecoveryLevel.RESTART)).rung == RecoveryLevel.NEW_RUN
     assert judged(3, "some text", lambda _: found(None, halt=True)).halt
-    assert judged(2, "some text", lambda _: found(Rung.RESTART)).halt, "2 is a contract: do not restart"
+    assert judged(2, "some text", lambda _: found(RecoveryLevel.RESTART)).halt, "2 is a contract: do not restart"
 
 
 def test_the_catalogue_is_asked_by_default() -> None:

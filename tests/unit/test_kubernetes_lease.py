@@ -29,7 +29,7 @@ from recovery.lease.kubernetes_lease import (
     seen,
     taking,
 )
-from recovery.lease.lease import Seen, StoreLeases
+from recovery.lease.lease import LeaseRecord, StoreLeases
 from recovery.supervisor.supervisor import store
 from tests.looking import config
 from tests.servers.leases import LeaseApi, account, lease_api, refusal
@@ -105,14 +105,14 @@ def test_a_holder_has_lost_to_a_higher_epoch_or_to_another_holder_of_its_own(fou
 def test_who_releases_leaves_the_epoch_and_a_name() -> None:
     put = body(releasing(HELD, 4, "a", NOW))
     assert put["spec"]["holderIdentity"] is None
-    assert seen(put) == Seen(4, "a", ("u", "7"), released=True)
+    assert seen(put) == LeaseRecord(4, "a", ("u", "7"), released=True)
     assert RELEASED_BY not in body(taking(put, None, 5, "b", ABOUT, NOW))["metadata"]["annotations"]
     for found in (None, with_spec(holderIdentity="b"), with_spec(leaseTransitions=5)):
         assert releasing(found, 4, "a", NOW) == Lost()
 
 
 def test_a_lease_that_somebody_else_made_is_one_of_epoch_0() -> None:
-    assert seen({"metadata": {"uid": "u", "resourceVersion": "1"}}) == Seen(0, "", ("u", "1"), released=True)
+    assert seen({"metadata": {"uid": "u", "resourceVersion": "1"}}) == LeaseRecord(0, "", ("u", "1"), released=True)
 
 
 def test_pipelines_have_leases_of_their_own() -> None:

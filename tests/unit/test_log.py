@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from tests.commits import PARTS, Lake
 from tests.logs import SAID, added, checkpointed, create, facts, grown, log_at, logged, moved
 from writer.core.errors import ConfigError
-from writer.storage.base import Found, NotExclusive
+from writer.storage.base import NotExclusive, StoredObject
 from writer.storage.local import LocalStore
 from writer.table.log.log import Log, LogUnreadable
 
@@ -31,7 +31,7 @@ def test_entries_before_the_first_are_not_asked_for(tmp_path: Path) -> None:
     class Counted(LocalStore):
         read_names: list[str] = []  # noqa: RUF012
 
-        def read(self, name: str) -> Found | None:
+        def read(self, name: str) -> StoredObject | None:
             self.read_names.append(name)
             return super().read(name)
 

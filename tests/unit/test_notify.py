@@ -9,10 +9,18 @@ from typing import Any
 
 import pytest
 
-from recovery.ladder.rungs import Rung
+from recovery.ladder.rungs import RecoveryLevel
 from recovery.supervisor.notifications import climbed, given_up
 from tests.servers.scripted import Asked, Reply, Scripted, scripted
-from writer.clients.notifications import Event, Nobody, Notifier, gap_opened, holes_found, opened, topic_created_again
+from writer.clients.notifications import (
+    Event,
+    NoNotifications,
+    Notifier,
+    gap_opened,
+    holes_found,
+    opened,
+    topic_created_again,
+)
 from writer.config.notifications import Notify
 from writer.core.errors import ConfigError
 
@@ -126,7 +134,7 @@ def test_only_the_chosen_kinds_are_told():
 
 
 def test_the_url_comes_from_the_environment_and_is_never_shown():
-    assert isinstance(opened(Notify(), {}), Nobody)
+    assert isinstance(opened(Notify(), {}), NoNotifications)
     section = Notify(url_env="HOOK")
     with pytest.raises(ConfigError, match="HOOK, which is not set"):
         opened(section, {})
@@ -136,10 +144,10 @@ def test_the_url_comes_from_the_environment_and_is_never_shown():
     assert isinstance(opened(section, {"HOOK": "https://hooks.example/secret"}), Notifier)
 
 
-@pytest.mark.parametrize("rung", Rung)
-def test_the_rungs_that_lose_or_guess_are_told_and_no_other(rung: Rung):
+@pytest.mark.parametrize("rung", RecoveryLevel)
+def test_the_rungs_that_lose_or_guess_are_told_and_no_other(rung: RecoveryLevel):
     told = climbed("clicks", rung, "No checkpoint agrees.", at=AT)
-    assert (told is not None) == (rung >= Rung.WALK_BACK)
+    assert (told is not None) == (rung >= RecoveryLevel.WALK_BACK)
     if told is not None:
         assert told.severity == "page"
         assert told.fields["rung"] == rung.label

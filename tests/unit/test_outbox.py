@@ -7,37 +7,37 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from writer.hooks.outbox import FOLDER, Box, Outbox, OutboxUnreadable, Parcel, failed
+from writer.hooks.outbox import FOLDER, Outbox, OutboxContent, OutboxEntry, OutboxUnreadable, failed
 from writer.storage.local import LocalStore
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
-def parcel(entry: int, bucket: str = "05", version: int = 1) -> Parcel:
-    return Parcel(f"hour={bucket}", (bucket,), version, entry, NOON)
+def parcel(entry: int, bucket: str = "05", version: int = 1) -> OutboxEntry:
+    return OutboxEntry(f"hour={bucket}", (bucket,), version, entry, NOON)
 
 
-def taken(outbox: Outbox, parcels: list[Parcel], position: int, *, newest_only: bool = False) -> Box:
-    return outbox.change(lambda box: (box or Box(-1)).taken(parcels, position, newest_only=newest_only))
+def taken(outbox: Outbox, parcels: list[OutboxEntry], position: int, *, newest_only: bool = False) -> OutboxContent:
+    return outbox.change(lambda box: (box or OutboxContent(-1)).taken(parcels, position, newest_only=newest_only))
 
 
 def test_a_box_reads_as_it_was_written(tmp_path: Path):
     outbox = Outbox(LocalStore(str(tmp_path)), "druid")
     assert outbox.read() is None
     one = failed(parcel(3, "Köln/1"), NOON, "no 'answer'", None, {"accepted": "task", "try": 2})
-    box = Box(7, (one, replace(parcel(5), bucket=(None, "x"))), 4, 1, 2, {"bucket": ["05"], "version": 1})
+    box = OutboxContent(7, (one, replace(parcel(5), bucket=(None, "x"))), 4, 1, 2, {"bucket": ["05"], "version": 1})
     assert outbox.change(lambda _: box) == box
     assert Outbox(LocalStore(str(tmp_path)), "druid").read() == box
 
 
 def test_each_key_is_seen_to_in_order_and_none_waits_for_another():
-    box = Box(9, (parcel(1, "05"), parcel(2, "06"), parcel(3, "05", 2)))
+    box = OutboxContent(9, (parcel(1, "05"), parcel(2, "06"), parcel(3, "05", 2)))
     assert [one.entry for one in box.next()] == [1, 2]
     assert [one.entry for one in box.done(box.parcels[0], NOON, "").next()] == [2, 3]
 
 
 def test_a_newer_version_takes_the_place_of_one_that_waits_only_where_the_newest_is_enough():
-    waiting = Box(1, (parcel(1),))
+    waiting = OutboxContent(1, (parcel(1),))
     newer = [parcel(4, version=2), parcel(5, "06")]
     assert [one.entry for one in waiting.taken(newer, 6, newest_only=False).parcels] == [1, 4, 5]
     box = waiting.taken(newer, 6, newest_only=True)
@@ -45,7 +45,7 @@ def test_a_newer_version_takes_the_place_of_one_that_waits_only_where_the_newest
 
 
 def test_what_was_taken_up_before_is_not_taken_up_again():
-    box = Box(-1).taken([parcel(1)], 3, newest_only=False)
+    box = OutboxContent(-1).taken([parcel(1)], 3, newest_only=False)
     assert box.done(box.parcels[0], NOON, "").taken([parcel(1)], 3, newest_only=False).parcels == ()
 
 
@@ -65,7 +65,7 @@ def test_of_two_processes_neither_loses_a_parcel(tmp_path_factory: pytest.TempPa
     """Each looks at a box, and acts on what it saw, however old that is by then. Every entry seals something."""
     store = LocalStore(str(tmp_path_factory.mktemp("box")))
     boxes = (Outbox(store, "hook"), Outbox(store, "hook"))
-    seen: list[Box | None] = [None, None]
+    seen: list[OutboxContent | None] = [None, None]
     sealed, told = 0, set()
     for first, step in steps:
         at = 0 if first else 1
@@ -80,14 +80,14 @@ def test_of_two_processes_neither_loses_a_parcel(tmp_path_factory: pytest.TempPa
                 one = seen[at].next()[0]
                 told.add(one.entry)
                 seen[at] = boxes[at].change(lambda box, one=one: box.done(one, NOON, ""))
-    box = boxes[0].read() or Box(-1)
+    box = boxes[0].read() or OutboxContent(-1)
     assert told | {one.entry for one in box.parcels} == set(range(box.position + 1))
     assert len(list(store.list(f"{FOLDER}/hook"))) <= 2
 
 
 def test_what_is_no_box_is_said_with_its_place(tmp_path: Path):
     outbox = Outbox(LocalStore(str(tmp_path)), "druid")
-    outbox.change(lambda _: Box(1))
+    outbox.change(lambda _: OutboxContent(1))
     (file,) = (tmp_path / FOLDER / "druid").iterdir()
     for content, why in (("{", "is no outbox"), ('{"format": 2}', "another version"), ("[]", "is no outbox")):
         file.write_text(content)

@@ -15,16 +15,16 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from recovery.lease.holder import Held
-from recovery.supervisor.endpoints import Ward, answers
-from recovery.supervisor.pipeline_state import Patient
+from recovery.lease.holder import LeaseHolder
+from recovery.supervisor.endpoints import PipelineStatus, answers
+from recovery.supervisor.pipeline_state import SupervisedPipeline
 from tests.looking import config
 from tests.servers.secured import Authority
 from writer.clients.driver_endpoint import asked, me
 from writer.config.connections import Http
 from writer.core.errors import ConfigError
 from writer.core.files import BucketFile, BucketKey
-from writer.sealing.bucket_states import Cell, cell
+from writer.sealing.bucket_states import BucketState, cell
 from writer.sealing.manifest import Manifest
 from writer.sealing.rules import Blocked, Ready, Resting, State, Unsealed
 from writer.status.progress import Progress
@@ -57,7 +57,7 @@ def ask(
 @pytest.fixture
 def url() -> Iterator[str]:
     progress = Progress("clicks")
-    progress.cells((Cell("hour=2026-11-20T05", NOW, NOW + HOUR, "sealed", 7, 2, 1),))
+    progress.cells((BucketState("hour=2026-11-20T05", NOW, NOW + HOUR, "sealed", 7, 2, 1),))
     progress.recovered(
         ({"at": "2026-11-20T12:00:00+00:00", "verdict": "killed", "reason": "x", "from": "a", "to": "L1"},)
     )
@@ -240,7 +240,7 @@ def test_without_the_token_nothing_is_changed_over_either_surface(tmp_path: Path
     progress = Progress("clicks")
     progress.failed("the disk is full")
     board, settings = {"clicks": progress}, config(tmp_path)
-    ward = Ward({"clicks": Patient("clicks")}, Held({}, "me"), lambda: False)
+    ward = PipelineStatus({"clicks": SupervisedPipeline("clicks")}, LeaseHolder({}, "me"), lambda: False)
     served = (
         serving(
             Http(port=0),

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from tests.looking import NOW, config
 from writer.cli.main import app
 from writer.core.errors import Draining
-from writer.driver.pipeline_runner import Running
+from writer.driver.pipeline_runner import PipelineRunner
 from writer.status import pause
 from writer.status.pause import CONTROL, Gate, Pause, Paused
 from writer.status.progress import Progress
@@ -143,13 +143,13 @@ def test_a_start_waits_for_the_end_of_the_pause_and_once_fails(waits: bool, monk
     monkeypatch.setattr("writer.driver.pipeline_runner.time.monotonic", lambda: clock[0])
     begun: list[bool] = []
 
-    def begin(r: Running, new_run: bool) -> None:
+    def begin(r: PipelineRunner, new_run: bool) -> None:
         begun.append(new_run)
         if len(begun) < 3:
             raise Paused("pipeline 'clicks' is paused")
         r.pipeline, r.query = object(), None  # type: ignore[assignment]
 
-    r = Running(Progress("clicks"), begin, waits=waits)
+    r = PipelineRunner(Progress("clicks"), begin, waits=waits)
     r.begin(new_run=True)
     assert isinstance(r.error, Paused) is not waits
     if waits:
@@ -163,10 +163,10 @@ def test_a_start_waits_for_the_end_of_the_pause_and_once_fails(waits: bool, monk
 
 
 def test_a_start_that_is_held_ends_well_when_a_stop_is_asked_for() -> None:
-    def begin(_: Running, __: bool) -> None:
+    def begin(_: PipelineRunner, __: bool) -> None:
         raise Paused("pipeline 'clicks' is paused")
 
-    r = Running(Progress("clicks"), begin)
+    r = PipelineRunner(Progress("clicks"), begin)
     r.begin()
     assert r.look(stopping=True)
     assert (r.error, r.progress.view().state) == (None, "stopped")

@@ -11,8 +11,8 @@ import pytest
 
 from recovery.checkpoints.checks import Facts, Lease, TopicIds, leads_to, preflight
 from recovery.checkpoints.reader import read
-from recovery.checkpoints.repair import Leave, Mended, Remove, plan, repair
-from recovery.ladder.rungs import Rung
+from recovery.checkpoints.repair import Leave, Remove, RepairResult, plan, repair
+from recovery.ladder.rungs import RecoveryLevel
 from tests.unit.test_checkpoint import METADATA, Run, offsets
 from writer.offsets import checkpoint_backups, run_record
 from writer.offsets.spark_checkpoint import Checkpoints
@@ -78,17 +78,17 @@ def test_a_run_that_is_over_is_not_held_against_the_table(run):
     ("changes", "name", "rung"),
     [
         ({"lease": Lease(held=False, said="pod-2 holds it")}, "lease", None),
-        ({"frontier": {A: 5, B: 4}}, "frontier", Rung.NEW_RUN),
-        ({"frontier": {A: 7, B: 4}}, "frontier", Rung.NEW_RUN),
-        ({"frontier": {A: 6}}, "partitions", Rung.NEW_RUN),
-        ({"frontier": {A: 6, B: 4, ("clicks", 2): 0}}, "partitions", Rung.NEW_RUN),
-        ({"lost": "clicks"}, "frontier", Rung.WALK_BACK),
+        ({"frontier": {A: 5, B: 4}}, "frontier", RecoveryLevel.NEW_RUN),
+        ({"frontier": {A: 7, B: 4}}, "frontier", RecoveryLevel.NEW_RUN),
+        ({"frontier": {A: 6}}, "partitions", RecoveryLevel.NEW_RUN),
+        ({"frontier": {A: 6, B: 4, ("clicks", 2): 0}}, "partitions", RecoveryLevel.NEW_RUN),
+        ({"lost": "clicks"}, "frontier", RecoveryLevel.WALK_BACK),
         ({"topics": {"clicks": TopicIds("u1", None)}}, "topics", None),
-        ({"topics": {"clicks": TopicIds("u1", "u2")}}, "topics", Rung.RESTART),
-        ({"held": {A: Held(7, 9), B: Held(0, 9)}}, "log", Rung.RESTART),
+        ({"topics": {"clicks": TopicIds("u1", "u2")}}, "topics", RecoveryLevel.RESTART),
+        ({"held": {A: Held(7, 9), B: Held(0, 9)}}, "log", RecoveryLevel.RESTART),
         ({"held": {A: Held(0, 5), B: Held(0, 9)}}, "log", None),
-        ({"held": None, "unknown": {"kafka": "no broker answers."}}, "log", Rung.WAIT),
-        ({"frontier": None, "unknown": {"table": "no answer."}}, "frontier", Rung.WAIT),
+        ({"held": None, "unknown": {"kafka": "no broker answers."}}, "log", RecoveryLevel.WAIT),
+        ({"frontier": None, "unknown": {"table": "no answer."}}, "frontier", RecoveryLevel.WAIT),
     ],
 )
 def test_a_finding_leads_to_its_rung(run, changes, name, rung):
@@ -99,7 +99,7 @@ def test_a_finding_leads_to_its_rung(run, changes, name, rung):
 
 def test_a_table_that_forgot_is_found_without_a_checkpoint_too(tmp_path):
     found = Facts(read(LocalStore(str(tmp_path / "none"))), frontier={}, lost="clicks")
-    assert leads_to(preflight(found)) is Rung.WALK_BACK
+    assert leads_to(preflight(found)) is RecoveryLevel.WALK_BACK
 
 
 def test_a_topic_that_is_gone_is_told_in_kafkas_words(run):
@@ -124,10 +124,10 @@ def test_a_witness_tells_an_edited_file_and_another_id(run):
     content = (run.path / "offsets/1").read_bytes()
     seen = run_record.begun(1, "test", AT, {A: 0, B: 0}).with_batch(1, run_record.Stamp(crc32(content), 5), ID)
     assert not bad(facts(run, witness=seen))
-    assert bad(facts(run, witness=replace(seen, query_id="other")))["metadata"][0] is Rung.NEW_RUN
+    assert bad(facts(run, witness=replace(seen, query_id="other")))["metadata"][0] is RecoveryLevel.NEW_RUN
     (run.path / "offsets/1").write_text(f"v1\n{METADATA}\n{offsets(6, 3)}")
     assert bad(facts(run, witness=seen))["witness"] == (
-        Rung.NEW_RUN, "offsets/1 is not what the writer acted on: it was edited",
+        RecoveryLevel.NEW_RUN, "offsets/1 is not what the writer acted on: it was edited",
     )  # fmt: skip
 
 
@@ -159,7 +159,7 @@ def test_of_a_stranger_no_table_is_asked(run):
     found = preflight(replace(facts(run), foreign=True, frontier=None, held={A: Held(7, 9), B: Held(0, 9)}))
     said = {check.name: check for check in found}
     assert said["frontier"].ok is None
-    assert said["log"].rung is Rung.LATEST
+    assert said["log"].rung is RecoveryLevel.LATEST
 
 
 # --- mending ------------------------------------------------------------------------------------------------------
@@ -213,13 +213,13 @@ def directory(run, name):
 @pytest.mark.parametrize(
     ("name", "check", "rung"),
     [
-        ("offsets/3", "files", Rung.REPAIR),
-        ("commits/2", "files", Rung.REPAIR),
-        ("commits/99", "files", Rung.REPAIR),
-        ("offsets/.3.crc", "checksums", Rung.REPAIR),
-        ("offsets/1", "files", Rung.NEW_RUN),
-        ("metadata", "metadata", Rung.NEW_RUN),
-        ("sources/0/0", "files", Rung.RESTART),
+        ("offsets/3", "files", RecoveryLevel.REPAIR),
+        ("commits/2", "files", RecoveryLevel.REPAIR),
+        ("commits/99", "files", RecoveryLevel.REPAIR),
+        ("offsets/.3.crc", "checksums", RecoveryLevel.REPAIR),
+        ("offsets/1", "files", RecoveryLevel.NEW_RUN),
+        ("metadata", "metadata", RecoveryLevel.NEW_RUN),
+        ("sources/0/0", "files", RecoveryLevel.RESTART),
     ],
 )
 def test_a_directory_where_spark_has_a_file_is_found(run, name, check, rung):
@@ -231,7 +231,7 @@ def test_a_file_where_spark_has_a_directory_is_found(run, name):
     shutil.rmtree(run.path / name, ignore_errors=True)
     (run.path / name).write_bytes(b"")
     rung, said = bad(facts(run))["files"]
-    assert rung is Rung.NEW_RUN
+    assert rung is RecoveryLevel.NEW_RUN
     assert f"{name}: it is a file, where Spark has a directory" in said
 
 
@@ -240,7 +240,7 @@ def test_a_directory_in_the_way_is_taken_away_and_a_copy_lies_aside(run, tmp_pat
     checkpoints = Checkpoints(str(tmp_path), "clicks")
     directory(run, name)
     done = repair(checkpoints, 1, {A: 6, B: 4}, AT)
-    assert isinstance(done, Mended)
+    assert isinstance(done, RepairResult)
     assert not (run.path / name).exists()
     assert (Path(done.copy) / name / "below/kept").read_bytes() == b"kept"
     assert not bad(facts(run))
@@ -251,7 +251,7 @@ def test_a_run_is_mended_once_and_a_copy_lies_aside(run, tmp_path):
     checkpoints = Checkpoints(str(tmp_path), "clicks")
     torn(run, "offsets/2", b"v1")
     done = repair(checkpoints, 1, {A: 6, B: 4}, AT)
-    assert isinstance(done, Mended)
+    assert isinstance(done, RepairResult)
     assert not (run.path / "offsets/2").exists()
     assert (Path(done.copy) / "offsets/2").read_bytes() == b"v1"
     assert (Path(done.copy) / "offsets/0").exists(), "all of it is copied"

@@ -16,7 +16,7 @@ from writer.config.pipelines import layout
 from writer.core.errors import ConfigError
 from writer.maintenance import local_pipeline
 from writer.output import tables
-from writer.output.tables import Column, Sheet, plain
+from writer.output.tables import Column, TextTable, plain
 from writer.preflight import preview, staged_sample
 from writer.table.factory import delta_table
 
@@ -179,7 +179,7 @@ def test_what_json_cannot_hold_becomes_text():
 
 
 def test_a_sheet_keeps_its_widths_while_it_streams(capsys):
-    sheet = Sheet(wide(30), [Column("name", width_max=6), Column("n", right=True, width_min=4), Column("rest")])
+    sheet = TextTable(wide(30), [Column("name", width_max=6), Column("n", right=True, width_min=4), Column("rest")])
     sheet.add([["abc", "1", "x"]])
     sheet.add([["abcdefghij", "22", "a text that is far too long for this"], ["b", Text("wide", "red")]])
     assert capsys.readouterr().out.splitlines() == [

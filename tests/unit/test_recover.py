@@ -12,16 +12,16 @@ from recovery.cli import recover
 from recovery.ladder import state
 from recovery.ladder.decide import Failed, Frontier, Healthy, Policy, decide
 from recovery.ladder.error_catalogue import Verdict
-from recovery.ladder.rungs import Rung
-from recovery.lease.holder import Held
+from recovery.ladder.rungs import RecoveryLevel
+from recovery.lease.holder import LeaseHolder
 from recovery.lease.lease import StoreLeases
-from recovery.supervisor.endpoints import CATALOGUE, Ward, answers
-from recovery.supervisor.pipeline_state import Patient, failure
+from recovery.supervisor.endpoints import CATALOGUE, PipelineStatus, answers
+from recovery.supervisor.pipeline_state import SupervisedPipeline, failure
 from recovery.supervisor.supervisor import store
 from tests.looking import config
 from writer.config.pipelines import Config
 
-KILLED = Verdict("killed", Rung.RESTART, halt=False, said="The driver was killed (SIGKILL).")
+KILLED = Verdict("killed", RecoveryLevel.RESTART, halt=False, said="The driver was killed (SIGKILL).")
 WRONG = Verdict("configuration", None, halt=True, said="The topic is not there.")
 
 
@@ -30,7 +30,7 @@ def settings(tmp_path: Path) -> Config:
     return config(tmp_path)
 
 
-def failed(patient: Patient, verdict: Verdict, at: datetime, code: int = -9) -> None:
+def failed(patient: SupervisedPipeline, verdict: Verdict, at: datetime, code: int = -9) -> None:
     patient.began()
     decision = decide(Policy(), patient.memory.state, Failed(verdict), at, 1.0)
     patient.failed(failure(verdict, code, "", 1, Frontier.HELD, at), decision, 10.0)
@@ -51,7 +51,7 @@ def test_without_a_failure_it_says_so(settings: Config) -> None:
 
 
 def test_it_says_what_failed_what_was_decided_what_is_left_and_what_comes_next(settings: Config) -> None:
-    patient, now = Patient("clicks"), datetime.now(UTC)
+    patient, now = SupervisedPipeline("clicks"), datetime.now(UTC)
     for n in range(3):
         failed(patient, KILLED, now - timedelta(seconds=60 - n))
     state.write(store(settings, "clicks"), patient.memory)
@@ -68,7 +68,7 @@ def test_it_says_what_failed_what_was_decided_what_is_left_and_what_comes_next(s
 
 
 def test_a_pipeline_that_is_given_up_is_exit_code_1(settings: Config) -> None:
-    patient = Patient("clicks")
+    patient = SupervisedPipeline("clicks")
     failed(patient, WRONG, datetime.now(UTC), 2)
     state.write(store(settings, "clicks"), patient.memory)
     said = told(settings, code=1)
@@ -83,16 +83,16 @@ def test_what_cannot_be_read_is_exit_code_1(settings: Config) -> None:
 
 
 @pytest.fixture
-def ward() -> Ward:
-    patient, held = Patient("clicks"), Held({}, "host/7")
+def ward() -> PipelineStatus:
+    patient, held = SupervisedPipeline("clicks"), LeaseHolder({}, "host/7")
     held.epochs["clicks"] = 4
     failed(patient, KILLED, datetime.now(UTC))
     patient.began()
     patient.well(decide(Policy(), patient.memory.state, Healthy(), datetime.now(UTC), 0.0), 31.5)
-    return Ward({"clicks": patient}, held, lambda: True)
+    return PipelineStatus({"clicks": patient}, held, lambda: True)
 
 
-def test_metrics_hold_the_whole_catalogue(ward: Ward) -> None:
+def test_metrics_hold_the_whole_catalogue(ward: PipelineStatus) -> None:
     status, _, body = answers(ward)("/metrics", "text/plain")
     text = body.decode()
     assert status == 200
@@ -105,7 +105,7 @@ def test_metrics_hold_the_whole_catalogue(ward: Ward) -> None:
     assert 'headrace_supervised_up{pipeline="clicks"} 1.0' in text
 
 
-def test_status_and_health_say_what_is_given_up(ward: Ward) -> None:
+def test_status_and_health_say_what_is_given_up(ward: PipelineStatus) -> None:
     get, patient = answers(ward), ward.patients["clicks"]
     assert get("/healthz", "")[0] == 200
     found = json.loads(get("/status", "")[2])["pipelines"]["clicks"]

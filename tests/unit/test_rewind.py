@@ -5,12 +5,17 @@ from dataclasses import replace
 import pytest
 
 from recovery.rewind.plan import Facts, Plan, Since, Then, plan, since
-from writer.core.offsets import Part, Range
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.offsets.start_decision import Held
-from writer.table.ledger.gap_ticket import Carried, Ticket, told
+from writer.table.ledger.gap_ticket import Carried, GapRecord, told
 from writer.table.log.foreign_writes import Change
 
-A, B, NEW, OLD = Part("clicks", 1, 0), Part("clicks", 1, 1), Part("clicks", 1, 2), Part("views", 1, 0)
+A, B, NEW, OLD = (
+    TopicPartition("clicks", 1, 0),
+    TopicPartition("clicks", 1, 1),
+    TopicPartition("clicks", 1, 2),
+    TopicPartition("views", 1, 0),
+)
 FACTS = Facts(
     Then(7, 2, {A: 10, B: 20}), Since(), {A: 15, B: 20}, {"clicks": 1},
     {("clicks", 0): Held(0, 50), ("clicks", 1): Held(0, 20)},
@@ -18,7 +23,7 @@ FACTS = Facts(
 
 
 def test_only_parts_that_moved_go_back() -> None:
-    assert plan(FACTS) == Plan(7, (Range(A, 10, 15),))
+    assert plan(FACTS) == Plan(7, (OffsetRange(A, 10, 15),))
     assert plan(FACTS).offsets == 5
     assert plan(replace(FACTS, frontier={A: 10, B: 20})).ranges == ()
 
@@ -28,7 +33,7 @@ def test_a_part_that_was_new_since_goes_back_to_its_beginning() -> None:
         FACTS, frontier={A: 15, B: 20, NEW: 8}, since=Since(begins={NEW: 3, A: 12}),
         held={**FACTS.held, ("clicks", 2): Held(0, 9)},
     )  # fmt: skip
-    assert plan(grown).ranges == (Range(A, 10, 15), Range(NEW, 3, 8))
+    assert plan(grown).ranges == (OffsetRange(A, 10, 15), OffsetRange(NEW, 3, 8))
 
 
 @pytest.mark.parametrize(
@@ -74,7 +79,7 @@ def test_gaps_that_opened_since_are_over_unless_they_were_filled() -> None:
         {"topic": "clicks", "incarnation": 1, "partition": 0, "start": 12, "end": 14},
     ]}  # fmt: skip
     ticket = told(8, entry)
-    assert isinstance(ticket, Ticket)
+    assert isinstance(ticket, GapRecord)
     open_ = replace(FACTS, since=Since(gaps=("g1",)), tickets={"g1": ticket})
     assert plan(open_).gaps == {"g1": 2}
     filled = replace(ticket, carried={A: Carried(((12, 13),), 1, {"read": 1, "rows": 1})})

@@ -8,7 +8,7 @@ import pytest
 from writer.clients.kafka import BrokerUnreachable
 from writer.core.errors import ConfigError, Draining, Fenced, HeadraceError, LogChanged, LogMoved, TopicMissing
 from writer.driver import pipeline_runner
-from writer.driver.pipeline_runner import Asked, Running, watch
+from writer.driver.pipeline_runner import Asked, PipelineRunner, watch
 from writer.status.progress import Progress
 
 
@@ -34,15 +34,15 @@ class Pipeline:
 
 
 @pytest.fixture
-def starts(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Running]:
+def starts(monkeypatch: pytest.MonkeyPatch) -> Callable[..., PipelineRunner]:
     """Make a pipeline whose starts end as listed: with an error, in the query (Pipeline or Query), or well (None)."""
     clock = [0.0]
     monkeypatch.setattr(pipeline_runner.time, "monotonic", lambda: clock[0])
 
-    def made(*ends: object) -> Running:
+    def made(*ends: object) -> PipelineRunner:
         left = list(ends)
 
-        def begin(r: Running, _: bool) -> None:
+        def begin(r: PipelineRunner, _: bool) -> None:
             end = left.pop(0) if left else AssertionError("one start too many")
             clock[0] += 5.0
             if isinstance(end, BaseException):
@@ -50,14 +50,14 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Running]:
             r.pipeline = end if isinstance(end, Pipeline) else Pipeline()  # type: ignore[assignment]
             r.query = end if isinstance(end, Query) else Query(None)
 
-        r = Running(Progress("clicks"), begin)
+        r = PipelineRunner(Progress("clicks"), begin)
         r.begin()
         return r
 
     return made
 
 
-def ended(r: Running) -> BaseException | None:
+def ended(r: PipelineRunner) -> BaseException | None:
     for _ in range(100):
         if r.look(stopping=False):
             return r.error
@@ -65,13 +65,13 @@ def ended(r: Running) -> BaseException | None:
     raise AssertionError("it does not end")
 
 
-def test_what_ended_well_is_over(starts: Callable[..., Running]) -> None:
+def test_what_ended_well_is_over(starts: Callable[..., PipelineRunner]) -> None:
     r = starts(None)
     assert ended(r) is None
     assert r.progress.view().state == "stopped"
 
 
-def test_a_log_that_moved_starts_it_again_and_is_forgotten(starts: Callable[..., Running]) -> None:
+def test_a_log_that_moved_starts_it_again_and_is_forgotten(starts: Callable[..., PipelineRunner]) -> None:
     r = starts(Pipeline(error=LogMoved("created again")), None)
     assert not r.look(stopping=False)
     view = r.progress.view()
@@ -80,24 +80,24 @@ def test_a_log_that_moved_starts_it_again_and_is_forgotten(starts: Callable[...,
     assert (r.progress.view().state, r.progress.view().restarts) == ("stopped", 1)
 
 
-def test_spark_saying_so_starts_it_again(starts: Callable[..., Running]) -> None:
+def test_spark_saying_so_starts_it_again(starts: Callable[..., PipelineRunner]) -> None:
     lost = RuntimeError("the query ended")
     lost.__cause__ = RuntimeError("[KAFKA_DATA_LOSS] Some data may have been lost")
     assert ended(starts(Query(lost), None)) is None
 
 
-def test_kafka_saying_so_starts_it_again_whatever_spark_said(starts: Callable[..., Running]) -> None:
+def test_kafka_saying_so_starts_it_again_whatever_spark_said(starts: Callable[..., PipelineRunner]) -> None:
     odd = RuntimeError("java.util.NoSuchElementException: key not found: clicks-0")
     assert ended(starts(Pipeline(error=odd, moved="clicks/0 begins at offset 9, beyond the table's 4"), None)) is None
     assert ended(starts(Pipeline(error=odd), None)) is odd
 
 
-def test_a_topic_on_its_way_and_a_broker_after_it_are_waited_for(starts: Callable[..., Running]) -> None:
+def test_a_topic_on_its_way_and_a_broker_after_it_are_waited_for(starts: Callable[..., PipelineRunner]) -> None:
     gone, silent = TopicMissing("topic 'clicks' does not exist"), BrokerUnreachable("no broker answers")
     assert ended(starts(Pipeline(error=gone), gone, silent, gone, None)) is None
 
 
-def test_it_is_no_crash_loop(starts: Callable[..., Running]) -> None:
+def test_it_is_no_crash_loop(starts: Callable[..., PipelineRunner]) -> None:
     moved = LogMoved("created again")
     r = starts(*[Pipeline(error=moved)] * 20)
     assert ended(r) is moved
@@ -108,31 +108,31 @@ def test_it_is_no_crash_loop(starts: Callable[..., Running]) -> None:
 @pytest.mark.parametrize(
     "error", [ConfigError("no such field"), LogChanged("set on_data_loss: record"), BrokerUnreachable("silence")]
 )
-def test_other_errors_end_it(starts: Callable[..., Running], error: Exception) -> None:
+def test_other_errors_end_it(starts: Callable[..., PipelineRunner], error: Exception) -> None:
     assert ended(starts(Pipeline(error=error))) is error
 
 
-def test_a_start_that_refuses_after_a_restart_ends_it(starts: Callable[..., Running]) -> None:
+def test_a_start_that_refuses_after_a_restart_ends_it(starts: Callable[..., PipelineRunner]) -> None:
     refused = LogChanged("set on_new_incarnation: start")
     assert ended(starts(Pipeline(error=LogMoved("created again")), refused)) is refused
 
 
-def test_one_that_was_replaced_is_not_started_again(starts: Callable[..., Running]) -> None:
+def test_one_that_was_replaced_is_not_started_again(starts: Callable[..., PipelineRunner]) -> None:
     assert isinstance(ended(starts(Pipeline(error=LogMoved("created again"), owner=False))), Fenced)
 
 
-def test_a_stop_between_two_starts_is_heeded(starts: Callable[..., Running]) -> None:
+def test_a_stop_between_two_starts_is_heeded(starts: Callable[..., PipelineRunner]) -> None:
     r = starts(Pipeline(error=LogMoved("created again")))
     assert not r.look(stopping=False)
     assert r.look(stopping=True)
     assert (r.error, r.progress.view().state) == (None, "stopped")
 
 
-def test_a_drain_is_no_failure(starts: Callable[..., Running]) -> None:
+def test_a_drain_is_no_failure(starts: Callable[..., PipelineRunner]) -> None:
     assert ended(starts(Pipeline(error=Draining("asked to stop")))) is None
 
 
-def test_a_query_of_a_log_that_moved_is_told_to_end(starts: Callable[..., Running]) -> None:
+def test_a_query_of_a_log_that_moved_is_told_to_end(starts: Callable[..., PipelineRunner]) -> None:
     r = starts(None, None)
 
     class Idle(Query):
@@ -177,7 +177,7 @@ class Busy(Pipeline):
         return False
 
 
-def carrying(starts: Callable[..., Running], batch: Batch, *after: object) -> Running:
+def carrying(starts: Callable[..., PipelineRunner], batch: Batch, *after: object) -> PipelineRunner:
     """Make a pipeline that carries a batch; `after`: how its next starts end."""
     r = starts(Busy(), *after)
     r.query, r.cancel = batch, batch.cancel
@@ -185,7 +185,7 @@ def carrying(starts: Callable[..., Running], batch: Batch, *after: object) -> Ru
 
 
 def test_the_batch_of_a_topic_that_is_gone_is_cancelled_and_the_pipeline_starts_again(
-    starts: Callable[..., Running],
+    starts: Callable[..., PipelineRunner],
 ) -> None:
     batch = Batch()
     r = carrying(starts, batch, None)
@@ -200,7 +200,7 @@ def test_the_batch_of_a_topic_that_is_gone_is_cancelled_and_the_pipeline_starts_
 
 
 def test_a_batch_is_cancelled_once_a_stop_has_waited_for_stop_timeout_and_that_is_no_failure(
-    starts: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+    starts: Callable[..., PipelineRunner], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = Batch()
     r = carrying(starts, batch)
@@ -218,7 +218,7 @@ def test_a_batch_is_cancelled_once_a_stop_has_waited_for_stop_timeout_and_that_i
 
 @pytest.mark.parametrize("error", [Fenced("another writer runs"), LogChanged("set on_data_loss: record")])
 def test_an_error_of_the_batch_itself_is_not_hidden_by_its_cancelling(
-    starts: Callable[..., Running], error: HeadraceError
+    starts: Callable[..., PipelineRunner], error: HeadraceError
 ) -> None:
     r = carrying(starts, Batch(error=error))
     r.progress.moved("topic 'clicks' does not exist")
@@ -228,7 +228,7 @@ def test_an_error_of_the_batch_itself_is_not_hidden_by_its_cancelling(
 
 
 def test_a_batch_that_ends_before_stop_timeout_is_not_cancelled_and_its_failure_counts(
-    starts: Callable[..., Running],
+    starts: Callable[..., PipelineRunner],
 ) -> None:
     batch, torn = Batch(), OSError("the disk is full")
     r = carrying(starts, batch)
@@ -238,7 +238,9 @@ def test_a_batch_that_ends_before_stop_timeout_is_not_cancelled_and_its_failure_
     assert (r.error, batch.cancelled) == (torn, 0)
 
 
-def test_a_pipeline_whose_next_batch_began_before_its_query_ended_starts_again(starts: Callable[..., Running]) -> None:
+def test_a_pipeline_whose_next_batch_began_before_its_query_ended_starts_again(
+    starts: Callable[..., PipelineRunner],
+) -> None:
     batch = Batch(error=Draining("asked to stop"))
     r = carrying(starts, batch, None)
     r.progress.moved("clicks/0 ends at offset 3, before the table's 4")
@@ -247,7 +249,9 @@ def test_a_pipeline_whose_next_batch_began_before_its_query_ended_starts_again(s
     assert r.progress.view().restarts == 1
 
 
-def test_one_that_has_ended_is_started_again_beside_the_others_when_asked(starts: Callable[..., Running]) -> None:
+def test_one_that_has_ended_is_started_again_beside_the_others_when_asked(
+    starts: Callable[..., PipelineRunner],
+) -> None:
     class Going(Query):
         isActive = True  # noqa: N815 - Spark's name
 
@@ -276,10 +280,12 @@ def test_one_that_has_ended_is_started_again_beside_the_others_when_asked(starts
 def test_one_that_is_drained_by_a_supervisor_says_that_it_was_replaced() -> None:
     told: list[BaseException | None] = []
 
-    def begin(r: Running, _: bool) -> None:
+    def begin(r: PipelineRunner, _: bool) -> None:
         r.pipeline, r.query = Pipeline(owner=False), Query(None)  # type: ignore[assignment]
 
-    alone, supervised = (Running(Progress("clicks"), begin, tell=tell) for tell in (None, lambda _, e: told.append(e)))
+    alone, supervised = (
+        PipelineRunner(Progress("clicks"), begin, tell=tell) for tell in (None, lambda _, e: told.append(e))
+    )
     for r in (alone, supervised):
         r.begin()
         assert r.look(stopping=True)
@@ -291,16 +297,16 @@ def test_one_that_is_drained_by_a_supervisor_says_that_it_was_replaced() -> None
 def test_how_it_ended_is_told_with_all_causes() -> None:
     told: list[tuple[str, BaseException | None]] = []
 
-    def begin(_: Running, __: bool) -> None:
+    def begin(_: PipelineRunner, __: bool) -> None:
         raise ConfigError("no such field")
 
-    r = Running(Progress("clicks"), begin, tell=lambda view, error: told.append((view.pipeline, error)))
+    r = PipelineRunner(Progress("clicks"), begin, tell=lambda view, error: told.append((view.pipeline, error)))
     r.begin()
     r.fail()
     assert told == [("clicks", r.error)]
 
 
-def test_all_are_waited_for(starts: Callable[..., Running]) -> None:
+def test_all_are_waited_for(starts: Callable[..., PipelineRunner]) -> None:
     both = [starts(None), starts(None)]
     watch({"clicks": both[0], "views": both[1]}, threading.Event())
     assert {r.progress.view().state for r in both} == {"stopped"}

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from tests.looking import config
 from writer.config.autoscaling import Autoscale
 from writer.config.pipelines import Config
-from writer.scaling.executor_manager import KEPT, Keeper
+from writer.scaling.executor_manager import KEPT, ExecutorManager
 from writer.scaling.scale_steps import Executor, Steps, Wanted, steps
 from writer.scaling.spark_settings import records_per_range, refusal, settings, slots_most
 from writer.storage.locations import store_at
@@ -85,7 +85,7 @@ class World:
     def __init__(self, tmp_path, *executors: Executor, refused: str | None = None) -> None:
         self.cluster, self.now_s, self.boundary = Cluster(*executors), 0.0, True
         self.store = store_at(str(tmp_path))
-        self.keeper = Keeper(
+        self.keeper = ExecutorManager(
             "spark://host:7077", SECTION, refusal=refused, cpus_per_task=1, stores=[self.store],
             boundary=lambda: self.boundary, seconds=lambda: self.now_s,
         )  # fmt: skip
@@ -199,7 +199,7 @@ def test_how_many_would_be_right_is_told_as_it_was_said_last_and_never_asked_for
 
 
 def test_without_a_token_nobody_may_scale():
-    keeper = Keeper(
+    keeper = ExecutorManager(
         "spark://host:7077", Autoscale(), refusal=None, cpus_per_task=1, stores=[], boundary=lambda: True
     )  # fmt: skip
     status, _, body = keeper.post("/scale?executors=2", "Bearer ")

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from writer.batch.lateness import BOUNDS_S
-from writer.core.offsets import Part
+from writer.core.offsets import TopicPartition
 from writer.output.status_screen import seal_lines
-from writer.sealing.bucket_states import Lives, lives
+from writer.sealing.bucket_states import BucketCounts, lives
 from writer.sealing.rules import Blocked, Ready, Resting, Unsealed
 from writer.sealing.watermark import Watermark
 from writer.status.document import buckets
@@ -24,10 +24,10 @@ def unsealed(hour: int, **given) -> Unsealed:
 
 
 @pytest.fixture
-def found() -> Lives:
+def found() -> BucketCounts:
     each = [unsealed(-3, late=4), unsealed(-2), unsealed(-1, sealed=2, late=3), unsealed(0), unsealed(1)]
     states = [Blocked(each[0].bucket, "its files are odd"), Ready(each[1].bucket), Resting(each[2].bucket, NOON)]
-    mark = Watermark(NOON + timedelta(minutes=20), Part("clicks", 1, 3), (Part("clicks", 1, 1),))
+    mark = Watermark(NOON + timedelta(minutes=20), TopicPartition("clicks", 1, 3), (TopicPartition("clicks", 1, 1),))
     return lives(("hour",), each, states, [], mark, NOON, [("seal", "the disk is away")], NOON + HOUR)
 
 

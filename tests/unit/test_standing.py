@@ -11,7 +11,7 @@ import pytest
 from writer.clients.kafka import Topic
 from writer.config.pipelines import Pipeline
 from writer.core.errors import LogChanged
-from writer.core.offsets import Part, Range
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.core.units import microseconds
 from writer.offsets import start_offsets
 from writer.table.factory import delta_table
@@ -60,11 +60,11 @@ def settings(**more: Any) -> Pipeline:
     )
 
 
-def find(table: PipelineTable, cluster: Cluster, wait=lambda _: None, **more: Any) -> start_offsets.Standing:
+def find(table: PipelineTable, cluster: Cluster, wait=lambda _: None, **more: Any) -> start_offsets.StartPosition:
     return start_offsets.find(settings(**more), cluster, cluster.topics(), table.snapshot(), wait)  # type: ignore[arg-type]
 
 
-def known(table: PipelineTable, ids: list[str], frontier: Mapping[Part, int]) -> None:
+def known(table: PipelineTable, ids: list[str], frontier: Mapping[TopicPartition, int]) -> None:
     table.begin(frontier, {"clicks": ids})
 
 
@@ -85,45 +85,48 @@ def test_no_start_skips_a_transaction_that_is_open(table: PipelineTable) -> None
 
 def test_a_first_position_that_the_log_has_no_longer_is_a_gap(table: PipelineTable) -> None:
     found = find(table, Cluster((3, 9)), start={"offsets": {"clicks": {0: 1}}})
-    assert found.lost == [Range(Part("clicks", 1, 0), 1, 3)]
-    assert (found.fresh, found.offsets) == ({Part("clicks", 1, 0): 1}, {("clicks", 0): 3})
+    assert found.lost == [OffsetRange(TopicPartition("clicks", 1, 0), 1, 3)]
+    assert (found.fresh, found.offsets) == ({TopicPartition("clicks", 1, 0): 1}, {("clicks", 0): 3})
 
 
 def test_what_retention_took_is_lost_exactly_up_to_the_log(table: PipelineTable) -> None:
-    known(table, ["a"], {Part("clicks", 1, 0): 4, Part("clicks", 1, 1): 4})
+    known(table, ["a"], {TopicPartition("clicks", 1, 0): 4, TopicPartition("clicks", 1, 1): 4})
     found = find(table, Cluster((7, 9), (4, 9)))
-    assert found.lost == [Range(Part("clicks", 1, 0), 4, 7)]
+    assert found.lost == [OffsetRange(TopicPartition("clicks", 1, 0), 4, 7)]
     assert found.offsets == {("clicks", 0): 7, ("clicks", 1): 4}
     with pytest.raises(LogChanged, match=r"no longer holds 3 offsets .*\[4, 7\) of clicks/0. Set on_data_loss: record"):
         find(table, Cluster((7, 9), (4, 9)), on_data_loss="stop")
 
 
 def test_a_further_partition_begins_at_its_first_record_and_misses_none_in_silence(table: PipelineTable) -> None:
-    known(table, ["a"], {Part("clicks", 1, 0): 4})
+    known(table, ["a"], {TopicPartition("clicks", 1, 0): 4})
     found = find(table, Cluster((0, 9), (0, 5), (2, 5)), start="latest")
     assert found.offsets == {("clicks", 0): 4, ("clicks", 1): 0, ("clicks", 2): 2}
-    assert found.lost == [Range(Part("clicks", 1, 2), 0, 2)]
+    assert found.lost == [OffsetRange(TopicPartition("clicks", 1, 2), 0, 2)]
 
 
 def test_a_topic_created_again_is_another_incarnation_from_its_first_record(table: PipelineTable) -> None:
-    known(table, ["a"], {Part("clicks", 1, 0): 4})
+    known(table, ["a"], {TopicPartition("clicks", 1, 0): 4})
     found = find(table, Cluster((1, 9), id_="b"))
     assert found.incarnations == {"clicks": ["a", "b"]}
     assert found.numbers == {"clicks": 2}
-    assert (found.fresh, found.lost) == ({Part("clicks", 2, 0): 0}, [Range(Part("clicks", 2, 0), 0, 1)])
+    assert (found.fresh, found.lost) == (
+        {TopicPartition("clicks", 2, 0): 0},
+        [OffsetRange(TopicPartition("clicks", 2, 0), 0, 1)],
+    )
     with pytest.raises(LogChanged, match=r"id b, the table knows a\).*on_new_incarnation: start.*topic adopt"):
         find(table, Cluster((1, 9), id_="b"), on_new_incarnation="stop")
 
 
 def test_an_incarnation_that_comes_back_is_read_on(table: PipelineTable) -> None:
     """As when the configuration points at the former cluster once more."""
-    known(table, ["a", "b"], {Part("clicks", 1, 0): 4, Part("clicks", 2, 0): 2})
+    known(table, ["a", "b"], {TopicPartition("clicks", 1, 0): 4, TopicPartition("clicks", 2, 0): 2})
     found = find(table, Cluster((0, 9)), on_new_incarnation="stop")
     assert (found.numbers, found.offsets, found.fresh) == ({"clicks": 1}, {("clicks", 0): 4}, {})
 
 
 def test_a_log_that_was_cut_back_is_refused_and_one_that_only_seemed_so_is_not(table: PipelineTable) -> None:
-    known(table, ["a"], {Part("clicks", 1, 0): 20})
+    known(table, ["a"], {TopicPartition("clicks", 1, 0): 20})
     with pytest.raises(LogChanged, match=r"clicks/0 ends at 9, the table at 20.*headrace topic adopt"):
         find(table, Cluster((0, 9)))
     late = Cluster((0, 9))
@@ -140,13 +143,13 @@ def test_a_gap_says_between_which_event_times_its_records_may_have_lain(tmp_path
     noon, margin = datetime(2026, 11, 20, 12, tzinfo=UTC), timedelta(minutes=5)
     table = delta_table(str(tmp_path / "lake"), "events")
     table.create(pa.schema([("hour", pa.string())]), ["hour"])
-    parts = [Part("clicks", 1, p) for p in range(3)]
+    parts = [TopicPartition("clicks", 1, p) for p in range(3)]
     epoch = table.begin(dict.fromkeys(parts, 0), {"clicks": ["a"]})
     seen = {parts[0]: microseconds(noon), parts[1]: microseconds(noon)}
-    table.commit(table.snapshot(), Batch("id", epoch, [Range(p, 0, 1) for p in parts], seen=seen))
+    table.commit(table.snapshot(), Batch("id", epoch, [OffsetRange(p, 0, 1) for p in parts], seen=seen))
     later = microseconds(noon + timedelta(hours=1)) // 1000
     left = {("clicks", 0): (9, later), ("clicks", 1): (-1, -1), ("clicks", 2): (9, later)}
-    lost = [Range(part, 1, 9) for part in parts]
+    lost = [OffsetRange(part, 1, 9) for part in parts]
     now = noon + timedelta(hours=3)
     before, after = (noon - margin).isoformat(), (noon + timedelta(hours=1) + margin).isoformat()
     assert start_offsets.gap_hints(lost, table.snapshot(), left, margin, now) == [

@@ -14,7 +14,7 @@ from writer.cli.read.status import exit_code, look, run_status
 from writer.clients.driver_endpoint import Driver, announce, me
 from writer.clients.kafka import BrokerUnreachable, Topic
 from writer.config.pipelines import Config
-from writer.core.offsets import Range
+from writer.core.offsets import OffsetRange
 from writer.core.text import plural, span
 from writer.output.status_screen import block, line, screen, show
 from writer.status import from_table
@@ -121,7 +121,7 @@ def test_gaps_are_shown_for_the_life_of_the_table(config, written):
     assert "gaps" not in drawn(seen(config))
     about = {"run": 1, "at": "2026-11-20T12:00:00+00:00"}
     for start, end in ((100, 350), (350, 400)):
-        lost = Gap(f"ticket-{start}", written.epoch, [Range(PARTS[0], start, end)], "retention", about)
+        lost = Gap(f"ticket-{start}", written.epoch, [OffsetRange(PARTS[0], start, end)], "retention", about)
         written.table.record_gap(written.table.snapshot(), lost)
     written.begin()
     found = seen(config)

@@ -14,10 +14,10 @@ import pytest
 from recovery.ladder import state
 from recovery.ladder.decide import Failed, Healthy, Policy, decide
 from recovery.ladder.diagnosis import Seen
-from recovery.ladder.rungs import Rung
+from recovery.ladder.rungs import RecoveryLevel
 from recovery.ladder.state import Memory
 from recovery.supervisor.driver_process import Driver, place, reap
-from recovery.supervisor.pipeline_state import Patient, failure
+from recovery.supervisor.pipeline_state import SupervisedPipeline, failure
 from writer.core.errors import CheckpointUnusable, ConfigError
 from writer.driver.supervisor_channel import VARIABLE, Folder, Order, Orders, folder
 from writer.status.progress import Progress
@@ -129,24 +129,24 @@ def test_children_that_nobody_waits_for_are_reaped() -> None:
 
 
 class Said:
-    row, rung, halt, said = "killed", Rung.RESTART, False, "The driver was killed."
+    row, rung, halt, said = "killed", RecoveryLevel.RESTART, False, "The driver was killed."
 
 
 def test_what_is_remembered_is_read_as_it_was_and_a_halt_is_forgiven(tmp_path: Path) -> None:
     store = store_at(str(tmp_path))
     assert state.read(store) == Memory()
-    patient = Patient("clicks")
+    patient = SupervisedPipeline("clicks")
     about = failure(Said, -9, "", 4, "held", NOW)  # type: ignore[arg-type]
     patient.failed(about, decide(Policy(), patient.memory.state, Failed(Said, run=4), NOW, 0.0), 10.0)  # type: ignore[arg-type]
     state.write(store, patient.memory)
     assert state.read(store) == patient.memory
-    assert [(a.rung, a.run) for a in patient.memory.state.attempts] == [(Rung.RESTART, 4)]
+    assert [(a.rung, a.run) for a in patient.memory.state.attempts] == [(RecoveryLevel.RESTART, 4)]
     store.put(state.NAME, b"{torn")
     assert state.read(store) == Memory()
 
 
 def test_a_failure_that_comes_again_counts_as_one_that_was_not_cured() -> None:
-    patient, policy, at = Patient("clicks"), Policy(), NOW
+    patient, policy, at = SupervisedPipeline("clicks"), Policy(), NOW
     for _ in range(2):
         patient.began()
         about = failure(Said, -9, "", 4, "held", at)  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 
 from writer.core.files import StagedFile
-from writer.core.offsets import Part
+from writer.core.offsets import TopicPartition
 from writer.table.factory import Tables
 from writer.table.log.entries import Committed
 
@@ -28,7 +28,7 @@ class Main:
 
     def commits_since(self, version: int, despite: Collection[int] = ()) -> list[Committed]:  # noqa: ARG002 - none is here
         listed = {5: {"/dead": [staged(1)]}, 7: {}, 10: {"/dead": [staged(2)], "/late": [staged(3)]}, 11: {}}
-        gone = {11: {"/dead": {Part("clicks", 1, 0): [(3, 4)]}}}
+        gone = {11: {"/dead": {TopicPartition("clicks", 1, 0): [(3, 4)]}}}
         return [Committed(v, str(v), {}, files, gone.get(v, {})) for v, files in listed.items() if v > version]
 
 

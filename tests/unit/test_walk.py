@@ -6,15 +6,15 @@ import pytest
 
 from recovery.checkpoints.checks import TopicIds
 from recovery.checkpoints.reader import read
-from recovery.checkpoints.walk_back import Candidate, Found, Nowhere, candidates, choose
+from recovery.checkpoints.walk_back import Candidate, NotRebuilt, RebuiltOffsets, candidates, choose
 from tests.unit.test_checkpoint import Run
-from writer.core.offsets import Part
+from writer.core.offsets import TopicPartition
 from writer.offsets import checkpoint_backups
 from writer.offsets.spark_checkpoint import Checkpoints
 from writer.offsets.start_decision import Held
 from writer.storage.local import LocalStore
 
-A, B = Part("clicks", 1, 0), Part("clicks", 1, 1)
+A, B = TopicPartition("clicks", 1, 0), TopicPartition("clicks", 1, 1)
 HELD = {("clicks", 0): Held(0, 20), ("clicks", 1): Held(0, 20)}
 SAME = {"clicks": TopicIds("u1", "u1")}
 
@@ -33,12 +33,17 @@ def at(root, run, *starts):
         ([(7, 4), (6, 4)], {A: 6, B: 4}, "run 8", {A: 6, B: 4}),  # what it is beyond the files nobody can prove
         ([(7, 4), (6, 9), (3, 3)], {A: 6, B: 4}, "run 7", {A: 6, B: 4}),
         ([(6, 4)], {A: 6}, "run 9", {A: 6, B: 4}),  # a part without rows: the checkpoint's word
-        ([(6, 4)], {A: 6, B: 4, Part("clicks", 2, 0): 90}, "run 9", {A: 6, B: 4}),  # of another life of the topic
+        (
+            [(6, 4)],
+            {A: 6, B: 4, TopicPartition("clicks", 2, 0): 90},
+            "run 9",
+            {A: 6, B: 4},
+        ),  # of another life of the topic
     ],
 )
 def test_the_newest_that_agrees_with_the_files_is_taken(tmp_path, starts, proven, chosen, offsets):
     found = choose([at(tmp_path, 9 - i, *one) for i, one in enumerate(starts)], proven, SAME, {"clicks": 1}, HELD)
-    assert isinstance(found, Found)
+    assert isinstance(found, RebuiltOffsets)
     assert (found.place, found.offsets) == (chosen, offsets)
     assert len(found.passed_over) == 9 - int(chosen.split()[1])
 
@@ -54,7 +59,7 @@ def test_the_newest_that_agrees_with_the_files_is_taken(tmp_path, starts, proven
 )
 def test_where_nothing_agrees_a_person_must_say(tmp_path, topics, held, said):
     found = choose([at(tmp_path, 1, 6, 4)], {A: 6, B: 4}, topics, {"clicks": 1}, held)
-    assert isinstance(found, Nowhere)
+    assert isinstance(found, NotRebuilt)
     assert said in found.reason
 
 
@@ -63,11 +68,11 @@ def test_a_torn_checkpoint_and_one_of_other_topics_are_passed_over(tmp_path):
     (broken.path / "offsets/0").write_bytes(b"")
     torn = Candidate("torn", 3, read(LocalStore(str(broken.path))))
     found = choose([torn, at(tmp_path, 2, 6, 4)], {A: 6, B: 4}, SAME, {"clicks": 1}, HELD)
-    assert isinstance(found, Found)
+    assert isinstance(found, RebuiltOffsets)
     assert found.place == "run 2"
     assert found.passed_over == ["torn: offsets/0: it is empty"]
     other = choose([at(tmp_path, 4, 6, 4)], {}, {"installs": TopicIds(None, "u")}, {"installs": 1}, HELD)
-    assert isinstance(other, Nowhere)
+    assert isinstance(other, NotRebuilt)
     assert "other topics: clicks" in other.passed_over[0]
 
 

@@ -6,16 +6,16 @@ from datetime import datetime
 
 import pyarrow.parquet as pq
 
-from writer.audit.offset_count import NOBODY, Found, Shelf, count
-from writer.audit.reconciliation import Problem, Statement, compared, state, totals
+from writer.audit.offset_count import NOBODY, FileSet, Found, count
+from writer.audit.reconciliation import Problem, Reconciliation, compared, state, totals
 from writer.audit.table_history import Lake, Waiting, read, waiting
 from writer.avro.schema_plan import PROVENANCE
 from writer.batch.parquet_files import open_file, staged_name
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
 from writer.core.files import DataFile
-from writer.core.offsets import Part
-from writer.table.ledger.segment import Answer, Chapter, Removal
+from writer.core.offsets import TopicPartition
+from writer.table.ledger.segment import Answer, LedgerSegment, Removal
 from writer.table.table import PipelineTable
 
 
@@ -23,8 +23,8 @@ from writer.table.table import PipelineTable
 class Audit:
     """What was found. `found` is empty unless files were read."""
 
-    statement: Statement
-    found: Mapping[Part, Found]
+    statement: Reconciliation
+    found: Mapping[TopicPartition, Found]
     problems: tuple[Problem, ...]
     waiting: int  # commits whose dead letters wait for redo
     rows_taken: Mapping[str, int]  # on purpose: retention, delete, dedupe; by other clients: DELETE
@@ -52,7 +52,7 @@ class Audit:
 class _Account:
     """What the tables should hold by logs and ledgers, and what was taken out of them, by why."""
 
-    statement: Statement
+    statement: Reconciliation
     whole: bool  # from the beginning on
     waiting: Waiting
     rows_taken: Mapping[str, int]
@@ -77,7 +77,7 @@ def audit(config: Config, pipeline: str, *, since: int | datetime | None, deep: 
     problems = [*account.statement.problems, *_of_others(lake, account.statement)]
     if account.whole:
         problems += _in_sum(lake, account)
-    found: dict[Part, Found] = {}
+    found: dict[TopicPartition, Found] = {}
     accepted = account.statement.accepted
     if deep:
         if accepted:
@@ -99,7 +99,7 @@ def _drawn_up(lake: Lake, since: int | datetime | None) -> _Account:
     )  # fmt: skip
 
 
-def _chosen(history: Sequence[Chapter], since: int | datetime | None) -> tuple[list[Chapter], int]:
+def _chosen(history: Sequence[LedgerSegment], since: int | datetime | None) -> tuple[list[LedgerSegment], int]:
     """Return the chapters from there on, and the version before the first of them: -1 for all."""
     match since:
         case None:
@@ -120,7 +120,7 @@ def _by_operation(removals: Sequence[Removal], rewound: int = 0) -> dict[str, in
     return found
 
 
-def _of_others(lake: Lake, statement: Statement) -> list[Problem]:
+def _of_others(lake: Lake, statement: Reconciliation) -> list[Problem]:
     """Find what other clients did to the tables, where that cannot be reckoned with."""
     beside = (lake.letters, lake.late)
     removed = [(lake.rows.place, statement.removals), *((told.place, told.removals) for told in beside)]
@@ -147,15 +147,15 @@ def _in_sum(lake: Lake, account: _Account) -> list[Problem]:
     ]
 
 
-def _in_files(lake: Lake, account: _Account) -> tuple[dict[Part, Found], list[Problem]]:
+def _in_files(lake: Lake, account: _Account) -> tuple[dict[TopicPartition, Found], list[Problem]]:
     """Count what the files hold, and hold it against the account. Reads every file."""
     statement, pending, problems = account.statement, account.waiting, list[Problem]()
     late, letters = lake.late.table, lake.letters.table
     shelves = [
-        Shelf(lake.rows.table.store, _seen(lake.rows.table, lake.rows.files)),
-        Shelf(late.store, _seen(late, [*lake.late.files, *pending.late]), without=pending.late_without),
-        Shelf(letters.store, _seen(letters, lake.letters.files), letters=True, without=pending.without),
-        Shelf(letters.store, pending.files, letters=True),
+        FileSet(lake.rows.table.store, _seen(lake.rows.table, lake.rows.files)),
+        FileSet(late.store, _seen(late, [*lake.late.files, *pending.late]), without=pending.late_without),
+        FileSet(letters.store, _seen(letters, lake.letters.files), letters=True, without=pending.without),
+        FileSet(letters.store, pending.files, letters=True),
     ]
     found = _counted(shelves, statement, below_is_known=not account.whole)
     nobodys = found.pop(NOBODY, Found()).rows
@@ -192,7 +192,9 @@ def _seen(table: PipelineTable, named: Sequence[DataFile]) -> list[DataFile]:
     return [*left, *(DataFile(path, None) for path in foreign)]
 
 
-def _counted(shelves: Sequence[Shelf], statement: Statement, *, below_is_known: bool) -> dict[Part, Found]:
+def _counted(
+    shelves: Sequence[FileSet], statement: Reconciliation, *, below_is_known: bool
+) -> dict[TopicPartition, Found]:
     ranges = {line.part: (line.start, line.end) for line in statement.lines}
     gaps = {line.part: line.gaps for line in statement.lines if line.gaps}
     try:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from writer.batch.parquet_files import open_file
 from writer.core.files import DataFile
-from writer.core.offsets import Part, Span, joined
+from writer.core.offsets import Span, TopicPartition, joined
 from writer.storage.base import Store
 from writer.table.row_removal import inside
 
@@ -21,17 +21,19 @@ _ROWS_AT_ONCE = 500_000
 _MARKS_AT_ONCE = 4 * 2**20  # positions take eight bytes each
 _PLACE = ["_topic", "_incarnation", "_partition", "_offset"]
 SPANS_SHOWN = 20
-NOBODY = Part("", 0, 0)  # what rows belong to that say no offset: another writer's, of a table that was adopted
+NOBODY = TopicPartition(
+    "", 0, 0
+)  # what rows belong to that say no offset: another writer's, of a table that was adopted
 
 
 @dataclass(frozen=True)
-class Shelf:
+class FileSet:
     """Files of one table, and how to read them. `kind` tells rows from letters; `without` leaves offsets out."""
 
     store: Store  # of the table
     files: Sequence[DataFile]
     letters: bool = False
-    without: Mapping[Part, Sequence[Span]] = field(default_factory=dict)
+    without: Mapping[TopicPartition, Sequence[Span]] = field(default_factory=dict)
 
 
 @dataclass
@@ -49,19 +51,19 @@ class Found:
 
 @dataclass(frozen=True)
 class _Window:
-    part: Part
+    part: TopicPartition
     start: int
     end: int
 
 
 def count(
-    shelves: Sequence[Shelf],
-    ranges: Mapping[Part, Span],
-    gaps: Mapping[Part, Sequence[Span]],
+    shelves: Sequence[FileSet],
+    ranges: Mapping[TopicPartition, Span],
+    gaps: Mapping[TopicPartition, Sequence[Span]],
     *,
     below_is_known: bool,
     at_once: int = OFFSETS_AT_ONCE,
-) -> dict[Part, Found]:
+) -> dict[TopicPartition, Found]:
     """Count what the files hold of each part's range. `below_is_known`: rows below a range are not astray.
 
     Raises OSError for a file that is gone.
@@ -70,7 +72,7 @@ def count(
     looked: set[tuple[int, str]] = set()
     for number, windows in enumerate(_passes(ranges, at_once)):
         seen = {window: np.zeros(window.end - window.start, np.uint8) for window in windows}
-        by_part: dict[Part, list[_Window]] = {}
+        by_part: dict[TopicPartition, list[_Window]] = {}
         for window in windows:
             by_part.setdefault(window.part, []).append(window)
         for at, shelf in enumerate(shelves):
@@ -102,7 +104,7 @@ def spans(positions: np.ndarray, start: int) -> list[Span]:
     return runs[:SPANS_SHOWN]
 
 
-def _passes(ranges: Mapping[Part, Span], at_once: int) -> Iterator[list[_Window]]:
+def _passes(ranges: Mapping[TopicPartition, Span], at_once: int) -> Iterator[list[_Window]]:
     """Cut parts into windows, and put as many into a pass as memory holds. There is always a first pass."""
     held: list[_Window] = []
     room = at_once
@@ -119,7 +121,7 @@ def _passes(ranges: Mapping[Part, Span], at_once: int) -> Iterator[list[_Window]
     yield held
 
 
-def _all(ranges: Mapping[Part, Span]) -> list[_Window]:
+def _all(ranges: Mapping[TopicPartition, Span]) -> list[_Window]:
     return [_Window(part, start, end) for part, (start, end) in ranges.items() if start < end]
 
 
@@ -129,7 +131,7 @@ def _reaches(file: DataFile, windows: Iterable[_Window]) -> bool:
     return any(file.offset_min < window.end and file.offset_max >= window.start for window in windows)
 
 
-def _pieces(shelf: Shelf, file: DataFile) -> Iterator[tuple[Part, str | None, np.ndarray]]:
+def _pieces(shelf: FileSet, file: DataFile) -> Iterator[tuple[TopicPartition, str | None, np.ndarray]]:
     """Yield the offsets of a file by part, and by outcome for letters, a batch at a time."""
     columns = [*_PLACE, "outcome"] if shelf.letters else _PLACE
     keys = [name for name in columns if name != "_offset"]
@@ -141,7 +143,7 @@ def _pieces(shelf: Shelf, file: DataFile) -> Iterator[tuple[Part, str | None, np
         for batch in opened.iter_batches(_ROWS_AT_ONCE, columns=columns):
             listed = pa.table(batch).group_by(keys, use_threads=False).aggregate([("_offset", "list")])
             for i in range(listed.num_rows):  # one turn a part
-                part = Part(*(listed.column(name)[i].as_py() for name in _PLACE[:3]))
+                part = TopicPartition(*(listed.column(name)[i].as_py() for name in _PLACE[:3]))
                 if None in (part.topic, part.incarnation, part.partition):
                     yield NOBODY, None, _as_many(len(listed.column("_offset_list")[i].values))
                     continue
@@ -166,7 +168,12 @@ def _mark(found: Found, marks: np.ndarray, window: _Window, offsets: np.ndarray,
 
 
 def _stray(
-    found: dict[Part, Found], part: Part, offsets: np.ndarray, ranges: Mapping[Part, Span], *, below_is_known: bool
+    found: dict[TopicPartition, Found],
+    part: TopicPartition,
+    offsets: np.ndarray,
+    ranges: Mapping[TopicPartition, Span],
+    *,
+    below_is_known: bool,
 ) -> None:
     start, end = ranges.get(part, (0, 0))
     outside = offsets[offsets >= end] if below_is_known else offsets[(offsets >= end) | (offsets < start)]

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from writer.audit.offset_count import Found
 from writer.batch.task_report import EXITS
 from writer.core.files import DataFile
-from writer.core.offsets import Part, Span, joined
-from writer.table.ledger.gap_ticket import Carried, Ticket, together, without
-from writer.table.ledger.segment import Answer, Back, Chapter, Removal, Stretch
+from writer.core.offsets import Span, TopicPartition, joined
+from writer.table.ledger.gap_ticket import Carried, GapRecord, together, without
+from writer.table.ledger.segment import Answer, Back, LedgerSegment, Removal, Stretch
 
 
 @dataclass(frozen=True)
@@ -16,15 +16,15 @@ class Problem:
     """Something that does not add up, and at which offsets of which part, as far as that is known."""
 
     what: str
-    part: Part | None = None
+    part: TopicPartition | None = None
     spans: tuple[Span, ...] = ()
 
 
 @dataclass(frozen=True)
-class Line:
+class PartitionSummary:
     """What became of the offsets [start, end) of one part. `outcomes` are as they are now, replays included."""
 
-    part: Part
+    part: TopicPartition
     start: int
     end: int
     outcomes: Mapping[str, int]
@@ -41,16 +41,16 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Statement:
+class Reconciliation:
     """The account of a table over some of its versions."""
 
     first: int
     last: int
-    lines: tuple[Line, ...]
+    lines: tuple[PartitionSummary, ...]
     removals: tuple[Removal, ...]
     problems: tuple[Problem, ...] = field(default=())
     adopted: int = 0  # rows that were there when the table was taken over
-    tickets: Mapping[str, Ticket] = field(default_factory=dict)  # of gaps
+    tickets: Mapping[str, GapRecord] = field(default_factory=dict)  # of gaps
     unplaced: int = 0  # rows without an offset, which backfills brought by event time
     answers: tuple[Answer, ...] = ()  # to what other clients did
 
@@ -64,7 +64,9 @@ class Statement:
         return sum(line.outcomes[name] for line in self.lines)
 
 
-def state(chapters: Sequence[Chapter], frontier: Mapping[Part, int], version: int, since: int) -> Statement:
+def state(
+    chapters: Sequence[LedgerSegment], frontier: Mapping[TopicPartition, int], version: int, since: int
+) -> Reconciliation:
     """Draw the account up from chapters that hold the versions after `since` (-1: all), up to `version`.
 
     `frontier`: of every part that the table knows at that version.
@@ -73,9 +75,9 @@ def state(chapters: Sequence[Chapter], frontier: Mapping[Part, int], version: in
     answers = tuple(answer for one in chapters for answer in one.answers)
     answered = {text for answer in answers for text in answer.changes}
     problems += [Problem(text) for one in chapters for text in one.strange if text not in answered]
-    parts: dict[Part, list[Stretch | Back]] = {}
-    begins: dict[Part, int] = {}
-    moves: dict[Part, dict[str, int]] = {}
+    parts: dict[TopicPartition, list[Stretch | Back]] = {}
+    begins: dict[TopicPartition, int] = {}
+    moves: dict[TopicPartition, dict[str, int]] = {}
     for one in chapters:
         begins |= {part: at for part, at in one.begins.items() if part not in begins}
         for stretch in one.stretches:
@@ -106,19 +108,21 @@ def state(chapters: Sequence[Chapter], frontier: Mapping[Part, int], version: in
     removals = tuple(removal for one in chapters for removal in one.removals)
     adopted = sum(one.adopted or 0 for one in chapters)
     unplaced = sum(one.unplaced for one in tickets.values())
-    return Statement(since + 1, version, tuple(lines), removals, tuple(problems), adopted, tickets, unplaced, answers)
+    return Reconciliation(
+        since + 1, version, tuple(lines), removals, tuple(problems), adopted, tickets, unplaced, answers
+    )
 
 
-def _brought(tickets: Mapping[str, Ticket], *, whole: bool) -> dict[Part, Carried]:
+def _brought(tickets: Mapping[str, GapRecord], *, whole: bool) -> dict[TopicPartition, Carried]:
     """Return what backfills brought of each part: of gaps that the versions looked at opened."""
-    found: dict[Part, Carried] = {}
+    found: dict[TopicPartition, Carried] = {}
     for one in tickets.values():
         for part, carried in one.carried.items() if whole or one.opened else ():
             found[part] = found.get(part, Carried()).plus(carried)
     return found
 
 
-def _filled(line: Line, carried: Carried) -> Line:
+def _filled(line: PartitionSummary, carried: Carried) -> PartitionSummary:
     """Add what backfills brought to a line: fewer of its offsets lie in gaps."""
     gaps = tuple(without(line.gaps, carried.spans))
     outcomes = {name: count + carried.outcomes.get(name, 0) for name, count in line.outcomes.items()}
@@ -126,7 +130,7 @@ def _filled(line: Line, carried: Carried) -> Line:
     return replace(line, outcomes=outcomes, holes=line.holes + carried.holes, gap=left, gaps=gaps)
 
 
-def _unsound_fills(part: Part, carried: Carried, gaps: Sequence[Stretch]) -> list[Problem]:
+def _unsound_fills(part: TopicPartition, carried: Carried, gaps: Sequence[Stretch]) -> list[Problem]:
     """Say what does not add up of backfills: offsets twice, without an outcome, or in no gap."""
     found: list[Problem] = []
     if not carried.sound:
@@ -141,7 +145,7 @@ def _unsound_fills(part: Part, carried: Carried, gaps: Sequence[Stretch]) -> lis
     return found
 
 
-def _missing_versions(chapters: Sequence[Chapter], version: int, since: int) -> Iterable[Problem]:
+def _missing_versions(chapters: Sequence[LedgerSegment], version: int, since: int) -> Iterable[Problem]:
     at = since + 1
     for one in chapters:
         if one.first > at:
@@ -152,8 +156,8 @@ def _missing_versions(chapters: Sequence[Chapter], version: int, since: int) -> 
 
 
 def _line(
-    part: Part, begin: int | None, steps: Sequence[Stretch | Back], frontier: int | None, *, whole: bool
-) -> tuple[Line, list[Problem]]:
+    part: TopicPartition, begin: int | None, steps: Sequence[Stretch | Back], frontier: int | None, *, whole: bool
+) -> tuple[PartitionSummary, list[Problem]]:
     """Chain a part's stretches, and its ways back, from where it begins to its frontier."""
     problems: list[Problem] = []
     if begin is None and whole:
@@ -189,7 +193,7 @@ def _line(
     stretches = [one for one in steps if isinstance(one, Stretch)]
     outcomes = {name: sum(s.outcomes.get(name, 0) for s in stretches) for name in ("read", *EXITS)}
     skipped = tuple(joined(gaps))
-    return Line(
+    return PartitionSummary(
         part, start, at, outcomes, sum(s.holes for s in stretches), sum(end - first for first, end in skipped),
         skipped, back=sum(one.end - one.start for one in steps if isinstance(one, Back)),
     ), problems  # fmt: skip
@@ -226,7 +230,12 @@ def totals(noun: str, files: Sequence[DataFile], expected: int, withdrawn: int) 
 
 
 def compared(
-    lines: Mapping[Part, Line], found: Mapping[Part, Found], rows_removed: int, letters_removed: int, *, exact: bool
+    lines: Mapping[TopicPartition, PartitionSummary],
+    found: Mapping[TopicPartition, Found],
+    rows_removed: int,
+    letters_removed: int,
+    *,
+    exact: bool,
 ) -> list[Problem]:
     """Hold what was counted in the files against the account, part by part; removed rows are known only in sum."""
     problems: list[Problem] = []
@@ -258,7 +267,7 @@ def compared(
     return problems if explained and not problems else [*problems, *short]
 
 
-def _missing(line: Line, there: Found, rows: int, letters: int) -> str:
+def _missing(line: PartitionSummary, there: Found, rows: int, letters: int) -> str:
     parts = [
         f"{count:,} {noun} are not there" for noun, count in (("rows", rows), ("dead letters", letters)) if count > 0
     ]

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
 from writer.core.files import DataFile
-from writer.core.offsets import Part, Span
+from writer.core.offsets import Span, TopicPartition
 from writer.table.factory import main_table, side_table
-from writer.table.ledger.segment import Chapter, Removal, chapters, since_adoption
-from writer.table.ledger.segment_store import Book
+from writer.table.ledger.segment import LedgerSegment, Removal, chapters, since_adoption
+from writer.table.ledger.segment_store import LedgerStore
 from writer.table.log.entries import Committed, landed, said
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.row_removal import count
@@ -17,12 +17,12 @@ from writer.table.table import PipelineTable
 
 
 @dataclass(frozen=True)
-class Told:
+class TableHistory:
     """One table, as its log and ledger tell of it, oldest first. Nothing is told of one that is not there."""
 
     table: PipelineTable
     place: str  # where the configuration has it
-    history: Sequence[Chapter] = ()
+    history: Sequence[LedgerSegment] = ()
     files: Sequence[DataFile] = ()
     applied: int = -1  # of a side table: version of the main table up to which its side files are there
 
@@ -36,12 +36,12 @@ class Told:
 class Lake:
     """All tables of a pipeline. `version`, `settled` and `frontier` are of the main one."""
 
-    rows: Told
-    letters: Told
-    late: Told
+    rows: TableHistory
+    letters: TableHistory
+    late: TableHistory
     version: int
     settled: int
-    frontier: Mapping[Part, int]
+    frontier: Mapping[TopicPartition, int]
 
 
 def read(config: Config, pipeline: str) -> Lake:
@@ -54,21 +54,21 @@ def read(config: Config, pipeline: str) -> Lake:
     # The letters first: what they are by now, the main table's log says by then.
     letters, late = (_beside(config, pipeline, place) for place in (settings.dead_letters, settings.late_place))
     snapshot, history = _history(main, pipeline)
-    rows = Told(main, settings.table.location, history, main.files(snapshot.version))
+    rows = TableHistory(main, settings.table.location, history, main.files(snapshot.version))
     return Lake(rows, letters, late, snapshot.version, snapshot.settled, snapshot.parts())
 
 
-def _beside(config: Config, pipeline: str, place: str) -> Told:
+def _beside(config: Config, pipeline: str, place: str) -> TableHistory:
     table = side_table(pipeline, config, place)
     if not table.exists():
-        return Told(table, place)
+        return TableHistory(table, place)
     snapshot, history = _history(table, pipeline)
-    return Told(table, place, history, table.files(snapshot.version), snapshot.applied)
+    return TableHistory(table, place, history, table.files(snapshot.version), snapshot.applied)
 
 
-def _history(table: PipelineTable, pipeline: str) -> tuple[PipelineSnapshot, list[Chapter]]:
+def _history(table: PipelineTable, pipeline: str) -> tuple[PipelineSnapshot, list[LedgerSegment]]:
     """Return a snapshot of a table, and what ledger and log say of it up to there, oldest first."""
-    pages = Book(table.store, table.snapshot().state.metadata["id"], pipeline).pages()
+    pages = LedgerStore(table.store, table.snapshot().state.metadata["id"], pipeline).pages()
     snapshot = table.snapshot()  # at or after the newest page
     after = pages[-1].last if pages else -1
     entries = ((version, actions) for version, actions in table.entries(after) if version <= snapshot.version)
@@ -81,11 +81,11 @@ class Waiting:
 
     files: Sequence[DataFile]
     late: Sequence[DataFile]
-    without: Mapping[Part, Sequence[Span]]  # letters that replays made rows, or rewinds take
+    without: Mapping[TopicPartition, Sequence[Span]]  # letters that replays made rows, or rewinds take
     withdrawn: int
     commits: int
     rewound: int = 0  # of these letters, those that rewinds take
-    late_without: Mapping[Part, Sequence[Span]] = field(default_factory=dict)
+    late_without: Mapping[TopicPartition, Sequence[Span]] = field(default_factory=dict)
     late_rewound: int = 0  # late rows that rewinds take
 
 
@@ -113,15 +113,15 @@ def waiting(lake: Lake) -> Waiting:
     return Waiting(files, rows, without, withdrawn, pending, rewound, late_going, late_rewound)
 
 
-def _spans(commits: Sequence[Committed], place: str, applied: int) -> dict[Part, list[Span]]:
+def _spans(commits: Sequence[Committed], place: str, applied: int) -> dict[TopicPartition, list[Span]]:
     """Return which offsets of the table at a place go, by commits that it does not have yet."""
-    found: dict[Part, list[Span]] = {}
+    found: dict[TopicPartition, list[Span]] = {}
     for one in commits:
         for part, spans in one.withdrawn.get(place, {}).items() if one.version > applied else ():
             found.setdefault(part, []).extend(spans)
     return found
 
 
-def _rows_at(told: Told, offsets: Mapping[Part, Sequence[Span]]) -> int:
+def _rows_at(told: TableHistory, offsets: Mapping[TopicPartition, Sequence[Span]]) -> int:
     """Count rows at these offsets. What a rewind takes was there when it landed: nobody commits before its redo."""
     return sum(count(told.table.store, file, offsets) for file in told.files) if offsets else 0

@@ -80,7 +80,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Rewritten:
+class RewriteResult:
     """What is to take the place of what. `removed` is empty where nothing is to be done."""
 
     removed: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ class _File:
     going: int = 0  # rows that dedupe takes
 
 
-def rewrite(job: Job, scratch: str | None = None) -> Rewritten:
+def rewrite(job: Job, scratch: str | None = None) -> RewriteResult:
     """Carry a job out. What it wrote is removed when it fails.
 
     Raises FileNotFoundError when a file is gone, UnknownColumn.
@@ -117,13 +117,13 @@ def rewrite(job: Job, scratch: str | None = None) -> Rewritten:
         marks = _marked(job, store, files, at, Path(folder))
         chosen = [file for file in files if file.going or not file.source.whole or not file.in_order]
         if not any(f.going or not f.in_order for f in chosen) and len(chosen) < 2:  # noqa: PLR2004 - nothing to merge
-            return Rewritten()
+            return RewriteResult()
         going = sum(file.going for file in chosen)
         rows = sum(file.rows for file in chosen)
         times = _Times(job)
         read = _read(job, store, chosen, marks, times)
         ordered = in_order(read, job.sort_by, Path(folder), job.budget) if job.sort_by else read
-        return Rewritten(
+        return RewriteResult(
             tuple(file.source.path for file in chosen),
             tuple(_written(job, store, ordered, rows - going, times)), rows, going,
         )  # fmt: skip

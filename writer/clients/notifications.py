@@ -73,7 +73,7 @@ _PAUSE_FIRST_S, _PAUSE_MAX_S = 1.0, 60.0
 _TOO_MANY, _TIMED_OUT = 429, 408
 
 
-class Tells(Protocol):
+class NotificationSink(Protocol):
     """Who tells. Neither operation raises."""
 
     def tell(self, event: Event) -> None:
@@ -83,7 +83,7 @@ class Tells(Protocol):
         """Send what waits, for that long at most. True when nothing was left unsent."""
 
 
-class Nobody:
+class NoNotifications:
     """Tells nobody: there is no `notify.url_env`."""
 
     def tell(self, event: Event) -> None:
@@ -211,10 +211,10 @@ def body(event: Event) -> bytes:
     return json.dumps(told, ensure_ascii=False).encode()
 
 
-def opened(section: Notify, environment: Mapping[str, str] = os.environ) -> Tells:
+def opened(section: Notify, environment: Mapping[str, str] = os.environ) -> NotificationSink:
     """Return who tells, as configured. Raises ConfigError when the variable is not set, or holds no URL."""
     if section.url_env is None:
-        return Nobody()
+        return NoNotifications()
     url = environment.get(section.url_env, "")
     if not url.startswith(("http://", "https://")):
         raise ConfigError(

@@ -8,10 +8,10 @@ from typing import Any
 from uuid import uuid4
 
 from writer.batch.task_report import EXITS, Counts, Report
-from writer.commit.missing_offsets import Holes, holes
+from writer.commit.missing_offsets import MissingOffsets, holes
 from writer.core.errors import CheckpointUnusable, HeadraceError
 from writer.core.files import StagedFile
-from writer.core.offsets import Part, Range
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.core.units import show_duration
 from writer.offsets.spark_checkpoint import Offsets
 from writer.sealing.watermark import risen
@@ -47,8 +47,11 @@ def merged(reports: Iterable[Report]) -> Report:
 
 
 def ranges(
-    start: Offsets, end: Offsets, frontier: Mapping[Part, int | None], parts: Mapping[tuple[str, int], Part]
-) -> list[Range]:
+    start: Offsets,
+    end: Offsets,
+    frontier: Mapping[TopicPartition, int | None],
+    parts: Mapping[tuple[str, int], TopicPartition],
+) -> list[OffsetRange]:
     """Ranges [frontier, end) that this batch may commit, for the partitions that have something new.
 
     Raises CheckpointUnusable when the batch begins above the frontier: the records between would be lost.
@@ -64,7 +67,7 @@ def ranges(
                 f"{start[source]}: {start[source] - first} records would be lost"
             )
         if until > first or at is None:
-            found.append(Range(part, first, max(until, first)))
+            found.append(OffsetRange(part, first, max(until, first)))
     return found
 
 
@@ -85,15 +88,15 @@ def check_handed_over(report: Report, handed_over: int) -> None:
     assert entered == handed_over, f"Spark handed {handed_over} records to the tasks, they counted {entered}"
 
 
-def unread(report: Report, committing: Iterable[Range]) -> list[Holes]:
+def unread(report: Report, committing: Iterable[OffsetRange]) -> list[MissingOffsets]:
     """Find the offsets of the ranges that gave no record."""
     found = (holes(r, report.counts.get((r.part.topic, r.part.partition), Counts())) for r in committing)
     return [one for one in found if one is not None]
 
 
 def batch(
-    report: Report, committing: list[Range], *, epoch: int, settled: int, side: Mapping[str, list[StagedFile]],
-    seen: Mapping[Part, int], closed_until: datetime | None, facts: Mapping[str, Any],
+    report: Report, committing: list[OffsetRange], *, epoch: int, settled: int, side: Mapping[str, list[StagedFile]],
+    seen: Mapping[TopicPartition, int], closed_until: datetime | None, facts: Mapping[str, Any],
     meanings: Mapping[str, int] | None = None,
 ) -> Batch:  # fmt: skip
     """Assemble the commit. Asserts that every offset the tasks saw lies in a range.
@@ -138,7 +141,7 @@ def batch(
     )  # fmt: skip
 
 
-def _accounts(report: Report, committing: Iterable[Range]) -> list[dict[str, Any]]:
+def _accounts(report: Report, committing: Iterable[OffsetRange]) -> list[dict[str, Any]]:
     """Say of each range what became of its offsets, as JSON values."""
     without = {one.source: {"holes": one.told()} for one in unread(report, committing)}
     return [

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from writer.batch.task_report import Counts
 from writer.core.errors import HeadraceError
-from writer.core.offsets import Range, Source, Span, joined
+from writer.core.offsets import OffsetRange, Source, Span, joined
 
 ASKED_MAX = 32  # holes of a batch that the broker is asked about; a fetch each
 SHOWN_MAX = 20  # spans that a commit names
@@ -23,7 +23,7 @@ class RecordsMissed(HeadraceError):
 
 
 @dataclass(frozen=True)
-class Holes:
+class MissingOffsets:
     """Offsets of one range that gave no record. `whole`: the spans are all there are."""
 
     source: Source
@@ -38,7 +38,7 @@ class Holes:
         return {"offsets": self.offsets, "because": NONE_HELD, "spans": [list(s) for s in self.spans[:SHOWN_MAX]]}
 
 
-def holes(r: Range, counts: Counts) -> Holes | None:
+def holes(r: OffsetRange, counts: Counts) -> MissingOffsets | None:
     """Find the offsets of a range that gave no record; None when each gave one.
 
     More records than offsets raise AssertionError, as do spans that do not bear the counts out.
@@ -52,7 +52,7 @@ def holes(r: Range, counts: Counts) -> Holes | None:
     if counts.spans_whole:
         found = sum(end - start for start, end in spans)
         assert found == missing, f"{source}: {missing} offsets gave no record, but {found} were not seen"
-    return Holes(source, missing, spans, counts.spans_whole)
+    return MissingOffsets(source, missing, spans, counts.spans_whole)
 
 
 def gaps(spans: Iterable[Span], start: int, end: int) -> list[Span]:
@@ -67,7 +67,7 @@ def gaps(spans: Iterable[Span], start: int, end: int) -> list[Span]:
     return [(a, b) for a, b in out if a < b]
 
 
-def questions(found: Iterable[Holes]) -> list[tuple[Source, Span]]:
+def questions(found: Iterable[MissingOffsets]) -> list[tuple[Source, Span]]:
     """Choose the holes that the broker is asked about: all when they are few, else some, spread evenly.
 
     A partition whose spans are not all known is left out: what looks like a hole may have been read by another task.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, order=True)
-class Part:
+class TopicPartition:
     """One partition of one incarnation of a topic: what a frontier belongs to."""
 
     topic: str
@@ -14,10 +14,10 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Range:
+class OffsetRange:
     """Offsets [start, end) of one part."""
 
-    part: Part
+    part: TopicPartition
     start: int
     end: int
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from writer.clients.kafka import Cluster
 from writer.demo.devstack.stack import Stack
-from writer.demo.devstack.workspace import Ground, Interruption, Stopped, Writer
+from writer.demo.devstack.workspace import Interruption, Stopped, Workspace, Writer
 from writer.demo.progress_monitor import Watch
 from writer.demo.terminal import Screen
 from writer.demo.workload import TOPICS
@@ -41,7 +41,7 @@ def stay(writer: Writer, stack: Stack, watch: Watch, screen: Screen, interruptio
         interruption.accept()
 
 
-def invitation(stack: Stack, ground: Ground) -> Iterator[Text]:
+def invitation(stack: Stack, ground: Workspace) -> Iterator[Text]:
     """How to look at it, send it events, and ask DuckDB: lines to be copied into another terminal."""
     servers = (stack.broker.bootstrap, stack.registry.url)
     flags = ["--late", "100", "--broken", "10"]
@@ -56,7 +56,7 @@ def invitation(stack: Stack, ground: Ground) -> Iterator[Text]:
     yield question(ground.lake)
 
 
-def looks(ground: Ground) -> list[list[str]]:
+def looks(ground: Workspace) -> list[list[str]]:
     """Verbs of headrace that show the writer at work, and what it works on."""
     config = str(ground.config)
     installed = Path(sys.executable).with_name("headrace")  # a virtual environment need not be on the PATH

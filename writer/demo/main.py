@@ -17,7 +17,7 @@ from writer.core.errors import ConfigError
 from writer.demo import verification
 from writer.demo.devstack.registry import JAVA_MIN
 from writer.demo.devstack.stack import ServerFailed, Stack
-from writer.demo.devstack.workspace import Ground, Interruption, Stopped, Writer
+from writer.demo.devstack.workspace import Interruption, Stopped, Workspace, Writer
 from writer.demo.interactive import invitation, question, stay
 from writer.demo.progress_monitor import Watch
 from writer.demo.terminal import Screen
@@ -47,7 +47,7 @@ def show(
     screen = screen or Screen(Console(highlight=False))
     if hold is None:
         hold = keep is not None and screen.moves and sys.stdin.isatty()
-    ground = Ground(keep, form)
+    ground = Workspace(keep, form)
     interruption = Interruption()
     adds_up: bool | None = None
     try:
@@ -91,7 +91,7 @@ def require_the_extra(verb: str = "demo") -> None:
     java_artifacts.java()  # Spark's and Kafka's
 
 
-def _play(events: int, ground: Ground, interruption: Interruption, screen: Screen, *, hold: bool) -> bool:
+def _play(events: int, ground: Workspace, interruption: Interruption, screen: Screen, *, hold: bool) -> bool:
     """Start everything, let the events flow, ask DuckDB, stop everything. Returns whether all of it adds up."""
     stack = ground.stack = Stack(ground.directory / "servers")
     _say_what_runs_where(events, stack, ground, screen)
@@ -124,7 +124,7 @@ def _play(events: int, ground: Ground, interruption: Interruption, screen: Scree
     return adds_up
 
 
-def _end(writer: Writer, stack: Stack, ground: Ground, screen: Screen) -> None:
+def _end(writer: Writer, stack: Stack, ground: Workspace, screen: Screen) -> None:
     """End the writer as a supervisor does, then the servers."""
     with screen.step("draining the writer (SIGTERM)", "writer drained: SIGTERM, then exit code 0"):
         writer.drain(within=DRAINED_WITHIN)
@@ -133,7 +133,7 @@ def _end(writer: Writer, stack: Stack, ground: Ground, screen: Screen) -> None:
         ground.wait_for_orphans()
 
 
-def _say_what_runs_where(events: int, stack: Stack, ground: Ground, screen: Screen) -> None:
+def _say_what_runs_where(events: int, stack: Stack, ground: Workspace, screen: Screen) -> None:
     version = {name: bundle.version for name, bundle in java_artifacts.BUNDLES.items()}
     topics = ", ".join(f"{name} ({partitions})" for name, partitions in TOPICS.items())
     screen.say(Text.assemble(("headrace demo", "bold"), f": {events:,} events, everything on this machine\n"))
@@ -169,7 +169,7 @@ def _say_the_sum(found: Account, problems: list[str], screen: Screen) -> None:
         screen.say(f"  It does not add up: {'; '.join(problems)}.", style="red")
 
 
-def _account_for_the_guests(found: Account, given: Given, watch: Watch, ground: Ground, screen: Screen) -> bool:
+def _account_for_the_guests(found: Account, given: Given, watch: Watch, ground: Workspace, screen: Screen) -> bool:
     """If more was produced while everything stayed up: account for all that is committed now."""
     frontier = watch.committed(given.ends)
     if frontier == given.ends:
@@ -183,7 +183,7 @@ def _account_for_the_guests(found: Account, given: Given, watch: Watch, ground: 
     return not now.damage()
 
 
-def _say_what_is_kept(ground: Ground, screen: Screen) -> None:
+def _say_what_is_kept(ground: Workspace, screen: Screen) -> None:
     for name, place in (
         ("lake", ground.lake),
         ("configuration", ground.config),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from writer.core.offsets import Part, Source
+from writer.core.offsets import Source, TopicPartition
 from writer.demo.panel import View
 from writer.demo.table_reader import Commit, TableLog
 from writer.demo.terminal import Screen
@@ -123,7 +123,7 @@ class Watch:
 
     def name(self, source: Source) -> str:
         """Name of a partition's `txn`; each topic of the demo has one incarnation."""
-        return app_id(self._pipeline, Part(source[0], 1, source[1]))
+        return app_id(self._pipeline, TopicPartition(source[0], 1, source[1]))
 
     def reached(self, ends: Mapping[Source, int]) -> bool:
         """Whether everything up to these ends is in both tables."""

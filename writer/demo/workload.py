@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from writer.core.offsets import Source
 from writer.demo.devstack.events import NEW_FIELD, Produced, produce
 from writer.demo.devstack.stack import Stack
-from writer.demo.devstack.workspace import Ground, Interruption, Writer
+from writer.demo.devstack.workspace import Interruption, Workspace, Writer
 from writer.demo.panel import counted
 from writer.demo.progress_monitor import Watch
 from writer.demo.terminal import Screen
@@ -160,7 +160,7 @@ def create_topics(bootstrap: str) -> None:
         created.result(timeout=30)
 
 
-def configuration(events: int, stack: Stack, ground: Ground) -> str:
+def configuration(events: int, stack: Stack, ground: Workspace) -> str:
     """Return the configuration file: what a user would write, with small limits."""
     return yaml.safe_dump(
         {

@@ -18,16 +18,16 @@ from writer.core import logging
 from writer.core.errors import HeadraceError
 from writer.driver import supervisor_channel
 from writer.driver.pipeline import PipelineRun
-from writer.driver.pipeline_runner import Asked, Running, watch
+from writer.driver.pipeline_runner import Asked, PipelineRunner, watch
 from writer.driver.seal_loop import Closer, Listener, Rounds, Seals, Step, seal_due
 from writer.driver.spark import query, session
-from writer.hooks.dispatcher import Delivery, couriers
+from writer.hooks.dispatcher import HookDispatcher, couriers
 from writer.maintenance import retention
 from writer.maintenance.compaction import beside_seals, here, in_spark
 from writer.maintenance.compaction_plan import Pace
 from writer.maintenance.retention import Regularly, Retention
 from writer.scaling import spark_settings
-from writer.scaling.executor_manager import Keeper
+from writer.scaling.executor_manager import ExecutorManager
 from writer.scaling.spark_executors import SparkExecutors
 from writer.schemas.registry import source
 from writer.sealing.sealer import Sealer
@@ -68,7 +68,7 @@ def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = N
         begin = partial(_begin, spark, config, url, tells, orders, once, pipelines=len(names))
         tell = {} if link is None else {"tell": link.tell}
         running = {
-            name: Running(board[name], begin, waits=not once, stop_timeout=config.stop_timeout, **tell)
+            name: PipelineRunner(board[name], begin, waits=not once, stop_timeout=config.stop_timeout, **tell)
             for name in names
         }
         try:
@@ -87,7 +87,7 @@ def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = N
     return exit_code([r.error for r in running.values()])
 
 
-def _keeper(config: Config, board: Mapping[str, Progress]) -> Keeper:
+def _keeper(config: Config, board: Mapping[str, Progress]) -> ExecutorManager:
     """Return who keeps as many executors as are wanted. Where they are kept in mind: beside each pipeline's runs."""
     spark = config.spark
 
@@ -95,7 +95,7 @@ def _keeper(config: Config, board: Mapping[str, Progress]) -> Keeper:
         batches = [progress.view().batch for progress in board.values()]
         return all(batch is None or batch.phase != "tasks" for batch in batches)
 
-    return Keeper(
+    return ExecutorManager(
         spark.master, config.autoscale,
         refusal=spark_settings.refusal(spark.master, spark.conf),
         cpus_per_task=int(spark.conf.get("spark.task.cpus", "1")),
@@ -125,8 +125,8 @@ def exit_code(errors: list[BaseException | None]) -> int:
 
 
 def _begin(
-    spark: Any, config: Config, url: str | None, tells: notifications.Tells, orders: supervisor_channel.Orders,
-    once: bool, r: Running, new_run: bool, *, pipelines: int = 1,
+    spark: Any, config: Config, url: str | None, tells: notifications.NotificationSink,
+    orders: supervisor_channel.Orders, once: bool, r: PipelineRunner, new_run: bool, *, pipelines: int = 1,
 ) -> None:  # fmt: skip
     """Start the pipeline and its query, and let others see it: its lag, and where this driver answers.
 
@@ -157,7 +157,7 @@ def _begin(
     r.shown.callback(watch_lag.close)
     pipeline.gate.watch()
     r.shown.callback(pipeline.gate.close)
-    delivery = Delivery(name, couriers(name, config), r.progress.hooked)
+    delivery = HookDispatcher(name, couriers(name, config), r.progress.hooked)
     delivery.start()  # before anything is sealed, and closed after
     r.shown.callback(delivery.close, last=once)
     if url is not None:

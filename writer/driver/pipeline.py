@@ -25,13 +25,13 @@ from writer.config.pipelines import Config, layout
 from writer.core import fault_points, logging
 from writer.core.errors import Draining, Fenced, LogMoved
 from writer.core.files import StagedFile
-from writer.core.offsets import Part, Range, Source
+from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.driver.tasks import Frozen, Tasks
 from writer.offsets import start_decision, start_offsets
-from writer.offsets.run_record import Observed
+from writer.offsets.run_record import RunRecorder
 from writer.offsets.spark_checkpoint import Checkpoints, NewRun, Offsets, Resume
 from writer.scaling.spark_settings import records_per_range
-from writer.schemas.detected import Found
+from writer.schemas.detected import DetectedFormat
 from writer.schemas.registry import SchemaSource
 from writer.schemas.schema_id_check import Meanings
 from writer.schemas.tracker import Schemas
@@ -62,20 +62,20 @@ class PipelineRun:
 
     def __init__(
         self, name: str, config: Config, *, schemas: SchemaSource, cluster: Cluster, progress: Progress | None = None,
-        tells: notifications.Tells | None = None, pipelines: int = 1,
+        tells: notifications.NotificationSink | None = None, pipelines: int = 1,
     ) -> None:  # fmt: skip
         """`pipelines`: how many the driver runs, this one among them."""
         self.name, self.config, self._kafka = name, config.pipelines[name], config.kafka
         self.progress = progress or Progress(name)
-        self.cluster, self._tells, self._told_holes = cluster, tells or notifications.Nobody(), False
+        self.cluster, self._tells, self._told_holes = cluster, tells or notifications.NoNotifications(), False
         self._s3, self._cut = config.s3.settings, records_per_range(config, self.config.commit.max_records)
         self._tables = all_tables(name, config)
         self._table = self._tables.main
         self._checkpoints = Checkpoints(config.checkpoints, name, self._s3)
-        self._observed = Observed(name, self._checkpoints, config.recovery)
+        self._observed = RunRecorder(name, self._checkpoints, config.recovery)
         self._bucket_columns = bucketers.build(self.config.bucket).columns
         self._draining = threading.Event()
-        self._found = Found(name, self.config, config.kafka)
+        self._found = DetectedFormat(name, self.config, config.kafka)
         self.needs_headers = self._found.needs_headers  # whether Spark must hand over the headers of records
         self._schemas = Schemas(
             name, schemas, self.config.topics, Meanings(name, config.registry, self._recorded),
@@ -275,8 +275,9 @@ class PipelineRun:
         self._observed.done(batch_id, version)
 
     def _carry(
-        self, frame: Any, snapshot: PipelineSnapshot, frozen: Frozen, committing: list[Range], about: Mapping[str, Any]
-    ) -> tuple[int, Batch]:
+        self, frame: Any, snapshot: PipelineSnapshot, frozen: Frozen, committing: list[OffsetRange],
+        about: Mapping[str, Any],
+    ) -> tuple[int, Batch]:  # fmt: skip
         """Run the tasks and commit what they staged; once more when buckets of theirs were closed meanwhile."""
         report = None
         while True:
@@ -347,7 +348,7 @@ class PipelineRun:
             ends = self.cluster.readable(end)
         return self._endings.why(batch_id, start, end, ends, time.monotonic())
 
-    def _check_account(self, report: Report, committing: Sequence[Range]) -> None:
+    def _check_account(self, report: Report, committing: Sequence[OffsetRange]) -> None:
         """Raise RecordsMissed when the broker holds records that were not read, LimitReached for too much poison."""
         asked, kafka = questions(builder.unread(report, committing)), self._kafka
         try:
@@ -362,7 +363,7 @@ class PipelineRun:
             late=sum(report.late.beyond) if self.config.seal.late == "dead_letter" else 0,
         )  # fmt: skip
 
-    def _record_gap(self, lost: Sequence[Range]) -> Gap | None:
+    def _record_gap(self, lost: Sequence[OffsetRange]) -> Gap | None:
         """Put down what Kafka holds no longer, before anything is read beyond it."""
         if not lost:
             return None
@@ -390,8 +391,8 @@ class PipelineRun:
         if why := start_decision.changed(self._standing.topic_ids, now, {}, {}):
             raise LogMoved(f"{why} while pipeline {self.name!r} ran")
 
-    def _part(self, topic: str, partition: int) -> Part:
-        return Part(topic, self._standing.numbers[topic], partition)
+    def _part(self, topic: str, partition: int) -> TopicPartition:
+        return TopicPartition(topic, self._standing.numbers[topic], partition)
 
 
 def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:

@@ -21,13 +21,13 @@ from writer.storage import disk_space
 _LOOK_S = 0.2  # between two looks at the queries
 
 
-class Running:
+class PipelineRunner:
     """One pipeline of a driver, over all its starts in this process."""
 
     def __init__(
         self,
         progress: Progress,
-        begin: Callable[["Running", bool], None],
+        begin: Callable[["PipelineRunner", bool], None],
         *,
         waits: bool = True,
         stop_timeout: timedelta = timedelta.max,
@@ -216,7 +216,7 @@ class Asked:
 
 
 def watch(
-    running: Mapping[str, Running],
+    running: Mapping[str, PipelineRunner],
     stop: threading.Event,
     asked: Asked | None = None,
     beat: Callable[[], None] = lambda: None,

@@ -17,9 +17,9 @@ from writer.core.errors import HeadraceError
 from writer.core.offsets import Source
 from writer.driver.restart_policy import sentence
 from writer.offsets.start_decision import number
-from writer.sealing.bucket_grid import Grid
+from writer.sealing.bucket_grid import BucketOverview
 from writer.sealing.rules import Ask, Close, Hold, Ready, to_close
-from writer.sealing.sealer import Sealer, Standing
+from writer.sealing.sealer import BucketSnapshot, Sealer
 from writer.sealing.watermark import Look, Seen, watermark
 from writer.status.progress import Progress
 from writer.table.gap_tickets import Oldest
@@ -85,7 +85,7 @@ class Closer:
         if isinstance(decision, Close):
             sealer.close(standing, decision.until, decision.reason, now)
 
-    def decide(self, sealer: Sealer, now: datetime, *, keep: bool = True) -> tuple[Standing, Close | Ask | Hold]:
+    def decide(self, sealer: Sealer, now: datetime, *, keep: bool = True) -> tuple[BucketSnapshot, Close | Ask | Hold]:
         """Say what is to be closed, from the table and, where its answer matters, from Kafka.
 
         `keep`: as `Sealer.follow` has it. Raises BrokerUnreachable, CommitFailed, OSError.
@@ -101,7 +101,7 @@ class Closer:
         return standing, decision
 
     def _decided(
-        self, sealer: Sealer, standing: Standing, parts: Sequence[Seen], now: datetime, caught_up: bool | None
+        self, sealer: Sealer, standing: BucketSnapshot, parts: Sequence[Seen], now: datetime, caught_up: bool | None
     ) -> Close | Ask | Hold:
         sealer.watermark = watermark(parts, sealer.policy.out_of_orderness)
         buckets = standing.books.buckets.values()
@@ -124,7 +124,7 @@ def numbers_now(sealer: Sealer, cluster: Cluster) -> dict[str, int]:
     return {topic: number(known[topic], found) for topic, found in ids.items() if found in known.get(topic, ())}
 
 
-def frontier_of(standing: Standing, numbers: Mapping[str, int]) -> dict[Source, int]:
+def frontier_of(standing: BucketSnapshot, numbers: Mapping[str, int]) -> dict[Source, int]:
     """Return the frontier of the incarnations that are read, by source."""
     parts = standing.snapshot.parts().items()
     return {(p.topic, p.partition): at for p, at in parts if numbers.get(p.topic) == p.incarnation}
@@ -140,7 +140,7 @@ class Rounds:
         self.sealer, self._steps, self._progress, self._now = sealer, dict(steps), progress, now
         self._trouble: dict[str, str] = {}  # step → why it failed last
         self._rests: dict[str, tuple[float, datetime]] = {}  # step → seconds of its rest, and until when
-        self._grid = Grid(sealer)
+        self._grid = BucketOverview(sealer)
         self._oldest = Oldest(sealer.table, sealer.pipeline)
 
     def once(self) -> None:

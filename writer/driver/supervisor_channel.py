@@ -59,7 +59,7 @@ class Orders:
 
 
 @dataclass(frozen=True)
-class Words:
+class ExitReport:
     """How a pipeline ended, or with an empty name the driver itself."""
 
     pipeline: str
@@ -118,7 +118,7 @@ class Folder:
     def tell(self, view: View | None, error: BaseException | None) -> None:
         """Leave last words: of a pipeline, or of the driver itself (no view). No error: it ended well."""
         code = error.exit_code if isinstance(error, HeadraceError) else int(error is not None)
-        said = Words(
+        said = ExitReport(
             pipeline="" if view is None else view.pipeline,
             exit_code=code,
             error="" if error is None else sentence(error),
@@ -169,13 +169,13 @@ class Folder:
             return (self.path / "heartbeat").stat().st_mtime
         return None
 
-    def heard(self) -> dict[str, Words]:
+    def heard(self) -> dict[str, ExitReport]:
         """Take the last words that are there, by pipeline; those of the driver itself under an empty name."""
         found = {}
         for path in (self.path / _LAST, *sorted((self.path / "words").glob("[!.]*"))):
             told = self._read(str(path.relative_to(self.path)))
             if told is not None:
-                found[told["pipeline"]] = Words(**told)
+                found[told["pipeline"]] = ExitReport(**told)
                 path.unlink()
         return found
 

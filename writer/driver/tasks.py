@@ -16,9 +16,9 @@ from writer.commit import builder
 from writer.commit.batch_limits import task_count
 from writer.config import pipelines as config
 from writer.core.files import BucketKey
-from writer.core.offsets import Range, Source
+from writer.core.offsets import OffsetRange, Source
 from writer.scaling.spark_executors import slots
-from writer.schemas.detected import Found
+from writer.schemas.detected import DetectedFormat
 from writer.schemas.tracker import Schemas
 from writer.sealing.rules import is_closed
 from writer.status.progress import Progress
@@ -135,7 +135,7 @@ class Tasks:
     """Runs the tasks of one batch after the other, and remembers how large records and rows are."""
 
     def __init__(
-        self, settings: config.Pipeline, tables: Sequence[PipelineTable], schemas: Schemas, found: Found,
+        self, settings: config.Pipeline, tables: Sequence[PipelineTable], schemas: Schemas, found: DetectedFormat,
         progress: Progress, s3: S3Settings | None, bucket_columns: Sequence[str], pipelines: int = 1,
     ) -> None:  # fmt: skip
         """`tables`: the table, and the one of its late rows, where they go there. `pipelines`: of the driver."""
@@ -152,7 +152,7 @@ class Tasks:
         """Learn from commits how large a row is."""
         self.bytes_per_row = builder.bytes_per_row(recent) or self.bytes_per_row
 
-    def run(self, frame: Any, frozen: Frozen, committing: Sequence[Range], *, behind: bool = False) -> Report:
+    def run(self, frame: Any, frozen: Frozen, committing: Sequence[OffsetRange], *, behind: bool = False) -> Report:
         """Run the tasks, and again when they met schemas that the plan does not know yet.
 
         `behind`: more waits than the batch holds, so every slot that it may take is to work.

@@ -5,19 +5,19 @@ from typing import Literal
 
 import pyarrow as pa
 
-from writer.engines.table_description import Described
+from writer.engines.table_description import TableDescription
 from writer.engines.types import of_records
 from writer.storage.locations import on_s3
 
 Engine = Literal["trino", "presto", "druid", "spark", "duckdb"]
 
 
-def notes(table: Described, engine: Engine) -> list[str]:
+def notes(table: TableDescription, engine: Engine) -> list[str]:
     """Return the notes for a table, each a sentence. What was tried is in docs/ENGINES.md."""
     return [*_catalog(table, engine), *_reading(table, engine)]
 
 
-def _catalog(table: Described, engine: Engine) -> Iterator[str]:
+def _catalog(table: TableDescription, engine: Engine) -> Iterator[str]:
     local = not on_s3(table.location)
     match engine:
         case "trino":
@@ -57,7 +57,7 @@ def _catalog(table: Described, engine: Engine) -> Iterator[str]:
             yield "A hook of type druid ingests each bucket when it is sealed; this task ingests the whole table once."
 
 
-def _reading(table: Described, engine: Engine) -> Iterator[str]:
+def _reading(table: TableDescription, engine: Engine) -> Iterator[str]:
     kinds = [column.type for column in table.columns]
     if engine == "presto" and any(map(pa.types.is_timestamp, kinds)):
         yield "Presto cuts timestamps to milliseconds."

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from writer.core.errors import ConfigError
-from writer.engines.table_description import Described, laid_over, time_type
+from writer.engines.table_description import TableDescription, laid_over, time_type
 from writer.storage.locations import on_s3
 
 _TIME = "__headrace_time"  # the event time where it is nested, brought to the top
@@ -24,7 +24,7 @@ Interval = tuple[datetime, datetime]
 
 
 def bucket_task(
-    table: Described,
+    table: TableDescription,
     files: Sequence[str],
     interval: Interval,
     *,
@@ -46,7 +46,7 @@ def bucket_task(
     }  # fmt: skip
 
 
-def table_task(table: Described, *, datasource: str, segment: str) -> Json:
+def table_task(table: TableDescription, *, datasource: str, segment: str) -> Json:
     """Return the task that ingests the whole table in place of all that Druid has of its intervals."""
     granularity = {"type": "uniform", "segmentGranularity": segment, "queryGranularity": "none", "rollup": False}
     if table.format == "delta":
@@ -64,7 +64,7 @@ def interval_text(interval: Interval) -> str:
     return "/".join(at.isoformat(timespec="milliseconds").replace("+00:00", "Z") for at in interval)
 
 
-def _files(table: Described, paths: Sequence[str]) -> Json:
+def _files(table: TableDescription, paths: Sequence[str]) -> Json:
     """Name the files one by one: nothing else at the location is read."""
     if not on_s3(table.location):
         return {"type": "local", "files": [f"{table.location}/{path}" for path in paths]}
@@ -73,7 +73,7 @@ def _files(table: Described, paths: Sequence[str]) -> Json:
     return {"type": "s3", "objects": objects, **_endpoint(table)}
 
 
-def _endpoint(table: Described) -> Json:
+def _endpoint(table: TableDescription) -> Json:
     """Say where S3 is when it is not AWS. Credentials are Druid's own."""
     if table.s3.endpoint is None:
         return {}
@@ -83,7 +83,7 @@ def _endpoint(table: Described) -> Json:
     }  # fmt: skip
 
 
-def _spec(table: Described, datasource: str, source: Json, form: Json | None, granularity: Json) -> Json:
+def _spec(table: TableDescription, datasource: str, source: Json, form: Json | None, granularity: Json) -> Json:
     nested = "." in table.time_field
     if form is not None and nested:  # with a flattenSpec, only what it names is read
         roots = [{"type": "root", "name": column.name} for column in table.data]
@@ -102,11 +102,11 @@ def _spec(table: Described, datasource: str, source: Json, form: Json | None, gr
     }  # fmt: skip
 
 
-def _steps(table: Described) -> list[str]:
+def _steps(table: TableDescription) -> list[str]:
     return table.time_field.split(".")
 
 
-def _dimensions(table: Described) -> list[Json]:
+def _dimensions(table: TableDescription) -> list[Json]:
     """Give every column of the files its type, so that none is guessed from the first rows."""
     found = []
     for column in table.data:
@@ -116,7 +116,7 @@ def _dimensions(table: Described) -> list[Json]:
     return found
 
 
-def _time_format(table: Described) -> str:
+def _time_format(table: TableDescription) -> str:
     kind = time_type(table)
     where = f"pipelines.{table.pipeline}.event_time"
     if kind is None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from writer.engines.table_description import Described
+from writer.engines.table_description import TableDescription
 from writer.engines.types import PRESTO, SPARK, TRINO, Dialect
 from writer.storage.locations import on_s3
 
@@ -45,7 +45,7 @@ def create_schema(name: Name) -> str:
     return f"CREATE SCHEMA IF NOT EXISTS {name.catalog}.{name.schema}"
 
 
-def register(name: Name, table: Described, engine: str, location: str | None = None) -> str:
+def register(name: Name, table: TableDescription, engine: str, location: str | None = None) -> str:
     """Make the table known, where it is not yet. `location`: as the engine names it."""
     if engine == "trino" and table.format == "delta":
         at = literal(location or trino_location(table.location))
@@ -82,7 +82,7 @@ def analyze(name: Name) -> str:
     return f"ANALYZE {name}"
 
 
-def spark(table: Described, name: str) -> list[str]:
+def spark(table: TableDescription, name: str) -> list[str]:
     """Make the table known to Spark's catalog."""
     location = literal(table.location.replace("s3://", "s3a://", 1))
     if table.format == "delta":
@@ -93,7 +93,7 @@ def spark(table: Described, name: str) -> list[str]:
     return [f"CREATE TABLE IF NOT EXISTS {name} {body}", f"MSCK REPAIR TABLE {name}"]
 
 
-def duckdb(table: Described, name: str) -> list[str]:
+def duckdb(table: TableDescription, name: str) -> list[str]:
     """Make the table a view in DuckDB."""
     setup = ["INSTALL httpfs", "LOAD httpfs", *_secret(table)] if on_s3(table.location) else []
     if table.format == "delta":
@@ -106,7 +106,7 @@ def duckdb(table: Described, name: str) -> list[str]:
     return [*setup, f"CREATE OR REPLACE VIEW {TRINO.name(name)} AS SELECT * FROM {rows}"]  # noqa: S608 - quoted
 
 
-def _secret(table: Described) -> list[str]:
+def _secret(table: TableDescription) -> list[str]:
     s3 = table.s3
     options = ["TYPE s3", "PROVIDER credential_chain"]
     if s3.endpoint:

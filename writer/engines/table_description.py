@@ -14,7 +14,7 @@ _LOOKED_AT = 10  # commits, for the unit of the event time
 
 
 @dataclass(frozen=True)
-class Described:
+class TableDescription:
     """A table's place, format, columns and time."""
 
     pipeline: str
@@ -38,7 +38,7 @@ class Described:
         return pa.schema([column for column in self.columns if column.name not in self.bucket_columns])
 
 
-def described(name: str, config: Config, table: PipelineTable) -> Described:
+def described(name: str, config: Config, table: PipelineTable) -> TableDescription:
     """Describe a pipeline's table as it is now. Raises CommitFailed when it cannot be read, or is not there."""
     settings = config.pipelines[name]
     snapshot = table.snapshot()
@@ -46,13 +46,13 @@ def described(name: str, config: Config, table: PipelineTable) -> Described:
     unit = settings.event_time.unit
     if unit == "auto":
         unit = next((facts["time_unit"] for facts in table.recent(_LOOKED_AT) if facts.get("time_unit")), "auto")
-    return Described(
+    return TableDescription(
         name, settings.table.location, settings.table.format, snapshot.columns(),
         tuple(metadata["partitionColumns"]), settings.event_time.field, unit, metadata["id"], config.s3.settings,
     )  # fmt: skip
 
 
-def time_type(table: Described) -> pa.DataType | None:
+def time_type(table: TableDescription) -> pa.DataType | None:
     """Return the type of the event-time column; None where it is not there."""
     head, *steps = table.time_field.split(".")
     at = table.columns.get_field_index(head)

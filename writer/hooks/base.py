@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, Protocol
 
-from writer.engines.table_description import Described
+from writer.engines.table_description import TableDescription
 from writer.sealing.manifest import Manifest
 
 Per = Literal["bucket", "interval", "table"]
@@ -25,7 +25,7 @@ class Sealed:
 
     manifest: Manifest
     entry: int  # version of the table's log that sealed it
-    table: Described
+    table: TableDescription
     files: Callable[[], Sequence[File]]  # of all buckets of its interval, as of that version. Raises OSError
     retired: bool = False  # retention took the bucket: it holds no row any more
 

@@ -12,9 +12,9 @@ from writer.clients.http import HookFailed
 from writer.core import fault_points, logging
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketKey
-from writer.engines.table_description import Described
+from writer.engines.table_description import TableDescription
 from writer.hooks.base import Done, Hook, Per
-from writer.hooks.outbox import Box, Health, Outbox, Parcel, failed, read_from
+from writer.hooks.outbox import Health, Outbox, OutboxContent, OutboxEntry, failed, read_from
 from writer.hooks.seal_feed import Seal, Seals
 from writer.sealing.manifest import Manifest
 
@@ -23,19 +23,19 @@ _NOT_THERE_YET = timedelta(seconds=1)  # of a manifest: its entry stands, and it
 Start = Literal["latest", "earliest"]
 
 
-class Courier:
+class HookDelivery:
     """Delivers to one hook. Not for several threads."""
 
-    def __init__(self, hook: Hook, start: Start, seals: Seals, describe: Callable[[], Described]) -> None:
+    def __init__(self, hook: Hook, start: Start, seals: Seals, describe: Callable[[], TableDescription]) -> None:
         """`start`: where a hook that is new to the table begins; `describe`: what engines are told of the table."""
         self.hook, self._start, self._seals, self._describe = hook, start, seals, describe
         self._pipeline = ""
         self.outbox = Outbox(seals.table.store, hook.name)
         self._reached = -1  # version of the log up to which this process looked
-        self._idle: Box | None = None  # the box, while nothing waits: it need not be read to know that
+        self._idle: OutboxContent | None = None  # the box, while nothing waits: it need not be read to know that
         self.health = Health(hook.target)
 
-    def round(self, now: datetime) -> Box:
+    def round(self, now: datetime) -> OutboxContent:
         """Take up what is new, and see to what is due. Returns the box.
 
         Raises OSError, HeadraceError.
@@ -53,7 +53,7 @@ class Courier:
         if self._start == "latest" and self.outbox.read() is None:
             self.take_up()
 
-    def take_up(self) -> Box:
+    def take_up(self) -> OutboxContent:
         """Take up the seals that the log has by now. Returns the box. Raises OSError, HeadraceError."""
         newest = self._seals.table.snapshot().version
         if self._idle is not None and newest == self._reached:
@@ -68,12 +68,12 @@ class Courier:
             return box
         fault_points.point("hook_take")
         taken = self.outbox.change(
-            lambda known: (known or Box(-1)).taken(new, newest, newest_only=self.hook.newest_only)
+            lambda known: (known or OutboxContent(-1)).taken(new, newest, newest_only=self.hook.newest_only)
         )
         fault_points.point("hook_taken")
         return taken
 
-    def again(self, bucket: BucketKey) -> Box:
+    def again(self, bucket: BucketKey) -> OutboxContent:
         """Take up the newest manifest of a bucket, whether it was delivered or not. Raises ConfigError without one."""
         newest = self._seals.manifests().newest(bucket)
         if newest is None:
@@ -83,27 +83,27 @@ class Courier:
             lambda box: replace(box, parcels=(*(one for one in box.parcels if one.id != parcel.id), parcel))
         )
 
-    def hurry(self) -> Box:
+    def hurry(self) -> OutboxContent:
         """Let all that waits be due now."""
         return self._changed(lambda box: replace(box, parcels=tuple(replace(one, due=None) for one in box.parcels)))
 
-    def due(self, box: Box) -> datetime | None:
+    def due(self, box: OutboxContent) -> datetime | None:
         """When something is to be done next, as far as is known; None: nothing waits. A parcel without time: now."""
         return min((parcel.due or parcel.since for parcel in box.next() if self._may(parcel, box)), default=None)
 
-    def _may(self, parcel: Parcel, box: Box) -> bool:
+    def _may(self, parcel: OutboxEntry, box: OutboxContent) -> bool:
         return _under_way(parcel) or sum(map(_under_way, box.parcels)) < self.hook.at_once
 
     def say(self, why: str) -> None:
         """Note why a round came to nothing."""
         self.health = replace(self.health, error=why, failures=self.health.failures + 1)
 
-    def _new(self, box: Box | None, since: int, newest: int) -> list[Seal]:
+    def _new(self, box: OutboxContent | None, since: int, newest: int) -> list[Seal]:
         if box is not None:
             return self._seals.since(since, newest)
         return self._seals.everything(newest) if self._start == "earliest" else []
 
-    def _attempt(self, parcel: Parcel, now: datetime) -> Box:
+    def _attempt(self, parcel: OutboxEntry, now: datetime) -> OutboxContent:
         """Try to deliver a parcel, and write down what became of it."""
         try:
             table = self._describe()
@@ -125,7 +125,7 @@ class Courier:
         going = replace(parcel, due=now + result.after, state=result.state, error="")
         return self._changed(lambda box: box.changed(going))
 
-    def _failed(self, parcel: Parcel, now: datetime, error: Exception) -> Box:
+    def _failed(self, parcel: OutboxEntry, now: datetime, error: Exception) -> OutboxContent:
         why = " ".join(str(error).split()) or type(error).__name__
         told = error if isinstance(error, HookFailed) else HookFailed(why, state=parcel.state)
         again = failed(parcel, now, why, told.after, told.state)
@@ -137,26 +137,26 @@ class Courier:
         )  # fmt: skip
         return self._changed(lambda box: box.changed(again))
 
-    def _changed(self, to: Callable[[Box], Box]) -> Box:
+    def _changed(self, to: Callable[[OutboxContent], OutboxContent]) -> OutboxContent:
         self._idle = None
-        return self.outbox.change(lambda known: to(known or Box(-1)))
+        return self.outbox.change(lambda known: to(known or OutboxContent(-1)))
 
-    def _parcels(self, seals: Iterable[Seal]) -> list[Parcel]:
+    def _parcels(self, seals: Iterable[Seal]) -> list[OutboxEntry]:
         """Make a parcel of whatever one delivery is about."""
-        found: dict[tuple[str, int], Parcel] = {}
+        found: dict[tuple[str, int], OutboxEntry] = {}
         for seal in seals:
             manifest, key = seal.manifest, _key(seal.manifest, self.hook.per)
-            parcel = Parcel(
+            parcel = OutboxEntry(
                 key, manifest.bucket, manifest.version, seal.entry, manifest.sealed_at, retired=seal.retired
             )
             found.setdefault(parcel.id, parcel)
         return list(found.values())
 
-    def _about(self, parcel: Parcel) -> dict[str, object]:
+    def _about(self, parcel: OutboxEntry) -> dict[str, object]:
         bucket = "/".join(value or "null" for value in parcel.bucket)
         return {"pipeline": self._pipeline, "hook": self.hook.name, "bucket": bucket, "version": parcel.version}
 
-    def _tell(self, box: Box) -> None:
+    def _tell(self, box: OutboxContent) -> None:
         known = self.health
         self.health = replace(read_from(box, known.target), delivered=known.delivered, failures=known.failures)
 
@@ -170,5 +170,5 @@ def _key(manifest: Manifest, per: Per) -> str:
     return manifest.name
 
 
-def _under_way(parcel: Parcel) -> bool:
+def _under_way(parcel: OutboxEntry) -> bool:
     return bool(parcel.state.get("accepted"))

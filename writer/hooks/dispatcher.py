@@ -13,9 +13,9 @@ from writer.core import logging
 from writer.core.errors import HeadraceError
 from writer.engines.table_description import described
 from writer.hooks.base import Hook
-from writer.hooks.delivery import Courier
+from writer.hooks.delivery import HookDelivery
 from writer.hooks.druid import DruidHook
-from writer.hooks.outbox import Box, Health, read_from
+from writer.hooks.outbox import Health, OutboxContent, read_from
 from writer.hooks.seal_feed import Seals
 from writer.hooks.sql import SqlHook
 from writer.hooks.webhook import WebhookHook
@@ -44,28 +44,30 @@ _LEAST = timedelta(milliseconds=100)
 _END_WITHIN_S = 2.0  # a delivery under way is left alone: it is found again
 
 
-def couriers(name: str, config: Config) -> list[Courier]:
+def couriers(name: str, config: Config) -> list[HookDelivery]:
     """Return a courier for each hook of a pipeline, with a handle of the table of its own."""
     bucketer = bucketers.build(config.pipelines[name].bucket)
     found = []
     for settings, hook in hooks_of(name, config):
         table = main_table(name, config)
-        found.append(Courier(hook, settings.start, Seals(table, bucketer), partial(described, name, config, table)))
+        found.append(
+            HookDelivery(hook, settings.start, Seals(table, bucketer), partial(described, name, config, table))
+        )
     return found
 
 
 def seen(name: str, config: Config) -> dict[str, Health]:
     """Return how the hooks of a pipeline are doing, from their outboxes alone. Raises OSError."""
     return {
-        courier.hook.name: read_from(courier.outbox.read() or Box(-1), courier.hook.target)
+        courier.hook.name: read_from(courier.outbox.read() or OutboxContent(-1), courier.hook.target)
         for courier in couriers(name, config)
     }
 
 
-class Delivery:
+class HookDispatcher:
     """Lets couriers do their rounds while a driver runs."""
 
-    def __init__(self, pipeline: str, found: list[Courier], tell: Callable[[Mapping[str, Health]], None]) -> None:
+    def __init__(self, pipeline: str, found: list[HookDelivery], tell: Callable[[Mapping[str, Health]], None]) -> None:
         """`tell`: who is told how the hooks are, after each round."""
         self._pipeline, self._couriers, self._tell = pipeline, found, tell
         self._told: dict[str, Health] = {courier.hook.name: courier.health for courier in found}
@@ -110,13 +112,13 @@ class Delivery:
             if last and not thread.is_alive():
                 self._round(courier)
 
-    def _run(self, courier: Courier) -> None:
+    def _run(self, courier: HookDelivery) -> None:
         awake = self._awake[courier.hook.name]
         while not self._end.is_set():
             awake.wait(self._round(courier).total_seconds())
             awake.clear()
 
-    def _round(self, courier: Courier) -> timedelta:
+    def _round(self, courier: HookDelivery) -> timedelta:
         """Let a courier do a round, and tell how its hook is. Returns for how long there is nothing to do."""
         try:
             due = courier.due(courier.round(datetime.now(UTC)))

@@ -25,7 +25,7 @@ class OutboxUnreadable(OSError):
 
 
 @dataclass(frozen=True)
-class Parcel:
+class OutboxEntry:
     """One sealed version of a bucket that a hook is to be told of."""
 
     key: str  # a newer parcel of the same key may take its place
@@ -46,24 +46,24 @@ class Parcel:
 
 
 @dataclass(frozen=True)
-class Box:
+class OutboxContent:
     """What a hook was told."""
 
     position: int  # version of the table's log up to which seals were taken up
-    parcels: tuple[Parcel, ...] = ()  # oldest first
+    parcels: tuple[OutboxEntry, ...] = ()  # oldest first
     delivered: int = 0
     skipped: int = 0  # by command
     superseded: int = 0
     last: Mapping[str, Any] | None = None  # delivery: bucket, version, at, what
 
-    def next(self) -> list[Parcel]:
+    def next(self) -> list[OutboxEntry]:
         """Of each key the oldest parcel: what comes after it waits for it."""
-        first: dict[str, Parcel] = {}
+        first: dict[str, OutboxEntry] = {}
         for parcel in self.parcels:
             first.setdefault(parcel.key, parcel)
         return list(first.values())
 
-    def taken(self, parcels: Iterable[Parcel], position: int, *, newest_only: bool) -> "Box":
+    def taken(self, parcels: Iterable[OutboxEntry], position: int, *, newest_only: bool) -> "OutboxContent":
         """Take parcels up. With `newest_only` each takes the place of an older one of its key that waits."""
         kept = {parcel.id: parcel for parcel in self.parcels}
         new = [parcel for parcel in parcels if parcel.entry > self.position]
@@ -77,24 +77,26 @@ class Box:
         position = max(position, self.position)
         return replace(self, position=position, parcels=tuple(kept.values()), superseded=self.superseded + gone)
 
-    def done(self, parcel: Parcel, now: datetime, what: str) -> "Box":
+    def done(self, parcel: OutboxEntry, now: datetime, what: str) -> "OutboxContent":
         """Note that a parcel was delivered."""
         rest = tuple(one for one in self.parcels if one.id != parcel.id)
         last = {"bucket": list(parcel.bucket), "version": parcel.version, "at": now.isoformat(), "what": what}
         return replace(self, parcels=rest, delivered=self.delivered + 1, last=last)
 
-    def changed(self, parcel: Parcel) -> "Box":
+    def changed(self, parcel: OutboxEntry) -> "OutboxContent":
         """Note what became of an attempt, unless the parcel is not there any more."""
         return replace(self, parcels=tuple(parcel if one.id == parcel.id else one for one in self.parcels))
 
-    def without(self, parcels: Iterable[Parcel]) -> "Box":
+    def without(self, parcels: Iterable[OutboxEntry]) -> "OutboxContent":
         """Leave parcels out: they are never delivered."""
         gone = {parcel.id for parcel in parcels}
         rest = tuple(one for one in self.parcels if one.id not in gone)
         return replace(self, parcels=rest, skipped=self.skipped + len(self.parcels) - len(rest))
 
 
-def failed(parcel: Parcel, now: datetime, why: str, after: timedelta | None, state: Mapping[str, Any]) -> Parcel:
+def failed(
+    parcel: OutboxEntry, now: datetime, why: str, after: timedelta | None, state: Mapping[str, Any]
+) -> OutboxEntry:
     """Return the parcel with its next attempt put off: twice as long each time, at most ten minutes, and jittered."""
     doubled = _PAUSE_MIN * 2 ** min(parcel.attempts, 10)
     pause = min(doubled, _PAUSE_MAX) * random.uniform(0.5, 1)  # noqa: S311 - jitter
@@ -109,11 +111,11 @@ class Outbox:
         self._store, self._folder = store, f"{FOLDER}/{name}"
         self.location = f"{store.location}/{self._folder}"
 
-    def read(self) -> Box | None:
+    def read(self) -> OutboxContent | None:
         """Return the newest box; None for a hook that was never told of this table. Raises OSError."""
         return self._newest()[1]
 
-    def change(self, to: Callable[[Box | None], Box]) -> Box:
+    def change(self, to: Callable[[OutboxContent | None], OutboxContent]) -> OutboxContent:
         """Put what `to` makes of the newest box in its place. Returns it. Raises OSError."""
         for _ in range(_TRIES):
             generation, box = self._newest()
@@ -125,12 +127,12 @@ class Outbox:
                 return new
         raise OSError(f"{self.location} changes too fast to write to")
 
-    def _put(self, generation: int, box: Box) -> bool:
+    def _put(self, generation: int, box: OutboxContent) -> bool:
         """Put the box that follows a generation; False when another one does."""
         name = self._name(generation + 1)
         return self._store.put_if_absent(name, _content(box), still=lambda: self._last() == generation)
 
-    def _newest(self) -> tuple[int, Box | None]:
+    def _newest(self) -> tuple[int, OutboxContent | None]:
         while (at := self._last()) >= 0:
             found = self._store.read(self._name(at))
             if found is not None:
@@ -145,18 +147,18 @@ class Outbox:
         return f"{self._folder}/{generation:020}.json"
 
 
-def _content(box: Box) -> bytes:
+def _content(box: OutboxContent) -> bytes:
     said = {"format": _FORMAT, **asdict(box)}
     return json.dumps(said, default=datetime.isoformat, ensure_ascii=False, indent=1).encode()
 
 
-def _box(content: bytes, where: str) -> Box:
+def _box(content: bytes, where: str) -> OutboxContent:
     try:
         raw = json.loads(content)
         if raw.pop("format") != _FORMAT:
             raise OutboxUnreadable(f"{where} was written by another version of headrace. Use that one, or a newer.")
         parcels = tuple(
-            Parcel(
+            OutboxEntry(
                 **{
                     **one, "bucket": tuple(one["bucket"]), "since": datetime.fromisoformat(one["since"]),
                     "due": None if one["due"] is None else datetime.fromisoformat(one["due"]),
@@ -164,7 +166,7 @@ def _box(content: bytes, where: str) -> Box:
             )
             for one in raw.pop("parcels")
         )  # fmt: skip
-        return Box(parcels=parcels, **raw)
+        return OutboxContent(parcels=parcels, **raw)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise OutboxUnreadable(
             f"{where} is no outbox of a hook: {error}. Delete the folder: the hook begins anew, as `start` says."
@@ -183,7 +185,7 @@ class Health:
     error: str = ""  # of the last attempt, while anything waits
 
 
-def read_from(box: Box, target: str) -> Health:
+def read_from(box: OutboxContent, target: str) -> Health:
     """Return what an outbox says of its hook."""
     errors = [parcel.error for parcel in box.parcels if parcel.error]
     oldest = min((parcel.since for parcel in box.parcels), default=None)

@@ -6,9 +6,9 @@ from functools import partial
 from urllib.parse import unquote
 
 import bucketers
-from writer.engines.table_description import Described
+from writer.engines.table_description import TableDescription
 from writer.hooks.base import File, Sealed
-from writer.hooks.outbox import Parcel
+from writer.hooks.outbox import OutboxEntry
 from writer.sealing.manifest import Manifest, Manifests
 from writer.table.log.entries import said
 from writer.table.log.operations import WHY as RETENTION
@@ -70,7 +70,7 @@ class Seals:
         older = ((one.table_version or 0, one) for one in self.manifests().all())
         return [Seal(at, one) for at, one in older if at > version and (at, one.bucket) not in known]
 
-    def read(self, parcel: Parcel, table: Described) -> Sealed | None:
+    def read(self, parcel: OutboxEntry, table: TableDescription) -> Sealed | None:
         """Return what a parcel holds; None while its manifest is not there."""
         manifest = self.manifests().read(parcel.bucket, parcel.version)
         if manifest is None:

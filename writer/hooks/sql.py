@@ -14,7 +14,7 @@ import pyarrow as pa
 from writer.clients.http import Answer, HookFailed, ask, host, login
 from writer.config.hooks import Presto, Trino
 from writer.engines import sql
-from writer.engines.table_description import Described
+from writer.engines.table_description import TableDescription
 from writer.engines.types import PRESTO, TRINO
 from writer.hooks.base import Done, Per, Sealed
 
@@ -120,7 +120,7 @@ class SqlHook:
             did.append("analysed")
         return Done(", ".join(did) or "known; its log tells the rest")
 
-    def _server(self, table: Described) -> Server:
+    def _server(self, table: TableDescription) -> Server:
         settings = self._settings
         headers = login(settings.user, settings.password, settings.token)
         if self._engine == "trino" and table.format == "parquet":  # else it refuses columns of microseconds
@@ -138,7 +138,7 @@ class SqlHook:
         )
         return {str(name).lower(): str(kind) for name, kind in rows}
 
-    def _grown(self, server: Server, table: Described, known: Mapping[str, str]) -> list[str]:
+    def _grown(self, server: Server, table: TableDescription, known: Mapping[str, str]) -> list[str]:
         new = [column for column in table.data if column.name.lower() not in known]
         for column in new:
             kind = self._dialect.type(column.type)
@@ -153,7 +153,7 @@ class SqlHook:
                 ) from error
         return [f"columns added: {', '.join(column.name for column in new)}"] if new else []
 
-    def _check_types(self, table: Described, known: Mapping[str, str]) -> None:
+    def _check_types(self, table: TableDescription, known: Mapping[str, str]) -> None:
         """Raise HookFailed for a column that was widened: the Hive connector cannot change its type."""
         for column in table.data:
             kind, has = self._dialect.type(column.type), known.get(column.name.lower())

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 import bucketers
 from writer.batch.parquet_files import staged_name
-from writer.batch.rewrite import Job, Rewritten, Source, UnknownColumn, rewrite
+from writer.batch.rewrite import Job, RewriteResult, Source, UnknownColumn, rewrite
 from writer.commit.builder import check_age
 from writer.config import pipelines
 from writer.core import logging
@@ -30,11 +30,11 @@ from writer.sealing.sealer import Sealer
 from writer.storage.base import S3Settings
 from writer.table.log.entries import named
 from writer.table.log.foreign_writes import CommitFailed, FilesGone
-from writer.table.log.operations import Rewrite, Taken
+from writer.table.log.operations import Rewrite, Takeover
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
 
-Run = Callable[[Sequence[Job]], Iterable[Rewritten]]  # lazily, in the order of the jobs
+Run = Callable[[Sequence[Job]], Iterable[RewriteResult]]  # lazily, in the order of the jobs
 _TRIES = 5
 Wait = Callable[[float], object]  # seconds
 
@@ -158,7 +158,7 @@ class Compactor:
                 logging.event("bucket_rewritten", pipeline=self._name, **vars(one))
 
     def _landed(
-        self, snapshot: PipelineSnapshot, piece: Piece, rewritten: Rewritten, started: datetime, seconds: float
+        self, snapshot: PipelineSnapshot, piece: Piece, rewritten: RewriteResult, started: datetime, seconds: float
     ) -> Done:
         gone = [file for file in piece.files if file.path in set(rewritten.removed)]
         bucket, size = gone[0].bucket, sum(file.bytes for file in rewritten.files)
@@ -171,7 +171,7 @@ class Compactor:
             "files": len(rewritten.files), "rows": rewritten.rows, "bytes_before": done.bytes_before, "bytes": size,
             "seconds": done.seconds,
         }  # fmt: skip
-        taken = Taken("dedupe", rewritten.taken) if rewritten.taken else None
+        taken = Takeover("dedupe", rewritten.taken) if rewritten.taken else None
         check_age(started, datetime.now(UTC), self._settings.table.orphan_age)
         try:
             version = self._table.rewrite(snapshot, Rewrite(uuid4().hex, gone, rewritten.files, taken, facts))
@@ -216,7 +216,7 @@ def beside_seals(sealer: Sealer, s3: S3Settings | None, run: Run) -> Callable[[S
     return lambda _sealer, _now: compactor.merge_open(run)
 
 
-def here(jobs: Sequence[Job]) -> Iterator[Rewritten]:
+def here(jobs: Sequence[Job]) -> Iterator[RewriteResult]:
     """Carry jobs out in this process."""
     for job in jobs:
         yield rewrite(job)
@@ -228,7 +228,7 @@ def in_spark(spark: Any, pool: str, pace: Pace, wait: Wait = time.sleep) -> Run:
     `pool`: of Spark's scheduler; `wait` is called before a job that has to, and returns true to end early.
     """
 
-    def run(jobs: Sequence[Job]) -> Iterator[Rewritten]:
+    def run(jobs: Sequence[Job]) -> Iterator[RewriteResult]:
         context = spark.sparkContext
         for job in jobs:
             owed_s = pace.owed_s(time.monotonic())
@@ -246,14 +246,14 @@ def in_spark(spark: Any, pool: str, pace: Pace, wait: Wait = time.sleep) -> Run:
     return run
 
 
-def _carried(job: Job) -> tuple[Rewritten | FileNotFoundError | UnknownColumn, float]:
+def _carried(job: Job) -> tuple[RewriteResult | FileNotFoundError | UnknownColumn, float]:
     """Carry a job out in a task. Returns CPU-seconds, too.
 
     What another try would meet again is told, not raised: Spark would try again.
     """
     began = time.process_time()  # of all threads of the worker, whose only task this is
     try:
-        found: Rewritten | FileNotFoundError | UnknownColumn
+        found: RewriteResult | FileNotFoundError | UnknownColumn
         found = rewrite(job, os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None)
     except (FileNotFoundError, UnknownColumn) as error:
         found = error

@@ -8,13 +8,13 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from writer.core.offsets import Part, Span, joined
+from writer.core.offsets import Span, TopicPartition, joined
 from writer.maintenance.dead_letters import Selection, as_read, read
-from writer.maintenance.local_pipeline import Walk
+from writer.maintenance.local_pipeline import LocalPipeline
 from writer.maintenance.row_deletion import WHY
 from writer.maintenance.row_keys import Finder, Keys
 from writer.table.log.foreign_writes import FilesGone
-from writer.table.log.operations import Rewrite, Taken
+from writer.table.log.operations import Rewrite, Takeover
 from writer.table.row_removal import without
 from writer.table.table import PipelineTable
 
@@ -28,11 +28,11 @@ class Letters:
     letters: int = 0
     undecodable: int = 0  # of which nobody can tell whose they are
     meant: int = 0
-    places: dict[Part, list[Span]] = field(default_factory=dict)  # of those that are meant
+    places: dict[TopicPartition, list[Span]] = field(default_factory=dict)  # of those that are meant
     version: int | None = None  # of the dead-letter table that took them out
 
 
-def look(side: PipelineTable, walk: Walk, keys: Keys, columns: pa.Schema) -> Letters:
+def look(side: PipelineTable, walk: LocalPipeline, keys: Keys, columns: pa.Schema) -> Letters:
     """Find the letters that hold such rows. Raises ConfigError, CommitFailed, RegistryUnreachable, OSError."""
     found, finder = Letters(), Finder(keys, columns)
     for batch in read(side.store, side.files(side.snapshot().version), Selection()):
@@ -61,7 +61,7 @@ def take(side: PipelineTable, find: Callable[[], Letters], keys: Keys, now: date
             with without(side.store, side.files(snapshot.version), found.places, hidden=side.hidden) as left:
                 removed = [by_path[file.path] for file in left.removed]
                 facts = {"at": now.isoformat(), "request": request, "fields": keys.fields, "keys": keys.count}
-                swap = Rewrite(uuid4().hex, removed, left.rest, Taken(WHY, found.meant), facts)
+                swap = Rewrite(uuid4().hex, removed, left.rest, Takeover(WHY, found.meant), facts)
                 found.version = side.rewrite(snapshot, swap)
         except (FilesGone, FileNotFoundError):  # a replay wrote letters anew meanwhile
             if tries == _TRIES - 1:
@@ -75,7 +75,7 @@ def _note(found: Letters, records: pa.Table, incarnation: int) -> None:
     """Remember where the letters stand."""
     found.meant += records.num_rows
     for row in records.select(["topic", "partition", "offset"]).to_pylist():  # few: those of one person
-        part = Part(row["topic"], incarnation, row["partition"])
+        part = TopicPartition(row["topic"], incarnation, row["partition"])
         found.places.setdefault(part, []).append((row["offset"], row["offset"] + 1))
 
 

@@ -15,7 +15,7 @@ from writer.batch.dead_letters import DEAD_LETTERS
 from writer.batch.parquet_files import open_file
 from writer.core.errors import HeadraceError
 from writer.core.files import DataFile
-from writer.core.offsets import Part, Span
+from writer.core.offsets import Span, TopicPartition
 from writer.storage.base import Store
 from writer.table.row_removal import among
 
@@ -70,7 +70,7 @@ def read(
     files: Sequence[DataFile],
     selection: Selection,
     *,
-    without: Mapping[Part, Sequence[Span]] | None = None,
+    without: Mapping[TopicPartition, Sequence[Span]] | None = None,
     columns: Sequence[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the chosen letters, a small batch at a time; `without`: offsets that are left out."""
@@ -116,14 +116,14 @@ def _shaped(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
     return pa.record_batch(columns, names=list(names))
 
 
-def places(letters: pa.Table | pa.RecordBatch) -> dict[Part, list[Span]]:
+def places(letters: pa.Table | pa.RecordBatch) -> dict[TopicPartition, list[Span]]:
     """Return where letters stand, as spans by part."""
-    found: dict[Part, list[Span]] = {}
+    found: dict[TopicPartition, list[Span]] = {}
     listed = pa.table(letters.select([*_PLACE, "_offset"])).group_by(list(_PLACE), use_threads=False)
     for row in listed.aggregate([("_offset", "list")]).to_pylist():  # one turn a part
         offsets = np.sort(np.array(row["_offset_list"], np.int64))
         cuts = np.flatnonzero(np.diff(offsets) != 1)
         firsts, lasts = offsets[[0, *(cuts + 1)]], offsets[[*cuts, len(offsets) - 1]]
-        part = Part(*(row[name] for name in _PLACE))
+        part = TopicPartition(*(row[name] for name in _PLACE))
         found[part] = [(int(a), int(b) + 1) for a, b in zip(firsts, lasts, strict=True)]
     return found

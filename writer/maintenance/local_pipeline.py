@@ -31,7 +31,7 @@ from writer.table.factory import main_table
 
 
 @dataclass(frozen=True)
-class Letter:
+class DeadLetter:
     """A record that became no row: its place in the records it came with, and why."""
 
     position: int
@@ -47,14 +47,14 @@ class Group:
     records: pa.Table  # with a value
     kept: pa.Table  # those of them that became rows
     rows: pa.Table
-    letters: list[Letter]
+    letters: list[DeadLetter]
     event_time: pa.Array | None = None
     buckets: tuple[tuple[str | None, ...], ...] = ()  # of each row
     unit: str = ""
 
 
 @dataclass
-class Walk:
+class LocalPipeline:
     """One pipeline's rooms, ready for a sample. `plan` grows by the schemas that the sample brings."""
 
     name: str
@@ -77,7 +77,7 @@ class Walk:
                 yield self._rows(schema_id, group, known)
                 continue
             reasons = [known.reason] * group.num_rows if isinstance(known, Rejected) else refusals(group, wire)
-            letters = [Letter(position, "dead_letter", reason) for position, reason in enumerate(reasons)]
+            letters = [DeadLetter(position, "dead_letter", reason) for position, reason in enumerate(reasons)]
             yield Group(schema_id, group, group.slice(0, 0), self.plan.columns.empty_table(), letters)
 
     def assigned(self, records: pa.RecordBatch, now: datetime) -> Iterator[Group]:
@@ -94,7 +94,7 @@ class Walk:
                 raise ConfigError(f"pipelines.{self.name}.event_time: {error}") from error
             failed = {letter.position for letter in group.letters}
             places = [position for position in range(group.records.num_rows) if position not in failed]
-            late = [Letter(places[at], "quarantined", reason) for at, reason in found.quarantined.items()]
+            late = [DeadLetter(places[at], "quarantined", reason) for at, reason in found.quarantined.items()]
             yield Group(
                 group.schema_id,
                 group.records,
@@ -178,11 +178,13 @@ class Walk:
             failures |= dict.fromkeys(pc.indices_nonzero(before).to_pylist(), older_said(schema_id, since))
             kept = pc.invert(before.take(taken))
             rows, taken = rows.filter(kept), taken.filter(kept)
-        letters = [Letter(at, "dead_letter", why) for at, why in failures.items()]
+        letters = [DeadLetter(at, "dead_letter", why) for at, why in failures.items()]
         return Group(schema_id, group, group.take(taken), rows, letters)
 
 
-def opened(name: str, config: Config, schemas: SchemaSource, *, with_table: bool = True, checked: bool = True) -> Walk:
+def opened(
+    name: str, config: Config, schemas: SchemaSource, *, with_table: bool = True, checked: bool = True
+) -> LocalPipeline:
     """Make a pipeline's rooms ready: its table's columns, if there is a table, and the registered schemas on top.
 
     Unless `checked` is off, schema ids must mean what they meant when the table's rows were read: else SchemaChanged.
@@ -205,7 +207,7 @@ def opened(name: str, config: Config, schemas: SchemaSource, *, with_table: bool
     since = meanings.since((wire or CONFLUENT).ids) if meanings else {}
     empty = SchemaPlan(have, kept, widen=pipeline.schemas.widen == "in_place", since=since)
     plan = registered(_source(schemas, wire, meanings), pipeline.topics, empty, wire or CONFLUENT)
-    return Walk(name, config, schemas, plan, unit, wire, meanings)
+    return LocalPipeline(name, config, schemas, plan, unit, wire, meanings)
 
 
 def _source(schemas: SchemaSource, wire: Wire | None, meanings: Meanings | None) -> SchemaSource:

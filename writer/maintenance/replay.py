@@ -25,9 +25,9 @@ from writer.batch.task_report import Report
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import StagedFile
-from writer.core.offsets import Part, Span, joined
+from writer.core.offsets import Span, TopicPartition, joined
 from writer.maintenance.dead_letters import Selection, as_read, places, read
-from writer.maintenance.local_pipeline import Walk, opened
+from writer.maintenance.local_pipeline import LocalPipeline, opened
 from writer.schemas.registry import SchemaSource
 from writer.table.factory import all_tables
 from writer.table.log.foreign_writes import Overtaken
@@ -39,7 +39,7 @@ _TRIES = 10  # of a commit that other replays overtake
 
 
 @dataclass
-class Replayed:
+class ReplayResult:
     """What became of the chosen letters."""
 
     chosen: int = 0
@@ -69,10 +69,10 @@ class Replaying:
         if not (self._main.exists() and self._letters.exists()):
             raise HeadraceError(f"pipeline {name!r} has no tables yet. `headrace run` makes them.")
 
-    def run(self, selection: Selection, now: datetime) -> Replayed:
+    def run(self, selection: Selection, now: datetime) -> ReplayResult:
         """Replay the chosen letters, commit by commit. Raises what a commit raises; what was committed stays so."""
-        done = Replayed()
-        tried: dict[Part, list[Span]] = {}
+        done = ReplayResult()
+        tried: dict[TopicPartition, list[Span]] = {}
         walk = opened(self._name, self._config, self._source)
         tries = 0
         while True:
@@ -97,7 +97,7 @@ class Replaying:
         self._tables.redo()
         return snapshot.replays
 
-    def _some(self, selection: Selection, tried: Mapping[Part, Sequence[Span]]) -> pa.Table:
+    def _some(self, selection: Selection, tried: Mapping[TopicPartition, Sequence[Span]]) -> pa.Table:
         """Read the next of the chosen letters that were not tried yet: as many as one commit carries."""
         version = self._letters.snapshot().version
         held: list[pa.RecordBatch] = []
@@ -116,7 +116,9 @@ class Replaying:
             ) from error
         return pa.Table.from_batches(held) if held else DEAD_LETTERS.empty_table()
 
-    def _replay(self, walk: Walk, letters: pa.Table, generation: int, now: datetime, done: Replayed) -> None:
+    def _replay(
+        self, walk: LocalPipeline, letters: pa.Table, generation: int, now: datetime, done: ReplayResult
+    ) -> None:
         rounds = []
         try:
             for incarnation in pc.unique(letters.column("_incarnation")).to_pylist():
@@ -138,7 +140,7 @@ class Replaying:
             kind = (one["outcome"], one["schema_id"], one["error"])
             done.failed[kind] = done.failed.get(kind, 0) + one["count_all"]
 
-    def _carried(self, walk: Walk, letters: pa.Table, incarnation: int, now: datetime) -> _Round:
+    def _carried(self, walk: LocalPipeline, letters: pa.Table, incarnation: int, now: datetime) -> _Round:
         """Carry the letters of one incarnation through the rooms, into files."""
         records = as_read(letters)
         topics = pc.unique(records.column("topic")).to_pylist()
@@ -158,7 +160,7 @@ class Replaying:
                 return _Round(report, self._read(report.dead_letter_files))
             walk.learn(report.unknown_schemas)
 
-    def _plan(self, walk: Walk, incarnations: Mapping[str, int], now: datetime) -> task.TaskPlan:
+    def _plan(self, walk: LocalPipeline, incarnations: Mapping[str, int], now: datetime) -> task.TaskPlan:
         settings = self._settings
         return task.TaskPlan(
             now=now, wire=walk.wire or CONFLUENT, frontier={}, incarnations=incarnations, schemas=walk.plan,
@@ -170,7 +172,13 @@ class Replaying:
         )  # fmt: skip
 
     def _commit(
-        self, walk: Walk, letters: pa.Table, failed: pa.Table, rounds: Sequence[_Round], generation: int, now: datetime
+        self,
+        walk: LocalPipeline,
+        letters: pa.Table,
+        failed: pa.Table,
+        rounds: Sequence[_Round],
+        generation: int,
+        now: datetime,
     ) -> int:
         self._main.grow([*walk.plan.columns, *PROVENANCE])  # before any file has them
         files = [file for one in rounds for file in one.report.files]
@@ -204,7 +212,7 @@ def _moves(
     letters: pa.Table, failed: pa.Table, files: Sequence[StagedFile], rounds: Sequence[_Round]
 ) -> list[dict[str, Any]]:
     """Say what the replay changes of each part's outcomes: in sum nothing, counted from what was read and written."""
-    found: dict[Part, dict[str, int]] = {}
+    found: dict[TopicPartition, dict[str, int]] = {}
     for table, sign in ((letters, -1), (failed, 1)):
         for part, outcome, count in _outcomes(table):
             mine = found.setdefault(part, {"rows": 0, "dead_letters": 0, "quarantined": 0})
@@ -215,10 +223,10 @@ def _moves(
     return [{**vars(part), **mine} for part, mine in found.items()]
 
 
-def _outcomes(table: pa.Table) -> Iterator[tuple[Part, str, int]]:
+def _outcomes(table: pa.Table) -> Iterator[tuple[TopicPartition, str, int]]:
     keys = ["_topic", "_incarnation", "_partition", "outcome"]
     for row in table.group_by(keys, use_threads=False).aggregate([([], "count_all")]).to_pylist():
-        yield Part(row["_topic"], row["_incarnation"], row["_partition"]), row["outcome"], row["count_all"]
+        yield TopicPartition(row["_topic"], row["_incarnation"], row["_partition"]), row["outcome"], row["count_all"]
 
 
 def _differ(before: pa.Table, after: pa.Table) -> bool:

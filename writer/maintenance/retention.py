@@ -23,7 +23,7 @@ from writer.sealing.manifest import FOLDER, bucket_path
 from writer.storage.base import Store
 from writer.table.factory import main_table, side_table
 from writer.table.log.foreign_writes import FilesGone
-from writer.table.log.operations import WHY, Rewrite, Taken
+from writer.table.log.operations import WHY, Rewrite, Takeover
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
 
@@ -35,7 +35,7 @@ Interval = tuple[datetime, datetime]
 
 
 @dataclass(frozen=True)
-class Old:
+class ExpiredBucket:
     """A bucket that is due, and its files."""
 
     bucket: BucketKey
@@ -49,7 +49,7 @@ class Old:
 
 
 @dataclass(frozen=True)
-class Retired:
+class DroppedBucket:
     """What one entry dropped."""
 
     version: int
@@ -61,14 +61,14 @@ class Retired:
 
 def due(
     files: Iterable[BucketFile], interval: Callable[[BucketKey], Interval | None], kept_for: timedelta, now: datetime
-) -> list[Old]:
+) -> list[ExpiredBucket]:
     """Find the buckets whose end is at least `kept_for` ago, oldest first. A bucket without an interval stays. Pure."""
     found: dict[BucketKey, list[BucketFile]] = {}
     for file in files:
         found.setdefault(file.bucket, []).append(file)
     spans = {bucket: interval(bucket) for bucket in found}
     old = [
-        Old(bucket, span, tuple(found[bucket]))
+        ExpiredBucket(bucket, span, tuple(found[bucket]))
         for bucket, span in spans.items()
         if span is not None and shifted(span[1], kept_for) <= now
     ]
@@ -86,11 +86,11 @@ class Retention:
         """Where the table lies."""
         return self._table.location
 
-    def due(self, now: datetime) -> list[Old]:
+    def due(self, now: datetime) -> list[ExpiredBucket]:
         """List what is due; nothing where there is no table. Raises CommitFailed."""
         return self._looked(now)[1] if self._table.exists() else []
 
-    def run(self, now: datetime) -> Iterator[Retired]:
+    def run(self, now: datetime) -> Iterator[DroppedBucket]:
         """Drop what is due, entry by entry. May be broken off, and run beside the writer. Raises what a commit does."""
         tries = 0
         while self._table.exists():
@@ -105,13 +105,13 @@ class Retention:
                 if tries == _TRIES:
                     raise
 
-    def _looked(self, now: datetime) -> tuple[PipelineSnapshot, list[Old]]:
+    def _looked(self, now: datetime) -> tuple[PipelineSnapshot, list[ExpiredBucket]]:
         """List what is due, with the version that it was listed at."""
         snapshot = self._table.snapshot()
         files = self._table.bucket_files(snapshot)
         return snapshot, due(files, lambda bucket: bucketers.interval(self._bucketer, bucket), self._kept_for, now)
 
-    def _drop(self, snapshot: PipelineSnapshot, old: Sequence[Old], now: datetime) -> Retired:
+    def _drop(self, snapshot: PipelineSnapshot, old: Sequence[ExpiredBucket], now: datetime) -> DroppedBucket:
         table = self._table
         files = [file for one in old for file in one.files]
         rows = sum(rows_of(table.store, file) for file in files)
@@ -120,8 +120,10 @@ class Retention:
             folder = bucket_path(self._bucketer.columns, one.bucket)
             table.store.put(f"{FOLDER}/{folder}/{MARK}", (json.dumps(mark, ensure_ascii=False) + "\n").encode())
         facts = {"at": now.isoformat(), "buckets": [list(one.bucket) for one in old], "files": len(files)}
-        version = table.rewrite(snapshot, Rewrite(uuid4().hex, files, (), Taken(WHY, rows), facts))
-        return Retired(version, tuple(one.bucket for one in old), rows, len(files), sum(file.bytes for file in files))
+        version = table.rewrite(snapshot, Rewrite(uuid4().hex, files, (), Takeover(WHY, rows), facts))
+        return DroppedBucket(
+            version, tuple(one.bucket for one in old), rows, len(files), sum(file.bytes for file in files)
+        )
 
 
 def works(pipeline: str, config: Config) -> list[Retention]:
@@ -162,9 +164,9 @@ def rows_of(store: Store, file: BucketFile) -> int:
         return int(pq.ParquetFile(source).metadata.num_rows)
 
 
-def _some(old: Sequence[Old]) -> list[Old]:
+def _some(old: Sequence[ExpiredBucket]) -> list[ExpiredBucket]:
     """Return as many of the oldest as one entry takes; one at least."""
-    taken: list[Old] = []
+    taken: list[ExpiredBucket] = []
     count = 0
     for one in old:
         count += len(one.files)

@@ -22,7 +22,7 @@ from writer.maintenance.row_keys import Finder, Keys
 from writer.storage.base import OutcomeUnknown
 from writer.storage.locations import on_s3
 from writer.table.log.foreign_writes import FilesGone
-from writer.table.log.operations import Rewrite, Taken
+from writer.table.log.operations import Rewrite, Takeover
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.row_removal import left_of
 from writer.table.table import PipelineTable
@@ -43,7 +43,7 @@ class Hit:
 
 
 @dataclass(frozen=True)
-class Erased:
+class DeletionResult:
     """What one entry took out of one bucket."""
 
     version: int
@@ -74,7 +74,7 @@ class Looked:
         return found
 
 
-class Erasing:
+class RowDeletion:
     """Rows of one table that are to go."""
 
     def __init__(
@@ -90,7 +90,7 @@ class Erasing:
         """Find the files that hold such rows. Raises CommitFailed, OSError."""
         return self._looked()[1]
 
-    def run(self, now: datetime) -> Iterator[Erased]:
+    def run(self, now: datetime) -> Iterator[DeletionResult]:
         """Take the rows out, bucket by bucket. Raises what a commit raises; what was committed stays so."""
         tries = 0
         while True:
@@ -129,7 +129,9 @@ class Erasing:
             batches = opened.iter_batches(_ROWS_AT_ONCE, row_groups=groups, columns=names)
             return sum(int(self._finder.among(batch).sum()) for batch in batches)
 
-    def _erase(self, snapshot: PipelineSnapshot, bucket: BucketKey, hits: Sequence[Hit], now: datetime) -> Erased:
+    def _erase(
+        self, snapshot: PipelineSnapshot, bucket: BucketKey, hits: Sequence[Hit], now: datetime
+    ) -> DeletionResult:
         to = Destination(self._table.store, self._columns, _PREFIX, self._size, hidden=self._table.hidden)
         rows = sum(hit.rows for hit in hits)
         try:
@@ -138,14 +140,14 @@ class Erasing:
                 "at": now.isoformat(), "request": self._request, "fields": self._keys.fields, "keys": self._keys.count,
                 "bucket": list(bucket),
             }  # fmt: skip
-            swap = Rewrite(uuid4().hex, [hit.file for hit in hits], rest, Taken(WHY, rows), facts)
+            swap = Rewrite(uuid4().hex, [hit.file for hit in hits], rest, Takeover(WHY, rows), facts)
             version = self._table.rewrite(snapshot, swap)
         except OutcomeUnknown:
             raise  # an entry may name them by now, or may yet
         except BaseException:
             to.remove()
             raise
-        return Erased(version, bucket, rows, len(hits))
+        return DeletionResult(version, bucket, rows, len(hits))
 
     def _rest(self, to: Destination, hit: Hit) -> StagedFile | None:
         """Write the rows of a file that stay; None when none does."""

@@ -34,7 +34,7 @@ class Stamp:
 
 
 @dataclass(frozen=True)
-class Witness:
+class RunRecord:
     """What is put down of one run."""
 
     run: int
@@ -45,7 +45,7 @@ class Witness:
     query_id: str | None = None  # None: Spark had not started it yet
     batches: Mapping[int, Stamp] = field(default_factory=dict)  # the newest
 
-    def with_batch(self, batch: int, stamp: Stamp, query_id: str | None) -> "Witness":
+    def with_batch(self, batch: int, stamp: Stamp, query_id: str | None) -> "RunRecord":
         """Return it with one more batch; the oldest beyond those that are kept goes."""
         newest = sorted({**self.batches, batch: stamp}.items())[-_BATCHES_KEPT:]
         return replace(self, batches=dict(newest), query_id=query_id)
@@ -56,13 +56,13 @@ class Witness:
         return known is not None and known.crc != crc32(content)
 
 
-def begun(run: int, reason: str, now: datetime, offsets: Offsets) -> Witness:
+def begun(run: int, reason: str, now: datetime, offsets: Offsets) -> RunRecord:
     """Return what there is to say when a run begins."""
     versions = {name: version(name) for name in ("headrace", "pyspark")}
-    return Witness(run, reason, now.isoformat(), offsets, versions)
+    return RunRecord(run, reason, now.isoformat(), offsets, versions)
 
 
-def write(store: Store, witness: Witness) -> None:
+def write(store: Store, witness: RunRecord) -> None:
     """Put it down, in the place of what stands there. `store`: of the pipeline's checkpoints. Raises StoreError."""
     offsets: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(witness.offsets.items()):
@@ -75,7 +75,7 @@ def write(store: Store, witness: Witness) -> None:
     store.put(_name(witness.run), (json.dumps(document) + "\n").encode())
 
 
-def read(store: Store, run: int) -> Witness | None:
+def read(store: Store, run: int) -> RunRecord | None:
     """Return what was put down of a run; None where nothing was, or it is not understood. Raises StoreError."""
     found = store.read(_name(run))
     try:
@@ -84,10 +84,10 @@ def read(store: Store, run: int) -> Witness | None:
         return None
 
 
-def _witness(raw: Mapping[str, Any]) -> Witness | None:
+def _witness(raw: Mapping[str, Any]) -> RunRecord | None:
     if raw["format"] != _FORMAT:
         return None
-    return Witness(
+    return RunRecord(
         raw["run"], raw["reason"], raw["at"],
         {(topic, int(p)): offset for topic, found in raw["offsets"].items() for p, offset in found.items()},
         raw["versions"], raw["query_id"],
@@ -99,12 +99,12 @@ def _name(run: int) -> str:
     return f"witness/{run:06d}.json"
 
 
-class Observed:
+class RunRecorder:
     """The run that a pipeline carries: its witness, and copies of its checkpoint. What fails is said, and no more."""
 
     def __init__(self, pipeline: str, checkpoints: Checkpoints, policy: Recovery) -> None:
         self._pipeline, self._checkpoints, self._policy = pipeline, checkpoints, policy
-        self._witness: Witness | None = None
+        self._witness: RunRecord | None = None
         self._query_id: str | None = None  # of this start: Spark has read it, and goes on with it
         self._copied: datetime | None = None
 

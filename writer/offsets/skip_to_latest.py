@@ -14,7 +14,7 @@ from writer.clients.driver_endpoint import nobody_runs
 from writer.clients.kafka import Cluster
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError, LogChanged
-from writer.core.offsets import Part, Range, Source
+from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.offsets.start_decision import Held, number
 from writer.offsets.start_offsets import gap_hints
 from writer.table.factory import main_table
@@ -32,7 +32,7 @@ _FENCED = "Stop it first, or say that it is to be fenced: its next commit then e
 class Skip:
     """Move the frontier over these ranges."""
 
-    ranges: tuple[Range, ...]
+    ranges: tuple[OffsetRange, ...]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,10 @@ class Look:
 
 
 def decide(
-    frontier: Mapping[Part, int], held: Mapping[Part, Held], asker: Asker, changed: Sequence[str] = ()
+    frontier: Mapping[TopicPartition, int],
+    held: Mapping[TopicPartition, Held],
+    asker: Asker,
+    changed: Sequence[str] = (),
 ) -> Skip | Nothing | Refuse:
     """Choose what is skipped: of each part, all from its frontier to the end of its log.
 
@@ -76,7 +79,7 @@ def decide(
             f"Kafka's log is shorter than what the table has of it: {_listed(beyond)}. Restore the log, or let "
             "`headrace topic adopt` say where to read on."
         )
-    ranges = tuple(Range(part, at, held[part].end) for part, at in frontier.items() if at < held[part].end)
+    ranges = tuple(OffsetRange(part, at, held[part].end) for part, at in frontier.items() if at < held[part].end)
     if not ranges:
         return Nothing()
     alive = [r.part for r in ranges if r.start >= held[r.part].earliest]
@@ -140,10 +143,10 @@ def _table(config: Config, pipeline: str) -> PipelineTable:
     return table
 
 
-def _ranges(decision: Skip | Nothing | Refuse) -> Sequence[Range]:
+def _ranges(decision: Skip | Nothing | Refuse) -> Sequence[OffsetRange]:
     return decision.ranges if isinstance(decision, Skip) else ()
 
 
-def _listed(parts: Sequence[Part]) -> str:
+def _listed(parts: Sequence[TopicPartition]) -> str:
     more = f" and {len(parts) - _SHOWN} more" if len(parts) > _SHOWN else ""
     return ", ".join(f"{part.topic}/{part.partition}" for part in parts[:_SHOWN]) + more

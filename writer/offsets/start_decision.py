@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from writer.core.offsets import Part, Range, Source
+from writer.core.offsets import OffsetRange, Source, TopicPartition
 
 _SHOWN = 3  # partitions that a sentence names
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # sixteen zero bytes: what a broker without topic ids (before 2.8) answers
@@ -26,15 +26,15 @@ class Held:
 class Begin:
     """Read on from these offsets."""
 
-    offsets: Mapping[Part, int]
+    offsets: Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True)
 class Gap:
     """Kafka holds some records no longer: put these ranges down as a gap, then read on from these offsets."""
 
-    lost: Sequence[Range]
-    offsets: Mapping[Part, int]
+    lost: Sequence[OffsetRange]
+    offsets: Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Refuse:
 
 
 def decide(
-    frontier: Mapping[Part, int], held: Mapping[Part, Held], on_data_loss: Literal["record", "stop"]
+    frontier: Mapping[TopicPartition, int], held: Mapping[TopicPartition, Held], on_data_loss: Literal["record", "stop"]
 ) -> Begin | Gap | Refuse:
     """Choose where each part reads on.
 
@@ -60,7 +60,7 @@ def decide(
             "election, a restored broker, another cluster), or the topic was created again on brokers without topic "
             "ids. Restore the log, or let `headrace topic adopt` say where to read on."
         )
-    lost = [Range(part, at, held[part].earliest) for part, at in frontier.items() if at < held[part].earliest]
+    lost = [OffsetRange(part, at, held[part].earliest) for part, at in frontier.items() if at < held[part].earliest]
     if not lost:
         return Begin(dict(frontier))
     if on_data_loss == "stop":
@@ -113,7 +113,7 @@ def without_id(now: Mapping[str, str]) -> list[str]:
     return sorted(topic for topic, found in now.items() if found == _NO_ID)
 
 
-def _named(part: Part) -> str:
+def _named(part: TopicPartition) -> str:
     return f"{part.topic}/{part.partition}"
 
 

@@ -9,7 +9,7 @@ from writer.clients.kafka import Cluster, Topic
 from writer.config.pipelines import Pipeline
 from writer.core import logging
 from writer.core.errors import FrontierLost, LogChanged, TopicMissing
-from writer.core.offsets import Part, Range, Source
+from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.core.units import instant, shifted
 from writer.offsets.start_decision import (
     Begin,
@@ -30,15 +30,17 @@ _LOOK_AGAIN_S = 2.0
 
 
 @dataclass(frozen=True)
-class Standing:
+class StartPosition:
     """Where a start reads on."""
 
     topic_ids: Mapping[str, str]  # topic → id that it has now
     incarnations: Mapping[str, Sequence[str]]  # those that are new to the table included
-    parts: Mapping[Source, Part]
-    fresh: Mapping[Part, int] = field(default_factory=dict)  # parts that the table does not know, and where they begin
+    parts: Mapping[Source, TopicPartition]
+    fresh: Mapping[TopicPartition, int] = field(
+        default_factory=dict
+    )  # parts that the table does not know, and where they begin
     offsets: Mapping[Source, int] = field(default_factory=dict)
-    lost: Sequence[Range] = ()  # between the frontier and these offsets
+    lost: Sequence[OffsetRange] = ()  # between the frontier and these offsets
 
     @property
     def numbers(self) -> dict[str, int]:
@@ -52,7 +54,7 @@ def find(
     topics: Mapping[str, Topic],
     snapshot: PipelineSnapshot,
     wait: Callable[[float], Any],
-) -> Standing:
+) -> StartPosition:
     """Hold the table's frontier against Kafka. `wait` waits some seconds.
 
     Raises LogChanged when the configuration or the log says to stop, BrokerUnreachable.
@@ -70,7 +72,9 @@ def find(
         logging.warning("topic_without_id", topic=topic, reason="its brokers are older than Kafka 2.8")
     ids = incarnations(known, now)
     parts = {
-        (t.name, p): Part(t.name, number(ids[t.name], t.id), p) for t in topics.values() for p in range(t.partitions)
+        (t.name, p): TopicPartition(t.name, number(ids[t.name], t.id), p)
+        for t in topics.values()
+        for p in range(t.partitions)
     }
     frontier = {source: snapshot.frontier(part) for source, part in parts.items()}
     _check_told(topics, known, frontier)
@@ -83,7 +87,7 @@ def find(
         wait(_LOOK_AGAIN_S)
     match decision:
         case Begin(offsets):
-            lost: Sequence[Range] = ()
+            lost: Sequence[OffsetRange] = ()
         case Gap(lost, offsets):
             pass
         case Refuse(reason):
@@ -91,7 +95,7 @@ def find(
         case _:
             assert_never(decision)
     begin = {source: offsets[part] for source, part in parts.items()}
-    return Standing(now, ids, parts, {parts[s]: o for s, o in fresh.items()}, begin, lost)
+    return StartPosition(now, ids, parts, {parts[s]: o for s, o in fresh.items()}, begin, lost)
 
 
 def moved(cluster: Cluster, names: Sequence[str], ids: Mapping[str, str], at: Mapping[Source, int]) -> str:
@@ -130,7 +134,7 @@ def _check_told(
 
 
 def gap_hints(
-    lost: Sequence[Range],
+    lost: Sequence[OffsetRange],
     snapshot: PipelineSnapshot,
     left: Mapping[Source, tuple[int, int]],
     margin: timedelta,
@@ -180,6 +184,6 @@ def _initial(
     return {**dict.fromkeys(begun, 0), **found}
 
 
-def _held(cluster: Cluster, parts: Mapping[Source, Part]) -> dict[Part, Held]:
+def _held(cluster: Cluster, parts: Mapping[Source, TopicPartition]) -> dict[TopicPartition, Held]:
     earliest, ends = cluster.earliest(parts), cluster.latest(parts)
     return {part: Held(earliest[source], ends[source]) for source, part in parts.items()}

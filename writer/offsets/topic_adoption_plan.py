@@ -10,7 +10,7 @@ from typing import Literal
 
 from writer.clients.kafka import Topic
 from writer.core.errors import ConfigError
-from writer.core.offsets import Part, Source
+from writer.core.offsets import Source, TopicPartition
 from writer.offsets.start_decision import Held, number
 
 _OFFSETS = "Give the offset to read on from with --offsets topic:partition=offset, or a group's with --offsets-of"
@@ -41,9 +41,9 @@ class Move:
 class Line:
     """One partition: where the table ends, what the log holds, where to read on."""
 
-    was: Part
+    was: TopicPartition
     table_end: int | None  # None: the table has nothing of it
-    now: Part
+    now: TopicPartition
     held: Held
     start: int
     same: bool | None  # records at the same offsets are the same; None: none could be compared
@@ -56,7 +56,7 @@ class Plan:
     moves: Sequence[Move]
     lines: Sequence[Line]
     incarnations: Mapping[str, Sequence[str]]
-    starts: Mapping[Part, int]
+    starts: Mapping[TopicPartition, int]
 
 
 def moves(known: Mapping[str, Sequence[str]], topics: Mapping[str, Topic], asked: Asked) -> list[Move]:
@@ -90,7 +90,7 @@ def moves(known: Mapping[str, Sequence[str]], topics: Mapping[str, Topic], asked
 def plan(
     found: Sequence[Move],
     known: Mapping[str, Sequence[str]],
-    frontier: Mapping[Part, int],
+    frontier: Mapping[TopicPartition, int],
     held: Mapping[Source, Held],
     same: Mapping[Source, bool],
     asked: Asked,
@@ -122,7 +122,7 @@ def plan(
 
 
 def _line(move: Move, source: Source, at: int | None, held: Held, same: bool | None, asked: Asked) -> Line:
-    was, now = Part(move.old, move.old_number, source[1]), Part(move.topic, move.number, source[1])
+    was, now = TopicPartition(move.old, move.old_number, source[1]), TopicPartition(move.topic, move.number, source[1])
     name = f"{source[0]}/{source[1]}"
     if move.offsets == "given":
         start = asked.offsets.get(source)

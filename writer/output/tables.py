@@ -56,7 +56,7 @@ class Column:
     width_max: int = 40
 
 
-class Sheet:
+class TextTable:
     """Rows under columns, printed as they come. The first rows settle the widths, so that later ones line up."""
 
     def __init__(self, out: Console, columns: Sequence[Column]) -> None:

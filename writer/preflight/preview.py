@@ -20,9 +20,9 @@ from writer.core.errors import ConfigError
 from writer.core.offsets import Source
 from writer.core.text import plural, span
 from writer.core.units import show_size
-from writer.maintenance.local_pipeline import Group, Walk, opened
+from writer.maintenance.local_pipeline import Group, LocalPipeline, opened
 from writer.output import tables
-from writer.output.tables import Column, Sheet, cell, emit, instant, plain, short_type
+from writer.output.tables import Column, TextTable, cell, emit, instant, plain, short_type
 from writer.preflight.staged_sample import show_staged
 from writer.schemas.registry import source
 from writer.schemas.wire_detection import RECORDS_MAX
@@ -118,7 +118,7 @@ class Look:
         self._name, self._config, self._at = name, config, at
         self._out, self._now = out, now
         self._json, self._whole = as_json, whole
-        self._sheet: Sheet | None = None
+        self._sheet: TextTable | None = None
 
     def show(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Show each batch as it comes."""
@@ -135,7 +135,7 @@ class Look:
             else:
                 self._records(assigned(walk, batch, self._now), walk)
 
-    def _records(self, records: list[Record], walk: Walk | None = None) -> None:
+    def _records(self, records: list[Record], walk: LocalPipeline | None = None) -> None:
         if self._json:
             for record in records:
                 emit(plain(record))
@@ -152,7 +152,7 @@ class Look:
             tables.sentence(self._out, _summary(records, walk), "dim")
 
     def _lines(self, columns: list[Column], rows: list[list[str | Text]]) -> None:
-        self._sheet = self._sheet or Sheet(self._out, columns)
+        self._sheet = self._sheet or TextTable(self._out, columns)
         self._sheet.add(rows)
 
 
@@ -174,18 +174,20 @@ def _seen(value: bytes, headers: Mapping[str, bytes], wire: Wire | None) -> tupl
     return None if schema_id is None else (wire, schema_id)
 
 
-def decoded(walk: Walk, batch: pa.RecordBatch) -> list[Record]:
+def decoded(walk: LocalPipeline, batch: pa.RecordBatch) -> list[Record]:
     """Describe records after decode and conform: the row, or why there is none."""
     return _told(batch, walk.decoded(batch), walk, ())
 
 
-def assigned(walk: Walk, batch: pa.RecordBatch, now: datetime) -> list[Record]:
+def assigned(walk: LocalPipeline, batch: pa.RecordBatch, now: datetime) -> list[Record]:
     """Describe records after assign: event time and bucket, or why there is none."""
     columns = bucketers.build(walk.config.pipelines[walk.name].bucket).columns
     return _told(batch, walk.assigned(batch, now), walk, columns)
 
 
-def _told(batch: pa.RecordBatch, groups: Iterable[Group], walk: Walk, columns: tuple[str, ...]) -> list[Record]:
+def _told(
+    batch: pa.RecordBatch, groups: Iterable[Group], walk: LocalPipeline, columns: tuple[str, ...]
+) -> list[Record]:
     found: dict[tuple[str, int, int], Record] = {}
     for group in groups:
         times = group.event_time.to_pylist() if group.event_time is not None else []
@@ -281,7 +283,7 @@ def _partition(record: Record) -> str:
     return f"{record['topic']}/{record['partition']}"
 
 
-def _summary(records: list[Record], walk: Walk) -> str:
+def _summary(records: list[Record], walk: LocalPipeline) -> str:
     outcomes = Counter(record["outcome"] for record in records)
     said = [", ".join([plural(outcomes.pop("row", 0), "row"), *(_times(*item) for item in sorted(outcomes.items()))])]
     buckets = {tuple(record["bucket"].values()) for record in records if "bucket" in record}
@@ -303,7 +305,7 @@ def _times(outcome: str, number: int) -> str:
     return f"{number:,} {outcome}" if outcome == "quarantined" else plural(number, outcome.replace("_", " "))
 
 
-def _transposed(out: Console, rows: list[Record], walk: Walk) -> None:
+def _transposed(out: Console, rows: list[Record], walk: LocalPipeline) -> None:
     """Print rows as columns, as many side by side as the width holds."""
     schema = walk.plan.columns
     kinds = {field.name: short_type(field.type) for field in schema}
@@ -314,7 +316,7 @@ def _transposed(out: Console, rows: list[Record], walk: Walk) -> None:
         some = rows[at : at + beside]
         width = min(room // len(some) - 2, 3 * _CELL)
         records = [Column(_head(record, width), width_min=width, width_max=width) for record in some]
-        sheet = Sheet(out, [Column("column", width_max=_NAME), Column("type", style="dim"), *records])
+        sheet = TextTable(out, [Column("column", width_max=_NAME), Column("type", style="dim"), *records])
         sheet.add(
             [[name, kinds[name], *(cell(record["row"][name], width) for record in some)] for name in schema.names]
         )
@@ -342,10 +344,10 @@ def _others(out: Console, records: list[Record]) -> None:
         schema = "none" if record["schema_id"] is None else shown(record["schema_id"])
         schema = schema if letter else ""
         rows.append([_partition(record), f"{record['offset']:,}", schema, Text(why, _TROUBLE[record["outcome"]])])
-    Sheet(out, columns).add(rows)
+    TextTable(out, columns).add(rows)
 
 
-def _way(walk: Walk, schema_id: int) -> str:
+def _way(walk: LocalPipeline, schema_id: int) -> str:
     known = walk.plan.schemas[schema_id]
     if isinstance(known, Rejected):
         return "rejected"

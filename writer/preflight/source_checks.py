@@ -18,7 +18,7 @@ from writer.config.pipelines import Config, Pipeline
 from writer.core.errors import ConfigError, HeadraceError, SchemaChanged
 from writer.core.text import plural
 from writer.core.units import show_duration
-from writer.maintenance.local_pipeline import Group, Walk, opened, without_tombstones
+from writer.maintenance.local_pipeline import Group, LocalPipeline, opened, without_tombstones
 from writer.output.tables import short_type, visible
 from writer.preflight.engine_checks import readers
 from writer.preflight.finding import Finding, doubtful, failure, good, skipped, wrong
@@ -55,7 +55,7 @@ def pipeline(name: str, config: Config, reach: Reach, records: int, now: datetim
     if reach.cluster is not None:
         found = [_topic(reach.cluster, topic) for topic in settings.topics]
     yield from found
-    walk: Walk | None = None
+    walk: LocalPipeline | None = None
     if reach.schemas is None:
         yield from (skipped(check, reach.no_schemas) for check in ("schemas", "columns"))
     else:
@@ -80,14 +80,14 @@ def pipeline(name: str, config: Config, reach: Reach, records: int, now: datetim
         yield failure("sample", error)
 
 
-def _walk(name: str, config: Config, schemas: SchemaSource) -> Walk:
+def _walk(name: str, config: Config, schemas: SchemaSource) -> LocalPipeline:
     try:
         return opened(name, config, schemas)
     except (ConfigError, CommitFailed):  # its own check says so; the schemas can be judged without it
         return opened(name, config, schemas, with_table=False)
 
 
-def _no_sample(topics: Sequence[Finding], reach: Reach, walk: Walk | None, records: int) -> str:
+def _no_sample(topics: Sequence[Finding], reach: Reach, walk: LocalPipeline | None, records: int) -> str:
     if reach.cluster is None:
         return reach.no_cluster
     if any(finding.status == "failed" for finding in topics):
@@ -157,7 +157,7 @@ def _ids(ids: list[int]) -> str:
     return f"{'id' if len(ids) == 1 else 'ids'} {', '.join(map(str, ids))}:"
 
 
-def sampled(walk: Walk, batch: pa.RecordBatch, now: datetime) -> Iterator[Finding]:
+def sampled(walk: LocalPipeline, batch: pa.RecordBatch, now: datetime) -> Iterator[Finding]:
     """Carry a sample through the rooms up to the buckets, and judge what becomes of it."""
     values = without_tombstones(batch)
     if values.num_rows == 0:
@@ -255,7 +255,7 @@ class _Times:
         self.kinds.add(kind)
 
 
-def _event_time(walk: Walk, groups: list[Group], now: datetime) -> Finding:
+def _event_time(walk: LocalPipeline, groups: list[Group], now: datetime) -> Finding:
     """Judge the field's times: found unit, range, nulls, and the share outside the believable window."""
     rule, found = walk.time_rule, _Times()
     window = rule.window(now)

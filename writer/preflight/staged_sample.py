@@ -18,9 +18,9 @@ from writer.batch.task_report import Report
 from writer.core.files import StagedFile
 from writer.core.text import plural
 from writer.core.units import show_size
-from writer.maintenance.local_pipeline import Walk
+from writer.maintenance.local_pipeline import LocalPipeline
 from writer.output import tables
-from writer.output.tables import Column, Sheet, emit, instant, plain
+from writer.output.tables import Column, TextTable, emit, instant, plain
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Staged:
         return sum(file.bytes for file in self.report.files)
 
 
-def staged(walk: Walk, records: pa.RecordBatch, now: datetime) -> Staged:
+def staged(walk: LocalPipeline, records: pa.RecordBatch, now: datetime) -> Staged:
     """Carry the records through a task into files, measure them, and remove them."""
     with tempfile.TemporaryDirectory(prefix="headrace-staged-") as directory:
         into = Path(directory)
@@ -91,7 +91,7 @@ def columns(paths: Iterable[Path]) -> list[ColumnBytes]:
     return list(found.values())
 
 
-def show_staged(walk: Walk, records: pa.RecordBatch, now: datetime, out: Console, *, as_json: bool) -> None:
+def show_staged(walk: LocalPipeline, records: pa.RecordBatch, now: datetime, out: Console, *, as_json: bool) -> None:
     """Stage the records and show the files, or print one JSON object for each."""
     found = staged(walk, records, now)
     if as_json:
@@ -114,7 +114,7 @@ def show_staged(walk: Walk, records: pa.RecordBatch, now: datetime, out: Console
 
 
 def _files(out: Console, found: Staged) -> None:
-    sheet = Sheet(
+    sheet = TextTable(
         out,
         [Column("bucket"), Column("rows", right=True), Column("size", right=True), Column("B/row", right=True),
          Column("first event"), Column("last event")],
@@ -135,7 +135,7 @@ def _files(out: Console, found: Staged) -> None:
 
 def _columns(out: Console, found: Staged) -> None:
     total = sum(column.bytes for column in found.columns)
-    sheet = Sheet(
+    sheet = TextTable(
         out,
         [Column("column"), Column("stored as"), Column("B/row", right=True), Column("share", right=True),
          Column("nulls", right=True), Column("compression"), Column("encodings")],

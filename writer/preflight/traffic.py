@@ -14,7 +14,7 @@ from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
 from writer.core.files import BucketKey
 from writer.core.text import plural, span
-from writer.maintenance.local_pipeline import Walk
+from writer.maintenance.local_pipeline import LocalPipeline
 from writer.preflight.sizing import Traffic
 from writer.preflight.staged_sample import Staged, staged
 
@@ -63,7 +63,7 @@ def pace(cluster: Cluster, topics: list[str], newest: datetime, now: datetime) -
 
 
 def measured(
-    walk: Walk, config: Config, cluster: Cluster, records: int, now: datetime, given_per_s: float | None
+    walk: LocalPipeline, config: Config, cluster: Cluster, records: int, now: datetime, given_per_s: float | None
 ) -> tuple[Traffic, str]:
     """Measure a pipeline's traffic, and say in a phrase what was looked at. Raises NothingToMeasure, HeadraceError."""
     topics = config.pipelines[walk.name].topics

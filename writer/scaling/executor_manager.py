@@ -58,7 +58,7 @@ class _Seen:
     gc_share: float | None = None
 
 
-class Keeper:
+class ExecutorManager:
     """The executors of one driver. A refusal says why they cannot be scaled."""
 
     def __init__(

@@ -17,7 +17,7 @@ from writer.schemas import wire_detection
 from writer.schemas.tracker import Schemas
 
 
-class Found:
+class DetectedFormat:
     """What `auto` stands for in the configuration of one pipeline, from the first records on that showed it."""
 
     def __init__(self, pipeline: str, settings: pipelines.Pipeline, kafka: Kafka) -> None:

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 from bucketers import interval
 from writer.core.files import BucketFile, BucketKey
-from writer.sealing.bucket_states import Cell, cell
+from writer.sealing.bucket_states import BucketState, cell
 from writer.sealing.manifest import Manifest, bucket_path
-from writer.sealing.sealer import Sealer, Standing
+from writer.sealing.sealer import BucketSnapshot, Sealer
 
 CELLS_MAX = 400  # a fortnight of hours, and some
 _READ_AT_ONCE = 40  # manifests in one look; the others come with the next ones
@@ -16,7 +16,7 @@ _REST = 20  # times as long as a look takes, it rests: listing a large table cos
 _FIRST = datetime.min.replace(tzinfo=UTC)
 
 
-class Grid:
+class BucketOverview:
     """Looks at the buckets of a table now and then. Not for several threads."""
 
     def __init__(self, sealer: Sealer) -> None:
@@ -24,11 +24,11 @@ class Grid:
         self._sealer = sealer
         self._bucketer = sealer.bucketer
         self._manifests: dict[BucketKey, Manifest] = {}
-        self._cells: tuple[Cell, ...] = ()
+        self._cells: tuple[BucketState, ...] = ()
         self._version = -1
         self._due_s = 0.0
 
-    def look(self, standing: Standing, now: datetime, clock_s: float | None = None) -> tuple[Cell, ...]:
+    def look(self, standing: BucketSnapshot, now: datetime, clock_s: float | None = None) -> tuple[BucketState, ...]:
         """Return the newest buckets, the earliest first. Raises CommitFailed, OSError."""
         began_s = time.monotonic() if clock_s is None else clock_s
         version = standing.snapshot.state.place[1]
@@ -42,7 +42,7 @@ class Grid:
         self._due_s = began_s + _REST * (time.monotonic() - began_s)
         return self._cells
 
-    def _looked(self, standing: Standing, now: datetime) -> tuple[Cell, ...]:
+    def _looked(self, standing: BucketSnapshot, now: datetime) -> tuple[BucketState, ...]:
         files: dict[BucketKey, list[BucketFile]] = {}
         for file in self._sealer.table.bucket_files(standing.snapshot):
             files.setdefault(file.bucket, []).append(file)

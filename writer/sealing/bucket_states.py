@@ -12,7 +12,7 @@ from writer.sealing.watermark import Watermark
 
 
 @dataclass(frozen=True)
-class Lives:
+class BucketCounts:
     """The buckets of a table at one moment. Those that are sealed and as their manifest says are not counted here."""
 
     at: datetime
@@ -33,7 +33,7 @@ class Lives:
 def lives(
     columns: Sequence[str], buckets: Sequence[Unsealed], states: Sequence[State], sealed: Sequence[Manifest],
     mark: Watermark, closed_until: datetime | None, trouble: Sequence[tuple[str, str]], at: datetime,
-) -> Lives:  # fmt: skip
+) -> BucketCounts:  # fmt: skip
     """Count what is where. `states`: of the closed buckets among those that are not sealed."""
 
     def name(bucket: BucketKey) -> str:
@@ -43,7 +43,7 @@ def lives(
     reopened = sum(b.sealed > 0 for b in buckets if b.bucket in closed)
     open_ = [b for b in buckets if b.bucket not in closed]
     ends = sorted((b.end, name(b.bucket)) for b in open_ if b.end is not None)
-    return Lives(
+    return BucketCounts(
         at=at, watermark=mark, closed_until=closed_until, open=len(open_),
         closed=len(closed) - reopened, reopened=reopened,
         next=(ends[0][1], ends[0][0]) if ends else None,
@@ -54,7 +54,7 @@ def lives(
 
 
 @dataclass(frozen=True)
-class Cell:
+class BucketState:
     """One bucket that has rows, as it was last seen."""
 
     bucket: str
@@ -70,7 +70,7 @@ class Cell:
 def cell(
     name: str, span: tuple[datetime, datetime] | None, files: Sequence[BucketFile], one: Unsealed | None,
     state: State | None, closed_until: datetime | None, manifest: Manifest | None,
-) -> Cell:  # fmt: skip
+) -> BucketState:  # fmt: skip
     """Describe a bucket. `one`: what no manifest says of it; `state`: what is to be done about it, if it is closed."""
     start, end = span or (None, None)
     rows = None if any(file.rows is None for file in files) else sum(file.rows or 0 for file in files)
@@ -79,9 +79,9 @@ def cell(
         why = f"rows came after it was sealed; it is sealed again after {state.due.isoformat(timespec='seconds')}"
     if one is None:
         late, version = (None, None) if manifest is None else (manifest.late, manifest.version)
-        return Cell(name, start, end, "sealed", rows, late, version)
+        return BucketState(name, start, end, "sealed", rows, late, version)
     closed = end is not None and is_closed(end, closed_until)
     shown: Literal["open", "closed", "reopened", "blocked"] = (
         "blocked" if isinstance(state, Blocked) else "reopened" if one.sealed else "closed" if closed else "open"
     )
-    return Cell(name, start, end, shown, rows, one.late + (manifest.late if manifest else 0), one.sealed, why)
+    return BucketState(name, start, end, shown, rows, one.late + (manifest.late if manifest else 0), one.sealed, why)

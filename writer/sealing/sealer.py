@@ -17,10 +17,10 @@ from writer.core import fault_points, logging
 from writer.core.files import BucketFile, BucketKey
 from writer.core.offsets import Source
 from writer.core.units import instant
-from writer.sealing.bucket_states import Lives, lives
+from writer.sealing.bucket_states import BucketCounts, lives
 from writer.sealing.manifest import Manifest, Manifests, Reason, bucket_path
 from writer.sealing.rules import Blocked, Ready, State, Unsealed, is_closed, to_seal
-from writer.sealing.unsealed import Ask, Bookmark, Books, after, expected, from_files, holes_of
+from writer.sealing.unsealed import Ask, IndexCheckpoint, UnsealedIndex, after, expected, from_files, holes_of
 from writer.sealing.watermark import Seen, Watermark
 from writer.table.factory import main_table
 from writer.table.gap_tickets import tickets
@@ -36,11 +36,11 @@ Prepare = Callable[[BucketKey], None]
 
 
 @dataclass(frozen=True)
-class Standing:
+class BucketSnapshot:
     """A table and its buckets at one version."""
 
     snapshot: PipelineSnapshot
-    books: Books
+    books: UnsealedIndex
     closing: datetime | None = None  # what is only thought of
 
     @property
@@ -66,11 +66,11 @@ class Sealer:
         self.watermark = Watermark(None)  # as it was last found
         self._unsound: dict[Unsealed, Blocked] = {}  # buckets whose rows are not as the log has them
         self.bucketer = bucketer
-        self._bookmark = Bookmark(self.table.store)
+        self._bookmark = IndexCheckpoint(self.table.store)
         self._marked = -1
-        self._books: Books | None = None
+        self._books: UnsealedIndex | None = None
 
-    def follow(self, *, keep: bool = True) -> Standing:
+    def follow(self, *, keep: bool = True) -> BucketSnapshot:
         """Read on in the log, and see to it that what its seals promise is there. Raises CommitFailed, OSError.
 
         `keep`: False only looks, and writes nothing.
@@ -79,7 +79,7 @@ class Sealer:
         table, version = snapshot.state.place
         books = self._books if self._books and self._books.table == table else self._bookmark.read(table)
         if books is None or books.version > version:
-            books = Books(table, -1)
+            books = UnsealedIndex(table, -1)
         entries = [entry for entry in self.table.entries(books.version) if entry[0] <= version]
         ask, promised = self._ask(snapshot), False
         if [n for n, _ in entries] != list(range(books.version + 1, version + 1)):  # cleaned up before it was read
@@ -93,9 +93,9 @@ class Sealer:
         if keep and (promised or version - self._marked >= _ENTRIES_UNMARKED_MAX):
             self._bookmark.put(books)
             self._marked = version
-        return Standing(snapshot, books)
+        return BucketSnapshot(snapshot, books)
 
-    def close(self, standing: Standing, until: datetime, reason: Reason, now: datetime) -> int | None:
+    def close(self, standing: BucketSnapshot, until: datetime, reason: Reason, now: datetime) -> int | None:
         """Close the buckets that end by then. Returns the version that does it; None: they are. Raises CommitFailed."""
         closing = Closing(uuid4().hex, until, {"reason": reason, "at": now.isoformat()})
         version = self.table.close(standing.snapshot, closing)
@@ -105,7 +105,7 @@ class Sealer:
             )
         return version
 
-    def due(self, standing: Standing, now: datetime) -> list[State]:
+    def due(self, standing: BucketSnapshot, now: datetime) -> list[State]:
         """Say of every closed bucket that is not sealed what is to be done."""
         books = standing.books
         states = to_seal(self.policy, books.buckets.values(), books.holes, standing.closed_until, now)
@@ -119,14 +119,16 @@ class Sealer:
         for at in range(0, len(ready), _BUCKETS_AT_ONCE):
             self._seal_some(ready[at : at + _BUCKETS_AT_ONCE], now)
 
-    def lives(self, standing: Standing, now: datetime, trouble: Sequence[tuple[str, str]] = ()) -> Lives:
+    def lives(self, standing: BucketSnapshot, now: datetime, trouble: Sequence[tuple[str, str]] = ()) -> BucketCounts:
         """Say how the buckets are."""
         return lives(
             self.columns, list(standing.books.buckets.values()), self.due(standing, now), self.sealed, self.watermark,
             standing.closed_until, trouble, now,
         )  # fmt: skip
 
-    def draw(self, standing: Standing, ready: Sequence[Ready], now: datetime) -> tuple[list[Manifest], list[Blocked]]:
+    def draw(
+        self, standing: BucketSnapshot, ready: Sequence[Ready], now: datetime
+    ) -> tuple[list[Manifest], list[Blocked]]:
         """Draw up the manifests of buckets from the log, and hold their files against the account. Writes nothing."""
         files = self._files(standing.snapshot, [one.bucket for one in ready])
         drawn: list[Manifest] = []
@@ -139,7 +141,7 @@ class Sealer:
                 blocked.append(found)
         return drawn, blocked
 
-    def parts(self, standing: Standing, numbers: Mapping[str, int], idle: frozenset[Source]) -> list[Seen]:
+    def parts(self, standing: BucketSnapshot, numbers: Mapping[str, int], idle: frozenset[Source]) -> list[Seen]:
         """Return how far the parts have come that the pipeline reads; `numbers`: topic → number of its incarnation."""
         snapshot = standing.snapshot
         mine = [part for part in snapshot.parts() if numbers.get(part.topic) == part.incarnation]
@@ -173,7 +175,7 @@ class Sealer:
             logging.warning("bucket_blocked", pipeline=self.pipeline, bucket=name, because=state.why)
 
     def _manifest(
-        self, standing: Standing, ready: Ready, files: Sequence[BucketFile], now: datetime
+        self, standing: BucketSnapshot, ready: Ready, files: Sequence[BucketFile], now: datetime
     ) -> Manifest | Blocked:
         one = standing.books.buckets[ready.bucket]
         before = self.manifests.read(one.bucket, one.sealed) if one.sealed else None

@@ -17,7 +17,7 @@ from writer.core.units import instant
 from writer.sealing.manifest import Manifest, Reason
 from writer.sealing.rules import Hole, Unsealed, is_closed
 from writer.storage.base import Store
-from writer.table.ledger.gap_ticket import Ticket
+from writer.table.ledger.gap_ticket import GapRecord
 from writer.table.log.entries import said
 from writer.table.log.log import Action
 
@@ -27,7 +27,7 @@ Span = tuple[datetime, datetime]
 
 
 @dataclass(frozen=True)
-class Books:
+class UnsealedIndex:
     """What the log says of buckets, up to a version of the table."""
 
     table: str  # id
@@ -46,7 +46,9 @@ class Ask:
     newest: Callable[[BucketKey], Manifest | None]  # manifest
 
 
-def after(books: Books, version: int, actions: Sequence[Action], columns: Sequence[str], ask: Ask) -> Books:
+def after(
+    books: UnsealedIndex, version: int, actions: Sequence[Action], columns: Sequence[str], ask: Ask
+) -> UnsealedIndex:
     """Return the books after one more entry; `columns`: the table's bucket columns."""
     info, about = said(actions)
     at = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC)
@@ -80,12 +82,12 @@ def after(books: Books, version: int, actions: Sequence[Action], columns: Sequen
 
 def from_files(
     table: str, version: int, files: Iterable[BucketFile], holes: Iterable[Hole], at: datetime, ask: Ask
-) -> Books:
+) -> UnsealedIndex:
     """Return the books of a table whose log does not reach back to its beginning: its files, taken at their word."""
     rows: dict[BucketKey, list[int | None]] = {}
     for file in files:
         rows.setdefault(file.bucket, []).append(file.rows)
-    books = Books(table, version, holes=tuple(holes))
+    books = UnsealedIndex(table, version, holes=tuple(holes))
     found = []
     for bucket, counts in rows.items():
         one = _known(books, bucket, at, ask)
@@ -117,7 +119,7 @@ def _ended(holes: tuple[Hole, ...], about: Mapping[str, Any]) -> tuple[Hole, ...
     return tuple(replace(h, state="lost" if lost else "done") if h.gap == about["gap"] else h for h in holes)
 
 
-def holes_of(tickets: Mapping[str, Ticket], known: Iterable[Hole]) -> list[Hole]:
+def holes_of(tickets: Mapping[str, GapRecord], known: Iterable[Hole]) -> list[Hole]:
     """Return the holes of tickets, and those `known` of gaps whose tickets nobody has any more."""
     found = [hole for hole in known if hole.gap not in tickets]
     for one in tickets.values():
@@ -136,20 +138,20 @@ def expected(one: Unsealed, manifest: Manifest | None) -> int | None:
     return (manifest.rows if manifest else 0) + one.added - one.taken
 
 
-def _came(books: Books, bucket: BucketKey, rows: int | None, late: int, at: datetime, ask: Ask) -> Unsealed:
+def _came(books: UnsealedIndex, bucket: BucketKey, rows: int | None, late: int, at: datetime, ask: Ask) -> Unsealed:
     one = _known(books, bucket, at, ask)
     told = one.told and rows is not None
     return replace(one, added=one.added + (rows or 0), late=one.late + late, changed=at, told=told)
 
 
 def _rewritten(
-    books: Books,
+    books: UnsealedIndex,
     taken: Mapping[str, Any] | None,
     actions: Sequence[Action],
     columns: Sequence[str],
     at: datetime,
     ask: Ask,
-) -> Books:
+) -> UnsealedIndex:
     """Follow a rewrite: rows that only move change nothing; what retention takes is no bucket any more."""
     if not taken or not taken["rows"]:
         return books
@@ -170,7 +172,7 @@ def _rewritten(
     return _with(books, found)
 
 
-def _rewound(books: Books, about: Mapping[str, Any], at: datetime, ask: Ask) -> Books:
+def _rewound(books: UnsealedIndex, about: Mapping[str, Any], at: datetime, ask: Ask) -> UnsealedIndex:
     """Follow a rewind: what it names is open or closed as it was then, and no manifest says what it holds.
 
     A bucket that had no manifest and has no row any more is none.
@@ -191,7 +193,7 @@ def _rewound(books: Books, about: Mapping[str, Any], at: datetime, ask: Ask) -> 
     return replace(books, buckets=opened, holes=holes, closed=closed)
 
 
-def _known(books: Books, bucket: BucketKey, at: datetime, ask: Ask) -> Unsealed:
+def _known(books: UnsealedIndex, bucket: BucketKey, at: datetime, ask: Ask) -> Unsealed:
     if bucket in books.buckets:
         return books.buckets[bucket]
     span, manifest = ask.interval(bucket), ask.newest(bucket)
@@ -201,12 +203,12 @@ def _known(books: Books, bucket: BucketKey, at: datetime, ask: Ask) -> Unsealed:
     return Unsealed(bucket, start, end, at, sealed=manifest.version if manifest else 0, told=not lost, reason=reason)
 
 
-def _closed(books: Books, until: datetime, reason: Reason) -> Books:
+def _closed(books: UnsealedIndex, until: datetime, reason: Reason) -> UnsealedIndex:
     ended = [one for one in books.buckets.values() if one.end is not None and is_closed(one.end, until)]
     return replace(_with(books, [replace(one, reason=one.reason or reason) for one in ended]), closed=(until, reason))
 
 
-def _with(books: Books, found: Iterable[Unsealed]) -> Books:
+def _with(books: UnsealedIndex, found: Iterable[Unsealed]) -> UnsealedIndex:
     return replace(books, buckets={**books.buckets, **{one.bucket: one for one in found}})
 
 
@@ -230,19 +232,19 @@ def _key(change: Mapping[str, Any], columns: Sequence[str]) -> BucketKey:
     return tuple(values.get(column) for column in columns)
 
 
-class Bookmark:
+class IndexCheckpoint:
     """Where the books are kept between two looks. Operations raise OSError where the storage fails."""
 
     def __init__(self, store: Store) -> None:
         """Take the store of the table."""
         self._store = store
 
-    def put(self, books: Books) -> None:
+    def put(self, books: UnsealedIndex) -> None:
         """Write the books down, in place of whatever is there."""
         text = json.dumps(to_json(books), separators=(",", ":"), ensure_ascii=False)
         self._store.put(BOOKMARK, text.encode())
 
-    def read(self, table: str) -> Books | None:
+    def read(self, table: str) -> UnsealedIndex | None:
         """Return the books of this table id; None where there are none, or nothing that can be read: look anew."""
         found = self._store.read(BOOKMARK)
         try:
@@ -252,7 +254,7 @@ class Bookmark:
         return books if books is not None and books.table == table else None
 
 
-def to_json(books: Books) -> dict[str, Any]:
+def to_json(books: UnsealedIndex) -> dict[str, Any]:
     """Write books as JSON values."""
     return {
         "format": FORMAT, "table": books.table, "version": books.version,
@@ -268,7 +270,7 @@ def to_json(books: Books) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def from_json(raw: Mapping[str, Any]) -> Books | None:
+def from_json(raw: Mapping[str, Any]) -> UnsealedIndex | None:
     """Read what `to_json` wrote; None for another format."""
     if raw["format"] != FORMAT:
         return None
@@ -284,7 +286,9 @@ def from_json(raw: Mapping[str, Any]) -> Books | None:
         for h in raw["holes"]
     )
     closed = None if raw["closed"] is None else (datetime.fromisoformat(raw["closed"][0]), raw["closed"][1])
-    return Books(raw["table"], raw["version"], {b.bucket: b for b in buckets}, holes, _time(raw["retained"]), closed)
+    return UnsealedIndex(
+        raw["table"], raw["version"], {b.bucket: b for b in buckets}, holes, _time(raw["retained"]), closed
+    )
 
 
 def _iso(at: datetime | None) -> str | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from writer.core.offsets import Part, Source
+from writer.core.offsets import Source, TopicPartition
 from writer.core.units import shifted
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -19,7 +19,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class Seen:
     """How far a part has come in event time. `idle`: nothing waits in it, and nothing came for a while."""
 
-    part: Part
+    part: TopicPartition
     instant: datetime | None  # None: no row of it was ever committed
     idle: bool = False
 
@@ -29,8 +29,8 @@ class Watermark:
     """The table's watermark, and what holds it back. `instant` is None where no part that counts has seen a row."""
 
     instant: datetime | None
-    held_by: Part | None = None
-    idle: tuple[Part, ...] = ()
+    held_by: TopicPartition | None = None
+    idle: tuple[TopicPartition, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,6 @@ def furthest(parts: Iterable[Seen], out_of_orderness: timedelta) -> datetime | N
     return shifted(max(instants), -out_of_orderness) if instants else None
 
 
-def risen(known: Mapping[Part, int], found: Mapping[Part, int]) -> dict[Part, int]:
+def risen(known: Mapping[TopicPartition, int], found: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """Return what a batch has seen, in microseconds, where that is later than what was known."""
     return {part: at for part, at in found.items() if at > known.get(part, at - 1)}

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from writer.batch.lateness import BOUNDS_S
 from writer.core.text import iso
 from writer.hooks.outbox import Health
-from writer.sealing.bucket_states import Cell, Lives
+from writer.sealing.bucket_states import BucketCounts, BucketState
 from writer.status.lag import Lag, arrival_rate, lags
 from writer.status.model import OUTCOMES, Batch, Commit, Logs, Totals, View
 
@@ -70,14 +70,14 @@ def grid(views: Iterable[View], now: datetime) -> dict[str, Any]:
     return {"at": iso(now), "pipelines": {view.pipeline: [_cell(cell) for cell in view.cells] for view in views}}
 
 
-def _cell(cell: Cell) -> dict[str, Any]:
+def _cell(cell: BucketState) -> dict[str, Any]:
     return {
         **asdict(cell), "start": None if cell.start is None else iso(cell.start),
         "end": None if cell.end is None else iso(cell.end),
     }  # fmt: skip
 
 
-def buckets(lives: Lives, now: datetime) -> dict[str, Any]:
+def buckets(lives: BucketCounts, now: datetime) -> dict[str, Any]:
     """Describe how the buckets are as JSON values."""
     mark = lives.watermark
     held = mark.held_by

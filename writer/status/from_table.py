@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 from writer.clients.kafka import Cluster
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
-from writer.core.offsets import Part, Source
+from writer.core.offsets import Source, TopicPartition
 from writer.hooks.dispatcher import seen
 from writer.hooks.outbox import Health
 from writer.offsets.start_decision import number
-from writer.sealing.bucket_states import Lives
+from writer.sealing.bucket_states import BucketCounts
 from writer.sealing.sealer import Sealer
 from writer.sealing.watermark import watermark
 from writer.status.lag import RATE_WINDOW, listen, settle
@@ -34,7 +34,7 @@ def view(name: str, config: Config, cluster: Cluster, now: datetime) -> View:
     trouble: list[str] = []
     table = main_table(name, config)
     pause = None
-    found: Lives | None = None
+    found: BucketCounts | None = None
     snapshot, entries, buckets, frontier, logs = None, list[Entry](), 0, dict[Source, int](), Logs()
     hooks: Mapping[str, Health] = {}
     try:
@@ -73,7 +73,7 @@ def heard(
     for topic in known.values():
         ids = numbers.get(topic.name, [])
         for partition in range(topic.partitions) if topic.id in ids else ():
-            part = Part(topic.name, number(ids, topic.id), partition)
+            part = TopicPartition(topic.name, number(ids, topic.id), partition)
             at = snapshot.frontier(part) if snapshot else None
             if at is not None:
                 frontier[topic.name, partition] = at
@@ -84,7 +84,7 @@ def heard(
     return frontier, replace(logs, samples=(Sample(earlier, cluster.at(earlier, sample.ends)), sample), dated=dated)
 
 
-def _lives(name: str, config: Config, now: datetime) -> Lives:
+def _lives(name: str, config: Config, now: datetime) -> BucketCounts:
     """Say how the buckets are, and write nothing. Which partitions are idle, only the driver finds out."""
     sealer = Sealer(name, config)
     standing = sealer.follow(keep=False)

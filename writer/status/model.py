@@ -10,7 +10,7 @@ from typing import Any, Literal
 from writer.batch.lateness import Lateness
 from writer.core.offsets import Source
 from writer.hooks.outbox import Health
-from writer.sealing.bucket_states import Cell, Lives
+from writer.sealing.bucket_states import BucketCounts, BucketState
 from writer.status.pause import Pause
 
 OUTCOMES = ("read", "rows", "late", "dead_letters", "quarantined", "tombstones")
@@ -140,10 +140,10 @@ class View:
     incarnations: Mapping[str, int] = field(default_factory=dict)  # topic → number of the one that is read
     log_moved: str = ""  # why the logs are not those that this start began with
     pause: Pause | None = None
-    lives: Lives | None = None  # of the buckets; None: nobody looked
+    lives: BucketCounts | None = None  # of the buckets; None: nobody looked
     hooks: Mapping[str, Health] = field(default_factory=dict)  # by name
     proven: bool = False  # since the driver began, it committed or nothing waited
-    cells: tuple[Cell, ...] = ()  # buckets one by one, the earliest first; empty: nobody looked
+    cells: tuple[BucketState, ...] = ()  # buckets one by one, the earliest first; empty: nobody looked
     recovery: tuple[Mapping[str, Any], ...] = ()  # what a supervisor decided, newest first
 
 

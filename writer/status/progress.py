@@ -15,7 +15,7 @@ from writer.avro.schema_plan import Rejected, WriterSchema
 from writer.core.files import BucketKey
 from writer.core.offsets import Source
 from writer.hooks.outbox import Health
-from writer.sealing.bucket_states import Cell, Lives
+from writer.sealing.bucket_states import BucketCounts, BucketState
 from writer.status.model import (
     DECODERS,
     DURATION_BOUNDS,
@@ -76,8 +76,8 @@ class Progress:
         self._restarts = 0
         self._log_moved = ""
         self._pause: Pause | None = None
-        self._lives: Lives | None = None
-        self._cells: tuple[Cell, ...] = ()
+        self._lives: BucketCounts | None = None
+        self._cells: tuple[BucketState, ...] = ()
         self._recovery: tuple[Mapping[str, Any], ...] = ()
         self._hooks: Mapping[str, Health] = {}
         self._proven = False
@@ -219,12 +219,12 @@ class Progress:
         """Call back after each commit, on the thread of the batch: return at once."""
         self._listeners.append(listener)
 
-    def lives(self, found: Lives) -> None:
+    def lives(self, found: BucketCounts) -> None:
         """Somebody looked how the buckets are."""
         with self._lock:
             self._lives = found
 
-    def cells(self, found: tuple[Cell, ...]) -> None:
+    def cells(self, found: tuple[BucketState, ...]) -> None:
         """Somebody looked at the buckets one by one."""
         with self._lock:
             self._cells = found

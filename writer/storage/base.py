@@ -56,7 +56,7 @@ class S3Settings:
 
 
 @dataclass(frozen=True)
-class Found:
+class StoredObject:
     """An object as it was read, whole."""
 
     content: bytes
@@ -79,7 +79,7 @@ class Store(Protocol):
     def location(self) -> str:
         """Where this store's objects lie, as a person writes it; no slash at its end."""
 
-    def read(self, name: str) -> Found | None:
+    def read(self, name: str) -> StoredObject | None:
         """Return the object, or None where there is none."""
 
     def mark(self, name: str) -> Mark | None:

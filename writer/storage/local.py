@@ -10,7 +10,7 @@ from uuid import uuid4
 from pyarrow import fs
 
 from writer.core import fault_points
-from writer.storage.base import Found, Mark, NotExclusive, OutcomeUnknown, StoreError, always
+from writer.storage.base import Mark, NotExclusive, OutcomeUnknown, StoredObject, StoreError, always
 from writer.storage.disk_space import FULL, free
 
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # what file systems without them answer
@@ -28,13 +28,13 @@ class LocalStore:
     def __init__(self, location: str) -> None:
         self.location = location.rstrip("/")
 
-    def read(self, name: str) -> Found | None:
+    def read(self, name: str) -> StoredObject | None:
         """Return the file, or None where there is none."""
         path = self._path(name)
         with _told("read", path):
             try:
                 with open(path, "rb") as file:  # noqa: PTH123 - a commit counts its microseconds
-                    return Found(file.read(), _mark_of(os.fstat(file.fileno())))
+                    return StoredObject(file.read(), _mark_of(os.fstat(file.fileno())))
             except FileNotFoundError:
                 return None
 

@@ -31,7 +31,16 @@ from botocore.exceptions import (
 )  # fmt: skip
 from pyarrow import fs
 
-from writer.storage.base import Found, Mark, NotExclusive, OutcomeUnknown, S3Settings, StoreError, Unanswered, always
+from writer.storage.base import (
+    Mark,
+    NotExclusive,
+    OutcomeUnknown,
+    S3Settings,
+    StoredObject,
+    StoreError,
+    Unanswered,
+    always,
+)
 
 _T = TypeVar("_T")
 _PUT = "headrace-put"  # metadata of an object: which PUT it came by
@@ -64,12 +73,12 @@ class S3Store:
         self._prefix = f"{prefix}/" if prefix else ""
         self._settings = resolved(settings)
 
-    def read(self, name: str) -> Found | None:
+    def read(self, name: str) -> StoredObject | None:
         """Get the object, or None where there is none."""
 
-        def get() -> Found | None:
+        def get() -> StoredObject | None:
             found = self._or_none(lambda: self._s3.get_object(Bucket=self._bucket, Key=self._prefix + name))
-            return None if found is None else Found(found["Body"].read(), _mark_of(found))
+            return None if found is None else StoredObject(found["Body"].read(), _mark_of(found))
 
         return self._tried("read", name, get)
 

@@ -19,12 +19,12 @@ _NAME = re.compile(r"^claim-(\d{10})\.json$")
 _KEPT = 2  # older ones are removed
 
 
-class Claimed(HeadraceError):
+class BackfillLocked(HeadraceError):
     """Somebody else fills this gap."""
 
 
 @dataclass(frozen=True)
-class Claim:
+class BackfillLock:
     """Who fills a gap, and until when that stands unless it is renewed."""
 
     number: int
@@ -37,14 +37,14 @@ class Claim:
         return now < self.until
 
 
-class Claims:
+class BackfillLocks:
     """The claims of one table. Operations raise StoreError."""
 
     def __init__(self, store: Store) -> None:
         """Take the store of the table."""
         self._store = store
 
-    def newest(self, gap: str) -> Claim | None:
+    def newest(self, gap: str) -> BackfillLock | None:
         """Return the last claim of a gap, whether it stands or not; None: there never was one, or it was released."""
         numbers = self._numbers(gap)
         found = self._store.read(_path(gap, numbers[-1])) if numbers else None
@@ -53,25 +53,25 @@ class Claims:
         try:
             told = json.loads(found.content)
             instants = (datetime.fromisoformat(told[name]) for name in ("at", "until"))
-            return Claim(numbers[-1], told["by"], *instants)
+            return BackfillLock(numbers[-1], told["by"], *instants)
         except (ValueError, KeyError, TypeError):
             return None  # half of one: nobody can hold it
 
-    def take(self, gap: str, by: str, now: datetime, gone: Callable[[str], bool] = lambda _: False) -> Claim:
+    def take(self, gap: str, by: str, now: datetime, gone: Callable[[str], bool] = lambda _: False) -> BackfillLock:
         """Claim a gap. `gone` knows who does not live any more. Raises Claimed while somebody else's claim stands."""
         known = self.newest(gap)
         if known is not None and known.stands(now) and known.by != by and not gone(known.by):
-            raise Claimed(
+            raise BackfillLocked(
                 f"gap {gap[:8]} is being filled by {known.by} since {known.at:%Y-%m-%dT%H:%M:%SZ}; without a sign of "
                 f"life it is free at {known.until:%H:%M:%SZ}."
             )
         return self._put(gap, known, by, now, known.at if known and known.by == by else now)
 
-    def renew(self, gap: str, mine: Claim, now: datetime) -> Claim:
+    def renew(self, gap: str, mine: BackfillLock, now: datetime) -> BackfillLock:
         """Prolong a claim. Raises Claimed when somebody else took the gap meanwhile."""
         known = self.newest(gap)
         if known is not None and known.by != mine.by:
-            raise Claimed(f"gap {gap[:8]} was taken over by {known.by} at {known.at:%Y-%m-%dT%H:%M:%SZ}.")
+            raise BackfillLocked(f"gap {gap[:8]} was taken over by {known.by} at {known.at:%Y-%m-%dT%H:%M:%SZ}.")
         return self._put(gap, known, mine.by, now, mine.at)
 
     def release(self, gap: str) -> None:
@@ -79,12 +79,12 @@ class Claims:
         for number in self._numbers(gap):
             self._store.delete(_path(gap, number))
 
-    def _put(self, gap: str, known: Claim | None, by: str, now: datetime, since: datetime) -> Claim:
+    def _put(self, gap: str, known: BackfillLock | None, by: str, now: datetime, since: datetime) -> BackfillLock:
         numbers = self._numbers(gap)
-        made = Claim((numbers[-1] if numbers else 0) + 1, by, since, now + LEASE)
+        made = BackfillLock((numbers[-1] if numbers else 0) + 1, by, since, now + LEASE)
         text = json.dumps({"by": made.by, "at": made.at.isoformat(), "until": made.until.isoformat()})
         if not self._store.put_if_absent(_path(gap, made.number), text.encode()):
-            raise Claimed(f"gap {gap[:8]} was claimed by somebody else at this moment.")
+            raise BackfillLocked(f"gap {gap[:8]} was claimed by somebody else at this moment.")
         for number in numbers[: -_KEPT + 1]:
             self._store.delete(_path(gap, number))
         assert known is None or known.number < made.number

@@ -4,9 +4,9 @@ from datetime import datetime
 
 from writer.core import logging
 from writer.core.errors import ConfigError
-from writer.table.ledger.gap_ticket import Ticket, oldest, together
+from writer.table.ledger.gap_ticket import GapRecord, oldest, together
 from writer.table.ledger.segment import chapters
-from writer.table.ledger.segment_store import Book
+from writer.table.ledger.segment_store import LedgerStore
 from writer.table.log.operations import Gap
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
@@ -18,21 +18,21 @@ class NoSuchGap(ConfigError):
     """No ticket has this id, or several begin with it."""
 
 
-def tickets(table: PipelineTable, pipeline: str) -> dict[str, Ticket]:
+def tickets(table: PipelineTable, pipeline: str) -> dict[str, GapRecord]:
     """Return the tickets of all gaps, oldest first. Raises CommitFailed, LedgerUnreadable, OSError."""
     return standing(table, pipeline)[1]
 
 
-def standing(table: PipelineTable, pipeline: str) -> tuple[PipelineSnapshot, dict[str, Ticket]]:
+def standing(table: PipelineTable, pipeline: str) -> tuple[PipelineSnapshot, dict[str, GapRecord]]:
     """Return a snapshot, and the tickets as they are in it. Raises as `tickets` does."""
-    pages = Book(table.store, table.snapshot().state.metadata["id"], pipeline).pages()
+    pages = LedgerStore(table.store, table.snapshot().state.metadata["id"], pipeline).pages()
     snapshot = table.snapshot()  # at or after the newest page
     after = pages[-1].last if pages else -1
     entries = ((version, actions) for version, actions in table.entries(after) if version <= snapshot.version)
     return snapshot, together(one.tickets for one in [*pages, *chapters(entries, pipeline)])
 
 
-def named(found: dict[str, Ticket], wanted: str) -> Ticket:
+def named(found: dict[str, GapRecord], wanted: str) -> GapRecord:
     """Return the ticket whose id begins so. Raises NoSuchGap."""
     fit = [one for key, one in found.items() if key == wanted or (len(wanted) >= _ID_MIN and key.startswith(wanted))]
     if len(fit) == 1:

@@ -20,7 +20,7 @@ from writer.batch.parquet_files import (
     parquet_writer,
 )
 from writer.core.files import BucketFile, DataFile, StagedFile
-from writer.core.offsets import Part, Span, joined
+from writer.core.offsets import Span, TopicPartition, joined
 from writer.storage.base import OutcomeUnknown, Store
 from writer.table.log.entries import removed
 from writer.table.log.log import Action
@@ -29,11 +29,11 @@ _ROWS_AT_ONCE = 65_536
 _PREFIX = "replay"
 _PLACE = ["_topic", "_incarnation", "_partition", "_offset"]
 _NONE: Mapping[str, BucketFile] = {}
-Offsets = Mapping[Part, Sequence[Span]]
+Offsets = Mapping[TopicPartition, Sequence[Span]]
 
 
 @dataclass
-class Left:
+class RemovalResult:
     """What is left of files once rows went: what is to be removed, what stands for it, how many rows went."""
 
     removed: list[BucketFile] = field(default_factory=list)
@@ -52,14 +52,14 @@ class Left:
 def without(
     store: Store, files: Sequence[DataFile], offsets: Offsets, *, columns: Sequence[str] = (),
     known: Mapping[str, BucketFile] = _NONE, hidden: bool = False, prefix: str = _PREFIX,
-) -> Iterator[Left]:  # fmt: skip
+) -> Iterator[RemovalResult]:  # fmt: skip
     """Stage what is left of the files that hold rows at these offsets.
 
     `columns`: of the table's buckets, and `known`: its files by path, which tell their bucket; neither for a table
     without buckets. If the block is left by an exception, what was staged is removed. `hidden`: stage where readers do
     not look.
     """
-    found = Left(columns=columns)
+    found = RemovalResult(columns=columns)
     to = Destination(store, tuple(columns), prefix, 0, hidden=hidden)
     try:
         for file in files:
@@ -142,7 +142,7 @@ def inside(offsets: np.ndarray, among: Sequence[Span]) -> np.ndarray:
     return np.asarray((at >= 0) & (offsets < ends[at]))
 
 
-def among(letters: pa.RecordBatch, part: Part, spans: Sequence[Span]) -> np.ndarray:
+def among(letters: pa.RecordBatch, part: TopicPartition, spans: Sequence[Span]) -> np.ndarray:
     """Tell of each letter whether it stands at one of these offsets."""
     place = zip(_PLACE[:3], (part.topic, part.incarnation, part.partition), strict=True)
     here = [pc.equal(letters.column(name), value).to_numpy(zero_copy_only=False) for name, value in place]

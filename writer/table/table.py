@@ -17,10 +17,10 @@ from pyarrow import dataset
 from writer.batch.parquet_files import staged_name
 from writer.core.errors import ConfigError, Fenced
 from writer.core.files import BucketFile, BucketKey, DataFile, StagedFile
-from writer.core.offsets import Part, Range
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.table import schema_ids, takeover
 from writer.table.ledger.segment import LedgerUnreadable
-from writer.table.ledger.segment_store import Book
+from writer.table.ledger.segment_store import LedgerStore
 from writer.table.log import control_commits, data_commits
 from writer.table.log.appender import PATIENCE, Appender, Check, LostRace, Swap
 from writer.table.log.control_commits import OWNER, check_identity
@@ -42,7 +42,7 @@ from writer.table.log.operations import (
 )
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.log.table_format import Format
-from writer.table.row_removal import Left, Offsets, without
+from writer.table.row_removal import Offsets, RemovalResult, without
 from writer.table.schema_evolution import Unfit, grown
 
 CHECKPOINT_INTERVAL = 50  # versions
@@ -122,7 +122,11 @@ class PipelineTable:
     # epoch raise none: whoever writes the table goes on.
 
     def begin(
-        self, starts: Mapping[Part, int], incarnations: control_commits.Ids, closed: int = 0, lease: int | None = None
+        self,
+        starts: Mapping[TopicPartition, int],
+        incarnations: control_commits.Ids,
+        closed: int = 0,
+        lease: int | None = None,
     ) -> int:
         """Take the pipeline over: raise the epoch, and set the frontier of new parts, in one entry. Returns the epoch.
 
@@ -220,7 +224,7 @@ class PipelineTable:
         """
         return control_commits.seal(self._end, snapshot, seals)
 
-    def _next(self, epoch: int, ranges: Sequence[Range]) -> Check:
+    def _next(self, epoch: int, ranges: Sequence[OffsetRange]) -> Check:
         """Return the check that the epoch is still ours, and the frontier where the ranges begin. It raises Fenced."""
 
         def check(newest: PipelineSnapshot) -> None:
@@ -275,10 +279,10 @@ class PipelineTable:
         self._end.retried(apply)
 
     @contextmanager
-    def without(self, snapshot: PipelineSnapshot, offsets: Offsets, prefix: str = "replay") -> Iterator[Left]:
+    def without(self, snapshot: PipelineSnapshot, offsets: Offsets, prefix: str = "replay") -> Iterator[RemovalResult]:
         """Stage what is left of the files that hold rows at these offsets. Raises LostRace, OSError."""
         if not offsets:
-            yield Left()
+            yield RemovalResult()
             return
         self._format.publish(snapshot.state.place)  # what is left of a file is read in its place
         try:
@@ -313,7 +317,7 @@ class PipelineTable:
             if version - max(noted if noted <= version else -1, self._tidied) < self._interval:
                 return
             self._tidied = version
-            book = Book(self.store, state.metadata["id"], self._pipeline)
+            book = LedgerStore(self.store, state.metadata["id"], self._pipeline)
             book.write(((n, actions) for n, actions in self._end.entries(book.last()) if n <= version), self.rows_at)
             self._format.tidy(state)
         except (OSError, LedgerUnreadable) as error:

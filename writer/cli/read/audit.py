@@ -11,12 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from writer.audit.audit import Audit, audit as audit_table
-from writer.audit.reconciliation import Line, Problem
+from writer.audit.reconciliation import PartitionSummary, Problem
 from writer.batch.task_report import EXITS
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, HeadraceError
-from writer.core.offsets import Part, Span
+from writer.core.offsets import Span, TopicPartition
 from writer.core.text import plural
 from writer.output.cli_options import AsJson, ConfigFile, Pipelines
 from writer.output.status_screen import show
@@ -84,7 +84,7 @@ def told(one: Audit, *, deep: bool) -> dict[str, Any]:
     }
 
 
-def _part(line: Line, one: Audit, *, deep: bool) -> dict[str, Any]:
+def _part(line: PartitionSummary, one: Audit, *, deep: bool) -> dict[str, Any]:
     about = {
         **vars(line.part), "start": line.start, "end": line.end, **line.outcomes, "replayed": line.replayed,
         "offsets_without_records": line.holes, "offsets_in_gaps": line.gap,
@@ -216,7 +216,7 @@ def _span(span: Span) -> str:
     return f"[{span[0]}, {span[1]})"
 
 
-def name_of(part: Part) -> str:
+def name_of(part: TopicPartition) -> str:
     """Name a part; its incarnation where it is not the first."""
     return f"{part.topic}{f'@{part.incarnation}' if part.incarnation != 1 else ''}/{part.partition}"
 

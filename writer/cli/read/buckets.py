@@ -16,12 +16,12 @@ from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.files import BucketFile, BucketKey
-from writer.core.offsets import Part
+from writer.core.offsets import TopicPartition
 from writer.core.text import instant, iso, span
 from writer.core.units import shifted, show_size
 from writer.output.bucket_names import name_of
 from writer.output.cli_options import AsJson, ConfigFile, Pipelines
-from writer.output.tables import Column, Sheet, console, emit_whole, hanging, sentence
+from writer.output.tables import Column, TextTable, console, emit_whole, hanging, sentence
 from writer.sealing.manifest import Manifest
 from writer.sealing.rules import Blocked, Resting, is_closed
 from writer.sealing.sealer import Sealer
@@ -170,7 +170,7 @@ def listed(
 def _show(look: Look, found: Sequence[Bucket], out: Console) -> None:
     titles = ("rows", "files", "size", "late", "version")
     right = [Column(title, right=True) for title in titles]
-    sheet = Sheet(out, [Column("bucket", width_max=60), Column("state"), *right, Column("sealed at")])
+    sheet = TextTable(out, [Column("bucket", width_max=60), Column("state"), *right, Column("sealed at")])
     if found:
         sheet.add([_row(bucket) for bucket in found])
     counts = Counter(bucket.state for bucket in found)
@@ -219,7 +219,7 @@ def mark(look: Look) -> dict[str, Any]:
     }
 
 
-def _part(part: Part | None) -> str:
+def _part(part: TopicPartition | None) -> str:
     if part is None:
         return "nobody"
     again = f" of incarnation {part.incarnation}" if part.incarnation > 1 else ""

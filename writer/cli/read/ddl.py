@@ -13,7 +13,7 @@ from writer.core.errors import ConfigError
 from writer.engines import sql
 from writer.engines.caveats import Engine, notes
 from writer.engines.druid_spec import table_task
-from writer.engines.table_description import Described, described
+from writer.engines.table_description import TableDescription, described
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
 from writer.output.tables import emit_whole
 from writer.table.factory import main_table
@@ -49,7 +49,7 @@ def run_ddl(
 
 
 def texts(
-    table: Described, engine: Engine, *, name: str | None, location: str | None, segment: str = "hour"
+    table: TableDescription, engine: Engine, *, name: str | None, location: str | None, segment: str = "hour"
 ) -> list[str] | dict[str, Any]:
     """Return the statements, in order; for Druid the specification of a task. Raises ConfigError."""
     short = table.pipeline.replace("-", "_")

@@ -18,11 +18,11 @@ from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError, SchemaChanged
 from writer.core.text import iso, plural
 from writer.maintenance.dead_letters import Selection, as_read, read
-from writer.maintenance.local_pipeline import Walk, opened
-from writer.maintenance.replay import Replayed, Replaying
+from writer.maintenance.local_pipeline import LocalPipeline, opened
+from writer.maintenance.replay import Replaying, ReplayResult
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
-from writer.output.tables import Column, Sheet, console, emit, emit_whole, hanging, instant, plain, visible
+from writer.output.tables import Column, TextTable, console, emit, emit_whole, hanging, instant, plain, visible
 from writer.schemas.registry import RegistryUnreachable, SchemaSource, source
 from writer.table.factory import side_table
 
@@ -78,7 +78,7 @@ def listed(name: str, config: Config, selection: Selection, *, as_json: bool, ou
         return 0
     letters = sum(kind.letters for kind in found)
     tables.sentence(out, f"{name}: {plural(letters, 'letter')} of {plural(len(found), 'kind')}", "bold")
-    sheet = Sheet(out, _LIST)
+    sheet = TextTable(out, _LIST)
     for head, kind in zip(_heads(found), found, strict=True):
         sheet.add([head])
         hanging(out, "    ", kind.reason, "dim")
@@ -142,7 +142,7 @@ def _heads(found: list[Kind]) -> list[list[str]]:
     ]
 
 
-def _told(found: Replayed) -> dict[str, Any]:
+def _told(found: ReplayResult) -> dict[str, Any]:
     return {
         "chosen": found.chosen, "rows": found.rows, "versions": found.versions,
         "failed": [
@@ -180,7 +180,7 @@ def _decoded(
     """Decode what can be: quarantined records, and those whose schema is known by now."""
     records = as_read(rows)
     try:
-        walk: Walk = opened(name, config, source)
+        walk: LocalPipeline = opened(name, config, source)
         walk.wire = walk.wire or CONFLUENT  # letters show what a format is not
         found = [g for batch in records.combine_chunks().to_batches() for g in walk.decoded(batch)]
     except (RegistryUnreachable, SchemaChanged) as error:

@@ -15,12 +15,12 @@ from writer.core.errors import ConfigError
 from writer.core.files import BucketKey
 from writer.core.text import instant, iso, span
 from writer.core.units import duration
-from writer.hooks.delivery import Courier
+from writer.hooks.delivery import HookDelivery
 from writer.hooks.dispatcher import couriers
-from writer.hooks.outbox import Box, Parcel
+from writer.hooks.outbox import OutboxContent, OutboxEntry
 from writer.output.bucket_names import bucket_of, name_of
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, Pipelines
-from writer.output.tables import Column, Sheet, console, emit_whole, hanging, sentence
+from writer.output.tables import Column, TextTable, console, emit_whole, hanging, sentence
 
 _PAUSE_S = 0.5
 _SHOWN = 10  # parcels of a hook
@@ -62,10 +62,10 @@ def skipped(config: Config, name: str, *, hook: str, bucket: str, as_json: bool,
     (courier,) = _chosen(config, name, hook)
     key = bucket_of(bucket, bucketers.build(config.pipelines[name].bucket))
     courier.take_up()
-    gone: list[Parcel] = []
+    gone: list[OutboxEntry] = []
 
-    def without(box: Box | None) -> Box:
-        known = box or Box(-1)
+    def without(box: OutboxContent | None) -> OutboxContent:
+        known = box or OutboxContent(-1)
         gone[:] = [parcel for parcel in known.parcels if parcel.bucket == key]
         return known.without(gone)
 
@@ -81,7 +81,7 @@ def skipped(config: Config, name: str, *, hook: str, bucket: str, as_json: bool,
     return int(not versions)
 
 
-def _chosen(config: Config, name: str, hook: str | None) -> list[Courier]:
+def _chosen(config: Config, name: str, hook: str | None) -> list[HookDelivery]:
     found = couriers(name, config)
     known = [courier.hook.name for courier in found]
     if not found:
@@ -91,7 +91,7 @@ def _chosen(config: Config, name: str, hook: str | None) -> list[Courier]:
     return [courier for courier in found if hook in (None, courier.hook.name)]
 
 
-def _worked_off(courier: Courier, key: BucketKey | None, within: timedelta) -> Box:
+def _worked_off(courier: HookDelivery, key: BucketKey | None, within: timedelta) -> OutboxContent:
     """Do rounds until nothing waits, something failed, or the time is over. Returns the box."""
     deadline = time.monotonic() + within.total_seconds()
     courier.take_up()
@@ -107,8 +107,8 @@ def _worked_off(courier: Courier, key: BucketKey | None, within: timedelta) -> B
         time.sleep(_PAUSE_S)
 
 
-def _told(courier: Courier, box: Box | None) -> dict[str, Any]:
-    known = box or Box(-1)
+def _told(courier: HookDelivery, box: OutboxContent | None) -> dict[str, Any]:
+    known = box or OutboxContent(-1)
     return {
         "hook": courier.hook.name, "target": courier.hook.target, "position": known.position if box else None,
         "delivered": known.delivered, "superseded": known.superseded, "skipped": known.skipped, "last": known.last,
@@ -138,7 +138,7 @@ def _show(pipeline: str, told: dict[str, Any], now: datetime, out: Console) -> N
         )
     if not waiting:
         return
-    sheet = Sheet(
+    sheet = TextTable(
         out,
         [
             Column("  bucket"),

@@ -18,7 +18,7 @@ from writer.maintenance.compaction import Compactor, Done, here
 from writer.maintenance.compaction_plan import Piece
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
-from writer.output.tables import Column, Sheet, console, emit_whole
+from writer.output.tables import Column, TextTable, console, emit_whole
 from writer.table.factory import main_table
 from writer.table.table import PipelineTable
 
@@ -54,7 +54,7 @@ def run_compact(
         return _shown(name, {b: pieces for b, pieces in planned.items() if pieces}, columns, as_json=as_json, out=out)
     table.publish(snapshot)  # what a crash broke off is ended, also where nothing is left to rewrite
     done: list[Done] = []
-    sheet = Sheet(out, _DONE)
+    sheet = TextTable(out, _DONE)
     for one in _carried_out(compactor, table, buckets):
         done.append(one)
         if not as_json:
@@ -113,7 +113,7 @@ def _shown(
     count = sum(len(found) for found in files.values())
     told = f"would look at {plural(count, 'file')} of {plural(len(files), 'bucket')}"
     tables.sentence(out, f"{name}: {told if files else 'the files are as they should be'}", "bold")
-    sheet = Sheet(out, [*_DONE[:2], _DONE[3]])
+    sheet = TextTable(out, [*_DONE[:2], _DONE[3]])
     for bucket, found in files.items():
         size = show_size(sum(file.bytes for file in found))
         sheet.add([[_named(bucket, columns), f"{len(found):,}", size]])

@@ -18,7 +18,7 @@ from writer.core.text import plural
 from writer.maintenance import dead_letter_deletion
 from writer.maintenance.dead_letter_deletion import Letters
 from writer.maintenance.local_pipeline import opened
-from writer.maintenance.row_deletion import Erased, Erasing, Looked
+from writer.maintenance.row_deletion import DeletionResult, Looked, RowDeletion
 from writer.maintenance.row_keys import Keys, from_file, where as condition
 from writer.output import tables as lines
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
@@ -42,13 +42,15 @@ def run_delete(
     rule = settings.event_time.rule(settings.event_time.unit)
     tables = [main, *(table for table in [side(settings.late_place)] if table.exists())]
     columns = bucketers.build(settings.bucket).columns
-    works = [Erasing(table, keys, columns, rule, settings.roll.target_file_size, request=request) for table in tables]
+    works = [
+        RowDeletion(table, keys, columns, rule, settings.roll.target_file_size, request=request) for table in tables
+    ]
     apart = side(settings.dead_letters)
     try:
         if not dry_run:
             known.redo()  # rows and letters that wait are there by then
         looks = [work.look() for work in works]
-        done: list[list[Erased]] = [[] if dry_run else list(work.run(now)) for work in works]
+        done: list[list[DeletionResult]] = [[] if dry_run else list(work.run(now)) for work in works]
         found = None
         if with_letters and apart.exists():
             walk = opened(name, config, source)
@@ -73,7 +75,7 @@ def run_delete(
     return 0
 
 
-def _told(looked: Looked, done: Sequence[Erased]) -> Mapping[str, Any]:
+def _told(looked: Looked, done: Sequence[DeletionResult]) -> Mapping[str, Any]:
     return {
         "files": looked.files, "files_read": looked.candidates, "files_with_rows": len(looked.hits),
         "rows": looked.rows,
@@ -83,7 +85,7 @@ def _told(looked: Looked, done: Sequence[Erased]) -> Mapping[str, Any]:
     }  # fmt: skip
 
 
-def _show(out: Console, name: str, keys: Keys, looked: Looked, done: Sequence[Erased]) -> None:
+def _show(out: Console, name: str, keys: Keys, looked: Looked, done: Sequence[DeletionResult]) -> None:
     lines.sentence(
         out,
         f"{name}: {plural(looked.rows, 'row')} with {plural(keys.count, 'value')} of {', '.join(keys.fields)}, in "
@@ -97,7 +99,7 @@ def _show(out: Console, name: str, keys: Keys, looked: Looked, done: Sequence[Er
         columns = [lines.Column("bucket", width_min=20), *(
             lines.Column(title, right=True) for title in ("rows", "files", "version")
         )]  # fmt: skip
-        lines.Sheet(out, columns).add([
+        lines.TextTable(out, columns).add([
             [", ".join(value or "null" for value in bucket), f"{rows:,}", f"{files:,}", version]
             for bucket, rows, files, version in shown
         ])  # fmt: skip

@@ -12,7 +12,7 @@ from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
 from writer.core.text import instant, plural
 from writer.core.units import show_duration, show_size
-from writer.maintenance.retention import Old, Retired, works
+from writer.maintenance.retention import DroppedBucket, ExpiredBucket, works
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, Pipelines
 from writer.output.tables import console
@@ -54,7 +54,7 @@ def run_retention(
     return 0
 
 
-def _told(one: Old) -> Mapping[str, Any]:
+def _told(one: ExpiredBucket) -> Mapping[str, Any]:
     rows = [file.rows for file in one.files]
     return {
         "bucket": list(one.bucket), "start": one.interval[0].isoformat(), "end": one.interval[1].isoformat(),
@@ -62,14 +62,14 @@ def _told(one: Old) -> Mapping[str, Any]:
     }  # fmt: skip
 
 
-def _done(done: Sequence[Retired]) -> Mapping[str, Any]:
+def _done(done: Sequence[DroppedBucket]) -> Mapping[str, Any]:
     return {
         "versions": [one.version for one in done], "rows_dropped": sum(one.rows for one in done),
         "files_dropped": sum(one.files for one in done), "bytes_dropped": sum(one.bytes for one in done),
     }  # fmt: skip
 
 
-def _show(out: Console, name: str, old: Sequence[Old], which: str) -> None:
+def _show(out: Console, name: str, old: Sequence[ExpiredBucket], which: str) -> None:
     if not old:
         tables.sentence(out, f"{name}: no bucket {which}.")
         return
@@ -78,7 +78,7 @@ def _show(out: Console, name: str, old: Sequence[Old], which: str) -> None:
         tables.Column("bucket", width_min=20),
         *(tables.Column(t, right=True) for t in ("rows", "files", "size")),
     ]
-    tables.Sheet(out, columns).add([
+    tables.TextTable(out, columns).add([
         [
             ", ".join(value or "null" for value in one.bucket),
             "?" if any(file.rows is None for file in one.files) else f"{sum(f.rows or 0 for f in one.files):,}",
@@ -90,7 +90,7 @@ def _show(out: Console, name: str, old: Sequence[Old], which: str) -> None:
         tables.sentence(out, f"and {len(old) - _BUCKETS_SHOWN:,} more")
 
 
-def _verdict(out: Console, done: Sequence[Retired], *, delta: bool) -> None:
+def _verdict(out: Console, done: Sequence[DroppedBucket], *, delta: bool) -> None:
     if not done:
         tables.sentence(out, "Nothing was dropped. The same without --dry-run drops them.")
         return

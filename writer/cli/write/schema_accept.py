@@ -132,7 +132,7 @@ def _show(
     columns = [tables.Column("id", right=True, width_min=6), *(
         tables.Column(title) for title in ("in the log", "now", "schema", "")
     )]  # fmt: skip
-    tables.Sheet(out, columns).add([
+    tables.TextTable(out, columns).add([
         [
             shown(one.schema_id), _hex(one.before), "-" if one.now is None else _hex(one.now), one.name or "-",
             _SAID[one.state],

@@ -17,12 +17,12 @@ from writer.core.text import instant, plural
 from writer.driver.seal_loop import Closer, Listener, numbers_now
 from writer.maintenance.compaction import beside_seals, here
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
-from writer.output.tables import Column, Sheet, console, emit_whole, hanging, sentence
+from writer.output.tables import Column, TextTable, console, emit_whole, hanging, sentence
 from writer.sealing.manifest import Manifest, Reason, bucket_path
 from writer.sealing.rules import Blocked, Close, Ready, Resting, State
-from writer.sealing.sealer import Sealer, Standing
+from writer.sealing.sealer import BucketSnapshot, Sealer
 
-_COMMAND: "Reason" = "command"
+_COMMAND: Reason = "command"
 _KAFKA_WITHIN = timedelta(seconds=5)  # a person waits for the answer
 
 
@@ -133,7 +133,12 @@ def _due(sealer: "Sealer", config: "Config", now: datetime, *, keep: bool) -> "t
 
 
 def _sealed(
-    sealer: "Sealer", standing: "Standing", wanted: Wanted, chosen: "BucketKey | None", notes: list[str], now: datetime
+    sealer: "Sealer",
+    standing: "BucketSnapshot",
+    wanted: Wanted,
+    chosen: "BucketKey | None",
+    notes: list[str],
+    now: datetime,
 ) -> Done:
 
     states = [s for s in sealer.due(standing, now) if chosen in (None, s.bucket)]
@@ -162,7 +167,7 @@ def _sealed(
     )  # fmt: skip
 
 
-def _nothing(sealer: "Sealer", standing: "Standing", bucket: "BucketKey", *, dry_run: bool) -> Done:
+def _nothing(sealer: "Sealer", standing: "BucketSnapshot", bucket: "BucketKey", *, dry_run: bool) -> Done:
     """Say why a bucket is not to be sealed. Raises HeadraceError when there is none."""
     manifest = sealer.manifests.newest(bucket)
     if manifest is None:
@@ -204,7 +209,7 @@ def _show(found: Done, out: "Console") -> None:
     until = "nothing is closed yet" if found.closed_until is None else f"closed until {instant(found.closed_until)}"
     word = "would be sealed" if found.dry_run else "sealed"
     sentence(out, f"{until}; {plural(len(found.sealed), 'bucket')} {word}")
-    sheet = Sheet(out, [Column("bucket"), *(Column(t, right=True) for t in ("version", "rows", "files", "late")),
+    sheet = TextTable(out, [Column("bucket"), *(Column(t, right=True) for t in ("version", "rows", "files", "late")),
                         Column("why")])  # fmt: skip
     sealed = [Manifest.from_json(raw) for raw in found.sealed]
     if sealed:

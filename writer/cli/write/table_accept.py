@@ -13,7 +13,7 @@ from writer.cli.read.audit import name_of
 from writer.clients.driver_endpoint import nobody_runs
 from writer.config.pipelines import Config, layout
 from writer.core.errors import ConfigError
-from writer.core.offsets import Part
+from writer.core.offsets import TopicPartition
 from writer.core.text import plural
 from writer.maintenance.retention import rows_of
 from writer.output import tables as lines
@@ -144,6 +144,6 @@ def _show(out: Console, name: str, plan: Plan, version: int | None) -> None:
         )
 
 
-def _below(parts: Mapping[Part, int]) -> str:
+def _below(parts: Mapping[TopicPartition, int]) -> str:
     shown = [f"{name_of(part)} below {at:,}" for part, at in sorted(parts.items())]
     return ", ".join(shown[:_NAMED]) + (f" and {len(shown) - _NAMED:,} more" if len(shown) > _NAMED else "")

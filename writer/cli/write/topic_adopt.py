@@ -21,7 +21,7 @@ from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import DataFile
-from writer.core.offsets import Part, Source
+from writer.core.offsets import Source, TopicPartition
 from writer.core.text import plural
 from writer.offsets.spark_checkpoint import Checkpoints
 from writer.offsets.start_decision import Held
@@ -73,7 +73,7 @@ def _facts(
     snapshot: PipelineSnapshot,
     found: Sequence[Move],
     topics: Mapping[str, Topic],
-) -> tuple[dict[Part, int], dict[Source, Held], dict[Source, bool]]:
+) -> tuple[dict[TopicPartition, int], dict[Source, Held], dict[Source, bool]]:
     """Ask table and Kafka: frontier of all parts, what each log holds, whether records at the same offsets agree."""
     sources = [(move.topic, p) for move in found for p in range(topics[move.topic].partitions)]
     earliest, ends = cluster.earliest(sources), cluster.latest(sources)
@@ -92,7 +92,7 @@ def _facts(
 
 
 def _agree(
-    config: Config, table: PipelineTable, part: Part, end: int, source: Source, held: Held | None
+    config: Config, table: PipelineTable, part: TopicPartition, end: int, source: Source, held: Held | None
 ) -> bool | None:
     """Compare the timestamps of the table's last rows of a part with the records at the same offsets.
 
@@ -109,7 +109,7 @@ def _agree(
     return all(there.get(offset) == at for offset, at in rows.items())
 
 
-def times_at(table: PipelineTable, part: Part, first: int, end: int) -> dict[int, datetime]:
+def times_at(table: PipelineTable, part: TopicPartition, first: int, end: int) -> dict[int, datetime]:
     """Read offsets and timestamps from the files that may hold them, whoever wrote these and whatever the log tells."""
     column = pc.field
     wanted = (
@@ -174,7 +174,7 @@ def _show(out: Console, name: str, plan: Plan, version: int | None) -> None:
         tables.Column(title, right=True) for title in ("table ends at", "log begins at", "log ends at", "reads on at")
     ), tables.Column("")]  # fmt: skip
     out.print()
-    tables.Sheet(out, columns).add([
+    tables.TextTable(out, columns).add([
         [
             f"{line.now.topic}/{line.now.partition}", "-" if line.table_end is None else f"{line.table_end:,}",
             f"{line.held.earliest:,}", f"{line.held.end:,}", f"{line.start:,}", _remark(line),

@@ -16,7 +16,7 @@ from writer.maintenance.vacuum import Place, look, remove
 from writer.maintenance.vacuum_plan import WORDS
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
-from writer.output.tables import Column, Sheet, console, emit_whole
+from writer.output.tables import Column, TextTable, console, emit_whole
 
 _WASTE = [Column("what"), Column("objects", right=True), Column("size", right=True), Column("oldest"), Column("why")]
 
@@ -46,7 +46,7 @@ def run_vacuum(
     said = f"removed {what}" if delete and objects else f"{what}; --delete removes them" if objects else what
     for place in found:
         tables.sentence(out, place.location, "bold")
-        sheet = Sheet(out, _WASTE)
+        sheet = TextTable(out, _WASTE)
         for why in dict.fromkeys(waste.why for waste in place.waste):
             these = [waste for waste in place.waste if waste.why == why]
             oldest = tables.instant(min(waste.touched for waste in these))

@@ -128,7 +128,7 @@ class Writer(Process):
         self._child = None  # its number may be another's soon
 
 
-class Ground:
+class Workspace:
     """Where the demo lives. Nothing happens before `make`; `clear` may be called at any time, in any state."""
 
     def __init__(self, keep: Path | None, form: TableFormat = "delta") -> None:
@@ -143,7 +143,7 @@ class Ground:
         self._kept = keep is not None
         self._scratch = self.directory / "scratch"
         self._writer: Writer | None = None
-        self._brood = Brood()
+        self._brood = ProcessGroup()
         if keep and (keep.is_file() or (keep.is_dir() and any(keep.iterdir()))):
             raise ConfigError(f"{keep} is not empty. Give --keep a directory that is new.")
         if odd := sorted(set(str(self.directory)) & set("[]{}%?*")):
@@ -199,7 +199,7 @@ class Ground:
                 shutil.rmtree(self._scratch if self._kept else self.directory, ignore_errors=True)
 
 
-class Brood:
+class ProcessGroup:
     """All processes that descend from this one since `adopt`, also those whose parents are gone (Linux only).
 
     The writer starts a JVM, which starts Python workers in a process group of their own: a signal to the writer's group

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from writer.batch.task_report import EXITS
-from writer.core.offsets import Part, Range, Span, joined
+from writer.core.offsets import OffsetRange, Span, TopicPartition, joined
 
 Outcome = Literal["open", "done", "lost", "rewound"]
 
@@ -30,7 +30,7 @@ class Opened:
     version: int
     at: datetime | None
     cause: str
-    ranges: tuple[Range, ...]
+    ranges: tuple[OffsetRange, ...]
     hints: tuple[Hint, ...] = ()
     by: str = ""  # empty: the writer itself
     reason: str = ""
@@ -74,12 +74,12 @@ class Carried:
 
 
 @dataclass(frozen=True)
-class Ticket:
+class GapRecord:
     """One gap, as far as a stretch of the history tells of it."""
 
     id: str
     opened: Opened | None = None  # None: before this stretch
-    carried: Mapping[Part, Carried] = field(default_factory=dict)
+    carried: Mapping[TopicPartition, Carried] = field(default_factory=dict)
     unplaced: int = 0  # rows that came by event time, without an offset
     files: int = 0
     changes: int = 0  # fills and losses
@@ -102,16 +102,16 @@ class Ticket:
         """Rows that backfills brought."""
         return self.unplaced + sum(one.outcomes.get("rows", 0) for one in self.carried.values())
 
-    def left(self) -> list[Range]:
+    def left(self) -> list[OffsetRange]:
         """Return the offsets that nobody brought, in order."""
         found = []
         for r in self.opened.ranges if self.opened else ():
             known = self.carried.get(r.part, Carried())
-            found += [Range(r.part, start, end) for start, end in without([(r.start, r.end)], known.spans)]
+            found += [OffsetRange(r.part, start, end) for start, end in without([(r.start, r.end)], known.spans)]
         return found
 
 
-def oldest(tickets: Iterable[Ticket]) -> datetime | None:
+def oldest(tickets: Iterable[GapRecord]) -> datetime | None:
     """Return when the oldest of those that are open was opened; None: none is, or an old entry does not say."""
     opened = (one.opened.at for one in tickets if one.state == "open" and one.opened)
     return min((at for at in opened if at is not None), default=None)
@@ -134,40 +134,40 @@ def without(spans: Iterable[Span], taken: Iterable[Span]) -> list[Span]:
     return out
 
 
-def told(version: int, about: Mapping[str, Any]) -> Ticket | None:
+def told(version: int, about: Mapping[str, Any]) -> GapRecord | None:
     """Return what an entry of the log says of a ticket; None: it is of no gap."""
     match about.get("kind"):
         case "gap":
-            ranges = tuple(Range(_part(r), r["start"], r["end"]) for r in about["ranges"])
+            ranges = tuple(OffsetRange(_part(r), r["start"], r["end"]) for r in about["ranges"])
             hints = tuple(Hint(_time(h["from"]), datetime.fromisoformat(h["until"])) for h in about.get("hints") or ())
             opened = Opened(
                 version, _time(about.get("at")), about["cause"], ranges, hints, about.get("by", ""),
                 about.get("reason", ""), dict(about.get("topic_ids", {})),
             )  # fmt: skip
-            return Ticket(about["id"], opened)
+            return GapRecord(about["id"], opened)
         case "fill":
-            carried: dict[Part, Carried] = {}
+            carried: dict[TopicPartition, Carried] = {}
             for r in about.get("ranges", ()):
                 carried[_part(r)] = carried.get(_part(r), Carried()).plus(_carried(r))
             through = {about["source"]: about["through"]} if about.get("through") else {}
             ended = Ended(version, "done", _time(about.get("at")), left=about["left"]) if about["done"] else None
-            return Ticket(
+            return GapRecord(
                 about["gap"], None, carried, about.get("unplaced", 0), about.get("files", 0), 1, (about["source"],),
                 through, ended,
             )  # fmt: skip
         case "lost":
             ended = Ended(version, "lost", _time(about.get("at")), about["by"], about["reason"], about["left"])
-            return Ticket(about["gap"], changes=1, ended=ended)
+            return GapRecord(about["gap"], changes=1, ended=ended)
     return None
 
 
-def rewound(version: int, about: Mapping[str, Any]) -> dict[str, Ticket]:
+def rewound(version: int, about: Mapping[str, Any]) -> dict[str, GapRecord]:
     """Return what the entry of a rewind says of tickets: those whose offsets it took back are over."""
     at = _time(about.get("at"))
-    return {gap: Ticket(gap, changes=1, ended=Ended(version, "rewound", at)) for gap in about["gaps"]}
+    return {gap: GapRecord(gap, changes=1, ended=Ended(version, "rewound", at)) for gap in about["gaps"]}
 
 
-def merged(one: Ticket, after: Ticket) -> Ticket:
+def merged(one: GapRecord, after: GapRecord) -> GapRecord:
     """Put together what two stretches of the history say of a ticket; `after` is the later one."""
     carried = dict(one.carried)
     for part, more in after.carried.items():
@@ -180,16 +180,16 @@ def merged(one: Ticket, after: Ticket) -> Ticket:
     )  # fmt: skip
 
 
-def together(stretches: Iterable[Mapping[str, Ticket]]) -> dict[str, Ticket]:
+def together(stretches: Iterable[Mapping[str, GapRecord]]) -> dict[str, GapRecord]:
     """Put the tickets of stretches of the history together, oldest stretch first."""
-    found: dict[str, Ticket] = {}
+    found: dict[str, GapRecord] = {}
     for tickets in stretches:
         for key, ticket in tickets.items():
             found[key] = merged(found[key], ticket) if key in found else ticket
     return found
 
 
-def to_json(ticket: Ticket) -> dict[str, Any]:
+def to_json(ticket: GapRecord) -> dict[str, Any]:
     """Write a ticket as JSON values."""
     opened, ended = ticket.opened, ticket.ended
     return {
@@ -209,7 +209,7 @@ def to_json(ticket: Ticket) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def from_json(raw: Mapping[str, Any]) -> Ticket:
+def from_json(raw: Mapping[str, Any]) -> GapRecord:
     """Read what `to_json` wrote. Raises KeyError, TypeError, ValueError for anything else."""
     opened, ended = raw["opened"], raw["ended"]
     known = opened and told(opened["version"], {**opened, "kind": "gap", "id": raw["id"]})
@@ -217,7 +217,7 @@ def from_json(raw: Mapping[str, Any]) -> Ticket:
         _part(c): Carried(_spans(c["spans"]), c["offsets"], {n: c[n] for n in ("read", *EXITS) if n in c}, c["holes"])
         for c in raw["carried"]
     }
-    return Ticket(
+    return GapRecord(
         raw["id"], known.opened if known else None, carried, raw["unplaced"], raw["files"], raw["changes"],
         tuple(raw["sources"]), dict(raw["through"]), Ended(**{**ended, "at": _time(ended["at"])}) if ended else None,
     )  # fmt: skip
@@ -234,8 +234,8 @@ def _spans(raw: Sequence[Sequence[int]]) -> tuple[Span, ...]:
     return tuple((int(start), int(end)) for start, end in raw)
 
 
-def _part(raw: Mapping[str, Any]) -> Part:
-    return Part(raw["topic"], raw["incarnation"], raw["partition"])
+def _part(raw: Mapping[str, Any]) -> TopicPartition:
+    return TopicPartition(raw["topic"], raw["incarnation"], raw["partition"])
 
 
 def _time(text: str | None) -> datetime | None:

@@ -14,9 +14,9 @@ from urllib.parse import unquote
 
 from writer.batch.task_report import EXITS
 from writer.core.errors import HeadraceError
-from writer.core.offsets import Part
+from writer.core.offsets import TopicPartition
 from writer.table.ledger import gap_ticket
-from writer.table.ledger.gap_ticket import Ticket, together
+from writer.table.ledger.gap_ticket import GapRecord, together
 from writer.table.log.entries import answers, said
 from writer.table.log.foreign_writes import Change, change
 from writer.table.log.log import Action
@@ -34,7 +34,7 @@ class LedgerUnreadable(HeadraceError):
 class Stretch:
     """Offsets [start, end) of one part that commits carried one after the other, and what became of them."""
 
-    part: Part
+    part: TopicPartition
     start: int
     end: int
     first: int  # versions of the table that hold it
@@ -65,7 +65,7 @@ class Removal:
 class Back:
     """The frontier of a part returned from `end` to `start`: what was committed between counts as taken."""
 
-    part: Part
+    part: TopicPartition
     version: int
     start: int
     end: int
@@ -81,7 +81,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Chapter:
+class LedgerSegment:
     """Entries [first, last] of a table's log, both included, as an account of offsets."""
 
     first: int
@@ -89,13 +89,15 @@ class Chapter:
     began: datetime | None = None
     ended: datetime | None = None
     starts: int = 0
-    begins: Mapping[Part, int] = field(default_factory=dict)  # where parts begin that were new here
+    begins: Mapping[TopicPartition, int] = field(default_factory=dict)  # where parts begin that were new here
     stretches: tuple[Stretch, ...] = ()
-    moves: Mapping[Part, Mapping[str, int]] = field(default_factory=dict)  # what replays changed of the outcomes
+    moves: Mapping[TopicPartition, Mapping[str, int]] = field(
+        default_factory=dict
+    )  # what replays changed of the outcomes
     removals: tuple[Removal, ...] = ()
     strange: tuple[str, ...] = ()  # what the account does not survive, each as a phrase
     adopted: int | None = None  # rows that were there when the table was taken over; None: it was not, here
-    tickets: Mapping[str, Ticket] = field(default_factory=dict)  # of gaps, as far as is told of them here
+    tickets: Mapping[str, GapRecord] = field(default_factory=dict)  # of gaps, as far as is told of them here
     backs: tuple[Back, ...] = ()  # where rewinds took the frontier back
     answers: tuple[Answer, ...] = ()
 
@@ -114,21 +116,23 @@ def _nothing(_: int) -> Mapping[str, int | None]:
 
 def chapters(
     entries: Iterable[tuple[int, Sequence[Action]]], pipeline: str, known: Known = _nothing
-) -> Iterator[Chapter]:
+) -> Iterator[LedgerSegment]:
     """Read entries, oldest first: a chapter of each. `known` is asked where an entry does not say what it took."""
     for version, actions in entries:
         try:
             yield _of(version, actions, pipeline, known)
         except (KeyError, TypeError, ValueError) as error:
-            yield Chapter(version, version, strange=(f"version {version} says nothing that can be read: {error!r}",))
+            yield LedgerSegment(
+                version, version, strange=(f"version {version} says nothing that can be read: {error!r}",)
+            )
 
 
-def runs(each: Iterable[Chapter]) -> list[Chapter]:
+def runs(each: Iterable[LedgerSegment]) -> list[LedgerSegment]:
     """Bind the chapters that follow each other. Where versions are missing between them, a new one begins.
 
     So it does after an acceptance: what follows is proven apart.
     """
-    found: list[list[Chapter]] = []
+    found: list[list[LedgerSegment]] = []
     for one in each:
         if found and found[-1][-1].last + 1 == one.first and not found[-1][-1].accepts:
             found[-1].append(one)
@@ -137,24 +141,24 @@ def runs(each: Iterable[Chapter]) -> list[Chapter]:
     return [bound(group) for group in found]
 
 
-def since_adoption(chapters: Sequence[Chapter]) -> list[Chapter]:
+def since_adoption(chapters: Sequence[LedgerSegment]) -> list[LedgerSegment]:
     """Return the chapters with nothing in those before the table was taken over: another writer's are no account."""
     at = max((at for at, one in enumerate(chapters) if one.adopted is not None), default=0)
-    return [*(Chapter(one.first, one.last, one.began, one.ended) for one in chapters[:at]), *chapters[at:]]
+    return [*(LedgerSegment(one.first, one.last, one.began, one.ended) for one in chapters[:at]), *chapters[at:]]
 
 
-def bound(chapters: Sequence[Chapter]) -> Chapter:
+def bound(chapters: Sequence[LedgerSegment]) -> LedgerSegment:
     """Put chapters together that follow each other."""
     chapters = since_adoption(chapters)
-    begins: dict[Part, int] = {}
-    moves: dict[Part, dict[str, int]] = {}
+    begins: dict[TopicPartition, int] = {}
+    moves: dict[TopicPartition, dict[str, int]] = {}
     for one in chapters:
         begins |= {part: at for part, at in one.begins.items() if part not in begins}
         for part, changed in one.moves.items():
             mine = moves.setdefault(part, {})
             for name, count in changed.items():
                 mine[name] = mine.get(name, 0) + count
-    return Chapter(
+    return LedgerSegment(
         first=chapters[0].first, last=chapters[-1].last,
         began=next((c.began for c in chapters if c.began), None),
         ended=next((c.ended for c in reversed(chapters) if c.ended), None),
@@ -172,7 +176,7 @@ def bound(chapters: Sequence[Chapter]) -> Chapter:
 def _joined(stretches: Iterable[Stretch]) -> tuple[Stretch, ...]:
     """Join what touches and is sound, part by part; the rest stays as it is."""
     done: list[Stretch] = []
-    newest: dict[Part, int] = {}  # where in `done` a part's last stretch is
+    newest: dict[TopicPartition, int] = {}  # where in `done` a part's last stretch is
     for one in stretches:
         at = newest.get(one.part)
         before = None if at is None else done[at]
@@ -190,10 +194,10 @@ def _joined(stretches: Iterable[Stretch]) -> tuple[Stretch, ...]:
     return tuple(done)
 
 
-def _of(version: int, actions: Sequence[Action], pipeline: str, known: Known) -> Chapter:
+def _of(version: int, actions: Sequence[Action], pipeline: str, known: Known) -> LedgerSegment:
     info, about = said(actions)
     at = datetime.fromtimestamp(info["timestamp"] / 1000, UTC) if "timestamp" in info else None
-    one = Chapter(version, version, at, at)
+    one = LedgerSegment(version, version, at, at)
     match about.get("kind"):
         case "start" | "adopt":
             starts = int(about["kind"] == "start")
@@ -229,24 +233,24 @@ def _of(version: int, actions: Sequence[Action], pipeline: str, known: Known) ->
             return one  # such as new columns: neither rows nor offsets
 
 
-def _ticket(version: int, about: Mapping[str, Any]) -> dict[str, Ticket]:
+def _ticket(version: int, about: Mapping[str, Any]) -> dict[str, GapRecord]:
     found = gap_ticket.told(version, about)
     return {found.id: found} if found else {}
 
 
-def part_of(raw: Mapping[str, Any]) -> Part:
+def part_of(raw: Mapping[str, Any]) -> TopicPartition:
     """Return the part that an account in an entry speaks of."""
-    return Part(raw["topic"], raw["incarnation"], raw["partition"])
+    return TopicPartition(raw["topic"], raw["incarnation"], raw["partition"])
 
 
-def _moved(actions: Sequence[Action], pipeline: str) -> Iterable[tuple[Part, int]]:
+def _moved(actions: Sequence[Action], pipeline: str) -> Iterable[tuple[TopicPartition, int]]:
     """Yield the frontiers that an entry sets."""
     for action in actions:
         txn = action.get("txn") or {}
         owner, _, name = txn.get("appId", "").partition("/")
         found = _PART.match(name)
         if owner == pipeline and found:
-            yield Part(found["topic"], int(found["incarnation"]), int(found["partition"])), txn["version"]
+            yield TopicPartition(found["topic"], int(found["incarnation"]), int(found["partition"])), txn["version"]
 
 
 def _carried(account: Mapping[str, Any], version: int) -> Stretch:
@@ -299,7 +303,7 @@ def _fewer(actions: Sequence[Action], before: Mapping[str, int | None]) -> int |
     return None if None in rows else sum(row or 0 for row in rows)
 
 
-def to_json(one: Chapter, pipeline: str, table_id: str) -> dict[str, Any]:
+def to_json(one: LedgerSegment, pipeline: str, table_id: str) -> dict[str, Any]:
     """Write a chapter as JSON values: a page of the ledger."""
     return {
         "format": FORMAT, "pipeline": pipeline, "table": table_id, "first": one.first, "last": one.last,
@@ -318,14 +322,14 @@ def to_json(one: Chapter, pipeline: str, table_id: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def from_json(raw: Mapping[str, Any], where: str) -> Chapter:
+def from_json(raw: Mapping[str, Any], where: str) -> LedgerSegment:
     """Read what `to_json` wrote. Raises LedgerUnreadable."""
     if raw.get("format") not in _KNOWN:
         raise LedgerUnreadable(
             f"{where} has the format {raw.get('format')!r}, this headrace knows {_KNOWN}. Use the one that wrote it."
         )
     try:
-        return Chapter(
+        return LedgerSegment(
             raw["first"], raw["last"], _time(raw["began"]), _time(raw["ended"]), raw["starts"],
             {part_of(begin): begin["offset"] for begin in raw["begins"]},
             tuple(

@@ -9,13 +9,13 @@ import json
 from collections.abc import Iterable, Sequence
 
 from writer.storage.base import Store
-from writer.table.ledger.segment import Chapter, Known, LedgerUnreadable, chapters, from_json, runs, to_json
+from writer.table.ledger.segment import Known, LedgerSegment, LedgerUnreadable, chapters, from_json, runs, to_json
 from writer.table.log.log import Action
 
 FOLDER = "_headrace/ledger"  # Delta's readers and VACUUM pass over names that begin with an underscore
 
 
-class Book:
+class LedgerStore:
     """The pages of one table."""
 
     def __init__(self, store: Store, table_id: str, pipeline: str) -> None:
@@ -23,7 +23,7 @@ class Book:
         self._store, self._folder = store, f"{FOLDER}/{table_id}"
         self._table_id, self._pipeline = table_id, pipeline
 
-    def pages(self) -> list[Chapter]:
+    def pages(self) -> list[LedgerSegment]:
         """Return the pages, oldest first. Raises LedgerUnreadable, OSError."""
         return [self._page(name) for name in self._names()]
 
@@ -45,7 +45,7 @@ class Book:
     def _names(self) -> list[str]:
         return sorted(name for name in self._store.list(self._folder) if name.endswith(".json"))
 
-    def _page(self, name: str) -> Chapter:
+    def _page(self, name: str) -> LedgerSegment:
         found = self._store.read(f"{self._folder}/{name}")
         where = f"{self._store.location}/{self._folder}/{name}"
         try:

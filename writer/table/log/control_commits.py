@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from writer.core.errors import ConfigError, Fenced
-from writer.core.offsets import Part
+from writer.core.offsets import TopicPartition
 from writer.core.units import microseconds
 from writer.table.log.appender import Appender, Check, LostRace
 from writer.table.log.entries import accept_said, close_said, fill_said, gap_said, loss_said, seal_said, touched
@@ -31,7 +31,7 @@ Ids = Mapping[str, Sequence[str]]  # topic → ids of its incarnations
 
 
 def begin(
-    end: Appender, starts: Mapping[Part, int], incarnations: Ids, closed: int, lease: int | None
+    end: Appender, starts: Mapping[TopicPartition, int], incarnations: Ids, closed: int, lease: int | None
 ) -> PipelineSnapshot:
     """Append the entry of a start. Returns the snapshot that it follows. Raises Fenced for a straggler's lease."""
 
@@ -68,7 +68,7 @@ def adopt(end: Appender, snapshot: PipelineSnapshot, adoption: Adoption) -> int:
 
 
 def _take_over(
-    end: Appender, snapshot: PipelineSnapshot, starts: Mapping[Part, int], incarnations: Ids, closed: int,
+    end: Appender, snapshot: PipelineSnapshot, starts: Mapping[TopicPartition, int], incarnations: Ids, closed: int,
     about: Mapping[str, Any], lease: int | None = None,
 ) -> None:  # fmt: skip
     pipeline, wanted = end.pipeline, {topic: list(ids) for topic, ids in incarnations.items()}

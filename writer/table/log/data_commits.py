@@ -6,7 +6,7 @@ from urllib.parse import unquote
 
 from writer.core.errors import Fenced
 from writer.core.files import BucketFile, StagedFile
-from writer.core.offsets import Range
+from writer.core.offsets import OffsetRange
 from writer.core.units import microseconds
 from writer.table.log.appender import Appender, Check, Swap
 from writer.table.log.entries import batch_said, removed, replay_said, rewind_said, rewrite_said
@@ -67,7 +67,7 @@ def replay(end: Appender, snapshot: PipelineSnapshot, replay: Replay) -> int:
     return end.append(snapshot, replay.files, values, replay_said(replay), check)
 
 
-def check_frontier(snapshot: PipelineSnapshot, pipeline: str, ranges: Sequence[Range]) -> None:
+def check_frontier(snapshot: PipelineSnapshot, pipeline: str, ranges: Sequence[OffsetRange]) -> None:
     """Raise Fenced unless each range begins at the frontier of its part, or its part is new."""
     for r in ranges:
         at = snapshot.frontier(r.part)

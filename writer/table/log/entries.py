@@ -14,7 +14,7 @@ from deltalake import Schema
 
 from writer.batch.task_report import file_from_json, file_to_json
 from writer.core.files import BucketFile, BucketKey, StagedFile
-from writer.core.offsets import Part, Range, Span
+from writer.core.offsets import OffsetRange, Span, TopicPartition
 from writer.table.log.foreign_writes import READER, WRITER, Change, change
 from writer.table.log.log import Action, State
 from writer.table.log.operations import Acceptance, Batch, Closing, Fill, Gap, Loss, Replay, Rewind, Rewrite, Sealing
@@ -31,7 +31,9 @@ class Committed:
     id: str
     facts: Mapping[str, Any]
     side_files: Mapping[str, Sequence[StagedFile]]
-    withdrawn: Mapping[str, Mapping[Part, Sequence[Span]]] = field(default_factory=dict)  # letters that became rows
+    withdrawn: Mapping[str, Mapping[TopicPartition, Sequence[Span]]] = field(
+        default_factory=dict
+    )  # letters that became rows
 
 
 Kind = Literal["start", "batch", "gap", "adopt", "close", "seal", "fill", "lost", "rewind"]
@@ -135,7 +137,7 @@ def unanswered(entries: Iterable[tuple[int, Sequence[Action]]]) -> list[Change]:
     return list(found.values())
 
 
-def _ranges(ranges: Sequence[Range]) -> list[dict[str, Any]]:
+def _ranges(ranges: Sequence[OffsetRange]) -> list[dict[str, Any]]:
     return [
         {
             "topic": r.part.topic, "incarnation": r.part.incarnation, "partition": r.part.partition,
@@ -145,7 +147,7 @@ def _ranges(ranges: Sequence[Range]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _withdrawn(withdrawn: Mapping[str, Mapping[Part, Sequence[Span]]]) -> dict[str, list[list[Any]]]:
+def _withdrawn(withdrawn: Mapping[str, Mapping[TopicPartition, Sequence[Span]]]) -> dict[str, list[list[Any]]]:
     return {
         place: [[part.topic, part.incarnation, part.partition, spans] for part, spans in parts.items()]
         for place, parts in withdrawn.items()
@@ -230,7 +232,7 @@ def landed(version: int, about: Mapping[str, Any]) -> Committed | None:
         return None
     side = {place: [file_from_json(f) for f in files] for place, files in about.get("side_files", {}).items()}
     withdrawn = {
-        place: {Part(*part): [(start, end) for start, end in spans] for *part, spans in parts}
+        place: {TopicPartition(*part): [(start, end) for start, end in spans] for *part, spans in parts}
         for place, parts in about.get("withdrawn", {}).items()
     }
     return Committed(version, about["id"], about, side, withdrawn)

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from writer.core.files import BucketFile, BucketKey, StagedFile
-from writer.core.offsets import Part, Range, Span
+from writer.core.offsets import OffsetRange, Span, TopicPartition
 from writer.table.log.foreign_writes import Change
 
 
@@ -16,12 +16,14 @@ class Batch:
 
     id: str  # unique; the same when the commit is tried again
     epoch: int
-    ranges: Sequence[Range]
+    ranges: Sequence[OffsetRange]
     files: Sequence[StagedFile] = ()
     side_files: Mapping[str, Sequence[StagedFile]] = field(default_factory=dict)  # table location → files
     facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: counts, run, batch number, rooms
     settled: int = -1  # version up to which the history was looked at and side files applied, before this batch
-    seen: Mapping[Part, int] = field(default_factory=dict)  # how far parts came, where it rose: microseconds since 1970
+    seen: Mapping[TopicPartition, int] = field(
+        default_factory=dict
+    )  # how far parts came, where it rose: microseconds since 1970
     closed_until: datetime | None = None  # by which its rows were found to be late, or not
     meanings: Mapping[str, int] = field(default_factory=dict)  # of schema ids: name of the `txn` → fingerprint
 
@@ -32,7 +34,7 @@ class Gap:
 
     id: str  # of the ticket; the same when the commit is tried again
     epoch: int
-    ranges: Sequence[Range]
+    ranges: Sequence[OffsetRange]
     cause: str
     facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: run, at, hints; by and reason of a person
     takes_over: bool = False  # the epoch rises with it: whoever holds this one is fenced
@@ -81,7 +83,7 @@ class Adoption:
     """Topics that go on under other ids, names or offsets."""
 
     incarnations: Mapping[str, Sequence[str]]  # of all topics, as they are from now on
-    starts: Mapping[Part, int]  # frontier of the parts that begin with it
+    starts: Mapping[TopicPartition, int]  # frontier of the parts that begin with it
     closed: int = 0  # runs up to this one read other offsets: they are not continued
     facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: what became of which topic, at
 
@@ -94,13 +96,13 @@ class Replay:
     generation: int  # number of replays that the letters were read after
     files: Sequence[StagedFile]
     side_files: Mapping[str, Sequence[StagedFile]]  # letters that failed again, with the reason of today
-    withdrawn: Mapping[str, Mapping[Part, Sequence[Span]]]  # table location → offsets whose letters go
+    withdrawn: Mapping[str, Mapping[TopicPartition, Sequence[Span]]]  # table location → offsets whose letters go
     facts: Mapping[str, Any]
     meanings: Mapping[str, int] = field(default_factory=dict)  # of schema ids: name of the `txn` → fingerprint
 
 
 @dataclass(frozen=True)
-class Taken:
+class Takeover:
     """Rows that go on purpose, and why: dedupe, retention, delete, rewind."""
 
     why: str
@@ -114,7 +116,7 @@ class Rewrite:
     id: str  # unique; the same when the entry is tried again
     removed: Sequence[BucketFile]
     files: Sequence[StagedFile] = ()
-    taken: Taken | None = None
+    taken: Takeover | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: what was done, at
 
     def __post_init__(self) -> None:
@@ -143,7 +145,7 @@ class Undo:
     changes: Sequence[Change]
     gone: Sequence[BucketFile]  # that the table has now, and had not
     back: Sequence[StagedFile]  # that it had, and has not now
-    frontier: Mapping[Part, int]  # as that version had it
+    frontier: Mapping[TopicPartition, int]  # as that version had it
 
 
 @dataclass(frozen=True)
@@ -166,12 +168,12 @@ class Rewind:
 
     id: str  # unique; the same when the entry is tried again
     to: int  # version of the table
-    ranges: Sequence[Range]  # [where the frontier returns to, where it was)
+    ranges: Sequence[OffsetRange]  # [where the frontier returns to, where it was)
     removed: Sequence[BucketFile]
     files: Sequence[StagedFile]  # what is left of the removed files
-    withdrawn: Mapping[str, Mapping[Part, Sequence[Span]]]  # location of a side table → offsets whose rows go
+    withdrawn: Mapping[str, Mapping[TopicPartition, Sequence[Span]]]  # location of a side table → offsets whose rows go
     reopened: Sequence[Reopened] = ()
-    seen: Mapping[Part, int | None] = field(default_factory=dict)  # as the earlier version had it
+    seen: Mapping[TopicPartition, int | None] = field(default_factory=dict)  # as the earlier version had it
     closed_until: datetime | None = None  # the same
     gaps: Mapping[str, int] = field(default_factory=dict)  # open tickets that were recorded since: id → offsets
     closed: int = 0  # runs up to this one read beyond: they are not continued

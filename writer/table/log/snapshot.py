@@ -7,7 +7,7 @@ from datetime import datetime
 import pyarrow as pa
 
 from writer.core.errors import ConfigError
-from writer.core.offsets import Part
+from writer.core.offsets import TopicPartition
 from writer.core.units import instant
 from writer.table.log.log import State
 
@@ -75,18 +75,18 @@ class PipelineSnapshot:
         """Format of the table's log."""
         return format_of(self.state.transactions, self._pipeline)
 
-    def frontier(self, part: Part) -> int | None:
+    def frontier(self, part: TopicPartition) -> int | None:
         """Return the first offset of this part that is not committed."""
         return self.state.transactions.get(app_id(self._pipeline, part))
 
-    def parts(self) -> dict[Part, int]:
+    def parts(self) -> dict[TopicPartition, int]:
         """Every part that the table has a frontier of."""
         found = {}
         for name, at in self.state.transactions.items():
             owner, *rest = name.split("/")
             if owner == self._pipeline and len(rest) == 2:  # noqa: PLR2004 - as app_id writes it
                 topic, _, incarnation = rest[0].rpartition("@")
-                found[Part(topic, int(incarnation), int(rest[1]))] = at
+                found[TopicPartition(topic, int(incarnation), int(rest[1]))] = at
         return found
 
     @property
@@ -145,7 +145,7 @@ class PipelineSnapshot:
         """Number of rewinds that the table has had."""
         return self.state.transactions.get(f"{self._pipeline}/rewinds", 0)
 
-    def seen(self, part: Part) -> int | None:
+    def seen(self, part: TopicPartition) -> int | None:
         """Return how far rows of this part have come, in microseconds since 1970."""
         at = self.state.transactions.get(seen_name(self._pipeline, part), NEVER)
         return None if at == NEVER else at
@@ -163,12 +163,12 @@ def _instant(at: int) -> datetime | None:
     return None if at == NEVER else instant(at)
 
 
-def app_id(pipeline: str, part: Part) -> str:
+def app_id(pipeline: str, part: TopicPartition) -> str:
     """Name of a part's `txn` in the table."""
     return f"{pipeline}/{part.topic}@{part.incarnation}/{part.partition}"
 
 
-def seen_name(pipeline: str, part: Part) -> str:
+def seen_name(pipeline: str, part: TopicPartition) -> str:
     """Name of the `txn` that says how far a part has come in event time."""
     return f"{app_id(pipeline, part)}/seen"
 
