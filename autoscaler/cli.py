@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from autoscaler.decision.decide import tick
-from autoscaler.decision.explanation import lines, told
+from autoscaler.decision.explanation import lines, to_dict
 from autoscaler.decision.facts import Facts
 from autoscaler.decision.history import Memory
 from autoscaler.decision.policy import DEFAULTS, Policy, assigned
@@ -110,7 +110,7 @@ def explain(
         state_store.write_file(known, save)
     decision, _ = tick(policy, remembered, known, known.at)
     if as_json:
-        typer.echo(json.dumps(told(decision, known.at), indent=2))
+        typer.echo(json.dumps(to_dict(decision, known.at), indent=2))
     else:
         typer.echo("\n".join(lines(policy, decision, known.at)))
 

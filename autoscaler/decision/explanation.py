@@ -45,7 +45,7 @@ def _stay(sums: Sums) -> str:
     return "no other number is better" if not sums.bound_by else f"{' and '.join(sums.bound_by)} allows no other"
 
 
-def told(decision: Decision, now: datetime) -> dict[str, Any]:
+def to_dict(decision: Decision, now: datetime) -> dict[str, Any]:
     """Describe a decision as JSON values, its arithmetic included."""
     word, sentence = verdict(decision)
     document: dict[str, Any] = {"at": now.isoformat(), "verdict": word, "why": sentence}

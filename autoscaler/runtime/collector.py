@@ -94,8 +94,8 @@ class Live:
             if not known.heard.samples:
                 for ago in (policy.window_s, policy.lately_s):
                     at = now - timedelta(seconds=ago)
-                    known = _heard(known, at, self._cluster.at(at, sources), policy)
-            known = _heard(known, now, self._cluster.latest(sources), policy)
+                    known = _with_answer(known, at, self._cluster.at(at, sources), policy)
+            known = _with_answer(known, now, self._cluster.latest(sources), policy)
         except HeadraceError as error:
             self._trouble(name, str(error))
             return
@@ -119,7 +119,7 @@ class Live:
         self._troubles[name] = words
 
 
-def _heard(known: Known, at: datetime, ends: Mapping[status_parser.Source, int], policy: Policy) -> Known:
+def _with_answer(known: Known, at: datetime, ends: Mapping[status_parser.Source, int], policy: Policy) -> Known:
     return replace(known, heard=known.heard.with_sample(at, ends, policy.window_s * _WINDOWS_KEPT))
 
 

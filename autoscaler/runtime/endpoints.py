@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import Metric as Family
 
 from autoscaler.decision.decide import Decision, Hold, Sums, carried
 from autoscaler.decision.events import Event
-from autoscaler.decision.explanation import told as explained
+from autoscaler.decision.explanation import to_dict as explained
 from autoscaler.decision.facts import Facts
 from autoscaler.runtime.state_store import events_to_json
 from writer.core.text import iso

@@ -58,7 +58,7 @@ def files(locations: Sequence[str], s3: S3Settings | None) -> list[File]:
     found = []
     for location in locations:
         system, root = store_at(location, s3).files()
-        paths = _listed(location, system, root, s3)
+        paths = _list(location, system, root, s3)
         if not paths:
             raise ConfigError(f"--from-archive {location} holds no Parquet, Avro or Delta files")
         found += [File(location, path, system, root) for path in paths]
@@ -71,7 +71,7 @@ def partitions(found: Sequence[File]) -> Iterator[tuple[str, list[File]]]:
         yield partition, list(group)
 
 
-def _listed(location: str, system: fs.FileSystem, root: str, s3: S3Settings | None) -> list[str]:
+def _list(location: str, system: fs.FileSystem, root: str, s3: S3Settings | None) -> list[str]:
     if system.get_file_info(f"{root}/_delta_log").type == fs.FileType.Directory:
         from deltalake import DeltaTable
 

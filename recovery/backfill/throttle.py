@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import assert_never
 
 from recovery.backfill.source import Piece
-from writer.clients.driver_endpoint import announced, asked
+from writer.clients.driver_endpoint import announced, ask_driver
 from writer.config.pipelines import Config
 
 LOOK_S = 5.0  # between two looks at the live writer
@@ -51,7 +51,7 @@ def by_rate(rows: int, seconds: float, rate: float | None) -> Go | Wait:
 def live_lag(config: Config, pipeline: str) -> float | None:
     """Ask the driver how many seconds it is behind; None: none answers, or it does not know yet."""
     driver = announced(config.checkpoints, pipeline, config.s3.settings)
-    found = asked(driver, pipeline) if driver is not None else None
+    found = ask_driver(driver, pipeline) if driver is not None else None
     seconds = None if found is None else found["lag"]["seconds"]
     return None if seconds is None else float(seconds)
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from recovery.checkpoints.checks import Facts, Lease, TopicIds
 from recovery.checkpoints.reader import Reading, read
-from recovery.lease.factory import kept
+from recovery.lease.factory import leases_of
 from recovery.lease.kubernetes_api import ApiFailed
 from writer.clients.kafka import BrokerUnreachable, Cluster, Topic
 from writer.config.pipelines import Config
@@ -57,7 +57,7 @@ def of_pipeline(config: Config, name: str) -> Asked:
 
 def _lease(config: Config, name: str, checkpoints: Checkpoints, unknown: dict[str, str]) -> Lease | None:
     try:
-        seen = kept(config, name, checkpoints.store).look()
+        seen = leases_of(config, name, checkpoints.store).look()
     except (ApiFailed, ConfigError) as error:  # no start waits for it: who has lost the lease is fenced
         unknown["lease"] = str(error)
         return None

@@ -86,9 +86,9 @@ def repair(
         case Leave() as left:
             return left
         case Remove(names):
-            copy = checkpoint_backups.take(checkpoints.store, run, reading.last or 0, now, whole=True)
+            copy = checkpoint_backups.back_up(checkpoints.store, run, reading.last or 0, now, whole=True)
             mended = RepairResult(run, names, f"{checkpoints.store.location}/{copy.folder}")
-            if not checkpoints.store.put_if_absent(f"mended/{run:06d}.json", _told(mended, now)):
+            if not checkpoints.store.put_if_absent(f"mended/{run:06d}.json", _to_json(mended, now)):
                 checkpoint_backups.remove(checkpoints.store, copy)
                 return Leave(f"run {run} was mended before, and broke again")
             _remove(there, names)
@@ -103,7 +103,7 @@ def _remove(store: Store, names: Sequence[str]) -> None:
             store.delete(each)
 
 
-def _told(mended: RepairResult, now: datetime) -> bytes:
+def _to_json(mended: RepairResult, now: datetime) -> bytes:
     document = {"run": mended.run, "at": now.isoformat(), "removed": list(mended.removed), "copy": mended.copy}
     return (json.dumps(document) + "\n").encode()
 

@@ -138,7 +138,7 @@ def proven(config: Config, name: str) -> dict[TopicPartition, int]:
 
 def candidates(checkpoints: Checkpoints, s3: S3Settings | None = None) -> Iterator[Candidate]:
     """Yield checkpoints and copies, of the newest run first, and of each the newest first. Raises StoreError."""
-    known = checkpoint_backups.kept(checkpoints.store)
+    known = checkpoint_backups.backups(checkpoints.store)
     runs = sorted(checkpoints.runs(), reverse=True)[:_RUNS_MAX]
     for run in runs:
         places = [checkpoints.path(run)]

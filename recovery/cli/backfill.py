@@ -77,7 +77,7 @@ class Board:
 def ended(name: str, outcomes: Sequence[Outcome], *, as_json: bool, out: Console) -> int:
     """Say what became of the tickets. Returns 1 when one of them is open still."""
     if as_json:
-        tables.emit({"event": "ended", "pipeline": name, "gaps": [_told(one) for one in outcomes]})
+        tables.emit({"event": "ended", "pipeline": name, "gaps": [_to_dict(one) for one in outcomes]})
     elif not outcomes:
         tables.sentence(out, f"{name}: no gap is open.")
     for one in outcomes if not as_json else ():
@@ -134,7 +134,7 @@ def estimated(
     return int(short)
 
 
-def _told(one: Outcome) -> dict[str, Any]:
+def _to_dict(one: Outcome) -> dict[str, Any]:
     return {
         "gap": one.ticket.id, "state": one.ticket.state, "rows": one.rows, "chunks": len(one.chunks),
         "left": sum(r.end - r.start for r in one.ticket.left()), "approximate": one.ticket.unplaced > 0,

@@ -33,7 +33,7 @@ class NotOpen(ConfigError):
     """The gap has ended already."""
 
 
-def listed(
+def run_list(
     config: Config, names: Sequence[str], *, everything: bool, now: datetime, as_json: bool, out: Console
 ) -> int:
     """List the tickets. Returns 1 while one is open."""
@@ -48,7 +48,7 @@ def listed(
         ]
     some_open = any(one.state == "open" for each in found.values() for one, _ in each)
     if as_json:
-        tables.emit_whole({"pipelines": {name: [told(*one) for one in each] for name, each in found.items()}})
+        tables.emit_whole({"pipelines": {name: [to_dict(*one) for one in each] for name, each in found.items()}})
         return int(some_open)
     columns = [tables.Column(title, right=title in ("offsets", "left")) for title in (
         "pipeline", "gap", "state", "opened", "cause", "offsets", "left", "by",
@@ -65,11 +65,11 @@ def listed(
     return int(some_open)
 
 
-def shown(config: Config, name: str, gap: str, *, now: datetime, as_json: bool, out: Console) -> int:
+def run_show(config: Config, name: str, gap: str, *, now: datetime, as_json: bool, out: Console) -> int:
     """Show one ticket."""
     table = _table(config, name)
     one = named(tickets(table, name), gap)
-    document = told(one, _standing(BackfillLocks(table.store), one, now))
+    document = to_dict(one, _standing(BackfillLocks(table.store), one, now))
     if as_json:
         tables.emit_whole(document)
         return 0
@@ -89,7 +89,7 @@ def shown(config: Config, name: str, gap: str, *, now: datetime, as_json: bool, 
     return 0
 
 
-def closed(
+def run_close(
     config: Config, name: str, gap: str, *, reason: str, by: str | None, now: datetime, as_json: bool, out: Console
 ) -> int:
     """Give up what is open of a ticket. Raises NotOpen, Overtaken, CommitFailed."""
@@ -110,7 +110,7 @@ def closed(
     return 0
 
 
-def opened(
+def run_open(
     config: Config, name: str, *, reason: str, by: str | None, write: bool, fence: bool, now: datetime, as_json: bool,
     out: Console,
 ) -> int:  # fmt: skip
@@ -150,7 +150,7 @@ def opened(
     return 0
 
 
-def told(one: GapRecord, claim: BackfillLock | None) -> dict[str, Any]:
+def to_dict(one: GapRecord, claim: BackfillLock | None) -> dict[str, Any]:
     """Describe a ticket as JSON values."""
     known, left = one.opened, one.left()
     return {
@@ -168,7 +168,7 @@ def told(one: GapRecord, claim: BackfillLock | None) -> dict[str, Any]:
 
 
 def _row(name: str, one: GapRecord, claim: BackfillLock | None) -> list[str]:
-    document = told(one, claim)
+    document = to_dict(one, claim)
     by = document["claimed_by"] or (one.ended.by if one.ended else "") or document["opened_by"] or ""
     return [
         name, one.id[:_SHOWN], document["state"], (document["opened_at"] or "?")[:19], document["cause"] or "?",
@@ -223,7 +223,7 @@ def list_(
     """
     settings, now = load(config), datetime.now(UTC)
     names = settings.chosen(pipeline)
-    raise typer.Exit(listed(settings, names, everything=all_, now=now, as_json=as_json, out=console()))
+    raise typer.Exit(run_list(settings, names, everything=all_, now=now, as_json=as_json, out=console()))
 
 
 @gaps.command()
@@ -239,7 +239,7 @@ def show(
     """
     settings, now = load(config), datetime.now(UTC)
     name = settings.one(pipeline)
-    raise typer.Exit(shown(settings, name, gap, now=now, as_json=as_json, out=console()))
+    raise typer.Exit(run_show(settings, name, gap, now=now, as_json=as_json, out=console()))
 
 
 @gaps.command()
@@ -263,7 +263,7 @@ def close(
     if not lost:
         raise ConfigError("closing a gap gives its records up: say so with --lost. `headrace backfill` brings them.")
     name = settings.one(pipeline)
-    raise typer.Exit(closed(settings, name, gap, reason=reason, by=by, now=now, as_json=as_json, out=console()))
+    raise typer.Exit(run_close(settings, name, gap, reason=reason, by=by, now=now, as_json=as_json, out=console()))
 
 
 @gaps.command("open")
@@ -290,5 +290,7 @@ def open_(
     settings, now = load(config), datetime.now(UTC)
     name = settings.one(pipeline)
     assert to == "latest"
-    code = opened(settings, name, reason=reason, by=by, write=yes, fence=fence, now=now, as_json=as_json, out=console())
+    code = run_open(
+        settings, name, reason=reason, by=by, write=yes, fence=fence, now=now, as_json=as_json, out=console()
+    )
     raise typer.Exit(code)

@@ -12,11 +12,11 @@ from rich.text import Text
 from recovery.ladder.decide import Down, Event, Failed, Frontier, Policy, decide, used
 from recovery.ladder.rungs import RecoveryLevel
 from recovery.ladder.state import Memory, document, read
-from recovery.lease.factory import kept
+from recovery.lease.factory import leases_of
 from recovery.lease.lease import LeaseRecord
 from recovery.supervisor import frontier_check
 from recovery.supervisor.main import supervise
-from recovery.supervisor.pipeline_state import said, verdict
+from recovery.supervisor.pipeline_state import describe, verdict
 from recovery.supervisor.recovery_actions import hands
 from recovery.supervisor.supervisor import impatient, policy, store
 from writer.config.loader import load
@@ -31,7 +31,7 @@ from writer.output.tables import emit_whole
 
 def run_explain(config: Config, names: Sequence[str], *, as_json: bool, console: Console) -> int:
     """Show the pipelines. Returns 1 when one is given up, or what is kept of it cannot be read."""
-    told = {name: look(impatient(config), name, datetime.now(UTC)) for name in names}
+    told = {name: collect(impatient(config), name, datetime.now(UTC)) for name in names}
     if as_json:
         emit_whole(told)
     else:
@@ -40,14 +40,14 @@ def run_explain(config: Config, names: Sequence[str], *, as_json: bool, console:
     return int(any(one["error"] or one["memory"]["state"]["halted"] for one in told.values()))
 
 
-def look(config: Config, name: str, now: datetime) -> dict[str, Any]:
+def collect(config: Config, name: str, now: datetime) -> dict[str, Any]:
     """Describe one pipeline as JSON values."""
     place, error = store(config, name), None
     memory: Memory = Memory()
     lease: LeaseRecord | None = None
     try:
         memory = read(place)
-        lease = kept(config, name, place).look()
+        lease = leases_of(config, name, place).look()
     except (OSError, ConfigError) as failed:
         error = str(failed)
     rules = policy(config, hands(config))
@@ -86,7 +86,7 @@ def next_step(rules: Policy, memory: Memory, frontier: Frontier | None, silent: 
     event: Event = Failed(verdict(known), frontier or Frontier.HELD, known.run)
     if silent is not None and not known.halt:
         event = Down(silent)
-    return said(decide(rules, memory.state, event, now, 1.0).action)
+    return describe(decide(rules, memory.state, event, now, 1.0).action)
 
 
 def _frontier(config: Config, name: str) -> tuple[Frontier | None, str | None]:

@@ -75,7 +75,7 @@ def run(
     if write and not refused and look.moves:
         look, version = way.write(look, now)
     if as_json:
-        tables.emit_whole(told(way.name, look, version, refused))
+        tables.emit_whole(to_dict(way.name, look, version, refused))
     else:
         show(out, way.name, look, version, refused, records=config.pipelines[way.name].on_data_loss == "record")
     return _REFUSED if write and refused else 0
@@ -89,7 +89,7 @@ def refusal(look: "Look", *, accept_loss: bool) -> list[str]:
     return found
 
 
-def told(name: str, look: "Look", version: int | None, refused: list[str]) -> Mapping[str, Any]:
+def to_dict(name: str, look: "Look", version: int | None, refused: list[str]) -> Mapping[str, Any]:
     """Describe it as JSON values."""
     plan, unreadable = look.plan, {r.part: (r.start, r.end) for r in look.plan.unreadable}
     return {

@@ -10,7 +10,7 @@ from writer.config.pipelines import Config
 from writer.storage.base import Store
 
 
-def kept(config: Config, pipeline: str, beside: Store) -> Leases:
+def leases_of(config: Config, pipeline: str, beside: Store) -> Leases:
     """Return the lease of a pipeline. `beside`: of what lies beside its checkpoints. Raises ConfigError."""
     settings = config.supervisor
     match settings.lease:

@@ -80,7 +80,7 @@ class Api:
             return Reply(answer.status, found)
         if verb == "create" and _there_already(found):
             return Reply(409, found)
-        raise ApiFailed(f"{what}: {_said(answer, found)}. {_mend(answer.status, verb, name)}")
+        raise ApiFailed(f"{what}: {_message(answer, found)}. {_mend(answer.status, verb, name)}")
 
     def _token(self) -> str:
         token = self._read("token")
@@ -127,7 +127,7 @@ def _there_already(found: Json) -> bool:
     return any(cause.get("field") == "metadata.resourceVersion" for cause in causes)
 
 
-def _said(answer: Answer, found: Json) -> str:
+def _message(answer: Answer, found: Json) -> str:
     message = found.get("message")
     return f"{answer.status}: {message}" if message else answer.shown()
 

@@ -23,7 +23,7 @@ from writer.sealing.manifest import Manifests
 from writer.table.factory import all_tables
 from writer.table.gap_tickets import tickets
 from writer.table.log.appender import LostRace
-from writer.table.log.entries import said
+from writer.table.log.entries import parse_commit_info
 from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.log import Action
 from writer.table.log.operations import Reopened, Rewind
@@ -156,7 +156,7 @@ class Rewinding:
         """Return the newest version that was written by then. Raises ConfigError."""
         for reach in _REACHES:
             for version, actions in reversed(self._main.entries(-1 if reach is None else newest - reach)):
-                at = said(actions)[0].get("timestamp")
+                at = parse_commit_info(actions)[0].get("timestamp")
                 if at is not None and datetime.fromtimestamp(at / 1000, UTC) <= when:
                     return version
         raise ConfigError(f"--to {when.isoformat()}: the log of {self._main.location} has no version that old")
@@ -164,7 +164,7 @@ class Rewinding:
     def _written(self, version: int) -> datetime | None:
         """Return when a version was written; None where its entry is gone."""
         first = next(iter(self._main.entries(version - 1)), None)
-        at = said(first[1])[0].get("timestamp") if first and first[0] == version else None
+        at = parse_commit_info(first[1])[0].get("timestamp") if first and first[0] == version else None
         return None if at is None else datetime.fromtimestamp(at / 1000, UTC)
 
     def _asked(self, snapshot: PipelineSnapshot) -> tuple[dict[str, int], dict[tuple[str, int], Held]]:

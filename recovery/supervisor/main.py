@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from recovery.ladder.state import Memory, forgiven, read
-from recovery.lease.factory import kept, moved_from
+from recovery.lease.factory import leases_of, moved_from
 from recovery.lease.holder import LeaseHolder, Waiting
 from recovery.supervisor import frontier_check, notifications
 from recovery.supervisor.driver_process import adopt_orphans, place
@@ -32,7 +32,7 @@ def supervise(config: Config, path: Path, names: Sequence[str], command: Sequenc
     on_signals(stop)
     adopt_orphans()
     tells = notifications.opened(config.notify)
-    leases = {name: kept(config, name, store(config, name)) for name in names}
+    leases = {name: leases_of(config, name, store(config, name)) for name in names}
     held = LeaseHolder(
         leases, holder(), expires_after=config.supervisor.lease_expiry, least=lambda name: _least(config, name)
     )

@@ -1,7 +1,7 @@
 """What recovery tells people at once: the two highest rungs, gaps, lost leases, and pipelines that were given up.
 
     tells = opened(config.notify)
-    tells.tell(climbed(name, RecoveryLevel.LATEST, why, at=now))
+    tells.tell(level_reached(name, RecoveryLevel.LATEST, why, at=now))
     tells.close(timedelta(seconds=5))  # before the process ends
 
 Drivers tell of holes, gaps of retention and topics that were created again themselves.
@@ -14,10 +14,10 @@ from typing import Any
 from recovery.ladder.rungs import RecoveryLevel
 from writer.clients.notifications import Event, gap_opened, opened
 
-__all__ = ["Event", "climbed", "gap_opened", "given_up", "lease_lost", "opened"]
+__all__ = ["Event", "gap_opened", "lease_lost", "level_reached", "opened", "pipeline_given_up"]
 
 
-def climbed(
+def level_reached(
     pipeline: str, rung: RecoveryLevel, why: str, *, at: datetime, fields: Mapping[str, Any] | None = None
 ) -> Event | None:
     """Tell that a rung was taken which people should know of; None for the rungs that lose nothing and guess nothing.
@@ -36,7 +36,7 @@ def climbed(
             return None
 
 
-def given_up(pipeline: str, why: str, *, at: datetime, fields: Mapping[str, Any] | None = None) -> Event:
+def pipeline_given_up(pipeline: str, why: str, *, at: datetime, fields: Mapping[str, Any] | None = None) -> Event:
     """Tell that nothing more is tried: somebody must act."""
     text = f"given up, nothing is written any more. {why}"
     return Event("pipeline_given_up", "page", pipeline, text, at, fields or {})

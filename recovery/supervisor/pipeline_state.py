@@ -85,7 +85,7 @@ class SupervisedPipeline:
 
     def _take(self, decision: Decision, failure: Failure | None, now_s: float) -> None:
         action, self.prepared = decision.action, False
-        self.memory = replace(self.memory, state=decision.state, failure=failure, action=said(action))
+        self.memory = replace(self.memory, state=decision.state, failure=failure, action=describe(action))
         match action:
             case Stay():
                 raise AssertionError("a failure leads to something")
@@ -107,7 +107,7 @@ def verdict(found: Failure) -> Verdict:
     return Verdict(found.row, found.rung, found.halt, found.said)
 
 
-def said(action: Action) -> str:
+def describe(action: Action) -> str:
     """Say an action as a sentence."""
     match action:
         case Stay(reason):

@@ -283,8 +283,8 @@ class Supervisor:
         self._note(patient, known.row, f"{patient.memory.action}{error}", to)
         self._keep(patient)
         if isinstance(action, Halt):
-            self._tells.tell(notifications.given_up(patient.name, action.reason, at=now))
-        elif (event := notifications.climbed(patient.name, patient.rung, known.said, at=now)) is not None:
+            self._tells.tell(notifications.pipeline_given_up(patient.name, action.reason, at=now))
+        elif (event := notifications.level_reached(patient.name, patient.rung, known.said, at=now)) is not None:
             self._tells.tell(event)
 
     def _note(self, patient: SupervisedPipeline, verdict: str, reason: str, to: str) -> None:

@@ -36,13 +36,13 @@ def checkpoints(request: pytest.FixtureRequest, tmp_path: Path) -> Checkpoints:
 
 def test_a_copy_is_taken_read_and_let_go(checkpoints: Checkpoints) -> None:
     store = checkpoints.store
-    copy = checkpoint_backups.take(store, 1, 2, AT)
-    assert checkpoint_backups.kept(store) == [copy]
+    copy = checkpoint_backups.back_up(store, 1, 2, AT)
+    assert checkpoint_backups.backups(store) == [copy]
     assert checkpoints.runs() == [1]
     assert read(store_at(f"{store.location}/{copy.folder}")).start() == {("clicks", 0): 6, ("clicks", 1): 4}
     checkpoint_backups.remove(store, copy)
     checkpoint_backups.remove(store, copy)
-    assert checkpoint_backups.kept(store) == []
+    assert checkpoint_backups.backups(store) == []
 
 
 def test_a_torn_run_is_mended_once(checkpoints: Checkpoints) -> None:

@@ -26,7 +26,7 @@ from writer.output.tables import console
 from writer.sealing.sealer import Sealer
 from writer.table.factory import main_table
 from writer.table.ledger.segment_store import LedgerStore
-from writer.table.log.entries import said
+from writer.table.log.entries import parse_commit_info
 from writer.table.log.foreign_writes import CommitFailed, FilesGone, Overtaken
 from writer.table.log.operations import Closing, Gap, Replay, Rewrite, Takeover
 
@@ -146,7 +146,7 @@ def test_a_person_is_shown_partitions_buckets_and_what_to_do(driver: Wrong, caps
 
 
 def test_a_time_means_the_newest_version_that_was_written_by_then(driver: Wrong) -> None:
-    written = [said(actions)[0]["timestamp"] for _, actions in driver.table.entries(-1)]
+    written = [parse_commit_info(actions)[0]["timestamp"] for _, actions in driver.table.entries(-1)]
     at = datetime.fromtimestamp(written[driver.good] / 1000, UTC)
     same = max(version for version, stamp in enumerate(written) if stamp <= written[driver.good])
     assert way(driver).look(at).plan.to == same

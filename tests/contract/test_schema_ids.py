@@ -27,7 +27,7 @@ from writer.maintenance.dead_letters import Selection
 from writer.maintenance.local_pipeline import opened
 from writer.maintenance.replay import Replaying
 from writer.schemas.schema_id_check import place
-from writer.table.log.entries import said
+from writer.table.log.entries import parse_commit_info
 from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.snapshot import PipelineSnapshot
 
@@ -91,7 +91,7 @@ def test_the_batch_that_first_uses_an_id_keeps_what_it_means_and_no_later_one_do
     assert kept(driver.table.snapshot()) == {NAME: BEFORE}
     driver.carry([log({at: event(at) for at in range(20, 25)})], {0: 25})
     (_, actions) = driver.table.entries(driver.table.snapshot().version - 1)[-1]
-    assert said(actions)[1]["kind"] == "batch"
+    assert parse_commit_info(actions)[1]["kind"] == "batch"
     assert not any("/schema/" in action["txn"]["appId"] for action in actions if "txn" in action)
 
 
@@ -317,7 +317,7 @@ def test_an_entry_that_accepts_is_passed_over_by_who_does_not_know_it(driver: Dr
     assert snapshot.parts().keys() == {part for part in snapshot.parts() if part.topic == "clicks"}
     (_, actions) = driver.table.entries(snapshot.version - 1)[-1]
     assert {kind for action in actions for kind in action} == {"commitInfo", "txn"}
-    assert said(actions)[1]["kind"] == "schema"
+    assert parse_commit_info(actions)[1]["kind"] == "schema"
     found = audit(driver.config, "clicks", since=None, deep=True)
     assert found.adds_up, found.problems
 

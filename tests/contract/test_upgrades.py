@@ -24,7 +24,7 @@ from writer.storage.base import S3Settings
 from writer.table import locations
 from writer.table.factory import main_table
 from writer.table.log import snapshot
-from writer.table.log.entries import said
+from writer.table.log.entries import parse_commit_info
 from writer.table.log.snapshot import FORMAT, KINDS, NEWEST, PASSED_OVER, TooNew
 
 ROOT = Path(__file__).parents[2]
@@ -64,12 +64,12 @@ def test_a_table_without_a_number_is_format_1_and_the_next_start_upgrades_it(tmp
     after = driver.table.snapshot()
     assert after.format == FORMAT
     (_, actions) = driver.table.entries(after.version - 1)[-1]
-    assert said(actions)[1] == {"kind": "start", "upgraded": {"from": 1, "to": FORMAT}}
+    assert parse_commit_info(actions)[1] == {"kind": "start", "upgraded": {"from": 1, "to": FORMAT}}
     driver.carry([log({at: event(at) for at in range(5, 9)})], {0: 9})
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up
     driver.start()
     (_, actions) = driver.table.entries(driver.table.snapshot().version - 1)[-1]
-    assert said(actions)[1] == {"kind": "start"}, "it is noted once"
+    assert parse_commit_info(actions)[1] == {"kind": "start"}, "it is noted once"
 
 
 def test_an_older_headrace_writes_nothing_to_a_newer_table(

@@ -23,7 +23,7 @@ from writer.avro.block_decoder import NativeDecoder
 from writer.cli.main import app
 from writer.cli.write import vacuum
 from writer.core.errors import ConfigError, HeadraceError
-from writer.maintenance.vacuum import everything, look, remove
+from writer.maintenance.vacuum import everything, find_unneeded, remove
 from writer.storage.locations import store_at
 from writer.table.ledger.segment_store import FOLDER
 
@@ -58,7 +58,7 @@ def names(driver: Driver) -> dict[str, int]:
 
 
 def found(driver: Driver, now: datetime | None = None, older_than: timedelta | None = None) -> dict[str, str]:
-    places = look(driver.config, "clicks", older_than, now or later())
+    places = find_unneeded(driver.config, "clicks", older_than, now or later())
     return {f"{place.location}/{waste.path}": waste.why for place in places for waste in place.waste}
 
 
@@ -84,7 +84,7 @@ def test_what_a_dead_driver_staged_goes_once_it_is_old(make) -> None:
         f"/{path}" for path in staged
     }
     assert len([path for path in waste if path.startswith(driver.letters)]) == 1
-    remove(driver.config, look(driver.config, "clicks", None, later()))
+    remove(driver.config, find_unneeded(driver.config, "clicks", None, later()))
     assert names(driver) == before
     assert found(driver) == {}
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up
@@ -112,7 +112,7 @@ def test_files_that_were_rewritten_go_after_a_while(make, form: str) -> None:
     assert set(waste.values()) == {"removed"}
     assert len(waste) == 6
     assert found(driver, later(6)) == {}
-    remove(driver.config, look(driver.config, "clicks", None, later()))
+    remove(driver.config, find_unneeded(driver.config, "clicks", None, later()))
     assert offsets(driver) == list(range(70))
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up
 
@@ -151,7 +151,7 @@ def test_drafts_manifests_and_runs_of_old_go(tmp_path: Path) -> None:
         (runs / f"{run:06}" / "offsets" / "0").write_text("v1")
     waste = found(driver)
     assert sorted(waste.values()) == ["checkpoint", "checkpoint", "draft", "draft", "manifest"]
-    remove(driver.config, look(driver.config, "clicks", None, later()))
+    remove(driver.config, find_unneeded(driver.config, "clicks", None, later()))
     assert sorted(path.name for path in runs.iterdir()) == ["000003", "000004", "000005"]
     assert [path.name for path in (lake / "_headrace" / "sealed" / "hour=x").iterdir()] == ["v2.json"]
     assert found(driver) == {}
@@ -169,7 +169,7 @@ def test_what_dead_tasks_spilled_on_this_machine_goes(tmp_path: Path, scratch: P
     (scratch / "headrace-avro-e" / "block.avro").symlink_to("/proc/999999999/fd/8")
     gone = ["headrace-avro-e", "headrace-rewrite-c", "headrace-stage-a"]
     assert sorted(found(driver)) == [f"{scratch}/{name}" for name in gone]
-    remove(driver.config, look(driver.config, "clicks", None, later()))
+    remove(driver.config, find_unneeded(driver.config, "clicks", None, later()))
     assert sorted(path.name for path in scratch.iterdir()) == sorted([decoder.name, "headrace-stage-b", "somebodys-d"])
     assert alive.scratch == str(scratch)
 
@@ -177,7 +177,7 @@ def test_what_dead_tasks_spilled_on_this_machine_goes(tmp_path: Path, scratch: P
 def test_an_age_below_that_of_orphans_is_refused(tmp_path: Path) -> None:
     driver = filled(tmp_path, "delta", commits=1)
     with pytest.raises(ConfigError, match=r"--older-than 1 d is less than table\.orphan_age \(7 d\)"):
-        look(driver.config, "clicks", DAYS, later())
+        find_unneeded(driver.config, "clicks", DAYS, later())
 
 
 @pytest.mark.usefixtures("scratch")
@@ -194,7 +194,7 @@ def test_without_a_table_it_says_so(tmp_path: Path) -> None:
     config = driver.config.model_copy(deep=True)
     object.__setattr__(config.pipelines["clicks"].table, "location", str(tmp_path / "elsewhere"))
     with pytest.raises(HeadraceError, match="has no table at"):
-        look(config, "clicks", None, later())
+        find_unneeded(config, "clicks", None, later())
 
 
 @pytest.mark.usefixtures("scratch")
@@ -229,7 +229,7 @@ def test_the_verbs_refuse_nonsense(tmp_path: Path) -> None:
 
 
 def apart(driver: Driver, now: datetime | None = None) -> dict[str, list[str]]:
-    places = look(driver.config, "clicks", None, now or later())
+    places = find_unneeded(driver.config, "clicks", None, now or later())
     return {place.location: list(place.left_alone) for place in places if place.left_alone}
 
 
@@ -241,7 +241,7 @@ def test_dead_letters_inside_the_table_lose_nothing(make) -> None:
     store_at(driver.letters).put(".1.parquet.5f.tmp", b"half")
     before = names(driver)
     assert any(path.startswith("letters/") and path.endswith(".parquet") for path in before)
-    remove(driver.config, look(driver.config, "clicks", None, later()))
+    remove(driver.config, find_unneeded(driver.config, "clicks", None, later()))
     # The draft is the dead letters' own, and goes with what is theirs.
     assert names(driver).keys() == before.keys() - {"letters/.1.parquet.5f.tmp"}
     assert audit(driver.config, "clicks", since=None, deep=False).adds_up
@@ -258,7 +258,7 @@ def test_a_table_of_another_writer_inside_the_table_is_left_alone(make, inner: s
     put_table(f"{driver.lake}/_hidden", inner)
     store_at(driver.lake).put("another/.d.parquet.5f.tmp", b"half")
     before = names(driver)
-    remove(driver.config, look(driver.config, "clicks", None, later()))
+    remove(driver.config, find_unneeded(driver.config, "clicks", None, later()))
     assert names(driver).keys() == before.keys() - {"another/.d.parquet.5f.tmp"}
     assert apart(driver) == {driver.lake: ["_hidden", "hour=x/deep/other", "other"]}
 
@@ -272,7 +272,7 @@ def test_a_table_among_the_checkpoints_is_left_alone(tmp_path: Path) -> None:
         (runs / f"{run:06}" / "offsets").mkdir(parents=True)
         (runs / f"{run:06}" / "offsets" / "0").write_text("v1")
     put_table(str(runs / "000001"), "delta")
-    remove(driver.config, look(driver.config, "clicks", None, later()))
+    remove(driver.config, find_unneeded(driver.config, "clicks", None, later()))
     assert sorted(path.name for path in runs.iterdir()) == ["000001", "000005", "000006", "000007"]
     assert apart(driver) == {str(runs): ["000001"]}
     assert (runs / "000001" / "b.parquet").exists()
@@ -291,7 +291,7 @@ def test_what_a_link_leads_to_is_left_alone(tmp_path: Path) -> None:
     (folder,) = (path for path in Path(other.lake).iterdir() if path.name.startswith("hour="))
     (Path(driver.lake) / "linked").symlink_to(folder)
     before = names(other)
-    remove(driver.config, look(driver.config, "clicks", None, later()))
+    remove(driver.config, find_unneeded(driver.config, "clicks", None, later()))
     assert names(other) == before
     assert apart(driver) == {driver.lake: ["linked"]}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.bucketed import HOUR, NOON, Lake, label
-from writer.table.log.entries import said
+from writer.table.log.entries import parse_commit_info
 
 pytestmark = pytest.mark.slow
 UNTIL = (NOON + 2 * HOUR).isoformat()
@@ -25,7 +25,7 @@ def seal(lake: Lake, fault: str = "", code: int = 0) -> str:
 
 def seals(lake: Lake) -> list[tuple[str, int]]:
     """What the log says was sealed: bucket and version."""
-    found = [said(actions)[1] for _, actions in lake.table.entries(-1)]
+    found = [parse_commit_info(actions)[1] for _, actions in lake.table.entries(-1)]
     return [
         (m["bucket"][0], m["version"]) for about in found if about.get("kind") == "seal" for m in about["manifests"]
     ]

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings, strategies as st
 
 from autoscaler.decision.capacity import Growth, Load, capacity, least, need, rate, used, worth
 from autoscaler.decision.decide import Down, Hold, Up, tick
-from autoscaler.decision.explanation import lines, told
+from autoscaler.decision.explanation import lines, to_dict
 from autoscaler.decision.facts import Batch, Executors, Facts, Partition, Pipeline
 from autoscaler.decision.history import Memory
 from autoscaler.decision.policy import DEFAULTS, Policy
@@ -79,7 +79,7 @@ def test_every_decision_is_within_its_limits_and_can_be_told(known, desired, wai
             assert executors >= min(before // 2, 30)
         case Hold(why=why):
             assert why.effect == "hold"
-    assert json.loads(json.dumps(told(decision, NOW)))["executors"] == decision.executors
+    assert json.loads(json.dumps(to_dict(decision, NOW)))["executors"] == decision.executors
     assert all("\n" not in line for line in lines(policy, decision, NOW))
 
 

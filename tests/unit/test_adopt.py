@@ -6,7 +6,7 @@ from writer.clients.kafka import Topic
 from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
 from writer.offsets.start_decision import Held, incarnations, number
-from writer.offsets.topic_adoption_plan import Asked, moves, plan, told
+from writer.offsets.topic_adoption_plan import Asked, moves, plan, to_dict
 
 KNOWN = {"clicks": ["a", "b"], "installs": ["c"]}
 FRONTIER = {
@@ -38,7 +38,7 @@ def test_another_id_with_the_same_offsets_goes_on_as_the_same_incarnation():
     assert [(line.now, line.start, line.same) for line in one.lines] == [
         (TopicPartition("clicks", 2, 0), 50, True), (TopicPartition("clicks", 2, 1), 60, None),
     ]  # fmt: skip
-    assert told(one) == {
+    assert to_dict(one) == {
         "topics": [
             {
                 "from": {"topic": "clicks", "incarnation": 2, "id": "b"},

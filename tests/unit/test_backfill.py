@@ -19,7 +19,7 @@ from tests.looking import records
 from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.table.gap_tickets import NoSuchGap
-from writer.table.ledger.gap_ticket import GapRecord, from_json, merged, to_json, told
+from writer.table.ledger.gap_ticket import GapRecord, from_json, merged, parse_gap, to_json
 from writer.table.log.operations import Fill
 
 P0, P1 = TopicPartition("t", 1, 0), TopicPartition("u", 1, 0)
@@ -93,9 +93,9 @@ def test_instants_lie_between_the_first_and_the_last_record():
 
 
 def test_a_ticket_is_named_by_its_beginning_and_only_open_ones_are_chosen():
-    gap = told(3, {"kind": "gap", "id": "abcdef", "cause": "latest", "ranges": []})
-    other = told(4, {"kind": "gap", "id": "abcxyz", "cause": "latest", "ranges": []})
-    lost = told(5, {"kind": "lost", "gap": "abcxyz", "by": "a", "reason": "r", "left": 0})
+    gap = parse_gap(3, {"kind": "gap", "id": "abcdef", "cause": "latest", "ranges": []})
+    other = parse_gap(4, {"kind": "gap", "id": "abcxyz", "cause": "latest", "ranges": []})
+    lost = parse_gap(5, {"kind": "lost", "gap": "abcxyz", "by": "a", "reason": "r", "left": 0})
     assert isinstance(gap, GapRecord)
     assert isinstance(other, GapRecord)
     assert isinstance(lost, GapRecord)
@@ -110,12 +110,12 @@ def test_a_ticket_is_named_by_its_beginning_and_only_open_ones_are_chosen():
 def test_a_ticket_is_what_its_entries_say_however_they_are_kept():
     ranges = [{**vars(P0), "start": 10, "end": 50}]
     hints = [{"from": None, "until": NOON.isoformat()}]
-    opened = told(3, {"kind": "gap", "id": "g", "cause": "retention", "ranges": ranges, "hints": hints,
+    opened = parse_gap(3, {"kind": "gap", "id": "g", "cause": "retention", "ranges": ranges, "hints": hints,
                       "at": NOON.isoformat()})  # fmt: skip
     account = {**vars(P0), "spans": [[10, 20], [30, 35]], "read": 14, "rows": 13, "dead_letters": 1,
                "holes": {"offsets": 1}}  # fmt: skip
-    filled = told(4, {"kind": "fill", "gap": "g", "ranges": [account], "source": "kafka", "left": 25, "done": False,
-                      "files": 2})  # fmt: skip
+    fill = {"kind": "fill", "gap": "g", "ranges": [account], "source": "kafka", "left": 25, "done": False, "files": 2}
+    filled = parse_gap(4, fill)
     assert isinstance(opened, GapRecord)
     assert isinstance(filled, GapRecord)
     whole = merged(opened, filled)
@@ -125,7 +125,7 @@ def test_a_ticket_is_what_its_entries_say_however_they_are_kept():
     assert merged(from_json(to_json(opened)), from_json(to_json(filled))) == whole
     assert from_json(to_json(whole)) == whole
     assert not merged(whole, filled).carried[P0].sound, "the same offsets a second time"
-    assert told(5, {"kind": "batch"}) is None
+    assert parse_gap(5, {"kind": "batch"}) is None
 
 
 def test_a_fill_that_leaves_nothing_ends_its_ticket():
@@ -145,7 +145,7 @@ def test_a_process_of_this_machine_that_is_gone_is_known_to_be():
 
 
 def test_a_terminal_gets_a_bar_with_what_is_left_and_a_pipe_a_line_a_chunk():
-    opened = told(3, {"kind": "gap", "id": "abcdefghij", "cause": "latest", "ranges": [{**vars(P0), "start": 0,
+    opened = parse_gap(3, {"kind": "gap", "id": "abcdefghij", "cause": "latest", "ranges": [{**vars(P0), "start": 0,
                                                                                         "end": 100}]})  # fmt: skip
     assert isinstance(opened, GapRecord)
     chunk = Settled(version=9, offsets=60, rows=58, files=2, bytes=10, left=40, done=False)

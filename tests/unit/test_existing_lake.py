@@ -91,7 +91,7 @@ def test_what_stands_beside_the_checkpoints_is_read(root: Path, name: str) -> No
         assert told is not None
         assert told.batches
         assert told.versions["headrace"] == "0.1.0"
-    found = checkpoint_backups.kept(store)
+    found = checkpoint_backups.backups(store)
     assert found
     assert {copy.run for copy in found} <= set(runs)
 

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from tests.commits import ABSENT, LIMITS, Lake, account
-from writer.cli.read.explain import choose, run_explain, told
+from writer.cli.read.explain import choose, run_explain, to_dict
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
 from writer.core.text import reason
@@ -124,7 +124,7 @@ def test_a_gap_is_explained_where_it_is_the_last_or_asked_for():
     for version in (None, 10):
         assert choose([gap, *LOG], batch=None, version=version).entry is gap
     assert choose([gap, *LOG], batch=1, version=None).entry.version == 9
-    found = told(choose([gap, *LOG], batch=None, version=None))
+    found = to_dict(choose([gap, *LOG], batch=None, version=None))
     assert (found["kind"], found["id"], found["offsets"], found["run"]) == ("gap", "ticket-1", 1_200, 2)
     assert "retention" in found["why"]
 
@@ -132,9 +132,9 @@ def test_a_gap_is_explained_where_it_is_the_last_or_asked_for():
 def test_any_other_entry_is_explained_by_its_version():
     fill = entry(10, "fill", id="f1", gap="3f2a9c4100", offsets=500, left=0, done=True)
     assert choose([fill, *LOG], batch=None, version=None).entry.version == 9, "the last commit is no fill"
-    found = told(choose([fill, *LOG], batch=None, version=10))
+    found = to_dict(choose([fill, *LOG], batch=None, version=10))
     assert (found["kind"], found["why"]) == ("fill", "a backfill settled 500 offsets of gap 3f2a9c41, 0 offsets left")
-    assert told(choose(LOG, batch=None, version=8))["kind"] == "start"
+    assert to_dict(choose(LOG, batch=None, version=8))["kind"] == "start"
     assert choose([fill, *LOG], batch=None, version=7).phases == {"tasks": 3.0, "commit": 0.5, "redo": 0.1}
 
 

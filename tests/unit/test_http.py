@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.unit.test_progress import facts
-from writer.clients.driver_endpoint import Driver, announce, announced, asked, me, retract
+from writer.clients.driver_endpoint import Driver, announce, announced, ask_driver, me, retract
 from writer.config.connections import Http
 from writer.core.errors import ConfigError, HeadraceError
 from writer.status.model import Sample
@@ -259,7 +259,7 @@ def test_a_driver_is_announced_found_and_asked(tmp_path, url, progress):
     announce(str(tmp_path), "clicks", driver)
     assert announced(str(tmp_path), "clicks") == driver
     assert driver.pid == os.getpid()
-    assert asked(driver, "clicks")["epoch"] == 3
+    assert ask_driver(driver, "clicks")["epoch"] == 3
     assert [path.name for path in (tmp_path / "clicks").iterdir()] == ["driver.json"]
     said = json.loads((tmp_path / "clicks" / "driver.json").read_text())
     assert set(said) == {"url", "pid", "started", "epoch"}, "as older commands know it"
@@ -285,26 +285,26 @@ def test_a_file_that_cannot_be_read_announces_nobody(tmp_path, text):
 def test_a_driver_that_is_gone_answers_nothing(progress):
     with serving(ANY, {"clicks": progress}) as url:
         pass
-    assert asked(me(url, 3), "clicks") is None
+    assert ask_driver(me(url, 3), "clicks") is None
 
 
 def test_another_driver_at_the_old_address_is_not_taken_for_it(url, progress):
     begun(progress)
-    assert asked(me(url, 2), "clicks") is None, "another start"
-    assert asked(me(url, 3), "views") is None, "another pipeline"
+    assert ask_driver(me(url, 2), "clicks") is None, "another start"
+    assert ask_driver(me(url, 3), "views") is None, "another pipeline"
 
 
 def test_something_else_at_the_old_address_is_no_driver():
     listening = socket.create_server(("127.0.0.1", 0))
     with listening:
-        assert asked(Driver(f"http://127.0.0.1:{listening.getsockname()[1]}", 1, "", 1), "clicks") is None
+        assert ask_driver(Driver(f"http://127.0.0.1:{listening.getsockname()[1]}", 1, "", 1), "clicks") is None
 
 
 def test_a_proxy_of_the_environment_is_not_used(url, progress, monkeypatch):
     begun(progress)
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     monkeypatch.delenv("no_proxy", raising=False)
-    assert asked(me(url, 3), "clicks") is not None
+    assert ask_driver(me(url, 3), "clicks") is not None
 
 
 def test_the_time_of_the_announcement_is_utc():

@@ -14,7 +14,7 @@ from rich.console import Console
 from recovery.checkpoints.checks import preflight
 from recovery.checkpoints.facts import of_pipeline
 from recovery.cli import recover
-from recovery.lease.factory import kept, moved_from
+from recovery.lease.factory import leases_of, moved_from
 from recovery.lease.kubernetes_api import Api, ApiFailed, in_pod
 from recovery.lease.kubernetes_lease import (
     PIPELINE,
@@ -284,12 +284,12 @@ def settings(tmp_path: Path, lease: str = "kubernetes") -> Config:
 
 def test_it_is_kept_where_the_configuration_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     beside = store(settings(tmp_path), "clicks")
-    assert isinstance(kept(settings(tmp_path, "store"), "clicks", beside), StoreLeases)
+    assert isinstance(leases_of(settings(tmp_path, "store"), "clicks", beside), StoreLeases)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(ConfigError, match=r"supervisor\.lease is kubernetes, and this process runs in no pod"):
-        kept(settings(tmp_path), "clicks", beside)
+        leases_of(settings(tmp_path), "clicks", beside)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
-    assert isinstance(kept(settings(tmp_path), "clicks", beside), KubernetesLeases)
+    assert isinstance(leases_of(settings(tmp_path), "clicks", beside), KubernetesLeases)
 
 
 @pytest.mark.parametrize(

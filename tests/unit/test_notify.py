@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from recovery.ladder.rungs import RecoveryLevel
-from recovery.supervisor.notifications import climbed, given_up
+from recovery.supervisor.notifications import level_reached, pipeline_given_up
 from tests.servers.scripted import Asked, Reply, Scripted, scripted
 from writer.clients.notifications import (
     Event,
@@ -146,7 +146,7 @@ def test_the_url_comes_from_the_environment_and_is_never_shown():
 
 @pytest.mark.parametrize("rung", RecoveryLevel)
 def test_the_rungs_that_lose_or_guess_are_told_and_no_other(rung: RecoveryLevel):
-    told = climbed("clicks", rung, "No checkpoint agrees.", at=AT)
+    told = level_reached("clicks", rung, "No checkpoint agrees.", at=AT)
     assert (told is not None) == (rung >= RecoveryLevel.WALK_BACK)
     if told is not None:
         assert told.severity == "page"
@@ -154,4 +154,4 @@ def test_the_rungs_that_lose_or_guess_are_told_and_no_other(rung: RecoveryLevel)
 
 
 def test_a_pipeline_that_was_given_up_is_a_page():
-    assert given_up("clicks", "Six restarts failed.", at=AT).severity == "page"
+    assert pipeline_given_up("clicks", "Six restarts failed.", at=AT).severity == "page"

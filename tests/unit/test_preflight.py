@@ -260,7 +260,7 @@ def test_a_run_is_mended_once_and_a_copy_lies_aside(run, tmp_path):
     again = repair(checkpoints, 1, {A: 6, B: 4}, AT + timedelta(minutes=1))
     assert again == Leave("run 1 was mended before, and broke again")
     assert (run.path / "offsets/2").exists()
-    assert len(checkpoint_backups.kept(checkpoints.store)) == 1
+    assert len(checkpoint_backups.backups(checkpoints.store)) == 1
 
 
 # --- copies -------------------------------------------------------------------------------------------------------
@@ -268,13 +268,13 @@ def test_a_run_is_mended_once_and_a_copy_lies_aside(run, tmp_path):
 
 def test_a_copy_has_what_spark_needs_and_no_more(run, tmp_path):
     store = Checkpoints(str(tmp_path), "clicks").store
-    copy = checkpoint_backups.take(store, 1, 2, AT)
-    assert checkpoint_backups.kept(store) == [copy]
+    copy = checkpoint_backups.back_up(store, 1, 2, AT)
+    assert checkpoint_backups.backups(store) == [copy]
     found = read(LocalStore(f"{store.location}/{copy.folder}"))
     assert found.planned == [1, 2]
     assert (found.start(), found.end()) == (reading(run).start(), reading(run).end())
     checkpoint_backups.remove(store, copy)
-    assert checkpoint_backups.kept(store) == []
+    assert checkpoint_backups.backups(store) == []
 
 
 def test_copies_beyond_the_policy_go_and_the_newest_stays():

@@ -7,7 +7,7 @@ import pytest
 from recovery.rewind.plan import Facts, Plan, Since, Then, plan, since
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.offsets.start_decision import Held
-from writer.table.ledger.gap_ticket import Carried, GapRecord, told
+from writer.table.ledger.gap_ticket import Carried, GapRecord, parse_gap
 from writer.table.log.foreign_writes import Change
 
 A, B, NEW, OLD = (
@@ -78,7 +78,7 @@ def test_gaps_that_opened_since_are_over_unless_they_were_filled() -> None:
     entry = {"kind": "gap", "id": "g1", "cause": "retention", "ranges": [
         {"topic": "clicks", "incarnation": 1, "partition": 0, "start": 12, "end": 14},
     ]}  # fmt: skip
-    ticket = told(8, entry)
+    ticket = parse_gap(8, entry)
     assert isinstance(ticket, GapRecord)
     open_ = replace(FACTS, since=Since(gaps=("g1",)), tickets={"g1": ticket})
     assert plan(open_).gaps == {"g1": 2}

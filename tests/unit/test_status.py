@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from tests.commits import LIMITS, PARTS, Lake, account, facts
-from writer.cli.read.status import exit_code, look, run_status
+from writer.cli.read.status import collect, exit_code, run_status
 from writer.clients.driver_endpoint import Driver, announce, me
 from writer.clients.kafka import BrokerUnreachable, Topic
 from writer.config.pipelines import Config
@@ -212,7 +212,7 @@ def test_a_running_driver_is_asked_before_the_lake(config, progress):
     told = {"executors": EXECUTORS}
     with serving(config.http.model_copy(update={"port": 0}), {"clicks": progress}, more=lambda: told) as url:
         announce(config.checkpoints, "clicks", me(url, 1))
-        found = look(config, ["clicks"], Cluster(), NOON)["pipelines"]["clicks"]
+        found = collect(config, ["clicks"], Cluster(), NOON)["pipelines"]["clicks"]
     assert (found["source"], found["state"]) == ("driver", "running")
     assert found["executors"] == EXECUTORS
     assert found["driver"]["url"] == url
@@ -222,7 +222,7 @@ def test_a_running_driver_is_asked_before_the_lake(config, progress):
 @pytest.mark.usefixtures("written")
 def test_a_stale_announcement_is_no_error(config):
     announce(config.checkpoints, "clicks", Driver("http://127.0.0.1:1", 1, "2026-11-20T12:00:00+00:00", 1))
-    found = look(config, ["clicks"], Cluster(), NOON)["pipelines"]["clicks"]
+    found = collect(config, ["clicks"], Cluster(), NOON)["pipelines"]["clicks"]
     assert (found["source"], found["state"], found["error"]) == ("lake", "unknown", "")
     assert found["executors"] is None
     assert found["driver"]["answers"] is False

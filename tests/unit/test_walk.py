@@ -82,8 +82,8 @@ def test_runs_come_before_their_copies_and_newer_runs_first(tmp_path):
         Run(tmp_path, run).started(0, 0).planned(0, 6, 4).committed(0)
     when = datetime(2026, 11, 22, 1, tzinfo=UTC)
     early, late = (
-        checkpoint_backups.take(checkpoints.store, 1, 0, when),
-        checkpoint_backups.take(checkpoints.store, 1, 3, when),
+        checkpoint_backups.back_up(checkpoints.store, 1, 0, when),
+        checkpoint_backups.back_up(checkpoints.store, 1, 3, when),
     )
     places = [one.place.removeprefix(f"{tmp_path}/clicks/") for one in candidates(checkpoints)]
     assert places == ["000002", "000001", late.folder, early.folder]

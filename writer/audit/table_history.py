@@ -10,7 +10,7 @@ from writer.core.offsets import Span, TopicPartition
 from writer.table.factory import main_table, side_table
 from writer.table.ledger.segment import LedgerSegment, Removal, chapters, since_adoption
 from writer.table.ledger.segment_store import LedgerStore
-from writer.table.log.entries import Committed, landed, said
+from writer.table.log.entries import Committed, parse_commit_info, parse_committed
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.row_removal import count
 from writer.table.table import PipelineTable
@@ -93,8 +93,12 @@ def waiting(lake: Lake) -> Waiting:
     """Find what the log lists for the tables of letters and of late rows, after the versions that they have."""
     letters, late = lake.letters, lake.late
     at = {told.place: max(told.applied, lake.settled) for told in (letters, late)}
-    entries = ((n, said(actions)[1]) for n, actions in lake.rows.table.entries(min(at.values())) if n <= lake.version)
-    listed = [one for n, about in entries if (one := landed(n, about)) and (one.side_files or one.withdrawn)]
+    entries = (
+        (n, parse_commit_info(actions)[1])
+        for n, actions in lake.rows.table.entries(min(at.values()))
+        if n <= lake.version
+    )
+    listed = [one for n, about in entries if (one := parse_committed(n, about)) and (one.side_files or one.withdrawn)]
     files, rows = (
         [DataFile(f.path, f.rows) for one in listed if one.version > at[place] for f in one.side_files.get(place, ())]
         for place in (letters.place, late.place)

@@ -130,7 +130,7 @@ def is_guid(schema_id: int) -> bool:
     return schema_id > _INT64_MAX
 
 
-def shown(schema_id: int) -> str:
+def show_id(schema_id: int) -> str:
     """Write a schema id for a person: a GUID as such, all others as numbers."""
     return str(UUID(int=schema_id)) if is_guid(schema_id) else str(schema_id)
 

@@ -36,7 +36,7 @@ from writer.batch.sorting import Dedupe, Marks, in_order, needed, repeated
 from writer.core import fault_points
 from writer.core.files import BucketKey, StagedFile
 from writer.storage.base import S3Settings, Store
-from writer.storage.disk_space import SCRATCH, TABLE, scratch, told
+from writer.storage.disk_space import SCRATCH, TABLE, naming_full_disk, scratch
 from writer.storage.locations import store_at
 
 SHARE_MAX = 1.3  # of the target size that a file may have
@@ -230,7 +230,7 @@ def _written(job: Job, store: Store, rows: Iterator[pa.RecordBatch], count: int,
     to = Destination(store, job.bucket_columns, PREFIX, job.target_file_size, job.entropy_bits, job.hidden)
     files = _Files(to, job, count)
     try:
-        with told({job.table: TABLE, scratch(): SCRATCH}):  # before what was written is removed
+        with naming_full_disk({job.table: TABLE, scratch(): SCRATCH}):  # before what was written is removed
             for batch in rows:
                 files.add(pa.Table.from_batches([batch]))
             done = files.close()

@@ -72,7 +72,7 @@ def repeated(batches: Iterable[pa.RecordBatch], rows: int, rule: Dedupe, scratch
     way = "ASC" if rule.keep == "first" else "DESC"
     order = ", ".join(f'"{name}" {way}' for name in (*PLACE, "at"))
     ranked = f"SELECT at, row_number() OVER (PARTITION BY {', '.join(names)} ORDER BY {order}) AS rank FROM rows"  # noqa: S608 - our own names
-    with _asked(path, f"SELECT at FROM ({ranked}) WHERE rank > 1", scratch, budget) as found:  # noqa: S608
+    with _query(path, f"SELECT at FROM ({ranked}) WHERE rank > 1", scratch, budget) as found:  # noqa: S608
         for batch in found:
             marks.set(batch.column("at").to_numpy(zero_copy_only=False))
     path.unlink()
@@ -103,7 +103,7 @@ def in_order(
     schema = writer.schema
     writer.close()
     order = ", ".join(f"{_quoted(name)} ASC NULLS LAST" for name in dict.fromkeys([*by, *PLACE]))
-    with _asked(path, f"SELECT * FROM rows ORDER BY {order}", scratch, budget) as found:  # noqa: S608 - quoted
+    with _query(path, f"SELECT * FROM rows ORDER BY {order}", scratch, budget) as found:  # noqa: S608 - quoted
         for batch in found:
             yield batch.cast(schema) if batch.schema != schema else batch
     path.unlink()
@@ -114,7 +114,7 @@ def _scratch_file(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
 
 
 @contextmanager
-def _asked(path: Path, question: str, scratch: Path, budget: int) -> Iterator[Iterator[pa.RecordBatch]]:
+def _query(path: Path, question: str, scratch: Path, budget: int) -> Iterator[Iterator[pa.RecordBatch]]:
     """Ask about the rows of a file, and have the answer a batch at a time."""
     metadata = pq.read_metadata(path)
     held = sum(metadata.row_group(g).total_byte_size for g in range(metadata.num_row_groups))

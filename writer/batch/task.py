@@ -24,7 +24,7 @@ from writer.avro.block_decoder import NativeDecoder
 from writer.avro.decode import decode
 from writer.avro.record_decoder import SingleDecoder
 from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema, conform
-from writer.avro.wire_format import CONFLUENT, Wire, refusals, shown, split
+from writer.avro.wire_format import CONFLUENT, Wire, refusals, show_id, split
 from writer.batch.bucketing import Assigned, TimeRule, assign
 from writer.batch.dead_letters import DeadLetterFile, incarnation_column
 from writer.batch.lateness import Late, LatePolicy, follow, late, late_reasons
@@ -34,7 +34,7 @@ from writer.batch.task_report import SPANS_MAX, Counts, Report
 from writer.core import fault_points
 from writer.core.offsets import Source, Span
 from writer.storage.base import S3Settings
-from writer.storage.disk_space import SCRATCH, TABLE, scratch, told
+from writer.storage.disk_space import SCRATCH, TABLE, naming_full_disk, scratch
 from writer.storage.locations import store_at
 
 REPORT = pa.schema([pa.field("report", pa.string())])
@@ -81,7 +81,7 @@ def run(batches: Iterator[pa.RecordBatch], plan: TaskPlan) -> Iterator[pa.Record
 
 def _report_of(task: "Task", batches: Iterator[pa.RecordBatch]) -> Report:
     try:
-        with told(task.places):  # before what was staged is removed
+        with naming_full_disk(task.places):  # before what was staged is removed
             for batch in batches:
                 task.take(batch)
             return task.finish()
@@ -305,7 +305,7 @@ def older(records: pa.Table, since: datetime) -> pa.ChunkedArray:
 
 def older_said(schema_id: int, since: datetime) -> str:
     """Say why such a record is no row."""
-    return f"schema id {shown(schema_id)} means another schema since {since:%Y-%m-%dT%H:%M:%SZ}, this record is older"
+    return f"schema id {show_id(schema_id)} means another schema since {since:%Y-%m-%dT%H:%M:%SZ}, this record is older"
 
 
 def _spans(offsets: pa.ChunkedArray) -> list[Span]:

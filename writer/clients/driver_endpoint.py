@@ -66,7 +66,7 @@ def announcement(checkpoints: str, pipeline: str, s3: S3Settings | None = None) 
         return None
 
 
-def asked(driver: Driver, pipeline: str) -> dict[str, Any] | None:
+def ask_driver(driver: Driver, pipeline: str) -> dict[str, Any] | None:
     """Ask a driver for its pipeline and, with it, `executors`; None when nobody answers there, or another one does."""
     try:
         with tls.opener(driver.certificate).open(f"{driver.url}/status", timeout=_ANSWER_WITHIN_S) as response:
@@ -85,7 +85,7 @@ def me(url: str, epoch: int, certificate: str = "") -> Driver:
 def answers(config: Config, pipeline: str) -> Driver | None:
     """Return the driver that runs a pipeline; None when none is found, or nobody answers there."""
     driver = announced(config.checkpoints, pipeline, config.s3.settings)
-    return driver if driver is not None and asked(driver, pipeline) is not None else None
+    return driver if driver is not None and ask_driver(driver, pipeline) is not None else None
 
 
 def nobody_runs(config: Config, pipeline: str, mend: str) -> None:

@@ -118,7 +118,7 @@ class Cluster:
         """How long each topic keeps its records (`retention.ms`); None when it deletes none by their age."""
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
         answers = self._admin.describe_configs(resources, request_timeout=self._seconds)
-        return {r.name: _kept(self._result(future, f"topic {r.name!r}")) for r, future in answers.items()}
+        return {r.name: _retention(self._result(future, f"topic {r.name!r}")) for r, future in answers.items()}
 
     def cleanup(self, topics: Iterable[str]) -> dict[str, str]:
         """How each topic lets go of records (`cleanup.policy`): delete, compact, or both with a comma."""
@@ -196,7 +196,7 @@ class Cluster:
         )
 
 
-def _kept(settings: Mapping[str, Any]) -> timedelta | None:
+def _retention(settings: Mapping[str, Any]) -> timedelta | None:
     milliseconds = int(settings["retention.ms"].value)
     if not 0 <= milliseconds < _FOREVER_MS or "delete" not in settings["cleanup.policy"].value:
         return None

@@ -33,6 +33,6 @@ class ClockRule(Strict):
         return self
 
 
-def told(rules: Sequence[ClockRule]) -> tuple[Clock, ...]:
+def clocks(rules: Sequence[ClockRule]) -> tuple[Clock, ...]:
     """Return what the rooms are told of the clocks."""
     return tuple(Clock(r.topic, r.field, tuple(r.values), r.shift, r.zone) for r in rules)

@@ -16,7 +16,7 @@ from writer.config.autoscaling import Autoscale
 from writer.config.base import Strict, did_you_mean
 from writer.config.compaction import Compact
 from writer.config.connections import S3, Http, Kafka, Recovery, Registry, Spark, Supervisor
-from writer.config.event_time import ClockRule, told
+from writer.config.event_time import ClockRule, clocks as clocks_of
 from writer.config.hooks import HookSettings, check_names
 from writer.config.notifications import Notify
 from writer.config.sealing import Seal
@@ -48,8 +48,8 @@ class EventTime(Strict):
     )
 
     def rule(self, unit: str) -> TimeRule:
-        """Return what the rooms are told; `unit`: as configured, or as it was found."""
-        return TimeRule(self.field, unit, self.max_age, self.max_ahead, told(self.clocks))
+        """Return the rule for a batch; `unit`: as configured, or as it was found."""
+        return TimeRule(self.field, unit, self.max_age, self.max_ahead, clocks_of(self.clocks))
 
 
 def _bucketer(spec: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from writer.engines.table_description import TableDescription
 from writer.hooks.base import File, Sealed
 from writer.hooks.outbox import OutboxEntry
 from writer.sealing.manifest import Manifest, Manifests
-from writer.table.log.entries import said
+from writer.table.log.entries import parse_commit_info
 from writer.table.log.operations import WHY as RETENTION
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
@@ -42,7 +42,7 @@ class Seals:
         entries, manifests = self.table.entries(version), self.manifests()
         found: list[Seal] = []
         for at, actions in entries:
-            about = said(actions)[1]
+            about = parse_commit_info(actions)[1]
             match about.get("kind"):
                 case "seal":
                     sealed = (Manifest.from_json(raw, f"version {at}").standing(at) for raw in about["manifests"])

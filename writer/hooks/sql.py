@@ -67,7 +67,7 @@ class Server:
                 said: Mapping[str, Any] = answer.json()
                 return said
             if answer.status not in _BUSY or time.monotonic() > deadline:
-                raise HookFailed(f"{host(self._url)} answered {_told(answer)}")
+                raise HookFailed(f"{host(self._url)} answered {_message(answer)}")
             time.sleep(_PAUSE_S)
 
     def _here(self, uri: str) -> str:
@@ -76,7 +76,7 @@ class Server:
         return f"{host(self._url)}{parts.path}" + (f"?{parts.query}" if parts.query else "")
 
 
-def _told(answer: Answer) -> str:
+def _message(answer: Answer) -> str:
     hint = {401: " (user, password or token)", 403: " (user, password or token)"}.get(answer.status, "")
     return answer.shown() + hint
 

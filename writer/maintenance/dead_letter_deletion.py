@@ -32,7 +32,7 @@ class Letters:
     version: int | None = None  # of the dead-letter table that took them out
 
 
-def look(side: PipelineTable, walk: LocalPipeline, keys: Keys, columns: pa.Schema) -> Letters:
+def find(side: PipelineTable, walk: LocalPipeline, keys: Keys, columns: pa.Schema) -> Letters:
     """Find the letters that hold such rows. Raises ConfigError, CommitFailed, RegistryUnreachable, OSError."""
     found, finder = Letters(), Finder(keys, columns)
     for batch in read(side.store, side.files(side.snapshot().version), Selection()):
@@ -49,7 +49,7 @@ def look(side: PipelineTable, walk: LocalPipeline, keys: Keys, columns: pa.Schem
     return found
 
 
-def take(side: PipelineTable, find: Callable[[], Letters], keys: Keys, now: datetime, request: str) -> Letters:
+def delete(side: PipelineTable, find: Callable[[], Letters], keys: Keys, now: datetime, request: str) -> Letters:
     """Take the letters out that `find` finds, in one entry. Raises what a commit raises."""
     for tries in range(_TRIES):
         snapshot = side.snapshot()
@@ -79,7 +79,7 @@ def _note(found: Letters, records: pa.Table, incarnation: int) -> None:
         found.places.setdefault(part, []).append((row["offset"], row["offset"] + 1))
 
 
-def told(found: Letters) -> Mapping[str, int | None]:
+def to_dict(found: Letters) -> Mapping[str, int | None]:
     """Describe it as JSON values."""
     return {
         "letters": found.letters, "undecodable": found.undecodable, "meant": found.meant, "version": found.version,

@@ -15,7 +15,7 @@ from writer.avro.block_decoder import NativeDecoder
 from writer.avro.decode import decode
 from writer.avro.record_decoder import SingleDecoder
 from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema, conform
-from writer.avro.wire_format import CONFLUENT, Wire, refusals, shown, split
+from writer.avro.wire_format import CONFLUENT, Wire, refusals, show_id, split
 from writer.batch import task
 from writer.batch.bucketing import TimeRule, assign
 from writer.batch.task import older, older_said
@@ -158,7 +158,7 @@ class LocalPipeline:
             try:
                 self.plan = self.plan.extend(schema_id, source.schema(schema_id))
             except SchemaNotFound:
-                self.plan = self.plan.reject(schema_id, f"schema id {shown(schema_id)} is unknown to the registry")
+                self.plan = self.plan.reject(schema_id, f"schema id {show_id(schema_id)} is unknown to the registry")
 
     def meant(self, used: Iterable[int]) -> dict[str, int]:
         """Return what schema ids of the plan mean, as a commit keeps it."""

@@ -22,7 +22,7 @@ from writer.storage.base import Store
 from writer.storage.locations import on_s3, store_at
 from writer.storage.nesting import ancestors, is_below, table_folders
 from writer.table.factory import main_table, side_table
-from writer.table.log.entries import landed, said
+from writer.table.log.entries import parse_commit_info, parse_committed
 from writer.table.table import PipelineTable
 
 _DECODER = "headrace-avro-"
@@ -41,7 +41,7 @@ class Place:
     left_alone: tuple[str, ...] = ()  # folders in it that are tables of their own, or links
 
 
-def look(config: Config, name: str, older_than: timedelta | None, now: datetime) -> list[Place]:
+def find_unneeded(config: Config, name: str, older_than: timedelta | None, now: datetime) -> list[Place]:
     """Find what nobody needs. Raises ConfigError for an age that is not safe, HeadraceError, CommitFailed."""
     settings = config.pipelines[name]
     least = settings.table.orphan_age
@@ -60,7 +60,7 @@ def look(config: Config, name: str, older_than: timedelta | None, now: datetime)
         if table.exists():
             stored, apart = _own(table.store, itself=True)  # first: what is committed meanwhile is needed by then
             needed = _needed(table, main)
-            at = min(cutoff, now - _kept(table))
+            at = min(cutoff, now - _log_retention(table))
             places.append(Place(location, tuple(of_table(stored, needed, at, hidden=table.hidden)), apart))
     checkpoints = store_at(f"{config.checkpoints.rstrip('/')}/{name}", config.s3.settings)
     stored, apart = _own(checkpoints, itself=False)
@@ -133,7 +133,7 @@ def _needed(table: PipelineTable, main: PipelineTable) -> Needed:
     files = {file.path for file in table.bucket_files(snapshot)}
     if table is not main:
         for version, actions in main.entries(snapshot.applied):
-            one = landed(version, said(actions)[1])
+            one = parse_committed(version, parse_commit_info(actions)[1])
             files |= {file.path for file in (one.side_files.get(table.location, ()) if one else ())}
     removed = {}
     for _, actions in table.entries(-1):
@@ -144,7 +144,7 @@ def _needed(table: PipelineTable, main: PipelineTable) -> Needed:
     return Needed(frozenset(files | {staged_name(path) for path in files}), removed)
 
 
-def _kept(table: PipelineTable) -> timedelta:
+def _log_retention(table: PipelineTable) -> timedelta:
     """How long the table's owner wants removed files kept, as its properties say; Delta's default is a week."""
     told = table.snapshot().state.configuration.get(_RETENTION, "").split()
     if len(told) == 3 and told[0] == "interval" and told[1].isdigit() and told[2].rstrip("s") in _UNITS:  # noqa: PLR2004

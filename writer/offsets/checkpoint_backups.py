@@ -32,7 +32,7 @@ class Copy:
         return f"{_FOLDER}/{self.at:{_TIME}}-{self.run:06d}-{self.batch}"
 
 
-def take(store: Store, run: int, batch: int, now: datetime, *, whole: bool = False) -> Copy:
+def back_up(store: Store, run: int, batch: int, now: datetime, *, whole: bool = False) -> Copy:
     """Copy a run's checkpoint. `whole`: every file of it, also those that Spark does not read again.
 
     Raises StoreError.
@@ -43,7 +43,7 @@ def take(store: Store, run: int, batch: int, now: datetime, *, whole: bool = Fal
     return copy
 
 
-def kept(store: Store) -> list[Copy]:
+def backups(store: Store) -> list[Copy]:
     """List the copies there are, those of the newest run and batch first. Raises StoreError."""
     found = (_NAME.fullmatch(name.removesuffix("/")) for name in store.list(_FOLDER))
     copies = (Copy(int(m[2]), int(m[3]), datetime.strptime(m[1], _TIME).replace(tzinfo=UTC)) for m in found if m)

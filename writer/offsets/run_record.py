@@ -140,8 +140,8 @@ class RunRecorder:
             return
         self._copied = now
         store = self._checkpoints.store
-        checkpoint_backups.take(store, run, batch, now)
+        checkpoint_backups.back_up(store, run, batch, now)
         for copy in checkpoint_backups.beyond(
-            checkpoint_backups.kept(store), policy.copies, policy.copies_max_age, now
+            checkpoint_backups.backups(store), policy.copies, policy.copies_max_age, now
         ):
             checkpoint_backups.remove(store, copy)

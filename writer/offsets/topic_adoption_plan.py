@@ -143,7 +143,7 @@ def _line(move: Move, source: Source, at: int | None, held: Held, same: bool | N
     return Line(was, at, now, held, 0 if at is None else at, same)
 
 
-def told(one: Plan) -> dict[str, object]:
+def to_dict(one: Plan) -> dict[str, object]:
     """Describe the adoption as JSON values: what its entry of the log carries."""
     return {
         "topics": [

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import bucketers
 from writer.clients import java_artifacts
-from writer.clients.driver_endpoint import announcement, asked
+from writer.clients.driver_endpoint import announcement, ask_driver
 from writer.config.connections import Http
 from writer.config.pipelines import Config, Pipeline, layout
 from writer.core.errors import HeadraceError
@@ -121,7 +121,7 @@ def running(config: Config, name: str, *, offline: bool) -> Finding:
         return good("driver", "none runs")
     if offline:
         return skipped("driver", f"--offline; one announced itself at {driver.url}")
-    if asked(driver, name) is None:
+    if ask_driver(driver, name) is None:
         return good("driver", f"none answers; the one at {driver.url} (process {driver.pid}) is gone")
     return doubtful(
         "driver",
@@ -152,7 +152,7 @@ def nesting(name: str, config: Config, *, offline: bool = False) -> Iterator[Fin
         yield skipped("locations", "--offline")
         return
     try:
-        found = locations.look(name, config)
+        found = locations.inspect(name, config)
     except HeadraceError as error:
         yield failure("locations", error)
         return

@@ -12,7 +12,7 @@ from rich.text import Text
 
 import bucketers
 from writer.avro.schema_plan import Rejected
-from writer.avro.wire_format import WIDTHS, Wire, each, recognised, shown
+from writer.avro.wire_format import WIDTHS, Wire, each, recognised, show_id
 from writer.clients import kafka_sample
 from writer.config.base import did_you_mean
 from writer.config.pipelines import Config
@@ -263,7 +263,7 @@ def _raw_line(record: Record, *, narrow: bool) -> list[str | Text]:
     body = value[0 if schema is None else WIDTHS[record["wire"]] :]
     head = Text(body[:_HEX_BYTES].hex(" ") + " ", "dim") if schema is not None and not narrow else Text()
     head.append(tables.visible(body[:_HEAD_BYTES]) + ("…" if len(body) > _HEAD_BYTES else ""))
-    return [*place, key, Text("none", "red") if schema is None else shown(schema), show_size(len(value)), head]
+    return [*place, key, Text("none", "red") if schema is None else show_id(schema), show_size(len(value)), head]
 
 
 def _assigned_line(record: Record) -> list[str | Text]:
@@ -293,7 +293,7 @@ def _summary(records: list[Record], walk: LocalPipeline) -> str:
         said.append("behind: how long after the event the broker had it")
     else:
         used = sorted({record["schema_id"] for record in records if record["schema_id"] is not None})
-        said += [f"schema {shown(schema_id)}: {_way(walk, schema_id)}" for schema_id in used]
+        said += [f"schema {show_id(schema_id)}: {_way(walk, schema_id)}" for schema_id in used]
     return "; ".join(said)
 
 
@@ -341,7 +341,7 @@ def _others(out: Console, records: list[Record]) -> None:
     for record in records:
         letter = record["outcome"] != "tombstone"
         why = record["reason"] if letter else "it is a tombstone: it has no value"
-        schema = "none" if record["schema_id"] is None else shown(record["schema_id"])
+        schema = "none" if record["schema_id"] is None else show_id(record["schema_id"])
         schema = schema if letter else ""
         rows.append([_partition(record), f"{record['offset']:,}", schema, Text(why, _TROUBLE[record["outcome"]])])
     TextTable(out, columns).add(rows)

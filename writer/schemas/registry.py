@@ -18,7 +18,7 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from writer.avro.schema import UnsupportedSchema, fingerprint
-from writer.avro.wire_format import Ids, is_guid, shown
+from writer.avro.wire_format import Ids, is_guid, show_id
 from writer.config.connections import Registry
 from writer.core.errors import ConfigError, HeadraceError
 
@@ -88,12 +88,12 @@ class ConfluentRegistry:
         self._client.clear_caches()  # it keeps each answer as long as it lives, whatever the answer was
         try:
             if is_guid(schema_id):
-                return self._flattened(self._client.get_schema_by_guid(shown(schema_id)))
+                return self._flattened(self._client.get_schema_by_guid(show_id(schema_id)))
             return self._flattened(self._client.get_schema(schema_id))
         except SchemaRegistryError as error:
             if _is_absence(error) or (is_guid(schema_id) and error.http_status_code == _NOT_FOUND):
                 where = without_user(self._url)
-                raise SchemaNotFound(f"schema id {shown(schema_id)} is not in the registry at {where}") from error
+                raise SchemaNotFound(f"schema id {show_id(schema_id)} is not in the registry at {where}") from error
             raise self._unreachable(error) from error
         except Exception as error:
             raise self._unreachable(error) from error

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from writer.avro.fingerprint import meaning
 from writer.avro.schema import UnsupportedSchema
 from writer.avro.schema_plan import SchemaPlan, WriterSchema
-from writer.avro.wire_format import Ids, shown
+from writer.avro.wire_format import Ids, show_id
 from writer.config.connections import Registry
 from writer.core.units import instant
 from writer.schemas.registry import SchemaSource
@@ -48,7 +48,7 @@ class Meanings:
 
     def name(self, schema_id: int, ids: Ids) -> str:
         """Name of the `txn` of an id."""
-        return f"{self.prefix(ids)}{shown(schema_id)}"
+        return f"{self.prefix(ids)}{show_id(schema_id)}"
 
     def prefix(self, ids: Ids) -> str:
         """Begin of the names of all ids of a kind."""

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pyarrow as pa
 
 from writer.avro.schema_plan import PROVENANCE, Rejected, SchemaPlan
-from writer.avro.wire_format import CONFLUENT, Wire, shown
+from writer.avro.wire_format import CONFLUENT, Wire, show_id
 from writer.core import logging
 from writer.core.errors import ConfigError, Draining
 from writer.schemas.registry import RegistryUnreachable, SchemaNotFound, SchemaSource, by
@@ -145,7 +145,7 @@ class Schemas:
             before = self._asked_s.pop(schema_id, None)
             text = self._fetched(schema_id, self._grace if before is None else timedelta(0))
             if text is None:
-                self.plan = self.plan.reject(schema_id, f"schema id {shown(schema_id)} is unknown to the registry")
+                self.plan = self.plan.reject(schema_id, f"schema id {show_id(schema_id)} is unknown to the registry")
             else:
                 self.plan = self.plan.extend(schema_id, text)
             self._tell(schema_id)

@@ -24,7 +24,7 @@ from writer.sealing.unsealed import Ask, IndexCheckpoint, UnsealedIndex, after, 
 from writer.sealing.watermark import Seen, Watermark
 from writer.table.factory import main_table
 from writer.table.gap_tickets import tickets
-from writer.table.log.entries import said
+from writer.table.log.entries import parse_commit_info
 from writer.table.log.log import Action
 from writer.table.log.operations import Closing, Sealing
 from writer.table.log.snapshot import PipelineSnapshot
@@ -213,7 +213,7 @@ class Sealer:
 
     def _keep(self, version: int, actions: Sequence[Action]) -> bool:
         """Put the manifests of a seal where others look for them, again if need be. True when the entry is a seal."""
-        about = said(actions)[1]
+        about = parse_commit_info(actions)[1]
         if about.get("kind") != "seal":
             return False
         marker = self.settings.seal.success_file

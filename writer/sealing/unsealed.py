@@ -18,7 +18,7 @@ from writer.sealing.manifest import Manifest, Reason
 from writer.sealing.rules import Hole, Unsealed, is_closed
 from writer.storage.base import Store
 from writer.table.ledger.gap_ticket import GapRecord
-from writer.table.log.entries import said
+from writer.table.log.entries import parse_commit_info
 from writer.table.log.log import Action
 
 BOOKMARK = "_headrace/unsealed.json"
@@ -50,7 +50,7 @@ def after(
     books: UnsealedIndex, version: int, actions: Sequence[Action], columns: Sequence[str], ask: Ask
 ) -> UnsealedIndex:
     """Return the books after one more entry; `columns`: the table's bucket columns."""
-    info, about = said(actions)
+    info, about = parse_commit_info(actions)
     at = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC)
     books = replace(books, version=version)
     match about.get("kind"):

@@ -44,7 +44,7 @@ def full_of(places: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def told(places: Mapping[str, str]) -> Iterator[None]:
+def naming_full_disk(places: Mapping[str, str]) -> Iterator[None]:
     """Say of a full disk which place it is, where a library does not. Raises StoreError.
 
     `places`: all that is written to inside; path → what to do when it is full. Those that are no path are passed over.

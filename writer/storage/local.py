@@ -31,7 +31,7 @@ class LocalStore:
     def read(self, name: str) -> StoredObject | None:
         """Return the file, or None where there is none."""
         path = self._path(name)
-        with _told("read", path):
+        with _as_store_error("read", path):
             try:
                 with open(path, "rb") as file:  # noqa: PTH123 - a commit counts its microseconds
                     return StoredObject(file.read(), _mark_of(os.fstat(file.fileno())))
@@ -41,7 +41,7 @@ class LocalStore:
     def mark(self, name: str) -> Mark | None:
         """Return inode, size and time of the file, or None where there is none."""
         path = self._path(name)
-        with _told("look at", path):
+        with _as_store_error("look at", path):
             try:
                 return _mark_of(os.stat(path))  # noqa: PTH116 - as above
             except FileNotFoundError:
@@ -50,7 +50,7 @@ class LocalStore:
     def put(self, name: str, content: bytes) -> None:
         """Write the file under another name, then rename it."""
         path = self._path(name)
-        with _told("write", path), _draft(path) as draft:
+        with _as_store_error("write", path), _draft(path) as draft:
             _write(draft, content)
             os.replace(draft, path)  # noqa: PTH105
 
@@ -60,14 +60,14 @@ class LocalStore:
         if not os.path.isdir(os.path.dirname(path)) and not still():  # noqa: PTH112, PTH120
             return False  # a directory that was removed stays so
         with _draft(path) as draft:
-            with _told("write", path):
+            with _as_store_error("write", path):
                 _write(draft, content)
             return still() and _linked(draft, path)
 
     def list(self, folder: str = "") -> Iterator[str]:
         """Yield what stands in a directory; nothing where there is none."""
         path = self._path(folder)
-        with _told("list", path), suppress(FileNotFoundError, NotADirectoryError), os.scandir(path) as found:
+        with _as_store_error("list", path), suppress(FileNotFoundError, NotADirectoryError), os.scandir(path) as found:
             for entry in found:
                 if not _is_draft(entry.name):
                     yield f"{entry.name}/" if entry.is_dir() else entry.name
@@ -75,7 +75,7 @@ class LocalStore:
     def copy(self, source: str, target: str) -> None:
         """Copy a file."""
         path = self._path(target)
-        with _told("copy", path), _draft(path) as draft:
+        with _as_store_error("copy", path), _draft(path) as draft:
             shutil.copyfile(self._path(source), draft)
             with open(draft, "rb") as file:  # noqa: PTH123
                 os.fsync(file.fileno())
@@ -84,9 +84,9 @@ class LocalStore:
     def move(self, source: str, target: str) -> bool:
         """Rename a file."""
         path = self._path(target)
-        with _told("write", path):
+        with _as_store_error("write", path):
             os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
-        with _told("move", self._path(source)), suppress(FileNotFoundError):
+        with _as_store_error("move", self._path(source)), suppress(FileNotFoundError):
             os.replace(self._path(source), path)  # noqa: PTH105
             return True
         return False
@@ -94,13 +94,13 @@ class LocalStore:
     def delete(self, name: str) -> None:
         """Remove a file, or an empty directory, if it is there."""
         path = self._path(name)
-        with _told("delete", path), suppress(FileNotFoundError):
+        with _as_store_error("delete", path), suppress(FileNotFoundError):
             os.rmdir(path) if path.endswith("/") else os.unlink(path)  # noqa: PTH106, PTH108
 
     def sweep(self, folder: str, before: float) -> None:
         """Remove drafts that were not touched since."""
         path = self._path(folder)
-        with _told("sweep", path), suppress(FileNotFoundError), os.scandir(path) as found:
+        with _as_store_error("sweep", path), suppress(FileNotFoundError), os.scandir(path) as found:
             for entry in found:
                 with suppress(FileNotFoundError):  # its writer lives, and was done with it
                     if _is_draft(entry.name) and entry.stat().st_mtime < before:
@@ -115,7 +115,7 @@ class LocalStore:
 
 
 @contextmanager
-def _told(operation: str, path: str) -> Iterator[None]:
+def _as_store_error(operation: str, path: str) -> Iterator[None]:
     """Say what was tried, where, and what to do."""
     trouble = fault_points.trouble()
     if trouble == "before":
@@ -137,7 +137,7 @@ def _draft(path: str) -> Iterator[str]:
     """Name a draft beside a file, and remove it at the end, if it is still there."""
     folder, _, name = path.rpartition("/")
     draft = f"{folder}/.{name}.{uuid4().hex}.tmp"
-    with _told("write", path):
+    with _as_store_error("write", path):
         os.makedirs(folder, exist_ok=True)  # noqa: PTH103
     try:
         yield draft
@@ -154,7 +154,7 @@ def _write(path: str, content: bytes) -> None:
 
 
 def _linked(draft: str, path: str) -> bool:
-    with _told("write", path):
+    with _as_store_error("write", path):
         try:
             os.link(draft, path)
         except FileExistsError:

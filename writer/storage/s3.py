@@ -213,7 +213,7 @@ class S3Store:
             try:
                 return call()
             except (ClientError, BotoCoreError) as error:
-                said, mend = _said(error), _mend(error)
+                said, mend = _message(error), _mend(error)
                 if not _passing(error):
                     raise StoreError(operation, self._path(name), said, mend) from error
                 wait = random.uniform(pause / 2, pause)  # noqa: S311 - jitter
@@ -225,7 +225,7 @@ class S3Store:
 
     def _not_exclusive(self, name: str, error: Exception) -> NotExclusive:
         return NotExclusive(
-            "write", self._path(name), f"{_said(error)}: it knows no conditional PUT (If-None-Match)",
+            "write", self._path(name), f"{_message(error)}: it knows no conditional PUT (If-None-Match)",
             "Choose a store that does: without it two writers lose each other's commits.",
         )  # fmt: skip
 
@@ -277,7 +277,7 @@ def _status(error: ClientError) -> int:
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     """Say what was answered, without what a request carries: that holds the key's name and its signature."""
     if isinstance(error, ClientError):
         said = error.response["Error"]

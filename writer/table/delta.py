@@ -20,7 +20,7 @@ from writer.table.log import file_listing
 from writer.table.log.log import Log, State
 
 
-def listed(table: DeltaTable) -> list[DataFile]:
+def list_files(table: DeltaTable) -> list[DataFile]:
     """List the files of the version that a table was opened at."""
     found = pa.table(table.get_add_actions(flatten=True))
     names = {"path", "size_bytes", "num_records", "min._offset", "max._offset"} & set(found.column_names)
@@ -83,7 +83,7 @@ class Delta:
     def files(self, version: int) -> list[DataFile]:
         """Files that a version of the table names, read through delta-rs."""
         with _as_os_error(self.location):
-            return listed(DeltaTable(self.location, version=version, storage_options=self._options))
+            return list_files(DeltaTable(self.location, version=version, storage_options=self._options))
 
     def bucket_files(self, state: State, bucket: BucketKey | None) -> list[BucketFile]:
         """Files by bucket: those of the newest checkpoint, and what the entries after it add and remove."""

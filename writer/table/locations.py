@@ -31,7 +31,7 @@ class Surroundings:
     unseen: tuple[str, ...]  # folders above, that the storage does not let be listed
 
 
-def look(name: str, config: Config) -> Surroundings:
+def inspect(name: str, config: Config) -> Surroundings:
     """Find which locations of a pipeline lie inside others, or around them. Raises CommitFailed."""
     s3 = config.s3.settings
     with reading(config.pipelines[name].table.location):
@@ -54,7 +54,7 @@ def look(name: str, config: Config) -> Surroundings:
 
 def check(name: str, config: Config) -> None:
     """Log what lies inside another and was there before. Raises ConfigError where it is new, CommitFailed."""
-    found = look(name, config)
+    found = inspect(name, config)
     if refused := next((one for one in found.nestings if one.refused), None):
         raise ConfigError(f"{refused}. {MEND}")
     for one in found.nestings:

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 from uuid import UUID, uuid4
 
-from writer.avro.wire_format import Ids, shown
+from writer.avro.wire_format import Ids, show_id
 from writer.core.errors import SchemaChanged
 from writer.table.log.appender import Appender
 from writer.table.log.foreign_writes import CommitFailed
@@ -65,7 +65,7 @@ def other(names: Iterable[str]) -> SchemaChanged:
     """Say that these ids, by the names of their `txn`, mean other schemas than the log has of them."""
     listed = sorted(names)
     pipeline, _, registry, _, _ = listed[0].split("/")
-    ids = [shown(_id(name.rpartition("/")[2])) for name in listed]
+    ids = [show_id(_id(name.rpartition("/")[2])) for name in listed]
     more = f" and {len(ids) - _NAMED_MAX} more" if len(ids) > _NAMED_MAX else ""
     return SchemaChanged(
         f"schema id {', '.join(ids[:_NAMED_MAX])}{more} at {unquote(registry)} is another schema than the one by which "

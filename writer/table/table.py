@@ -24,7 +24,7 @@ from writer.table.ledger.segment_store import LedgerStore
 from writer.table.log import control_commits, data_commits
 from writer.table.log.appender import PATIENCE, Appender, Check, LostRace, Swap
 from writer.table.log.control_commits import OWNER, check_identity
-from writer.table.log.entries import Committed, Entry, changed, told
+from writer.table.log.entries import Committed, Entry, changed, parse_entry
 from writer.table.log.foreign_writes import CommitFailed, one_line, reading
 from writer.table.log.log import Action
 from writer.table.log.operations import (
@@ -153,7 +153,7 @@ class PipelineTable:
         self, snapshot: PipelineSnapshot, columns: Sequence[pa.Field], layout: str, facts: Mapping[str, Any]
     ) -> int:
         """Make a table of another writer this pipeline's. Raises CommitFailed."""
-        return takeover.take(self._end, snapshot, columns, layout, facts)
+        return takeover.take_over(self._end, snapshot, columns, layout, facts)
 
     def commit(self, snapshot: PipelineSnapshot, batch: Batch) -> int:
         """Add the files and move the frontier, atomically; then readers see the files.
@@ -359,7 +359,7 @@ class PipelineTable:
     def history(self, count: int | None = None) -> list[Entry]:
         """Entries of this pipeline among the table's last `count`, newest first. None: all that the log still has."""
         newest = self.snapshot().version
-        found = [told(*entry) for entry in self._end.entries(-1 if count is None else newest - count)]
+        found = [parse_entry(*entry) for entry in self._end.entries(-1 if count is None else newest - count)]
         return [entry for entry in reversed(found) if entry is not None]
 
     def buckets(self) -> list[BucketKey]:

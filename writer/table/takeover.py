@@ -81,7 +81,7 @@ def outside(paths: Sequence[str]) -> str:
     return next((path for path in paths if "://" in path or unquote(path).startswith("/")), "")
 
 
-def take(
+def take_over(
     end: Appender, snapshot: PipelineSnapshot, columns: Sequence[pa.Field], layout: str, facts: Mapping[str, Any]
 ) -> int:
     """Make the table the pipeline's, on exactly this snapshot. Returns the version that holds it.

@@ -46,7 +46,7 @@ def run_audit(
         except HeadraceError as error:
             missing.append(error)
     if as_json and found:
-        emit_whole({"pipelines": {name: told(one, deep=deep) for name, one in found.items()}})
+        emit_whole({"pipelines": {name: to_dict(one, deep=deep) for name, one in found.items()}})
     else:
         for i, (name, one) in enumerate(found.items()):
             show(Group(*([""] if i else []), *_page(name, one, deep=deep)), console)
@@ -55,7 +55,7 @@ def run_audit(
     return 0 if all(one.adds_up for one in found.values()) else 1
 
 
-def told(one: Audit, *, deep: bool) -> dict[str, Any]:
+def to_dict(one: Audit, *, deep: bool) -> dict[str, Any]:
     """Describe an audit as JSON values."""
     statement = one.statement
     return {

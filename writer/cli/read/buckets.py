@@ -148,7 +148,7 @@ class Look:
         )
 
 
-def listed(
+def run_buckets(
     config: Config, names: Sequence[str], *, state: State | None, since: datetime | None, as_json: bool, out: Console
 ) -> int:
     """Show the buckets of the pipelines."""
@@ -244,7 +244,7 @@ def buckets(
     """
     settings = load(config)
     names, after = settings.chosen(pipeline), None if since is None else _time(since)
-    raise typer.Exit(listed(settings, names, state=state, since=after, as_json=as_json, out=console()))
+    raise typer.Exit(run_buckets(settings, names, state=state, since=after, as_json=as_json, out=console()))
 
 
 def _time(text: str) -> datetime:

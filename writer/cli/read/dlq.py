@@ -70,7 +70,7 @@ def kinds(name: str, config: Config, selection: Selection) -> list[Kind]:
     return sorted(found.values(), key=lambda kind: -kind.letters)
 
 
-def listed(name: str, config: Config, selection: Selection, *, as_json: bool, out: Console) -> int:
+def run_list(name: str, config: Config, selection: Selection, *, as_json: bool, out: Console) -> int:
     """Show the kinds of letters. Returns 0."""
     found = kinds(name, config, selection)
     if as_json:
@@ -85,7 +85,7 @@ def listed(name: str, config: Config, selection: Selection, *, as_json: bool, ou
     return 0
 
 
-def shown(
+def run_show(
     name: str, config: Config, selection: Selection, source: SchemaSource, *, limit: int, values: bool, as_json: bool,
     out: Console,
 ) -> int:  # fmt: skip
@@ -105,13 +105,13 @@ def shown(
     return 0
 
 
-def replayed(
+def run_replay(
     name: str, config: Config, selection: Selection, source: SchemaSource, *, now: datetime, as_json: bool, out: Console
 ) -> int:
     """Replay letters and say what became of them. Returns 0."""
     found = Replaying(name, config, source).run(selection, now)
     if as_json:
-        emit_whole(_told(found))
+        emit_whole(_to_dict(found))
         return 0
     failed = sum(found.failed.values())
     commits = f" in {plural(len(found.versions), 'commit')}" if found.versions else ""
@@ -142,7 +142,7 @@ def _heads(found: list[Kind]) -> list[list[str]]:
     ]
 
 
-def _told(found: ReplayResult) -> dict[str, Any]:
+def _to_dict(found: ReplayResult) -> dict[str, Any]:
     return {
         "chosen": found.chosen, "rows": found.rows, "versions": found.versions,
         "failed": [
@@ -246,7 +246,7 @@ def list_(
     """
     settings, name = _opened(config, pipeline)
     chosen = _selection(outcome, reason, topic, partition, offsets, schema_id, since, until)
-    raise typer.Exit(listed(name, settings, chosen, as_json=as_json, out=console()))
+    raise typer.Exit(run_list(name, settings, chosen, as_json=as_json, out=console()))
 
 
 @dlq.command()
@@ -275,7 +275,7 @@ def show(
     chosen = _selection(outcome, reason, topic, partition, offsets, schema_id, since, until)
     schemas = source(settings.registry)
     raise typer.Exit(
-        shown(name, settings, chosen, schemas, limit=letters, values=values, as_json=as_json, out=console())
+        run_show(name, settings, chosen, schemas, limit=letters, values=values, as_json=as_json, out=console())
     )
 
 
@@ -303,7 +303,7 @@ def replay(
     settings, name = _opened(config, pipeline)
     chosen = _selection(outcome, reason, topic, partition, offsets, schema_id, since, until)
     schemas, now = source(settings.registry), datetime.now(UTC)
-    raise typer.Exit(replayed(name, settings, chosen, schemas, now=now, as_json=as_json, out=console()))
+    raise typer.Exit(run_replay(name, settings, chosen, schemas, now=now, as_json=as_json, out=console()))
 
 
 def _opened(path: Path, pipeline: str | None) -> "tuple[Config, str]":

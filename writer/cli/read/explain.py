@@ -55,11 +55,11 @@ def run_explain(
     found, missing = dict[str, Explained](), list[HeadraceError]()
     for name in names:
         try:
-            found[name] = _found(config, name, batch, version)
+            found[name] = _find(config, name, batch, version)
         except HeadraceError as error:
             missing.append(error)
     if as_json and found:
-        emit_whole({name: told(one) for name, one in found.items()})
+        emit_whole({name: to_dict(one) for name, one in found.items()})
     else:
         for i, (name, one) in enumerate(found.items()):
             show(Group(*([""] if i else []), *_page(name, one)), console)
@@ -80,7 +80,7 @@ def choose(entries: Sequence[Entry], *, batch: int | None, version: int | None) 
     return None
 
 
-def told(one: Explained) -> dict[str, Any]:
+def to_dict(one: Explained) -> dict[str, Any]:
     """Describe the commit as JSON values."""
     facts = one.entry.facts
     if one.entry.kind == "gap":
@@ -109,7 +109,7 @@ def told(one: Explained) -> dict[str, Any]:
     }
 
 
-def _found(config: Config, name: str, batch: int | None, version: int | None) -> Explained:
+def _find(config: Config, name: str, batch: int | None, version: int | None) -> Explained:
     place = config.pipelines[name].table.location
     table = main_table(name, config)
     if not table.exists():

@@ -26,10 +26,10 @@ _PAUSE_S = 0.5
 _SHOWN = 10  # parcels of a hook
 
 
-def listed(config: Config, names: list[str], *, as_json: bool, out: Console) -> int:
+def run_list(config: Config, names: list[str], *, as_json: bool, out: Console) -> int:
     """Show the hooks of the pipelines."""
     now = datetime.now(UTC)
-    told = {name: [_told(courier, courier.outbox.read()) for courier in couriers(name, config)] for name in names}
+    told = {name: [_to_dict(courier, courier.outbox.read()) for courier in couriers(name, config)] for name in names}
     if as_json:
         emit_whole({"at": iso(now), "pipelines": told})
         return 0
@@ -41,14 +41,14 @@ def listed(config: Config, names: list[str], *, as_json: bool, out: Console) -> 
     return 0
 
 
-def delivered(
+def run_deliver(
     config: Config, name: str, *, hook: str | None, bucket: str | None, within: timedelta, as_json: bool, out: Console
 ) -> int:
     """Deliver what waits, and wait for what is under way. Returns 1 when something failed or still waits."""
     found = _chosen(config, name, hook)
     key = None if bucket is None else bucket_of(bucket, bucketers.build(config.pipelines[name].bucket))
     boxes = [_worked_off(courier, key, within) for courier in found]
-    told = [_told(courier, box) for courier, box in zip(found, boxes, strict=True)]
+    told = [_to_dict(courier, box) for courier, box in zip(found, boxes, strict=True)]
     if as_json:
         emit_whole({"at": iso(datetime.now(UTC)), "pipelines": {name: told}})
     else:
@@ -57,7 +57,7 @@ def delivered(
     return int(any(courier.health.failures or box.parcels for courier, box in zip(found, boxes, strict=True)))
 
 
-def skipped(config: Config, name: str, *, hook: str, bucket: str, as_json: bool, out: Console) -> int:
+def run_skip(config: Config, name: str, *, hook: str, bucket: str, as_json: bool, out: Console) -> int:
     """Give up what waits of a bucket. Returns 1 when nothing of it does."""
     (courier,) = _chosen(config, name, hook)
     key = bucket_of(bucket, bucketers.build(config.pipelines[name].bucket))
@@ -107,7 +107,7 @@ def _worked_off(courier: HookDelivery, key: BucketKey | None, within: timedelta)
         time.sleep(_PAUSE_S)
 
 
-def _told(courier: HookDelivery, box: OutboxContent | None) -> dict[str, Any]:
+def _to_dict(courier: HookDelivery, box: OutboxContent | None) -> dict[str, Any]:
     known = box or OutboxContent(-1)
     return {
         "hook": courier.hook.name, "target": courier.hook.target, "position": known.position if box else None,
@@ -186,7 +186,7 @@ def list_(config: ConfigFile, pipeline: Pipelines = None, as_json: AsJson = Fals
     Exit codes: 0 shown, 1 a table cannot be read, 2 configuration.
     """
     settings = load(config)
-    raise typer.Exit(listed(settings, settings.chosen(pipeline), as_json=as_json, out=console()))
+    raise typer.Exit(run_list(settings, settings.chosen(pipeline), as_json=as_json, out=console()))
 
 
 @hooks.command()
@@ -211,7 +211,9 @@ def run(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--timeout") from error
     name = settings.one(pipeline)
-    raise typer.Exit(delivered(settings, name, hook=hook, bucket=bucket, within=within, as_json=as_json, out=console()))
+    raise typer.Exit(
+        run_deliver(settings, name, hook=hook, bucket=bucket, within=within, as_json=as_json, out=console())
+    )
 
 
 @hooks.command()
@@ -228,4 +230,4 @@ def skip(
     """
     settings = load(config)
     name = settings.one(pipeline)
-    raise typer.Exit(skipped(settings, name, hook=hook, bucket=bucket, as_json=as_json, out=console()))
+    raise typer.Exit(run_skip(settings, name, hook=hook, bucket=bucket, as_json=as_json, out=console()))

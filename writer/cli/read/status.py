@@ -12,7 +12,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from writer.clients.driver_endpoint import announced, asked
+from writer.clients.driver_endpoint import announced, ask_driver
 from writer.clients.kafka import Cluster
 from writer.config.loader import load
 from writer.config.pipelines import Config
@@ -44,12 +44,12 @@ def run_status(config: Config, names: list[str], *, every: timedelta | None, as_
     return code
 
 
-def look(config: Config, names: list[str], cluster: Cluster, now: datetime) -> dict[str, Any]:
+def collect(config: Config, names: list[str], cluster: Cluster, now: datetime) -> dict[str, Any]:
     """Describe the pipelines as they are now, each by whoever knows it best."""
     told = document((), now)
     for name in names:
         driver = announced(config.checkpoints, name, config.s3.settings)
-        found = asked(driver, name) if driver is not None else None
+        found = ask_driver(driver, name) if driver is not None else None
         if found is None:
             view = from_table.view(name, config, cluster, now)
             found = document([view], now, source="lake")["pipelines"][name]
@@ -69,10 +69,10 @@ def exit_code(told: Mapping[str, Any]) -> int:
 
 def _looks(config: Config, names: list[str], every: timedelta | None) -> Iterator[dict[str, Any]]:
     cluster = Cluster(config.kafka.address, min(config.kafka.request_timeout, _KAFKA_WITHIN))
-    yield look(config, names, cluster, datetime.now(UTC))
+    yield collect(config, names, cluster, datetime.now(UTC))
     while every is not None:
         time.sleep(every.total_seconds())
-        yield look(config, names, cluster, datetime.now(UTC))
+        yield collect(config, names, cluster, datetime.now(UTC))
 
 
 def _write(told: Mapping[str, Any], console: Console, *, as_json: bool, lines: bool) -> None:

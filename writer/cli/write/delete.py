@@ -54,15 +54,15 @@ def run_delete(
         found = None
         if with_letters and apart.exists():
             walk = opened(name, config, source)
-            find = partial(dead_letter_deletion.look, apart, walk, keys, main.snapshot().columns())
-            found = find() if dry_run else dead_letter_deletion.take(apart, find, keys, now, request)
+            find = partial(dead_letter_deletion.find, apart, walk, keys, main.snapshot().columns())
+            found = find() if dry_run else dead_letter_deletion.delete(apart, find, keys, now, request)
     except OSError as error:
         raise CommitFailed(f"cannot read {main.location}: {' '.join(str(error).split())}") from error
     if as_json:
-        rows, *late = (_told(*one) for one in zip(looks, done, strict=True))
+        rows, *late = (_to_dict(*one) for one in zip(looks, done, strict=True))
         told = {
             "late_rows": late[0] if late else None,
-            "dead_letters": None if found is None else dead_letter_deletion.told(found),
+            "dead_letters": None if found is None else dead_letter_deletion.to_dict(found),
         }
         lines.emit_whole({"pipeline": name, "dry_run": dry_run, "request": request, **rows, **told})
     else:
@@ -75,7 +75,7 @@ def run_delete(
     return 0
 
 
-def _told(looked: Looked, done: Sequence[DeletionResult]) -> Mapping[str, Any]:
+def _to_dict(looked: Looked, done: Sequence[DeletionResult]) -> Mapping[str, Any]:
     return {
         "files": looked.files, "files_read": looked.candidates, "files_with_rows": len(looked.hits),
         "rows": looked.rows,

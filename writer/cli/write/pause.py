@@ -19,7 +19,7 @@ from writer.status import pause as pauses
 from writer.table.factory import main_table
 
 
-def paused(
+def run_pause(
     config: Config, names: Sequence[str], *, by: str | None, reason: str, now: datetime, as_json: bool, out: Console
 ) -> int:
     """Ask for a pause of the pipelines, and show the one that stands. Raises StoreError."""
@@ -34,7 +34,7 @@ def paused(
     return 0
 
 
-def resumed(config: Config, names: Sequence[str], *, as_json: bool, out: Console) -> int:
+def run_resume(config: Config, names: Sequence[str], *, as_json: bool, out: Console) -> int:
     """End the pause of the pipelines, and show what stood. Raises StoreError."""
     told = {name: pauses.resume(main_table(name, config).store) for name in names}
     if as_json:
@@ -64,7 +64,7 @@ def pause(
     """
     settings, now = load(config), datetime.now(UTC)
     names = settings.chosen(pipeline)
-    raise typer.Exit(paused(settings, names, by=by, reason=reason, now=now, as_json=as_json, out=console()))
+    raise typer.Exit(run_pause(settings, names, by=by, reason=reason, now=now, as_json=as_json, out=console()))
 
 
 def resume(config: ConfigFile, pipeline: Pipelines = None, as_json: AsJson = False) -> None:
@@ -73,4 +73,4 @@ def resume(config: ConfigFile, pipeline: Pipelines = None, as_json: AsJson = Fal
     Exit codes: 0 no pipeline is paused any more, 1 the storage does not answer, 2 configuration.
     """
     settings = load(config)
-    raise typer.Exit(resumed(settings, settings.chosen(pipeline), as_json=as_json, out=console()))
+    raise typer.Exit(run_resume(settings, settings.chosen(pipeline), as_json=as_json, out=console()))

@@ -42,7 +42,7 @@ def run_retention(
             if what and not old:
                 continue
             done = [] if dry_run else list(work.run(now))
-            found = {"due": [_told(one) for one in old], **_done(done)}
+            found = {"due": [_to_dict(one) for one in old], **_result_to_dict(done)}
             told[name] |= {what.replace(" ", "_"): found} if what else found
             if not as_json:
                 which = f"ended by {instant(now - kept_for)} (retention {show_duration(kept_for)})"
@@ -54,7 +54,7 @@ def run_retention(
     return 0
 
 
-def _told(one: ExpiredBucket) -> Mapping[str, Any]:
+def _to_dict(one: ExpiredBucket) -> Mapping[str, Any]:
     rows = [file.rows for file in one.files]
     return {
         "bucket": list(one.bucket), "start": one.interval[0].isoformat(), "end": one.interval[1].isoformat(),
@@ -62,7 +62,7 @@ def _told(one: ExpiredBucket) -> Mapping[str, Any]:
     }  # fmt: skip
 
 
-def _done(done: Sequence[DroppedBucket]) -> Mapping[str, Any]:
+def _result_to_dict(done: Sequence[DroppedBucket]) -> Mapping[str, Any]:
     return {
         "versions": [one.version for one in done], "rows_dropped": sum(one.rows for one in done),
         "files_dropped": sum(one.files for one in done), "bytes_dropped": sum(one.bytes for one in done),

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from rich.console import Console
 
-from writer.avro.wire_format import CONFLUENT, Wire, shown
+from writer.avro.wire_format import CONFLUENT, Wire, show_id
 from writer.clients.driver_endpoint import nobody_runs
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
@@ -71,7 +71,7 @@ def run_accept(
         named = {meanings.name(i, ids): at for i, at in values.items()}
         facts = {
             "at": now.isoformat(), "registry": where, "ids": ids, "since": began.isoformat(),
-            "accepted": [{"id": shown(i), "before": _hex(known[i]), "now": _hex(at)} for i, at in values.items()],
+            "accepted": [{"id": show_id(i), "before": _hex(known[i]), "now": _hex(at)} for i, at in values.items()],
         }  # fmt: skip
         sinces = dict.fromkeys(map(schema_ids.since_name, named), microseconds(began))
         version = table.accept_schema_ids(snapshot, {**named, **sinces}, facts)
@@ -79,7 +79,7 @@ def run_accept(
         tables.emit_whole({
             "pipeline": name, "registry": where, "since": None if began is None else iso(began), "version": version,
             "ids": [
-                {"id": shown(one.schema_id), "state": one.state, "before": _hex(one.before),
+                {"id": show_id(one.schema_id), "state": one.state, "before": _hex(one.before),
                  "now": None if one.now is None else _hex(one.now), "schema": one.name or None}
                 for one in looks
             ],
@@ -109,9 +109,9 @@ def _chosen(wanted: Sequence[str], known: Mapping[int, int], where: str) -> list
     except ValueError as error:
         raise ConfigError(f"--id: {error}. Give ids of schemas, such as 7.") from error
     if strange := sorted(set(found) - known.keys()):
-        listed = ", ".join(map(shown, sorted(known))) or "none"
+        listed = ", ".join(map(show_id, sorted(known))) or "none"
         raise ConfigError(
-            f"--id {shown(strange[0])}: no record was read by this id of {where}, so it has no meaning to be changed. "
+            f"--id {show_id(strange[0])}: no record was read by this id of {where}, so there is nothing to change. "
             f"The table's log knows {listed}."
         )
     return found or sorted(known)
@@ -134,7 +134,7 @@ def _show(
     )]  # fmt: skip
     tables.TextTable(out, columns).add([
         [
-            shown(one.schema_id), _hex(one.before), "-" if one.now is None else _hex(one.now), one.name or "-",
+            show_id(one.schema_id), _hex(one.before), "-" if one.now is None else _hex(one.now), one.name or "-",
             _SAID[one.state],
         ]
         for one in looks

@@ -54,7 +54,7 @@ def seal(
         raise ConfigError("give BUCKET or --until, not both")
     now = datetime.now(UTC)
     wanted = Wanted(bucket, _time(until), with_gap=with_gap, dry_run=dry_run)
-    found = done(name, settings, wanted, now)
+    found = seal_pipeline(name, settings, wanted, now)
     if as_json:
         emit_whole(found.to_json())
     else:
@@ -92,7 +92,7 @@ class Done:
         }  # fmt: skip
 
 
-def done(name: str, config: "Config", wanted: Wanted, now: datetime) -> Done:
+def seal_pipeline(name: str, config: "Config", wanted: Wanted, now: datetime) -> Done:
     """Close and seal what is asked for. Raises ConfigError, HeadraceError when there is no table, CommitFailed."""
     sealer = Sealer(name, config)
     beside_seals(sealer, config.s3.settings, here)

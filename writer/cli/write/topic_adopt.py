@@ -25,7 +25,7 @@ from writer.core.offsets import Source, TopicPartition
 from writer.core.text import plural
 from writer.offsets.spark_checkpoint import Checkpoints
 from writer.offsets.start_decision import Held
-from writer.offsets.topic_adoption_plan import Asked, Line, Move, Plan, moves, plan, told
+from writer.offsets.topic_adoption_plan import Asked, Line, Move, Plan, moves, plan, to_dict
 from writer.output import tables
 from writer.output.cli_options import AsJson, OnePipeline
 from writer.table.factory import main_table
@@ -57,10 +57,10 @@ def run_adopt(
     if write and found:
         nobody_runs(config, name, "Stop it, then adopt: it may commit once more.")
         closed = Checkpoints(config.checkpoints, name, config.s3.settings).newest() or 0
-        facts = {"at": now.isoformat(), **told(ready)}
+        facts = {"at": now.isoformat(), **to_dict(ready)}
         version = table.adopt(snapshot, Adoption(ready.incarnations, ready.starts, closed, facts))
     if as_json:
-        tables.emit_whole({"pipeline": name, "version": version, **told(ready), "partitions": _partitions(ready)})
+        tables.emit_whole({"pipeline": name, "version": version, **to_dict(ready), "partitions": _partitions(ready)})
     else:
         _show(tables.console(), name, ready, version)
     return 0

@@ -12,7 +12,7 @@ from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.text import iso, plural
 from writer.core.units import duration, show_duration, show_size
-from writer.maintenance.vacuum import Place, look, remove
+from writer.maintenance.vacuum import Place, find_unneeded, remove
 from writer.maintenance.vacuum_plan import WORDS
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
@@ -31,11 +31,11 @@ def run_vacuum(
         age = None if older_than is None else duration(older_than)
     except ValueError as error:
         raise ConfigError(f"--older-than {error}") from error
-    found = look(config, name, age, now)
+    found = find_unneeded(config, name, age, now)
     if delete:
         remove(config, found)
     if as_json:
-        emit_whole(_told(name, found, deleted=delete))
+        emit_whole(_to_dict(name, found, deleted=delete))
         return 0
     objects = sum(len(place.waste) for place in found)
     size = show_size(sum(waste.bytes for place in found for waste in place.waste))
@@ -57,7 +57,7 @@ def run_vacuum(
     return 0
 
 
-def _told(name: str, found: Sequence[Place], *, deleted: bool) -> dict[str, Any]:
+def _to_dict(name: str, found: Sequence[Place], *, deleted: bool) -> dict[str, Any]:
     return {
         "pipeline": name, "deleted": deleted,
         "bytes": sum(waste.bytes for place in found for waste in place.waste),

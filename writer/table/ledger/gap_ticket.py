@@ -134,7 +134,7 @@ def without(spans: Iterable[Span], taken: Iterable[Span]) -> list[Span]:
     return out
 
 
-def told(version: int, about: Mapping[str, Any]) -> GapRecord | None:
+def parse_gap(version: int, about: Mapping[str, Any]) -> GapRecord | None:
     """Return what an entry of the log says of a ticket; None: it is of no gap."""
     match about.get("kind"):
         case "gap":
@@ -212,7 +212,7 @@ def to_json(ticket: GapRecord) -> dict[str, Any]:
 def from_json(raw: Mapping[str, Any]) -> GapRecord:
     """Read what `to_json` wrote. Raises KeyError, TypeError, ValueError for anything else."""
     opened, ended = raw["opened"], raw["ended"]
-    known = opened and told(opened["version"], {**opened, "kind": "gap", "id": raw["id"]})
+    known = opened and parse_gap(opened["version"], {**opened, "kind": "gap", "id": raw["id"]})
     carried = {
         _part(c): Carried(_spans(c["spans"]), c["offsets"], {n: c[n] for n in ("read", *EXITS) if n in c}, c["holes"])
         for c in raw["carried"]

@@ -17,7 +17,7 @@ from writer.core.errors import HeadraceError
 from writer.core.offsets import TopicPartition
 from writer.table.ledger import gap_ticket
 from writer.table.ledger.gap_ticket import GapRecord, together
-from writer.table.log.entries import answers, said
+from writer.table.log.entries import answers, parse_commit_info
 from writer.table.log.foreign_writes import Change, change
 from writer.table.log.log import Action
 
@@ -195,7 +195,7 @@ def _joined(stretches: Iterable[Stretch]) -> tuple[Stretch, ...]:
 
 
 def _of(version: int, actions: Sequence[Action], pipeline: str, known: Known) -> LedgerSegment:
-    info, about = said(actions)
+    info, about = parse_commit_info(actions)
     at = datetime.fromtimestamp(info["timestamp"] / 1000, UTC) if "timestamp" in info else None
     one = LedgerSegment(version, version, at, at)
     match about.get("kind"):
@@ -234,7 +234,7 @@ def _of(version: int, actions: Sequence[Action], pipeline: str, known: Known) ->
 
 
 def _ticket(version: int, about: Mapping[str, Any]) -> dict[str, GapRecord]:
-    found = gap_ticket.told(version, about)
+    found = gap_ticket.parse_gap(version, about)
     return {found.id: found} if found else {}
 
 

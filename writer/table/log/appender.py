@@ -17,7 +17,7 @@ from writer.core import fault_points
 from writer.core.errors import ConfigError
 from writer.core.files import StagedFile
 from writer.storage.base import NotExclusive
-from writer.table.log.entries import Committed, landed, ours, said, unanswered
+from writer.table.log.entries import Committed, ours, parse_commit_info, parse_committed, unanswered
 from writer.table.log.foreign_writes import CommitFailed, check_foreign, check_writable, one_line, reading
 from writer.table.log.log import Action, State
 from writer.table.log.snapshot import PipelineSnapshot, check_format
@@ -77,10 +77,10 @@ class Appender:
         refused = {one.version for one in unanswered(entries)}.difference(despite)
         found = []
         for version, actions in entries:
-            info, about = said(actions)
+            info, about = parse_commit_info(actions)
             if version in refused:
                 check_foreign(info, version, self.location)
-            elif (one := landed(version, about)) is not None:
+            elif (one := parse_committed(version, about)) is not None:
                 found.append(one)
         return found
 

@@ -129,7 +129,7 @@ def unanswered(entries: Iterable[tuple[int, Sequence[Action]]]) -> list[Change]:
     """Return what other clients did that moves rows and not offsets, and that no entry answers, oldest first."""
     found: dict[int, Change] = {}
     for version, actions in entries:
-        info, about = said(actions)
+        info, about = parse_commit_info(actions)
         for answered in answers(about):
             found.pop(answered.version, None)
         if not about and (one := change(info, version)) is not None:
@@ -210,7 +210,7 @@ def touched(columns: Sequence[str], actions: Sequence[Action]) -> set[BucketKey]
     """Return the buckets that an entry changes the files of, or seals; `columns`: the table's bucket columns."""
     files = [change for action in actions for kind in ("add", "remove") if (change := action.get(kind))]
     moved = {tuple((change.get("partitionValues") or {}).get(c) for c in columns) for change in files}
-    return moved | {tuple(m["bucket"]) for m in said(actions)[1].get("manifests", ())}
+    return moved | {tuple(m["bucket"]) for m in parse_commit_info(actions)[1].get("manifests", ())}
 
 
 def changes_files(actions: Sequence[Action]) -> bool:
@@ -218,15 +218,15 @@ def changes_files(actions: Sequence[Action]) -> bool:
     return any("add" in action or "remove" in action for action in actions)
 
 
-def told(version: int, actions: Sequence[Action]) -> Entry | None:
+def parse_entry(version: int, actions: Sequence[Action]) -> Entry | None:
     """Return an entry of headrace that tells of the pipeline; None for others."""
-    info, about = said(actions)
+    info, about = parse_commit_info(actions)
     if about.get("kind") not in get_args(Kind):
         return None
     return Entry(version, datetime.fromtimestamp(info["timestamp"] / 1000, UTC), about["kind"], about)
 
 
-def landed(version: int, about: Mapping[str, Any]) -> Committed | None:
+def parse_committed(version: int, about: Mapping[str, Any]) -> Committed | None:
     """Return the batch, or what else is appended by an id, that an entry is which says this of itself; None: none."""
     if about.get("kind") not in _LANDED:
         return None
@@ -259,7 +259,7 @@ def metadata(known: Action, **changes: Any) -> Action:
     return {"metaData": {**kept, "format": layout, **changes}}
 
 
-def said(actions: Sequence[Action]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def parse_commit_info(actions: Sequence[Action]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Return what an entry says of itself, and what it says of headrace; empty where it says nothing."""
     found: Mapping[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
     return found, json.loads(found.get("headrace", "{}"))
