@@ -230,12 +230,12 @@ HOLDER = """
 import sys, time
 from datetime import timedelta
 from pathlib import Path
-from recovery.lease.holder import Held
+from recovery.lease.holder import LeaseHolder
 from recovery.lease.kubernetes_api import Api
 from recovery.lease.kubernetes_lease import About, KubernetesLeases
 from recovery.lease.lease import StoreLeases
 from writer.storage.locations import store_at
-held = Held({"clicks": eval(sys.argv[1])}, "paused", expires_after=timedelta(seconds=2))
+held = LeaseHolder({"clicks": eval(sys.argv[1])}, "paused", expires_after=timedelta(seconds=2))
 held.take(lambda s: time.sleep(s))
 print("taken", flush=True)
 while held.lost is None:

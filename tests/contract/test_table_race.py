@@ -26,16 +26,16 @@ from datetime import UTC, datetime
 from uuid import uuid4
 from tests.contract.tables import written
 from writer.table.log.operations import Batch
-from writer.core.offsets import Part, Range
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.table.factory import OPENED
 
 location, partition, epoch, form = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-table, part, now = OPENED[form](location, "events"), Part("clicks", 1, partition), datetime.now(UTC)
+table, part, now = OPENED[form](location, "events"), TopicPartition("clicks", 1, partition), datetime.now(UTC)
 print("ready", flush=True)
 sys.stdin.readline()
 for n in range(25):
     file = written(location, "x", 1, form)
-    version = table.commit(table.snapshot(), Batch(uuid4().hex, epoch, [Range(part, n, n + 1)], [file]))
+    version = table.commit(table.snapshot(), Batch(uuid4().hex, epoch, [OffsetRange(part, n, n + 1)], [file]))
     print(version, flush=True)
     table.tidy()
 """
