@@ -26,7 +26,7 @@ from writer.table.ledger.gap_ticket import GapRecord
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 MakeTopic = Callable[..., str]
-COMMAND = "from writer.cli import main; main()"
+COMMAND = "from writer.cli.main import main; main()"
 
 
 def headrace(site: Site, *words: object, code: int = 0, env: dict[str, str] | None = None) -> str:
