@@ -23,6 +23,11 @@ from writer.core.offsets import Source, Span
 
 _GONE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)  # noqa: SLF001 - public names
 _NO_LEADERS = KafkaError._NOENT  # noqa: SLF001 - of all partitions that were asked for; the topics may be gone
+# While a group's coordinator starts or moves, it refuses for some seconds.
+_COORDINATOR_STARTS = (
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR,
+)  # fmt: skip
+_COORDINATOR_PAUSE_S = 0.2
 _FOREVER_MS = 100 * 365 * 86_400_000  # a longer retention is none
 
 
@@ -136,18 +141,26 @@ class Cluster:
         found = self._result(answer, f"group {group!r}").topic_partitions
         return {(tp.topic, tp.partition): int(tp.offset) for tp in found if tp.offset >= 0 and not tp.error}
 
-    def mirror(self, group: str, frontier: Mapping[Source, int]) -> None:
-        """Write the offsets to a consumer group, for tools that show its lag. Raises HeadraceError for a refusal."""
-        offsets = [TopicPartition(topic, partition, offset) for (topic, partition), offset in frontier.items()]
-        request = [ConsumerGroupTopicPartitions(group, offsets)]
+    def _alter(self, group: str, offsets: Mapping[Source, int]) -> list[TopicPartition]:
+        """Commit offsets as a consumer group. Returns the partitions whose offsets are refused."""
+        wanted = [TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]
+        request = [ConsumerGroupTopicPartitions(group, wanted)]
         (answer,) = self._admin.alter_consumer_group_offsets(request, request_timeout=self._seconds).values()
         try:
-            refused = [tp for tp in answer.result(timeout=self._seconds + 5).topic_partitions if tp.error]
+            return [tp for tp in answer.result(timeout=self._seconds + 5).topic_partitions if tp.error]
         except (KafkaException, TimeoutError) as error:
             raise HeadraceError(
                 f"consumer group {group!r} takes no offsets ({error}). Nothing may consume as this group; "
                 "give mirror_offsets a name of its own."
             ) from error
+
+    def mirror(self, group: str, frontier: Mapping[Source, int]) -> None:
+        """Write the offsets to a consumer group, for tools that show its lag. Raises HeadraceError for a refusal."""
+        deadline = time.monotonic() + self._seconds
+        while (refused := self._alter(group, frontier)) and refused[0].error.code() in _COORDINATOR_STARTS:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_COORDINATOR_PAUSE_S)
         if refused and refused[0].error.code() in _GONE:
             raise self._missing(f"{refused[0].topic}/{refused[0].partition}")
         if refused:
