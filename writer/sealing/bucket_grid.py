@@ -1,7 +1,7 @@
 """Looks at the buckets one by one, for a page that shows them: the newest by time, and not more often than is cheap."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 from bucketers import interval
@@ -19,18 +19,19 @@ _FIRST = datetime.min.replace(tzinfo=UTC)
 class BucketOverview:
     """Looks at the buckets of a table now and then. Not for several threads."""
 
-    def __init__(self, sealer: Sealer) -> None:
-        """Take the sealer whose thread looks."""
+    def __init__(self, sealer: Sealer, clock: Callable[[], float] = time.monotonic) -> None:
+        """Take the sealer whose thread looks, and a clock in seconds."""
         self._sealer = sealer
         self._bucketer = sealer.bucketer
         self._manifests: dict[BucketKey, Manifest] = {}
         self._cells: tuple[BucketState, ...] = ()
         self._version = -1
+        self._clock = clock
         self._due_s = 0.0
 
-    def look(self, standing: BucketSnapshot, now: datetime, clock_s: float | None = None) -> tuple[BucketState, ...]:
+    def look(self, standing: BucketSnapshot, now: datetime) -> tuple[BucketState, ...]:
         """Return the newest buckets, the earliest first. Raises CommitFailed, OSError."""
-        began_s = time.monotonic() if clock_s is None else clock_s
+        began_s = self._clock()
         version = standing.snapshot.state.place[1]
         if began_s < self._due_s:
             return self._cells
@@ -39,7 +40,7 @@ class BucketOverview:
         if version == self._version and not missing and not waiting:
             return self._cells
         self._cells, self._version = self._looked(standing, now), version
-        self._due_s = began_s + _REST * (time.monotonic() - began_s)
+        self._due_s = began_s + _REST * (self._clock() - began_s)
         return self._cells
 
     def _looked(self, standing: BucketSnapshot, now: datetime) -> tuple[BucketState, ...]:
