@@ -77,7 +77,7 @@ def task_plan(table: str) -> TaskPlan:
     return TaskPlan(
         now=datetime.now(UTC), frontier={}, incarnations={"bench": 1},
         schemas=schemas.extend(1, dataset(_SET).schema_text), time_rule=TimeRule(TIME_FIELD, "auto", _EVER, _EVER),
-        bucket={"type": "event_time", "width": timedelta(hours=1), "zone": "UTC"}, bucket_columns=(BUCKET,),
+        bucket={"type": "event_time", "width": timedelta(hours=1), "zone": "UTC"},
         table=table, dead_letters=f"{table}_dead_letters", prefix="bench", budget=Memory.model_validate({}).buffer,
         target_file_size=Roll.model_validate({}).target_file_size,
     )  # fmt: skip

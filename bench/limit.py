@@ -58,7 +58,7 @@ def _plan(job: Job, now: datetime) -> TaskPlan:
     return TaskPlan(
         now=now, frontier={}, incarnations={job.topic: 1}, schemas=schemas.extend(job.schema_id, job.schema_text),
         time_rule=TimeRule(job.time_field, "auto", ever, ever),
-        bucket={"type": "event_time", "width": timedelta(hours=1), "zone": "UTC"}, bucket_columns=(BUCKET,),
+        bucket={"type": "event_time", "width": timedelta(hours=1), "zone": "UTC"},
         table=str(job.table), dead_letters=f"{job.directory}/dead_letters", prefix="limit",
         budget=Memory.model_validate({}).buffer, target_file_size=Roll.model_validate({}).target_file_size,
     )  # fmt: skip

@@ -1,6 +1,7 @@
 """A pipeline's batches carried by its own rooms and committed to its own table, without Spark and without Kafka."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pyarrow as pa
 import bucketers
 from tests.looking import EVENT, NOW, Schemas, config
 from writer.avro.schema_plan import PROVENANCE
-from writer.avro.wire_format import CONFLUENT, HEADERS
+from writer.avro.wire_format import HEADERS
 from writer.batch import task
 from writer.batch.dead_letters import DEAD_LETTERS
 from writer.batch.task_report import Report
@@ -91,13 +92,13 @@ class Driver:
             raise Died
         planned: Batch = builder.batch(
             report, committing, epoch=self.epoch, settled=self.tables.settled,
-            side={self.letters: report.dead_letter_files, self.settings.late_place: report.late_files},
+            side=builder.side_files(self.settings, report),
             seen={part: at for part in parts.values() if (at := snapshot.seen(part)) is not None},
             closed_until=snapshot.closed_until,
             facts={
                 "run": 1, "batch": 0, "started": now.isoformat(), "wire": self._walk.wire and self._walk.wire.facts(),
             },
-            meanings=self._walk.meant(report.schemas),
+            meanings=self._walk.schemas.meant(report.schemas),
         )  # fmt: skip
         version = self.table.commit(snapshot, planned)
         if die == "after_commit":
@@ -111,16 +112,13 @@ class Driver:
     ) -> Report:
         walk = self._walk
         while True:
-            plan = task.TaskPlan(
-                now=now, wire=walk.wire or CONFLUENT, frontier=frontier, incarnations={"clicks": 1},
-                schemas=walk.plan, time_rule=walk.time_rule,
-                bucket=self.settings.bucket, bucket_columns=self.columns, table=self.lake, dead_letters=self.letters,
-                prefix="000001", budget=2**20, target_file_size=2**20, hidden=self.table.hidden,
-                closed_until=closed, late=self.settings.seal.late, late_table=self.settings.late_table,
+            plan = replace(
+                walk.task_plan(now, "000001", {"clicks": 1}),
+                frontier=frontier, closed_until=closed, budget=2**20, target_file_size=2**20,
             )  # fmt: skip
             (out,) = task.run(iter(records), plan)
             report = builder.merged([Report.from_json(out["report"][0].as_py())])
             if not report.unknown_schemas:
                 return report
-            walk.learn(report.unknown_schemas)
-            self.table.grow([*walk.plan.columns, *PROVENANCE])
+            walk.schemas.learn(report.unknown_schemas)
+            self.table.grow(list(walk.schemas.columns()))

@@ -170,7 +170,7 @@ def plan(tmp_path) -> TaskPlan:
     return TaskPlan(
         now=NOW, frontier={}, incarnations={"clicks": 1, "views": 3}, schemas=SCHEMAS,
         time_rule=TimeRule("at", "auto", timedelta(days=30), timedelta(hours=1)),
-        bucket={"type": "event_time", "width": timedelta(hours=1)}, bucket_columns=("hour",),
+        bucket={"type": "event_time", "width": timedelta(hours=1)},
         table=str(tmp_path / "table"), dead_letters=str(tmp_path / "dead"), prefix="000001",
         budget=2**20, target_file_size=2**20,
     )  # fmt: skip

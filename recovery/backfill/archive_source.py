@@ -16,11 +16,12 @@ import pyarrow.compute as pc
 from recovery.backfill.archive_files import File, files, partitions
 from recovery.backfill.chunk_commit import Filling
 from recovery.backfill.dedupe_rows import KEYS
-from recovery.backfill.source import NO_TIME_MS, Chunk, Piece, Source, SourceFailed, in_full
+from recovery.backfill.source import NO_TIME_MS, Chunk, Source, SourceFailed, in_full
 from writer.avro.schema_plan import SchemaPlan
 from writer.batch.bucketing import TimeRule, times_of
 from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetRange, Span, TopicPartition, joined
+from writer.maintenance.local_pipeline import Piece
 from writer.table.ledger.gap_ticket import GapRecord, Hint
 from writer.table.row_removal import inside
 

@@ -9,14 +9,13 @@ import pyarrow.parquet as pq
 import bucketers
 from writer.avro.schema_plan import PROVENANCE
 from writer.batch.bucketing import Assigned, TimeRule, assign
-from writer.batch.parquet_files import Destination, open_file
+from writer.batch.parquet_files import open_file
 from writer.batch.spill_buffer import Stage
 from writer.batch.task import TaskPlan
 from writer.batch.task_report import Report
 from writer.config.pipelines import Pipeline
 from writer.core.errors import ConfigError
 from writer.core.files import BucketKey
-from writer.storage.locations import store_at
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
 
@@ -35,11 +34,8 @@ class Unplaced:
 
     def carried(self, pieces: Iterable[pa.Table]) -> tuple[Report, int, int]:
         """Stage what is new. Returns the report, the rows, and how many were left out: known, or without a time."""
-        destination = Destination(
-            store_at(self._to.table, self._to.s3), self._to.bucket_columns, self._to.prefix, self._to.target_file_size,
-            self._to.entropy_bits, self._to.hidden,
-        )  # fmt: skip
-        stage = Stage(destination, budget=self._to.budget)
+        to = self._to
+        stage = Stage(to.destination(to.table, self._bucketer.columns, to.entropy_bits), budget=to.budget)
         known: dict[BucketKey, set[tuple[object, ...]]] = {}
         rows = out = 0
         try:

@@ -10,12 +10,13 @@ import pyarrow.compute as pc
 
 from recovery.backfill.kafka_fetch import fetched
 from recovery.backfill.read_order import aligned, instants
-from recovery.backfill.source import Chunk, Piece, SourceFailed, in_full
+from recovery.backfill.source import Chunk, SourceFailed, in_full
 from writer.avro.schema_plan import SchemaPlan
 from writer.clients.kafka import Cluster, next_records
 from writer.commit.missing_offsets import MissingOffsets, RecordsMissed, check, questions
 from writer.config.security import Address
 from writer.core.offsets import OffsetRange, Source, Span, TopicPartition
+from writer.maintenance.local_pipeline import Piece
 from writer.offsets.start_decision import number
 
 

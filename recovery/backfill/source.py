@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
-import pyarrow as pa
-
 from writer.avro.schema_plan import SchemaPlan
 from writer.commit.missing_offsets import MissingOffsets
 from writer.core.errors import HeadraceError
 from writer.core.offsets import OffsetRange, Span, TopicPartition
+from writer.maintenance.local_pipeline import Piece
 
 ANY_AGE = timedelta(days=36_500)  # of an event, where nobody knows when the broker had it
 NO_TIME_MS = -1  # what records carry that the broker gave no time, as Spark hands them over
@@ -18,14 +17,6 @@ NO_TIME_MS = -1  # what records carry that the broker gave no time, as Spark han
 
 class SourceFailed(HeadraceError):
     """The source does not hold what it said, or its records are not those of the gap. Nothing of it was committed."""
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Records as a task takes them; `rows`: the same, decoded elsewhere, one row for each."""
-
-    records: pa.RecordBatch
-    rows: pa.Table | None = None
 
 
 @dataclass(frozen=True)

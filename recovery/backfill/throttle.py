@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import assert_never
 
-from recovery.backfill.source import Piece
 from writer.clients.driver_endpoint import announced, ask_driver
 from writer.config.pipelines import Config
+from writer.maintenance.local_pipeline import Piece
 
 LOOK_S = 5.0  # between two looks at the live writer
 _NAP_S = 1.0  # between two signs of life while it waits

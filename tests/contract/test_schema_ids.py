@@ -151,7 +151,7 @@ def test_a_commit_is_refused_when_the_log_has_another_meaning_by_then(driver: Dr
 
 def test_a_table_of_an_older_headrace_takes_what_ids_mean_now(tmp_path: Path, form: str) -> None:
     older = Driver(tmp_path, form)
-    older._walk.meanings = None
+    older._walk.schemas.meant = lambda _: {}
     older.start()
     older.carry([log({0: event(0)})], {0: 1})
     assert kept(older.table.snapshot()) == {}
@@ -169,7 +169,7 @@ def moved(driver: Driver, **registry: Any) -> Config:
 def test_a_registry_at_another_address_is_another_one(delta: Driver) -> None:
     for schemas in (delta.schemas, REBUILT):
         config = moved(delta, url="http://registry-2:8081")
-        assert opened("clicks", config, schemas).meant([1]).keys() == {
+        assert opened("clicks", config, schemas).schemas.meant([1]).keys() == {
             NAME.replace("127.0.0.1%3A1", "registry-2%3A8081")
         }
 
@@ -190,15 +190,14 @@ def test_a_registry_is_known_by_its_address(tmp_path: Path, url: str, named: str
 
 
 def test_each_kind_of_id_has_meanings_of_its_own_and_a_fingerprint_needs_none(delta: Driver) -> None:
-    walk = opened("clicks", delta.config, delta.schemas)
-    assert walk.meanings is not None
-    names = {ids: walk.meanings.of(walk.plan, [1], ids) for ids in ("confluent", "global", "content", "fingerprint")}  # type: ignore[misc]
+    known = opened("clicks", delta.config, delta.schemas).schemas
+    kinds = ("confluent", "global", "content", "fingerprint")
+    names = {ids: known.meanings.of(known.plan, [1], ids) for ids in kinds}  # type: ignore[misc]
     assert [list(found) for found in names.values()] == [
         [NAME], [NAME.replace("confluent", "global")], [NAME.replace("confluent", "content")], [],
     ]  # fmt: skip
     guid = 2**100
-    walk.plan = walk.plan.extend(guid, json.dumps(EVENT))
-    (name,) = walk.meanings.of(walk.plan, [guid], "confluent")
+    (name,) = known.meanings.of(known.plan.extend(guid, json.dumps(EVENT)), [guid], "confluent")
     assert name.endswith("/confluent/00000010-0000-0000-0000-000000000000")
 
 
@@ -280,10 +279,10 @@ def test_letters_of_before_stay_letters_when_they_are_replayed(driver: Driver) -
 def test_what_is_shown_of_such_records_is_that_they_are_older(delta: Driver) -> None:
     accepted(delta)
     walk = opened("clicks", delta.config, REBUILT)
-    (old,) = walk.decoded(records([event(1), event(2)], came=NOW - timedelta(seconds=1)))
-    assert (old.rows.num_rows, [letter.position for letter in old.letters]) == (0, [0, 1])
-    (new,) = walk.decoded(records([event(1), event(2)], came=NOW))
-    assert (new.rows.column("session").to_pylist(), new.letters) == ([1, 2], [])
+    old = walk.decoded(records([event(1), event(2)], came=NOW - timedelta(seconds=1)))
+    assert (old.rows, [letter.place[2] for letter in old.dead_letters]) == (0, [0, 1])
+    new = walk.decoded(records([event(1), event(2)], came=NOW))
+    assert ([group.rows.column("session").to_pylist() for group in new.groups], new.dead_letters) == ([[1, 2]], [])
 
 
 def test_it_is_on_the_start_that_was_looked_at(driver: Driver) -> None:

@@ -143,7 +143,7 @@ def carried(
     schema = {"type": "record", "name": "E", "fields": [{"name": "at", "type": FORMS[form]}]}
     column = EventTime(bucket["width"], bucket["zone"]).columns
     plan = TaskPlan(
-        now=NOW, frontier={}, incarnations={"t": 1}, time_rule=rule, bucket=bucket, bucket_columns=column,
+        now=NOW, frontier={}, incarnations={"t": 1}, time_rule=rule, bucket=bucket,
         schemas=SchemaPlan(pa.schema([]), frozenset({*PROVENANCE.names, *column})).extend(1, json.dumps(schema)),
         table=str(folder / "table"), dead_letters=str(folder / "letters"), prefix="b0", budget=10**9,
         target_file_size=10**8, hidden=hidden,

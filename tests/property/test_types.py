@@ -323,7 +323,7 @@ def staged(folder: Path, wire: Wire, plan: SchemaPlan, values: list[bytes], sche
     task = TaskPlan(
         now=EPOCH, frontier={}, incarnations={"t": 1}, schemas=plan, wire=wire,
         time_rule=TimeRule("at", "auto", timedelta(days=1), timedelta(days=1)),
-        bucket={"type": "event_time", "width": timedelta(hours=1), "zone": "UTC"}, bucket_columns=("hour",),
+        bucket={"type": "event_time", "width": timedelta(hours=1), "zone": "UTC"},
         table=str(folder / "table"), dead_letters=str(folder / "letters"), prefix="p", budget=2**20,
         target_file_size=2**20,
     )  # fmt: skip

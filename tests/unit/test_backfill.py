@@ -10,7 +10,6 @@ from recovery.backfill.archive_source import columns_of
 from recovery.backfill.chunk_commit import Settled
 from recovery.backfill.loop import Outcome, Wish, chosen
 from recovery.backfill.read_order import instants
-from recovery.backfill.source import Piece
 from recovery.backfill.source_factory import segmented
 from recovery.backfill.throttle import Go, Pace, Wait, by_lag, by_rate, lag_max
 from recovery.cli.backfill import Board, ended
@@ -18,6 +17,7 @@ from recovery.identity import gone, process
 from tests.looking import records
 from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetRange, TopicPartition
+from writer.maintenance.local_pipeline import Piece
 from writer.table.gap_tickets import NoSuchGap
 from writer.table.ledger.gap_ticket import GapRecord, from_json, merged, parse_gap, to_json
 from writer.table.log.operations import Fill

@@ -1,11 +1,13 @@
 """From the reports of the tasks to one commit."""
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
+from tests.looking import config
 from writer.batch.task_report import Counts, Report
-from writer.commit.builder import batch, bytes_per_row, merged, ranges, totals
+from writer.commit.builder import batch, bytes_per_row, merged, ranges, side_files, totals
 from writer.core.errors import CheckpointUnusable
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, TopicPartition
@@ -14,6 +16,8 @@ from writer.offsets.spark_checkpoint import Source
 A, B, C = ("clicks", 0), ("clicks", 1), ("views", 0)
 PARTS = {A: TopicPartition("clicks", 1, 0), B: TopicPartition("clicks", 1, 1), C: TopicPartition("views", 2, 0)}
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+PLACES = {"table": {"location": "/lake", "dead_letters": "/dead"}, "seal": {"late_table": "/late"}}
+SETTINGS = config(Path("/"), **PLACES).pipelines["clicks"]
 
 
 def staged(rows: int, minutes: int = 0, source: Source = A) -> StagedFile:
@@ -72,10 +76,9 @@ def report_of(**counts: Counts) -> Report:
 
 
 def assembled(report: Report, *committing: OffsetRange, seen=None, closed_until=None):
-    side = {"/dead": report.dead_letter_files, "/late": report.late_files}
     return batch(
-        report, list(committing), epoch=3, settled=11, side=side, seen=seen or {}, closed_until=closed_until,
-        facts={"run": "r1"},
+        report, list(committing), epoch=3, settled=11, side=side_files(SETTINGS, report), seen=seen or {},
+        closed_until=closed_until, facts={"run": "r1"},
     )  # fmt: skip
 
 

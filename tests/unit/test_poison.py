@@ -3,8 +3,9 @@
 import pytest
 
 from tests.looking import config
-from writer.batch.task_report import Counts, Poison
+from writer.batch.task_report import Counts, Poison, Report
 from writer.commit import poison_limit
+from writer.config.pipelines import Limits
 from writer.core.errors import LimitReached
 
 SOURCE = ("clicks", 0)
@@ -13,7 +14,8 @@ SOURCE = ("clicks", 0)
 def judged(bad: int, good: int, *, tombstones: int = 0, share_max: float = 0.5, records_min: int = 10) -> None:
     counts = {SOURCE: Counts(read=bad + good + tombstones, rows=good, dead_letters=bad, tombstones=tombstones)}
     reasons = [Poison("dead_letter", None, bad - 1, "no header"), Poison("dead_letter", 7, 1, "schema id 7 is odd")]
-    poison_limit.check("clicks", counts, reasons, share_max=share_max, records_min=records_min)
+    limits = Limits(poison_share=share_max, poison_records_min=records_min)
+    poison_limit.check("clicks", Report(counts=counts, poison=reasons), limits)
 
 
 @pytest.mark.parametrize(
@@ -39,8 +41,9 @@ def test_what_is_beyond_stops_with_the_share_the_reasons_and_a_mend(bad, good, t
 
 
 def test_quarantined_records_count_as_well():
+    report = Report(counts={SOURCE: Counts(read=4, rows=1, quarantined=3)})
     with pytest.raises(LimitReached):
-        poison_limit.check("p", {SOURCE: Counts(read=4, rows=1, quarantined=3)}, [], share_max=0.5, records_min=3)
+        poison_limit.check("p", report, Limits(poison_share=0.5, poison_records_min=3))
 
 
 def test_a_limit_of_zero_tolerates_nothing(tmp_path):

@@ -45,23 +45,22 @@ class DeadLetterFile:
         self._alike: dict[tuple[str, int | None], tuple[int, str]] = {}  # how many, and the first one's reason
 
     def add(
-        self, records: pa.Table, schema_id: int | None, reason: Callable[[int], str], outcome: str = "dead_letters"
+        self, records: pa.Table, schema_id: int | None, reason: Callable[[int], str], outcome: str = "dead_letter"
     ) -> None:
         """Take records with `reason(row)` for each."""
         if records.num_rows == 0:
             return
-        letter = "quarantined" if outcome == "quarantined" else "dead_letter"
         size = records.num_rows
         columns = [
             records.column("topic"), incarnation_column(records, self._incarnations), records.column("partition"),
             records.column("offset"), records.column("timestamp").cast(schema.TIMESTAMP), records.column("key"),
             records.column("value"), pa.repeat(pa.scalar(stored(schema_id), pa.int64()), size),
-            pa.repeat(letter, size), pa.array([reason(i) for i in range(size)], pa.string()),
+            pa.repeat(outcome, size), pa.array([reason(i) for i in range(size)], pa.string()),
             _headers(records),
         ]  # fmt: skip
         table = pa.table(columns, schema=DEAD_LETTERS)
-        known, first = self._alike.get((letter, schema_id), (0, reason(0)))
-        self._alike[letter, schema_id] = (known + size, first)
+        known, first = self._alike.get((outcome, schema_id), (0, reason(0)))
+        self._alike[outcome, schema_id] = (known + size, first)
         self._waiting.append(table)
         self._bytes += table.nbytes
         if self._bytes > _DEAD_FLUSH_BYTES:

@@ -1,6 +1,6 @@
 """One task of a micro-batch: Arrow batches of Kafka records in, staged files and counts out. No Spark in here.
 
-The rooms in order: skip, split by schema, decode, conform, assign, stage, columnar, report. What a task must decide the
+The steps in order: skip, split by schema, decode, conform, assign, stage, columnar, report. What a task must decide the
 same way when it is retried (now, frontier, schema plan, what is closed) comes with the plan, frozen by the driver.
 """
 
@@ -8,11 +8,11 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,6 +37,7 @@ from writer.storage.base import S3Settings
 from writer.storage.disk_space import SCRATCH, TABLE, naming_full_disk, scratch
 from writer.storage.locations import store_at
 
+_T = TypeVar("_T")
 REPORT = pa.schema([pa.field("report", pa.string())])
 
 
@@ -50,7 +51,6 @@ class TaskPlan:
     schemas: SchemaPlan
     time_rule: TimeRule
     bucket: Mapping[str, Any]
-    bucket_columns: tuple[str, ...]
     table: str  # location
     dead_letters: str  # location
     prefix: str
@@ -65,12 +65,17 @@ class TaskPlan:
     late: LatePolicy = "reopen"
     late_table: str | None = None  # location
 
+    def destination(self, location: str, columns: tuple[str, ...] = (), entropy_bits: int = 0) -> Destination:
+        """Where files of a table go. `columns`: of its buckets."""
+        store = store_at(location, self.s3)
+        return Destination(store, columns, self.prefix, self.target_file_size, entropy_bits, self.hidden)
+
 
 def run(batches: Iterator[pa.RecordBatch], plan: TaskPlan) -> Iterator[pa.RecordBatch]:
-    """Carry the batches through the rooms. Yields one report, as one row of JSON (schema REPORT)."""
+    """Run a task on the batches. Yields one report, as one row of JSON (schema REPORT)."""
     began_s, task = time.monotonic(), Task(plan)
     try:
-        report = _report_of(task, batches)
+        report = task.run(batches, task.take)
         report.took_s = [round(time.monotonic() - began_s, 3)]
         fault_points.point("in_report")
         yield pa.RecordBatch.from_pydict({"report": [report.to_json()]}, schema=REPORT)
@@ -79,82 +84,156 @@ def run(batches: Iterator[pa.RecordBatch], plan: TaskPlan) -> Iterator[pa.Record
             threading.Timer(1.0, os._exit, args=[0]).start()
 
 
-def _report_of(task: "Task", batches: Iterator[pa.RecordBatch]) -> Report:
-    try:
-        with naming_full_disk(task.places):  # before what was staged is removed
-            for batch in batches:
-                task.take(batch)
-            return task.finish()
-    except BaseException:
-        task.abandon()
-        raise
+class Refuse(Protocol):
+    """Takes records that become no row, with `reason(row)` for each."""
+
+    def __call__(
+        self, records: pa.Table, schema_id: int | None, reason: Callable[[int], str], outcome: str = "dead_letter"
+    ) -> None:
+        """Take them; `outcome`: dead_letter, quarantined."""
 
 
-class Task:
-    """State of one task: its decoders, its stage, its counts."""
+@dataclass(frozen=True)
+class Group:
+    """Records that were read by one schema, and their rows, one to one."""
 
-    def __init__(self, plan: TaskPlan) -> None:
-        self._plan = plan
-        self._report = Report()
-        self._bucketer = bucketers.build(plan.bucket)
-        destination = Destination(
-            store_at(plan.table, plan.s3), plan.bucket_columns, plan.prefix, plan.target_file_size, plan.entropy_bits,
-            plan.hidden,
-        )  # fmt: skip
-        self._scratch = scratch()
-        self._stage = Stage(destination, budget=plan.budget, scratch=self._scratch)
-        self._late_stage: Stage | None = None  # until a row goes to the late table
-        letters = Destination(
-            store_at(plan.dead_letters, plan.s3), (), plan.prefix, plan.target_file_size, hidden=plan.hidden
-        )
-        self._dead = DeadLetterFile(letters, plan.incarnations, plan.now)
+    schema_id: int | None  # None: the rows were decoded elsewhere
+    records: pa.Table
+    rows: pa.Table
+    assigned: Assigned | None = None
+
+
+class RecordSteps:
+    """The steps of a record up to its bucket: skip, split, decode, conform, assign. They write nothing."""
+
+    def __init__(self, plan: TaskPlan, refuse: Refuse) -> None:
+        self._plan, self._refuse, self._scratch = plan, refuse, scratch()
+        self.bucketer = bucketers.build(plan.bucket)
+        self.report, self.counts = Report(), defaultdict[Source, Counts](Counts)
         self._decoders: dict[int, tuple[NativeDecoder | None, SingleDecoder]] = {}
-        self._counts: defaultdict[Source, Counts] = defaultdict(Counts)
-
-    @property
-    def places(self) -> dict[str, str]:
-        """Where it writes, and what to do when a disk is full."""
-        tables = [self._plan.table, self._plan.dead_letters, self._plan.late_table]
-        return {self._scratch: SCRATCH, **{place: TABLE for place in tables if place is not None}}
 
     @property
     def hung(self) -> bool:
         """A native decoder of this process is lost."""
         return any(native is not None and native.hung for native, _ in self._decoders.values())
 
-    def take(self, batch: pa.RecordBatch) -> None:
-        """Carry one Arrow batch through the rooms to the stage.
+    def decode(self, batch: pa.RecordBatch) -> Iterator[Group]:
+        """Decode an Arrow batch of topic, partition, offset, timestamp, key, value, and headers where they are needed.
 
-        It has topic, partition, offset, timestamp, key, value, and headers where the wire format needs them.
+        Once a record has met a schema that the plan lacks, nothing more is decoded: the batch will run again.
         """
-        with self._clock("skip"):
+        with self.clock("skip"):
             arrived = pa.Table.from_batches([batch])
             if self._plan.topic is not None:
                 arrived = arrived.append_column("topic", pa.repeat(self._plan.topic, batch.num_rows))
-            records = skip(arrived, self._plan.frontier, self._counts)
+            records = skip(arrived, self._plan.frontier, self.counts)
             size = pc.sum(pc.binary_length(records.column("value"))).as_py() or 0
-            self._report.value_bytes += size
-            self._report.record_bytes_max = max(self._report.record_bytes_max, size / max(records.num_rows, 1))
+            self.report.value_bytes += size
+            self.report.record_bytes_max = max(self.report.record_bytes_max, size / max(records.num_rows, 1))
         for schema_id, group in split(records, self._plan.wire):
             known = None if schema_id is None else self._plan.schemas.schemas.get(schema_id)
             if schema_id is None:
-                self._dead.add(group, None, refusals(group, self._plan.wire).__getitem__)
+                self._refuse(group, None, refusals(group, self._plan.wire).__getitem__)
             elif known is None:
-                self._report.unknown_schemas.add(schema_id)
+                self.report.unknown_schemas.add(schema_id)
             elif isinstance(known, Rejected):
-                self._dead.add(group, schema_id, lambda _, why=known.reason: why)  # type: ignore[misc]
-            elif not self._report.unknown_schemas:  # else the driver will run the batch again: spare the work
-                self._decode_to_stage(group, schema_id, known)
+                self._refuse(group, schema_id, lambda _, why=known.reason: why)  # type: ignore[misc]
+            elif not self.report.unknown_schemas and (found := self._decoded(group, schema_id, known)) is not None:
+                yield found
+
+    def assign(self, group: Group) -> Group:
+        """Give the rows event times and buckets. Raises ValueError when the event-time field is no time."""
+        records, plan = group.records, self._plan
+        with self.clock("assign"):
+            assigned = assign(group.rows, plan.time_rule, self.bucketer, plan.now, records.column("topic"))
+            self.report.time_unit = assigned.unit
+        if assigned.kept is not None:
+            reasons = assigned.quarantined
+            self._refuse(_at(records, reasons), group.schema_id, _reasons(reasons), outcome="quarantined")
+            records = records.filter(assigned.kept)
+        return Group(group.schema_id, records, assigned.rows, assigned)
+
+    @contextmanager
+    def clock(self, step: str) -> Iterator[None]:
+        """Add the processor time of a block to a step's."""
+        start = time.process_time()
+        yield
+        fault_points.point(f"in_{step}")
+        seconds = self.report.seconds
+        seconds[step] = seconds.get(step, 0) + time.process_time() - start
+
+    def _decoded(self, group: pa.Table, schema_id: int, known: WriterSchema) -> Group | None:
+        """Decode records of one schema id; None where all of them are older than the id's meaning."""
+        self.report.schemas.add(schema_id)
+        if (since := self._plan.schemas.since.get(schema_id)) is not None:
+            at = group.column("timestamp")
+            older = pc.fill_null(pc.less(at, pa.scalar(since, at.type)), False)
+            said = f"schema id {show_id(schema_id)} means another schema since {since:%Y-%m-%dT%H:%M:%SZ}"
+            self._refuse(group.filter(older), schema_id, lambda _: f"{said}, this record is older")
+            group = group.filter(pc.invert(older))
+            if group.num_rows == 0:
+                return None
+        with self.clock("decode"):
+            decoded = decode(contiguous(group.column("value")), *self._decoder(schema_id, known))
+        if decoded.failures:
+            self._refuse(_at(group, decoded.failures), schema_id, _reasons(decoded.failures))
+            group = group.take(decoded.taken)
+        with self.clock("conform"):
+            return Group(schema_id, group, conform(decoded.rows, known, self._plan.schemas))
+
+    def _decoder(self, schema_id: int, known: WriterSchema) -> tuple[NativeDecoder | None, SingleDecoder]:
+        if schema_id not in self._decoders:
+            record = schema.parse(known.text)
+            before = self._plan.wire.header_bytes
+            native = NativeDecoder(record, scratch=self._scratch, header_bytes=before) if known.native else None
+            self._decoders[schema_id] = (native, SingleDecoder(record, header_bytes=before))
+        return self._decoders[schema_id]
+
+
+class Task:
+    """State of one task: the steps of its records, its stage, its dead letters."""
+
+    def __init__(self, plan: TaskPlan) -> None:
+        self._plan, self._scratch = plan, scratch()
+        self._dead = DeadLetterFile(plan.destination(plan.dead_letters), plan.incarnations, plan.now)
+        self._steps = RecordSteps(plan, self._dead.add)
+        self._report, self._counts = self._steps.report, self._steps.counts
+        destination = plan.destination(plan.table, self._steps.bucketer.columns, plan.entropy_bits)
+        self._stage = Stage(destination, budget=plan.budget, scratch=self._scratch)
+        self._late_stage: Stage | None = None  # until a row goes to the late table
+
+    @property
+    def hung(self) -> bool:
+        """A native decoder of this process is lost."""
+        return self._steps.hung
+
+    def run(self, pieces: Iterable[_T], take: Callable[[_T], None]) -> Report:
+        """Take each piece, then finish. What was staged is removed if that fails. Raises StoreError for a full disk."""
+        tables = [self._plan.table, self._plan.dead_letters, self._plan.late_table]
+        places = {self._scratch: SCRATCH, **{place: TABLE for place in tables if place is not None}}
+        try:
+            with naming_full_disk(places):  # before what was staged is removed
+                for piece in pieces:
+                    take(piece)
+                return self.finish()
+        except BaseException:
+            self.abandon()
+            raise
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """Take one Arrow batch of records through all steps to the stage."""
+        for group in self._steps.decode(batch):
+            self._place(group)
 
     def take_rows(self, batch: pa.RecordBatch, rows: pa.Table) -> None:
-        """Carry rows that were decoded elsewhere: they have the plan's columns, one row for each record of the batch.
+        """Take rows that were decoded elsewhere: they have the plan's columns, one row for each record of the batch.
 
         The records have no value of their own that could be read; an empty one stands for it.
         """
-        with self._clock("skip"):
+        with self._steps.clock("skip"):
             records = skip(pa.Table.from_batches([batch]), self._plan.frontier, self._counts)
             assert records.num_rows == batch.num_rows == rows.num_rows, "each record has a row, and none is known"
-        self._place(records, None, rows)
+        self._place(Group(None, records, rows))
 
     def finish(self) -> Report:
         """Complete the files. Raises AssertionError when a record is unaccounted for."""
@@ -162,7 +241,7 @@ class Task:
         if report.unknown_schemas:
             self.abandon()
             return report
-        with self._clock("columnar"):
+        with self._steps.clock("columnar"):
             report.files = self._stage.finish()
             report.late_files = self._late_stage.finish() if self._late_stage else []
             report.dead_letter_files = self._dead.finish()
@@ -187,47 +266,21 @@ class Task:
             self._late_stage.abandon()
         self._dead.abandon()
 
-    def _decode_to_stage(self, group: pa.Table, schema_id: int, known: WriterSchema) -> None:
-        plan = self._plan
-        self._report.schemas.add(schema_id)
-        if (since := plan.schemas.since.get(schema_id)) is not None:
-            before = older(group, since)
-            self._dead.add(group.filter(before), schema_id, lambda _: older_said(schema_id, since))
-            group = group.filter(pc.invert(before))
-            if group.num_rows == 0:
-                return
-        native, singly = self._decoder(schema_id, known)
-        with self._clock("decode"):
-            decoded = decode(contiguous(group.column("value")), native, singly)
-        if decoded.failures:
-            self._dead.add(_at(group, decoded.failures), schema_id, _reasons(decoded.failures))
-            group = group.take(decoded.taken)
-        with self._clock("conform"):
-            rows = conform(decoded.rows, known, plan.schemas)
-        self._place(group, schema_id, rows)
-
-    def _place(self, group: pa.Table, schema_id: int | None, rows: pa.Table) -> None:
-        """Give rows their buckets, and stage them; `group`: the records that they are of, one to one."""
-        plan = self._plan
-        with self._clock("assign"):
-            assigned = assign(rows, plan.time_rule, self._bucketer, plan.now, group.column("topic"))
-            self._report.time_unit = assigned.unit
-        if assigned.kept is not None:
-            reasons = assigned.quarantined
-            self._dead.add(_at(group, reasons), schema_id, _reasons(reasons), outcome="quarantined")
-            group = group.filter(assigned.kept)
-        with self._clock("stage"):
-            rows = _with_provenance(assigned.rows, group, plan)
+    def _place(self, group: Group) -> None:
+        """Give rows their buckets, and stage them."""
+        plan, group = self._plan, self._steps.assign(group)
+        assert group.assigned is not None
+        assigned = group.assigned
+        with self._steps.clock("stage"):
+            rows = _with_provenance(assigned.rows, group.records, plan)
             for source, newest in follow(rows, assigned.event_time, plan.now, self._report.late).items():
                 counts = self._counts[source]
                 counts.seen = newest if counts.seen is None else max(counts.seen, newest)
             if (found := late(assigned.buckets, plan.closed_until)) is not None:
-                rows, assigned = self._set_aside(found, rows, assigned, group, schema_id)
+                rows, assigned = self._set_aside(found, rows, assigned, group)
             self._stage.add(rows, assigned.event_time, assigned.buckets)
 
-    def _set_aside(
-        self, found: Late, rows: pa.Table, assigned: Assigned, group: pa.Table, schema_id: int | None
-    ) -> tuple[pa.Table, Assigned]:
+    def _set_aside(self, found: Late, rows: pa.Table, assigned: Assigned, group: Group) -> tuple[pa.Table, Assigned]:
         """Count the late rows, and do with them as the policy says (cold: late rows are few). Returns the others."""
         plan = self._plan
         assert plan.closed_until is not None
@@ -237,7 +290,7 @@ class Task:
         codes, times, on_time = assigned.buckets.codes, assigned.event_time, pc.invert(found.rows)
         if plan.late == "dead_letter":
             why = late_reasons(times.filter(found.rows), plan.time_rule.field, plan.closed_until)
-            self._dead.add(group.filter(found.rows), schema_id, why.__getitem__)
+            self._dead.add(group.records.filter(found.rows), group.schema_id, why.__getitem__)
         else:
             mine = replace(assigned.buckets, codes=codes.filter(found.rows))
             self._lates().add(rows.filter(found.rows), times.filter(found.rows), mine)
@@ -249,28 +302,9 @@ class Task:
         plan = self._plan
         assert plan.late_table is not None, "the policy names a late table"
         if self._late_stage is None:
-            place = Destination(
-                store_at(plan.late_table, plan.s3), plan.bucket_columns, plan.prefix, plan.target_file_size,
-                hidden=plan.hidden,
-            )  # fmt: skip
-            self._late_stage = Stage(place, budget=plan.budget // 4, scratch=self._scratch)
+            to = plan.destination(plan.late_table, self._steps.bucketer.columns)
+            self._late_stage = Stage(to, budget=plan.budget // 4, scratch=self._scratch)
         return self._late_stage
-
-    def _decoder(self, schema_id: int, known: WriterSchema) -> tuple[NativeDecoder | None, SingleDecoder]:
-        if schema_id not in self._decoders:
-            record = schema.parse(known.text)
-            before = self._plan.wire.header_bytes
-            native = NativeDecoder(record, scratch=self._scratch, header_bytes=before) if known.native else None
-            self._decoders[schema_id] = (native, SingleDecoder(record, header_bytes=before))
-        return self._decoders[schema_id]
-
-    @contextmanager
-    def _clock(self, room: str) -> Iterator[None]:
-        start = time.process_time()
-        yield
-        fault_points.point(f"in_{room}")
-        seconds = self._report.seconds
-        seconds[room] = seconds.get(room, 0) + time.process_time() - start
 
 
 def skip(records: pa.Table, frontier: Mapping[Source, int], counts: defaultdict[Source, Counts]) -> pa.Table:
@@ -295,17 +329,6 @@ def skip(records: pa.Table, frontier: Mapping[Source, int], counts: defaultdict[
         count.tombstones += tombstones
         kept.append(new.filter(pc.is_valid(new.column("value"))) if tombstones else new)
     return pa.concat_tables(kept) if kept else records.slice(0, 0)
-
-
-def older(records: pa.Table, since: datetime) -> pa.ChunkedArray:
-    """Tell of each record whether Kafka had it before an instant, when its schema id meant another schema."""
-    at = records.column("timestamp")
-    return pc.fill_null(pc.less(at, pa.scalar(since, at.type)), False)
-
-
-def older_said(schema_id: int, since: datetime) -> str:
-    """Say why such a record is no row."""
-    return f"schema id {show_id(schema_id)} means another schema since {since:%Y-%m-%dT%H:%M:%SZ}, this record is older"
 
 
 def _spans(offsets: pa.ChunkedArray) -> list[Span]:

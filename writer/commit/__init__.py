@@ -1,1 +1,1 @@
-"""Builds one commit from the reports of tasks, and checks it."""
+"""Builds the plan of tasks, and one commit from their reports, which it checks."""

@@ -1,7 +1,7 @@
 """From the reports of a batch's tasks to one commit: ranges, counts, files. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from statistics import median
 from typing import Any
@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from writer.batch.task_report import EXITS, Counts, Report
 from writer.commit.missing_offsets import MissingOffsets, holes
+from writer.config.pipelines import Pipeline
 from writer.core.errors import CheckpointUnusable, HeadraceError
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, TopicPartition
@@ -90,7 +91,7 @@ def check_handed_over(report: Report, handed_over: int) -> None:
 
 def unread(report: Report, committing: Iterable[OffsetRange]) -> list[MissingOffsets]:
     """Find the offsets of the ranges that gave no record."""
-    found = (holes(r, report.counts.get((r.part.topic, r.part.partition), Counts())) for r in committing)
+    found = (holes((r.part.topic, r.part.partition), [(r.start, r.end)], report) for r in committing)
     return [one for one in found if one is not None]
 
 
@@ -101,7 +102,7 @@ def batch(
 ) -> Batch:  # fmt: skip
     """Assemble the commit. Asserts that every offset the tasks saw lies in a range.
 
-    `side`: location of a side table → its files. `seen`: what the table knows of its parts. `meanings`: of the schema
+    `side`: of `side_files`. `seen`: what the table knows of its parts. `meanings`: of the schema
     ids by which records were decoded.
     """
     by_source = {(r.part.topic, r.part.partition): r for r in committing}
@@ -115,9 +116,7 @@ def batch(
     about = {
         **facts,
         "ranges": _accounts(report, committing),
-        "rows": sum(file.rows for file in report.files),
-        "bytes": sum(file.bytes for file in report.files),
-        "files": len(report.files),
+        **sums(report.files),
         "buckets": len({file.bucket for file in report.files}),
         "dead_letter_files": len(report.dead_letter_files),
         "dead_letter_bytes": sum(file.bytes for file in report.dead_letter_files),
@@ -135,10 +134,22 @@ def batch(
     }
     found = {r.part: report.counts.get((r.part.topic, r.part.partition), Counts()).seen for r in committing}
     moved = risen(seen, {part: at for part, at in found.items() if at is not None})
-    listed = {place: files for place, files in side.items() if files}
     return Batch(
-        uuid4().hex, epoch, committing, report.files, listed, about, settled, moved, closed_until, meanings or {}
+        uuid4().hex, epoch, committing, report.files, side, about, settled, moved, closed_until, meanings or {}
     )  # fmt: skip
+
+
+def side_files(settings: Pipeline, report: Report) -> dict[str, list[StagedFile]]:
+    """Files that tasks staged for side tables, by the locations of these."""
+    sides = ((settings.dead_letters, report.dead_letter_files), (settings.late_place, report.late_files))
+    return {place: files for place, files in sides if files}
+
+
+def sums(files: Sequence[StagedFile]) -> dict[str, int]:
+    """Rows, bytes and number of files, as an entry says them."""
+    return {
+        "rows": sum(file.rows for file in files), "bytes": sum(file.bytes for file in files), "files": len(files),
+    }  # fmt: skip
 
 
 def _accounts(report: Report, committing: Iterable[OffsetRange]) -> list[dict[str, Any]]:

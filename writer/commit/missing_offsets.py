@@ -5,12 +5,12 @@ apart, but it need not: what counts is whether the broker holds a record that th
 asked, by another client than Spark's. Pure.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from writer.batch.task_report import Counts
+from writer.batch.task_report import Counts, Report
 from writer.core.errors import HeadraceError
-from writer.core.offsets import OffsetRange, Source, Span, joined
+from writer.core.offsets import Source, Span, joined
 
 ASKED_MAX = 32  # holes of a batch that the broker is asked about; a fetch each
 SHOWN_MAX = 20  # spans that a commit names
@@ -38,21 +38,21 @@ class MissingOffsets:
         return {"offsets": self.offsets, "because": NONE_HELD, "spans": [list(s) for s in self.spans[:SHOWN_MAX]]}
 
 
-def holes(r: OffsetRange, counts: Counts) -> MissingOffsets | None:
-    """Find the offsets of a range that gave no record; None when each gave one.
+def holes(source: Source, spans: Sequence[Span], report: Report) -> MissingOffsets | None:
+    """Find the offsets in the spans of a partition that gave no record; None when each gave one.
 
     More records than offsets raise AssertionError, as do spans that do not bear the counts out.
     """
-    missing = r.end - r.start - counts.read
-    source = (r.part.topic, r.part.partition)
-    assert missing >= 0, f"{source}: {counts.read} records were read from {r.end - r.start} offsets"
+    counts, offsets = report.counts.get(source, Counts()), sum(end - start for start, end in spans)
+    missing = offsets - counts.read
+    assert missing >= 0, f"{source}: {counts.read} records were read from {offsets} offsets"
     if missing == 0:
         return None
-    spans = tuple(gaps(counts.spans, r.start, r.end))
+    unread = tuple(span for start, end in spans for span in gaps(counts.spans, start, end))
     if counts.spans_whole:
-        found = sum(end - start for start, end in spans)
+        found = sum(end - start for start, end in unread)
         assert found == missing, f"{source}: {missing} offsets gave no record, but {found} were not seen"
-    return MissingOffsets(source, missing, spans, counts.spans_whole)
+    return MissingOffsets(source, missing, unread, counts.spans_whole)
 
 
 def gaps(spans: Iterable[Span], start: int, end: int) -> list[Span]:

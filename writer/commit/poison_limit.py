@@ -1,33 +1,30 @@
 """When so many records of a batch cannot become rows that a person should look, before they all are dead letters."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from writer.batch.task_report import Counts, Poison
+from writer.batch.task_report import Poison, Report
+from writer.config.pipelines import Limits
 from writer.core.errors import LimitReached
-from writer.core.offsets import Source
 
 _REASONS_SHOWN = 3
 
 
-def check(
-    pipeline: str, counts: Mapping[Source, Counts], poison: Iterable[Poison], *, share_max: float, records_min: int,
-    late: int = 0,
-) -> None:  # fmt: skip
-    """Raise LimitReached when over `share_max` of the records with a value, and `records_min` of them, are poison.
+def check(pipeline: str, report: Report, limits: Limits, *, late: int = 0) -> None:
+    """Raise LimitReached when the share of poison in the records with a value, and their number, reach the limits.
 
     Poison: dead letters and quarantined records, but not the `late` of them, which only came after their bucket was
-    closed. Below `records_min` a share says nothing.
+    closed.
     """
-    bad = sum(c.dead_letters + c.quarantined for c in counts.values()) - late
-    valued = sum(c.read - c.tombstones for c in counts.values())
-    if bad < records_min or bad <= share_max * valued:
+    bad = sum(c.dead_letters + c.quarantined for c in report.counts.values()) - late
+    valued = sum(c.read - c.tombstones for c in report.counts.values())
+    if bad < limits.poison_records_min or bad <= limits.poison_share * valued:
         return
     raise LimitReached(
         f"{bad:,} of {valued:,} records of a batch ({bad / valued:.1%}) cannot become rows, more than "
-        f"pipelines.{pipeline}.limits.poison_share allows ({share_max:.0%}); nothing of it was committed. "
-        f"{'; '.join(_words(poison))}. Mend the cause (`headrace preview` shows the records), or raise the limit to 1 "
-        "to let them become dead letters."
+        f"pipelines.{pipeline}.limits.poison_share allows ({limits.poison_share:.0%}); nothing of it was committed. "
+        f"{'; '.join(_words(report.poison))}. Mend the cause (`headrace preview` shows the records), or raise "
+        "the limit to 1 to let them become dead letters."
     )
 
 

@@ -24,7 +24,6 @@ from writer.commit.poison_limit import check as check_poison
 from writer.config.pipelines import Config, layout
 from writer.core import fault_points, logging
 from writer.core.errors import Draining, Fenced, LogMoved
-from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.driver.tasks import Frozen, Tasks
 from writer.offsets import start_decision, start_offsets
@@ -86,9 +85,7 @@ class PipelineRun:
         self._busy = threading.Lock()
         self._late = None if self.config.late_table is None else self._tables.side(self.config.late_table)
         tables = [self._table, *([self._late] if self._late else [])]
-        self._tasks = Tasks(
-            self.config, tables, self._schemas, self._found, self.progress, self._s3, self._bucket_columns, pipelines
-        )
+        self._tasks = Tasks(self.config, tables, self._schemas, self._found, self.progress, self._s3, pipelines)
         self.gate = Gate(self._table.store, self.progress)
         self.epoch = 0  # before the start commit
         self._lease: int | None = None
@@ -294,8 +291,8 @@ class PipelineRun:
             }  # fmt: skip
             seen = {r.part: at for r in committing if (at := snapshot.seen(r.part)) is not None}
             planned = builder.batch(
-                report, committing, epoch=self.epoch, settled=self._tables.settled, side=self._beside(report),
-                seen=seen, closed_until=frozen.closed_until, facts=facts,
+                report, committing, epoch=self.epoch, settled=self._tables.settled,
+                side=builder.side_files(self.config, report), seen=seen, closed_until=frozen.closed_until, facts=facts,
                 meanings=self._schemas.confirm(report.schemas, time.monotonic()),
             )  # fmt: skip
             builder.check_age(frozen.now, datetime.now(UTC), self.config.table.orphan_age)
@@ -318,12 +315,7 @@ class PipelineRun:
     def _discard(self, report: Report) -> None:
         """Remove what was staged and will not be committed; what stays is an orphan."""
         with suppress(OSError):
-            self._tables.discard(report.files, self._beside(report))
-
-    def _beside(self, report: Report) -> dict[str, list[StagedFile]]:
-        """Side tables by their locations, with the files that the tasks staged for them."""
-        late = {self.config.late_table: report.late_files} if self.config.late_table else {}
-        return {self.config.dead_letters: report.dead_letter_files, **late}
+            self._tables.discard(report.files, builder.side_files(self.config, report))
 
     def _tell_commit(self, version: int, planned: Batch, seconds: float) -> None:
         """Tell who watches: the board, and the log."""
@@ -356,12 +348,8 @@ class PipelineRun:
         except RecordsMissed as error:
             self._tells.tell(notifications.records_missed(self.name, str(error), datetime.now(UTC)))
             raise
-        limits = self.config.limits
-        check_poison(
-            self.name, report.counts, report.poison,
-            share_max=limits.poison_share, records_min=limits.poison_records_min,
-            late=sum(report.late.beyond) if self.config.seal.late == "dead_letter" else 0,
-        )  # fmt: skip
+        late = sum(report.late.beyond) if self.config.seal.late == "dead_letter" else 0
+        check_poison(self.name, report, self.config.limits, late=late)
 
     def _record_gap(self, lost: Sequence[OffsetRange]) -> Gap | None:
         """Put down what Kafka holds no longer, before anything is read beyond it."""

@@ -14,6 +14,7 @@ from writer.batch import task
 from writer.batch.task_report import Report
 from writer.commit import builder
 from writer.commit.batch_limits import task_count
+from writer.commit.task_plan import build_task_plan
 from writer.config import pipelines as config
 from writer.core.files import BucketKey
 from writer.core.offsets import OffsetRange, Source
@@ -136,12 +137,11 @@ class Tasks:
 
     def __init__(
         self, settings: config.Pipeline, tables: Sequence[PipelineTable], schemas: Schemas, found: DetectedFormat,
-        progress: Progress, s3: S3Settings | None, bucket_columns: Sequence[str], pipelines: int = 1,
+        progress: Progress, s3: S3Settings | None, pipelines: int = 1,
     ) -> None:  # fmt: skip
         """`tables`: the table, and the one of its late rows, where they go there. `pipelines`: of the driver."""
         self._settings, self._tables, self._schemas, self._found = settings, tables, schemas, found
-        self._progress, self._s3, self._bucket_columns = progress, s3, tuple(bucket_columns)
-        self._pipelines = pipelines
+        self._progress, self._s3, self._pipelines = progress, s3, pipelines
         self._bucketer = bucketers.build(settings.bucket)
         self._only_topic = settings.topics[0] if len(settings.topics) == 1 else None
         self.bytes_per_row: float = _BYTES_PER_ROW_GUESS
@@ -197,18 +197,10 @@ class Tasks:
             one.grow(list(self._schemas.columns()))
 
     def _plan(self, frozen: Frozen) -> task.TaskPlan:
-        settings = self._settings
-        return task.TaskPlan(
-            now=frozen.now, wire=self._found.wire, frontier=frozen.starts, incarnations=frozen.incarnations,
-            schemas=self._schemas.plan,
-            time_rule=settings.event_time.rule(self._found.unit),
-            bucket=settings.bucket, bucket_columns=self._bucket_columns,
-            table=settings.table.location, dead_letters=settings.dead_letters,
-            prefix=f"{frozen.epoch:06d}", budget=settings.memory.buffer,
-            target_file_size=settings.roll.target_file_size,
-            topic=self._only_topic, entropy_bits=settings.table.entropy_bits,
-            hidden=self._tables[0].hidden, s3=self._s3,
+        settings, found = self._settings, self._found
+        return build_task_plan(
+            settings, self._s3, self._schemas.plan, found.wire, found.unit, now=frozen.now,
+            prefix=f"{frozen.epoch:06d}", incarnations=frozen.incarnations, frontier=frozen.starts,
+            topic=self._only_topic, hidden=self._tables[0].hidden,
             closed_until=frozen.closed_until if settings.seal.enabled and isinstance(self._bucketer, Timed) else None,
-            late=settings.seal.late,
-            late_table=settings.late_table,
         )  # fmt: skip

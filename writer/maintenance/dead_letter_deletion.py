@@ -41,9 +41,10 @@ def find(side: PipelineTable, walk: LocalPipeline, keys: Keys, columns: pa.Schem
         for incarnation in pc.unique(letters.column("_incarnation")).to_pylist():
             mine = letters.filter(pc.equal(letters.column("_incarnation"), incarnation))
             for records in as_read(mine).combine_chunks().to_batches():
-                for group in walk.decoded(records):
-                    found.undecodable += len(group.letters)
-                    meant = group.kept.filter(pa.array(finder.among(group.rows), pa.bool_()))
+                sample = walk.decoded(records)
+                found.undecodable += len(sample.dead_letters)
+                for group in sample.groups:
+                    meant = group.records.filter(pa.array(finder.among(group.rows), pa.bool_()))
                     _note(found, meant, incarnation)
     found.places = {part: joined(spans) for part, spans in found.places.items()}
     return found

@@ -1,4 +1,4 @@
-"""Carries dead letters through the rooms once more, with the code and schemas of today, exactly once.
+"""Carries dead letters through the steps of a record once more, with the code and schemas of today, exactly once.
 
 A replay is one commit of the main table: the rows, and the offsets whose letters go. Redo takes the letters out of
 their table, as it adds those of any commit. So it may die anywhere, be run again, and run beside the writer: it moves
@@ -15,19 +15,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-import bucketers
 from writer.avro.schema_plan import PROVENANCE
 from writer.avro.wire_format import CONFLUENT
-from writer.batch import task
 from writer.batch.dead_letters import DEAD_LETTERS
 from writer.batch.parquet_files import open_file
 from writer.batch.task_report import Report
+from writer.commit import builder
 from writer.config.pipelines import Config
-from writer.core.errors import ConfigError, HeadraceError
+from writer.core.errors import HeadraceError
 from writer.core.files import StagedFile
 from writer.core.offsets import Span, TopicPartition, joined
 from writer.maintenance.dead_letters import Selection, as_read, places, read
-from writer.maintenance.local_pipeline import LocalPipeline, opened
+from writer.maintenance.local_pipeline import LocalPipeline, Piece, opened
 from writer.schemas.registry import SchemaSource
 from writer.table.factory import all_tables
 from writer.table.log.foreign_writes import Overtaken
@@ -48,14 +47,6 @@ class ReplayResult:
     versions: list[int] = field(default_factory=list)  # of the main table
 
 
-@dataclass(frozen=True)
-class _Round:
-    """Some letters after the rooms: files of rows, files of letters that failed again, and those letters."""
-
-    report: Report
-    failed: pa.Table
-
-
 class Replaying:
     """A replay of one pipeline's letters."""
 
@@ -74,6 +65,7 @@ class Replaying:
         done = ReplayResult()
         tried: dict[TopicPartition, list[Span]] = {}
         walk = opened(self._name, self._config, self._source)
+        walk.wire = walk.wire or CONFLUENT  # letters show what a format is not
         tries = 0
         while True:
             generation = self._settled()
@@ -119,20 +111,20 @@ class Replaying:
     def _replay(
         self, walk: LocalPipeline, letters: pa.Table, generation: int, now: datetime, done: ReplayResult
     ) -> None:
-        rounds = []
+        reports = []
         try:
             for incarnation in pc.unique(letters.column("_incarnation")).to_pylist():
                 mine = letters.filter(pc.equal(letters.column("_incarnation"), incarnation))
-                rounds.append(self._carried(walk, mine, incarnation, now))
-            failed = pa.concat_tables([one.failed for one in rounds])
-            rows = sum(file.rows for one in rounds for file in one.report.files)
+                reports.append(self._run_task(walk, mine, incarnation, now))
+            report = builder.merged(reports)
+            failed, rows = self._read(report.dead_letter_files), sum(file.rows for file in report.files)
             if rows or _differ(letters, failed):
-                done.versions.append(self._commit(walk, letters, failed, rounds, generation, now))
+                done.versions.append(self._commit(walk, letters, failed, report, generation, now))
                 self._tables.redo()
             else:
-                self._discard(rounds)
+                self._discard(report)
         except Overtaken:
-            self._discard(rounds)
+            self._discard(builder.merged(reports))
             raise
         done.chosen += letters.num_rows
         done.rows += rows
@@ -140,57 +132,32 @@ class Replaying:
             kind = (one["outcome"], one["schema_id"], one["error"])
             done.failed[kind] = done.failed.get(kind, 0) + one["count_all"]
 
-    def _carried(self, walk: LocalPipeline, letters: pa.Table, incarnation: int, now: datetime) -> _Round:
-        """Carry the letters of one incarnation through the rooms, into files."""
+    def _run_task(self, walk: LocalPipeline, letters: pa.Table, incarnation: int, now: datetime) -> Report:
+        """Run a task on the letters of one incarnation."""
         records = as_read(letters)
-        topics = pc.unique(records.column("topic")).to_pylist()
-        while True:
-            carried = task.Task(self._plan(walk, dict.fromkeys(topics, incarnation), now))
-            try:
-                for batch in records.to_batches(self._settings.memory.batch_records):
-                    carried.take(batch)
-                report = carried.finish()
-            except ValueError as error:
-                carried.abandon()
-                raise ConfigError(f"pipelines.{self._name}.event_time: {error}") from error
-            except BaseException:
-                carried.abandon()
-                raise
-            if not report.unknown_schemas:
-                return _Round(report, self._read(report.dead_letter_files))
-            walk.learn(report.unknown_schemas)
-
-    def _plan(self, walk: LocalPipeline, incarnations: Mapping[str, int], now: datetime) -> task.TaskPlan:
-        settings = self._settings
-        return task.TaskPlan(
-            now=now, wire=walk.wire or CONFLUENT, frontier={}, incarnations=incarnations, schemas=walk.plan,
-            time_rule=walk.time_rule,
-            bucket=settings.bucket, bucket_columns=bucketers.build(settings.bucket).columns,
-            table=settings.table.location, dead_letters=settings.dead_letters, prefix="replay",
-            budget=settings.memory.buffer, target_file_size=settings.roll.target_file_size,
-            entropy_bits=settings.table.entropy_bits, hidden=self._main.hidden, s3=self._s3,
-        )  # fmt: skip
+        incarnations = dict.fromkeys(pc.unique(records.column("topic")).to_pylist(), incarnation)
+        return walk.run(
+            lambda _: map(Piece, records.to_batches()),
+            lambda _: walk.task_plan(now, "replay", incarnations),
+        )
 
     def _commit(
         self,
         walk: LocalPipeline,
         letters: pa.Table,
         failed: pa.Table,
-        rounds: Sequence[_Round],
+        report: Report,
         generation: int,
         now: datetime,
     ) -> int:
-        self._main.grow([*walk.plan.columns, *PROVENANCE])  # before any file has them
-        files = [file for one in rounds for file in one.report.files]
-        again = [file for one in rounds for file in one.report.dead_letter_files]
+        self._main.grow(list(walk.schemas.columns()))  # before any file has them
         facts = {
-            "started": now.isoformat(), "moves": _moves(letters, failed, files, rounds), "letters": letters.num_rows,
-            "rows": sum(file.rows for file in files), "bytes": sum(file.bytes for file in files), "files": len(files),
+            "started": now.isoformat(), "moves": _moves(letters, failed, report.files), "letters": letters.num_rows,
+            **builder.sums(report.files),
         }  # fmt: skip
-        place = self._settings.dead_letters
         planned = Replay(
-            uuid4().hex, generation, files, {place: again} if again else {}, {place: places(letters)}, facts,
-            walk.meant(schema_id for one in rounds for schema_id in one.report.schemas),
+            uuid4().hex, generation, report.files, builder.side_files(self._settings, report),
+            {self._settings.dead_letters: places(letters)}, facts, walk.schemas.meant(report.schemas),
         )  # fmt: skip
         return self._main.replay(self._main.snapshot(), planned)
 
@@ -202,15 +169,12 @@ class Replaying:
         found = [pq.read_table(source, columns=columns).cast(schema) for source in opened]
         return pa.concat_tables([schema.empty_table(), *found])
 
-    def _discard(self, rounds: Sequence[_Round]) -> None:
+    def _discard(self, report: Report) -> None:
         """Remove what was staged and will not be committed; what stays is an orphan."""
-        for report in (one.report for one in rounds):
-            self._tables.discard(report.files, {self._settings.dead_letters: report.dead_letter_files})
+        self._tables.discard(report.files, builder.side_files(self._settings, report))
 
 
-def _moves(
-    letters: pa.Table, failed: pa.Table, files: Sequence[StagedFile], rounds: Sequence[_Round]
-) -> list[dict[str, Any]]:
+def _moves(letters: pa.Table, failed: pa.Table, files: Sequence[StagedFile]) -> list[dict[str, Any]]:
     """Say what the replay changes of each part's outcomes: in sum nothing, counted from what was read and written."""
     found: dict[TopicPartition, dict[str, int]] = {}
     for table, sign in ((letters, -1), (failed, 1)):
@@ -219,7 +183,7 @@ def _moves(
             mine["quarantined" if outcome == "quarantined" else "dead_letters"] += sign * count
     for mine in found.values():
         mine["rows"] = -sum(mine.values())
-    assert sum(mine["rows"] for mine in found.values()) == sum(file.rows for file in files), f"{found}, {rounds}"
+    assert sum(mine["rows"] for mine in found.values()) == sum(file.rows for file in files), f"{found}, {files}"
     return [{**vars(part), **mine} for part, mine in found.items()]
 
 

@@ -20,7 +20,7 @@ from writer.core.errors import ConfigError
 from writer.core.offsets import Source
 from writer.core.text import plural, span
 from writer.core.units import show_size
-from writer.maintenance.local_pipeline import Group, LocalPipeline, opened
+from writer.maintenance.local_pipeline import LocalPipeline, Sample, opened, places
 from writer.output import tables
 from writer.output.tables import Column, TextTable, cell, emit, instant, plain, short_type
 from writer.preflight.staged_sample import show_staged
@@ -176,34 +176,31 @@ def _seen(value: bytes, headers: Mapping[str, bytes], wire: Wire | None) -> tupl
 
 def decoded(walk: LocalPipeline, batch: pa.RecordBatch) -> list[Record]:
     """Describe records after decode and conform: the row, or why there is none."""
-    return _told(batch, walk.decoded(batch), walk, ())
+    return _told(batch, walk.decoded(batch), walk)
 
 
 def assigned(walk: LocalPipeline, batch: pa.RecordBatch, now: datetime) -> list[Record]:
     """Describe records after assign: event time and bucket, or why there is none."""
+    return _told(batch, walk.assigned(batch, now), walk)
+
+
+def _told(batch: pa.RecordBatch, sample: Sample, walk: LocalPipeline) -> list[Record]:
     columns = bucketers.build(walk.config.pipelines[walk.name].bucket).columns
-    return _told(batch, walk.assigned(batch, now), walk, columns)
-
-
-def _told(
-    batch: pa.RecordBatch, groups: Iterable[Group], walk: LocalPipeline, columns: tuple[str, ...]
-) -> list[Record]:
     found: dict[tuple[str, int, int], Record] = {}
-    for group in groups:
-        times = group.event_time.to_pylist() if group.event_time is not None else []
-        rows, kept, places = group.rows.to_pylist(), _places(group.kept), _places(group.records)
-        for at, place in enumerate(kept):
-            about: Record = {"schema_id": group.schema_id, "outcome": "row"}
-            if columns:
-                bucket = dict(zip(columns, group.buckets[at], strict=True))
-                about |= {"event_time": times[at], "unit": group.unit, "bucket": bucket}
-            else:
-                about["row"] = {name: rows[at][name] for name in walk.plan.columns.names}
-            found[place] = about
-        for letter in group.letters:
-            found[places[letter.position]] = {
-                "schema_id": group.schema_id, "outcome": letter.outcome, "reason": letter.reason,
-            }  # fmt: skip
+    for group in sample.groups:
+        about: Record = {"schema_id": group.schema_id, "outcome": "row"}
+        if (assigned := group.assigned) is not None:
+            times, codes = assigned.event_time.to_pylist(), assigned.buckets.codes.to_pylist()
+            buckets = [dict(zip(columns, assigned.buckets.values[code], strict=True)) for code in codes]
+            more: Iterable[Record] = (
+                {"event_time": time, "unit": assigned.unit, "bucket": bucket}
+                for time, bucket in zip(times, buckets, strict=True)
+            )
+        else:
+            more = ({"row": row} for row in group.rows.to_pylist())
+        found |= {place: {**about, **rest} for place, rest in zip(places(group.records), more, strict=True)}
+    for letter in sample.dead_letters:
+        found[letter.place] = {"schema_id": letter.schema_id, "outcome": letter.outcome, "reason": letter.reason}
     tombstone = {"schema_id": None, "outcome": "tombstone"}
     return [{**about, **found.get(place, tombstone)} for place, about in _about(pa.Table.from_batches([batch]))]
 
@@ -213,11 +210,6 @@ def _about(table: pa.Table) -> Iterator[tuple[tuple[str, int, int], Record]]:
         key = row.pop("key")
         row["key"] = None if key is None else key.decode("utf-8", "backslashreplace")
         yield (row["topic"], row["partition"], row["offset"]), row
-
-
-def _places(records: pa.Table) -> list[tuple[str, int, int]]:
-    columns = [records.column(name).to_pylist() for name in ("topic", "partition", "offset")]
-    return list(zip(*columns, strict=True))
 
 
 def _scope(

@@ -18,7 +18,7 @@ from writer.config.pipelines import Config, Pipeline
 from writer.core.errors import ConfigError, HeadraceError, SchemaChanged
 from writer.core.text import plural
 from writer.core.units import show_duration
-from writer.maintenance.local_pipeline import Group, LocalPipeline, opened, without_tombstones
+from writer.maintenance.local_pipeline import LocalPipeline, Sample, opened
 from writer.output.tables import short_type, visible
 from writer.preflight.engine_checks import readers
 from writer.preflight.finding import Finding, doubtful, failure, good, skipped, wrong
@@ -159,8 +159,8 @@ def _ids(ids: list[int]) -> str:
 
 def sampled(walk: LocalPipeline, batch: pa.RecordBatch, now: datetime) -> Iterator[Finding]:
     """Carry a sample through the rooms up to the buckets, and judge what becomes of it."""
-    values = without_tombstones(batch)
-    if values.num_rows == 0:
+    values = batch.column("value").drop_null()
+    if len(values) == 0:
         yield skipped("wire", "the topics hold no records with a value")
         yield from (skipped(check, "there is no sample") for check in SAMPLED[1:])
         return
@@ -168,40 +168,36 @@ def sampled(walk: LocalPipeline, batch: pa.RecordBatch, now: datetime) -> Iterat
         wire = walk.settled(batch)
     except UnclearWire as error:
         said, _, mend = str(error).partition(". ")
-        one = "" if isinstance(error, MixedWire) else f"; one is {_guess(values.column('value')[0].as_py())}"
+        one = "" if isinstance(error, MixedWire) else f"; one is {_guess(values[0].as_py())}"
         yield wrong("wire", said + one, mend)
         yield from (skipped(check, "the wire format is not known") for check in SAMPLED[1:])
         return
     registered = set(walk.plan.schemas)
-    groups = list(walk.decoded(batch))
-    headed = [group for group in groups if group.schema_id is not None]
-    yield _wire(groups, wire, batch.num_rows - values.num_rows)
-    rows = sum(group.kept.num_rows for group in headed)
-    if not headed:
+    sample = walk.decoded(batch)
+    bare = [letter.value for letter in sample.dead_letters if letter.schema_id is None]
+    yield _wire(bare, wire, len(values), batch.num_rows - len(values))
+    if len(bare) == len(values):
         yield from (skipped(check, "no value has a header") for check in SAMPLED[1:])
         return
-    yield _decode(headed, rows, registered)
-    if not rows:
+    yield _decode(sample, registered)
+    if not sample.rows:
         yield from (skipped(check, "no record can be decoded") for check in SAMPLED[2:])
         return
-    timed = _event_time(walk, headed, now)
+    timed = _event_time(walk, sample, now)
     yield timed
     if timed.status == "failed":
         yield skipped("buckets", "the event times are not usable")
     else:
-        yield _buckets(list(walk.assigned(batch, now)))
-    yield scratch(walk.config.pipelines[walk.name], sum(group.rows.nbytes for group in headed) / rows)
+        yield _buckets(walk.assigned(batch, now))
+    yield scratch(walk.config.pipelines[walk.name], sum(group.rows.nbytes for group in sample.groups) / sample.rows)
 
 
-def _wire(groups: list[Group], wire: Wire, tombstones: int) -> Finding:
-    values = sum(group.records.num_rows for group in groups)
+def _wire(bare: list[bytes], wire: Wire, values: int, tombstones: int) -> Finding:
     empty = f"; {plural(tombstones, 'tombstone')} besides" if tombstones else ""
-    bare = next((group for group in groups if group.schema_id is None), None)
-    if bare is None:
+    if not bare:
         return good("wire", f"{values:,} of {values:,} values have a {wire.words}{empty}")
-    first = bare.records.column("value")[0].as_py()
-    said = f"{bare.records.num_rows:,} of {values:,} values have no {wire.words}; one is {_guess(first)}{empty}"
-    if bare.records.num_rows == values:
+    said = f"{len(bare):,} of {values:,} values have no {wire.words}; one is {_guess(bare[0])}{empty}"
+    if len(bare) == values:
         return wrong("wire", said, "Set `wire` to the format that the producers write (docs/TYPES.md).")
     return doubtful("wire", said, "They become dead letters. `headrace preview --at raw` shows them.")
 
@@ -213,11 +209,10 @@ def _guess(value: bytes) -> str:
     return f"{name}{head}" if value else "empty"
 
 
-def _decode(groups: list[Group], rows: int, registered: set[int]) -> Finding:
-    records = sum(group.records.num_rows for group in groups)
-    reasons = Counter(letter.reason for group in groups for letter in group.letters)
-    strangers = {group.schema_id for group in groups if group.kept.num_rows} - registered
-    said = f"{rows:,} of {records:,} values with a header become rows"
+def _decode(sample: Sample, registered: set[int]) -> Finding:
+    rows, reasons = sample.rows, Counter(one.reason for one in sample.dead_letters if one.schema_id is not None)
+    strangers = {group.schema_id for group in sample.groups if group.rows.num_rows} - registered
+    said = f"{rows:,} of {rows + reasons.total():,} values with a header become rows"
     if reasons:
         said += "; " + "; ".join(f"{number:,}: {reason}" for reason, number in reasons.most_common(_REASONS_NAMED))
         if not rows:
@@ -255,13 +250,13 @@ class _Times:
         self.kinds.add(kind)
 
 
-def _event_time(walk: LocalPipeline, groups: list[Group], now: datetime) -> Finding:
+def _event_time(walk: LocalPipeline, sample: Sample, now: datetime) -> Finding:
     """Judge the field's times: found unit, range, nulls, and the share outside the believable window."""
     rule, found = walk.time_rule, _Times()
     window = rule.window(now)
-    for group in groups:
+    for group in sample.groups:
         try:
-            times, unit = times_of(group.rows, rule, group.kept.column("topic"))
+            times, unit = times_of(group.rows, rule, group.records.column("topic"))
             kind = short_type(column(group.rows, rule.field).type)
         except ValueError as error:
             mend = "" if isinstance(error, ClockFieldMissing) else _candidates(walk.plan.columns)
@@ -293,8 +288,9 @@ def _candidates(columns: pa.Schema) -> str:
     return f". Set event_time.field to one that is: {', '.join(near)}." if near else ". Set event_time.field."
 
 
-def _buckets(groups: list[Group]) -> Finding:
-    hit = Counter(bucket for group in groups for bucket in group.buckets)
+def _buckets(sample: Sample) -> Finding:
+    assigned = [group.assigned.buckets for group in sample.groups if group.assigned is not None]
+    hit = Counter(buckets.values[code] for buckets in assigned for code in buckets.codes.to_pylist())
     rows = sum(hit.values())
     labels = sorted(", ".join(part or "null" for part in bucket) for bucket in hit)
     ((most, number),) = hit.most_common(1)

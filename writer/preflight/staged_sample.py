@@ -69,8 +69,8 @@ def staged(walk: LocalPipeline, records: pa.RecordBatch, now: datetime) -> Stage
         }
         whole = columns(into / "table" / file.path for file in report.files)
     size = pc.sum(pc.binary_length(records.column("value"))).as_py() or 0
-    rows = [(group.rows.nbytes, group.rows.num_rows) for group in walk.decoded(records)]
-    in_memory = sum(size for size, _ in rows) / max(sum(number for _, number in rows), 1)
+    sample = walk.decoded(records)
+    in_memory = sum(group.rows.nbytes for group in sample.groups) / max(sample.rows, 1)
     return Staged(report, whole, by_file, size, in_memory)
 
 

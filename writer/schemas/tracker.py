@@ -53,7 +53,10 @@ def knows(source: SchemaSource, topics: Iterable[str], wire: Wire, schema_id: in
 
 
 class Schemas:
-    """The schema plan of one pipeline. It only grows, and is handed to the tasks batch by batch."""
+    """The schema plan of one pipeline. It only grows, and is handed to the tasks batch by batch.
+
+    A driver's waits for the registry and logs what it admits. A command's, without `grace`, asks once.
+    """
 
     def __init__(
         self,
@@ -64,8 +67,8 @@ class Schemas:
         *,
         bucket_columns: Sequence[str],
         widen: bool,
-        grace: timedelta,
-        stopping: threading.Event,
+        grace: timedelta | None = None,
+        stopping: threading.Event | None = None,
         wire: Wire = CONFLUENT,
     ) -> None:
         """Let columns get wider types if `widen`.
@@ -73,8 +76,9 @@ class Schemas:
         Wait at most `grace` for an unknown id, and no longer when `stopping` is set.
         """
         self._pipeline, self._named, self._topics = pipeline, source, topics
-        self._meanings, self._wire, self._source = meanings, wire, meanings.checked(by(source, wire.ids), wire.ids)
-        self._reserved, self._grace, self._stopping = reserved(bucket_columns), grace, stopping
+        self.meanings, self._wire, self._source = meanings, wire, meanings.checked(by(source, wire.ids), wire.ids)
+        self._reserved, self._grace = reserved(bucket_columns), grace
+        self._stopping = stopping or threading.Event()
         self.plan = SchemaPlan(pa.schema([]), self._reserved, widen=widen)
         self._asked_s: dict[int, float] = {}  # when an id was last asked for, or seen, monotonic
 
@@ -91,11 +95,11 @@ class Schemas:
 
     def read_by(self, wire: Wire) -> None:
         """Take the schema ids of the records for those of this format from now on. Raises as `begin` does."""
-        self._wire, self._source = wire, self._meanings.checked(by(self._named, wire.ids), wire.ids)
+        self._wire, self._source = wire, self.meanings.checked(by(self._named, wire.ids), wire.ids)
         self._anew(self.plan.columns)
 
     def _anew(self, columns: pa.Schema) -> None:
-        since = self._meanings.since(self._wire.ids)
+        since = self.meanings.since(self._wire.ids)
         plan = SchemaPlan(columns, self._reserved, widen=self.plan.widen, since=since)
         self.plan = registered(self._source, self._topics, plan, self._wire)
 
@@ -106,6 +110,8 @@ class Schemas:
             try:
                 return knows(self._named, self._topics, wire, schema_id)
             except RegistryUnreachable as error:
+                if self._grace is None:
+                    raise
                 logging.warning("registry_unreachable", pipeline=self._pipeline, holding="batch", error=str(error))
             self._stopping.wait(pause)
             pause = min(pause * 2, _PAUSE_MAX_S)
@@ -131,7 +137,11 @@ class Schemas:
             for schema_id in due:
                 with suppress(SchemaNotFound):
                     self._source.schema(schema_id)
-        return self._meanings.of(self.plan, used, self._wire.ids)
+        return self.meant(used)
+
+    def meant(self, used: Iterable[int]) -> dict[str, int]:
+        """Return what these ids mean, as a commit keeps it."""
+        return self.meanings.of(self.plan, used, self._wire.ids)
 
     def _is_due(self, schema_id: int, now_s: float) -> bool:
         return now_s - self._asked_s.setdefault(schema_id, now_s) >= ASK_AGAIN.total_seconds()
@@ -139,11 +149,11 @@ class Schemas:
     def learn(self, ids: Iterable[int]) -> None:
         """Extend the plan by schemas that a batch has met, in the order of their ids. Raises Draining, SchemaChanged.
 
-        An id that was asked for before has had its grace.
+        An id that was asked for before has had its grace. Without one: raises RegistryUnreachable.
         """
         for schema_id in sorted(ids):
             before = self._asked_s.pop(schema_id, None)
-            text = self._fetched(schema_id, self._grace if before is None else timedelta(0))
+            text = self._fetched(schema_id, self._grace or timedelta(0) if before is None else timedelta(0))
             if text is None:
                 self.plan = self.plan.reject(schema_id, f"schema id {show_id(schema_id)} is unknown to the registry")
             else:
@@ -162,6 +172,8 @@ class Schemas:
                     return None
                 logging.warning("schema_unknown", pipeline=self._pipeline, schema_id=schema_id, holding="batch")
             except RegistryUnreachable as error:
+                if self._grace is None:
+                    raise
                 logging.warning("registry_unreachable", pipeline=self._pipeline, holding="batch", error=str(error))
                 grace_until = time.monotonic() + grace.total_seconds()
             self._stopping.wait(pause)
@@ -169,6 +181,8 @@ class Schemas:
         raise Draining(f"pipeline {self._pipeline!r} was asked to stop while it waited for schema id {schema_id}")
 
     def _tell(self, schema_id: int) -> None:
+        if self._grace is None:
+            return
         known = self.plan.schemas[schema_id]
         if isinstance(known, Rejected):
             logging.warning("schema_rejected", pipeline=self._pipeline, schema_id=schema_id, reason=known.reason)

@@ -18,7 +18,7 @@ from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError, SchemaChanged
 from writer.core.text import iso, plural
 from writer.maintenance.dead_letters import Selection, as_read, read
-from writer.maintenance.local_pipeline import LocalPipeline, opened
+from writer.maintenance.local_pipeline import LocalPipeline, opened, places
 from writer.maintenance.replay import Replaying, ReplayResult
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
@@ -182,14 +182,13 @@ def _decoded(
     try:
         walk: LocalPipeline = opened(name, config, source)
         walk.wire = walk.wire or CONFLUENT  # letters show what a format is not
-        found = [g for batch in records.combine_chunks().to_batches() for g in walk.decoded(batch)]
+        found = [g for batch in records.combine_chunks().to_batches() for g in walk.decoded(batch).groups]
     except (RegistryUnreachable, SchemaChanged) as error:
         tables.sentence(out, f"not decoded: {error}", "yellow")
         return {}
     decoded = {}
     for group in found:
-        places = zip(*(group.kept.column(n).to_pylist() for n in ("topic", "partition", "offset")), strict=True)
-        for place, row in zip(places, group.rows.to_pylist(), strict=True):
+        for place, row in zip(places(group.records), group.rows.to_pylist(), strict=True):
             decoded[place] = {column: value for column, value in row.items() if value is not None}
     return decoded
 

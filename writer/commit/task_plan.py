@@ -1,0 +1,28 @@
+"""From the configuration to the plan of a batch's tasks: the one builder, for Spark's tasks and those of a command."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from writer.avro.schema_plan import SchemaPlan
+from writer.avro.wire_format import Wire
+from writer.batch.task import TaskPlan
+from writer.config.pipelines import Pipeline
+from writer.core.offsets import Source
+from writer.storage.base import S3Settings
+
+_NOTHING: Mapping[Source, int] = {}
+
+
+def build_task_plan(
+    settings: Pipeline, s3: S3Settings | None, schemas: SchemaPlan, wire: Wire, unit: str, *, now: datetime,
+    prefix: str, incarnations: Mapping[str, int], frontier: Mapping[Source, int] = _NOTHING, **others: Any,
+) -> TaskPlan:  # fmt: skip
+    """Return the plan. `unit`: of the event times. `prefix`: of the names of files. `others`: as TaskPlan has them."""
+    return TaskPlan(
+        now=now, wire=wire, frontier=frontier, incarnations=incarnations, schemas=schemas,
+        time_rule=settings.event_time.rule(unit), bucket=settings.bucket, table=settings.table.location,
+        dead_letters=settings.dead_letters, prefix=prefix, budget=settings.memory.buffer,
+        target_file_size=settings.roll.target_file_size, entropy_bits=settings.table.entropy_bits, s3=s3,
+        late=settings.seal.late, late_table=settings.late_table, **others,
+    )  # fmt: skip
