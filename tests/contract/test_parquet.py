@@ -159,7 +159,7 @@ def test_a_copy_whose_original_was_not_deleted_any_more_is_made_again(location: 
     epoch = table.begin({PART: 0}, IDS)
     files = [staged(location, 0, 3, "a"), staged(location, 3, 5, "b")]
     store = store_at(location)
-    table._end.put(table.snapshot(), _entry(table, batch(epoch, 0, 5, *files)))  # and then it died while it published
+    table.put(table.snapshot(), _entry(table, batch(epoch, 0, 5, *files)))  # and then it died while it published
     store.copy(staged_name(files[0].path), files[0].path)
     assert ids(location) == [0, 1, 2]
     parquet_table(location, "events").begin({}, IDS)
@@ -180,7 +180,7 @@ def test_a_writer_that_was_replaced_while_it_published_harms_nobody(location: st
     table = parquet_table(location, "events")
     table.create(COLUMNS, ["hour"])
     epoch = table.begin({PART: 0}, IDS)
-    table._end.put(table.snapshot(), _entry(table, batch(epoch, 0, 5, staged(location, 0, 5))))
+    table.put(table.snapshot(), _entry(table, batch(epoch, 0, 5, staged(location, 0, 5))))
     place = table.snapshot().state.place
     heir = parquet_table(location, "events")
     epoch = heir.begin({}, IDS)
@@ -194,7 +194,7 @@ def test_a_committed_file_that_is_gone_stops_the_start_with_a_sentence(location:
     table.create(COLUMNS, ["hour"])
     epoch = table.begin({PART: 0}, IDS)
     file = staged(location, 0, 5)
-    table._end.put(table.snapshot(), _entry(table, batch(epoch, 0, 5, file)))
+    table.put(table.snapshot(), _entry(table, batch(epoch, 0, 5, file)))
     store_at(location).delete(staged_name(file.path))
     with pytest.raises(ForeignChange, match=f"{file.path} is committed, but it is neither there nor staged"):
         parquet_table(location, "events").begin({}, IDS)
@@ -220,7 +220,7 @@ def test_a_note_of_what_is_published_that_is_nonsense_hides_nothing(tmp_path: Pa
     table = parquet_table(location, "events")
     table.create(COLUMNS, ["hour"])
     epoch = table.begin({PART: 0}, IDS)
-    table._end.put(table.snapshot(), _entry(table, batch(epoch, 0, 5, staged(location, 0, 5))))
+    table.put(table.snapshot(), _entry(table, batch(epoch, 0, 5, staged(location, 0, 5))))
     store_at(location).put("_headrace/published.json", noted)
     parquet_table(location, "events").begin({}, IDS)
     assert ids(location) == list(range(5))

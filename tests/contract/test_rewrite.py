@@ -171,13 +171,13 @@ def test_a_rewrite_whose_answer_was_lost_stands_once(
     table: PipelineTable, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(table, stage)
-    write = table._end.write
+    write = table.write
 
     def lost(*args: object) -> None:
         write(*args)  # type: ignore[arg-type]
         raise OSError("connection reset")
 
-    monkeypatch.setattr(table._end, "write", lost)
+    monkeypatch.setattr(table, "write", lost)
     version = table.rewrite(table.snapshot(), rewrite(table.bucket_files(table.snapshot(), FIVE), stage(30)))
     assert (table.snapshot().version, rows(table)) == (version, 35)
 

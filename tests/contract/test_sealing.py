@@ -193,7 +193,7 @@ def test_a_bucket_whose_files_hold_other_rows_than_the_log_has_told_is_not_seale
     add = {"path": stray.path, "size": stray.bytes, "stats": stray.statistics, "dataChange": True,
            "partitionValues": {"hour": "2026-11-20T12"}, "modificationTime": 0}  # fmt: skip
     info = {"timestamp": 0, "operation": "WRITE", "headrace": json.dumps({"kind": "riddle"})}
-    assert lake.table._end._log.append(state, [{"commitInfo": info}, {"add": add}])
+    assert lake.table._log.append(state, [{"commitInfo": info}, {"add": add}])
     closed(lake, NOON + HOUR)
     sealer = lake.sealer()
     seal_due(sealer, NOON + 2 * HOUR)

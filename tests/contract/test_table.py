@@ -115,13 +115,13 @@ def test_a_later_start_fences_a_gap(table: PipelineTable) -> None:
 
 def test_a_gap_whose_answer_was_lost_is_found_in_the_log(table: PipelineTable, monkeypatch: pytest.MonkeyPatch) -> None:
     epoch = begun(table)
-    write = table._end.write
+    write = table.write
 
     def silent(*args: object) -> None:
         write(*args)  # type: ignore[arg-type]
         raise OSError("the line went dead")
 
-    monkeypatch.setattr(table._end, "write", silent)
+    monkeypatch.setattr(table, "write", silent)
     version = table.record_gap(table.snapshot(), gap(epoch, OffsetRange(P0, 0, 10)))
     assert (table.snapshot().version, table.snapshot().frontier(P0)) == (version, 10)
     assert table.snapshot().gaps == (1, 10)
@@ -151,13 +151,13 @@ def test_an_answer_lost_in_flight_is_found_in_the_log(
     table: PipelineTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     epoch = begun(table)
-    write = table._end.write
+    write = table.write
 
     def lost(*args: object) -> None:
         write(*args)  # type: ignore[arg-type]
         raise OSError("connection reset")
 
-    monkeypatch.setattr(table._end, "write", lost)
+    monkeypatch.setattr(table, "write", lost)
     version = table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
     assert (table.snapshot().version, rows(table)) == (version, 10)
 
@@ -166,14 +166,14 @@ def test_a_storage_that_fails_twice_and_recovers_holds_one_commit(
     table: PipelineTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     epoch = begun(table)
-    write, failures = table._end.write, iter(["503", "503"])
+    write, failures = table.write, iter(["503", "503"])
 
     def flaky(*args: object) -> None:
         if next(failures, None):
             raise OSError("503 slow down")
         write(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(table._end, "write", flaky)
+    monkeypatch.setattr(table, "write", flaky)
     table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
     assert rows(table) == 10
 
@@ -186,8 +186,8 @@ def test_a_storage_that_keeps_failing_is_a_clear_failure(
     def down(*_: object) -> None:
         raise OSError("503 slow down")
 
-    monkeypatch.setattr(table._end, "write", down)
-    monkeypatch.setattr(table._end, "_patience", timedelta(seconds=1))
+    monkeypatch.setattr(table, "write", down)
+    monkeypatch.setattr(table, "_patience", timedelta(seconds=1))
     with pytest.raises(CommitFailed, match=r"503 slow down\. The next start looks"):
         table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
     assert rows(table) == 0

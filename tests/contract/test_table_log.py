@@ -73,13 +73,13 @@ def test_a_commit_that_loses_every_race_until_its_patience_ends_says_so(
     lake = Lake(str(tmp_path))
     lake.begin()
     lake.table = delta_table(str(tmp_path), "clicks", patience=timedelta(0))
-    write = lake.table._end.write
+    write = lake.table.write
 
     def late(snapshot: Any, *args: Any) -> None:
         DeltaTable(str(tmp_path)).alter.set_table_properties({"note": "x"}, raise_if_not_exists=False)
         write(snapshot, *args)
 
-    monkeypatch.setattr(lake.table._end, "write", late)
+    monkeypatch.setattr(lake.table, "write", late)
     with pytest.raises(CommitFailed, match="took no commit for 0 s: another entry follows version 1"):
         lake.commit(0, 10)
 
@@ -89,7 +89,7 @@ def test_an_own_commit_that_could_not_be_looked_up_at_once_is_not_taken_for_anot
 ) -> None:
     lake = Lake(str(tmp_path))
     lake.begin()
-    write, ours, answers = lake.table._end.write, lake.table._end.ours, iter(["down"])
+    write, ours, answers = lake.table.write, lake.table.commits_since, iter(["down"])
 
     def lost(*args: Any) -> None:
         write(*args)
@@ -100,8 +100,8 @@ def test_an_own_commit_that_could_not_be_looked_up_at_once_is_not_taken_for_anot
             raise CommitFailed("cannot read")
         return ours(since)
 
-    monkeypatch.setattr(lake.table._end, "write", lost)
-    monkeypatch.setattr(lake.table._end, "ours", unreadable)
+    monkeypatch.setattr(lake.table, "write", lost)
+    monkeypatch.setattr(lake.table, "commits_since", unreadable)
     assert lake.commit(0, 10) == lake.table.snapshot().version
     assert [commit.version for commit in ours(-1)] == [lake.table.snapshot().version]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 from writer.core.files import StagedFile
 from writer.core.offsets import TopicPartition
@@ -19,12 +20,13 @@ class Main:
     """As much of a table as redo reads."""
 
     version, settled = 9, 4
+    state = SimpleNamespace(place=("id", 9))
 
     def snapshot(self) -> "Main":
         return self
 
-    def publish(self, snapshot: "Main") -> None:
-        assert snapshot is self
+    def publish(self, place: tuple[str, int]) -> None:
+        assert place == ("id", 9)
 
     def commits_since(self, version: int, despite: Collection[int] = ()) -> list[Committed]:  # noqa: ARG002 - none is here
         listed = {5: {"/dead": [staged(1)]}, 7: {}, 10: {"/dead": [staged(2)], "/late": [staged(3)]}, 11: {}}

@@ -102,7 +102,7 @@ class Compactor:
         began, unit = time.monotonic(), self._unit()
         if not pieces:
             return
-        self._table.publish(snapshot)  # files are read in their place
+        self._table.publish(snapshot.state.place)  # files are read in their place
         jobs = [self._job(piece, snapshot, unit) for piece in pieces]
         done = iter(run(jobs))
         for piece in pieces:

@@ -108,7 +108,7 @@ class RowDeletion:
 
     def _looked(self) -> tuple[PipelineSnapshot, Looked]:
         snapshot = self._table.snapshot()
-        self._table.publish(snapshot)  # what is left of a file is read in its place
+        self._table.publish(snapshot.state.place)  # what is left of a file is read in its place
         files, looked = self._table.bucket_files(snapshot), Looked()
         with ThreadPoolExecutor(_FILES_AT_ONCE if on_s3(self._table.location) else 1) as threads:
             for file, found in zip(files, threads.map(self._counted, files), strict=True):

@@ -29,7 +29,7 @@ class Tables:
         but at the versions `despite` which the caller is about to answer it; CommitFailed.
         """
         snapshot = self.main.snapshot()
-        self.main.publish(snapshot)
+        self.main.publish(snapshot.state.place)
         since = max(self.settled, snapshot.settled)
         settled = max(since, snapshot.version)
         for committed in self.main.commits_since(since, despite):

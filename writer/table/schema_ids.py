@@ -49,7 +49,10 @@ def unrecorded(transactions: Transactions, meanings: Mapping[str, int]) -> dict[
 
 
 def accept(end: Appender, snapshot: PipelineSnapshot, values: Mapping[str, int], facts: Mapping[str, Any]) -> int:
-    """Append the entry by which ids have other meanings. Returns where it stands. Raises CommitFailed."""
+    """Let schema ids mean others than they did, by the values of their `txn`. It needs no epoch.
+
+    Raises CommitFailed when the pipeline was started since the snapshot.
+    """
 
     def check(newest: PipelineSnapshot) -> None:
         if newest.epoch != snapshot.epoch:

@@ -52,7 +52,7 @@ def run_compact(
     if dry_run:
         planned = compactor.planned(snapshot, buckets, open_too=True)
         return _shown(name, {b: pieces for b, pieces in planned.items() if pieces}, columns, as_json=as_json, out=out)
-    table.publish(snapshot)  # what a crash broke off is ended, also where nothing is left to rewrite
+    table.publish(snapshot.state.place)  # what a crash broke off is ended, also where nothing is left to rewrite
     done: list[Done] = []
     sheet = TextTable(out, _DONE)
     for one in _carried_out(compactor, table, buckets):

@@ -14,8 +14,9 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from writer.core import fault_points
-from writer.core.errors import ConfigError
+from writer.core.errors import ConfigError, Fenced
 from writer.core.files import StagedFile
+from writer.core.offsets import OffsetRange
 from writer.storage.base import NotExclusive
 from writer.table.log.entries import Committed, ours, parse_commit_info, parse_committed, unanswered
 from writer.table.log.foreign_writes import CommitFailed, check_foreign, check_writable, one_line, reading
@@ -52,6 +53,7 @@ class Appender:
         self._format, self._log, self.location = form, form.log, form.location
         self.pipeline, self._patience = pipeline, patience
         self._reading = threading.Lock()  # a supervisor asks who owns the table while a batch is on its way
+        self.table_id: str | None = None  # of the table that this process took over
 
     def state(self) -> State:
         """Read the newest state. Raises OSError."""
@@ -68,21 +70,44 @@ class Appender:
         with reading(self.location), self._reading:
             return list(self._log.since(since))
 
-    def ours(self, since: int, despite: Collection[int] = ()) -> list[Committed]:
-        """Commits of this pipeline after a version, oldest first. Raises ForeignChange, CommitFailed.
+    def commits_since(self, version: int, despite: Collection[int] = ()) -> list[Committed]:
+        """Commits of this pipeline after `version`, oldest first. Raises ForeignChange, CommitFailed.
 
         `despite`: versions of other clients that are passed over.
         """
-        entries = self.entries(since)
+        entries = self.entries(version)
         refused = {one.version for one in unanswered(entries)}.difference(despite)
         found = []
-        for version, actions in entries:
+        for at, actions in entries:
             info, about = parse_commit_info(actions)
-            if version in refused:
-                check_foreign(info, version, self.location)
-            elif (one := parse_committed(version, about)) is not None:
+            if at in refused:
+                check_foreign(info, at, self.location)
+            elif (one := parse_committed(at, about)) is not None:
                 found.append(one)
         return found
+
+    def check_owner(self, snapshot: PipelineSnapshot, epoch: int, ranges: Sequence[OffsetRange] = ()) -> None:
+        """Raise Fenced when the pipeline was started again since `epoch`, or another table stands in its place.
+
+        Also unless each of the ranges begins at the frontier of its part, or its part is new.
+        """
+        if snapshot.epoch != epoch:
+            raise Fenced(
+                f"pipeline {self.pipeline!r} was started again (start {snapshot.epoch}, this is start {epoch}): "
+                "another writer runs. Stop one of them."
+            )
+        if self.table_id is not None and snapshot.state.metadata["id"] != self.table_id:
+            raise Fenced(
+                f"the table at {self.location} was removed and made again since pipeline {self.pipeline!r} was "
+                "started. Start it again."
+            )
+        for r in ranges:
+            at = snapshot.frontier(r.part)
+            if at is not None and at != r.start:
+                raise Fenced(
+                    f"offset {at} of {r.part.topic}/{r.part.partition} is committed, this batch starts at {r.start}: "
+                    f"another writer runs as {self.pipeline!r}. Stop one of them."
+                )
 
     def append(
         self,
@@ -120,7 +145,7 @@ class Appender:
             # Whatever was answered, the log decides: an entry with our id is our commit.
             with suppress(CommitFailed):
                 newer = self.snapshot()
-                found = next((c for c in self.ours(base) if c.id == about["id"]), None)
+                found = next((c for c in self.commits_since(base) if c.id == about["id"]), None)
                 if found is not None:
                     version = found.version
                     break
@@ -132,7 +157,7 @@ class Appender:
                 )
             time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - jitter
             pause = min(max(pause * 2, 0.1), 5)
-        self.publish(table, version)
+        self.publish((table, version))
         return version
 
     def retried(self, action: Callable[[PipelineSnapshot], _T]) -> _T:
@@ -149,13 +174,16 @@ class Appender:
             f"the table at {self.location} changes too fast to write to; ten tries lost the race: {one_line(problem)}"
         )
 
-    def publish(self, table: str, version: int) -> None:
-        """Let readers see all files of a version; a second time does nothing. Raises CommitFailed, ForeignChange."""
+    def publish(self, place: tuple[str, int]) -> None:
+        """Let readers see all files of a version; a second time does nothing. Raises CommitFailed, ForeignChange.
+
+        `place`: id of the table, and the version.
+        """
         try:
-            self._format.publish((table, version))
+            self._format.publish(place)
         except OSError as error:
             raise CommitFailed(
-                f"version {version} of the table at {self.location} is committed, but its files are not all in their "
+                f"version {place[1]} of the table at {self.location} is committed, but its files are not all in their "
                 f"place: {one_line(error)}. Nothing is lost: the next start puts them there."
             ) from error
 

@@ -1,10 +1,13 @@
-"""The two entries that take a pipeline over: a start, and an adoption of topics that go on under other ids.
+"""The entries without rows of their own: starts, adoptions, gaps, closes, seals; and the backfill of gaps.
 
-Each raises the epoch: whoever wrote the table before is fenced from then on.
+Each function appends one kind of entry at the end of a log and returns its version. It raises ForeignChange where
+another client did what the ledger does not survive, CommitFailed where the storage refused, or gave no answer, for as
+long as was tried.
 """
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from writer.core.errors import ConfigError, Fenced
@@ -13,7 +16,6 @@ from writer.core.units import microseconds
 from writer.table.log.appender import Appender, Check, LostRace
 from writer.table.log.entries import accept_said, close_said, fill_said, gap_said, loss_said, seal_said, touched
 from writer.table.log.foreign_writes import CommitFailed, Overtaken, Resealed, one_line
-from writer.table.log.log import State
 from writer.table.log.operations import Acceptance, Adoption, Closing, Fill, Gap, Loss, Sealing
 from writer.table.log.snapshot import (
     ANSWERED,
@@ -22,7 +24,6 @@ from writer.table.log.snapshot import (
     PipelineSnapshot,
     app_id,
     changes_name,
-    check_format,
     closed_name,
 )
 from writer.table.schema_ids import unrecorded
@@ -31,9 +32,14 @@ Ids = Mapping[str, Sequence[str]]  # topic → ids of its incarnations
 
 
 def begin(
-    end: Appender, starts: Mapping[TopicPartition, int], incarnations: Ids, closed: int, lease: int | None
-) -> PipelineSnapshot:
-    """Append the entry of a start. Returns the snapshot that it follows. Raises Fenced for a straggler's lease."""
+    end: Appender, starts: Mapping[TopicPartition, int], incarnations: Ids, closed: int = 0, lease: int | None = None
+) -> int:
+    """Take the pipeline over: raise the epoch, and set the frontier of new parts, in one entry. Returns the epoch.
+
+    A part that has a frontier by then keeps it. Runs up to `closed` are not continued by any later start. Older epochs
+    are fenced from then on. `lease`: epoch of the lease under which this start was ordered. Raises Fenced when a start
+    under a newer lease came before: this one is a straggler.
+    """
 
     def start(snapshot: PipelineSnapshot) -> PipelineSnapshot:
         if lease is not None and lease < snapshot.lease:
@@ -48,11 +54,16 @@ def begin(
         _take_over(end, snapshot, new, incarnations, closed, about, lease)
         return snapshot
 
-    return end.retried(start)
+    taken = end.retried(start)
+    end.table_id = taken.state.metadata["id"]
+    return taken.epoch + 1
 
 
 def adopt(end: Appender, snapshot: PipelineSnapshot, adoption: Adoption) -> int:
-    """Append the entry of an adoption, on exactly this snapshot. Returns where it stands. Raises CommitFailed."""
+    """Rename incarnations and set the frontier of new parts on exactly this snapshot; raise the epoch.
+
+    Older epochs are fenced from then on. Raises CommitFailed when something was committed since the snapshot.
+    """
     assert all(snapshot.frontier(part) is None for part in adoption.starts), "an adoption moves no frontier"
     try:
         about = {"kind": "adopt", **adoption.facts}
@@ -64,6 +75,7 @@ def adopt(end: Appender, snapshot: PipelineSnapshot, adoption: Adoption) -> int:
         ) from error
     except OSError as error:
         raise CommitFailed(f"cannot write to the table at {end.location}: {one_line(error)}") from error
+    end.table_id = snapshot.state.metadata["id"]
     return snapshot.version + 1
 
 
@@ -85,7 +97,7 @@ class _FarEnough(Exception):
 
 
 def close(end: Appender, snapshot: PipelineSnapshot, closing: Closing) -> int | None:
-    """Append the entry that moves `closed_until` forward. Returns where it stands.
+    """Move `closed_until` forward. It needs no epoch.
 
     None: it is that far already, or the table was rewound since the snapshot.
     """
@@ -104,7 +116,10 @@ def close(end: Appender, snapshot: PipelineSnapshot, closing: Closing) -> int | 
 
 
 def seal(end: Appender, snapshot: PipelineSnapshot, sealing: Sealing) -> int:
-    """Append the entry that seals buckets, unless one of them was touched since the snapshot. Raises Resealed."""
+    """Say that buckets are as their manifests, drawn up from the snapshot, have them. It needs no epoch.
+
+    Raises Resealed when one of them changed since, or was sealed.
+    """
     table, looked = snapshot.state.place
     columns = snapshot.state.metadata["partitionColumns"]
     mine = {tuple(manifest["bucket"]) for manifest in sealing.manifests}
@@ -127,8 +142,8 @@ class TooOld(ConfigError):
     """The table has a log of an older format, which the entry would make unreadable for its driver."""
 
 
-def record(end: Appender, snapshot: PipelineSnapshot, gap: Gap, check: Check) -> int:
-    """Append the entry that opens a gap and moves the frontier over it. `check`: owner and frontier."""
+def record_gap(end: Appender, snapshot: PipelineSnapshot, gap: Gap) -> int:
+    """Move the frontier over lost ranges, each from the frontier on, and keep the ticket. Raises Fenced."""
 
     def values(newest: PipelineSnapshot) -> dict[str, int]:
         pipeline, sums = end.pipeline, newest.gap_sums
@@ -138,18 +153,21 @@ def record(end: Appender, snapshot: PipelineSnapshot, gap: Gap, check: Check) ->
             f"{pipeline}/gaps": sums["gaps"] + 1, f"{pipeline}/gap_offsets": sums["gap_offsets"] + gap.offsets,
         }  # fmt: skip
 
-    return end.append(snapshot, [], values, gap_said(gap), check)
+    return end.append(snapshot, [], values, gap_said(gap), partial(end.check_owner, epoch=gap.epoch, ranges=gap.ranges))
 
 
 def fill(end: Appender, snapshot: PipelineSnapshot, fill: Fill) -> int:
-    """Append the entry that settles some of a gap's offsets, with the files of their records."""
+    """Add records of a gap, and settle their offsets. It needs no epoch.
+
+    Raises Overtaken when the ticket changed since it was looked at.
+    """
     offsets = fill.offsets + (fill.left if fill.done else 0)
     values, check = _changing(end, fill, offsets, ended=fill.done)
     return end.append(snapshot, fill.files, values, fill_said(fill), check, moment="fill")
 
 
 def give_up(end: Appender, snapshot: PipelineSnapshot, loss: Loss) -> int:
-    """Append the entry that ends a gap without its records."""
+    """End a gap whose records nobody will bring. It needs no epoch. Raises as `fill` does."""
     values, check = _changing(end, loss, loss.left, ended=True)
     return end.append(snapshot, [], values, loss_said(loss), check)
 
@@ -184,26 +202,8 @@ def _changing(
 OWNER = "headrace/"  # with the pipeline's name: the table's name
 
 
-def check_identity(state: State, pipeline: str, location: str, bucket_columns: Sequence[str], layout: str) -> None:
-    """Raise ConfigError when the table is another pipeline's, or is bucketed in another way."""
-    metadata = state.metadata
-    owner, known = metadata.get("name") or "", metadata.get("description") or ""
-    if owner != OWNER + pipeline:
-        made = owner.startswith(OWNER)
-        whose = f"belongs to pipeline {owner.removeprefix(OWNER)!r}" if made else "was not made by headrace"
-        adopt = "" if made else "; `headrace table adopt` says whether it can be adopted"
-        raise ConfigError(f"the table at {location} {whose}; pipeline {pipeline!r} needs a location of its own{adopt}")
-    check_format(state.transactions, pipeline, location)
-    columns = list(metadata["partitionColumns"])
-    if columns != list(bucket_columns) or known != layout:
-        raise ConfigError(
-            f"the table at {location} is bucketed by {known or ', '.join(columns)}, the configuration says "
-            f"{layout or ', '.join(bucket_columns)}; keep 'bucket' as it was, or choose a new location"
-        )
-
-
 def accept(end: Appender, snapshot: PipelineSnapshot, wanted: Acceptance) -> int:
-    """Append the entry, on exactly this snapshot. Returns where it stands. Raises CommitFailed."""
+    """Accept what other clients did, on exactly this snapshot; raise the epoch. Raises CommitFailed."""
 
     def check(newest: PipelineSnapshot) -> None:
         if newest.state.place != snapshot.state.place:

@@ -1,14 +1,12 @@
-"""The two entries that bring rows of the line: a batch moves the frontier with them, a replay of letters does not."""
+"""The entries that add, swap or take back rows: batches, replays, rewrites, rewinds. As in `control_commits`."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from urllib.parse import unquote
 
-from writer.core.errors import Fenced
 from writer.core.files import BucketFile, StagedFile
-from writer.core.offsets import OffsetRange
 from writer.core.units import microseconds
-from writer.table.log.appender import Appender, Check, Swap
+from writer.table.log.appender import Appender, Swap
 from writer.table.log.entries import batch_said, removed, replay_said, rewind_said, rewrite_said
 from writer.table.log.foreign_writes import ClosedMeanwhile, CommitFailed, FilesGone, Overtaken
 from writer.table.log.operations import Batch, Replay, Rewind, Rewrite
@@ -26,11 +24,11 @@ from writer.table.log.snapshot import (
 from writer.table.schema_ids import unrecorded
 
 
-def land(end: Appender, snapshot: PipelineSnapshot, batch: Batch, check: Check) -> int:
-    """Append the entry of a batch: its files, and the frontier behind its ranges. `check`: owner and frontier."""
+def commit(end: Appender, snapshot: PipelineSnapshot, batch: Batch) -> int:
+    """Add the files and move the frontier, atomically; then readers see the files. Raises Fenced, ClosedMeanwhile."""
 
     def on_time(newest: PipelineSnapshot) -> None:
-        check(newest)
+        end.check_owner(newest, batch.epoch, batch.ranges)
         if newest.closed_until != batch.closed_until:
             raise ClosedMeanwhile(
                 f"buckets are closed until {newest.closed_until} by now, rows were judged by {batch.closed_until}"
@@ -48,7 +46,10 @@ def land(end: Appender, snapshot: PipelineSnapshot, batch: Batch, check: Check) 
 
 
 def replay(end: Appender, snapshot: PipelineSnapshot, replay: Replay) -> int:
-    """Append the entry of a replay: rows of letters, and which letters go."""
+    """Add the rows of dead letters, and say which letters go. It needs no epoch.
+
+    Raises Overtaken when the letters may have been replayed meanwhile, or the table was rewound.
+    """
 
     def check(newest: PipelineSnapshot) -> None:
         if newest.replays != replay.generation:
@@ -67,19 +68,11 @@ def replay(end: Appender, snapshot: PipelineSnapshot, replay: Replay) -> int:
     return end.append(snapshot, replay.files, values, replay_said(replay), check)
 
 
-def check_frontier(snapshot: PipelineSnapshot, pipeline: str, ranges: Sequence[OffsetRange]) -> None:
-    """Raise Fenced unless each range begins at the frontier of its part, or its part is new."""
-    for r in ranges:
-        at = snapshot.frontier(r.part)
-        if at is not None and at != r.start:
-            raise Fenced(
-                f"offset {at} of {r.part.topic}/{r.part.partition} is committed, this batch starts at {r.start}: "
-                f"another writer runs as {pipeline!r}. Stop one of them."
-            )
-
-
 def rewrite(end: Appender, snapshot: PipelineSnapshot, rewrite: Rewrite) -> int:
-    """Append the entry, for as long as all files that it removes are there. Raises FilesGone."""
+    """Swap files, atomically where the format can. It needs no epoch. `snapshot`: where the files were listed.
+
+    Raises FilesGone when one of those that it removes is not there any more.
+    """
     table, looked = snapshot.state.place
 
     def check(newest: PipelineSnapshot) -> None:
@@ -107,7 +100,7 @@ def _check_there(end: Appender, files: Sequence[BucketFile], since: int, until: 
 
 
 def rewind(end: Appender, snapshot: PipelineSnapshot, wanted: Rewind) -> int:
-    """Append the entry, on exactly this snapshot. Returns where it stands. Raises CommitFailed."""
+    """Go back on exactly this snapshot; raise the epoch: older ones are fenced from then on. Raises CommitFailed."""
     ends = snapshot.parts() if wanted.undo is None else wanted.undo.frontier
     for r in wanted.ranges:
         assert ends.get(r.part) == r.end, f"{r.part}: a rewind ends at the frontier"
