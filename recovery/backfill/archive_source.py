@@ -6,7 +6,6 @@ whose event time lies where the gap's may, each once by a key: about right, and 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import partial
 
 import numpy as np
@@ -23,7 +22,7 @@ from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetRange, Span, TopicPartition, joined
 from writer.maintenance.local_pipeline import Piece
 from writer.table.ledger.gap_ticket import GapRecord, Hint
-from writer.table.row_removal import inside
+from writer.table.row_removal import inside, spans_of
 
 _ROLES = ("topic", "partition", "offset", "time", "key", "value", "incarnation")
 _OURS = {"topic": "_topic", "partition": "_partition", "offset": "_offset", "time": "_kafka_time",
@@ -95,7 +94,7 @@ class ByOffset:
             for batch in file.batches():
                 for part, rows in self._by_part(batch, wanted, spans):
                     offsets = rows.column(self._roles["offset"]).cast(pa.int64()).to_numpy()
-                    spans[part] = joined([*spans.get(part, []), *_spans(offsets)])
+                    spans[part] = joined([*spans.get(part, []), *spans_of(offsets)])
         return [OffsetRange(part, *span) for part, found in spans.items() for span in found]
 
     def chunks(self, left: Callable[[], Sequence[OffsetRange]], rows_max: int) -> Iterator[Chunk]:
@@ -139,7 +138,7 @@ class ByOffset:
     def _hold(self, held: _Held, part: TopicPartition, rows: pa.Table) -> None:
         table = _named(rows, part, self._roles)
         held.records.append(table)
-        held.spans[part] = joined([*held.spans.get(part, []), *_spans(table.column("offset").to_numpy())])
+        held.spans[part] = joined([*held.spans.get(part, []), *spans_of(table.column("offset").to_numpy())])
         held.count += rows.num_rows
 
     def _chunk(self, held: _Held) -> Chunk:
@@ -237,9 +236,9 @@ class ByTime:
             times, _ = times_of(rows, self._rule, pa.repeat(self._topic, rows.num_rows))
             mine = pa.repeat(pa.scalar(value=False), rows.num_rows)
             for hint in self._hints:
-                within = pc.less(times, _scalar(hint.end, times.type))
+                within = pc.less(times, pa.scalar(hint.end, times.type))
                 if hint.start is not None:
-                    within = pc.and_(within, pc.greater_equal(times, _scalar(hint.start, times.type)))
+                    within = pc.and_(within, pc.greater_equal(times, pa.scalar(hint.start, times.type)))
                 mine = pc.or_(mine, pc.fill_null(within, False))
             kept = rows.filter(mine).replace_schema_metadata({KEYS: ",".join(self._keys)})
             nothing = pa.RecordBatch.from_pydict({"timestamp": pa.nulls(kept.num_rows, _TIMES)})
@@ -253,15 +252,3 @@ def _instants(values: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_timestamp(values.type) and values.type.tz is None:
         return pc.assume_timezone(values.cast(pa.timestamp("us")), "UTC")
     return values.cast(_TIMES)
-
-
-def _scalar(at: datetime, kind: pa.DataType) -> pa.Scalar:
-    return pa.scalar(at, kind)
-
-
-def _spans(offsets: np.ndarray) -> list[Span]:
-    """Cut offsets, in any order, where the next is not the one after."""
-    ordered = np.unique(offsets)
-    cuts = np.flatnonzero(np.diff(ordered) != 1)
-    starts, ends = [0, *(cuts + 1)], [*(cuts + 1), len(ordered)]
-    return [(int(ordered[a]), int(ordered[b - 1]) + 1) for a, b in zip(starts, ends, strict=True) if a < b]

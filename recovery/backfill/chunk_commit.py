@@ -21,7 +21,6 @@ from writer.commit import builder, missing_offsets as missing
 from writer.commit.poison_limit import check as check_poison
 from writer.config.pipelines import Config
 from writer.core import fault_points
-from writer.core.errors import HeadraceError
 from writer.core.offsets import Span, TopicPartition
 from writer.maintenance.local_pipeline import LocalPipeline, Piece, opened
 from writer.schemas.registry import SchemaSource
@@ -68,8 +67,8 @@ class Filling:
         self.table = self._tables.main
         self._walk: LocalPipeline | None = None
         self._columns: pa.Schema | None = None  # of the table, as the walk was opened
-        if not (self.table.exists() and self._tables.side(self.settings.dead_letters).exists()):
-            raise HeadraceError(f"pipeline {name!r} has no tables yet. `headrace run` makes them.")
+        self.table.check_exists()
+        self._tables.side(self.settings.dead_letters).check_exists()
 
     @property
     def walk(self) -> LocalPipeline:

@@ -14,7 +14,6 @@ from recovery import identity
 from recovery.backfill.chunk_commit import Filling, Settled
 from recovery.backfill.source import Source
 from recovery.backfill.throttle import Pace, lag_max, live_lag
-from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.offsets import OffsetRange, joined
 from writer.table.gap_claims import LEASE, BackfillLock, BackfillLocks
@@ -114,7 +113,8 @@ def _one(
     """Fill one ticket, as far as the sources have its records."""
     outcome = Outcome(ticket)
     board.began(ticket, _offsets(ticket.left()))
-    pace = _pace(filling.config, filling.name, wish, board, held)
+    lag, limit = partial(live_lag, filling.config, filling.name), lag_max(filling.settings.commit.max_delay)
+    pace = Pace(lag, wish.lag_max or limit, wish.rate, alive=held.renew, told=board.waits)
     for source in sources:
         lost, came = 0, len(outcome.chunks)
         while lost < _OVERTAKEN_MAX:
@@ -129,8 +129,7 @@ def _one(
                     raise
         if outcome.ticket.state != "open":
             break
-    left = outcome.ticket.left() if outcome.ticket.state == "open" else []
-    outcome.absent = left
+    outcome.absent = outcome.ticket.left() if outcome.ticket.state == "open" else []
     return outcome
 
 
@@ -162,11 +161,6 @@ def _from(
         if ticket.state != "open":
             break
     return ticket
-
-
-def _pace(config: Config, pipeline: str, wish: Wish, board: Board, held: _Held) -> Pace:
-    limit = wish.lag_max or lag_max(config.pipelines[pipeline].commit.max_delay)
-    return Pace(partial(live_lag, config, pipeline), limit, wish.rate, alive=held.renew, told=board.waits)
 
 
 def _offsets(ranges: Sequence[OffsetRange]) -> int:

@@ -3,10 +3,8 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from recovery.backfill.archive_source import opened
 from recovery.backfill.chunk_commit import Filling
 from recovery.backfill.kafka_source import Segment, Topic
-from recovery.backfill.source import Source
 from writer.cli.write.topic_adopt import times_at
 from writer.clients import kafka_sample
 from writer.config.connections import Kafka
@@ -39,13 +37,6 @@ def mirror(filling: Filling, ticket: GapRecord, where: str, mapped: Sequence[str
         settings.address, settings.request_timeout, headers=_headers(filling), ids={}, segments=segments,
         name=f"mirror {where}", same=_comparing(filling, settings),
     )  # fmt: skip
-
-
-def archive(
-    filling: Filling, ticket: GapRecord, locations: Sequence[str], columns: str | None, by_time: str | None
-) -> Source:
-    """Files of an archive. Raises ConfigError."""
-    return opened(filling, ticket, locations, columns, by_time)
 
 
 def segmented(ranges: Sequence[OffsetRange], mapped: Sequence[str], topic: str) -> list[Segment]:

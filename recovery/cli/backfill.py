@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from recovery.backfill import source_factory
+from recovery.backfill import archive_source, source_factory
 from recovery.backfill.chunk_commit import Filling, Settled
 from recovery.backfill.loop import Outcome, Wish, chosen, fill
 from recovery.backfill.source import Source
@@ -138,7 +138,7 @@ def _to_dict(one: Outcome) -> dict[str, Any]:
     return {
         "gap": one.ticket.id, "state": one.ticket.state, "rows": one.rows, "chunks": len(one.chunks),
         "left": sum(r.end - r.start for r in one.ticket.left()), "approximate": one.ticket.unplaced > 0,
-        "absent": [{**vars(r.part), "start": r.start, "end": r.end} for r in one.absent],
+        "absent": [r.to_dict() for r in one.absent],
     }  # fmt: skip
 
 
@@ -259,7 +259,7 @@ def _sources(
             if mirror:
                 found.append(source_factory.mirror(filling, ticket, mirror, mapped))
             if archive:
-                found.append(source_factory.archive(filling, ticket, archive, columns, by_time))
+                found.append(archive_source.opened(filling, ticket, archive, columns, by_time))
             return found
 
         return made

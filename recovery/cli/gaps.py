@@ -12,9 +12,8 @@ from recovery import identity
 from writer.clients.kafka_sample import asked
 from writer.config.loader import load
 from writer.config.pipelines import Config
-from writer.core.errors import ConfigError, HeadraceError
-from writer.core.offsets import OffsetRange
-from writer.core.text import plural
+from writer.core.errors import ConfigError
+from writer.core.text import isoformat, plural
 from writer.offsets import skip_to_latest
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, Pipelines
@@ -22,7 +21,7 @@ from writer.output.tables import console
 from writer.table.factory import main_table
 from writer.table.gap_claims import BackfillLock, BackfillLocks
 from writer.table.gap_tickets import named, standing, tickets
-from writer.table.ledger.gap_ticket import GapRecord, Hint
+from writer.table.ledger.gap_ticket import GapRecord
 from writer.table.log.operations import Loss
 from writer.table.table import PipelineTable
 
@@ -129,7 +128,7 @@ def run_open(
         )
     if as_json:
         tables.emit_whole({
-            "pipeline": name, "offsets": offsets, "kafka_holds": found.held, "ranges": [_range(r) for r in ranges],
+            "pipeline": name, "offsets": offsets, "kafka_holds": found.held, "ranges": [r.to_dict() for r in ranges],
             "gap": written[1].id if written else None, "version": written[0] if written else None,
         })  # fmt: skip
         return 0
@@ -155,15 +154,15 @@ def to_dict(one: GapRecord, claim: BackfillLock | None) -> dict[str, Any]:
     known, left = one.opened, one.left()
     return {
         "id": one.id, "state": "claimed" if claim and one.state == "open" else one.state,
-        "opened_at": known and _iso(known.at), "opened_by": known and (known.by or "the writer"),
+        "opened_at": known and isoformat(known.at), "opened_by": known and (known.by or "the writer"),
         "cause": known and known.cause, "reason": known and known.reason, "version": known and known.version,
         "topic_ids": dict(known.topic_ids) if known else {}, "offsets": one.offsets,
         "left": 0 if one.state == "done" and not left else sum(r.end - r.start for r in left),
         "rows": one.rows, "unplaced": one.unplaced, "files": one.files, "sources": list(one.sources),
         "approximate": one.unplaced > 0, "claimed_by": claim.by if claim else None,
-        "ranges": [_range(r) for r in known.ranges] if known else [], "open": [_range(r) for r in left],
-        "hints": [_hint(h) for h in known.hints] if known else [],
-        "ended": one.ended and {**vars(one.ended), "at": _iso(one.ended.at)},
+        "ranges": [r.to_dict() for r in known.ranges] if known else [], "open": [r.to_dict() for r in left],
+        "hints": [{"from": isoformat(h.start), "until": isoformat(h.end)} for h in known.hints] if known else [],
+        "ended": one.ended and {**vars(one.ended), "at": isoformat(one.ended.at)},
     }  # fmt: skip
 
 
@@ -183,21 +182,8 @@ def _standing(claims: BackfillLocks, one: GapRecord, now: datetime) -> BackfillL
 
 def _table(config: Config, name: str) -> PipelineTable:
     table = main_table(name, config)
-    if not table.exists():
-        raise HeadraceError(f"pipeline {name!r} has no table yet. `headrace run` makes it.")
+    table.check_exists()
     return table
-
-
-def _range(r: OffsetRange) -> dict[str, Any]:
-    return {**vars(r.part), "start": r.start, "end": r.end}
-
-
-def _hint(hint: Hint) -> dict[str, Any]:
-    return {"from": _iso(hint.start), "until": _iso(hint.end)}
-
-
-def _iso(at: datetime | None) -> str | None:
-    return None if at is None else at.isoformat()
 
 
 gaps = typer.Typer(no_args_is_help=True, help="Gaps: offsets that were skipped. List, show, open and close them.")

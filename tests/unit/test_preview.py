@@ -217,12 +217,12 @@ def test_a_sample_is_shared_out_evenly_and_in_full(held, count):
 def test_one_of_several_pipelines_must_be_named(tmp_path):
     settings = config(tmp_path)
     two = settings.model_copy(update={"pipelines": {"clicks": 1, "installs": 2}})
-    assert preview.only(settings, None) == "clicks"
-    assert preview.only(two, "installs") == "installs"
-    with pytest.raises(ConfigError, match=r"--pipeline clicks \| installs"):
-        preview.only(two, None)
+    assert settings.one(None) == "clicks"
+    assert two.one("installs") == "installs"
+    with pytest.raises(ConfigError, match=r"--pipeline clicks or installs"):
+        two.one(None)
     with pytest.raises(ConfigError, match="did you mean 'clicks'"):
-        preview.only(two, "click")
+        two.one("click")
 
 
 def test_following_files_is_refused_before_anything_is_asked(tmp_path):

@@ -11,6 +11,8 @@ from writer.core.files import StagedFile
 from writer.core.offsets import Source, Span, joined
 
 EXITS = ("rows", "late", "tombstones", "dead_letters", "quarantined")  # what a record that was read may become
+_FILES = ("files", "dead_letter_files", "late_files")  # of a report
+_SETS = ("unknown_schemas", "schemas")
 SPANS_MAX = 2048  # of a partition in one task that are remembered; more only where a log is full of holes
 
 
@@ -95,45 +97,21 @@ class Report:
 
     def to_json(self) -> str:
         """Write the report as one JSON text."""
-        return json.dumps(
-            {
-                "files": [file_to_json(file) for file in self.files],
-                "dead_letter_files": [file_to_json(file) for file in self.dead_letter_files],
-                "late_files": [file_to_json(file) for file in self.late_files],
-                "late": self.late.to_json(),
-                "counts": [[*source, vars(counts)] for source, counts in self.counts.items()],
-                "unknown_schemas": sorted(self.unknown_schemas),
-                "schemas": sorted(self.schemas),
-                "seconds": self.seconds,
-                "value_bytes": self.value_bytes,
-                "record_bytes_max": self.record_bytes_max,
-                "spilled_bytes": self.spilled_bytes,
-                "time_unit": self.time_unit,
-                "poison": [vars(one) for one in self.poison],
-                "took_s": self.took_s,
-            }
-        )
+        files = {name: [file_to_json(file) for file in getattr(self, name)] for name in _FILES}
+        others = {
+            "late": self.late.to_json(), "counts": [[*source, vars(counts)] for source, counts in self.counts.items()],
+            "poison": [vars(one) for one in self.poison], **{name: sorted(getattr(self, name)) for name in _SETS},
+        }  # fmt: skip
+        return json.dumps({**vars(self), **files, **others})
 
     @classmethod
     def from_json(cls, text: str) -> "Report":
         """Read what `to_json` wrote."""
         raw = json.loads(text)
-        return cls(
-            files=[file_from_json(file) for file in raw["files"]],
-            dead_letter_files=[file_from_json(file) for file in raw["dead_letter_files"]],
-            late_files=[file_from_json(file) for file in raw["late_files"]],
-            late=Lateness.from_json(raw["late"]),
-            counts={(topic, partition): _counts(counts) for topic, partition, counts in raw["counts"]},
-            unknown_schemas=set(raw["unknown_schemas"]),
-            schemas=set(raw["schemas"]),
-            seconds=raw["seconds"],
-            value_bytes=raw["value_bytes"],
-            record_bytes_max=raw["record_bytes_max"],
-            spilled_bytes=raw["spilled_bytes"],
-            time_unit=raw["time_unit"],
-            poison=[Poison(**one) for one in raw["poison"]],
-            took_s=raw["took_s"],
-        )
+        files = {name: [file_from_json(file) for file in raw[name]] for name in _FILES}
+        counts = {(topic, partition): _counts(counts) for topic, partition, counts in raw["counts"]}
+        others = {"late": Lateness.from_json(raw["late"]), "poison": [Poison(**one) for one in raw["poison"]]}
+        return cls(**{**raw, **files, **others, "counts": counts, **{name: set(raw[name]) for name in _SETS}})
 
 
 def _counts(raw: dict[str, Any]) -> Counts:

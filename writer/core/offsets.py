@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, order=True)
@@ -24,6 +25,10 @@ class OffsetRange:
     def __post_init__(self) -> None:
         if not 0 <= self.start <= self.end:
             raise ValueError(f"{self.part}: a range needs 0 <= start <= end, got [{self.start}, {self.end})")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Describe it as JSON values."""
+        return {**vars(self.part), "start": self.start, "end": self.end}
 
 
 Source = tuple[str, int]  # topic, partition

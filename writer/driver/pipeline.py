@@ -30,7 +30,7 @@ from writer.offsets import start_decision, start_offsets
 from writer.offsets.run_record import RunRecorder
 from writer.offsets.spark_checkpoint import Checkpoints, NewRun, Offsets, Resume
 from writer.scaling.spark_settings import records_per_range
-from writer.schemas.detected import DetectedFormat
+from writer.schemas.detected import DetectedFormat, unit_of, wire_of
 from writer.schemas.registry import SchemaSource
 from writer.schemas.schema_id_check import Meanings
 from writer.schemas.tracker import Schemas
@@ -114,7 +114,7 @@ class PipelineRun:
             logging.event("table_upgraded", pipeline=self.name, format=FORMAT, before=snapshot.format)
         self._tables.redo()
         self._tasks.learn(recent)
-        self._found.keep_unit(next((facts["time_unit"] for facts in recent if facts["time_unit"]), ""))
+        self._found.keep_unit(unit_of("auto", recent))
         self._tasks.grow(self.epoch)
         run = self._run_id = self._run(decision)
         self._observed.begin(run, decision.reason if isinstance(decision, NewRun) else None, now.offsets)
@@ -154,7 +154,7 @@ class PipelineRun:
 
     def _find_wire(self, recent: Sequence[Mapping[str, Any]]) -> None:
         """Find the wire format: in what earlier batches say, else in records that wait."""
-        self._found.keep_wire(next((facts["wire"] for facts in recent if facts.get("wire")), None), self._schemas)
+        self._found.keep_wire(wire_of(recent), self._schemas)
         begin = self._standing.offsets
         ends = {} if self._found.wire_known else self.cluster.latest(begin)
         waiting = {source: Span(min(begin[source], end), end) for source, end in ends.items()}

@@ -17,14 +17,14 @@ from uuid import uuid4
 import pyarrow as pa
 
 import bucketers
-from writer.batch.parquet_files import staged_name
 from writer.batch.rewrite import Job, RewriteResult, Source, UnknownColumn, rewrite
 from writer.commit.builder import check_age
 from writer.config import pipelines
 from writer.core import logging
 from writer.core.errors import ConfigError, HeadraceError
-from writer.core.files import BucketFile, BucketKey, StagedFile
+from writer.core.files import BucketFile, BucketKey
 from writer.maintenance.compaction_plan import Pace, Piece, Policy, plan
+from writer.schemas.detected import unit_of
 from writer.sealing.rules import is_closed
 from writer.sealing.sealer import Sealer
 from writer.storage.base import S3Settings
@@ -99,9 +99,10 @@ class Compactor:
         `snapshot`: where the files were listed. Raises HeadraceError when a file is gone, ConfigError for columns that
         cannot be sorted or deduped by, CommitFailed, ForeignChange.
         """
-        began, unit = time.monotonic(), self._unit()
         if not pieces:
             return
+        began, configured = time.monotonic(), self._settings.event_time.unit
+        unit = unit_of(configured, self._table.recent(10) if configured == "auto" else ())
         self._table.publish(snapshot.state.place)  # files are read in their place
         jobs = [self._job(piece, snapshot, unit) for piece in pieces]
         done = iter(run(jobs))
@@ -176,20 +177,12 @@ class Compactor:
         try:
             version = self._table.rewrite(snapshot, Rewrite(uuid4().hex, gone, rewritten.files, taken, facts))
         except FilesGone as error:
-            self._discard(rewritten.files)  # the place where the entry might stand is taken: nobody will name them
+            self._table.discard(
+                rewritten.files
+            )  # the place where the entry might stand is taken: nobody will name them
             logging.event("rewrite_overtaken", pipeline=self._name, bucket=bucket, reason=str(error))
             return done
         return Done(**{**vars(done), "version": version})
-
-    def _discard(self, files: Sequence[StagedFile]) -> None:
-        for file in files:
-            self._table.store.delete(staged_name(file.path) if self._table.hidden else file.path)
-
-    def _unit(self) -> str:
-        """Unit of the event time, as configured or as the table's commits have found it."""
-        configured = self._settings.event_time.unit
-        recent = self._table.recent(10) if configured == "auto" else ()
-        return next((facts["time_unit"] for facts in recent if facts.get("time_unit")), configured)
 
     def _job(self, piece: Piece, snapshot: PipelineSnapshot, unit: str) -> Job:
         names = tuple(snapshot.state.metadata["partitionColumns"])

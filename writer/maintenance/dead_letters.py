@@ -17,7 +17,7 @@ from writer.core.errors import HeadraceError
 from writer.core.files import DataFile
 from writer.core.offsets import Span, TopicPartition
 from writer.storage.base import Store
-from writer.table.row_removal import among
+from writer.table.row_removal import among, spans_of
 
 _ROWS_AT_ONCE = 1_000
 _PLACE = ("_topic", "_incarnation", "_partition")
@@ -121,9 +121,6 @@ def places(letters: pa.Table | pa.RecordBatch) -> dict[TopicPartition, list[Span
     found: dict[TopicPartition, list[Span]] = {}
     listed = pa.table(letters.select([*_PLACE, "_offset"])).group_by(list(_PLACE), use_threads=False)
     for row in listed.aggregate([("_offset", "list")]).to_pylist():  # one turn a part
-        offsets = np.sort(np.array(row["_offset_list"], np.int64))
-        cuts = np.flatnonzero(np.diff(offsets) != 1)
-        firsts, lasts = offsets[[0, *(cuts + 1)]], offsets[[*cuts, len(offsets) - 1]]
         part = TopicPartition(*(row[name] for name in _PLACE))
-        found[part] = [(int(a), int(b) + 1) for a, b in zip(firsts, lasts, strict=True)]
+        found[part] = spans_of(np.array(row["_offset_list"], np.int64))
     return found

@@ -18,6 +18,7 @@ from writer.batch.task_report import Report
 from writer.commit.task_plan import build_task_plan
 from writer.config.pipelines import Config, layout
 from writer.core.errors import ConfigError
+from writer.schemas.detected import unit_of, wire_of
 from writer.schemas.registry import SchemaSource
 from writer.schemas.schema_id_check import Meanings
 from writer.schemas.tracker import Schemas
@@ -175,9 +176,7 @@ def opened(
     if with_table and table.exists():
         table.check_identity(buckets, layout(pipeline.bucket))
         columns, recent = table.snapshot().columns(), table.recent(10)
-        found = next((facts["time_unit"] for facts in recent if facts["time_unit"]), "auto")
-        wire = wire or next((Wire(**facts["wire"]) for facts in recent if facts.get("wire")), None)
-        unit = found if unit == "auto" else unit
+        unit, wire = unit_of(unit, recent), wire or wire_of(recent)
     known = Schemas(
         name, schemas, pipeline.topics, meanings, bucket_columns=buckets, widen=pipeline.schemas.widen == "in_place",
         wire=wire or CONFLUENT,

@@ -22,7 +22,6 @@ from writer.batch.parquet_files import open_file
 from writer.batch.task_report import Report
 from writer.commit import builder
 from writer.config.pipelines import Config
-from writer.core.errors import HeadraceError
 from writer.core.files import StagedFile
 from writer.core.offsets import Span, TopicPartition, joined
 from writer.maintenance.dead_letters import Selection, as_read, places, read
@@ -57,8 +56,8 @@ class Replaying:
         self._s3 = config.s3.settings
         self._tables = all_tables(name, config)
         self._main, self._letters = self._tables.main, self._tables.side(self._settings.dead_letters)
-        if not (self._main.exists() and self._letters.exists()):
-            raise HeadraceError(f"pipeline {name!r} has no tables yet. `headrace run` makes them.")
+        self._main.check_exists()
+        self._letters.check_exists()
 
     def run(self, selection: Selection, now: datetime) -> ReplayResult:
         """Replay the chosen letters, commit by commit. Raises what a commit raises; what was committed stays so."""

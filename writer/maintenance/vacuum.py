@@ -52,8 +52,7 @@ def find_unneeded(config: Config, name: str, older_than: timedelta | None, now: 
         )
     cutoff = now - (older_than or least)
     main = main_table(name, config)
-    if not main.exists():
-        raise HeadraceError(f"pipeline {name!r} has no table at {main.location} yet. `headrace run` makes it.")
+    main.check_exists()
     places = []
     for location in (main.location, *_side_tables(main, settings.dead_letters)):
         table = main if location == main.location else side_table(name, config, location)

@@ -13,7 +13,7 @@ from uuid import uuid4
 from writer.clients.driver_endpoint import nobody_runs
 from writer.clients.kafka import Cluster
 from writer.config.pipelines import Config
-from writer.core.errors import HeadraceError, LogChanged
+from writer.core.errors import LogChanged
 from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.offsets.start_decision import Held, number
 from writer.offsets.start_offsets import gap_hints
@@ -138,8 +138,7 @@ def skip(
 
 def _table(config: Config, pipeline: str) -> PipelineTable:
     table = main_table(pipeline, config)
-    if not table.exists():
-        raise HeadraceError(f"pipeline {pipeline!r} has no table yet: nothing can be skipped. `headrace run` makes it.")
+    table.check_exists()
     return table
 
 

@@ -14,7 +14,6 @@ import bucketers
 from writer.avro.schema_plan import Rejected
 from writer.avro.wire_format import WIDTHS, Wire, each, recognised, show_id
 from writer.clients import kafka_sample
-from writer.config.base import did_you_mean
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.offsets import Source
@@ -41,7 +40,7 @@ def preview(
     config: Config, name: str | None, *, at: Room, records: int, start: str, follow: bool, as_json: bool, now: datetime
 ) -> int:
     """Show records of a pipeline's topics at a room. Returns the exit code. Raises HeadraceError."""
-    name = only(config, name)
+    name = config.one(name)
     topics = config.pipelines[name].topics
     if follow and at == "staged":
         raise ConfigError("--at staged shows finished files, which --follow never has; leave one of them out")
@@ -76,23 +75,6 @@ def looked(config: Config, name: str, *, at: Room, records: int, now: datetime) 
     if walk.wire is None:
         walk.settled(kafka_sample.read(config.kafka, kafka_sample.spans(cluster, topics, RECORDS_MAX)))
     return decoded(walk, batch) if at == "decoded" else assigned(walk, batch, now)
-
-
-def only(config: Config, name: str | None) -> str:
-    """Return the pipeline that is meant. Raises ConfigError when there is none of that name, or several to choose."""
-    names = chosen(config, None if name is None else [name])
-    if len(names) > 1:
-        raise ConfigError(f"the configuration has {len(names)} pipelines; name one: --pipeline {' | '.join(names)}")
-    return names[0]
-
-
-def chosen(config: Config, only: list[str] | None) -> list[str]:
-    """Return the pipelines that are meant: those named, or all. Raises ConfigError."""
-    names = list(config.pipelines)
-    for name in only or []:
-        if name not in names:
-            raise ConfigError(f"the configuration has no pipeline {name!r}{did_you_mean(name, names)}")
-    return only or names
 
 
 class Look:

@@ -17,7 +17,6 @@ from writer.core.text import plural
 from writer.maintenance.local_pipeline import opened
 from writer.output import tables
 from writer.output.tables import plain
-from writer.preflight.preview import only
 from writer.schemas.registry import SchemaSource, source
 
 _NOT_REGISTERED = 0  # no registry gives this id
@@ -42,7 +41,7 @@ class Effect:
 
 def plan(config: Config, name: str | None, *, schema_id: int | None, file: Path | None, as_json: bool) -> int:
     """Show what a schema would do to a pipeline's table. Returns the exit code. Raises HeadraceError."""
-    name = only(config, name)
+    name = config.one(name)
     if (schema_id is None) == (file is None):
         raise ConfigError("name one schema: --id N for one of the registry, or --file schema.avsc")
     known = source(config.registry)

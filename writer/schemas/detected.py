@@ -1,6 +1,6 @@
 """What a pipeline found out about its records by looking, and keeps: wire format, unit of the event time."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +15,17 @@ from writer.core.errors import ConfigError
 from writer.core.offsets import Source
 from writer.schemas import wire_detection
 from writer.schemas.tracker import Schemas
+
+
+def unit_of(configured: str, recent: Iterable[Mapping[str, Any]]) -> str:
+    """Return the unit of the event time: as configured, or where that is `auto`, as commits have found it."""
+    found = next((facts["time_unit"] for facts in recent if facts.get("time_unit")), configured)
+    return found if configured == "auto" else configured
+
+
+def wire_of(recent: Iterable[Mapping[str, Any]]) -> Wire | None:
+    """Return the wire format that commits have found; None where none has."""
+    return next((Wire(**facts["wire"]) for facts in recent if facts.get("wire")), None)
 
 
 class DetectedFormat:
@@ -52,11 +63,11 @@ class DetectedFormat:
             self._unit = found
             logging.event("event_time_unit_found", pipeline=self._pipeline, field=rule.field, unit=found)
 
-    def keep_wire(self, found: Mapping[str, Any] | None, schemas: Schemas) -> None:
+    def keep_wire(self, found: Wire | None, schemas: Schemas) -> None:
         """Keep the wire format that earlier batches were read by; `auto` does not decide otherwise later."""
         if found is None or self.wire_known:
             return
-        self.wire, self.wire_known = Wire(**found), True
+        self.wire, self.wire_known = found, True
         schemas.read_by(self.wire)
 
     def look_for_wire(self, waiting: Mapping[Source, Span], schemas: Schemas) -> None:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from writer.core.files import BucketFile, BucketKey
+from writer.core.text import isoformat
 from writer.core.units import instant
 from writer.sealing.manifest import Manifest, Reason
 from writer.sealing.rules import Hole, Unsealed, is_closed
@@ -259,14 +260,14 @@ def to_json(books: UnsealedIndex) -> dict[str, Any]:
     return {
         "format": FORMAT, "table": books.table, "version": books.version,
         "buckets": [
-            {**vars(one), "start": _iso(one.start), "end": _iso(one.end), "changed": _iso(one.changed)}
+            {**vars(one), "start": isoformat(one.start), "end": isoformat(one.end), "changed": isoformat(one.changed)}
             for one in books.buckets.values()
         ],
         "holes": [
-            {"gap": h.gap, "start": _iso(h.start), "end": _iso(h.end), "state": h.state} for h in books.holes
+            {"gap": h.gap, "start": isoformat(h.start), "end": isoformat(h.end), "state": h.state} for h in books.holes
         ],
-        "retained": _iso(books.retained),
-        "closed": None if books.closed is None else [_iso(books.closed[0]), books.closed[1]],
+        "retained": isoformat(books.retained),
+        "closed": None if books.closed is None else [isoformat(books.closed[0]), books.closed[1]],
     }  # fmt: skip
 
 
@@ -289,10 +290,6 @@ def from_json(raw: Mapping[str, Any]) -> UnsealedIndex | None:
     return UnsealedIndex(
         raw["table"], raw["version"], {b.bucket: b for b in buckets}, holes, _time(raw["retained"]), closed
     )
-
-
-def _iso(at: datetime | None) -> str | None:
-    return None if at is None else at.isoformat()
 
 
 def _time(text: str | None) -> datetime | None:

@@ -135,6 +135,14 @@ def _going(batch: pa.RecordBatch, offsets: Offsets) -> np.ndarray:
     return np.asarray(np.logical_or.reduce(found)) if found else np.zeros(batch.num_rows, bool)
 
 
+def spans_of(offsets: np.ndarray) -> list[Span]:
+    """Cut offsets, in any order, where the next is not the one after."""
+    ordered = np.unique(offsets)
+    cuts = np.flatnonzero(np.diff(ordered) != 1)
+    starts, ends = [0, *(cuts + 1)], [*(cuts + 1), len(ordered)]
+    return [(int(ordered[a]), int(ordered[b - 1]) + 1) for a, b in zip(starts, ends, strict=True) if a < b]
+
+
 def inside(offsets: np.ndarray, among: Sequence[Span]) -> np.ndarray:
     """Tell of each offset whether it lies in one of the spans."""
     starts, ends = (np.array(bounds, np.int64) for bounds in zip(*joined(among), strict=True))

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyarrow import dataset
 
 from writer.batch.parquet_files import staged_name
-from writer.core.errors import ConfigError
+from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketFile, BucketKey, DataFile, StagedFile
 from writer.table import schema_ids, takeover
 from writer.table.ledger.segment import LedgerUnreadable
@@ -72,6 +72,13 @@ class PipelineTable(Appender):
         """Tell whether there is a table. Raises CommitFailed."""
         with reading(self.location):
             return self._log.exists()
+
+    def check_exists(self) -> None:
+        """Raise HeadraceError when there is no table yet, CommitFailed."""
+        if not self.exists():
+            raise HeadraceError(
+                f"pipeline {self.pipeline!r} has no table at {self.location} yet. `headrace run` makes it."
+            )
 
     def check_place(self) -> None:
         """Raise ConfigError when what lies at the location keeps a table from being made there; OSError."""

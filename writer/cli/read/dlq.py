@@ -15,7 +15,7 @@ from rich.text import Text
 from writer.avro.wire_format import CONFLUENT
 from writer.config.loader import load
 from writer.config.pipelines import Config
-from writer.core.errors import HeadraceError, SchemaChanged
+from writer.core.errors import SchemaChanged
 from writer.core.text import iso, plural
 from writer.maintenance.dead_letters import Selection, as_read, read
 from writer.maintenance.local_pipeline import LocalPipeline, opened, places
@@ -155,10 +155,8 @@ def _to_dict(found: ReplayResult) -> dict[str, Any]:
 def _letters(
     name: str, config: Config, selection: Selection, columns: list[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    place = config.pipelines[name].dead_letters
-    table = side_table(name, config, place)
-    if not table.exists():
-        raise HeadraceError(f"pipeline {name!r} has no dead-letter table at {place} yet. `headrace run` makes it.")
+    table = side_table(name, config, config.pipelines[name].dead_letters)
+    table.check_exists()
     return read(table.store, table.files(table.snapshot().version), selection, columns=columns)
 
 

@@ -112,8 +112,7 @@ def to_dict(one: Explained) -> dict[str, Any]:
 def _find(config: Config, name: str, batch: int | None, version: int | None) -> Explained:
     place = config.pipelines[name].table.location
     table = main_table(name, config)
-    if not table.exists():
-        raise HeadraceError(f"pipeline {name!r} has no table at {place} yet. `headrace run` makes it.")
+    table.check_exists()
     entries: list[Entry] = []
     for count in (_NEWEST, None) if batch is None and version is None else (None,):
         entries = table.history(count)

@@ -13,7 +13,6 @@ from writer.config.pipelines import Config
 from writer.maintenance.local_pipeline import opened
 from writer.output import tables
 from writer.output.cli_options import ConfigFile, Pipelines
-from writer.preflight.preview import chosen
 from writer.preflight.sizing import UTILISATION, Line, Rates, Sizing, document, rates, size
 from writer.preflight.traffic import measured
 from writer.schemas.registry import source
@@ -36,7 +35,7 @@ def run_plan(
     cluster = kafka_sample.asked(config.kafka)
     known, out = rates(), tables.console()
     done: dict[str, tuple[Sizing, str]] = {}
-    for name in chosen(config, only):
+    for name in config.chosen(only):
         walk = opened(name, config, source(config.registry))
         traffic, looked_at = measured(walk, config, cluster, records, now, events_per_s)
         done[name] = (size(traffic, config.pipelines[name], known, rate), looked_at)

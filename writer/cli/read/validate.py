@@ -25,7 +25,6 @@ from writer.output import tables
 from writer.output.cli_options import ConfigFile, Pipelines
 from writer.preflight import host_checks, source_checks
 from writer.preflight.finding import MARKS, PLAIN_MARKS, Finding, Status, failure, good, skipped
-from writer.preflight.preview import chosen
 from writer.schemas.registry import SchemaSource, source, without_user
 
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red", "not_checked": "dim"}
@@ -49,7 +48,7 @@ def run_validate(
     shown.title(str(path))
     try:
         config = load(path)
-        names = chosen(config, only)
+        names = config.chosen(only)
     except ConfigError as error:
         listed = "\n" in str(error)  # one line for each fault, with its own mend
         found = Finding("file", "failed", str(error)) if listed else failure("file", error)

@@ -10,7 +10,7 @@ from rich.console import Console
 from writer.batch.parquet_files import hive_folder, hive_value
 from writer.config.loader import load
 from writer.config.pipelines import Config
-from writer.core.errors import ConfigError, HeadraceError
+from writer.core.errors import ConfigError
 from writer.core.files import BucketFile, BucketKey
 from writer.core.text import plural
 from writer.core.units import show_size
@@ -37,8 +37,7 @@ def run_compact(
     """Rewrite what is worth it, in this process. Returns 0."""
     out = out or console()
     table = main_table(name, config)
-    if not table.exists():
-        raise HeadraceError(f"pipeline {name!r} has no table at {table.location} yet. `headrace run` makes it.")
+    table.check_exists()
     snapshot = table.snapshot()
     columns = tuple(snapshot.state.metadata["partitionColumns"])
     compactor = Compactor(name, config.pipelines[name], table, config.s3.settings)

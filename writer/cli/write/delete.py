@@ -13,7 +13,7 @@ from rich.console import Console
 import bucketers
 from writer.config.loader import load
 from writer.config.pipelines import Config
-from writer.core.errors import ConfigError, HeadraceError
+from writer.core.errors import ConfigError
 from writer.core.text import plural
 from writer.maintenance import dead_letter_deletion
 from writer.maintenance.dead_letter_deletion import Letters
@@ -36,8 +36,7 @@ def run_delete(
     settings = config.pipelines[name]
     known = all_tables(name, config)
     main, side = known.main, known.side
-    if not main.exists():
-        raise HeadraceError(f"pipeline {name!r} has no table at {main.location} yet. `headrace run` makes it.")
+    main.check_exists()
     request = uuid4().hex
     rule = settings.event_time.rule(settings.event_time.unit)
     tables = [main, *(table for table in [side(settings.late_place)] if table.exists())]

@@ -9,13 +9,14 @@ from uuid import UUID
 
 from rich.console import Console
 
-from writer.avro.wire_format import CONFLUENT, Wire, show_id
+from writer.avro.wire_format import CONFLUENT, show_id
 from writer.clients.driver_endpoint import nobody_runs
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.text import iso, plural
 from writer.core.units import microseconds
 from writer.output import tables
+from writer.schemas.detected import wire_of
 from writer.schemas.registry import SchemaNotFound, SchemaSource, by
 from writer.schemas.schema_id_check import Meanings, meant, place
 from writer.table import schema_ids
@@ -50,8 +51,7 @@ def run_accept(
         raise ConfigError(f"pipeline {name!r} has no table at {table.location}; its schema ids mean nothing yet.")
     snapshot, recent = table.snapshot(), table.recent(1)
     transactions = snapshot.state.transactions
-    told = next((Wire(**facts["wire"]) for facts in recent if facts.get("wire")), CONFLUENT)
-    ids = (config.pipelines[name].wire.fixed or told).ids
+    ids = (config.pipelines[name].wire.fixed or wire_of(recent) or CONFLUENT).ids
     meanings = Meanings(name, config.registry, lambda: transactions)
     known = schema_ids.recorded(transactions, meanings.prefix(ids))
     where = place(config.registry, ids)

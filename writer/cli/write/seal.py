@@ -96,8 +96,7 @@ def seal_pipeline(name: str, config: "Config", wanted: Wanted, now: datetime) ->
     """Close and seal what is asked for. Raises ConfigError, HeadraceError when there is no table, CommitFailed."""
     sealer = Sealer(name, config)
     beside_seals(sealer, config.s3.settings, here)
-    if not sealer.table.exists():
-        raise HeadraceError(f"pipeline {name!r} has no table at {sealer.table.location} yet. `headrace run` makes it.")
+    sealer.table.check_exists()
     standing = sealer.follow(keep=not wanted.dry_run)
     chosen = None if wanted.bucket is None else _chosen(sealer, wanted.bucket)
     if chosen is not None and chosen not in standing.books.buckets:

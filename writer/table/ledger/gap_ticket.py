@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from writer.batch.task_report import EXITS
 from writer.core.offsets import OffsetRange, Span, TopicPartition, joined
+from writer.core.text import isoformat
 
 Outcome = Literal["open", "done", "lost", "rewound"]
 
@@ -196,16 +197,16 @@ def to_json(ticket: GapRecord) -> dict[str, Any]:
         "id": ticket.id, "unplaced": ticket.unplaced, "files": ticket.files, "changes": ticket.changes,
         "sources": list(ticket.sources), "through": dict(ticket.through),
         "opened": opened and {
-            "version": opened.version, "at": _iso(opened.at), "cause": opened.cause, "by": opened.by,
+            "version": opened.version, "at": isoformat(opened.at), "cause": opened.cause, "by": opened.by,
             "reason": opened.reason, "topic_ids": dict(opened.topic_ids),
-            "ranges": [{**vars(r.part), "start": r.start, "end": r.end} for r in opened.ranges],
-            "hints": [{"from": _iso(h.start), "until": _iso(h.end)} for h in opened.hints],
+            "ranges": [r.to_dict() for r in opened.ranges],
+            "hints": [{"from": isoformat(h.start), "until": isoformat(h.end)} for h in opened.hints],
         },
         "carried": [
             {**vars(part), "spans": [list(s) for s in c.spans], "offsets": c.offsets, "holes": c.holes, **c.outcomes}
             for part, c in ticket.carried.items()
         ],
-        "ended": ended and {**vars(ended), "at": _iso(ended.at)},
+        "ended": ended and {**vars(ended), "at": isoformat(ended.at)},
     }  # fmt: skip
 
 
@@ -240,7 +241,3 @@ def _part(raw: Mapping[str, Any]) -> TopicPartition:
 
 def _time(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
-
-
-def _iso(at: datetime | None) -> str | None:
-    return None if at is None else at.isoformat()
