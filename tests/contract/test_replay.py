@@ -278,7 +278,7 @@ def test_a_file_of_letters_that_is_gone_is_a_sentence(driver):
 
 
 def test_without_tables_it_is_a_sentence(tmp_path):
-    with pytest.raises(HeadraceError, match="has no table at .* yet"):
+    with pytest.raises(HeadraceError, match=r"has no table at .* yet"):
         Replaying("clicks", config(tmp_path), KNOWING)
 
 

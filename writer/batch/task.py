@@ -38,6 +38,7 @@ from writer.storage.disk_space import SCRATCH, TABLE, naming_full_disk, scratch
 from writer.storage.locations import store_at
 
 _T = TypeVar("_T")
+Decoders = dict[int, tuple[NativeDecoder | None, SingleDecoder]]
 REPORT = pa.schema([pa.field("report", pa.string())])
 
 
@@ -106,11 +107,12 @@ class Group:
 class RecordSteps:
     """The steps of a record up to its bucket: skip, split, decode, conform, assign. They write nothing."""
 
-    def __init__(self, plan: TaskPlan, refuse: Refuse) -> None:
+    def __init__(self, plan: TaskPlan, refuse: Refuse, decoders: Decoders | None = None) -> None:
+        """`decoders`: of earlier steps with the same wire format, by schema id."""
         self._plan, self._refuse, self._scratch = plan, refuse, scratch()
         self.bucketer = bucketers.build(plan.bucket)
         self.report, self.counts = Report(), defaultdict[Source, Counts](Counts)
-        self._decoders: dict[int, tuple[NativeDecoder | None, SingleDecoder]] = {}
+        self._decoders: Decoders = {} if decoders is None else decoders
 
     @property
     def hung(self) -> bool:

@@ -13,7 +13,7 @@ import bucketers
 from writer.avro.schema_plan import SchemaPlan
 from writer.avro.wire_format import CONFLUENT, Wire
 from writer.batch.bucketing import TimeRule
-from writer.batch.task import Group, RecordSteps, Task, TaskPlan
+from writer.batch.task import Decoders, Group, RecordSteps, Task, TaskPlan
 from writer.batch.task_report import Report
 from writer.commit.task_plan import build_task_plan
 from writer.config.pipelines import Config, layout
@@ -61,7 +61,9 @@ class Sample:
         self, records: pa.Table, schema_id: int | None, reason: Callable[[int], str], outcome: str = "dead_letter"
     ) -> None:
         """Take records that become no row."""
-        for at, (place, value) in enumerate(zip(places(records), records.column("value").to_pylist(), strict=True)):
+        for at, (place, value) in enumerate(
+            zip(record_places(records), records.column("value").to_pylist(), strict=True)
+        ):
             self.dead_letters.append(DeadLetter(place, schema_id, value, outcome, reason(at)))
 
 
@@ -75,6 +77,7 @@ class LocalPipeline:
     unit: str  # of the event time; as configured, or as the table's commits have found it
     wire: Wire | None  # likewise; None until records show it
     hidden: bool  # files of its table wait for their commit where readers do not look
+    _decoders: Decoders = field(default_factory=dict)
 
     @property
     def plan(self) -> SchemaPlan:
@@ -149,7 +152,7 @@ class LocalPipeline:
         self.settled(records)
         while True:
             sample = Sample()
-            steps = RecordSteps(self.task_plan(now, "sample", {}), sample.refuse)
+            steps = RecordSteps(self.task_plan(now, "sample", {}), sample.refuse, self._decoders)
             sample.groups = list(steps.decode(records))
             if not steps.report.unknown_schemas:
                 return steps, sample
@@ -185,7 +188,7 @@ def opened(
     return LocalPipeline(name, config, known, unit, wire, table.hidden)
 
 
-def places(records: pa.Table) -> list[tuple[str, int, int]]:
+def record_places(records: pa.Table) -> list[tuple[str, int, int]]:
     """Return topic, partition and offset of each record."""
     columns = [records.column(name).to_pylist() for name in ("topic", "partition", "offset")]
     return list(zip(*columns, strict=True))

@@ -19,7 +19,7 @@ from writer.core.errors import ConfigError
 from writer.core.offsets import Source
 from writer.core.text import plural, span
 from writer.core.units import show_size
-from writer.maintenance.local_pipeline import LocalPipeline, Sample, opened, places
+from writer.maintenance.local_pipeline import LocalPipeline, Sample, opened, record_places
 from writer.output import tables
 from writer.output.tables import Column, TextTable, cell, emit, instant, plain, short_type
 from writer.preflight.staged_sample import show_staged
@@ -180,7 +180,7 @@ def _told(batch: pa.RecordBatch, sample: Sample, walk: LocalPipeline) -> list[Re
             )
         else:
             more = ({"row": row} for row in group.rows.to_pylist())
-        found |= {place: {**about, **rest} for place, rest in zip(places(group.records), more, strict=True)}
+        found |= {place: {**about, **rest} for place, rest in zip(record_places(group.records), more, strict=True)}
     for letter in sample.dead_letters:
         found[letter.place] = {"schema_id": letter.schema_id, "outcome": letter.outcome, "reason": letter.reason}
     tombstone = {"schema_id": None, "outcome": "tombstone"}

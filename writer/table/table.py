@@ -1,7 +1,7 @@
 """A pipeline's table: files, ranges and counts in one entry of its log, whatever the format.
 
 Progress is kept as Delta's `txn` actions, one for each part (`<pipeline>/<topic>@<incarnation>/<partition>` → end
-offset) and one for the epoch (`<pipeline>/epoch`). Each kind of entry has a room of its own.
+offset) and one for the epoch (`<pipeline>/epoch`).
 """
 
 import threading
@@ -36,8 +36,8 @@ CHECKPOINT_INTERVAL = 50  # versions
 class PipelineTable(Appender):
     """A table that belongs to one pipeline, in one of the formats.
 
-    One read or one entry is a method: kinds of entries are functions of the log's end, bound here. What needs several
-    is a function that takes the table.
+    Each read and each kind of entry is a method (an entry is a function of the log's end, bound below); what needs
+    several of them is a function that takes the table.
     """
 
     def __init__(

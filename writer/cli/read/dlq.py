@@ -18,7 +18,7 @@ from writer.config.pipelines import Config
 from writer.core.errors import SchemaChanged
 from writer.core.text import iso, plural
 from writer.maintenance.dead_letters import Selection, as_read, read
-from writer.maintenance.local_pipeline import LocalPipeline, opened, places
+from writer.maintenance.local_pipeline import LocalPipeline, opened, record_places
 from writer.maintenance.replay import Replaying, ReplayResult
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
@@ -186,7 +186,7 @@ def _decoded(
         return {}
     decoded = {}
     for group in found:
-        for place, row in zip(places(group.records), group.rows.to_pylist(), strict=True):
+        for place, row in zip(record_places(group.records), group.rows.to_pylist(), strict=True):
             decoded[place] = {column: value for column, value in row.items() if value is not None}
     return decoded
 

@@ -89,7 +89,7 @@ class Appender:
     def check_owner(self, snapshot: PipelineSnapshot, epoch: int, ranges: Sequence[OffsetRange] = ()) -> None:
         """Raise Fenced when the pipeline was started again since `epoch`, or another table stands in its place.
 
-        Also unless each of the ranges begins at the frontier of its part, or its part is new.
+        Also when one of `ranges` does not begin at the frontier of its part; a part without a frontier is new.
         """
         if snapshot.epoch != epoch:
             raise Fenced(

@@ -1,4 +1,7 @@
-"""The entries that add, swap or take back rows: batches, replays, rewrites, rewinds. As in `control_commits`."""
+"""The entries that add, swap or take back rows: batches, replays, rewrites, rewinds.
+
+They raise as `control_commits` says.
+"""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
