@@ -47,7 +47,7 @@ class Settled:
 
 @dataclass
 class _Carried:
-    """A chunk after the rooms."""
+    """What the task made of a chunk."""
 
     report: Report
     unplaced: int = 0
@@ -72,7 +72,7 @@ class Filling:
 
     @property
     def walk(self) -> LocalPipeline:
-        """The rooms, ready. Raises RegistryUnreachable, ConfigError."""
+        """The pipeline, for tasks in this process. Raises RegistryUnreachable, ConfigError."""
         self._walk = self._walk or opened(self.name, self.config, self._schemas)
         return self._walk
 

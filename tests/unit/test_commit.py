@@ -3,11 +3,15 @@
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from tests.looking import config
+from writer.avro.schema_plan import SchemaPlan
+from writer.avro.wire_format import CONFLUENT
 from writer.batch.task_report import Counts, Report
 from writer.commit.builder import batch, bytes_per_row, merged, ranges, side_files, totals
+from writer.commit.task_plan import build_task_plan
 from writer.core.errors import CheckpointUnusable
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, TopicPartition
@@ -213,3 +217,22 @@ def test_the_totals_of_commits_add_up():
 )
 def test_bytes_per_row_come_from_commits_that_have_rows(facts, expected):
     assert bytes_per_row(facts) == expected
+
+
+# --- the plan of the tasks --------------------------------------------------------------------------------------
+
+
+def test_a_plan_of_tasks_is_what_the_configuration_says() -> None:
+    settings = config(
+        Path("/"), table=PLACES["table"], seal={"late": "late_table", "late_table": "/late"},
+        memory={"buffer": "3 MiB"}, roll={"target_file_size": "2 MiB"}, bucket={"type": "field", "field": "id"},
+    ).pipelines["clicks"]  # fmt: skip
+    schemas = SchemaPlan(pa.schema([("id", pa.int64())]))
+    plan = build_task_plan(
+        settings, None, schemas, CONFLUENT, "ms", now=NOON, prefix="7", incarnations={"clicks": 2}, hidden=True
+    )
+    assert (plan.table, plan.dead_letters, plan.late, plan.late_table) == ("/lake", "/dead", "late_table", "/late")
+    assert (plan.budget, plan.target_file_size, plan.bucket) == (3 * 2**20, 2 * 2**20, settings.bucket)
+    assert (plan.time_rule, plan.schemas, plan.frontier) == (settings.event_time.rule("ms"), schemas, {})
+    assert (plan.closed_until, plan.hidden, plan.topic) == (None, True, None)
+    assert plan.destination("/other", ("key",)).prefix == "7"

@@ -12,7 +12,7 @@ from tests.looking import EVENT
 from tests.servers.scripted import Asked, Reply, Scripted, scripted
 from writer.avro.fingerprint import meaning
 from writer.avro.schema_plan import Rejected, WriterSchema
-from writer.avro.wire_format import Ids
+from writer.avro.wire_format import CONFLUENT, Ids
 from writer.config.connections import Registry
 from writer.core.errors import SchemaChanged
 from writer.schemas.registry import ConfluentRegistry, RegistryUnreachable, SchemaNotFound, SchemaSource, by
@@ -220,3 +220,18 @@ def test_a_schema_that_is_met_is_held_against_the_log_before_it_is_learned() -> 
         schemas.learn([1])
     assert schemas.plan.schemas == {}
     assert not schemas.plan.columns.names
+
+
+def test_a_command_asks_once_and_waits_for_no_registry(capsys: pytest.CaptureFixture[str]) -> None:
+    source = Source(**{"1": TEXT})
+    schemas = learning(source)
+    schemas._grace = None
+    schemas.learn([1, 2])
+    assert [type(schemas.plan.schemas[at]) for at in (1, 2)] == [WriterSchema, Rejected]
+    source.trouble = RegistryUnreachable("down")
+    with pytest.raises(RegistryUnreachable):
+        schemas.learn([3])
+    with pytest.raises(RegistryUnreachable):
+        schemas.knows(CONFLUENT, 3)
+    assert source.asked == 4
+    assert capsys.readouterr() == ("", ""), "what a driver logs of its schemas, a command does not"
