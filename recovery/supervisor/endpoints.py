@@ -71,7 +71,7 @@ CATALOGUE: tuple[Metric, ...] = (
         lambda _, p: [((), p.starts)],
     ),
     Metric(
-        "headrace_recovery_unwell_seconds",
+        "headrace_recovery_unhealthy_seconds",
         "gauge",
         "Seconds since the pipeline failed and has not committed again; 0 while it is well.",
         lambda _, p: [((), 0.0 if p.failed_s is None else max(0.0, time.monotonic() - p.failed_s))],
@@ -128,7 +128,7 @@ def status(ward: PipelineStatus) -> dict[str, Any]:
                 "starts": p.starts,
                 "lease_epoch": ward.held.epochs.get(p.name),
                 "next_start_in_seconds": None if p.due_s is None else round(max(0.0, p.due_s - now_s), 3),
-                "unwell_seconds": 0.0 if p.failed_s is None else round(now_s - p.failed_s, 3),
+                "unhealthy_seconds": 0.0 if p.failed_s is None else round(now_s - p.failed_s, 3),
                 **document(p.memory),
             }
             for p in ward.patients.values()
