@@ -76,7 +76,8 @@ def doctor(
 ) -> None:
     """Examine Spark's checkpoints: can they be gone on from, and if not, which rung of the ladder helps?
 
-    Holds a checkpoint against itself, the table and Kafka, as each start of `headrace recover` does. Changes nothing.
+    Holds a checkpoint against itself, the table and Kafka, as each start of `headrace supervisor` does. Changes
+    nothing.
 
     Exit codes: 0 all is well, 1 something was found, 2 configuration.
     """

@@ -111,7 +111,7 @@ def answers(ward: PipelineStatus) -> Get:
     def given_up() -> str:
         return "\n".join(f"pipeline {p.name} is given up: {p.halted}" for p in ward.patients.values() if p.halted)
 
-    return board("headrace recover", families=families, status=lambda: status(ward), unwell=given_up)
+    return board("headrace supervisor", families=families, status=lambda: status(ward), unwell=given_up)
 
 
 def status(ward: PipelineStatus) -> dict[str, Any]:

@@ -83,7 +83,9 @@ def _skip(config: Config, name: str, kafka: Cluster) -> str:
     """Skip what Kafka lost and what comes after, up to the ends of its logs; never a frontier that it still holds."""
     with _refusing():
         found, now = skip_to_latest.look(config, name, kafka, "automatic"), datetime.now(UTC)
-        done = skip_to_latest.skip(config, name, found, by="headrace recover", reason="no other rung is left", now=now)
+        done = skip_to_latest.skip(
+            config, name, found, by="headrace supervisor", reason="no other rung is left", now=now
+        )
         if done is None:
             raise Refusal("everything that Kafka holds is in the table; there is nothing to be skipped")
         version, gap = done

@@ -322,14 +322,14 @@ def test_the_frontier_is_mirrored_after_each_commit_and_at_the_end(progress):
     commit(progress, 9)
     watch.close()
     assert cluster.groups[-1] == ("shown", {A: 9})
-    assert progress.view().mirror_failures == 0
+    assert progress.view().offset_commit_failures == 0
 
 
 def test_a_mirror_that_fails_is_counted_warned_of_once_and_tried_again(progress, caplog):
     cluster = Cluster()
     cluster.refuses = True
     watch = watching(cluster, progress, mirror="shown")
-    until(lambda: progress.view().mirror_failures > 3)
+    until(lambda: progress.view().offset_commit_failures > 3)
     cluster.refuses = False
     until(lambda: cluster.groups)
     watch.close()

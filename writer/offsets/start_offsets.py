@@ -128,7 +128,8 @@ def _check_told(
         if topic.id in known.get(topic.name, ()) and topic.partitions and not told:
             raise FrontierLost(
                 f"the table knows topic {topic.name!r}, but says of none of its partitions how far it was read: its "
-                "log lost that, or was restored without it. `headrace recover` puts it together from the table's files "
+                "log lost that, or was restored without it. `headrace supervisor` puts it together from the table's "
+                "files "
                 "and an older checkpoint (L4); nothing was read."
             )
 

@@ -230,7 +230,7 @@ def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
         *(("hook " + name, _hook(hook)) for name, hook in pipeline.get("hooks", {}).items()),
         ("schemas", _schemas(pipeline["schemas"])) if pipeline["schemas"] else None,
         ("retention", _headroom(pipeline["lag"]["headroom_seconds"])),
-        ("mirror", Text(f"failed {plural(pipeline['mirror_failures'], 'time')}", style="yellow"))
+        ("mirror", Text(f"failed {plural(pipeline['offset_commit_failures'], 'time')}", style="yellow"))
         if pipeline["offset_commit_failures"]
         else None,
     ]

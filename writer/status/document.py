@@ -53,7 +53,7 @@ def _described(view: View, now: datetime, source: Source) -> dict[str, Any]:
             "beyond": view.totals.late.beyond,
         },
         "schemas": dict(view.schemas),
-        "offset_commit_failures": view.mirror_failures,
+        "offset_commit_failures": view.offset_commit_failures,
         "gaps": {
             "count": view.gaps[0],
             "offsets": view.gaps[1],

@@ -347,6 +347,6 @@ CATALOGUE: tuple[Metric, ...] = (
         "headrace_offset_commit_failures_total",
         "counter",
         "Times that the frontier could not be written to the consumer group of commit_offsets_to_group.",
-        plain(lambda r: r.view.mirror_failures),
+        plain(lambda r: r.view.offset_commit_failures),
     ),
 )
