@@ -117,12 +117,12 @@ class Notifier:
         with self._changed:
             if self._deadline_s is not None:
                 logging.warning(
-                    "notice_lost", event=event.kind, pipeline=event.pipeline, because="it came after the end"
+                    "notice_lost", kind=event.kind, pipeline=event.pipeline, because="it came after the end"
                 )
                 return
             if len(self._waiting) == _WAITING_MAX:
                 lost = self._waiting.popleft()
-                logging.warning("notice_lost", event=lost.kind, pipeline=lost.pipeline, because="too many wait")
+                logging.warning("notice_lost", kind=lost.kind, pipeline=lost.pipeline, because="too many wait")
             self._waiting.append(event)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="notify", daemon=True)
@@ -138,7 +138,7 @@ class Notifier:
             self._thread.join(within.total_seconds())
         with self._changed:
             for event in self._waiting:
-                logging.warning("notice_lost", event=event.kind, pipeline=event.pipeline, because="the process ends")
+                logging.warning("notice_lost", kind=event.kind, pipeline=event.pipeline, because="the process ends")
             return not self._waiting
 
     def _run(self) -> None:
@@ -162,10 +162,10 @@ class Notifier:
         while True:
             why, again, asked = self._attempt(event)
             if not why:
-                logging.event("notice_sent", event=event.kind, pipeline=event.pipeline)
+                logging.event("notice_sent", kind=event.kind, pipeline=event.pipeline)
                 return True
             if not again or time.monotonic() - since_s > self._patience_s:
-                logging.warning("notice_lost", event=event.kind, pipeline=event.pipeline, because=why)
+                logging.warning("notice_lost", kind=event.kind, pipeline=event.pipeline, because=why)
                 return True
             rest_s = (asked or timedelta()).total_seconds() or pause_s * random.uniform(0.5, 1)  # noqa: S311 - jitter
             if not self._rested(rest_s):
