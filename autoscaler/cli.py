@@ -24,6 +24,7 @@ from writer.config.loader import load
 from writer.core import logging
 from writer.core.errors import ConfigError
 from writer.core.units import duration
+from writer.output.tables import console
 
 autoscale = typer.Typer(name="autoscale", no_args_is_help=True, help="How many executors there should be, and why.")
 _FORMATS = (".png", ".svg", ".pdf")
@@ -164,7 +165,7 @@ def _play(
         played = compare(one, policy, chosen)
         scores += played
         if not as_json:
-            typer.echo("\n".join(report.lines(one, played)))
+            report.show(console(), one, played)
     if as_json:
         typer.echo(json.dumps(report.as_json(scores, policy), indent=1))
     if plot is not None:

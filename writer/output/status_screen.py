@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -143,16 +143,6 @@ _BECAUSE = {
     "start": "it was the first of its start", "once": "--once takes what is there",
     "replay": "an earlier start had planned it",
 }  # fmt: skip
-
-
-def show(what: RenderableType, console: Console) -> None:
-    """Print; without a terminal, no line ends in blanks."""
-    if console.is_terminal:
-        console.print(what)
-        return
-    with console.capture() as captured:
-        console.print(what)
-    console.out("\n".join(line.rstrip() for line in captured.get().splitlines()), highlight=False)
 
 
 def screen(told: Mapping[str, Any]) -> RenderableType:

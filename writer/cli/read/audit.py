@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -19,8 +18,7 @@ from writer.core.errors import ConfigError, HeadraceError
 from writer.core.offsets import Span, TopicPartition
 from writer.core.text import plural
 from writer.output.cli_options import AsJson, ConfigFile, Pipelines
-from writer.output.status_screen import show
-from writer.output.tables import console, emit_whole
+from writer.output.tables import console, emit_whole, ruled, show
 from writer.table.ledger.segment import Answer
 
 _WORDS = {
@@ -153,10 +151,8 @@ def _taken(why: str, count: int) -> str:
 def _table(one: Audit, *, deep: bool) -> Table:
     """A line for each part; columns in which nothing stands are left out."""
     columns = _columns(one, deep=deep)
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    table.add_column("partition", overflow="fold", min_width=12)
-    for title in columns:
-        table.add_column(title, justify="right", overflow="fold", min_width=4)
+    table = ruled("partition", *columns, gap=1)
+    table.columns[0].min_width = 12
     bad = {problem.part for problem in one.problems}
     lines = one.statement.lines
     for i, line in enumerate(lines):

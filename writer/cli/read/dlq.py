@@ -79,7 +79,9 @@ def run_list(name: str, config: Config, selection: Selection, *, as_json: bool, 
     letters = sum(kind.letters for kind in found)
     tables.sentence(out, f"{name}: {plural(letters, 'letter')} of {plural(len(found), 'kind')}", "bold")
     sheet = TextTable(out, _LIST)
-    for head, kind in zip(_heads(found), found, strict=True):
+    heads = _heads(found)
+    sheet.settle(heads)
+    for head, kind in zip(heads, found, strict=True):
         sheet.add([head])
         hanging(out, "    ", kind.reason, "dim")
     return 0
@@ -124,22 +126,13 @@ def run_replay(
 
 
 def _heads(found: list[Kind]) -> list[list[str]]:
-    """A line for each kind, its cells as wide as the widest, so that all lines stand below each other."""
-    rows = [
+    return [
         [
             f"{k.letters:,}", k.outcome, k.topic, "-" if k.schema_id is None else str(k.schema_id),
             f"{k.offset_min} to {k.offset_max}", f"{k.time_max:%Y-%m-%d %H:%M}", f"{k.time_min:%Y-%m-%d %H:%M}",
         ]
         for k in found
     ]  # fmt: skip
-    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
-    return [
-        [
-            cell.rjust(width) if column.right else cell.ljust(width)
-            for cell, width, column in zip(row, widths, _LIST, strict=True)
-        ]
-        for row in rows
-    ]
 
 
 def _to_dict(found: ReplayResult) -> dict[str, Any]:

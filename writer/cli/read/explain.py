@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -19,8 +18,7 @@ from writer.core.errors import HeadraceError
 from writer.core.text import instant, iso, lost, plural, reason, what
 from writer.core.units import show_size
 from writer.output.cli_options import AsJson, ConfigFile, Pipelines
-from writer.output.status_screen import show
-from writer.output.tables import emit_whole
+from writer.output.tables import emit_whole, ruled, show
 from writer.status.document import ticket
 from writer.status.model import OUTCOMES, Totals
 from writer.table.factory import main_table
@@ -158,7 +156,7 @@ def _gap_page(name: str, entry: Entry) -> list[RenderableType]:
         (name, "bold"), "  gap", (f", recorded as version {entry.version} at {instant(entry.at)}", "dim")
     )
     why = Text(f"{plural(ticket(facts)['offsets'], 'offset')} gave no record because {lost(facts['cause'])}.")
-    table = _table("partition", "incarnation", "from", "to", "offsets")
+    table = ruled("partition", "incarnation", "from", "to", "offsets")
     for r in facts["ranges"]:
         table.add_row(
             f"{r['topic']}/{r['partition']}", str(r["incarnation"]), f"{r['start']:,}", f"{r['end']:,}",
@@ -179,18 +177,11 @@ def _other_page(name: str, entry: Entry) -> list[RenderableType]:
     return [head, Text(f"{what(entry.kind, entry.facts).capitalize()}."), "", grid]
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
-    for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
-    return table
-
-
 def _records(facts: Mapping[str, Any]) -> Table:
     sums = Totals()
     sums.add(facts)
     read = sums.records["read"]
-    table = _table("records", "count", "share")
+    table = ruled("records", "count", "share")
     for outcome in OUTCOMES[1:]:
         count = sums.records[outcome]
         style = "yellow" if count and outcome in ("dead_letters", "quarantined") else ""
@@ -205,7 +196,7 @@ def _rooms(facts: Mapping[str, Any]) -> Table:
     seconds: Mapping[str, float] = facts.get("seconds", {})
     read = sum(account.get("read", 0) for account in facts["ranges"])
     known = [room for room in _ROOMS if room in seconds] + sorted(seconds.keys() - set(_ROOMS))
-    table = _table("room", "CPU s", "share", "µs/record")
+    table = ruled("room", "CPU s", "share", "µs/record")
     for room in known:
         table.add_row(
             room, f"{seconds[room]:.3f}", _share(seconds[room], sum(seconds.values())), _each(seconds[room], read)
@@ -219,7 +210,7 @@ def _rooms(facts: Mapping[str, Any]) -> Table:
 
 
 def _phases(phases: Mapping[str, float]) -> Table:
-    table = _table("driver", "wall s")
+    table = ruled("driver", "wall s")
     table.add_column("", style="dim")
     for phase in [*_PHASES, *sorted(phases.keys() - _PHASES.keys())]:
         if phase in phases:
