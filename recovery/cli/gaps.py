@@ -12,19 +12,19 @@ from recovery import identity
 from writer.clients.kafka_sample import asked
 from writer.config.loader import load
 from writer.config.pipelines import Config
-from writer.core.errors import ConfigError, HeadraceError
+from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetRange
 from writer.core.text import plural
+from writer.core.units import to_iso
 from writer.offsets import skip_to_latest
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, Pipelines
 from writer.output.tables import console
-from writer.table.factory import main_table
+from writer.table.factory import existing_table
 from writer.table.gap_claims import BackfillLock, BackfillLocks
 from writer.table.gap_tickets import named, standing, tickets
 from writer.table.ledger.gap_ticket import GapRecord, Hint
 from writer.table.log.operations import Loss
-from writer.table.table import PipelineTable
 
 _SHOWN = 8  # characters of an id, for a person
 
@@ -39,7 +39,7 @@ def run_list(
     """List the tickets. Returns 1 while one is open."""
     found: dict[str, list[tuple[GapRecord, BackfillLock | None]]] = {}
     for name in names:
-        table = _table(config, name)
+        table = existing_table(name, config)
         claims = BackfillLocks(table.store)
         found[name] = [
             (one, _standing(claims, one, now))
@@ -67,7 +67,7 @@ def run_list(
 
 def run_show(config: Config, name: str, gap: str, *, now: datetime, as_json: bool, out: Console) -> int:
     """Show one ticket."""
-    table = _table(config, name)
+    table = existing_table(name, config)
     one = named(tickets(table, name), gap)
     document = to_dict(one, _standing(BackfillLocks(table.store), one, now))
     if as_json:
@@ -93,7 +93,7 @@ def run_close(
     config: Config, name: str, gap: str, *, reason: str, by: str | None, now: datetime, as_json: bool, out: Console
 ) -> int:
     """Give up what is open of a ticket. Raises NotOpen, Overtaken, CommitFailed."""
-    table = _table(config, name)
+    table = existing_table(name, config)
     snapshot, found = standing(table, name)
     one = named(found, gap)
     if one.state != "open":
@@ -155,7 +155,7 @@ def to_dict(one: GapRecord, claim: BackfillLock | None) -> dict[str, Any]:
     known, left = one.opened, one.left()
     return {
         "id": one.id, "state": "claimed" if claim and one.state == "open" else one.state,
-        "opened_at": known and _iso(known.at), "opened_by": known and (known.by or "the writer"),
+        "opened_at": known and to_iso(known.at), "opened_by": known and (known.by or "the writer"),
         "cause": known and known.cause, "reason": known and known.reason, "version": known and known.version,
         "topic_ids": dict(known.topic_ids) if known else {}, "offsets": one.offsets,
         "left": 0 if one.state == "done" and not left else sum(r.end - r.start for r in left),
@@ -163,7 +163,7 @@ def to_dict(one: GapRecord, claim: BackfillLock | None) -> dict[str, Any]:
         "approximate": one.unplaced > 0, "claimed_by": claim.by if claim else None,
         "ranges": [_range(r) for r in known.ranges] if known else [], "open": [_range(r) for r in left],
         "hints": [_hint(h) for h in known.hints] if known else [],
-        "ended": one.ended and {**vars(one.ended), "at": _iso(one.ended.at)},
+        "ended": one.ended and {**vars(one.ended), "at": to_iso(one.ended.at)},
     }  # fmt: skip
 
 
@@ -181,23 +181,12 @@ def _standing(claims: BackfillLocks, one: GapRecord, now: datetime) -> BackfillL
     return found if found and found.stands(now) and not identity.gone(found.by) else None
 
 
-def _table(config: Config, name: str) -> PipelineTable:
-    table = main_table(name, config)
-    if not table.exists():
-        raise HeadraceError(f"pipeline {name!r} has no table yet. `headrace run` makes it.")
-    return table
-
-
 def _range(r: OffsetRange) -> dict[str, Any]:
     return {**vars(r.part), "start": r.start, "end": r.end}
 
 
 def _hint(hint: Hint) -> dict[str, Any]:
-    return {"from": _iso(hint.start), "until": _iso(hint.end)}
-
-
-def _iso(at: datetime | None) -> str | None:
-    return None if at is None else at.isoformat()
+    return {"from": to_iso(hint.start), "until": to_iso(hint.end)}
 
 
 gaps = typer.Typer(no_args_is_help=True, help="Gaps: offsets that were skipped. List, show, open and close them.")

@@ -5,6 +5,7 @@ from datetime import timedelta
 from functools import cache, partial
 
 from writer.config.pipelines import Config
+from writer.core.errors import HeadraceError
 from writer.core.files import StagedFile
 from writer.storage.base import S3Settings
 from writer.storage.locations import store_at
@@ -79,6 +80,14 @@ def main_table(name: str, config: Config) -> PipelineTable:
     return OPENED[settings.format](
         settings.location, name, checkpoint_interval=settings.checkpoint_interval, s3=config.s3.settings
     )
+
+
+def existing_table(name: str, config: Config) -> PipelineTable:
+    """Return the table of a pipeline. Raises HeadraceError when there is none."""
+    table = main_table(name, config)
+    if not table.exists():
+        raise HeadraceError(f"pipeline {name!r} has no table at {table.location} yet. `headrace run` makes it.")
+    return table
 
 
 def side_table(name: str, config: Config, location: str) -> PipelineTable:

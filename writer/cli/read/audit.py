@@ -1,7 +1,6 @@
 """`headrace audit`: whether every offset is accounted for, from the lake alone."""
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -14,10 +13,10 @@ from writer.audit.reconciliation import PartitionSummary, Problem
 from writer.batch.task_report import EXITS
 from writer.config.loader import load
 from writer.config.pipelines import Config
-from writer.core.errors import ConfigError, HeadraceError
+from writer.core.errors import HeadraceError
 from writer.core.offsets import Span, TopicPartition
 from writer.core.text import plural
-from writer.output.cli_options import AsJson, ConfigFile, Pipelines
+from writer.output.cli_options import AsJson, ConfigFile, Pipelines, version_or_time
 from writer.output.tables import console, emit_whole, ruled, show
 from writer.table.ledger.segment import Answer
 
@@ -36,7 +35,7 @@ def run_audit(
 
     Raises HeadraceError when a pipeline has no table or it cannot be read, after the others.
     """
-    start = _since(since)
+    start = None if since is None else version_or_time("--since", since)
     found, missing = dict[str, Audit](), list[HeadraceError]()
     for name in names:
         try:
@@ -95,21 +94,6 @@ def _part(line: PartitionSummary, one: Audit, *, deep: bool) -> dict[str, Any]:
             "offsets_in_neither_table": there.nowhere_offsets,
         }  # fmt: skip
     return about
-
-
-def _since(text: str | None) -> int | datetime | None:
-    """Read a version or an instant."""
-    if text is None:
-        return None
-    if text.isdigit():
-        return int(text)
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise ConfigError(
-            f"--since {text!r} is neither a version nor a time; write 120 or 2026-11-20T05:00Z"
-        ) from error
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def _page(name: str, one: Audit, *, deep: bool) -> list[RenderableType]:

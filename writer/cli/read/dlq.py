@@ -21,7 +21,7 @@ from writer.maintenance.dead_letters import Selection, as_read, read
 from writer.maintenance.local_pipeline import LocalPipeline, opened
 from writer.maintenance.replay import Replaying, ReplayResult
 from writer.output import tables
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, time_of
 from writer.output.tables import Column, TextTable, console, emit, emit_whole, hanging, instant, plain, visible
 from writer.schemas.registry import RegistryUnreachable, SchemaSource, source
 from writer.table.factory import side_table
@@ -330,14 +330,3 @@ def _span(text: str | None) -> tuple[int, int] | None:
     except ValueError as error:
         raise typer.BadParameter(f"{text!r} is no range; write 100:200", param_hint="--offsets") from error
     return found
-
-
-def time_of(option: str, text: str | None) -> datetime | None:
-    """Read a time from the command line; UTC where it names no zone. Raises BadParameter."""
-    if text is None:
-        return None
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is no time; write 2026-11-20T05:00Z", param_hint=option) from error
-    return found if found.tzinfo else found.replace(tzinfo=UTC)

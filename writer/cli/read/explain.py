@@ -21,7 +21,7 @@ from writer.output.cli_options import AsJson, ConfigFile, Pipelines
 from writer.output.tables import emit_whole, ruled, show
 from writer.status.document import ticket
 from writer.status.model import OUTCOMES, Totals
-from writer.table.factory import main_table
+from writer.table.factory import existing_table
 from writer.table.log.entries import Entry
 
 _ROOMS = ("skip", "split", "decode", "conform", "assign", "stage", "columnar")  # in the order of the line
@@ -109,9 +109,7 @@ def to_dict(one: Explained) -> dict[str, Any]:
 
 def _find(config: Config, name: str, batch: int | None, version: int | None) -> Explained:
     place = config.pipelines[name].table.location
-    table = main_table(name, config)
-    if not table.exists():
-        raise HeadraceError(f"pipeline {name!r} has no table at {place} yet. `headrace run` makes it.")
+    table = existing_table(name, config)
     entries: list[Entry] = []
     for count in (_NEWEST, None) if batch is None and version is None else (None,):
         entries = table.history(count)

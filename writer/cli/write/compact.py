@@ -10,7 +10,7 @@ from rich.console import Console
 from writer.batch.parquet_files import hive_folder, hive_value
 from writer.config.loader import load
 from writer.config.pipelines import Config
-from writer.core.errors import ConfigError, HeadraceError
+from writer.core.errors import ConfigError
 from writer.core.files import BucketFile, BucketKey
 from writer.core.text import plural
 from writer.core.units import show_size
@@ -19,7 +19,7 @@ from writer.maintenance.compaction_plan import Piece
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
 from writer.output.tables import Column, TextTable, console, emit_whole
-from writer.table.factory import main_table
+from writer.table.factory import existing_table
 from writer.table.table import PipelineTable
 
 _DONE = [
@@ -36,9 +36,7 @@ def run_compact(
 ) -> int:
     """Rewrite what is worth it, in this process. Returns 0."""
     out = out or console()
-    table = main_table(name, config)
-    if not table.exists():
-        raise HeadraceError(f"pipeline {name!r} has no table at {table.location} yet. `headrace run` makes it.")
+    table = existing_table(name, config)
     snapshot = table.snapshot()
     columns = tuple(snapshot.state.metadata["partitionColumns"])
     compactor = Compactor(name, config.pipelines[name], table, config.s3.settings)

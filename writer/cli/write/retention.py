@@ -9,14 +9,13 @@ from rich.console import Console
 
 from writer.config.loader import load
 from writer.config.pipelines import Config
-from writer.core.errors import HeadraceError
 from writer.core.text import instant, plural
 from writer.core.units import show_duration, show_size
 from writer.maintenance.retention import DroppedBucket, ExpiredBucket, works
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, Pipelines
 from writer.output.tables import console
-from writer.table.factory import main_table
+from writer.table.factory import existing_table
 
 _BUCKETS_SHOWN = 20  # for a person
 
@@ -33,8 +32,7 @@ def run_retention(
             if not as_json:
                 tables.sentence(out, f"{name}: no retention is set (pipelines.{name}.retention); every bucket stays.")
             continue
-        if not main_table(name, config).exists():
-            raise HeadraceError(f"pipeline {name!r} has no table yet. `headrace run` makes it.")
+        existing_table(name, config)
         main, late = works(name, config)
         told[name] = {"before": (now - kept_for).isoformat()}
         for what, work in (("", main), ("late rows", late)):

@@ -5,12 +5,10 @@ import json
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 from urllib.parse import urlsplit
 
 from writer.clients import java_artifacts
-from writer.demo.devstack.process import LOOPBACK, Process, ServerFailed, free_ports, java_options, require_free
+from writer.demo.devstack.process import LOOPBACK, Process, Server, ServerFailed, free_ports, java_options, require_free
 
 HEAP_MEGABYTES = 256
 JAVA_MIN = 21  # its class files are of that version
@@ -19,11 +17,8 @@ PATH = "/apis/ccompat/v7"
 HTTP_OK = 200
 
 
-class Registry:
-    """A registry, compatibility BACKWARD as Confluent's. The directory keeps its schemas and their ids.
-
-    `launch` belongs on a thread that outlives the registry (see Process).
-    """
+class Registry(Server):
+    """A registry, compatibility BACKWARD as Confluent's. The directory keeps its schemas and their ids."""
 
     def __init__(
         self, directory: Path, *, port: int | None = None, say: Callable[[str], None] = lambda _: None
@@ -33,17 +28,11 @@ class Registry:
         self.port = port or free[0]
         self._management_port = free[1]
         self._say = say
-        self._process: Process | None = None
 
     @property
     def url(self) -> str:
         """The base address, as clients of Confluent's registry take it."""
         return f"http://{LOOPBACK}:{self.port}{PATH}"
-
-    @property
-    def pid(self) -> int | None:
-        """The registry's process id; None when it was not launched."""
-        return self._process.pid if self._process else None
 
     def launch(self) -> None:
         """Start the registry; `wait` tells when it answers. Raises ArtifactError, JavaMissing, ServerFailed."""
@@ -78,30 +67,6 @@ class Registry:
         assert self._process is not None, "launch comes before wait"
         self._process.wait_until(self._answers, within=within)
         set_compatibility(self.url, "BACKWARD")
-
-    def start(self) -> None:
-        """Launch and wait; a registry that does not answer is stopped before the error leaves."""
-        try:
-            self.launch()
-            self.wait()
-        except BaseException:
-            self.stop()
-            raise
-
-    def stop(self) -> None:
-        """End the registry. Does nothing when it is not running."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.stop()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def _answers(self) -> bool:
         try:
