@@ -23,7 +23,7 @@ from writer.output.tables import console
 from writer.table.factory import existing_table
 from writer.table.gap_claims import BackfillLock, BackfillLocks
 from writer.table.gap_tickets import named, standing, tickets
-from writer.table.ledger.gap_ticket import GapRecord, Hint
+from writer.table.ledger.gap_ticket import GapRecord
 from writer.table.log.operations import Loss
 
 _SHOWN = 8  # characters of an id, for a person
@@ -162,7 +162,7 @@ def to_dict(one: GapRecord, claim: BackfillLock | None) -> dict[str, Any]:
         "rows": one.rows, "unplaced": one.unplaced, "files": one.files, "sources": list(one.sources),
         "approximate": one.unplaced > 0, "claimed_by": claim.by if claim else None,
         "ranges": [_range(r) for r in known.ranges] if known else [], "open": [_range(r) for r in left],
-        "hints": [_hint(h) for h in known.hints] if known else [],
+        "hints": [{"from": to_iso(h.start), "until": to_iso(h.end)} for h in known.hints] if known else [],
         "ended": one.ended and {**vars(one.ended), "at": to_iso(one.ended.at)},
     }  # fmt: skip
 
@@ -183,10 +183,6 @@ def _standing(claims: BackfillLocks, one: GapRecord, now: datetime) -> BackfillL
 
 def _range(r: OffsetRange) -> dict[str, Any]:
     return {**vars(r.part), "start": r.start, "end": r.end}
-
-
-def _hint(hint: Hint) -> dict[str, Any]:
-    return {"from": to_iso(hint.start), "until": to_iso(hint.end)}
 
 
 gaps = typer.Typer(no_args_is_help=True, help="Gaps: offsets that were skipped. List, show, open and close them.")

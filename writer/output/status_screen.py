@@ -5,11 +5,11 @@ from itertools import accumulate
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from writer.core.text import instant, plural, ranges, span
 from writer.core.units import show_size
+from writer.output.tables import labelled
 from writer.scaling.spark_settings import in_one_process
 
 _BLOCKED_SHOWN = 3
@@ -155,12 +155,7 @@ def screen(told: Mapping[str, Any]) -> RenderableType:
 
 def block(name: str, pipeline: Mapping[str, Any]) -> RenderableType:
     """Show one pipeline: a headline, and a line for each thing that an operator asks."""
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for label, line in _lines(pipeline):
-        grid.add_row(f"  {label}", line)
-    return Group(_headline(name, pipeline), grid)
+    return Group(_headline(name, pipeline), labelled((f"  {label}", line) for label, line in _lines(pipeline)))
 
 
 def line(name: str, pipeline: Mapping[str, Any], at: str) -> str:
@@ -205,7 +200,7 @@ def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
         ("flow", _flow(pipeline["rates"])),
         ("batch", _batch(pipeline["batch"])) if pipeline["batch"] else None,
         ("last commit", _last(pipeline)) if pipeline["last_commit"] else None,
-        ("because", _because(pipeline["last_commit"])) if pipeline["last_commit"] else None,
+        ("because", Text(_BECAUSE.get(pipeline["last_commit"]["reason"], ""))) if pipeline["last_commit"] else None,
         ("this start", _totals(pipeline["totals"])) if pipeline["epoch"] else None,
         ("holes", Text(f"{plural(holes, 'offset')} gave no record", style="yellow")) if holes else None,
         ("gaps", _gaps(pipeline["gaps"])) if pipeline["gaps"]["count"] else None,
@@ -282,10 +277,6 @@ def _last(pipeline: Mapping[str, Any]) -> Text:
     return Text(
         f"version {last['version']}, {span(pipeline['commit_age_seconds'])} ago: {', '.join(filter(None, parts))}"
     )
-
-
-def _because(last: Mapping[str, Any]) -> Text:
-    return Text(_BECAUSE.get(last["reason"], ""))
 
 
 def _totals(totals: Mapping[str, Any]) -> Text:

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -69,6 +69,16 @@ def ruled(*titles: str, left: int = 1, gap: int = 2, title: str | None = None) -
     for at, name in enumerate(titles):
         table.add_column(name, justify="left" if at < left else "right", overflow="fold", min_width=4)
     return table
+
+
+def labelled(rows: Iterable[tuple[str, str | Text]], gap: int = 2) -> Table:
+    """Return a grid of labels, and beside each a text that is folded within its own column."""
+    grid = Table.grid(padding=(0, gap, 0, 0))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, text in rows:
+        grid.add_row(label, Text(text) if isinstance(text, str) else text)
+    return grid
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from writer.batch.task_report import EXITS
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
-from writer.core.offsets import Span, TopicPartition
+from writer.core.offsets import TopicPartition
 from writer.core.text import plural
 from writer.output.cli_options import AsJson, ConfigFile, Pipelines, version_or_time
 from writer.output.tables import console, emit_whole, ruled, show
@@ -187,13 +187,9 @@ def _verdict(one: Audit) -> Text:
 
 def _sentence(problem: Problem) -> str:
     where = f"{name_of(problem.part)}: " if problem.part else ""
-    shown = ", ".join(map(_span, problem.spans[:_SPANS_SHOWN]))
+    shown = ", ".join(f"[{start}, {end})" for start, end in problem.spans[:_SPANS_SHOWN])
     more = ", …" if len(problem.spans) > _SPANS_SHOWN else ""
     return f"{where}{problem.what}{f': {shown}{more}' if shown else ''}"
-
-
-def _span(span: Span) -> str:
-    return f"[{span[0]}, {span[1]})"
 
 
 def name_of(part: TopicPartition) -> str:

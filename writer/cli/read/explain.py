@@ -18,7 +18,7 @@ from writer.core.errors import HeadraceError
 from writer.core.text import instant, iso, lost, plural, reason, what
 from writer.core.units import show_size
 from writer.output.cli_options import AsJson, ConfigFile, Pipelines
-from writer.output.tables import emit_whole, ruled, show
+from writer.output.tables import emit_whole, labelled, ruled, show
 from writer.status.document import ticket
 from writer.status.model import OUTCOMES, Totals
 from writer.table.factory import existing_table
@@ -167,12 +167,12 @@ def _other_page(name: str, entry: Entry) -> list[RenderableType]:
     head = Text.assemble(
         (name, "bold"), f"  {entry.kind}", (f", version {entry.version} at {instant(entry.at)}", "dim")
     )
-    grid = Table.grid(padding=(0, 3, 0, 0))
-    grid.add_column(style="dim")
-    for key, value in entry.facts.items():
-        if isinstance(value, str | int | float) and key not in ("kind", "format"):
-            grid.add_row(key.replace("_", " "), f"{value:,}" if isinstance(value, int | float) else value)
-    return [head, Text(f"{what(entry.kind, entry.facts).capitalize()}."), "", grid]
+    rows = [
+        (key.replace("_", " "), f"{value:,}" if isinstance(value, int | float) else value)
+        for key, value in entry.facts.items()
+        if isinstance(value, str | int | float) and key not in ("kind", "format")
+    ]
+    return [head, Text(f"{what(entry.kind, entry.facts).capitalize()}."), "", labelled(rows, 3)]
 
 
 def _records(facts: Mapping[str, Any]) -> Table:
@@ -219,26 +219,24 @@ def _phases(phases: Mapping[str, float]) -> Table:
 
 
 def _files(facts: Mapping[str, Any]) -> Table:
-    rows, read = facts["rows"], sum(account.get("read", 0) for account in facts["ranges"])
-    grid = Table.grid(padding=(0, 3, 0, 0))
-    grid.add_column(style="dim")
+    count, read = facts["rows"], sum(account.get("read", 0) for account in facts["ranges"])
+    rows: list[tuple[str, str]] = []
     if facts.get("value_bytes") and read:
-        grid.add_row(
-            "read", f"{show_size(facts['value_bytes'])} of values, {facts['value_bytes'] / read:.1f} bytes/record"
-        )
+        each = facts["value_bytes"] / read
+        rows.append(("read", f"{show_size(facts['value_bytes'])} of values, {each:.1f} bytes/record"))
     out = [
         "" if facts.get("files") is None else plural(facts["files"], "file"), show_size(facts["bytes"]),
-        f"{facts['bytes'] / rows:.1f} bytes/row" if rows else "",
+        f"{facts['bytes'] / count:.1f} bytes/row" if count else "",
         "" if facts.get("buckets") is None else plural(facts["buckets"], "bucket"),
     ]  # fmt: skip
-    grid.add_row("written", ", ".join(filter(None, out)))
+    rows.append(("written", ", ".join(filter(None, out))))
     if facts.get("dead_letter_files"):
         letters = plural(facts["dead_letter_files"], "file")
-        grid.add_row("dead letters", f"{letters}, {show_size(facts['dead_letter_bytes'])}")
-    grid.add_row("spilled", show_size(facts.get("spilled_bytes", 0)))
+        rows.append(("dead letters", f"{letters}, {show_size(facts['dead_letter_bytes'])}"))
+    rows.append(("spilled", show_size(facts.get("spilled_bytes", 0))))
     if facts["event_time_min"] is not None:
-        grid.add_row("event times", f"from {instant(facts['event_time_min'])} to {instant(facts['event_time_max'])}")
-    return grid
+        rows.append(("event times", f"from {instant(facts['event_time_min'])} to {instant(facts['event_time_max'])}"))
+    return labelled(rows, 3)
 
 
 def _share(part: float, whole: float) -> str:

@@ -1,13 +1,12 @@
 """A real schema registry on loopback: Apicurio, which speaks Confluent's protocol, for the demo and the tests."""
 
-import http.client
 import json
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from writer.clients import java_artifacts
+from writer.clients.http import HookFailed, ask, straight
 from writer.demo.devstack.process import LOOPBACK, Process, Server, ServerFailed, free_ports, java_options, require_free
 
 HEAP_MEGABYTES = 256
@@ -70,25 +69,16 @@ class Registry(Server):
 
     def _answers(self) -> bool:
         try:
-            return _ask("GET", f"{self.url}/subjects")[0] == HTTP_OK
-        except (OSError, http.client.HTTPException):
+            return ask(f"{self.url}/subjects", timeout_s=10, opener=straight(None)).status == HTTP_OK
+        except HookFailed:
             return False
 
 
 def set_compatibility(url: str, level: str) -> None:
     """Set the registry-wide rule for new schema versions: Apicurio's own default is NONE. Raises ServerFailed."""
-    status, answer = _ask("PUT", f"{url}/config", {"compatibility": level})
-    if status != HTTP_OK:
-        raise ServerFailed(f"{url} refused compatibility {level}: {status} {answer}")
-
-
-def _ask(method: str, url: str, body: dict[str, str] | None = None) -> tuple[int, str]:
-    address = urlsplit(url)
-    connection = http.client.HTTPConnection(address.netloc, timeout=10)
-    try:
-        payload = None if body is None else json.dumps(body)
-        connection.request(method, address.path, payload, {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode(errors="replace")
-    finally:
-        connection.close()
+    answer = ask(
+        f"{url}/config", method="PUT", body=json.dumps({"compatibility": level}).encode(),
+        headers={"Content-Type": "application/json"}, timeout_s=10, opener=straight(None),
+    )  # fmt: skip
+    if answer.status != HTTP_OK:
+        raise ServerFailed(f"{url} refused compatibility {level}: {answer}")
