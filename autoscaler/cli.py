@@ -1,4 +1,4 @@
-"""The commands `headrace autoscale`."""
+"""The commands `headrace autoscaler`."""
 
 import json
 from enum import StrEnum
@@ -23,10 +23,9 @@ from autoscaler.simulate.workloads import SHAPES, shape
 from writer.config.loader import load
 from writer.core import logging
 from writer.core.errors import ConfigError
-from writer.core.units import duration
 from writer.output.tables import console
 
-autoscale = typer.Typer(name="autoscale", no_args_is_help=True, help="How many executors there should be, and why.")
+autoscaler = typer.Typer(name="autoscaler", no_args_is_help=True, help="How many executors there should be, and why.")
 _FORMATS = (".png", ".svg", ".pdf")
 
 
@@ -41,7 +40,7 @@ class Rival(StrEnum):
     NONE = "none"
 
 
-@autoscale.command()
+@autoscaler.command()
 def run(
     config: Annotated[Path, typer.Argument(help="Configuration file (YAML), the driver's own.")],
     pipeline: Annotated[
@@ -50,30 +49,28 @@ def run(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Decide and say so; ask for nothing.")] = False,
     interval: Annotated[
-        str | None, typer.Option("--interval", help="Time between two decisions, such as 15 s; the policy's tick_s.")
+        str | None,
+        typer.Option("--interval", help="Time between two decisions, such as 15 s; the policy's `interval`."),
     ] = None,
     assignments: Annotated[
-        list[str] | None, typer.Option("--set", help="A parameter, such as u_target=0.7; may be repeated.")
+        list[str] | None, typer.Option("--set", help="A parameter, such as utilization_target=0.7; may be repeated.")
     ] = None,
 ) -> None:
     """Keep as many executors as the lag asks for, until SIGTERM or Ctrl-C. Runs beside the driver, without Spark.
 
     Asks Kafka and the driver, decides, and asks the driver for executors; says each decision with its reason. Answers
-    at 127.0.0.1:9645 (`autoscale` in the configuration): /metrics, /status, /healthz. What it remembers outlives it.
+    at 127.0.0.1:9645 (`autoscaler` in the configuration): /metrics, /status, /healthz. What it remembers outlives it.
 
     Exit codes: 0 stopped, 2 configuration: also where there are no executors to scale, such as with local[*].
     """
     logging.set_up()
     settings = load(config)
-    try:
-        every = [] if interval is None else [f"tick_s={duration(interval).total_seconds()}"]
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--interval") from error
+    every = [] if interval is None else [f"interval={interval}"]
     policy = policy_of(settings, [*(assignments or []), *every])
     raise typer.Exit(scale(settings, settings.chosen(pipeline), policy, dry_run=dry_run))
 
 
-@autoscale.command()
+@autoscaler.command()
 def explain(
     config: Annotated[
         Path | None, typer.Argument(help="Configuration file (YAML): ask driver, Kafka and lake now.")
@@ -87,7 +84,7 @@ def explain(
         typer.Option("--memory", help="What is remembered of earlier decisions (JSON); default: what is kept of them."),
     ] = None,
     assignments: Annotated[
-        list[str] | None, typer.Option("--set", help="A parameter, such as u_target=0.7; may be repeated.")
+        list[str] | None, typer.Option("--set", help="A parameter, such as utilization_target=0.7; may be repeated.")
     ] = None,
     save: Annotated[
         Path | None, typer.Option("--save", metavar="FILE", help="Write the facts here, to be explained again.")
@@ -116,14 +113,14 @@ def explain(
         typer.echo("\n".join(lines(policy, decision, known.at)))
 
 
-@autoscale.command()
+@autoscaler.command()
 def simulate(
     trace: Annotated[
         list[str] | None,
         typer.Option("--trace", help="A name, or a file of a trace (JSON); may be repeated. Default: all names."),
     ] = None,
     assignments: Annotated[
-        list[str] | None, typer.Option("--set", help="A parameter, such as u_target=0.7; may be repeated.")
+        list[str] | None, typer.Option("--set", help="A parameter, such as utilization_target=0.7; may be repeated.")
     ] = None,
     rivals: Annotated[
         list[Rival] | None,

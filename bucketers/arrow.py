@@ -30,14 +30,14 @@ def column(rows: pa.Table, field: str) -> pa.Array:
     values, names, parent = None, rows.column_names, ""
     for name in field.split("."):
         if name not in names:
-            raise ValueError(f"field {field!r} is not in the record; {mend(field, (parent + name for name in names))}")
+            raise ValueError(f"field {field!r} is not in the record; {fix(field, (parent + name for name in names))}")
         values = rows.column(name) if values is None else pc.struct_field(values, name)
         names = values.type.names if pa.types.is_struct(values.type) else []
         parent += f"{name}."
     return contiguous(values)
 
 
-def mend(wrong: str, right: Iterable[str]) -> str:
+def fix(wrong: str, right: Iterable[str]) -> str:
     """The end of a sentence about a name that does not exist: the nearest one that does, or those there are."""
     known = sorted(right)
     if near := get_close_matches(wrong, known, n=1):

@@ -5,7 +5,7 @@ from importlib import import_module
 from inspect import signature
 from typing import Any, Final
 
-from bucketers.arrow import mend
+from bucketers.arrow import fix
 from bucketers.base import Bucketer
 from bucketers.composite import Composite
 from bucketers.event_time import EventTime
@@ -33,7 +33,7 @@ def build(spec: Mapping[str, Any]) -> Bucketer:
         ) from error
     make = _imported(kind) if ":" in kind else TYPES.get(kind)
     if make is None:
-        raise ValueError(f"bucketer type {kind!r} is neither 'my_module:MyClass' nor known; {mend(kind, TYPES)}")
+        raise ValueError(f"bucketer type {kind!r} is neither 'my_module:MyClass' nor known; {fix(kind, TYPES)}")
     call = signature(make)
     try:
         call.bind(**options)
@@ -62,6 +62,6 @@ def _imported(kind: str) -> Callable[..., Bucketer]:
     make: Callable[..., Bucketer] | None = getattr(module, class_name, None)
     if not callable(make):
         raise ValueError(  # noqa: TRY004
-            f"bucketer {kind!r}: {name} has no class {class_name!r}; {mend(class_name, vars(module))}"
+            f"bucketer {kind!r}: {name} has no class {class_name!r}; {fix(class_name, vars(module))}"
         )
     return make

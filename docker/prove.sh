@@ -61,7 +61,7 @@ prove "headrace: what is no Python is inside too: the page, the alerts, the log'
 from importlib.resources import files
 names = {"writer": ("web/page.html", "preflight/rates.json", "log4j2.properties"), "recovery": ("alerts.yaml", "ladder/damages.json")}
 assert all((files(package) / name).is_file() for package, found in names.items() for name in found)'
-prove "headrace: its supervisor is there" headrace headrace recover run --help
+prove "headrace: its supervisor is there" headrace headrace supervisor run --help
 prove "headrace: Java 17 runs, and is no JDK" headrace sh -c '"$JAVA_HOME/bin/java" -version 2>&1 | grep -q "\"17" && ! test -e "$JAVA_HOME/bin/javac"'
 prove "headrace: Spark starts without a network, with the jars of Kafka and S3 inside" headrace python -c '
 from writer.config.pipelines import Config
@@ -77,7 +77,7 @@ spark.stop()'
 prove "headrace: the class of an executor on Kubernetes is there" headrace sh -c \
   'ls "$SPARK_HOME"/jars/spark-kubernetes_*.jar && test -x /opt/decom.sh && test -x /opt/headrace/entrypoint.sh'
 prove "headrace-autoscaler: no Spark, no Java" headrace-autoscaler sh -c '! python -c "import pyspark" 2>/dev/null && ! command -v java'
-prove "headrace-autoscaler: it decides" headrace-autoscaler headrace autoscale --help
+prove "headrace-autoscaler: it decides" headrace-autoscaler headrace autoscaler --help
 
 for image in headrace headrace-autoscaler; do
   if command -v buildah >/dev/null; then buildah images --format "{{.Name}}:{{.Tag}} {{.Size}}" "localhost/$image:$tag" 2>/dev/null || true; fi

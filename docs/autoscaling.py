@@ -7,8 +7,8 @@ import hashlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
-from datetime import datetime
+from dataclasses import Field, asdict
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,12 @@ from autoscaler.decision.decide import tick
 from autoscaler.decision.explanation import lines
 from autoscaler.decision.facts import Facts
 from autoscaler.decision.history import Memory
-from autoscaler.decision.policy import DEFAULTS, Policy
+from autoscaler.decision.policy import DEFAULTS, parameters
 from autoscaler.runtime import state_store
 from autoscaler.simulate.run import RIVALS, Score, compare
 from autoscaler.simulate.trace import Trace
 from autoscaler.simulate.workloads import SHAPES, shape
+from writer.core.units import show_duration
 
 HERE = Path(__file__).parent
 EXAMPLE = HERE / "examples" / "autoscale-facts.json"
@@ -34,17 +35,17 @@ _INTRODUCTION = """# Autoscaling
 
 Written by `make reference` from the code, a recorded tick and kept scores; do not edit.
 
-How many executors should carry the pipelines? `headrace autoscale run` decides it every 15 s from facts: what waits in
+How many executors should carry the pipelines? `headrace autoscaler run` decides it every 15 s from facts: what waits in
 Kafka and what arrives, what finished batches took, which executors are there. It asks the driver for them, and says
 why. It runs beside the driver, without Spark and Java; it may die at any moment, and so may the driver. The decision is
 arithmetic that can be read, and it can be tried on recorded facts and on simulated days.
 
 ```sh
-headrace autoscale run pipelines.yaml              # keep as many executors as the lag asks for
-headrace autoscale run pipelines.yaml --dry-run    # only say what it would do
-headrace autoscale explain pipelines.yaml          # what is decided now, and why; --save keeps the facts
-headrace autoscale explain --facts docs/examples/autoscale-facts.json      # the same of facts that were kept
-headrace autoscale simulate --trace day --set u_target=0.7 --plot day.png  # what a day costs, beside other policies
+headrace autoscaler run pipelines.yaml              # keep as many executors as the lag asks for
+headrace autoscaler run pipelines.yaml --dry-run    # only say what it would do
+headrace autoscaler explain pipelines.yaml          # what is decided now, and why; --save keeps the facts
+headrace autoscaler explain --facts docs/examples/autoscale-facts.json      # the same of facts that were kept
+headrace autoscaler simulate --trace day --plot day.png  # what a day costs, beside other policies
 ```
 
 ## Running it
@@ -61,12 +62,12 @@ spark:
     spark.executor.cores: "4"
     spark.executor.memory: 4g
     spark.cores.max: "40"               # standalone: as much as ten executors have
-autoscale:
+autoscaler:
   token: ${env:HEADRACE_SCALE_TOKEN}    # the same for driver and autoscaler
   executors_min: 1
   executors_max: 10
   policy:
-    u_target: 0.75                      # any parameter of the table below
+    utilization_target: 0.75                      # any parameter of the table below
 pipelines:
   clicks:
     topics: [clicks]
@@ -81,14 +82,14 @@ as the driver. With `local[*]` there are no executors: both sides say so, and wh
 
 - **The driver** takes `POST /scale?executors=N` with the token, over loopback only. It asks Spark for the total, again
   every 15 s, and tells the youngest to go when no batch has tasks. Those finish what they have and are seen to be gone;
-  one that still works after `autoscale.drain_within` is killed. `/status`, its page and `headrace status` tell how many
-  there are, how many are asked for and how many would be right, with the last verdict and its reason. What was wanted
-  last is kept beside the runs, and wanted again by the next driver.
+  one that still works after `autoscaler.drain_within` is killed. `/status`, its page and `headrace status` tell how
+  many there are, how many are asked for and how many would be right, with the last verdict and its reason. What was
+  wanted last is kept beside the runs, and wanted again by the next driver.
 - **The autoscaler** keeps what it decided before it asks for it, and asks again at every tick. At
   `http://127.0.0.1:9645` it answers `/metrics` ([names](METRICS.md#of-the-autoscaler)), `/healthz`, and `/status` with
   the last decision, all its arithmetic, and the last 100 changes of mind.
 - **Executors that are lost** are replaced by the cluster, as the total is asked for again and again. Those that do not
-  come for `start_max_s` are a quota.
+  come for `start_max` are a quota.
 - **A large batch is cut into three ranges for each slot there may ever be**, so executors beyond the partitions help
   while it catches up. While more waits than `commit.max_records`, every slot gets a task, for files down to an eighth
   of `roll.target_file_size`; they are merged when their bucket is sealed, where `compact.at_seal` holds, as it does for
@@ -103,13 +104,14 @@ as the driver. With `local[*]` there are no executors: both sides say so, and wh
 2. **Capacity** of n executors: with S records a second of all slots that have work, an overhead of o seconds a batch
    and `max_delay` D, they carry S (D - o) / D for ever without a batch longer than D; full batches of `max_records` R
    one after the other carry R / (o + R / S).
-3. **Need**: arrivals / `u_target`, the backlog over `catch_up_s`, and what piles up until executors come, as it was
-   learned how long they take. Backlog is only what waits beyond `max_delay` and a batch: the lag of a healthy pipeline
-   goes up and down so far. Of several pipelines each need is divided by what the pipeline could carry alone; the sum
-   is the share of the slots that is wanted.
-4. **Diagnosis** before action: what executors would not mend is told as itself, with what would mend it (below).
-5. **The least number** whose capacity covers the need is wanted. More than what is there: at once, when over `u_max`.
-   Fewer: when below `u_min` throughout `down_s`, as many as the most wanted in it. Between the two nothing changes.
+3. **Need**: arrivals / `utilization_target`, the backlog over `catch_up_duration`, and what piles up until executors
+   come, as it was learned how long they take. Backlog is only what waits beyond `max_delay` and a batch: the lag of a
+   healthy pipeline goes up and down so far. Of several pipelines each need is divided by what the pipeline could carry
+   alone; the sum is the share of the slots that is wanted.
+4. **Diagnosis** before action: what executors would not fix is told as itself, with what would fix it (below).
+5. **The least number** whose capacity covers the need is wanted. More than what is there: at once, when over
+   `utilization_max`. Fewer: when below `utilization_min` throughout `down`, as many as the most wanted in it. Between
+   the two nothing changes.
 6. **What was learned**: how long executors take to come, and what an added slot brings over one that is there (from
    three changes on). Executors that brought less than `yield_min` of what was expected block further ones for a while.
    Executors that went and came back soon make the next going wait longer.
@@ -121,7 +123,7 @@ Old or missing facts, recovery, failing storage or Kafka: what was wanted last i
 - A Kubernetes of many nodes: it was run on a real API server, with pods that are processes of one machine
   ([how](DEPLOY.md#how-this-is-tested)).
 - The heap of executors: Spark tells only the highest there ever was. Pressure is seen in garbage collection.
-- How many executors a cluster would grant: it is seen when they do not come for `start_max_s`, and tried again later.
+- How many executors a cluster would grant: it is seen when they do not come for `start_max`, and tried again later.
 - A standalone cluster gives a new application all it has, up to `spark.cores.max`. What is too much of it goes as the
   load allows, or at once to what a driver before was told.
 - Executors that are new are slow for a batch: what their tasks need is loaded then. That is reckoned as overhead.
@@ -130,7 +132,7 @@ Old or missing facts, recovery, failing storage or Kafka: what was wanted last i
 _VERDICTS = {
     "recovery": ("hold", "The pipeline is on a rung of recovery: its restarts look like too few executors."),
     "failing": ("hold", "Storage or Kafka fails, or a batch is tried again: executors would ask it even more."),
-    "blind": ("hold", "Facts are missing or older than `facts_age_max_s`."),
+    "blind": ("hold", "Facts are missing or older than `facts_age_max`."),
     "too_few_batches": ("hold", "No rate is known: fewer than `batches_min` batches, or none in the window."),
     "excluded": ("hold", "A minute of `excluded`."),
     "admission_capped": ("no more", "Full batches of `max_records` are not enough whatever the slots: raise it."),
@@ -145,7 +147,7 @@ _VERDICTS = {
 
 _WORLD = """## Simulated days
 
-The world of `headrace autoscale simulate` is not the model: tasks have luck (10 %), partitions are uneven, slots slow
+The world of `headrace autoscaler simulate` is not the model: tasks have luck (10 %), partitions are uneven, slots slow
 each other down, machines are 6 % faster and slower through the day, executors take a minute or two to come and now and
 then one dies, batches that run are finished by the slots that came meanwhile. What a policy sees are facts, 20 batches
 at most, as `/status` has them. It is still a simulation: one pipeline, no cluster, no restarts, no neighbours.
@@ -174,9 +176,9 @@ partitions. The load stays up until nothing has been late for 40 s.
 _KEDA = """## For teams that run KEDA
 
 [`docs/examples/keda.yaml`](examples/keda.yaml) has two ScaledObjects for the workers of a standalone cluster: by the
-lag of the group to which a pipeline mirrors its offsets (`mirror_offsets`), and by `headrace_executors_desired` of an
-autoscaler with `--dry-run`. What a threshold on lag does through a day stands below. They are written after KEDA's
-documentation and were not run on a KEDA.
+lag of the group to which a pipeline commits its offsets (`commit_offsets_to_group`), and by
+`headrace_executors_desired` of an autoscaler with `--dry-run`. What a threshold on lag does through a day stands below.
+They are written after KEDA's documentation and were not run on a KEDA.
 """
 
 _READ = """Two minutes are luck: so far apart are runs that differ only in when executors come and die.
@@ -203,17 +205,17 @@ def _run() -> list[str]:
     latest = max(one["lag_s"] or 0.0 for one in samples)
     low, high = samples[0]["load_per_s"], max(one["load_per_s"] for one in samples)
     asked_s, held_s = at["asked_s"] - at["step_up_s"], at["step_down_s"] - at["step_up_s"]
-    limit_s = settings["max_delay_s"] + settings["slo_s"]
+    limit_s = settings["max_delay_s"] + settings["lag_slo_s"]
     late = [one["at_s"] - at["step_up_s"] for one in samples if (one["lag_s"] or 0.0) > limit_s]
     calm = f"from {min(late):.0f} s to {max(late):.0f} s after the step" if late else "never"
     return [
         _RUN_WORDS.format(
             partitions=settings["partitions"], most=settings["executors_max"], slot=settings["slot_per_s"],
-            tick=settings["tick_s"], window=settings["window_s"], down=settings["down_s"],
+            tick=settings["interval_s"], window=settings["window_s"], down=settings["down_s"],
         ),
         "| what | seen |", "| --- | --- |",
         f"| load steps up, from {low:,} to {high:,} records a second | at {at['step_up_s']:.0f} s |",
-        f"| executors are asked for | {asked_s:.0f} s later; a tick is {settings['tick_s']:.0f} s |",
+        f"| executors are asked for | {asked_s:.0f} s later; a tick is {settings['interval_s']:.0f} s |",
         f"| most that worked at once | {at['peak']} |",
         f"| oldest record that waited, at the worst | {latest:.0f} s |",
         f"| later than the SLO, {limit_s:.0f} s | {calm}, which lasts {held_s:.0f} s |",
@@ -242,25 +244,31 @@ def _example() -> list[str]:
     decision, _ = tick(DEFAULTS, Memory(), known, known.at)
     return [
         "## A decision, explained", "",
-        "`headrace autoscale explain --facts docs/examples/autoscale-facts.json` prints this; `--json` all of it.", "",
+        "`headrace autoscaler explain --facts docs/examples/autoscale-facts.json` prints this; `--json` all of it.", "",
         "```", *lines(DEFAULTS, decision, known.at), "```", "",
     ]  # fmt: skip
 
 
 def _parameters() -> list[str]:
     rows = [
-        f"| `{one.name}` | {_shown(getattr(DEFAULTS, one.name))} | {one.metadata['unit']} | {one.metadata['why']} |"
-        for one in fields(Policy)
+        f"| `{name}` | {_shown(one)} | {_unit(one)} | {one.metadata['why']} |" for name, one in parameters().items()
     ]
     return [
         "## Parameters", "",
-        "`--set name=value` changes one, and so does `autoscale.policy` in the configuration, where `executors_min`",
-        "and `executors_max` stand beside it. `run` takes `--interval` for `tick_s`.", "",
+        "`--set name=value` changes one, and so does `autoscaler.policy` in the configuration, where `executors_min`",
+        "and `executors_max` stand beside it. `run` takes `--interval` for `interval`.", "",
         "| parameter | default | unit | what it does, and why it is so |", "| --- | ---: | --- | --- |", *rows, "",
     ]  # fmt: skip
 
 
-def _shown(value: object) -> str:
+def _unit(one: Field[Any]) -> str:
+    return "duration" if one.metadata["unit"] == "s" else str(one.metadata["unit"])
+
+
+def _shown(one: Field[Any]) -> str:
+    value = one.default
+    if one.metadata["unit"] == "s":
+        return show_duration(timedelta(seconds=value))
     return "none" if value == () else f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -288,7 +296,7 @@ def _summary() -> list[str]:
 def _scores() -> list[str]:
     page = [
         "### All policies", "",
-        "Each table is what `headrace autoscale simulate --trace <day>` prints. `docs/autoscaling.py --play`: all.",
+        "Each table is what `headrace autoscaler simulate --trace <day>` prints. `docs/autoscaling.py --play`: all.",
         "", f"![A simulated day: load, lateness and executors of several policies](images/{PICTURE.name})", "",
     ]  # fmt: skip
     for name, kept in scores().items():

@@ -25,7 +25,7 @@ from which nothing is lost and nothing is twice.
 | --- | --- |
 | L0 | wait: storage, broker or registry is down; nothing is wrong with checkpoint or table |
 | L1 | start again with the same checkpoint |
-| L2 | mend it: take away a torn file, or a directory in the way, that costs nothing, after a copy of all, once a run |
+| L2 | fix it: take away a torn file, or a directory in the way, that costs nothing, after a copy of all, once a run |
 | L3 | a new run from the table's frontier; it needs no checkpoint |
 | L4 | the table's log forgot the frontier: put it together from its files and an older checkpoint that agrees |
 | L5 | skip to the end of Kafka's log, with a gap that says exactly what was skipped |

@@ -60,7 +60,7 @@ _FLOW = (
     Panel("Lag", "s", (Query(_by("max", "headrace_lag_seconds", "pipeline, topic"), "{{pipeline}} {{topic}}"),
                        Query(_by("max", "headrace_commit_delay_max_seconds"), "{{pipeline}} commit.max_delay")),
           "A sawtooth up to commit.max_delay is as it should be.", 8),
-    Panel("Offsets that wait", "short", (Query(_by("sum", "headrace_lag_rows", "pipeline, topic"),
+    Panel("Offsets that wait", "short", (Query(_by("sum", "headrace_lag_records", "pipeline, topic"),
                                                "{{pipeline}} {{topic}}"),),
           "Offsets between the frontier and the end of the log.", 8),
     Panel("Partitions that wait longest", "s", (Query(f"topk(5, headrace_lag_seconds{_P})",
@@ -81,7 +81,7 @@ _FLOW = (
                               Query(_by("max", "headrace_batch_in_progress_seconds"), "{{pipeline}} batch under way")),
           "Seconds since the newest commit, and since the batch that is carried now began.", 8),
     Panel("Rooms", "percentunit", (Query(
-        f"sum by (room) (rate(headrace_room_cpu_seconds_total{_P}[$window]))", "{{room}}"),),
+        f"sum by (step) (rate(headrace_step_cpu_seconds_total{_P}[$window]))", "{{step}}"),),
           "Processor seconds a second by room, of committed batches: 1 is one core. The JVM's are not in it.", 8,
           stacked=True),
     Panel("The driver's time", "percentunit", (Query(
@@ -105,8 +105,8 @@ _LAKE = (
         f"sum by (outcome) (rate(headrace_records_total{_P}[$window]))", "{{outcome}}"),),
           "Every record that was read has one.", 8, stacked=True),
     Panel("Dead letters", "percentunit", (Query(
-        f"{_rate('headrace_dlq_rows_total')} / {_rate('headrace_records_read_total')}"),),
-          "Share of the records that became no row. limits.poison_share stops the pipeline.", 8),
+        f"{_rate('headrace_dead_letters_total')} / {_rate('headrace_records_read_total')}"),),
+          "Share of the records that became no row. limits.failed_ratio_max stops the pipeline.", 8),
     Panel("Bytes into the lake", "binBps", (Query(_rate("headrace_bytes_total")),
                                             Query(_rate("headrace_read_bytes_total"), "{{pipeline}} read")),
           "Parquet that is committed, and Avro that was read for it.", 8),
@@ -117,29 +117,29 @@ _LAKE = (
 )  # fmt: skip
 _CARE = (
     Panel("Executors", "short", tuple(Query(f"headrace_executors_{kind}", kind) for kind in (
-        "wanted", "desired", "asked", "registered", "draining")),
+        "recommended", "desired", "requested", "registered", "draining")),
           "What would be right, what was decided, what Spark was asked for, and what there is.", 8),
-    Panel("Rung of recovery", "short", (Query(_by("max", "headrace_recovery_level")),),
-          "0: well. 1 restart, 2 mend, 3 new run, 4 walk back, 5 skip to the latest.", 8),
+    Panel("Recovery level", "short", (Query(_by("max", "headrace_recovery_level")),),
+          "0: healthy. 1 restart, 2 repair, 3 new run, 4 rebuild committed offsets, 5 skip to latest.", 8),
     Panel("What recovery did", "short", (Query(
         f"sum by (level, result) (headrace_recovery_total{_P})", "{{level}} {{result}}"),),
-          "Since the supervisor began, by rung and how it went. No increase: a counter that is born at 1 has none.", 8,
+          "Since the supervisor began, by level and how it went. No increase: a counter that is born at 1 has none.", 8,
           stacked=True),
-    Panel("Not well for", "s", (Query(_by("max", "headrace_recovery_unwell_seconds")),),
+    Panel("Unhealthy for", "s", (Query(_by("max", "headrace_recovery_unhealthy_seconds")),),
           "Seconds since the pipeline failed and has not committed again.", 8),
-    Panel("Hooks that wait", "s", (Query(
-        f"max by (pipeline, hook) (headrace_hook_oldest_waiting_seconds{_P})", "{{pipeline}} {{hook}}"),),
+    Panel("Pending hook deliveries", "s", (Query(
+        f"max by (pipeline, hook) (headrace_hook_oldest_pending_seconds{_P})", "{{pipeline}} {{hook}}"),),
           "Since the oldest bucket was sealed that a hook is still to be told of.", 8),
     Panel("Schemas", "short", (Query(
         f"sum by (pipeline, decoder) (headrace_schemas{_P})", "{{pipeline}} {{decoder}}"),),
           "By decoder. The records of a rejected schema are dead letters.", 8),
     Panel("Offsets in open gaps", "short", (Query(_by("sum", "headrace_gap_offsets_open")),),
           "Records that were skipped, and that nobody has brought back or given up.", 8),
-    Panel("Backfill", "rowsps", (Query(_rate("headrace_gap_offsets_settled_total")),),
+    Panel("Backfill", "rowsps", (Query(_rate("headrace_gap_offsets_closed_total")),),
           "Offsets of gaps that are brought back each second. A gap that is given up, or a rewind, is a spike.", 8),
     Panel("Gaps: how old, how much longer", "s", (
         Query(_by("max", "headrace_gap_oldest_age_seconds"), "{{pipeline}} oldest"),
-        Query(f"{_by('sum', 'headrace_gap_offsets_open')} / ({_rate('headrace_gap_offsets_settled_total')} > 0)",
+        Query(f"{_by('sum', 'headrace_gap_offsets_open')} / ({_rate('headrace_gap_offsets_closed_total')} > 0)",
               "{{pipeline}} to go")),
           "Age of the oldest open gap; and what is left by the rate of the backfill, while one brings something.", 8),
 )  # fmt: skip

@@ -36,8 +36,8 @@ def _table(catalogue: Iterable[Any]) -> list[str]:
 def _supervisor() -> list[str]:
     return [
         "## Of the supervisor", "",
-        "`headrace recover run` answers at `http://127.0.0.1:9644/metrics` (`supervisor` in the configuration), also",
-        "while no driver runs. Its counters begin with the supervisor.", "",
+        "`headrace supervisor run` answers at `http://127.0.0.1:9644/metrics` (`supervisor` in the configuration),",
+        "also while no driver runs. Its counters begin with the supervisor.", "",
         *_table(SUPERVISOR),
     ]  # fmt: skip
 
@@ -45,8 +45,8 @@ def _supervisor() -> list[str]:
 def _autoscaler() -> list[str]:
     return [
         "## Of the autoscaler", "",
-        "`headrace autoscale run` answers at `http://127.0.0.1:9645/metrics` (`autoscale` in the configuration). What",
-        "it does not know has no value.", "",
+        "`headrace autoscaler run` answers at `http://127.0.0.1:9645/metrics` (`autoscaler` in the configuration).",
+        "What it does not know has no value.", "",
         *_table(AUTOSCALER),
     ]  # fmt: skip
 
@@ -59,13 +59,13 @@ def _questions() -> list[str]:
         "| is the lag true, or is Kafka silent | `headrace_lag_source_age_seconds > 60` |",
         "| when does retention begin to take records | `min by (pipeline) (headrace_retention_headroom_seconds)` |",
         '| rows per second | `rate(headrace_records_total{outcome="rows"}[15m])` |',
-        "| share that went wrong | `rate(headrace_dlq_rows_total[15m]) / rate(headrace_records_read_total[15m])` |",
-        "| which room costs most | `topk(3, rate(headrace_room_cpu_seconds_total[15m]))` |",
+        "| share that went wrong | `rate(headrace_dead_letters_total[15m]) / rate(headrace_records_read_total[15m])` |",
+        "| which step costs most | `topk(3, rate(headrace_step_cpu_seconds_total[15m]))` |",
         "| is the driver saturated | `rate(headrace_batch_duration_seconds_sum[15m]) > 0.92` |",
         "| do executors come that were asked for | `headrace_executors_registered < headrace_executors_desired` |",
-        "| why are there no more of them | `headrace_scale_blocked` |",
-        "| how fast a backfill goes | `rate(headrace_gap_offsets_settled_total[15m])` |",
-        "| and how much longer | `headrace_gap_offsets_open / (rate(headrace_gap_offsets_settled_total[15m]) > 0)` |",
+        "| why are there no more of them | `headrace_autoscaler_blocked` |",
+        "| how fast a backfill goes | `rate(headrace_gap_offsets_closed_total[15m])` |",
+        "| and how much longer | `headrace_gap_offsets_open / (rate(headrace_gap_offsets_closed_total[15m]) > 0)` |",
         "| bytes per file | `rate(headrace_bytes_total[1h]) / rate(headrace_files_total[1h])` |", "",
     ]  # fmt: skip
 

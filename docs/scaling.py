@@ -33,9 +33,9 @@ def draw(run: dict[str, Any], target: Path) -> None:
     top.plot(at, [one["load_per_s"] for one in samples], color="0.35", label="sent", drawstyle="steps-post")
     top.plot(*committed(samples), color="tab:blue", label="committed, by batch", alpha=0.8, drawstyle="steps-pre")
     top.set_ylabel("records a second")
-    late = settings["max_delay_s"] + settings["slo_s"]
+    late = settings["max_delay_s"] + settings["lag_slo_s"]
     middle.plot(at, [one["lag_s"] or 0.0 for one in samples], color="tab:red", label="age of the oldest that waits")
-    middle.axhline(late, color="0.6", linestyle="--", label=f"SLO: max_delay + {settings['slo_s']:.0f} s")
+    middle.axhline(late, color="0.6", linestyle="--", label=f"SLO: max_delay + {settings['lag_slo_s']:.0f} s")
     middle.set_ylabel("seconds")
     for key, colour, label in (
         ("desired", "0.35", "desired"), ("registered", "tab:green", "registered"),

@@ -1,4 +1,4 @@
-"""Writes docs/SIZING.md from the arithmetic of `headrace plan` and its measured rates. `make reference`."""
+"""Writes docs/SIZING.md from the arithmetic of `headrace size` and its measured rates. `make reference`."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,9 +8,9 @@ from writer.preflight.sizing import UTILISATION, Rates, Sizing, Traffic, rates, 
 
 _INTRODUCTION = """# Sizing
 
-Written by `make reference` from the arithmetic of `headrace plan`; do not edit.
+Written by `make reference` from the arithmetic of `headrace size`; do not edit.
 
-`headrace plan pipelines.yaml` does this for your own topic: it asks the broker how many records came in the last hour,
+`headrace size pipelines.yaml` does this for your own topic: it asks the broker how many records came in the last hour,
 reads the newest 20,000, really stages them as Parquet, and shows each step. This page is the same arithmetic for
 200,000 events per second: with small events of 200 B, and with 50 TB a day, which is 2.9 KB an event. All settings are
 the defaults.

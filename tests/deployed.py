@@ -16,6 +16,7 @@ import yaml
 
 from tests import oracle
 from tests.charts import CHART, PLACES, ROOT
+from tests.scaled import as_configured
 from tests.servers.containers import Container, Image, Mount
 from tests.servers.kubelet import Kubelet, kubelet
 from tests.servers.kubernetes import Cluster, cluster, until
@@ -30,8 +31,9 @@ SLOT = (
 )
 # Minutes of the autoscaler are seconds here.
 HASTE = {
-    "window_s": 60, "lately_s": 15, "start_s": 15, "stable_s": 15, "stable_max_s": 60, "down_s": 20, "after_up_s": 30,
-    "regret_s": 60, "catch_up_s": 60, "slo_s": 30, "facts_age_max_s": 30, "down_batches": 1,
+    "window_s": 60, "short_window_s": 15, "start_s": 15, "stable_s": 15, "stable_max_s": 60, "down_s": 20,
+    "after_up_s": 30, "regret_s": 60, "catch_up_duration_s": 60, "lag_slo_s": 30, "facts_age_max_s": 30, "down_batches":
+    1,
     "driver_share_max": 0.9,  # on a busy machine the driver's part is more than half of a small batch
 }  # fmt: skip
 RELEASE, DRIVER = "clicks", "clicks-headrace"
@@ -214,7 +216,9 @@ def deployed(place: tuple[Cluster, Kubelet], site: Site, topic: str, name: str) 
         },
         "autoscaler": {
             "minimum": 1, "maximum": 3, "interval": "5 s",
-            "arguments": [word for name, value in HASTE.items() for word in ("--set", f"{name}={value}")],
+            "arguments": [
+                word for name, value in as_configured(HASTE).items() for word in ("--set", f"{name}={value}")
+            ],
         },
         "driver": {"memory": "512m", "terminationGracePeriodSeconds": 45},
         "sparkConf": {"spark.executor.extraJavaOptions": QUICK_START},

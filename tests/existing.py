@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from tests.writing import Site
 from writer.cli.main import app
+from writer.core import retired
 from writer.demo.devstack.events import encoder
 
 _FIXTURES = Path(__file__).with_name("fixtures")
@@ -29,7 +30,10 @@ DIED, PAUSED = ("clicks", "installs"), ("views", "visits")
 CONFIG, CLUSTER = "headrace.yaml", "headrace-cluster.yaml"  # the second: as it was while executors were scaled
 
 # Keys of the fixture's configuration files → today's, such as "pipelines/*/seal/after"; `*` is the name of a pipeline.
-CONFIG_KEYS: Mapping[str, str] = {}
+CONFIG_KEYS: Mapping[str, str] = {
+    old.replace(".", "/"): "/".join([*(retired.KEYS.get(part, part) for part in old.split(".")[:-1]), new])
+    for old, new in retired.KEYS.items()
+}
 
 # Commands whose answers are compared: name → words. `{config}` and `{cluster}` are the files.
 OF_THE_LAKE: Mapping[str, Sequence[str]] = {
@@ -42,12 +46,23 @@ OF_THE_LAKE: Mapping[str, Sequence[str]] = {
 OF_ALL: Mapping[str, Sequence[str]] = {
     "status": ("status", "{config}", "--json"),
     "doctor": ("doctor", "{config}", "--json"),
-    "recovery": ("recover", "explain", "{config}", "--json"),
-    "scaling": ("autoscale", "explain", "{cluster}", "--json"),
+    "recovery": ("supervisor", "explain", "{config}", "--json"),
+    "scaling": ("autoscaler", "explain", "{cluster}", "--json"),
 }
 
 # Key of today's answers → the release's. The tests speak of all answers in the release's keys.
-ANSWER_KEYS: Mapping[str, str] = {}
+ANSWER_KEYS: Mapping[str, str] = {
+    "commits_waiting_for_side_files": "commits_waiting_for_redo",
+    "dead_letters_removed": "letters_removed",
+    "dead_letters_removed_by": "letters_removed_by",
+    "enabled": "able",
+    "failing": "trouble",
+    "late_rows_removed_by": "late_removed_by",
+    "level": "rung",
+    "offset_commit_failures": "mirror_failures",
+    "step_cpu_seconds": "room_cpu_seconds",
+    "topic_partitions": "parts",
+}
 
 # Keys that are not compared: sentences, and what depends on the time of the question.
 PASSED_OVER = frozenset({
@@ -164,7 +179,7 @@ def _renamed(told: Mapping[str, Any]) -> dict[str, Any]:
         section = found
         for part in above:
             section = section.setdefault(part, {})
-        section[key] = value
+        section[key] = f"{value} s" if general.startswith("autoscale/policy/") and general.endswith("_s") else value
     return found
 
 

@@ -24,8 +24,15 @@ TOKEN = "a-token-of-the-tests"
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
-def on_cluster(site: Site, master: str, *, executors_max: int, **autoscale: Any) -> None:
-    """Let the site's driver run on a cluster, with executors of one core."""
+def as_configured(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields of the policy, times in seconds, as the configuration has them: `window_s` 40 is `window` 40 s."""
+    return {name.removesuffix("_s"): f"{value} s" if name.endswith("_s") else value for name, value in fields.items()}
+
+
+def on_cluster(
+    site: Site, master: str, *, executors_max: int, policy: Mapping[str, Any] | None = None, **autoscaler: Any
+) -> None:
+    """Let the site's driver run on a cluster, with executors of one core. `policy`: fields, times in seconds."""
     conf = {
         **LOOPBACK, "spark.executor.memory": "512m", "spark.executor.cores": "1",
         "spark.cores.max": str(executors_max),
@@ -37,7 +44,13 @@ def on_cluster(site: Site, master: str, *, executors_max: int, **autoscale: Any)
     site.overrides["kafka"] = {
         "bootstrap_servers": site.bootstrap, "request_timeout": "20 s", "lag_interval": "2 s",
     }  # fmt: skip
-    site.overrides["autoscale"] = {"token": TOKEN, "port": 0, "executors_max": executors_max, **autoscale}
+    site.overrides["autoscaler"] = {
+        "token": TOKEN,
+        "port": 0,
+        "executors_max": executors_max,
+        "policy": as_configured(policy or {}),
+        **autoscaler,
+    }
 
 
 def scale(url: str, executors: object, token: str | None = TOKEN, **said: object) -> tuple[int, str]:
@@ -98,7 +111,7 @@ def started(site: Site, *flags: str, env: Mapping[str, str] | None = None) -> It
     """Start a driver, and wait until Spark has executors. Whatever happens, nothing of it is left."""
     driver = Driver(site.start(*flags, env=env))
     try:
-        driver.writer.until(lambda: "executor_came" in driver.writer.said(), 240)
+        driver.writer.until(lambda: "executor_added" in driver.writer.said(), 240)
         yield driver
     finally:
         if driver.writer.process.poll() is None:
@@ -107,7 +120,7 @@ def started(site: Site, *flags: str, env: Mapping[str, str] | None = None) -> It
 
 @dataclass
 class Autoscaler(Supervised):
-    """`headrace autoscale run`, and what it says."""
+    """`headrace autoscaler run`, and what it says."""
 
     def told(self, path: str = "/status") -> Any:
         url = re.findall(r"autoscaler_listening url=(\S+)", self.said())[-1]
@@ -122,7 +135,7 @@ def autoscale(site: Site, *flags: str) -> Iterator[Autoscaler]:
     log = site.root / f"autoscaler-{len(list(site.root.glob('autoscaler-*.log')))}.log"
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "writer.cli", "autoscale", "run", str(site.config), *flags],
+            [sys.executable, "-m", "writer.cli", "autoscaler", "run", str(site.config), *flags],
             stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True, env=os.environ,
         )  # fmt: skip
     scaler = Autoscaler(process, Path(log))

@@ -1,4 +1,4 @@
-"""Running the real supervisor as a user does: `headrace recover run`, the parent of a real driver."""
+"""Running the real supervisor as a user does: `headrace supervisor run`, the parent of a real driver."""
 
 import json
 import os
@@ -81,7 +81,7 @@ def supervise(site: Site, *flags: str, env: Mapping[str, str] | None = None) -> 
     site.overrides.setdefault("supervisor", {"port": 0, "lease_expiry": "6 s"})
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "writer.cli", "recover", "run", str(site.config), *flags],
+            [sys.executable, "-m", "writer.cli", "supervisor", "run", str(site.config), *flags],
             stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
             env={**os.environ, **(env or {})},
         )  # fmt: skip
@@ -89,9 +89,9 @@ def supervise(site: Site, *flags: str, env: Mapping[str, str] | None = None) -> 
 
 
 def explained(site: Site, code: int = 0) -> dict[str, Any]:
-    """What `headrace recover explain --json` says."""
+    """What `headrace supervisor explain --json` says."""
     done = subprocess.run(
-        [sys.executable, "-m", "writer.cli", "recover", "explain", str(site.config), "--json"],
+        [sys.executable, "-m", "writer.cli", "supervisor", "explain", str(site.config), "--json"],
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == code, done.stdout + done.stderr

@@ -43,7 +43,7 @@ class Site:
             "table": {"location": str(lake), "format": form},
             "event_time": {"field": "event_time", "max_age": "36500 d", "max_ahead": "36500 d"},
             "roll": {"target_file_size": "4 MiB"},
-            "schemas": {"unknown_grace": "2 s"},
+            "schemas": {"unknown_id_timeout": "2 s"},
             "seal": {"enabled": False},  # events of a day that is over would be sealed under the tests' hands
             **settings,
         }

@@ -47,7 +47,7 @@ class Need:
     lag_offsets: int
     backlog: float  # of them, beyond what waits in good order
     late_s: float  # that the oldest has waited beyond it
-    catch_up_s: float
+    catch_up_duration_s: float
     up: float  # what must be carried, else there are too few executors
     target: float  # what is to be carried after a change
     down: float  # what fewer executors must still carry with ease
@@ -149,16 +149,16 @@ def need(policy: Policy, pipeline: Pipeline, seen: Rate, start_s: float, carried
     good_s = pipeline.delay_max_s + min(seen.seconds, pipeline.delay_max_s)
     backlog = max(0.0, lag - arriving * good_s)
     late_s = max(0.0, max((one.lag_s or 0.0 for one in moving), default=0.0) - good_s)
-    catch_up_s = policy.catch_up_s
+    catch_up_duration_s = policy.catch_up_duration_s
     if pipeline.headroom_s is not None:
-        catch_up_s = max(1.0, min(catch_up_s, pipeline.headroom_s * policy.headroom_share))
-    behind = backlog / catch_up_s
-    meanwhile = max(0.0, arriving - carried_per_s) * start_s / catch_up_s  # piles up until new executors work
+        catch_up_duration_s = max(1.0, min(catch_up_duration_s, pipeline.headroom_s * policy.headroom_share))
+    behind = backlog / catch_up_duration_s
+    meanwhile = max(0.0, arriving - carried_per_s) * start_s / catch_up_duration_s  # piles up until new executors work
     return Need(
-        arriving=arriving, lag_offsets=lag, backlog=backlog, late_s=late_s, catch_up_s=catch_up_s,
-        up=arriving / policy.u_max + behind,
-        target=arriving / policy.u_target + behind + meanwhile,
-        down=arriving / policy.u_min + behind + meanwhile,
+        arriving=arriving, lag_offsets=lag, backlog=backlog, late_s=late_s, catch_up_duration_s=catch_up_duration_s,
+        up=arriving / policy.utilization_max + behind,
+        target=arriving / policy.utilization_target + behind + meanwhile,
+        down=arriving / policy.utilization_min + behind + meanwhile,
     )  # fmt: skip
 
 

@@ -33,7 +33,7 @@ class Sums:
     slots_each: int
     start_s: float
     growth: Growth
-    used_up: float  # share of the slots that are wanted now, at u_max
+    used_up: float  # share of the slots that are wanted now, at utilization_max
     used_target: float
     used_down: float
     least: int | None  # executors that carry the target; None: more than are of use
@@ -214,7 +214,7 @@ def _act(
         return Up(policy.executors_min, symptoms, sums, desired)
     if sums.used_up > 1:
         return _more(policy, memory, facts, now, sums, desired, symptoms)
-    late = any(load.need.late_s > policy.slo_s for load in sums.loads)
+    late = any(load.need.late_s > policy.lag_slo_s for load in sums.loads)
     if sums.want >= desired or sums.used_down > 1 or late:
         return Stay(desired, symptoms, sums)
     return _fewer(policy, memory, now, sums, desired, symptoms)

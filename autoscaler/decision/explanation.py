@@ -41,7 +41,7 @@ def _become(before: int, after: int) -> str:
 
 def _stay(sums: Sums) -> str:
     if sums.used_down > 1:
-        return f"fewer would be too few ({_share(sums.used_down)} at u_min)"
+        return f"fewer would be too few ({_share(sums.used_down)} at utilization_min)"
     return "no other number is better" if not sums.bound_by else f"{' and '.join(sums.bound_by)} allows no other"
 
 
@@ -101,21 +101,24 @@ def lines(policy: Policy, decision: Decision, now: datetime) -> list[str]:
 def _pipeline(policy: Policy, sums: Sums, load: Load) -> list[str]:
     one, seen, asked = load.pipeline, load.rate, load.need
     last = one.batches[-1]
-    behind = asked.backlog / asked.catch_up_s
-    meanwhile = asked.target - asked.arriving / policy.u_target - behind
+    behind = asked.backlog / asked.catch_up_duration_s
+    meanwhile = asked.target - asked.arriving / policy.utilization_target - behind
     rows = {
-        "arriving": f"{asked.arriving:,.0f}/s, the higher mean of the window and of {policy.lately_s:.0f} s",
+        "arriving": f"{asked.arriving:,.0f}/s, the higher mean of the window and of {policy.short_window_s:.0f} s",
         "lag": f"{asked.lag_offsets:,} offsets, {asked.backlog:,.0f} beyond what waits in good order (max_delay "
         f"{one.delay_max_s:.0f} s and a batch of {seen.seconds:.0f} s); late by {asked.late_s:.0f} s",
         "batches": f"{seen.batches} in the window, one every {seen.interval_s:.0f} s, of {seen.seconds:.1f} s; "
         f"{seen.overhead_s:.1f} s of it whatever the rows",
         "a slot": f"{seen.per_slot_per_s:,.0f}/s = rows / (task seconds x slots that work all the time); in the last "
         f"batch {batch_worth(last):.1f} of {last.slots}, as {last.ranges} ranges go in waves",
-        "needed": f"{asked.target:,.0f}/s = {asked.arriving:,.0f} / u_target {policy.u_target:g} + backlog "
-        f"{behind:,.0f}/s in {asked.catch_up_s:.0f} s + {meanwhile:,.0f}/s that piles up in the {sums.start_s:.0f} s "
-        "executors take to come",
-        "more above": f"{asked.up:,.0f}/s = {asked.arriving:,.0f} / u_max {policy.u_max:g} + backlog",
-        "fewer below": f"{asked.down:,.0f}/s = {asked.arriving:,.0f} / u_min {policy.u_min:g} + the rest of needed",
+        "needed": f"{asked.target:,.0f}/s = {asked.arriving:,.0f} / utilization_target "
+        f"{policy.utilization_target:g} + backlog {behind:,.0f}/s in {asked.catch_up_duration_s:.0f} s + "
+        f"{meanwhile:,.0f}/s that piles up in "
+        f"the {sums.start_s:.0f} s executors take to come",
+        "more above": f"{asked.up:,.0f}/s = {asked.arriving:,.0f} / utilization_max "
+        f"{policy.utilization_max:g} + backlog",
+        "fewer below": f"{asked.down:,.0f}/s = {asked.arriving:,.0f} / utilization_min "
+        f"{policy.utilization_min:g} + the rest of needed",
         "of use": f"{ranges_max(one)} slots: as many ranges or files has a full batch",
     }
     return [one.name, *(f"  {label:<11} {text}" for label, text in rows.items())]
@@ -132,8 +135,8 @@ def _together(policy: Policy, decision: Stay | Blocked | Wait | Up | Down) -> li
     limits = ", ".join(f"{one.name} {one.executors}" for one in (*sums.floors, *sums.ceilings))
     decides = f"{' and '.join(sums.bound_by)} decides" if sums.bound_by else "none decides"
     rows = {
-        "used now": f"{_share(sums.used_up)} at u_max (over 100 %: more), {_share(sums.used_down)} at u_min "
-        "(over 100 %: not fewer)",
+        "used now": f"{_share(sums.used_up)} at utilization_max (over 100 %: more), {_share(sums.used_down)} at "
+        "utilization_min (over 100 %: not fewer)",
         "least": f"{sums.least if sums.least is not None else 'no number'} that carries what is needed",
         "limits": f"{limits}; {decides}",
         "wanted": str(sums.want),

@@ -1,7 +1,7 @@
 """What can be set of the autoscaler: each parameter with its unit, its default, and why it has it."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
@@ -10,7 +10,9 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from writer.config.base import did_you_mean
+from writer.core import retired
 from writer.core.errors import ConfigError
+from writer.core.units import duration
 
 
 @lru_cache(maxsize=4096)
@@ -48,16 +50,24 @@ def _knob(default: Any, unit: str, why: str) -> Any:
 class Policy:
     """Parameters of a decision. Raises ConfigError for those that contradict each other."""
 
-    u_target: float = _knob(0.80, "share", "busy at this share of capacity after a change; the rest carries bursts")
-    u_max: float = _knob(0.95, "share", "more executors only above it: what lies below is noise, or served")
-    u_min: float = _knob(0.65, "share", "fewer executors only below it; with u_max the band in which nothing happens")
-    catch_up_s: float = _knob(900.0, "s", "a backlog is to be gone by then: half costs 3 % more, twice saves 1 %")
+    utilization_target: float = _knob(
+        0.80, "share", "busy at this share of capacity after a change; the rest carries bursts"
+    )
+    utilization_max: float = _knob(0.95, "share", "more executors only above it: what lies below is noise, or served")
+    utilization_min: float = _knob(
+        0.65, "share", "fewer executors only below it; with utilization_max the band in which nothing happens"
+    )
+    catch_up_duration_s: float = _knob(
+        900.0, "s", "a backlog is to be gone by then: half costs 3 % more, twice saves 1 %"
+    )
     headroom_share: float = _knob(0.25, "share", "of retention headroom: a backlog is gone in that time at the latest")
-    slo_s: float = _knob(300.0, "s", "lag beyond max_delay that is still good; no executor goes while it is more")
-    tick_s: float = _knob(15.0, "s", "between two decisions; Kafka is asked as often")
+    lag_slo_s: float = _knob(300.0, "s", "lag beyond max_delay that is still good; no executor goes while it is more")
+    interval_s: float = _knob(15.0, "s", "between two decisions; Kafka is asked as often")
     window_s: float = _knob(600.0, "s", "rates are means over it: ten triggers of a minute")
     window_batches: float = _knob(4.0, "batches", "and over as many batches at least, where they come seldom")
-    lately_s: float = _knob(120.0, "s", "a rise of arrivals counts when it holds for it; a fall only over the window")
+    short_window_s: float = _knob(
+        120.0, "s", "a rise of arrivals counts when it holds for it; a fall only over the window"
+    )
     facts_age_max_s: float = _knob(60.0, "s", "facts that are older are not acted on: four ticks were missed")
     batches_min: int = _knob(
         2, "batches", "that must have finished in the window, else no rate is known: one is chance"
@@ -97,9 +107,10 @@ class Policy:
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""
-        if not 0 < self.u_min < self.u_target < self.u_max <= 1:
+        if not 0 < self.utilization_min < self.utilization_target < self.utilization_max <= 1:
             raise ConfigError(
-                f"u_min {self.u_min:g} < u_target {self.u_target:g} < u_max {self.u_max:g} must hold, in (0, 1]"
+                f"utilization_min {self.utilization_min:g} < utilization_target {self.utilization_target:g} < "
+                f"utilization_max {self.utilization_max:g} must hold, in (0, 1]"
             )
         if not 1 <= self.executors_min <= self.executors_max:
             raise ConfigError(
@@ -107,9 +118,17 @@ class Policy:
             )
         if not (self.up_factor > 1 and 0 < self.down_factor < 1):
             raise ConfigError(f"up_factor {self.up_factor:g} must be over 1, down_factor {self.down_factor:g} below it")
-        for name in ("catch_up_s", "tick_s", "window_s", "lately_s", "facts_age_max_s", "start_s", "history_s"):
+        for name in (
+            "catch_up_duration_s",
+            "interval_s",
+            "window_s",
+            "short_window_s",
+            "facts_age_max_s",
+            "start_s",
+            "history_s",
+        ):
             if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} must be more than 0, got {getattr(self, name):g}")
+                raise ConfigError(f"{name.removesuffix('_s')} must be more than 0, got {getattr(self, name):g} s")
         if self.cost_max_per_hour and not self.cost_per_executor_hour:
             raise ConfigError("cost_max_per_hour needs cost_per_executor_hour: what does an executor cost?")
         if 0 < self.cost_max_per_hour < self.executors_min * self.cost_per_executor_hour:
@@ -127,25 +146,38 @@ class Policy:
 DEFAULTS = Policy()
 
 
+def parameters() -> dict[str, Field[Any]]:
+    """Return the fields of a policy by the names that the configuration and `--set` have for them."""
+    return {one.name.removesuffix("_s"): one for one in fields(Policy)}
+
+
 def assigned(policy: Policy, assignments: Iterable[str]) -> Policy:
-    """Set `name=value` pairs; several expressions of `excluded` are parted by `;`. Raises ConfigError."""
-    known = {one.name: one for one in fields(Policy)}
+    """Set `name=value` pairs: a time is a duration such as `10 min`, `;` separates expressions of `excluded`.
+
+    Raises ConfigError.
+    """
+    known = parameters()
     given: dict[str, Any] = {}
     for text in assignments:
         name, equals, value = text.partition("=")
         if not equals:
-            raise ConfigError(f"{text!r} sets nothing; write it as u_target=0.7")
+            raise ConfigError(f"{text!r} sets nothing; write it as utilization_target=0.7")
+        if (heir := retired.POLICY.get(name)) is not None:
+            raise ConfigError(f"the parameter {name!r} is now {heir!r}")
         if name not in known:
             raise ConfigError(f"no parameter {name!r}{did_you_mean(name, list(known))}")
-        given[name] = _read(name, value, getattr(DEFAULTS, name))
+        given[known[name].name] = _read(name, value, known[name])
     return replace(policy, **given)
 
 
-def _read(name: str, value: str, like: Any) -> Any:
+def _read(name: str, value: str, one: Field[Any]) -> Any:
+    like: Any = one.default
     if isinstance(like, tuple):
         return tuple(part.strip() for part in value.split(";") if part.strip())
     try:
-        return type(like)(value)
+        return duration(value).total_seconds() if one.metadata["unit"] == "s" else type(like)(value)
     except ValueError as error:
         kind = "a whole number" if isinstance(like, int) else "a number"
+        if one.metadata["unit"] == "s":
+            kind = "a duration, such as 10 min"
         raise ConfigError(f"{name}={value!r} is not {kind}; the default is {like}") from error

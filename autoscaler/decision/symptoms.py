@@ -1,4 +1,4 @@
-"""What ails a pipeline that more executors would not mend, and what would: Dhalion's step between symptom and cure."""
+"""What ails a pipeline that more executors would not fix, and what would: Dhalion's step between symptom and cure."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _FAR = 10**6  # slots: as many as make the tasks take no time
 
 @dataclass(frozen=True)
 class Symptom:
-    """Something that ails, what it means for scaling, and what would mend it."""
+    """Something that ails, what it means for scaling, and what would fix it."""
 
     kind: Kind
     effect: Effect  # hold: nothing changes; no_more, no_fewer: that way; note: only told
@@ -111,7 +111,7 @@ def stuck(policy: Policy, pipelines: Sequence[Pipeline]) -> Iterator[Symptom]:
 def redirecting(
     policy: Policy, memory: Memory, loads: Sequence[Load], executors: Executors, desired: int, growth: Growth
 ) -> Iterator[Symptom]:
-    """Yield what makes more executors useless, now that more are wanted. The first is the one to mend."""
+    """Yield what makes more executors useless, now that more are wanted. The first is the one to fix."""
     for load in loads:
         yield from _capped(policy, load)
         yield from _driver(policy, load)
@@ -158,7 +158,7 @@ def _skewed(policy: Policy, load: Load) -> Iterator[Symptom]:
             "skew", "no_more",
             f"the longest task of {load.pipeline.name} takes {load.rate.skew:.1f} times the median, "
             f"over {policy.skew_max:g}: slots wait for one partition",
-            "Raise autoscale.executors_max, as ranges are cut for so many, or spread the keys of the topic.",
+            "Raise autoscaler.executors_max, as ranges are cut for so many, or spread the keys of the topic.",
             load.pipeline.name,
         )  # fmt: skip
 
@@ -175,6 +175,6 @@ def _few(load: Load, desired: int, slots_each: int, growth: Growth) -> Iterator[
         f"a batch of {one.name} has {ranges} tasks at most, and {desired * slots_each} slots are there: "
         + ("it is let no more than so many files" if files else "its ranges are no more"),
         "Raise commit.max_records, or lower roll.target_file_size." if files
-        else "Raise autoscale.executors_max and restart: a full batch is cut into as many ranges as that has slots.",
+        else "Raise autoscaler.executors_max and restart: a full batch is cut into as many ranges as that has slots.",
         one.name,
     )  # fmt: skip

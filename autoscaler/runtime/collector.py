@@ -92,7 +92,7 @@ class Live:
         try:
             sources = self._cluster.sources(self._config.pipelines[name].topics)
             if not known.heard.samples:
-                for ago in (policy.window_s, policy.lately_s):
+                for ago in (policy.window_s, policy.short_window_s):
                     at = now - timedelta(seconds=ago)
                     known = _with_answer(known, at, self._cluster.at(at, sources), policy)
             known = _with_answer(known, now, self._cluster.latest(sources), policy)
@@ -115,7 +115,7 @@ class Live:
     def _trouble(self, name: str, words: str) -> None:
         """Say once that Kafka does not answer."""
         if words and words != self._troubles.get(name):
-            logging.warning("lag_source_failed", pipeline=name, error=words)
+            logging.warning("lag_measurement_failed", pipeline=name, error=words)
         self._troubles[name] = words
 
 

@@ -8,7 +8,7 @@ from urllib.request import Request
 from autoscaler.decision.events import Event
 from writer.clients.driver_endpoint import Driver
 from writer.clients.tls import opener
-from writer.config.autoscaling import Autoscale
+from writer.config.autoscaling import Autoscaler
 
 _ANSWER_WITHIN_S = 5.0
 _WORDS_MAX = 500  # characters of a reason
@@ -22,11 +22,11 @@ class DriverReply:
     says: str = ""
 
 
-def ask(driver: Driver, section: Autoscale, executors: int, because: Event) -> DriverReply:
+def ask(driver: Driver, section: Autoscaler, executors: int, because: Event) -> DriverReply:
     """Ask a driver for so many executors. A driver that does not answer is an answer too."""
     token = "" if section.token is None else section.token.get_secret_value()
-    said = {"executors": executors, "verdict": because.verdict, "why": because.why[:_WORDS_MAX]}
-    asked = said if because.wanted is None else {**said, "right": because.wanted}
+    said = {"executors": executors, "decision": because.verdict, "reason": because.why[:_WORDS_MAX]}
+    asked = said if because.wanted is None else {**said, "recommended": because.wanted}
     request = Request(  # noqa: S310 - the URL is the one that the driver wrote down
         f"{driver.url}/scale?{urlencode(asked)}", method="POST", headers={"Authorization": f"Bearer {token}"}
     )

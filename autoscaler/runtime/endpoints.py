@@ -26,7 +26,7 @@ class Shown:
     """The last tick, as it is shown."""
 
     began: datetime
-    tick_s: float
+    interval_s: float
     dry_run: bool
     at: datetime | None = None  # of the last tick
     facts: Facts | None = None
@@ -77,11 +77,13 @@ CATALOGUE: tuple[Metric, ...] = (
         lambda s: [] if s.decision is None else [((), s.decision.executors)],
     ),
     Metric(
-        "headrace_executors_wanted", "gauge",
+        "headrace_executors_recommended", "gauge",
         "Executors that would be right now, where something forbids or delays to ask for them; else those desired.",
         lambda s: [] if (e := _last(s)) is None else [((), e.executors if e.wanted is None else e.wanted)],
     ),
-    Metric("headrace_executors_asked", "gauge", "Executors that the driver asks Spark for.", _of_driver("wanted")),
+    Metric(
+        "headrace_executors_requested", "gauge", "Executors that the driver asks Spark for.", _of_driver("requested"),
+    ),
     Metric("headrace_executors_registered", "gauge", "Executors that take tasks.", _of_driver("registered")),
     Metric("headrace_executors_draining", "gauge", "Executors that finish their tasks and go.", _of_driver("draining")),
     Metric(
@@ -93,28 +95,30 @@ CATALOGUE: tuple[Metric, ...] = (
         _of_driver("failed_tasks"),
     ),
     Metric(
-        "headrace_scale_verdict", "gauge", f"1 for the last verdict: {', '.join(VERDICTS)}.",
-        lambda s: [((one,), float((e := _last(s)) is not None and e.verdict == one)) for one in VERDICTS], ("verdict",),
+        "headrace_autoscaler_decision", "gauge", f"1 for the last decision: {', '.join(VERDICTS)}.",
+        lambda s: [((one,), float((e := _last(s)) is not None and e.verdict == one)) for one in VERDICTS],
+        ("decision",),
     ),
     Metric(
-        "headrace_scale_blocked", "gauge", "1 for what forbids to judge, or is in the way of another number.",
+        "headrace_autoscaler_blocked", "gauge", "1 for what forbids to judge, or is in the way of another number.",
         lambda s: [((e.by,), 1.0)] if (e := _last(s)) is not None and e.by is not None else [], ("by",),
     ),
     Metric(
-        "headrace_scale_events_total", "counter", "Changes of the number of executors, since this process began.",
+        "headrace_autoscaler_changes_total", "counter", "Changes of the number of executors, since this process began.",
         lambda s: [((one,), s.counts.get(one, 0)) for one in ("up", "down")], ("direction",),
     ),
     Metric(
-        "headrace_scale_reversals_total", "counter",
+        "headrace_autoscaler_reversals_total", "counter",
         "Of them, those that went back on the one before within half an hour.",
         lambda s: [((), s.counts.get("reversals", 0))],
     ),
     Metric(
-        "headrace_scale_refused", "gauge", "1 while the driver does not take what it is asked for. /status says why.",
+        "headrace_autoscaler_request_refused", "gauge",
+        "1 while the driver does not take what it is asked for. /status says why.",
         lambda s: [((), float(s.refused is not None))],
     ),
     Metric(
-        "headrace_scale_ticks_total", "counter", "Ticks since this process began.",
+        "headrace_autoscaler_evaluations_total", "counter", "Ticks since this process began.",
         lambda s: [((), s.counts.get("ticks", 0))],
     ),
     Metric(
@@ -143,7 +147,7 @@ def answers(shown: Callable[[], Shown]) -> Get:
         return [family(one.name, one.kind, one.help, one.labels, one.read(now)) for one in CATALOGUE]
 
     return board(
-        "headrace autoscale", families=families, status=lambda: status(shown()),
+        "headrace autoscaler", families=families, status=lambda: status(shown()),
         unwell=lambda: unhealthy(shown(), datetime.now(UTC)),
     )  # fmt: skip
 
@@ -151,7 +155,7 @@ def answers(shown: Callable[[], Shown]) -> Get:
 def unhealthy(shown: Shown, now: datetime) -> str:
     """Say why this process should be started again; empty while it ticks."""
     silent_s = (now - (shown.at or shown.began)).total_seconds()
-    return f"no tick for {silent_s:.0f} s" if silent_s > max(60.0, _LATE_TICKS * shown.tick_s) else ""
+    return f"no tick for {silent_s:.0f} s" if silent_s > max(60.0, _LATE_TICKS * shown.interval_s) else ""
 
 
 def status(shown: Shown) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class Loop:
         self._policy, self._source, self._kept = policy, source, kept
         self._ask, self._keep, self._dry_run, self._now = ask, keep, dry_run, now
         self._unkept = ""
-        self.shown = Shown(began=now(), tick_s=policy.tick_s, dry_run=dry_run, events=kept.events)
+        self.shown = Shown(began=now(), interval_s=policy.interval_s, dry_run=dry_run, events=kept.events)
 
     def run(self, stop: threading.Event) -> None:
         """Tick until told to stop. What one tick fails at, the next may do."""
@@ -49,9 +49,9 @@ class Loop:
             try:
                 self.tick()
             except Exception as error:  # noqa: BLE001 - who scales must not be what fails
-                logging.warning("tick_failed", error=f"{type(error).__name__}: {error}")
+                logging.warning("autoscaler_evaluation_failed", error=f"{type(error).__name__}: {error}")
                 logging.detail(error)
-            stop.wait(self._policy.tick_s)
+            stop.wait(self._policy.interval_s)
 
     def tick(self) -> Decision:
         """Look, decide, keep, ask. What was decided before is asked for again, whatever is known now."""
@@ -83,7 +83,7 @@ class Loop:
             self._unkept = ""
         except OSError as error:
             if str(error) != self._unkept:
-                logging.warning("scaling_not_kept", error=str(error))
+                logging.warning("autoscaler_state_not_saved", error=str(error))
             self._unkept = str(error)
 
     def _request(self, memory: Memory, facts: Facts, because: Event) -> str | None:
@@ -92,7 +92,7 @@ class Loop:
             return None  # nothing was ever decided, or nobody is there who could be asked
         answered = self._ask(memory.desired, because)
         if not answered.taken and answered.says != self.shown.refused:
-            logging.warning("scaling_refused", executors=memory.desired, says=answered.says)
+            logging.warning("executors_request_refused", executors=memory.desired, says=answered.says)
         return None if answered.taken else answered.says
 
     def _counted(self, decision: Decision, earlier: tuple[Scaling, ...]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""`headrace autoscale run`: puts the autoscaler together."""
+"""`headrace autoscaler run`: puts the autoscaler together."""
 
 import threading
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from writer.web.http_server import answering
 
 def policy_of(config: Config, assignments: Sequence[str]) -> Policy:
     """Return the policy: the defaults, what the configuration says, then `name=value` pairs. Raises ConfigError."""
-    section = config.autoscale
+    section = config.autoscaler
     given = [f"{name}={_text(value)}" for name, value in section.policy.items()]
     within = replace(DEFAULTS, executors_min=section.executors_min, executors_max=section.executors_max)
     return assigned(within, [*given, *assignments])
@@ -48,12 +48,12 @@ def asked(path: Path, only: list[str] | None, assignments: Sequence[str]) -> tup
 
 def run(config: Config, names: Sequence[str], policy: Policy, *, dry_run: bool) -> int:
     """Scale the driver that has these pipelines until SIGTERM or SIGINT. Returns the exit code; raises ConfigError."""
-    section = config.autoscale
+    section = config.autoscaler
     if (why := refusal(config.spark.master, config.spark.conf)) is not None:
         raise ConfigError(why)
     if section.token is None and not dry_run:
         raise ConfigError(
-            "autoscale.token is not set: the driver would not listen. Set it for both, such as "
+            "autoscaler.token is not set: the driver would not listen. Set it for both, such as "
             "${env:HEADRACE_SCALE_TOKEN}, or look on with --dry-run."
         )
     if not config.http.enabled:
@@ -79,7 +79,7 @@ def run(config: Config, names: Sequence[str], policy: Policy, *, dry_run: bool) 
     )
     about = {"enabled": True, "host": section.host, "port": section.port}
     http = config.http.model_copy(update=about)  # with the driver's certificate
-    with answering(http, answers(lambda: loop.shown), section="autoscale") as url:
+    with answering(http, answers(lambda: loop.shown), section="autoscaler") as url:
         logging.event("autoscaler_listening", url=url, pipelines=len(names), dry_run=dry_run)
         loop.run(stop)
     return 0

@@ -39,7 +39,9 @@ def read_state(store: Store) -> AutoscalerState:
         found = store.read(NAME)
         return AutoscalerState(Memory()) if found is None else _AS_JSON.validate_json(found.content)
     except (OSError, ValidationError) as error:
-        logging.warning("scaling_not_remembered", location=f"{store.location}/{NAME}", error=str(error).splitlines()[0])
+        logging.warning(
+            "autoscaler_state_unreadable", location=f"{store.location}/{NAME}", error=str(error).splitlines()[0]
+        )
         return AutoscalerState(Memory())
 
 

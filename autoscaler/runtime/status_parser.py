@@ -74,7 +74,7 @@ def executors(told: Mapping[str, Any] | None, policy: Policy) -> Executors | Non
     short_s = told["short_seconds"]
     refused = short_s is not None and short_s > policy.start_max_s
     return Executors(
-        wanted=told["registered"] if told["wanted"] is None else told["wanted"],
+        wanted=told["registered"] if told["requested"] is None else told["requested"],
         registered=told["registered"], draining=len(told["draining"]),
         cores=told["cores"] or 1, cpus_per_task=told["cpus_per_task"],
         gc_share=told["gc_share"],  # of the heap Spark tells the most there ever was: one never collected is full
@@ -109,7 +109,7 @@ def pipeline(
         lag_age_s=topics_heard_s or 0.0,  # never: there are no partitions, and that is told
     )  # fmt: skip
     over_s = window_s(policy, found)
-    lately = known.heard.per_s(policy.lately_s)
+    lately = known.heard.per_s(policy.short_window_s)
     mean = known.heard.per_s(over_s)
     return replace(found, arriving_per_s=lately if mean is None else mean, arriving_lately_per_s=lately)
 

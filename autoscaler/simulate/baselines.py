@@ -149,7 +149,7 @@ class Flink:
     target: float = 0.7
     boundary: float = 0.3
     window_s: float = 900.0
-    catch_up_s: float = 1800.0
+    catch_up_duration_s: float = 1800.0
     restart_s: float = 300.0
     stable_s: float = 300.0
     down_s: float = 3600.0
@@ -176,7 +176,7 @@ class Flink:
         rate = sum(one.rows for one in batches) / sum(one.seconds for one in batches)
         arriving = mean(one for _, one in self._arrivals)
         lag = sum(one.lag_offsets or 0 for one in pipeline.partitions)
-        extra = lag / self.catch_up_s + arriving * self.restart_s / self.catch_up_s
+        extra = lag / self.catch_up_duration_s + arriving * self.restart_s / self.catch_up_duration_s
         low, high = (arriving / u + extra for u in (self.target + self.boundary, self.target - self.boundary))
         goal = arriving / self.target + extra
         want = self._aligned(math.ceil(max(have * max(goal / rate, 1 - self.down_max), 1)), facts)

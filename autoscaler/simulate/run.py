@@ -50,7 +50,7 @@ def play(trace: Trace, scaler: Scaler, policy: Policy = DEFAULTS, setting: str =
     world = World(trace, policy)
     points, changes = list[Point](), list[tuple[float, int]]()
     over = late_max = 0.0
-    at_s, next_s = policy.tick_s, 0.0
+    at_s, next_s = policy.interval_s, 0.0
     while at_s <= trace.lasts_s - trace.step_s:
         world.advance(at_s)
         before = world.wanted
@@ -62,11 +62,11 @@ def play(trace: Trace, scaler: Scaler, policy: Policy = DEFAULTS, setting: str =
             changes.append((at_s, 1 if world.wanted > before else -1))
         late = max(0.0, world.late_s() - trace.delay_max_s)
         late_max = max(late_max, late)
-        if late > policy.slo_s and not world.is_out():
-            over += policy.tick_s / 60
-        if at_s % _EVERY_S < policy.tick_s:
+        if late > policy.lag_slo_s and not world.is_out():
+            over += policy.interval_s / 60
+        if at_s % _EVERY_S < policy.interval_s:
             points.append(Point(at_s, world.arriving_per_s(), late, world.wanted, world.registered))
-        at_s += policy.tick_s
+        at_s += policy.interval_s
     return Score(
         trace.name, scaler.name, setting, round(world.executor_s / 3600, 1), round(over, 1), len(changes),
         reversals(changes), round(late_max, 1), tuple(points),

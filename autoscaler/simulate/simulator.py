@@ -208,7 +208,7 @@ class World:
         pipeline = Pipeline(
             name=trace.name,
             partitions=tuple(map(Partition, repeat(trace.name), range(trace.partitions), waits, lates)),
-            arriving_per_s=None, arriving_lately_per_s=self._rate(self._policy.lately_s),
+            arriving_per_s=None, arriving_lately_per_s=self._rate(self._policy.short_window_s),
             batches=tuple(self.batches), delay_max_s=trace.delay_max_s,
             records_max=trace.records_max, min_partitions=trace.min_partitions, trigger_s=trace.trigger_s,
             failing="storage does not answer" if failing else None,

@@ -155,7 +155,7 @@ class Filling:
             limits = self.settings.limits
             check_poison(
                 self.name, report.counts, report.poison,
-                share_max=limits.poison_share, records_min=limits.poison_records_min,
+                share_max=limits.failed_ratio_max, records_min=limits.failed_records_min,
             )  # fmt: skip
         except BaseException:
             self._discard(report)
@@ -177,7 +177,7 @@ class Filling:
         self, ticket: GapRecord, snapshot: PipelineSnapshot, chunk: Chunk, done: _Carried, source: str, by: str,
         now: datetime,
     ) -> tuple[int, Fill]:  # fmt: skip
-        builder.check_age(now, datetime.now(UTC), self.config.pipelines[self.name].table.orphan_age)
+        builder.check_age(now, datetime.now(UTC), self.config.pipelines[self.name].table.orphan_retention)
         self.table.grow([*self.walk.plan.columns, *PROVENANCE])  # before any file has them
         report, rows = done.report, sum(file.rows for file in done.report.files)
         left = sum(r.end - r.start for r in ticket.left()) - chunk.offsets

@@ -124,7 +124,7 @@ def _one(
             except Overtaken as error:
                 lost = 1 if len(outcome.chunks) > came else lost + 1
                 came = len(outcome.chunks)
-                logging.event("backfill_overtaken", pipeline=filling.name, gap=ticket.id, reason=str(error))
+                logging.event("backfill_conflict", pipeline=filling.name, gap=ticket.id, reason=str(error))
                 if lost == _OVERTAKEN_MAX:
                     raise
         if outcome.ticket.state != "open":

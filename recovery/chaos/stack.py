@@ -227,7 +227,7 @@ class ChaosStack:
                 [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
             ),
         }  # fmt: skip
-        command: list[str | Path] = [sys.executable, "-m", "writer.cli", "recover", "run", self.config]
+        command: list[str | Path] = [sys.executable, "-m", "writer.cli", "supervisor", "run", self.config]
         self._supervisor = Process("the supervisor", command, cwd=self._scratch, log=self.log, env=environment)
         self._supervisor.launch()
 
@@ -279,9 +279,9 @@ class ChaosStack:
                         "bucket": {"type": "event_time", "width": "1 h"},
                         "commit": {"max_delay": "2 s", "max_records": 5000},
                         "roll": {"target_file_size": "4 MiB"},
-                        "limits": {"poison_share": 1.0},
+                        "limits": {"failed_ratio_max": 1.0},
                         "on_data_loss": "record",
-                        "on_new_incarnation": "start",
+                        "on_topic_recreated": "start",
                     }
                 },
             },
@@ -302,4 +302,4 @@ def _is(fault: Fault, words: Sequence[str]) -> bool:
         case Fault.KILL_WORKER:
             return "pyspark.daemon" in line
         case _:
-            return "writer.cli" in line and " run " in f"{line} " and "recover" not in words
+            return "writer.cli" in line and " run " in f"{line} " and "supervisor" not in words

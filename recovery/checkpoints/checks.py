@@ -51,7 +51,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Check:
-    """What one check found. `rung`: where the ladder would begin; None for a finding that a person must mend."""
+    """What one check found. `rung`: where the ladder would begin; None for a finding that a person must repair."""
 
     name: str
     ok: bool | None  # None: not looked at
@@ -248,9 +248,9 @@ def _topics(facts: Facts) -> Check:
         return _silent("topics", "kafka", facts)
     gone = sorted(name for name, ids in facts.topics.items() if ids.now is None)
     if gone:
-        mend = "Create it, or take it out of `topics`"
+        repair = "Create it, or take it out of `topics`"
         said = facts.topics[gone[0]].missing if len(gone) == 1 else ""
-        return Check("topics", ok=False, said=said.removesuffix(".") or f"{_listed(gone)} is not there. {mend}")
+        return Check("topics", ok=False, said=said.removesuffix(".") or f"{_listed(gone)} is not there. {repair}")
     other = _created_again(facts)
     if other:
         said = (

@@ -71,7 +71,7 @@ class Board:
         if self._task is not None:
             self._bar.update(self._task, note=f"waits: {why}")
         if self._json and "behind" in why:
-            tables.emit({"event": "waits", "pipeline": self._pipeline, "because": why})
+            tables.emit({"event": "waits", "pipeline": self._pipeline, "reason": why})
 
 
 def ended(name: str, outcomes: Sequence[Outcome], *, as_json: bool, out: Console) -> int:

@@ -24,14 +24,14 @@ from writer.storage.locations import checked
 _WORDS = {
     RecoveryLevel.WAIT: "wait until it answers",
     RecoveryLevel.RESTART: "start again",
-    RecoveryLevel.REPAIR: "mend the checkpoint",
+    RecoveryLevel.REPAIR: "repair the checkpoint",
     RecoveryLevel.NEW_RUN: "a new run from the table's frontier",
     RecoveryLevel.WALK_BACK: "an older checkpoint",
     RecoveryLevel.LATEST: "skip what is gone, and write it down",
 }
 _OF_A_STRANGER = {
     RecoveryLevel.NEW_RUN: "a new checkpoint from where your sink ends",
-    RecoveryLevel.REPAIR: "mend the checkpoint by hand",
+    RecoveryLevel.REPAIR: "repair the checkpoint by hand",
 }
 _FOUND = 1  # exit code
 
@@ -54,8 +54,8 @@ class Examined:
             "leads_to": None if rung is None else rung.label, "halt": any(check.halt for check in self.checks),
             "checks": [
                 {
-                    "name": check.name, "ok": check.ok, "said": check.said, "halt": check.halt,
-                    "rung": None if check.rung is None else check.rung.label,
+                    "name": check.name, "ok": check.ok, "message": check.said, "halt": check.halt,
+                    "level": None if check.rung is None else check.rung.label,
                 }
                 for check in self.checks
             ],
@@ -76,7 +76,8 @@ def doctor(
 ) -> None:
     """Examine Spark's checkpoints: can they be gone on from, and if not, which rung of the ladder helps?
 
-    Holds a checkpoint against itself, the table and Kafka, as each start of `headrace recover` does. Changes nothing.
+    Holds a checkpoint against itself, the table and Kafka, as each start of `headrace supervisor` does. Changes
+    nothing.
 
     Exit codes: 0 all is well, 1 something was found, 2 configuration.
     """

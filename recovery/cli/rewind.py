@@ -39,7 +39,7 @@ def rewind(
 ) -> None:
     """Take back what landed after a version of the table: rows, dead letters and frontier together, by one entry.
 
-    For wrong data: stop the driver, rewind, mend what was wrong, start again; the writer reads the same records anew.
+    For wrong data: stop the driver, rewind, fix what was wrong, start again; the writer reads the same records anew.
     Rows go by their offsets, so what was deleted, compacted or dropped since stays so. Sealed buckets that it touches
     are reopened; their next manifest has the next version. What another client did since, and what the pipeline refused
     to go on from, such as UPDATE or RESTORE, is undone first. Only shows what it would do until --yes.
@@ -157,7 +157,7 @@ def notes(look: "Look") -> list[str]:
     if taken.get("delete"):
         found.append(
             f"{plural(taken['delete'], 'row')} were deleted by key since. Those that came after version {plan.to} are "
-            "in Kafka: they come back, so run `headrace delete` again."
+            "in Kafka: they come back, so run `headrace delete-rows` again."
         )
     if look.since.replays:
         found.append("Dead letters were replayed since; rows of letters from before stay.")

@@ -78,14 +78,14 @@ class LeaseHolder:
                     epoch = max(0 if seen is None else seen.epoch, self._least(pipeline)) + 1
                     if leases.take(epoch, self._holder):
                         self.epochs[pipeline] = epoch
-                        logging.event("lease_taken", pipeline=pipeline, epoch=epoch, holder=self._holder)
+                        logging.event("lease_acquired", pipeline=pipeline, epoch=epoch, holder=self._holder)
                         return True
                 elif seen is not None and told != (seen.epoch, seen.holder):
                     told = seen.epoch, seen.holder
                     said(Waiting(pipeline, seen))
             except OSError as error:
                 if not silent:
-                    logging.warning("lease_unknown", pipeline=pipeline, error=str(error))
+                    logging.warning("lease_unreadable", pipeline=pipeline, error=str(error))
                 silent, watch = True, None  # what was not seen for a while has not stood still
             if stop(self._step_s / 2):
                 return False
@@ -102,5 +102,5 @@ class LeaseHolder:
                     silent = False
                 except OSError as error:  # the others cannot take it either; when it answers, it says who has it
                     if not silent:
-                        logging.warning("lease_not_renewed", pipeline=pipeline, error=str(error))
+                        logging.warning("lease_renewal_failed", pipeline=pipeline, error=str(error))
                     silent = True

@@ -108,7 +108,7 @@ def plan(facts: Facts) -> Plan:
     if astray:
         obstacles.append(
             f"nobody would read {_listed(astray)} again: the pipeline does not read the topic any more, or it was "
-            "deleted and created again. Choose a version after that; `headrace delete` takes single rows out."
+            "deleted and created again. Choose a version after that; `headrace delete-rows` takes single rows out."
         )
     unreadable = [lost for r in ranges if r not in astray for lost in _lost(r, facts.held)]
     gone = {gap: facts.tickets[gap] for gap in since.gaps if gap in facts.tickets}

@@ -71,7 +71,7 @@ CATALOGUE: tuple[Metric, ...] = (
         lambda _, p: [((), p.starts)],
     ),
     Metric(
-        "headrace_recovery_unwell_seconds",
+        "headrace_recovery_unhealthy_seconds",
         "gauge",
         "Seconds since the pipeline failed and has not committed again; 0 while it is well.",
         lambda _, p: [((), 0.0 if p.failed_s is None else max(0.0, time.monotonic() - p.failed_s))],
@@ -111,7 +111,7 @@ def answers(ward: PipelineStatus) -> Get:
     def given_up() -> str:
         return "\n".join(f"pipeline {p.name} is given up: {p.halted}" for p in ward.patients.values() if p.halted)
 
-    return board("headrace recover", families=families, status=lambda: status(ward), unwell=given_up)
+    return board("headrace supervisor", families=families, status=lambda: status(ward), unwell=given_up)
 
 
 def status(ward: PipelineStatus) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def status(ward: PipelineStatus) -> dict[str, Any]:
                 "starts": p.starts,
                 "lease_epoch": ward.held.epochs.get(p.name),
                 "next_start_in_seconds": None if p.due_s is None else round(max(0.0, p.due_s - now_s), 3),
-                "unwell_seconds": 0.0 if p.failed_s is None else round(now_s - p.failed_s, 3),
+                "unhealthy_seconds": 0.0 if p.failed_s is None else round(now_s - p.failed_s, 3),
                 **document(p.memory),
             }
             for p in ward.patients.values()

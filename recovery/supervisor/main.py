@@ -1,4 +1,4 @@
-"""`headrace recover run`: puts a supervisor together."""
+"""`headrace supervisor run`: puts a supervisor together."""
 
 import os
 import socket
@@ -31,7 +31,7 @@ def supervise(config: Config, path: Path, names: Sequence[str], command: Sequenc
     stop = threading.Event()
     on_signals(stop)
     adopt_orphans()
-    tells = notifications.opened(config.notify)
+    tells = notifications.opened(config.notifications)
     leases = {name: leases_of(config, name, store(config, name)) for name in names}
     held = LeaseHolder(
         leases, holder(), expires_after=config.supervisor.lease_expiry, least=lambda name: _least(config, name)
@@ -78,12 +78,12 @@ def _remembered(config: Config, name: str) -> Memory:
     try:
         return forgiven(read(store(config, name)))
     except OSError as error:
-        logging.warning("recovery_not_remembered", pipeline=name, error=str(error))
+        logging.warning("supervisor_state_unreadable", pipeline=name, error=str(error))
         return Memory()
 
 
 def _waits(waiting: Waiting) -> None:
     logging.warning(
-        "lease_waited_for", pipeline=waiting.pipeline, holder=waiting.seen.holder, epoch=waiting.seen.epoch,
-        because="another supervisor holds it and renews it",
+        "lease_awaited", pipeline=waiting.pipeline, holder=waiting.seen.holder, epoch=waiting.seen.epoch,
+        reason="another supervisor holds it and renews it",
     )  # fmt: skip

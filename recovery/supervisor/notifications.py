@@ -1,6 +1,6 @@
 """What recovery tells people at once: the two highest rungs, gaps, lost leases, and pipelines that were given up.
 
-    tells = opened(config.notify)
+    tells = opened(config.notifications)
     tells.tell(level_reached(name, RecoveryLevel.LATEST, why, at=now))
     tells.close(timedelta(seconds=5))  # before the process ends
 
@@ -14,7 +14,7 @@ from typing import Any
 from recovery.ladder.rungs import RecoveryLevel
 from writer.clients.notifications import Event, gap_opened, opened
 
-__all__ = ["Event", "gap_opened", "lease_lost", "level_reached", "opened", "pipeline_given_up"]
+__all__ = ["Event", "gap_opened", "lease_lost", "level_reached", "opened", "pipeline_halted"]
 
 
 def level_reached(
@@ -24,22 +24,22 @@ def level_reached(
 
     `why`: the finding that led there, as a sentence.
     """
-    about = {"rung": rung.label, **(fields or {})}
+    about = {"level": rung.label, **(fields or {})}
     match rung:
         case RecoveryLevel.WALK_BACK:
             text = f"{rung.label}: the table's frontier cannot be told; it is rebuilt from an older checkpoint. {why}"
-            return Event("walked_back", "page", pipeline, text, at, about)
+            return Event("offsets_rebuilt", "page", pipeline, text, at, about)
         case RecoveryLevel.LATEST:
             text = f"{rung.label}: skipped to the end of Kafka's log; what lies between is a gap. {why}"
-            return Event("latest_taken", "page", pipeline, text, at, about)
+            return Event("skipped_to_latest", "page", pipeline, text, at, about)
         case RecoveryLevel.WAIT | RecoveryLevel.RESTART | RecoveryLevel.REPAIR | RecoveryLevel.NEW_RUN:
             return None
 
 
-def pipeline_given_up(pipeline: str, why: str, *, at: datetime, fields: Mapping[str, Any] | None = None) -> Event:
+def pipeline_halted(pipeline: str, why: str, *, at: datetime, fields: Mapping[str, Any] | None = None) -> Event:
     """Tell that nothing more is tried: somebody must act."""
     text = f"given up, nothing is written any more. {why}"
-    return Event("pipeline_given_up", "page", pipeline, text, at, fields or {})
+    return Event("pipeline_halted", "page", pipeline, text, at, fields or {})
 
 
 def lease_lost(pipeline: str, *, at: datetime) -> Event:

@@ -118,7 +118,7 @@ def describe(action: Action) -> str:
             what = {
                 RecoveryLevel.WAIT: "start it again as it is",
                 RecoveryLevel.RESTART: "restart it on the same checkpoint",
-                RecoveryLevel.REPAIR: "mend the checkpoint",
+                RecoveryLevel.REPAIR: "repair the checkpoint",
                 RecoveryLevel.NEW_RUN: "begin a new run from the table's frontier",
                 RecoveryLevel.WALK_BACK: "walk back over older checkpoints",
                 RecoveryLevel.LATEST: "skip to the end of Kafka's log and record a gap",

@@ -42,7 +42,7 @@ def hands(config: Config, kafka: Callable[[Config], Cluster] = cluster) -> Mappi
 def found_before(config: Config, pipeline: str) -> Verdict | None:
     """Look at checkpoint, table and Kafka before a start; None when nothing speaks against it.
 
-    What only a person can mend is left to the start, which says it in its own words. Raises StoreError.
+    What only a person can repair is left to the start, which says it in its own words. Raises StoreError.
     """
     checks = preflight(of_pipeline(config, pipeline).facts)
     rung = leads_to(checks)
@@ -57,7 +57,7 @@ def _mend(config: Config, name: str) -> str:
     with _refusing():
         run, table = checkpoints.newest(), main_table(name, config)
         if run is None:
-            raise Refusal("there is no checkpoint to be mended")
+            raise Refusal("there is no checkpoint to be repaired")
         frontier = newest_frontier(table.snapshot(), config.pipelines[name].topics) if table.exists() else None
         match repair(checkpoints, run, frontier, datetime.now(UTC), config.s3.settings):
             case RepairResult(run, removed, copy):
@@ -83,7 +83,9 @@ def _skip(config: Config, name: str, kafka: Cluster) -> str:
     """Skip what Kafka lost and what comes after, up to the ends of its logs; never a frontier that it still holds."""
     with _refusing():
         found, now = skip_to_latest.look(config, name, kafka, "automatic"), datetime.now(UTC)
-        done = skip_to_latest.skip(config, name, found, by="headrace recover", reason="no other rung is left", now=now)
+        done = skip_to_latest.skip(
+            config, name, found, by="headrace supervisor", reason="no other rung is left", now=now
+        )
         if done is None:
             raise Refusal("everything that Kafka holds is in the table; there is nothing to be skipped")
         version, gap = done

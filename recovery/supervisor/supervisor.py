@@ -141,7 +141,10 @@ class Supervisor:
     def _began(self, patient: SupervisedPipeline) -> None:
         patient.began()
         logging.event(
-            "pipeline_ordered", pipeline=patient.name, recovery_level=patient.rung.label, new_run=patient.new_run
+            "pipeline_start_requested",
+            pipeline=patient.name,
+            recovery_level=patient.rung.label,
+            new_run=patient.new_run,
         )
 
     def _over(self, driver: Driver, code: int) -> int | None:
@@ -208,7 +211,9 @@ class Supervisor:
                     self._keep(patient)
         if not self._hung and (why := why_hung(look, self._patience)):
             self._hung = why
-            logging.warning("driver_hung", pid=driver.pid, because=why, threads=driver.dump() or "it writes no stacks")
+            logging.warning(
+                "driver_unresponsive", pid=driver.pid, reason=why, threads=driver.dump() or "it writes no stacks"
+            )
         if self._hung:
             self._end(driver)
 
@@ -250,7 +255,10 @@ class Supervisor:
         if hand is not None and known is not None:
             try:
                 logging.event(
-                    "recovery_done", pipeline=patient.name, recovery_level=patient.rung.label, done=hand(patient.name)
+                    "recovery_finished",
+                    pipeline=patient.name,
+                    recovery_level=patient.rung.label,
+                    done=hand(patient.name),
                 )
             except Refusal as refusal:
                 self._refused(patient, Refused(str(refusal), verdict(known), Frontier(known.frontier), patient.run))
@@ -288,7 +296,7 @@ class Supervisor:
         self._note(patient, known.row, f"{patient.memory.action}{error}", to)
         self._keep(patient)
         if isinstance(action, Halt):
-            self._tells.tell(notifications.pipeline_given_up(patient.name, action.reason, at=now))
+            self._tells.tell(notifications.pipeline_halted(patient.name, action.reason, at=now))
         elif (event := notifications.level_reached(patient.name, patient.rung, known.said, at=now)) is not None:
             self._tells.tell(event)
 
@@ -306,14 +314,14 @@ class Supervisor:
         try:
             write(store(self._config, patient.name), patient.memory)
         except OSError as error:
-            logging.warning("recovery_not_kept", pipeline=patient.name, error=str(error))
+            logging.warning("supervisor_state_not_saved", pipeline=patient.name, error=str(error))
 
 
 def policy(config: Config, hands: Iterable[RecoveryLevel]) -> Policy:
     """Return what the ladder may do."""
     settings = config.supervisor
     able = frozenset({RecoveryLevel.WAIT, RecoveryLevel.RESTART, RecoveryLevel.NEW_RUN, *hands})
-    return Policy(hands=able, latest_allowed=settings.latest, healthy_after=settings.healthy_after)
+    return Policy(hands=able, latest_allowed=settings.allow_skip_to_latest, healthy_after=settings.healthy_after)
 
 
 def store(config: Config, pipeline: str) -> Store:
@@ -323,6 +331,6 @@ def store(config: Config, pipeline: str) -> Store:
 
 def impatient(config: Config) -> Config:
     """Return the configuration with little patience for storage and brokers: the supervisor looks again soon."""
-    s3 = config.s3.model_copy(update={"patience": min(config.s3.patience, _ANSWER_WITHIN)})
+    s3 = config.s3.model_copy(update={"patience": min(config.s3.retry_timeout, _ANSWER_WITHIN)})
     kafka = config.kafka.model_copy(update={"request_timeout": min(config.kafka.request_timeout, _ANSWER_WITHIN)})
     return config.model_copy(update={"s3": s3, "kafka": kafka})

@@ -49,7 +49,7 @@ def pour(site: Site, topic: str, records: list[tuple[int, bytes, bytes, int]], *
 
 def test_a_copy_under_the_same_name_goes_on_as_the_same_incarnation(site: Site, topic: MakeTopic) -> None:
     name = topic(2)
-    lake = site.pipeline("events", [name], on_new_incarnation="stop")
+    lake = site.pipeline("events", [name], on_topic_recreated="stop")
     site.fill(name, 500, broken=2)
     site.once()
     assert "nothing to adopt" in headrace("topic", "adopt", site.config)

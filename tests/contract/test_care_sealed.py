@@ -11,7 +11,7 @@ import bucketers
 from tests.carried import Driver, log
 from tests.looking import NOW, config, event
 from writer.audit.audit import audit
-from writer.cli.write import delete, table_adopt
+from writer.cli.write import delete_rows, table_adopt
 from writer.driver.seal_loop import Rounds, seal_due
 from writer.maintenance.retention import MARK, Retention
 from writer.maintenance.row_keys import where
@@ -41,7 +41,7 @@ def driver(request: pytest.FixtureRequest, tmp_path: Path) -> Driver:
 def test_a_delete_is_told_by_the_next_manifest_of_each_bucket_that_it_reached(driver: Driver) -> None:
     sealer = Sealer("clicks", driver.config)
     assert {m.bucket: (m.version, m.rows) for m in sealer.manifests.all()}[ELEVEN] == (1, 10)
-    delete.run_delete(
+    delete_rows.run_delete(
         driver.config, "clicks", where("id = 3"), driver.schemas, with_letters=True, dry_run=False, now=NOW,
         as_json=True, out=console(),
     )  # fmt: skip

@@ -13,7 +13,7 @@ from tests.carried import Driver, log
 from tests.looking import NOW, event
 from writer.audit.audit import audit
 from writer.cli.main import app
-from writer.cli.write import delete
+from writer.cli.write import delete_rows
 from writer.core.errors import ConfigError
 from writer.maintenance.row_deletion import RowDeletion
 from writer.maintenance.row_keys import where
@@ -42,7 +42,7 @@ def ids(driver: Driver) -> list[int]:
 
 def run(driver: Driver, text: str = "id = 3", **flags: bool) -> int:
     flags = {"with_letters": True, "dry_run": False, "as_json": True} | flags
-    return delete.run_delete(driver.config, "clicks", where(text), driver.schemas, now=NOW, out=console(), **flags)
+    return delete_rows.run_delete(driver.config, "clicks", where(text), driver.schemas, now=NOW, out=console(), **flags)
 
 
 def told(driver: Driver, capsys: pytest.CaptureFixture[str], text: str = "id = 3", **flags: bool) -> dict:
@@ -57,7 +57,7 @@ def test_the_rows_go_the_others_stay_and_the_audit_adds_up(driver: Driver, deep:
     assert (found["rows"], sum(one["rows"] for one in found["deleted"])) == (3, 3)
     assert ids(driver) == expected
     assert found["dead_letters"] == {
-        "letters": 7,
+        "dead_letters": 7,
         "undecodable": 2,
         "meant": 1,
         "version": found["dead_letters"]["version"],
@@ -200,7 +200,7 @@ def test_letters_of_a_schema_that_nobody_knows_are_counted_and_kept(driver: Driv
     found = told(driver, capsys)
     assert (found["dead_letters"]["undecodable"], found["dead_letters"]["meant"]) == (3, 1)
     again = told(driver, capsys)
-    assert (again["dead_letters"]["letters"], again["dead_letters"]["undecodable"]) == (7, 3)
+    assert (again["dead_letters"]["dead_letters"], again["dead_letters"]["undecodable"]) == (7, 3)
 
 
 def test_the_verb_says_what_is_left_and_where(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +209,7 @@ def test_the_verb_says_what_is_left_and_where(driver: Driver, monkeypatch: pytes
     monkeypatch.setenv("COLUMNS", "100")
 
     def said(*flags: str, code: int = 0) -> str:
-        done = CliRunner().invoke(app, ["delete", str(path), *flags])
+        done = CliRunner().invoke(app, ["delete-rows", str(path), *flags])
         assert done.exit_code == code, done.output
         return " ".join(done.stdout.split())
 
@@ -222,5 +222,5 @@ def test_the_verb_says_what_is_left_and_where(driver: Driver, monkeypatch: pytes
     assert "6 rows with 2 values of id" in said(
         "--keys", str(keys), "--column", "id", "--file-column", "user", "--no-dead-letters", "--dry-run"
     )
-    done = CliRunner().invoke(app, ["delete", str(path), "--keys", str(keys)])
+    done = CliRunner().invoke(app, ["delete-rows", str(path), "--keys", str(keys)])
     assert "either --where, or --keys with --column" in str(done.exception)

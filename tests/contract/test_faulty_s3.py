@@ -52,12 +52,12 @@ def location(s3: ObjectServer) -> str:
 
 @pytest.fixture
 def store(faults: Faults, location: str) -> Store:
-    return store_at(location, S3Settings(faults.url, patience=PATIENCE))
+    return store_at(location, S3Settings(faults.url, retry_timeout=PATIENCE))
 
 
 @pytest.fixture
 def patient(faults: Faults, location: str) -> Store:
-    return store_at(location, S3Settings(faults.url, patience=timedelta(seconds=10)))
+    return store_at(location, S3Settings(faults.url, retry_timeout=timedelta(seconds=10)))
 
 
 @pytest.mark.parametrize("fault", [SLOW_DOWN, RESET, LOST])
@@ -100,7 +100,7 @@ def test_a_store_that_throttles_for_ever_is_a_clear_failure_within_its_patience(
     assert time.monotonic() - began < PATIENCE.total_seconds() * 4 / 3
     assert (failed.value.operation, failed.value.path) == ("read", f"{store.location}/a")
     assert "503 SlowDown (Please reduce your request rate), after" in str(failed.value)
-    assert "in 1.5 s (s3.patience)" in str(failed.value)
+    assert "in 1.5 s (s3.retry_timeout)" in str(failed.value)
     assert 3 <= faults.done[SLOW_DOWN] <= 9  # pauses grow
 
 
@@ -113,7 +113,7 @@ def test_a_put_of_which_nothing_is_known_says_so(store: Store, faults: Faults) -
 
 
 def test_a_put_that_never_left_is_known_not_to_be_there(location: str) -> None:
-    nobody = store_at(location, S3Settings("http://127.0.0.1:9", patience=timedelta(seconds=0.6)))
+    nobody = store_at(location, S3Settings("http://127.0.0.1:9", retry_timeout=timedelta(seconds=0.6)))
     with pytest.raises(Unanswered, match=r"Look at the network, and at s3\.endpoint") as failed:
         nobody.put_if_absent("log/1", b"ours")
     assert not isinstance(failed.value, OutcomeUnknown)
@@ -127,7 +127,7 @@ def test_what_does_not_pass_fails_at_once_and_says_what_to_do(store: Store, faul
         store.put("a", b"")
     assert not any(word in str(denied.value) for word in ("THE-KEY-ID", "THE-STRING", SECRET))
     assert faults.done[DENIED] == 1
-    missing = store_at("s3://no-such-bucket/lake", S3Settings(s3.url, patience=PATIENCE))
+    missing = store_at("s3://no-such-bucket/lake", S3Settings(s3.url, retry_timeout=PATIENCE))
     with pytest.raises(StoreError, match=r"404 NoSuchBucket .*Make the bucket, or correct the location"):
         missing.put("a", b"")
 
@@ -139,7 +139,7 @@ def test_without_credentials_it_says_where_they_are_looked_for(
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nothing")
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nothing")
-    bare = store_at(location, S3Settings(faults.url, "us-east-2", patience=PATIENCE))  # a client of its own
+    bare = store_at(location, S3Settings(faults.url, "us-east-2", retry_timeout=PATIENCE))  # a client of its own
     with pytest.raises(StoreError, match=r"Unable to locate credentials.*the standard chain of AWS"):
         bare.read("a")
 
@@ -150,7 +150,7 @@ def test_without_credentials_it_says_where_they_are_looked_for(
 @pytest.mark.usefixtures("s3")  # for its credentials
 def test_a_store_that_ignores_the_condition_is_refused(tmp_path: Path) -> None:
     with moto(tmp_path) as server, proxy(server.url, tmp_path) as careless:  # who checks signatures misses the header
-        store = store_at(f"{server.bucket()}/lake", S3Settings(careless.url, patience=PATIENCE))
+        store = store_at(f"{server.bucket()}/lake", S3Settings(careless.url, retry_timeout=PATIENCE))
         careless.always(STRIP)
         with pytest.raises(ProbeFailed, match=r"an object be created 5 times .*Choose a store that honours put-if"):
             probe(store, exclusive=True)

@@ -41,7 +41,7 @@ def test_the_last_rung_skips_what_kafka_lost_and_writes_down_exactly_what(driver
     (ticket,) = tickets(driver.table, "clicks").values()
     assert ticket.opened is not None
     assert [(r.part.partition, r.start, r.end) for r in ticket.opened.ranges] == [(0, 20, 120), (1, 20, 60)]
-    assert (ticket.opened.cause, ticket.opened.by) == ("latest", "headrace recover")
+    assert (ticket.opened.cause, ticket.opened.by) == ("latest", "headrace supervisor")
     assert "with 140 offsets" in done
     assert driver.table.snapshot().frontier(TopicPartition("clicks", 1, 0)) == 120
     with pytest.raises(Fenced):

@@ -282,7 +282,7 @@ def test_how_the_hooks_are_is_in_status_and_metrics(tmp_path: Path):
     assert "3 delivered, 1 waiting, the oldest for 5 min; no disk" in out.file.getvalue()
     page = exposition({"clicks": progress}, "")[0].decode()
     assert 'headrace_hook_deliveries_total{hook="druid",pipeline="clicks"} 3.0' in page
-    assert 'headrace_hook_waiting{hook="druid",pipeline="clicks"} 1.0' in page
+    assert 'headrace_hook_pending{hook="druid",pipeline="clicks"} 1.0' in page
     lake = SealedLake(tmp_path, hooks=[{"type": "webhook", "url": "http://127.0.0.1:9/s", "start": "earliest"}])
     lake.add(5, 1)
     lake.seal(5)

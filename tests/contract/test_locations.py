@@ -161,7 +161,7 @@ def test_what_was_inside_before_is_opened_with_a_warning(existing: Driver, caplo
     caplog.set_level("WARNING", "headrace")
     assert [status for status, _ in said(existing.config, "clicks") if status != "failed"] == ["warning"]
     (event,) = (record.message for record in caplog.records)
-    assert "WARNING location_found_inside_another pipeline=clicks" in event
+    assert "WARNING location_inside_another pipeline=clicks" in event
     assert f"at {existing.letters}" in event
 
 
@@ -223,7 +223,7 @@ def test_validate_exits_with_2_and_names_both_places(tmp_path: Path) -> None:
     (finding,) = (found for found in json.loads(done.stdout) if found["status"] == "failed")
     assert (finding["check"], finding["pipeline"]) == ("locations", "a")
     assert f"at {lake}/a/letters is inside the table of pipeline 'a' at {lake}/a," in finding["message"]
-    assert finding["mend"].startswith("Give each a folder of its own")
+    assert finding["fix"].startswith("Give each a folder of its own")
     assert not lake.exists()
     fine = made(tmp_path, a={"location": f"{lake}/a", "dead_letters": f"{lake}/a/_letters"})
     done = CliRunner().invoke(app, ["validate", str(written(fine, tmp_path)), "--offline"])

@@ -15,7 +15,7 @@ from recovery.rewind.execute import Rewinding
 from tests.carried import Driver, log
 from tests.looking import NOW, event
 from writer.audit.audit import audit
-from writer.cli.write import delete
+from writer.cli.write import delete_rows
 from writer.clients.kafka import Topic
 from writer.core.errors import ConfigError, Fenced, HeadraceError
 from writer.core.offsets import OffsetRange, TopicPartition
@@ -172,13 +172,13 @@ def test_a_version_before_the_first_start_or_not_yet_there_is_refused(driver: Wr
 
 
 def test_what_was_deleted_since_stays_deleted_until_it_is_read_again(driver: Wrong) -> None:
-    delete.run_delete(
+    delete_rows.run_delete(
         driver.config, "clicks", where("id IN (3, 14)"), driver.schemas, with_letters=False, dry_run=False, now=NOW,
         as_json=True, out=console(),
     )  # fmt: skip
     look = way(driver).look(driver.good)
     assert look.rows == 9
-    assert "run `headrace delete` again" in " ".join(rewind.notes(look))
+    assert "run `headrace delete-rows` again" in " ".join(rewind.notes(look))
     assert back(driver, driver.good) == 0
     assert ids(driver) == [n for n in ROWS if n < 12 and n != 3]
     assert sound(driver).rows_taken == {"delete": 2, "rewind": 9}

@@ -223,8 +223,8 @@ def test_validate_says_what_is_wrong_and_exits_2(site, topic):
     found = json.loads(headrace("validate", site.config, "--json", code=2))
     wrong = {(f["pipeline"], f["check"]): f for f in found if f["status"] == "failed"}
     assert wrong.keys() == {("typo", "topics"), ("plain", "wire")}
-    assert wrong["typo", "topics"]["mend"] == f"Did you mean {plain!r}?"
-    assert all(finding["mend"] for finding in wrong.values())
+    assert wrong["typo", "topics"]["fix"] == f"Did you mean {plain!r}?"
+    assert all(finding["fix"] for finding in wrong.values())
     shown = headrace("validate", site.config, code=2)
     assert max(len(line) for line in shown.splitlines() if str(site.root) not in line) <= 100
 
@@ -259,7 +259,7 @@ def test_plan_measures_the_traffic_by_the_brokers_clock(site, topic):
         for n, (key, record) in enumerate(generate("clicks", 7200, now=now, hours=2, seed=3))
     ]
     write(site.bootstrap, name, messages)
-    (found,) = json.loads(headrace("plan", site.config, "--sample", 2000, "--json"))
+    (found,) = json.loads(headrace("size", site.config, "--sample", 2000, "--json"))
     values = {line["name"]: line["value"] for line in found["lines"]}
     assert values["events per second"] == pytest.approx(1, rel=0.05)
     assert values["an event in Kafka"] == pytest.approx(
@@ -267,14 +267,14 @@ def test_plan_measures_the_traffic_by_the_brokers_clock(site, topic):
     )
     assert values["a commit every"] == pytest.approx(600)
     assert values["cores"] == 1
-    shown = headrace("plan", site.config, "--sample", 2000, "--events-per-second", 200_000, "--rate", 50_000)
+    shown = headrace("size", site.config, "--sample", 2000, "--events-per-second", 200_000, "--rate", 50_000)
     assert "given by --events-per-second" in shown
     assert "200,000 ÷ 50,000" in shown
 
 
 def test_plan_has_nothing_to_say_of_an_empty_topic(site, topic):
     site.pipeline("empty", [topic(1)])
-    assert headrace("plan", site.config, code=2) == ""
+    assert headrace("size", site.config, code=2) == ""
 
 
 def test_a_topic_with_many_partitions_is_sampled_in_one_go(bootstrap, kafka, cluster):

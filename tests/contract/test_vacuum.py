@@ -176,7 +176,7 @@ def test_what_dead_tasks_spilled_on_this_machine_goes(tmp_path: Path, scratch: P
 
 def test_an_age_below_that_of_orphans_is_refused(tmp_path: Path) -> None:
     driver = filled(tmp_path, "delta", commits=1)
-    with pytest.raises(ConfigError, match=r"--older-than 1 d is less than table\.orphan_age \(7 d\)"):
+    with pytest.raises(ConfigError, match=r"--older-than 1 d is less than table\.orphan_retention \(7 d\)"):
         find_unneeded(driver.config, "clicks", DAYS, later())
 
 
@@ -209,8 +209,8 @@ def test_the_verb_shows_first_and_removes_when_told(tmp_path: Path, capsys: pyte
     assert "removed from the table" in shown
     vacuum.run_vacuum("clicks", driver.config, "7 d", delete=True, as_json=True, now=later())
     machine = json.loads(capsys.readouterr().out)
-    assert (machine["deleted"], [place["location"] for place in machine["places"]]) == (True, [driver.lake])
-    assert len(machine["places"][0]["objects"]) == 6
+    assert (machine["deleted"], [place["location"] for place in machine["locations"]]) == (True, [driver.lake])
+    assert len(machine["locations"][0]["objects"]) == 6
     vacuum.run_vacuum("clicks", driver.config, None, delete=True, **told)
     assert "nothing that nobody has needed for 7 d" in capsys.readouterr().out
 
@@ -305,5 +305,5 @@ def test_the_dry_run_names_what_it_left_alone(tmp_path: Path, capsys: pytest.Cap
     assert f"left alone: {driver.lake}/other" in " ".join(shown.split())
     assert "nothing that nobody has needed for 7 d" in shown
     vacuum.run_vacuum("clicks", driver.config, None, delete=False, as_json=True, now=later())
-    (place,) = json.loads(capsys.readouterr().out)["places"]
+    (place,) = json.loads(capsys.readouterr().out)["locations"]
     assert place == {"location": driver.lake, "objects": [], "left_alone": ["other"]}

@@ -40,9 +40,9 @@ def test_the_aims_hold_as_far_as_the_page_says():
 
 def test_the_run_on_a_cluster_that_the_page_shows_is_one_that_went_well():
     run = json.loads((ROOT / "tests" / "spark" / "autoscaling.json").read_text())
-    at, tick_s = run["marks"], run["settings"]["tick_s"]
-    assert at["asked_s"] - at["step_up_s"] <= 2 * tick_s + 3, "two ticks, and what a look takes"
-    late_s = run["settings"]["max_delay_s"] + run["settings"]["slo_s"]
+    at, interval_s = run["marks"], run["settings"]["interval_s"]
+    assert at["asked_s"] - at["step_up_s"] <= 2 * interval_s + 3, "two ticks, and what a look takes"
+    late_s = run["settings"]["max_delay_s"] + run["settings"]["lag_slo_s"]
     late = [one["at_s"] for one in run["samples"] if (one["lag_s"] or 0.0) > late_s]
     assert late, "the step is one that takes more executors"
     assert max(late) <= at["calm_s"] < at["step_down_s"] - 30, "within the SLO again, under the same load, and it stays"

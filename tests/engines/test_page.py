@@ -89,7 +89,7 @@ def lived(site: Site, topic: MakeTopic) -> Iterator[Supervised]:
     site.pipeline(
         "countries", [countries], commit={"max_delay": "3 s"}, bucket={"type": "field", "field": "country"}, seal={}
     )
-    site.overrides["http"] = {"port": 0, "records": True, "token": TOKEN}
+    site.overrides["http"] = {"port": 0, "expose_records": True, "token": TOKEN}
     site.overrides["kafka"] = {"bootstrap_servers": site.bootstrap, "lag_interval": "1 s"}
 
     more(site, 60_000, hours=100, seed=1, broken=23)
@@ -192,7 +192,7 @@ def test_a_person_sees_what_was_decided_of_executors_and_why_beside_what_recover
     on_cluster(site, "local-cluster[2,1,1024]", executors_max=2)
     site.fill(name, 100)
     with supervised(site) as running, browser(tmp_path / "profile") as page:
-        running.until(lambda: running.times("executor_came") == 2 and running.times("batch_committed") > 0, 240)
+        running.until(lambda: running.times("executor_added") == 2 and running.times("batch_committed") > 0, 240)
         page.look(1280)
         page.open(url(site))
         page.until("document.querySelectorAll('.commits tbody tr').length > 0")

@@ -99,7 +99,7 @@ def test_the_number_of_executors_follows_the_autoscaler(release: Deployed) -> No
     release.until_carried()
     told = release.told()
     assert (told["failed_tasks"], told["refused"]) == (0, None)
-    assert {decision["verdict"] for decision in told["decisions"]} >= {"up", "down"}
+    assert {decision["decision"] for decision in told["decisions"]} >= {"up", "down"}
     assert release.driver()["metadata"]["uid"] == driver["metadata"]["uid"], "the driver never noticed"
     assert release.node.said(f"{DRIVER}-0", "autoscaler").count("autoscaler_listening") == 1, "nor did it"
 
@@ -201,7 +201,7 @@ def test_leases_move_into_kubernetes_and_back_and_their_epoch_goes_on(release: D
     assert held["holderIdentity"]
     assert held["leaseTransitions"] == epoch(release) == before + 1
     code, said = release.container().run_inside(
-        ["headrace", "recover", "explain", "/etc/headrace/pipelines.yaml", "--json"], 120
+        ["headrace", "supervisor", "explain", "/etc/headrace/pipelines.yaml", "--json"], 120
     )
     assert code == 0, said
     assert json.loads(said)[PIPELINE]["lease"]["epoch"] == before + 1

@@ -65,7 +65,7 @@ def examined(*words: object) -> tuple[int, dict[str, Any]]:
 
 
 def bad(document: dict[str, Any]) -> dict[str, str]:
-    return {check["name"]: check["rung"] for check in document["checks"] if check["ok"] is False}
+    return {check["name"]: check["level"] for check in document["checks"] if check["ok"] is False}
 
 
 def test_a_checkpoint_of_another_query_is_examined_with_all_its_sources(
@@ -76,7 +76,7 @@ def test_a_checkpoint_of_another_query_is_examined_with_all_its_sources(
     checkpoint, site, topics = foreign
     code, document = examined("--checkpoint", checkpoint, "--bootstrap-servers", site.bootstrap)
     assert (code, bad(document)) == (0, {})
-    said = {check["name"]: check["said"] for check in document["checks"]}
+    said = {check["name"]: check["message"] for check in document["checks"]}
     assert all(name in said["topics"] for name in topics)
     assert said["log"] == "Kafka holds what comes next"
     damaged = tmp_path / "damaged"
@@ -107,5 +107,5 @@ def test_records_that_the_query_missed_are_named(foreign: tuple[Path, Site, list
     site.forget(topics[0], {0: 55})
     code, document = examined("--checkpoint", checkpoint, "--bootstrap-servers", site.bootstrap)
     assert (code, bad(document)) == (1, {"log": "L5"})
-    (said,) = [check["said"] for check in document["checks"] if check["name"] == "log"]
+    (said,) = [check["message"] for check in document["checks"] if check["name"] == "log"]
     assert said.startswith(f"Kafka no longer holds [40, 55) of {topics[0]}/0")

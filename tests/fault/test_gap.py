@@ -131,7 +131,7 @@ def test_partitions_added_while_it_runs_are_read_from_their_first_record(site: S
     writer.until(lambda: site.fill(name, 200, seed=8) and len(oracle.frontier_of(lake, "events")) == 5)
     said = writer.stop()
     assert "pipeline_restarting" not in said
-    assert "run_began" not in site.once(), "the checkpoint knows them too"
+    assert "run_started" not in site.once(), "the checkpoint knows them too"
     oracle.check(lake, "events", site.ends(name))
 
 

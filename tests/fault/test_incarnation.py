@@ -41,17 +41,17 @@ def test_a_topic_created_again_is_read_from_its_beginning_under_a_new_incarnatio
     counts = oracle.rows(lake, *BY_INCARNATION)
     assert counts == [(1, 300, 300), (2, 500, 500)]
     site.fill(name, 50, seed=9)
-    assert "run_began" not in site.once()
+    assert "run_started" not in site.once()
     oracle.check_exactly(lake, {(name, 1, 0): range(300), (name, 2, 0): range(550)})
 
 
 def test_on_new_incarnation_stop_stops_with_the_mend(site: Site, topic: MakeTopic) -> None:
     name = topic(1)
-    site.pipeline("events", [name], on_new_incarnation="stop")
+    site.pipeline("events", [name], on_topic_recreated="stop")
     site.fill(name, 10)
     site.once()
     site.again(name)
-    assert "Set on_new_incarnation: start" in site.once(code=2)
+    assert "Set on_topic_recreated: start" in site.once(code=2)
 
 
 @pytest.mark.cell("the topic is deleted and created again", "while it is read, {again} records after 300")
@@ -98,14 +98,14 @@ def test_a_topic_created_again_between_planning_and_reading_gives_no_wrong_row(
 
 def test_one_created_again_while_it_is_read_stops_where_it_shall(watchful: Site, topic: MakeTopic) -> None:
     name = topic(1)
-    lake = lake_of(watchful, name, on_new_incarnation="stop")
+    lake = lake_of(watchful, name, on_topic_recreated="stop")
     watchful.fill(name, 300)
     writer = watchful.start()
     writer.until(lambda: writer.commits() == 1)
     watchful.again(name)
     watchful.fill(name, 100, seed=8)
     assert writer.wait(200) == 2
-    assert "Set on_new_incarnation: start" in writer.said()
+    assert "Set on_topic_recreated: start" in writer.said()
     assert oracle.rows(lake, *BY_INCARNATION) == [(1, 300, 300)]
 
 
@@ -123,5 +123,5 @@ def test_a_topic_that_stays_away_ends_the_process_with_a_sentence(watchful: Site
     assert writer.wait(200) == 2
     said = writer.said()
     assert f"topic '{name}' does not exist" in said
-    assert "restart_given_up" in said
+    assert "restarts_exhausted" in said
     assert time.monotonic() - began > 30, "a topic that is created again within half a minute is waited for"

@@ -129,13 +129,13 @@ def test_ids_that_the_registry_lost_stop_a_start_and_its_letters_become_rows_aga
         writer.stop()
         assert letters(lake) == {}, "what a run has read once it knows"
         site.send(name, messages[1_000:1_400])
-        site.once()  # fewer than limits.poison_records_min
+        site.once()  # fewer than limits.failed_records_min
         oracle.check_rows(lake, "events")
         ((error, count),) = letters(lake).items()
         assert ("is unknown to the registry" in str(error), count) == (True, 400)
         site.send(name, messages[1_400:])
         before = oracle.replay(lake).files
-        assert "limits.poison_share" in site.once(code=5)
+        assert "limits.failed_ratio_max" in site.once(code=5)
         assert oracle.replay(lake).files == before
         oracle.check_rows(lake, "events")
     registry.start()

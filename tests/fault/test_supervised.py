@@ -117,7 +117,7 @@ def test_what_no_start_can_change_is_given_up_with_its_exit_code_and_told(tmp_pa
     play = Play(tmp_path, [{"clicks": end}])
     assert play.run() == code
     assert len(play.orders) == 1
-    assert [event.kind for event in play.told.events] == ["pipeline_given_up"]
+    assert [event.kind for event in play.told.events] == ["pipeline_halted"]
 
 
 def test_a_driver_that_fails_before_its_pipelines_speaks_for_all_of_them(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_a_stop_ends_a_driver_whose_tasks_ask_for_a_deleted_topic(tmp_path: Path
         writer.until(lambda: writer.commits() >= 2, 30)
         assert "gone" not in admin.list_topics(timeout=10).topics, "the tasks' consumers created it again"
         assert stopped_within_s(writer) < STOP_TIMEOUT_S + SOON_S
-        assert "batch_cancelled pipeline=gone because='it took longer than stop_timeout'" in writer.said()
+        assert "batch_cancelled pipeline=gone reason='it took longer than stop_timeout'" in writer.said()
         admin.create_topics([NewTopic("gone", 1, 1)])["gone"].result(30)
         site.fill("gone", 50, seed=9)
         site.fill("stays", 100, seed=9)

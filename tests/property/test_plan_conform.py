@@ -108,7 +108,7 @@ def test_a_column_stays_as_narrow_as_it_is_where_wider_is_not_wanted():
     table = SchemaPlan(pa.schema([]), widen=False).extend(1, schema(("a", "int"), ("b", "long")))
     plan = table.extend(2, schema(("a", "long"))).extend(3, schema(("b", "int")))
     assert plan.columns.equals(table.columns)
-    sentence = "field 'a' is int64, but column 'a' holds int32, and schemas.widen is 'park'"
+    sentence = "field 'a' is int64, but column 'a' holds int32, and schemas.widen is 'reject'"
     assert reason(plan, 2) == f"schema id 2: {sentence}"
     assert carried(plan, 3, [{"b": 1}])["b"].to_pylist() == [1]
 

@@ -1,4 +1,4 @@
-"""The account of a real run: Spark's count, holes of a real broker, poison, and the verbs that prove and mend it."""
+"""The account of a real run: Spark's count, holes of a real broker, poison, and the verbs that prove and fix it."""
 
 import json
 import struct
@@ -56,7 +56,7 @@ def test_holes_of_transactions_are_looked_up_and_no_loss(site: Site, topic: Make
     lake = site.pipeline("events", [name])
     site.once()
     found = audited(site)
-    (part,) = found["parts"]
+    (part,) = found["topic_partitions"]
     assert (part["read"], part["offsets_without_records"]) == (committed, 10)
     assert found["adds_up"]
     (account,) = [a for c in oracle.replay(lake).commits if c["kind"] == "batch" for a in c["ranges"]]
@@ -80,7 +80,7 @@ def _values(site: Site, topic: str) -> list[bytes]:
 
 def test_a_poisoned_topic_stops_with_exit_5_and_commits_nothing(site: Site, topic: MakeTopic) -> None:
     name = topic(1)
-    lake = site.pipeline("events", [name], limits={"poison_share": 0.2, "poison_records_min": 50})
+    lake = site.pipeline("events", [name], limits={"failed_ratio_max": 0.2, "failed_records_min": 50})
     site.fill(name, 100)
     producer = Producer(client(site.bootstrap))
     for _ in range(60):
@@ -90,7 +90,7 @@ def test_a_poisoned_topic_stops_with_exit_5_and_commits_nothing(site: Site, topi
     assert "60 of 160 records of a batch (37.5%) cannot become rows" in said
     assert "60 such as: no Confluent header" in said
     assert oracle.rows(lake, "*") == []
-    site.pipeline("events", [name], limits={"poison_share": 1})
+    site.pipeline("events", [name], limits={"failed_ratio_max": 1})
     site.once()
     oracle.check(lake, "events", site.ends(name))
     assert audited(site)["records"]["dead_letters"] == 60

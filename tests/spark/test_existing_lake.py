@@ -230,10 +230,10 @@ def test_a_backfill_that_was_broken_off_is_ended_by_the_next(
 
 
 def test_a_supervisor_waits_for_the_lease_and_remembers(supervised: Supervision) -> None:
-    assert "lease_waited_for" in supervised.said, "the one before did not release it"
+    assert "lease_awaited" in supervised.said, "the one before did not release it"
     assert "holder=localhost/" in supervised.said
     for name in FORMATS:
-        assert f"lease_taken pipeline={name} epoch=2" in supervised.said
+        assert f"lease_acquired pipeline={name} epoch=2" in supervised.said
         one = supervised.status[name]
         assert (one["lease_epoch"], len(one["state"]["attempts"]), one["failure"]["row"]) == (2, 1, "killed")
 
@@ -249,7 +249,7 @@ def test_in_the_end_all_adds_up(deployment: Deployment, supervised: Supervision)
         # What tasks of others on this machine spilled is none of ours.
         words = ("vacuum", str(deployment.site.config), "--pipeline", name, "--delete", "--json")
         told = answer(say(*words, TMPDIR=deployment.place.root))
-        gone = {one["why"] for place in told["places"] for one in place["objects"]}
+        gone = {one["why"] for place in told["locations"] for one in place["objects"]}
         assert gone >= {"manifest", *(["removed"] if FORMATS[name] == "delta" else [])}
     account = deployment.pipelines("audit", "--deep")
     assert {name: one["adds_up"] for name, one in account.items()} == dict.fromkeys(FORMATS, True)

@@ -27,7 +27,7 @@ def test_once_carries_every_record_and_a_second_time_adds_nothing(site: Site, to
     said = site.once()
     after = oracle.replay(lake)
     assert before.files == after.files
-    assert "run_began" not in said, "an agreeing checkpoint is continued"
+    assert "run_started" not in said, "an agreeing checkpoint is continued"
     (dead,) = oracle.rows(lake.with_name("events_dead_letters"), "count(*), count(error), count(value)")
     assert dead == (17, 17, 17)
     ((nested,),) = oracle.rows(lake, "count(attribution.network)")

@@ -58,7 +58,7 @@ def test_storage_that_is_down_is_waited_for_at_the_foot_of_the_ladder(
     lake = f"{bucket}/lake/events"
     with proxy(s3.url, tmp_path) as faults:
         site.overrides = {
-            "checkpoints": str(tmp_path / "checkpoints"), "s3": {"endpoint": faults.url, "patience": "2 s"},
+            "checkpoints": str(tmp_path / "checkpoints"), "s3": {"endpoint": faults.url, "retry_timeout": "2 s"},
         }  # fmt: skip
         site.pipeline("events", [name], table={"location": lake}, commit={"max_delay": "1 s"})
         site.fill(name, 500)
@@ -151,7 +151,7 @@ def test_a_driver_tells_at_once_of_a_gap_and_of_a_topic_that_was_created_again(s
     """To a server that fails first; the URL, a secret, stands in no log."""
     name = topic(1)
     lake = site.pipeline("events", [name])
-    site.overrides = {"notify": {"url_env": "TEST_NOTIFY_URL"}}
+    site.overrides = {"notifications": {"url_env": "TEST_NOTIFY_URL"}}
     failing = [503, 500]
     with scripted(lambda _: Reply(failing.pop() if failing else 200)) as server:
         env = {"TEST_NOTIFY_URL": f"{server.url}/services/T0/s3cr3t"}
@@ -169,7 +169,7 @@ def test_a_driver_tells_at_once_of_a_gap_and_of_a_topic_that_was_created_again(s
         site.fill(name, 50, seed=9)
         said += site.once(env=env)
     told = [asked.json()["event"] for asked in server.asked]
-    assert told == ["gap_opened"] * 3 + ["topic_created_again"]
+    assert told == ["gap_opened"] * 3 + ["topic_recreated"]
     assert name in server.asked[-1].json()["text"]
     assert "s3cr3t" not in said
     assert len(oracle.rows(lake, "1")) == 300

@@ -50,7 +50,7 @@ def test_a_table_in_a_bucket_survives_a_kill_and_a_bad_network_and_is_seen_by_al
         assert sum(faults.done.values()) > 5
     site.overrides["s3"] = {"endpoint": s3.url}
     logs += site.once()
-    assert logs.count("run_began") == 1  # the others resumed what the bucket holds
+    assert logs.count("run_started") == 1  # the others resumed what the bucket holds
 
     lake = tmp_path / "copy" / "clicks"
     s3.download(f"{bucket}/lake/clicks", lake)

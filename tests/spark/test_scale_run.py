@@ -1,4 +1,4 @@
-"""`POST /scale` and `headrace autoscale run` on real executors: a local cluster, each executor a process of its own."""
+"""`POST /scale` and `headrace autoscaler run` on real executors: a local cluster of processes."""
 
 import re
 import subprocess
@@ -49,16 +49,16 @@ def test_executors_go_without_a_failed_task_come_back_and_one_that_is_killed_is_
         told_last = driver.commits()
         said = writer.stop()
     oracle.check(lake, "events", site.ends(name))
-    assert said.count("executor_told_to_go") == 1
+    assert said.count("executor_decommission_requested") == 1
     assert all(one["work"]["ranges"] > 1 for one in told_last if one["reason"] == "backlog"), "of one partition"
 
 
 def test_a_driver_without_executors_says_what_to_use_instead(site: Site, topic: MakeTopic) -> None:
     name = topic(1)
     site.pipeline("events", [name])
-    site.overrides["autoscale"] = {"token": "a-secret", "port": 0}
+    site.overrides["autoscaler"] = {"token": "a-secret", "port": 0}
     done = subprocess.run(
-        [sys.executable, "-m", "writer.cli", "autoscale", "run", str(site.config)],
+        [sys.executable, "-m", "writer.cli", "autoscaler", "run", str(site.config)],
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 2
@@ -84,5 +84,5 @@ def test_the_autoscaler_asks_the_driver_and_dies_without_harm(site: Site, topic:
             r"^  autoscaler +(hold|stay|wait|blocked), at .* UTC: 1 executor stays", done.stdout, re.MULTILINE
         )
         scaler.kill()
-        assert driver.executors()["wanted"] == 1
+        assert driver.executors()["requested"] == 1
         driver.writer.stop()

@@ -20,8 +20,8 @@ from tests.writing import Site
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 MakeTopic = Callable[..., str]
 POLICY = {
-    "tick_s": 2, "window_s": 40, "lately_s": 10, "start_s": 10, "stable_s": 10, "stable_max_s": 30, "down_s": 5,
-    "after_up_s": 5, "catch_up_s": 30, "slo_s": 60, "facts_age_max_s": 30, "start_max_s": 30,
+    "interval_s": 2, "window_s": 40, "short_window_s": 10, "start_s": 10, "stable_s": 10, "stable_max_s": 30,
+    "down_s": 5, "after_up_s": 5, "catch_up_duration_s": 30, "lag_slo_s": 60, "facts_age_max_s": 30, "start_max_s": 30,
 }  # fmt: skip
 
 
@@ -79,10 +79,10 @@ def test_the_autoscaler_an_executor_and_the_driver_are_killed_and_what_was_asked
         driver = work.driver
         driver.until_registered(3)
         with autoscale(site) as scaler:
-            driver.writer.until(lambda: "executor_told_to_go" in driver.writer.said(), 300)
+            driver.writer.until(lambda: "executor_decommission_requested" in driver.writer.said(), 300)
             scaler.process.send_signal(signal.SIGKILL)  # it asked for fewer, and they are on their way out
             scaler.process.wait(20)
-        fewer = driver.executors()["wanted"]
+        fewer = driver.executors()["requested"]
         assert fewer < 3
         driver.until_registered(fewer)
         driver.writer.until(lambda: len(executors(work.cluster)) == fewer, 60)  # the others have gone for good
@@ -95,17 +95,17 @@ def test_the_autoscaler_an_executor_and_the_driver_are_killed_and_what_was_asked
             scaler.kill()
         driver.writer.kill()
         with started(site) as again:
-            assert f"executors_wanted executors={fewer}" in again.writer.said()
+            assert f"executors_requested executors={fewer}" in again.writer.said()
             again.until_registered(fewer)
             assert again.executors()["failed_tasks"] == 0
             work.rest(again)
 
 
 def test_a_cluster_that_grants_no_more_is_told_as_a_quota_and_gives_when_it_can(site: Site, topic: MakeTopic) -> None:
-    slow = {"slot_per_s": 400, "records_max": 8_000, "window_s": 120, "catch_up_s": 600}
+    slow = {"slot_per_s": 400, "records_max": 8_000, "window_s": 120, "catch_up_duration_s": 600}
     with at_work(site, topic(4), 600, cores=1, **slow) as work, autoscale(site) as scaler:
         driver = work.driver
-        scaler.until(lambda: scaler.told()["executors"] and (scaler.told()["executors"]["wanted"] or 0) > 1, 240)
+        scaler.until(lambda: scaler.told()["executors"] and (scaler.told()["executors"]["requested"] or 0) > 1, 240)
         scaler.until(lambda: any(one["by"] == "quota" for one in scaler.told()["events"]), 240)
         assert driver.executors()["registered"] == 1
         work.cluster.add_worker(2)

@@ -80,7 +80,7 @@ def test_a_batch_is_judged_again_when_its_buckets_are_closed_beside_it(site: Sit
     assert told["sealed"]
     flag.unlink()
     assert writer.wait(120) == 0, writer.said()
-    assert "batch_classified_again" in writer.said()
+    assert "batch_reclassified" in writer.said()
     before, after = (c["late"] for c in facts(lake))
     assert sum(before["beyond"]) == 0
     assert sum(after["beyond"]) > 0

@@ -64,16 +64,16 @@ def ground(tmp_path: Path, registry_url: str, s3: ObjectServer, monkeypatch: pyt
                 "bootstrap_servers": cluster.secured, "request_timeout": "20 s", "lag_interval": "1 s",
                 "security": {
                     "protocol": "sasl_ssl", "user": "head race", "password": "${env:KAFKA_PASSWORD}",
-                    "ca": str(authority.ca), "client": str(authority.certificate("client").both),
+                    "ca_file": str(authority.ca), "client_cert_file": str(authority.certificate("client").both),
                 },
             },
             "registry": {
-                "url": registry, "user": "reader", "password": "${env:REGISTRY_PASSWORD}", "ca": str(authority.ca),
+                "url": registry, "user": "reader", "password": "${env:REGISTRY_PASSWORD}", "ca_file": str(authority.ca),
             },
             "s3": {"endpoint": s3.url},
             "checkpoints": str(tmp_path / "checkpoints"),
             "http": {
-                "port": 0, "certificate": str(own.certificate), "key": str(own.key), "records": True,
+                "port": 0, "certificate": str(own.certificate), "key": str(own.key), "expose_records": True,
                 "token": "${env:HTTP_TOKEN}",
             },
             "spark": {
@@ -199,7 +199,7 @@ def test_a_writer_that_logs_in_everywhere_loses_nothing_and_tells_no_secret(
 def says_why_a_login_fails_and_not_with_what(site: Site) -> None:
     """Wrong passwords: each place says which setting to look at, and neither the wrong nor the right one."""
     wrong = {"KAFKA_PASSWORD": "not-this-one-kafka", "REGISTRY_PASSWORD": "not-this-one-registry"}
-    for name, mend in (("KAFKA_PASSWORD", "kafka.security"), ("REGISTRY_PASSWORD", "registry.")):
+    for name, fix in (("KAFKA_PASSWORD", "kafka.security"), ("REGISTRY_PASSWORD", "registry.")):
         site.overrides["kafka"]["request_timeout"] = "5 s"
         done = subprocess.run(
             [sys.executable, "-m", "writer.cli", "validate", str(site.config), "--json"],
@@ -207,14 +207,14 @@ def says_why_a_login_fails_and_not_with_what(site: Site) -> None:
         )  # fmt: skip
         said = done.stdout + done.stderr
         assert done.returncode != 0
-        assert mend in said, said
+        assert fix in said, said
         assert wrong[name] not in said
         assert holds(said) == []
         assert not re.search(r"Traceback", said)
 
 
 def believes_no_broker_of_another_authority(site: Site) -> None:
-    site.overrides["kafka"]["security"]["ca"] = str(Authority(site.root / "others").ca)
+    site.overrides["kafka"]["security"]["ca_file"] = str(Authority(site.root / "others").ca)
     done = subprocess.run(
         [sys.executable, "-m", "writer.cli", "validate", str(site.config), "--json"],
         capture_output=True, text=True, timeout=120, check=False,

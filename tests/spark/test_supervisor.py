@@ -100,7 +100,7 @@ def test_a_plan_that_is_torn_before_anything_of_it_was_committed_is_mended_in_pl
     supervised = start()
     supervised.until(supervised.recovered)
     assert supervised.recovered()[0][0] == "L2", supervised.said()
-    assert "recovery_done pipeline=events recovery_level=L2" in supervised.said()
+    assert "recovery_finished pipeline=events recovery_level=L2" in supervised.said()
     supervised.worked("L2", "a plan is torn of which nothing was committed", 120)
     assert supervised.stop() == 0, supervised.said()
     assert [path.name for path in (site.root / "checkpoints" / "events").glob("0*")] == ["000001"], "the same run"
@@ -115,14 +115,14 @@ def test_of_two_supervisors_one_waits_and_a_paused_one_is_fenced(site: Site, top
     first = start()
     first.until_committed()
     second = start()
-    second.until(lambda: "lease_waited_for" in second.said())
+    second.until(lambda: "lease_awaited" in second.said())
     assert f"/{first.process.pid}" in second.said(), "it says for whom"
     time.sleep(8)
     assert second.drivers() == []
     first.signal_all(signal.SIGSTOP)
     site.fill(name, 1_000, seed=8)  # what both will want to write
     second.until_committed()
-    assert "lease_taken pipeline=events epoch=2" in second.said()
+    assert "lease_acquired pipeline=events epoch=2" in second.said()
     before = set(oracle.replay(lake).files)
     site.fill(name, 1_000, seed=9)
     first.signal_all(signal.SIGCONT)
@@ -148,7 +148,7 @@ def test_while_the_storage_of_one_pipeline_is_down_it_waits_climbs_nowhere_and_t
 ) -> None:
     bucket, name, other = s3.bucket(), topic(2), topic(1)
     with proxy(s3.url, tmp_path) as faults:
-        site.overrides = {"s3": {"endpoint": faults.url, "patience": "3 s"}}
+        site.overrides = {"s3": {"endpoint": faults.url, "retry_timeout": "3 s"}}
         site.pipeline("events", [name], commit={"max_delay": "1 s"}, table={"location": f"{bucket}/lake/events"})
         local = site.pipeline("other", [other], commit={"max_delay": "1 s"})
         site.fill(name, 1_000)
@@ -189,7 +189,7 @@ def test_a_driver_that_hangs_writes_its_stacks_and_is_replaced(site: Site, topic
     supervised.until_committed()
     site.fill(name, 500, seed=8)
     supervised.until((site.root / "held").exists)
-    supervised.until(lambda: "driver_hung" in supervised.said())
+    supervised.until(lambda: "driver_unresponsive" in supervised.said())
     assert "offsets waiting and committed nothing for" in supervised.said()
     assert "writer/core/fault_points.py" in supervised.said(), "the stacks show where it stands"
     supervised.until(supervised.recovered)

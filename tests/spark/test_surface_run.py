@@ -56,7 +56,7 @@ def agrees(site: Site, lake: Path) -> None:
     bad = sum(len(offsets) for offsets in oracle.offsets(letters).values())
     log = oracle.replay(lake)
     assert found["headrace_records_total", "rows"] == told["totals"]["records"]["rows"] == good
-    assert found["headrace_dlq_rows_total",] == bad
+    assert found["headrace_dead_letters_total",] == bad
     assert found["headrace_records_read_total",] == good + bad
     assert found["headrace_files_total",] == told["totals"]["files"] == len(log.files)
     assert found["headrace_bytes_total",] == sum((lake / path).stat().st_size for path in log.files)
@@ -76,7 +76,7 @@ def test_a_running_writer_tells_what_the_lake_holds_and_why_it_committed(site: S
     name = topic(2)
     lake = site.pipeline(
         "events", [name], commit={"max_delay": "20 s", "min_records": 2_000, "max_records": 10_000},
-        mirror_offsets=f"shown-{name}",
+        commit_offsets_to_group=f"shown-{name}",
     )  # fmt: skip
     site.overrides = {"kafka": {"bootstrap_servers": site.bootstrap, "lag_interval": "500 ms"}}
     assert status(site)["state"] == "not started"
@@ -91,7 +91,7 @@ def test_a_running_writer_tells_what_the_lake_holds_and_why_it_committed(site: S
     assert get(site, "/healthz") == get(site, "/readyz") == "ok\n"
     told = status(site)
     assert (told["source"], told["state"], told["epoch"]) == ("driver", "running", 1)
-    writer.until(lambda: scrape(site)["headrace_lag_rows", "0", name] == 0, seconds=10)
+    writer.until(lambda: scrape(site)["headrace_lag_records", "0", name] == 0, seconds=10)
     assert scrape(site)["headrace_lag_source_age_seconds",] < 10
 
     why = [explained(site, "--batch", str(batch)) for batch in range(3)]
@@ -101,7 +101,7 @@ def test_a_running_writer_tells_what_the_lake_holds_and_why_it_committed(site: S
     assert 400 <= why[2]["offsets"] < 2_000
     for one in why:
         assert {"look", "tasks"} <= one["phase_seconds"].keys()
-        assert one["room_cpu_seconds"]["decode"] >= 0
+        assert one["step_cpu_seconds"]["decode"] >= 0
         assert one["tasks"] >= 1
         assert sum(one["records"][outcome] for outcome in one["records"] if outcome != "read") == one["records"]["read"]
     assert "commit" in why[0]["phase_seconds"], "the next commit told"

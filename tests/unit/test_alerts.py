@@ -44,20 +44,20 @@ def rising(by: float, hours: float = 2, start: float = 0) -> list[float | None]:
 
 
 HEADROOM, LAG = f"headrace_retention_headroom_seconds{{{T}}}", f"headrace_lag_seconds{{{T}}}"
-ROWS, AGE = f"headrace_lag_rows{{{T}}}", f"headrace_commit_age_seconds{{{P}}}"
+ROWS, AGE = f"headrace_lag_records{{{T}}}", f"headrace_commit_age_seconds{{{P}}}"
 DELAY, PAUSED = f"headrace_commit_delay_max_seconds{{{P}}}", f"headrace_paused{{{P}}}"
 EPOCH, RUN = f"headrace_epoch{{{P}}}", f"headrace_run_id{{{P}}}"
 RESTARTS, LEVEL = f"headrace_restarts_total{{{P}}}", f"headrace_recovery_level{{{P}}}"
 ALIVE, UP = f"headrace_pipeline_alive{{{P}}}", f"headrace_supervised_up{{{P}}}"
-DLQ, READ = f"headrace_dlq_rows_total{{{P}}}", f"headrace_records_read_total{{{P}}}"
-GAP_AGE, SETTLED = f"headrace_gap_oldest_age_seconds{{{P}}}", f"headrace_gap_offsets_settled_total{{{P}}}"
+DLQ, READ = f"headrace_dead_letters_total{{{P}}}", f"headrace_records_read_total{{{P}}}"
+GAP_AGE, SETTLED = f"headrace_gap_oldest_age_seconds{{{P}}}", f"headrace_gap_offsets_closed_total{{{P}}}"
 RETENTION = 'headrace_topic_retention_seconds{pipeline="clicks",topic="clicks"}'
 OTHER = 'headrace_topic_retention_seconds{pipeline="clicks",topic="views"}'
 LEFT = f"headrace_gap_offsets_open{{{P}}}"
 INCARNATION = 'headrace_topic_incarnation{pipeline="clicks",topic="clicks"}'
 REJECTED = f'headrace_schemas{{{P},decoder="rejected"}}'
-BLOCKED = 'headrace_scale_blocked{{by="{}"}}'
-HOOK = 'headrace_hook_oldest_waiting_seconds{pipeline="clicks",hook="druid"}'
+BLOCKED = 'headrace_autoscaler_blocked{{by="{}"}}'
+HOOK = 'headrace_hook_oldest_pending_seconds{pipeline="clicks",hook="druid"}'
 
 # Alert → what it is for, and what it must not be taken for.
 CASES: dict[str, tuple[list[Given], list[Given]]] = {
@@ -104,8 +104,8 @@ CASES: dict[str, tuple[list[Given], list[Given]]] = {
     ),
     "HeadraceLastResort": ([{LEVEL: [*flat(0), 5, 5]}, {LEVEL: [*flat(0), 4]}], [{LEVEL: flat(3)}]),
     "HeadraceUnwell": (
-        [{f"headrace_recovery_unwell_seconds{{{P}}}": rising(60)}],
-        [{f"headrace_recovery_unwell_seconds{{{P}}}": [*flat(0), 0, 60, 120, 180]}],
+        [{f"headrace_recovery_unhealthy_seconds{{{P}}}": rising(60)}],
+        [{f"headrace_recovery_unhealthy_seconds{{{P}}}": [*flat(0), 0, 60, 120, 180]}],
     ),
     "HeadraceRecovering": ([{LEVEL: flat(1)}], [{LEVEL: [*flat(0), *([1] * 10)]}, {LEVEL: flat(0)}]),
     "HeadraceRunsAgain": ([{RUN: [1, *([2] * 20), *([3] * 20), *([4] * 10)]}], [{RUN: steps(1, 1, 2)}]),
@@ -162,7 +162,8 @@ CASES: dict[str, tuple[list[Given], list[Given]]] = {
     ),
     "HeadraceHookWaits": ([{HOOK: rising(60)}], [{HOOK: flat(60)}]),
     "HeadraceMirrorFails": (
-        [{f"headrace_mirror_failures_total{{{P}}}": rising(1)}], [{f"headrace_mirror_failures_total{{{P}}}": flat(7)}],
+        [{f"headrace_offset_commit_failures_total{{{P}}}": rising(1)}],
+        [{f"headrace_offset_commit_failures_total{{{P}}}": flat(7)}],
     ),
     "HeadraceExecutorsMissing": (
         [{"headrace_executors_registered": flat(2), "headrace_executors_desired": flat(5)}],
@@ -176,9 +177,12 @@ CASES: dict[str, tuple[list[Given], list[Given]]] = {
         [{BLOCKED.format("skew"): flat(1)}, {BLOCKED.format("blind"): flat(1)}],
         [{BLOCKED.format("excluded"): flat(1)}, {BLOCKED.format("skew"): [*([None] * 60), 1, 1, 1]}],
     ),
-    "HeadraceScalingRefused": ([{"headrace_scale_refused": flat(1)}], [{"headrace_scale_refused": flat(0)}]),
+    "HeadraceScalingRefused": (
+        [{"headrace_autoscaler_request_refused": flat(1)}], [{"headrace_autoscaler_request_refused": flat(0)}],
+    ),
     "HeadraceScalesBackAndForth": (
-        [{"headrace_scale_reversals_total": rising(0.05)}], [{"headrace_scale_reversals_total": steps(0, 1, 1, 2)}],
+        [{"headrace_autoscaler_reversals_total": rising(0.05)}],
+        [{"headrace_autoscaler_reversals_total": steps(0, 1, 1, 2)}],
     ),
 }  # fmt: skip
 

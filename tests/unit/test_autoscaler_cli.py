@@ -1,4 +1,4 @@
-"""The verbs `autoscale explain` and `autoscale simulate`, and what they refuse."""
+"""The verbs `autoscaler explain` and `autoscaler simulate`, and what they refuse."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from autoscaler.cli import autoscale
+from autoscaler.cli import autoscaler
 from autoscaler.decision.decide import Blocked, Stay
 from autoscaler.decision.explanation import verdict
 from autoscaler.decision.history import Memory
@@ -23,7 +23,7 @@ SHORT = Trace("short", "an hour", 15.0, (30_000.0,) * 240, partitions=8, executo
 
 
 def ran(*arguments: str) -> str:
-    result = CliRunner().invoke(autoscale, arguments, catch_exceptions=False)
+    result = CliRunner().invoke(autoscaler, arguments, catch_exceptions=False)
     assert result.exit_code == 0
     return result.output
 
@@ -57,7 +57,7 @@ def recorded(tmp_path):
 def test_explain_shows_what_goes_in_the_arithmetic_and_the_verdict(recorded):
     page = ran("explain", "--facts", recorded)
     assert "up: 2 executors become 3, at once." in page
-    assert "90,000/s = 72,000 / u_target 0.8 + backlog 0/s in 900 s + 0/s" in page
+    assert "90,000/s = 72,000 / utilization_target 0.8 + backlog 0/s in 900 s + 0/s" in page
     assert "10,000/s = rows / (task seconds x slots that work all the time)" in page
     assert "2 carry   clicks 74,667/s" in page
     assert "executors_max 100" in page
@@ -81,7 +81,9 @@ def test_all_there_may_be_and_not_enough_is_said_so():
 
 
 def test_explain_as_json_keeps_the_whole_arithmetic(recorded):
-    document = json.loads(ran("explain", "--facts", recorded, "--json", "--set", "u_target=0.7", "--set", "u_max=0.9"))
+    document = json.loads(
+        ran("explain", "--facts", recorded, "--json", "--set", "utilization_target=0.7", "--set", "utilization_max=0.9")
+    )
     assert document["verdict"] == "up"
     assert (document["before"], document["executors"]) == (2, 3)
     (one,) = document["sums"]["pipelines"]
@@ -111,21 +113,27 @@ def test_run_refuses_what_could_not_be_scaled(tmp_path, monkeypatch):
     path = tmp_path / "headrace.yaml"
 
     def refused(spark: str, autoscale: dict[str, object], *options: str) -> str:
-        path.write_text(json.dumps({**file(tmp_path), "spark": {"master": spark}, "autoscale": autoscale}))
+        path.write_text(json.dumps({**file(tmp_path), "spark": {"master": spark}, "autoscaler": autoscale}))
         return refusal("run", str(path), *options)
 
     assert "there are no executors to add or take away" in refused("local[*, 4]", {"token": "a-secret"})
-    assert "autoscale.token is not set" in refused("spark://host:7077", {})
-    assert "did you mean 'u_target'" in refused("spark://host:7077", {"policy": {"u_targt": 0.7}})
-    assert "must hold" in refused("spark://host:7077", {"policy": {"u_target": 0.7}}, "--set", "u_max=0.6")
+    assert "autoscaler.token is not set" in refused("spark://host:7077", {})
+    assert "did you mean 'utilization_target'" in refused("spark://host:7077", {"policy": {"utilization_targt": 0.7}})
+    assert "must hold" in refused(
+        "spark://host:7077", {"policy": {"utilization_target": 0.7}}, "--set", "utilization_max=0.6"
+    )
 
 
 def test_what_cannot_be_is_refused(recorded, tmp_path):
     assert "is not there" in refusal("explain", "--facts", str(tmp_path / "none.json"))
-    assert "did you mean 'u_target'" in refusal("explain", "--facts", recorded, "--set", "u_targt=0.7")
-    assert "write it as u_target=0.7" in refusal("explain", "--facts", recorded, "--set", "u_target")
-    assert "is not a number" in refusal("explain", "--facts", recorded, "--set", "u_target=high")
-    assert "must hold" in refusal("explain", "--facts", recorded, "--set", "u_target=0.99")
+    assert "did you mean 'utilization_target'" in refusal(
+        "explain", "--facts", recorded, "--set", "utilization_targt=0.7"
+    )
+    assert "write it as utilization_target=0.7" in refusal(
+        "explain", "--facts", recorded, "--set", "utilization_target"
+    )
+    assert "is not a number" in refusal("explain", "--facts", recorded, "--set", "utilization_target=high")
+    assert "must hold" in refusal("explain", "--facts", recorded, "--set", "utilization_target=0.99")
     assert "no trace 'days'; did you mean 'day'" in refusal("simulate", "--trace", "days")
     assert "name one with --trace" in refusal("simulate", "--plot", str(tmp_path / "a.png"))
     assert "end it in .png" in refusal("simulate", "--trace", "day", "--plot", str(tmp_path / "a.gif"))
@@ -135,7 +143,8 @@ def test_what_cannot_be_is_refused(recorded, tmp_path):
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"u_min": 0.9}, {"executors_min": 5, "executors_max": 4}, {"up_factor": 1.0}, {"catch_up_s": 0.0},
+        {"utilization_min": 0.9}, {"executors_min": 5, "executors_max": 4}, {"up_factor": 1.0},
+        {"catch_up_duration_s": 0.0},
         {"cost_max_per_hour": 3.0}, {"cost_max_per_hour": 3.0, "cost_per_executor_hour": 5.0},
         {"excluded_zone": "Mars/Base"},
     ],
@@ -146,8 +155,8 @@ def test_a_policy_that_contradicts_itself_is_refused(wrong):
 
 
 def test_parameters_are_set_by_name():
-    found = assigned(DEFAULTS, ["u_target=0.7", "executors_max=7", "excluded=* 9 * * *; * 12 * * SUN"])
-    assert (found.u_target, found.executors_max, found.excluded) == (0.7, 7, ("* 9 * * *", "* 12 * * SUN"))
+    found = assigned(DEFAULTS, ["utilization_target=0.7", "executors_max=7", "excluded=* 9 * * *; * 12 * * SUN"])
+    assert (found.utilization_target, found.executors_max, found.excluded) == (0.7, 7, ("* 9 * * *", "* 12 * * SUN"))
 
 
 def test_simulate_plays_a_recorded_trace_and_draws_it(tmp_path):
@@ -162,4 +171,4 @@ def test_simulate_plays_a_recorded_trace_and_draws_it(tmp_path):
     (score,) = document["scores"]
     assert score["policy"] == "headrace"
     assert score["executor_hours"] > 0.5
-    assert document["policy"]["u_target"] == DEFAULTS.u_target
+    assert document["policy"]["utilization_target"] == DEFAULTS.utilization_target

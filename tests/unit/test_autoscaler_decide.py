@@ -32,7 +32,7 @@ def test_a_backlog_asks_for_executors_beyond_what_arrives():
 
 def test_a_backlog_is_spread_over_the_catch_up_time():
     known = facts(pipeline(40_000, lag=100_000_000))
-    slow, fast = (decided(known, policy=replace(POLICY, catch_up_s=s, up_factor=20.0)) for s in (1800, 300))
+    slow, fast = (decided(known, policy=replace(POLICY, catch_up_duration_s=s, up_factor=20.0)) for s in (1800, 300))
     assert isinstance(slow, Up)
     assert isinstance(fast, Up)
     assert slow.executors < fast.executors
@@ -42,7 +42,7 @@ def test_a_backlog_is_spread_over_the_catch_up_time():
 def test_a_backlog_is_gone_before_retention_takes_it():
     near = facts(pipeline(40_000, lag=100_000_000, headroom_s=1200.0))
     decision = decided(near, policy=replace(POLICY, up_factor=20.0))
-    assert decision.sums.loads[0].need.catch_up_s == 300
+    assert decision.sums.loads[0].need.catch_up_duration_s == 300
     assert decision.executors == 10
 
 

@@ -1,4 +1,4 @@
-"""What more executors would not mend is told as itself, and nothing is scaled for it."""
+"""What more executors would not fix is told as itself, and nothing is scaled for it."""
 
 from dataclasses import replace
 

@@ -22,7 +22,7 @@ from writer.storage.locations import store_at
 
 POLICY = Policy(executors_max=50)
 LATE = facts(pipeline(72_000))  # two executors, three are wanted
-TOLD = {"wanted": 2, "registered": 2, "draining": [], "failed_tasks": 0, "lost": 0}
+TOLD = {"requested": 2, "registered": 2, "draining": [], "failed_tasks": 0, "lost": 0}
 
 
 class World:
@@ -107,8 +107,8 @@ def test_a_refusal_is_shown_until_it_is_taken(caplog: pytest.LogCaptureFixture):
     world.tick()
     world.tick()
     assert world.loop.shown.refused == "403: this needs the token"
-    assert "headrace_scale_refused 1.0" in scraped(world.loop.shown)
-    assert sum("scaling_refused" in one for one in caplog.messages) == 1
+    assert "headrace_autoscaler_request_refused 1.0" in scraped(world.loop.shown)
+    assert sum("executors_request_refused" in one for one in caplog.messages) == 1
     world.answer = DriverReply(taken=True)
     world.tick()
     assert world.loop.shown.refused is None
@@ -175,7 +175,7 @@ def test_what_cannot_be_read_is_begun_anew_with_a_warning(tmp_path, caplog: pyte
     store = store_at(str(tmp_path))
     store.put(state_store.NAME, b'{"memory": {"desired": "many"}}')
     assert state_store.read_state(store) == AutoscalerState(Memory())
-    assert "scaling_not_remembered" in caplog.text
+    assert "autoscaler_state_unreadable" in caplog.text
 
 
 # --- what is told over HTTP -------------------------------------------------------------------------------------
@@ -192,21 +192,22 @@ def test_every_metric_is_there_and_says_what_was_decided():
     families = {one.name for one in text_string_to_metric_families(text)}
     assert families == {metric.name.removesuffix("_total") for metric in CATALOGUE}
     for line in (
-        "headrace_executors_desired 3.0", "headrace_executors_asked 2.0", 'headrace_scale_verdict{verdict="up"} 1.0',
+        "headrace_executors_desired 3.0", "headrace_executors_requested 2.0",
+        'headrace_autoscaler_decision{decision="up"} 1.0',
         'headrace_arrival_rate{pipeline="clicks"} 72000.0', 'headrace_slot_rate{pipeline="clicks"} 10000.0',
     ):  # fmt: skip
         assert line in text
 
 
 def test_before_the_first_tick_there_is_little_to_say():
-    shown = Shown(began=NOW, tick_s=15, dry_run=False)
-    assert "headrace_scale_ticks_total 0.0" in scraped(shown)
+    shown = Shown(began=NOW, interval_s=15, dry_run=False)
+    assert "headrace_autoscaler_evaluations_total 0.0" in scraped(shown)
     assert b'"decision": null' in answers(lambda: shown)("/status", "")[2]
     assert answers(lambda: shown)("/nothing", "")[0] == 404
 
 
 def test_who_does_not_tick_is_unwell():
-    shown = Shown(began=NOW, tick_s=30, dry_run=False, at=NOW)
+    shown = Shown(began=NOW, interval_s=30, dry_run=False, at=NOW)
     assert unhealthy(shown, NOW + timedelta(seconds=120)) == ""
     assert unhealthy(shown, NOW + timedelta(seconds=121)) == "no tick for 121 s"
 

@@ -122,7 +122,7 @@ def test_a_failure_a_pause_and_recovery_are_passed_on():
 
 
 SAID = {
-    "refused": None, "age_seconds": 1.0, "wanted": None, "registered": 3, "draining": [{"id": "4"}], "cores": 2,
+    "refused": None, "age_seconds": 1.0, "requested": None, "registered": 3, "draining": [{"id": "4"}], "cores": 2,
     "cpus_per_task": 1, "short_seconds": None, "gc_share": 0.05, "failed_tasks": 0, "lost": 0, "gone": 0,
 }  # fmt: skip
 
@@ -140,8 +140,8 @@ def test_without_an_answer_there_are_no_facts_of_executors():
 
 
 def test_executors_that_do_not_come_for_long_are_a_quota():
-    waits = executors({**SAID, "wanted": 8, "short_seconds": POLICY.start_max_s}, POLICY)
-    refused = executors({**SAID, "wanted": 8, "short_seconds": POLICY.start_max_s + 1}, POLICY)
+    waits = executors({**SAID, "requested": 8, "short_seconds": POLICY.start_max_s}, POLICY)
+    refused = executors({**SAID, "requested": 8, "short_seconds": POLICY.start_max_s + 1}, POLICY)
     assert waits is not None
     assert refused is not None
     assert (waits.quota, refused.quota) == (None, 3)

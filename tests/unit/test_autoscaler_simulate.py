@@ -36,7 +36,7 @@ def test_every_record_that_came_is_in_a_batch_or_waits():
 
 def test_who_looks_takes_means_over_the_times_of_its_policy():
     rising = replace(FLAT, arriving_per_s=(*[10_000.0] * 360, *[70_000.0] * 360))
-    quick = World(rising, replace(DEFAULTS, window_s=60.0, window_batches=0.0, lately_s=30.0))
+    quick = World(rising, replace(DEFAULTS, window_s=60.0, window_batches=0.0, short_window_s=30.0))
     usual = World(rising)
     for world in (quick, usual):
         world.advance(5_400.0 + 60.0)

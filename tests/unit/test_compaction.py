@@ -85,5 +85,7 @@ def test_a_pause_is_owed_by_the_next_job_whichever_bucket_it_is_of() -> None:
 def test_what_was_staged_half_the_orphan_age_ago_is_not_committed() -> None:
     age = timedelta(days=7)
     check_age(NOON, NOON + age / 2, age)
-    with pytest.raises(StagedTooLongAgo, match=r"staged 302401 s ago, more than half of table\.orphan_age \(7 d\)"):
+    with pytest.raises(
+        StagedTooLongAgo, match=r"staged 302401 s ago, more than half of table\.orphan_retention \(7 d\)"
+    ):
         check_age(NOON, NOON + age / 2 + timedelta(seconds=1), age)

@@ -194,7 +194,7 @@ def test_a_timestamp_of_yaml_itself_needs_a_zone_too(file):
 def test_a_start_that_cannot_be_is_refused(file, start):
     message = refusal(file, base(start=start))
     assert "  pipelines.clicks.start: " in message
-    assert "2026-11-20T05:00:00" in message, "the mend"
+    assert "2026-11-20T05:00:00" in message, "the fix"
 
 
 # --- references -------------------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ def test_the_pipelines_of_the_examples_are_a_configuration(values):
 
 def test_the_verbs_that_the_chart_runs_are_verbs():
     text = "".join(path.read_text() for path in CHART.glob("templates/**/*") if path.is_file())
-    verbs = {"recover", "autoscale", "validate", "status", "audit", "compact", "vacuum", "backfill"}
+    verbs = {"supervisor", "autoscaler", "validate", "status", "audit", "compact", "vacuum", "backfill"}
     assert verbs <= get_command(app).commands.keys()
     for verb in verbs:
         assert re.search(rf"\b{verb}\b", text), verb

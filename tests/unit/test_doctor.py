@@ -39,7 +39,7 @@ def test_a_finding_ends_with_1_and_says_where_it_leads(run):
         "✗ files       offsets/1: it is empty. It may be removed only where your sink has nothing of batch 1 → L2"
         in (found.output)
     )
-    assert "Leads to L2: mend the checkpoint by hand." in found.output
+    assert "Leads to L2: repair the checkpoint by hand." in found.output
 
 
 def test_a_machine_reads_the_same(run):
@@ -49,7 +49,7 @@ def test_a_machine_reads_the_same(run):
     (document,) = json.loads(found.output)
     assert (document["checkpoint"], document["halt"], document["leads_to"]) == (str(run.path), True, None)
     (check,) = [check for check in document["checks"] if check["ok"] is False]
-    assert (check["name"], check["rung"], check["halt"]) == ("spark", None, True)
+    assert (check["name"], check["level"], check["halt"]) == ("spark", None, True)
 
 
 @pytest.mark.parametrize(

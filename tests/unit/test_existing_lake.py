@@ -15,7 +15,7 @@ from tests import oracle
 from tests.existing import DIED, FORMATS, OF_THE_LAKE, PAUSED, Place, differences, facts, now, then, unpack
 from tests.unit.test_scaling import Cluster as Executors
 from writer.clients.driver_endpoint import announced
-from writer.config.autoscaling import Autoscale
+from writer.config.autoscaling import Autoscaler
 from writer.config.loader import load
 from writer.config.pipelines import layout
 from writer.hooks.outbox import Outbox
@@ -106,12 +106,12 @@ def test_the_autoscaler_remembers_what_it_decided(root: Path) -> None:
 
 def test_a_driver_wants_the_executors_that_the_one_before_was_told_of(root: Path) -> None:
     keeper = ExecutorManager(
-        "spark://host:7077", Autoscale(), refusal=None, cpus_per_task=1,
+        "spark://host:7077", Autoscaler(), refusal=None, cpus_per_task=1,
         stores=[store_at(f"{root}/checkpoints/{name}") for name in FORMATS], boundary=lambda: True,
     )  # fmt: skip
     keeper.begin(Executors)
     try:
-        assert keeper.told()["wanted"] == 2
+        assert keeper.told()["requested"] == 2
     finally:
         keeper.close()
 

@@ -60,35 +60,35 @@ def test_a_driver_is_ready_once_its_query_runs_and_healthy_before(url, progress)
 
 
 def test_a_start_is_proven_by_its_first_commit_and_stays_so(url, progress):
-    assert get(url, "/provenz")[::2] == (503, "pipeline clicks is starting\n")
+    assert get(url, "/rolloutz")[::2] == (503, "pipeline clicks is starting\n")
     begun(progress)
     progress.heard(Sample(NOON, {("clicks", 0): 5}), {("clicks", 0): 0})
     assert get(url, "/readyz")[0] == 200
-    assert get(url, "/provenz")[::2] == (503, "pipeline clicks has records waiting and no commit yet\n")
+    assert get(url, "/rolloutz")[::2] == (503, "pipeline clicks has records waiting and no commit yet\n")
     progress.began(0, "look")
     progress.skipped()
-    assert get(url, "/provenz")[0] == 503, "a batch that the table had already proves nothing"
+    assert get(url, "/rolloutz")[0] == 503, "a batch that the table had already proves nothing"
     progress.began(1, "look")
     progress.committed(1, facts(), {("clicks", 0): 5}, [])
-    assert get(url, "/provenz")[::2] == (200, "ok\n")
+    assert get(url, "/rolloutz")[::2] == (200, "ok\n")
     progress.heard(Sample(NOON, {("clicks", 0): 9}), {("clicks", 0): 0})
-    assert get(url, "/provenz")[0] == 200
+    assert get(url, "/rolloutz")[0] == 200
     progress.failed("the disk is full")
-    assert get(url, "/provenz")[0] == 503
+    assert get(url, "/rolloutz")[0] == 503
 
 
 def test_a_start_is_proven_where_nothing_waits_and_where_nothing_is_to_be_committed(url, progress):
     progress.heard(Sample(NOON, {("clicks", 0): 0}), {})
-    assert get(url, "/provenz")[0] == 503, "it has not begun"
+    assert get(url, "/rolloutz")[0] == 503, "it has not begun"
     begun(progress)
     progress.heard(Sample(NOON, {("clicks", 0): 8, ("clicks", 1): 0}), {("clicks", 0): 8})
-    assert get(url, "/provenz")[::2] == (200, "ok\n"), "what Kafka no longer holds does not wait"
+    assert get(url, "/rolloutz")[::2] == (200, "ok\n"), "what Kafka no longer holds does not wait"
 
 
 def test_a_start_that_is_paused_is_as_well_as_it_was_asked_to_be(url, progress):
     begun(progress)
     progress.paused(Pause(at="2026-11-20T12:00:00Z", by="ann", reason="a migration"))
-    assert get(url, "/provenz")[0] == 200
+    assert get(url, "/rolloutz")[0] == 200
 
 
 def test_a_dead_query_is_unhealthy_and_says_why(url, progress):
@@ -171,11 +171,11 @@ def test_posts_are_answered_by_whoever_knows_the_path_and_status_says_more(progr
         return (HTTPStatus.OK, "text/plain", authorization.encode()) if path == "/scale?executors=2" else None
 
     posts = first_of(starts({"clicks": progress}, "secret", lambda *_, **__: None), scale)
-    with serving(ANY, {"clicks": progress}, posts, more=lambda: {"executors": {"wanted": 2}}) as url:
+    with serving(ANY, {"clicks": progress}, posts, more=lambda: {"executors": {"requested": 2}}) as url:
         assert post(url, "/scale?executors=2", "other") == (200, "Bearer other")
         assert post(url, "/pipelines/clicks/start", "other")[0] == 403
         assert post(url, "/nowhere", "other")[0] == 501
-        assert json.loads(get(url, "/status")[2])["executors"] == {"wanted": 2}
+        assert json.loads(get(url, "/status")[2])["executors"] == {"requested": 2}
 
 
 def test_who_has_the_token_may_start_a_pipeline_that_has_ended(progress):

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from recovery.checkpoints.checks import preflight
 from recovery.checkpoints.facts import of_pipeline
-from recovery.cli import recover
+from recovery.cli import supervisor
 from recovery.lease.factory import leases_of, moved_from
 from recovery.lease.kubernetes_api import Api, ApiFailed, in_pod
 from recovery.lease.kubernetes_lease import (
@@ -320,7 +320,7 @@ def test_an_api_that_is_silent_is_said_and_holds_no_start_up(tmp_path: Path, mon
     silent = re.compile("token cannot be read|namespace cannot be read|cannot reach")  # as this may run in a pod
     console = Console(width=400)
     with console.capture() as capture:
-        assert recover.run_explain(settings(tmp_path), ["clicks"], as_json=False, console=console) == 1
+        assert supervisor.run_explain(settings(tmp_path), ["clicks"], as_json=False, console=console) == 1
     assert silent.search(capture.get())
     check = preflight(of_pipeline(settings(tmp_path), "clicks").facts)[0]
     assert (check.name, check.ok) == ("lease", None)

@@ -272,8 +272,8 @@ def test_a_silent_broker_makes_the_facts_old_and_is_said_once(progress, caplog):
     cluster.down = False
     until(lambda: progress.view().logs.samples[-1].at > last.at)
     watch.close()
-    said = [record.getMessage() for record in caplog.records if "lag_source" in record.getMessage()]
-    assert len([line for line in said if "lag_source_failed" in line]) == 1
+    said = [record.getMessage() for record in caplog.records if "lag_measurement" in record.getMessage()]
+    assert len([line for line in said if "lag_measurement_failed" in line]) == 1
     assert progress.view().state == "starting", "the pipeline has not noticed"
 
 
@@ -298,7 +298,7 @@ def test_a_topic_that_is_gone_is_noticed_and_said_once(progress, caplog):
     until(lambda: cluster.looks > seen + 3)
     watch.close()
     assert progress.view().log_moved == "topic 'clicks' does not exist on b:9092"
-    said = [record.getMessage() for record in caplog.records if "lag_source" in record.getMessage()]
+    said = [record.getMessage() for record in caplog.records if "lag_measurement" in record.getMessage()]
     assert len(said) == 1
     assert "topic 'clicks' does not exist" in said[0]
 
@@ -322,14 +322,14 @@ def test_the_frontier_is_mirrored_after_each_commit_and_at_the_end(progress):
     commit(progress, 9)
     watch.close()
     assert cluster.groups[-1] == ("shown", {A: 9})
-    assert progress.view().mirror_failures == 0
+    assert progress.view().offset_commit_failures == 0
 
 
 def test_a_mirror_that_fails_is_counted_warned_of_once_and_tried_again(progress, caplog):
     cluster = Cluster()
     cluster.refuses = True
     watch = watching(cluster, progress, mirror="shown")
-    until(lambda: progress.view().mirror_failures > 3)
+    until(lambda: progress.view().offset_commit_failures > 3)
     cluster.refuses = False
     until(lambda: cluster.groups)
     watch.close()

@@ -74,7 +74,7 @@ def test_every_label_is_of_the_catalogue_and_none_is_a_bucket_or_an_offset(board
             name = re.sub(r"_(bucket|sum|count)$", "", sample.name) if family.type == "histogram" else sample.name
             assert set(sample.labels) - {"le"} == labels[name], sample
     assert {label for names in labels.values() for label in names} == {
-        "pipeline", "topic", "partition", "outcome", "reason", "room", "phase", "decoder", "cause", "version", "state",
+        "pipeline", "topic", "partition", "outcome", "reason", "step", "phase", "decoder", "cause", "version", "state",
         "python", "kind", "hook",
     }  # fmt: skip
 
@@ -102,7 +102,7 @@ def test_gaps_are_counted_by_the_driver_and_over_the_table_s_life(board):
 def test_a_gap_has_an_age_while_one_is_open_and_what_is_settled_is_known_from_the_start(board):
     def told() -> tuple[object, ...]:
         found = scraped(board)
-        names = ("headrace_gap_offsets_open", "headrace_gap_offsets_settled_total", "headrace_gap_oldest_age_seconds")
+        names = ("headrace_gap_offsets_open", "headrace_gap_offsets_closed_total", "headrace_gap_oldest_age_seconds")
         return tuple(found.get((name,)) for name in names)
 
     assert told() == (0, None, None), "a counter that begins at 0 and jumps would look like a rate"
@@ -130,18 +130,18 @@ def test_values_are_those_of_the_pipeline(board):
     }  # fmt: skip
     assert found["headrace_records_read_total",] == 98
     assert found["headrace_offsets_without_records_total",] == 2
-    assert found["headrace_dlq_rows_total",] == 7
+    assert found["headrace_dead_letters_total",] == 7
     assert found["headrace_staged_bytes_total",] == 6_500
-    assert found["headrace_lag_rows", "0", "clicks"] == 100
+    assert found["headrace_lag_records", "0", "clicks"] == 100
     assert found["headrace_lag_seconds", "0", "clicks"] == pytest.approx(19.9)
     assert found["headrace_lag_seconds", "1", "clicks"] == 0
     assert found["headrace_lag_source_age_seconds",] == 10
     assert found["headrace_retention_headroom_seconds", "0", "clicks"] == pytest.approx(3600 - 19.9)
     assert ("headrace_retention_headroom_seconds", "1", "clicks") not in found, "nothing waits there"
-    assert found["headrace_retention_headroom_rows", "1", "clicks"] == 40
+    assert found["headrace_retention_headroom_records", "1", "clicks"] == 40
     assert found["headrace_newest_event_age_seconds",] == 3600
     assert found["headrace_commits_total", "size"] == 1
-    assert found["headrace_room_cpu_seconds_total", "decode"] == 0.5
+    assert found["headrace_step_cpu_seconds_total", "decode"] == 0.5
     assert found["headrace_open_buckets",] == 2
     assert found["headrace_schemas", "rejected"] == 1
     assert (found["headrace_epoch",], found["headrace_run_id",]) == (2, 1)

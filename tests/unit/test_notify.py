@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from recovery.ladder.rungs import RecoveryLevel
-from recovery.supervisor.notifications import level_reached, pipeline_given_up
+from recovery.supervisor.notifications import level_reached, pipeline_halted
 from tests.servers.scripted import Asked, Reply, Scripted, scripted
 from writer.clients.notifications import (
     Event,
     NoNotifications,
     Notifier,
     gap_opened,
-    holes_found,
+    missing_offsets,
     opened,
-    topic_created_again,
+    topic_recreated,
 )
-from writer.config.notifications import Notify
+from writer.config.notifications import Notifications
 from writer.core.errors import ConfigError
 
 AT = datetime(2026, 11, 20, 5, tzinfo=UTC)
@@ -29,11 +29,11 @@ SOON = timedelta(seconds=10)
 
 
 def notifier(url: str, **settings: Any) -> Notifier:
-    return Notifier(url, **{"timeout": timedelta(seconds=2), "patience": SOON, "pause_first_s": 0.01, **settings})
+    return Notifier(url, **{"timeout": timedelta(seconds=2), "retry_timeout": SOON, "pause_first_s": 0.01, **settings})
 
 
 def event(number: int = 1) -> Event:
-    return holes_found("clicks", number, 7, AT)
+    return missing_offsets("clicks", number, 7, AT)
 
 
 def answering(*statuses: int, **headers: str) -> Any:
@@ -83,7 +83,7 @@ def test_a_message_that_is_refused_is_logged_and_does_not_hold_up_the_next(caplo
         tells.tell(event(2))
         assert tells.close(SOON)
     assert sent(script) == [1, 2]
-    assert "notice_lost pipeline=clicks kind=holes_found" in caplog.text
+    assert "notification_dropped pipeline=clicks kind=missing_offsets" in caplog.text
     assert "404" in caplog.text
     assert "secret" not in caplog.text
 
@@ -109,7 +109,7 @@ def test_a_server_that_is_down_is_tried_until_patience_ends(caplog: pytest.LogCa
     with scripted(answering()) as script:
         url = script.url
     with caplog.at_level(logging.INFO, "headrace"):
-        tells = notifier(url, patience=timedelta(seconds=0.05))
+        tells = notifier(url, retry_timeout=timedelta(seconds=0.05))
         tells.tell(event())
         assert tells.close(SOON)
     assert "cannot reach" in caplog.text
@@ -126,16 +126,16 @@ def test_the_end_of_the_process_does_not_wait_for_a_pause_that_is_longer():
 
 def test_only_the_chosen_kinds_are_told():
     with scripted(answering()) as script:
-        tells = notifier(script.url, kinds=("topic_created_again",))
+        tells = notifier(script.url, kinds=("topic_recreated",))
         tells.tell(event())
-        tells.tell(topic_created_again("clicks", "clicks", "a", "b", AT))
+        tells.tell(topic_recreated("clicks", "clicks", "a", "b", AT))
         assert tells.close(SOON)
-    assert [json.loads(asked.body)["event"] for asked in script.asked] == ["topic_created_again"]
+    assert [json.loads(asked.body)["event"] for asked in script.asked] == ["topic_recreated"]
 
 
 def test_the_url_comes_from_the_environment_and_is_never_shown():
-    assert isinstance(opened(Notify(), {}), NoNotifications)
-    section = Notify(url_env="HOOK")
+    assert isinstance(opened(Notifications(), {}), NoNotifications)
+    section = Notifications(url_env="HOOK")
     with pytest.raises(ConfigError, match="HOOK, which is not set"):
         opened(section, {})
     with pytest.raises(ConfigError) as refused:
@@ -150,8 +150,8 @@ def test_the_rungs_that_lose_or_guess_are_told_and_no_other(rung: RecoveryLevel)
     assert (told is not None) == (rung >= RecoveryLevel.WALK_BACK)
     if told is not None:
         assert told.severity == "page"
-        assert told.fields["rung"] == rung.label
+        assert told.fields["level"] == rung.label
 
 
 def test_a_pipeline_that_was_given_up_is_a_page():
-    assert pipeline_given_up("clicks", "Six restarts failed.", at=AT).severity == "page"
+    assert pipeline_halted("clicks", "Six restarts failed.", at=AT).severity == "page"

@@ -189,7 +189,7 @@ def test_live_records_are_off_unless_somebody_switched_them_on(tmp_path: Path) -
 
 
 def test_live_records_are_shown_to_who_has_the_token_and_to_nobody_else(tmp_path: Path) -> None:
-    with showing(tmp_path, records=True, token=TOKEN) as found:
+    with showing(tmp_path, expose_records=True, token=TOKEN) as found:
         for headers in ({}, bearer(""), bearer("wrong"), {"Authorization": TOKEN}, bearer(TOKEN + " ")):
             assert ask(found, "/records?pipeline=clicks", headers=headers)[0] == 403
         assert ask(found, f"/records?pipeline=clicks&token={TOKEN}")[0] == 403, "a URL is written into logs"
@@ -204,12 +204,12 @@ def test_live_records_are_shown_to_who_has_the_token_and_to_nobody_else(tmp_path
      ("pipeline=clicks&records=51", 400), ("pipeline=clicks&records=0", 400), ("pipeline=clicks&records=-1", 400)],
 )  # fmt: skip
 def test_what_is_no_question_is_refused(tmp_path: Path, query: str, status: int) -> None:
-    with showing(tmp_path, records=True, token=TOKEN) as found:
+    with showing(tmp_path, expose_records=True, token=TOKEN) as found:
         assert ask(found, f"/records?{query}", headers=bearer(TOKEN))[0] == status
 
 
 def test_one_looks_at_records_at_a_time(tmp_path: Path) -> None:
-    with showing(tmp_path, records=True, token=TOKEN) as found:
+    with showing(tmp_path, expose_records=True, token=TOKEN) as found:
         statuses: list[int] = []
 
         def look() -> None:

@@ -13,7 +13,7 @@ def run(tmp_path, monkeypatch):
     def loaded(told, place):
         (tmp_path / "pipelines.yaml").write_text(yaml.safe_dump({**base(), **told}))
         (tmp_path / "place.yaml").write_text(place if isinstance(place, str) else yaml.safe_dump(place))
-        monkeypatch.setenv("HEADRACE_PLACE", str(tmp_path / "place.yaml"))
+        monkeypatch.setenv("HEADRACE_CONFIG_OVERLAY", str(tmp_path / "place.yaml"))
         return load(tmp_path / "pipelines.yaml")
 
     return loaded
@@ -42,7 +42,7 @@ def test_what_the_file_says_counts_setting_by_setting(run, monkeypatch):
 
 
 def test_without_a_place_nothing_is_added(tmp_path, monkeypatch):
-    monkeypatch.delenv("HEADRACE_PLACE", raising=False)
+    monkeypatch.delenv("HEADRACE_CONFIG_OVERLAY", raising=False)
     (tmp_path / "pipelines.yaml").write_text(yaml.safe_dump(base()))
     assert load(tmp_path / "pipelines.yaml").spark.master == "local[*, 4]"
 
@@ -50,7 +50,7 @@ def test_without_a_place_nothing_is_added(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("place", "said"),
     [
-        ({"kafka": {"bootstrap_servers": "elsewhere:9092"}}, "has kafka; it may have the sections autoscale, http"),
+        ({"kafka": {"bootstrap_servers": "elsewhere:9092"}}, "has kafka; it may have the sections autoscaler, http"),
         (
             {"spark": {"mastr": "local"}},
             "beneath it, cannot be used:\n  spark: unknown key 'mastr'; did you mean 'master'?",
@@ -67,6 +67,6 @@ def test_a_place_that_decides_too_much_or_is_wrong_is_refused(run, place, said):
 
 def test_a_place_that_is_not_there_is_said(run, monkeypatch, tmp_path):
     run({}, {"http": {"port": 1}})
-    monkeypatch.setenv("HEADRACE_PLACE", "/nowhere/place.yaml")
-    with pytest.raises(ConfigError, match=r"cannot read /nowhere/place\.yaml.*Correct HEADRACE_PLACE"):
+    monkeypatch.setenv("HEADRACE_CONFIG_OVERLAY", "/nowhere/place.yaml")
+    with pytest.raises(ConfigError, match=r"cannot read /nowhere/place\.yaml.*Correct HEADRACE_CONFIG_OVERLAY"):
         load(tmp_path / "pipelines.yaml")

@@ -48,10 +48,10 @@ def test_a_table_of_another_pipeline_or_another_bucketing_is_wrong(tmp_path):
     table, *_ = host_checks.tables("clicks", pipeline)
     assert (table.status, "is the table of clicks, at version 0" in table.message) == ("ok", True)
     stranger, *_ = host_checks.tables("other", pipeline)
-    assert (stranger.status, stranger.mend) == ("failed", "Pipeline 'other' needs a location of its own.")
+    assert (stranger.status, stranger.fix) == ("failed", "Pipeline 'other' needs a location of its own.")
     days = config(tmp_path, bucket={"type": "event_time", "width": "1 d", "column": "hour"}).pipelines["clicks"]
     wider, *_ = host_checks.tables("clicks", days)
-    assert (wider.status, wider.mend) == ("failed", "Keep 'bucket' as it was, or choose a new location.")
+    assert (wider.status, wider.fix) == ("failed", "Keep 'bucket' as it was, or choose a new location.")
     assert tree(tmp_path) == before
 
 
@@ -70,7 +70,7 @@ def test_a_table_of_another_format_is_wrong(tmp_path):
     before = tree(tmp_path)
     table, *_ = host_checks.tables("clicks", pipeline)
     assert (table.status, "holds a table in Parquet format" in table.message) == ("failed", True)
-    assert table.mend == "Choose a new location, or correct table.format."
+    assert table.fix == "Choose a new location, or correct table.format."
     assert tree(tmp_path) == before
 
 

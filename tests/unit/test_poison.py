@@ -33,7 +33,7 @@ def test_what_is_beyond_stops_with_the_share_the_reasons_and_a_mend(bad, good, t
         judged(bad, good, tombstones=tombstones)
     said = str(stopped.value)
     assert f"{bad:,} of {bad + good:,} records of a batch" in said
-    assert "pipelines.clicks.limits.poison_share allows (50%)" in said
+    assert "pipelines.clicks.limits.failed_ratio_max allows (50%)" in said
     assert f"{bad - 1} such as: no header; 1 such as: schema id 7 is odd" in said
     assert stopped.value.exit_code == 5
 
@@ -44,6 +44,6 @@ def test_quarantined_records_count_as_well():
 
 
 def test_a_limit_of_zero_tolerates_nothing(tmp_path):
-    limits = config(tmp_path, limits={"poison_share": 0, "poison_records_min": 1}).pipelines["clicks"].limits
+    limits = config(tmp_path, limits={"failed_ratio_max": 0, "failed_records_min": 1}).pipelines["clicks"].limits
     with pytest.raises(LimitReached):
-        judged(1, 10**6, share_max=limits.poison_share, records_min=limits.poison_records_min)
+        judged(1, 10**6, share_max=limits.failed_ratio_max, records_min=limits.failed_records_min)

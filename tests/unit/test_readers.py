@@ -29,13 +29,13 @@ def test_each_reader_is_warned_of_for_the_columns_that_it_will_trip_over(tmp_pat
         "druid: its Delta input source fails over a list of records (legs)",
         "presto: a query of a field fails where its struct is null in some rows (place)",
     ]
-    assert found.mend.startswith("Set schemas.widen to park, or set table.readers")
+    assert found.fix.startswith("Set schemas.widen to reject, or set table.readers")
 
 
 @pytest.mark.parametrize(
     ("more", "left"),
     [
-        ({"widen": "park"}, ["druid: its Delta input source fails", "presto: a query of a field fails"]),
+        ({"widen": "reject"}, ["druid: its Delta input source fails", "presto: a query of a field fails"]),
         ({"format": "parquet"}, ["trino, presto: a predicate fails", "spark: a predicate fails"]),
         ({"readers": ["trino"]}, ["trino: a predicate fails"]),
         ({"readers": ["duckdb"]}, []),

@@ -113,7 +113,7 @@ def test_other_errors_end_it(starts: Callable[..., PipelineRunner], error: Excep
 
 
 def test_a_start_that_refuses_after_a_restart_ends_it(starts: Callable[..., PipelineRunner]) -> None:
-    refused = LogChanged("set on_new_incarnation: start")
+    refused = LogChanged("set on_topic_recreated: start")
     assert ended(starts(Pipeline(error=LogMoved("created again")), refused)) is refused
 
 

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from tests.looking import config
-from writer.config.autoscaling import Autoscale
+from writer.config.autoscaling import Autoscaler
 from writer.config.pipelines import Config
 from writer.scaling.executor_manager import KEPT, ExecutorManager
 from writer.scaling.scale_steps import Executor, Steps, Wanted, steps
@@ -16,7 +16,7 @@ from writer.scaling.spark_settings import records_per_range, refusal, settings, 
 from writer.storage.locations import store_at
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
-SECTION = Autoscale(token="a-secret", executors_max=9)
+SECTION = Autoscaler(token="a-secret", executors_max=9)
 
 
 def executor(number: int, **more: object) -> Executor:
@@ -141,7 +141,7 @@ def test_what_was_wanted_is_wanted_by_the_next_driver_too(world, tmp_path):
     again = World(tmp_path, *THREE)
     again.keeper.begin(lambda: again.cluster)
     again.keeper.close()
-    assert again.keeper.told()["wanted"] == 4
+    assert again.keeper.told()["requested"] == 4
     assert again.cluster.calls[0] == ("ask", 4)
 
 
@@ -163,47 +163,47 @@ def test_garbage_collection_is_a_share_of_the_tasks_time_of_the_last_minute(worl
 
 
 def test_who_may_scale_and_how_far(world):
-    assert world.post("executors=2", "guess") == (403, "this needs the token of autoscale.token\n")
+    assert world.post("executors=2", "guess") == (403, "this needs the token of autoscaler.token\n")
     assert world.post("executors=0")[0] == world.post("executors=10")[0] == world.post("")[0] == 400
     assert world.post("executors=-1")[0] == world.post("executors=²")[0] == 400
     assert world.keeper.post("/scaleup?executors=2", "Bearer a-secret") is None
     assert world.cluster.calls == []
     status, body = world.post("executors=9")
-    assert (status, json.loads(body)["wanted"]) == (202, 9)
+    assert (status, json.loads(body)["requested"]) == (202, 9)
 
 
 def test_what_was_asked_for_is_told_with_its_reason_once(world):
     for _ in range(3):
-        world.post("executors=4&verdict=up&why=the%20lag%20grows")
-    world.post("executors=4&verdict=stay&why=it%20is%20enough")
+        world.post("executors=4&decision=up&reason=the%20lag%20grows")
+    world.post("executors=4&decision=stay&reason=it%20is%20enough")
     told = world.keeper.told()["decisions"]
-    assert [(one["verdict"], one["reason"], one["to"]) for one in told] == [
+    assert [(one["decision"], one["reason"], one["to"]) for one in told] == [
         ("stay", "it is enough", 4), ("up", "the lag grows", 4)
     ]  # fmt: skip
-    world.post("executors=4&verdict=stay&why=it%20is%20still%20enough")
+    world.post("executors=4&decision=stay&reason=it%20is%20still%20enough")
     assert world.keeper.told()["decisions"][0] == {**told[0], "reason": "it is still enough"}
 
 
 def test_how_many_would_be_right_is_told_as_it_was_said_last_and_never_asked_for(world):
-    world.post("executors=4&verdict=wait&why=then%206&right=6")
+    world.post("executors=4&decision=wait&reason=then%206&recommended=6")
     world.now_s = 20.0
-    world.post("executors=4&verdict=wait&why=then%208&right=8")
+    world.post("executors=4&decision=wait&reason=then%208&recommended=8")
     world.now_s = 35.0
     world.keeper.look()
     told = world.keeper.told()
-    assert [(one["right"], one["reason"]) for one in told["decisions"]] == [(8, "then 8")]
-    assert (told["wanted"], told["asked_seconds"], world.cluster.calls) == (4, 15, [("ask", 4)])
+    assert [(one["recommended"], one["reason"]) for one in told["decisions"]] == [(8, "then 8")]
+    assert (told["requested"], told["asked_seconds"], world.cluster.calls) == (4, 15, [("ask", 4)])
     for odd in ("", "-1", "²", "9" * 5_000):
-        assert world.post(f"executors=4&verdict=stay{odd}&right={odd}")[0] == 202
-        assert world.keeper.told()["decisions"][0]["right"] is None
+        assert world.post(f"executors=4&decision=stay{odd}&recommended={odd}")[0] == 202
+        assert world.keeper.told()["decisions"][0]["recommended"] is None
 
 
 def test_without_a_token_nobody_may_scale():
     keeper = ExecutorManager(
-        "spark://host:7077", Autoscale(), refusal=None, cpus_per_task=1, stores=[], boundary=lambda: True
+        "spark://host:7077", Autoscaler(), refusal=None, cpus_per_task=1, stores=[], boundary=lambda: True
     )  # fmt: skip
     status, _, body = keeper.post("/scale?executors=2", "Bearer ")
-    assert (status, body) == (403, b"this needs the token of autoscale.token; none is set\n")
+    assert (status, body) == (403, b"this needs the token of autoscaler.token; none is set\n")
 
 
 def test_before_spark_is_there_one_asks_again(world):
@@ -214,11 +214,11 @@ def test_before_spark_is_there_one_asks_again(world):
 def test_a_token_is_never_shown_and_never_empty():
     assert "secret" not in repr(SECTION)
     with pytest.raises(ValidationError, match="at least 8"):
-        Autoscale(token="")
+        Autoscaler(token="")
     with pytest.raises(ValidationError, match="executors_max 1 is below executors_min 2"):
-        Autoscale(executors_min=2, executors_max=1)
+        Autoscaler(executors_min=2, executors_max=1)
     with pytest.raises(ValidationError, match="one level up"):
-        Autoscale(policy={"executors_max": 3})
+        Autoscaler(policy={"executors_max": 3})
 
 
 # --- what Spark must be told ------------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ def test_executors_that_are_told_to_go_do_go():
 
 def on(root, master: str, conf: dict[str, str], **autoscale: object) -> Config:
     raw = config(root).model_dump()
-    return Config.model_validate({**raw, "spark": {"master": master, "conf": conf}, "autoscale": autoscale})
+    return Config.model_validate({**raw, "spark": {"master": master, "conf": conf}, "autoscaler": autoscale})
 
 
 def test_a_full_batch_is_cut_for_every_slot_there_may_be(tmp_path):

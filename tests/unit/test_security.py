@@ -47,7 +47,13 @@ def test_without_security_no_client_is_told_anything() -> None:
 
 def test_both_clients_are_told_the_same() -> None:
     found = Security.model_validate(
-        {**LOGIN, "mechanism": "scram-sha-256", "ca": "/etc/ca.pem", "client": "/etc/client.pem", "check_host": False}
+        {
+            **LOGIN,
+            "mechanism": "scram-sha-256",
+            "ca_file": "/etc/ca.pem",
+            "client_cert_file": "/etc/client.pem",
+            "verify_hostname": False,
+        }
     )
     assert found.ours == {
         "security.protocol": "sasl_ssl", "sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "headrace",
@@ -79,8 +85,11 @@ def test_no_password_ends_the_word_that_it_stands_in(password: str) -> None:
         ({"protocol": "sasl_ssl", "user": "x"}, "protocol sasl_ssl needs 'user' and 'password'"),
         ({"protocol": "ssl", "user": "x", "password": "y"}, "need the protocol sasl_ssl or sasl_plaintext, not ssl"),
         ({"user": "x", "password": "y"}, "not plaintext"),
-        ({"ca": "/etc/ca.pem"}, "'ca' and 'client' need the protocol ssl or sasl_ssl, not plaintext"),
-        ({"protocol": "ssl", "ca": "ca.pem"}, "'ca' ca.pem is no absolute path"),
+        (
+            {"ca_file": "/etc/ca.pem"},
+            "'ca_file' and 'client_cert_file' need the protocol ssl or sasl_ssl, not plaintext",
+        ),
+        ({"protocol": "ssl", "ca_file": "ca.pem"}, "'ca_file' ca.pem is no absolute path"),
     ],
 )
 def test_half_a_login_is_refused(about: dict[str, object], says: str) -> None:
@@ -90,8 +99,8 @@ def test_half_a_login_is_refused(about: dict[str, object], says: str) -> None:
 def test_files_that_are_no_certificates_are_a_fault_of_the_configuration(tmp_path: Path, authority: Authority) -> None:
     (tmp_path / "garbage.pem").write_text("nothing")
     for about in (
-        {"ca": "/nowhere/ca.pem"}, {"ca": str(tmp_path / "garbage.pem")},
-        {"ca": str(authority.ca), "client": "/nowhere/client.pem"},
+        {"ca_file": "/nowhere/ca.pem"}, {"ca_file": str(tmp_path / "garbage.pem")},
+        {"ca_file": str(authority.ca), "client_cert_file": "/nowhere/client.pem"},
     ):  # fmt: skip
         kafka = Kafka.model_validate({"bootstrap_servers": "127.0.0.1:1", "security": {"protocol": "ssl", **about}})
         with pytest.raises(ConfigError, match=r"kafka\.security cannot be used with .*\.pem"):
@@ -101,7 +110,7 @@ def test_files_that_are_no_certificates_are_a_fault_of_the_configuration(tmp_pat
 def test_a_login_is_in_no_word_that_anything_says_of_itself() -> None:
     kafka = Kafka.model_validate({"bootstrap_servers": "broker:9093", "security": LOGIN})
     registry = Registry.model_validate({"url": "https://registry", "user": "x", "password": "a-secret"})
-    http = Http.model_validate({"records": True, "token": "a-secret-of-sixteen"})
+    http = Http.model_validate({"expose_records": True, "token": "a-secret-of-sixteen"})
     assert client(kafka.address)["sasl.password"] == "a-secret"
     for one in (kafka, kafka.security, kafka.address, registry, http, Login("x", "a-secret")):
         for words in (repr(one), str(one), f"{one!s:>3}"):
@@ -157,8 +166,8 @@ def test_what_only_names_a_secret_is_taken(key: str) -> None:
 @pytest.mark.parametrize(
     ("about", "says"),
     [
-        ({"records": True}, "'records' shows live records and needs a 'token'"),
-        ({"records": True, "token": "short"}, "at least 16"),
+        ({"expose_records": True}, "'expose_records' shows live records and needs a 'token'"),
+        ({"expose_records": True, "token": "short"}, "at least 16"),
         ({"certificate": "/x.pem"}, "'certificate' and 'key' go together"),
         ({"key": "/x.key"}, "'certificate' and 'key' go together"),
     ],
@@ -170,7 +179,7 @@ def test_half_a_door_is_refused(about: dict[str, object], says: str) -> None:
 def test_both_surfaces_listen_on_this_machine_only_unless_somebody_says_otherwise(tmp_path: Path) -> None:
     found = config(tmp_path)
     assert (Http().host, found.supervisor.host) == ("127.0.0.1", "127.0.0.1")
-    assert (Http().records, Http().token) == (False, None)
+    assert (Http().expose_records, Http().token) == (False, None)
 
 
 # --- the registry ------------------------------------------------------------------------------------------------
@@ -206,7 +215,7 @@ def door(authority: Authority) -> Iterator[str]:
 
 def test_a_registry_behind_a_login_is_asked_with_it(authority: Authority, door: str) -> None:
     for password, status in (("pass:word", 502), ("wrong", 401)):
-        about = {"url": door, "user": "reader", "password": password, "ca": str(authority.ca)}
+        about = {"url": door, "user": "reader", "password": password, "ca_file": str(authority.ca)}
         found = source(Registry.model_validate(about))
         assert isinstance(found, ConfluentRegistry)
         with pytest.raises(RegistryUnreachable, match=str(status)) as said:
@@ -226,7 +235,7 @@ def test_a_registry_of_an_authority_that_nobody_knows_is_not_believed(door: str)
 
 
 def test_an_authority_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"registry\.ca .*none\.pem cannot be read"):
+    with pytest.raises(ConfigError, match=r"registry\.ca_file .*none\.pem cannot be read"):
         ConfluentRegistry("https://registry", login=Login(ca=tmp_path / "none.pem"))
     assert isinstance(Login().check(), ssl.SSLContext)
 

@@ -114,14 +114,14 @@ def test_a_topic_created_again_is_another_incarnation_from_its_first_record(tabl
         {TopicPartition("clicks", 2, 0): 0},
         [OffsetRange(TopicPartition("clicks", 2, 0), 0, 1)],
     )
-    with pytest.raises(LogChanged, match=r"id b, the table knows a\).*on_new_incarnation: start.*topic adopt"):
-        find(table, Cluster((1, 9), id_="b"), on_new_incarnation="stop")
+    with pytest.raises(LogChanged, match=r"id b, the table knows a\).*on_topic_recreated: start.*topic adopt"):
+        find(table, Cluster((1, 9), id_="b"), on_topic_recreated="stop")
 
 
 def test_an_incarnation_that_comes_back_is_read_on(table: PipelineTable) -> None:
     """As when the configuration points at the former cluster once more."""
     known(table, ["a", "b"], {TopicPartition("clicks", 1, 0): 4, TopicPartition("clicks", 2, 0): 2})
-    found = find(table, Cluster((0, 9)), on_new_incarnation="stop")
+    found = find(table, Cluster((0, 9)), on_topic_recreated="stop")
     assert (found.numbers, found.offsets, found.fresh) == ({"clicks": 1}, {("clicks", 0): 4}, {})
 
 

@@ -276,9 +276,9 @@ def test_a_running_pipeline_on_the_screen(progress):
     assert said["batch"] == "1, tasks for 30 s (began 30 s ago)"
     assert said["start"] == "1, at 2026-11-20 12:00:00 UTC; run 1"
     assert said["last commit"] == "version 5, 30 s ago: 90 rows, 1 file, 4.9 KiB in 0.0 s"
-    assert said["because"] == "enough waited"
+    assert said["reason"] == "enough waited"
     assert said["this start"] == "90 rows in 1 commit, 1 file, 4.9 KiB"
-    assert said["holes"] == "2 offsets gave no record"
+    assert said["no record"] == "2 offsets gave no record"
     assert said["dead letters"] == "8 (8.16% of all read): 6 not decodable, 2 quarantined"
     assert said["buckets"] == "1 with rows, newest event 1 h ago"
     assert said["retention"] == "takes the oldest that waits in 9 h 59 min"
@@ -307,15 +307,15 @@ def test_records_that_retention_takes_are_said(progress):
 
 
 EXECUTORS = {
-    "master": "spark://host:7077", "refused": None, "age_seconds": 0.4, "wanted": None, "asked_seconds": None,
+    "master": "spark://host:7077", "refused": None, "age_seconds": 0.4, "requested": None, "asked_seconds": None,
     "registered": 2, "draining": [], "cores": 1, "cpus_per_task": 1, "short_seconds": None, "gc_share": None,
     "failed_tasks": 0, "lost": 0, "gone": 0, "decisions": [],
 }  # fmt: skip
 WAIT = {
-    "at": "2026-11-20T12:00:00+00:00", "verdict": "wait",
-    "reason": "2 executors stay until 12:01:00, then 5: …", "from": 2, "to": 2, "right": 5,
+    "at": "2026-11-20T12:00:00+00:00", "decision": "wait",
+    "reason": "2 executors stay until 12:01:00, then 5: …", "from": 2, "to": 2, "recommended": 5,
 }  # fmt: skip
-UP = {**WAIT, "verdict": "up", "reason": "2 executors become 5, at once.", "to": 5, "right": None}
+UP = {**WAIT, "decision": "up", "reason": "2 executors become 5, at once.", "to": 5, "recommended": None}
 
 
 @pytest.mark.parametrize(
@@ -327,15 +327,15 @@ UP = {**WAIT, "verdict": "up", "reason": "2 executors become 5, at once.", "to":
         ({"refused": "spark.dynamicAllocation.enabled is true: …"},
          ["executors     spark.dynamicAllocation.enabled is true: …"]),
         ({"age_seconds": None}, ["executors     Spark is starting"]),
-        ({"wanted": 2, "decisions": []}, ["executors     2 there; 2 asked for"]),
-        ({"wanted": 2, "asked_seconds": 14.0, "decisions": [WAIT]},
+        ({"requested": 2, "decisions": []}, ["executors     2 there; 2 asked for"]),
+        ({"requested": 2, "asked_seconds": 14.0, "decisions": [WAIT]},
          ["executors     2 there; 2 asked for, 5 wanted",
           "autoscaler    wait, at 2026-11-20 12:00:00 UTC: 2 executors stay until 12:01:00, then 5: …"]),
-        ({"wanted": 5, "asked_seconds": 200.0, "short_seconds": 75.0, "decisions": [UP]},
+        ({"requested": 5, "asked_seconds": 200.0, "short_seconds": 75.0, "decisions": [UP]},
          ["executors     2 there; 5 asked for, and none came for 1 min 15 s",
           "autoscaler    up 2 → 5, at 2026-11-20 12:00:00 UTC, silent for 3 min 20 s: 2 executors become 5, at once."]),
-        ({"wanted": 2, "asked_seconds": 1.0, "draining": [{"id": "7", "seconds": 3.0}],
-          "decisions": [{**UP, "verdict": "", "reason": "", "from": 3, "to": 2}]},
+        ({"requested": 2, "asked_seconds": 1.0, "draining": [{"id": "7", "seconds": 3.0}],
+          "decisions": [{**UP, "decision": "", "reason": "", "from": 3, "to": 2}]},
          ["executors     2 there, 1 more finishes its tasks and goes; 2 asked for",
           "autoscaler    somebody asked 3 → 2, at 2026-11-20 12:00:00 UTC"]),
     ],
@@ -348,9 +348,9 @@ def test_executors_are_there_asked_for_and_wanted_with_the_last_verdict_and_its_
 
 
 def test_a_pipe_that_watches_is_told_how_many_executors_there_are(progress):
-    pipeline = {**told(progress)["clicks"], "executors": {**EXECUTORS, "wanted": 2, "decisions": [WAIT]}}
+    pipeline = {**told(progress)["clicks"], "executors": {**EXECUTORS, "requested": 2, "decisions": [WAIT]}}
     assert line("clicks", pipeline, "now").endswith(
-        " executors_wanted=5 executors_asked=2 executors_have=2 executors_draining=0"
+        " executors_recommended=5 executors_requested=2 executors_registered=2 executors_draining=0"
     )
     assert "executors" not in line("clicks", {**pipeline, "executors": EXECUTORS}, "now"), "nobody scales"
 

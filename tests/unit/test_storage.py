@@ -31,7 +31,7 @@ def test_settings_of_a_file_win_over_the_environment() -> None:
 
 def test_the_section_of_the_file_is_completed_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_REGION", "eu-west-3")
-    section = S3.model_validate({"endpoint": "https://minio:9000/", "patience": "5 s"})
+    section = S3.model_validate({"endpoint": "https://minio:9000/", "retry_timeout": "5 s"})
     assert section.settings == S3Settings("https://minio:9000", "eu-west-3", True, timedelta(seconds=5))
 
 
@@ -102,4 +102,4 @@ def test_a_store_says_what_it_could_not_do_where_and_why(tmp_path: Path) -> None
         store_at(f"{tmp_path}/file").put("a", b"")
     found = failed.value
     assert (found.operation, found.path) == ("write", f"{tmp_path}/file/a")
-    assert str(found) == f"cannot write {tmp_path}/file/a: {found.answer}. {found.mend}"
+    assert str(found) == f"cannot write {tmp_path}/file/a: {found.answer}. {found.fix}"

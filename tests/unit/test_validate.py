@@ -119,7 +119,7 @@ def test_nulls_are_counted(tmp_path):
 def test_a_field_that_is_none_names_those_that_could_be(tmp_path):
     seen = found(records([event(0)]), tmp_path, event_time={"field": "nope"})
     assert seen["event_time"].status == "failed"
-    assert seen["event_time"].mend == "Set event_time.field to one that is: at."
+    assert seen["event_time"].fix == "Set event_time.field to one that is: at."
 
 
 def test_many_buckets_are_a_warning(tmp_path):
@@ -167,9 +167,9 @@ def test_no_schema_is_a_warning_and_names_the_subject(tmp_path):
 
 def test_an_error_is_taken_apart_into_what_and_mend():
     found = failure("topics", ValueError("topic 'a' does not exist; did you mean 'b'?"))
-    assert (found.message, found.mend) == ("topic 'a' does not exist", "Did you mean 'b'?")
+    assert (found.message, found.fix) == ("topic 'a' does not exist", "Did you mean 'b'?")
     found = failure("broker", ValueError("nobody answers at h:1 (no. 3). Check that it is up."))
-    assert (found.message, found.mend) == ("nobody answers at h:1 (no. 3)", "Check that it is up.")
+    assert (found.message, found.fix) == ("nobody answers at h:1 (no. 3)", "Check that it is up.")
 
 
 def test_a_password_is_never_shown():
@@ -189,14 +189,14 @@ def test_a_file_with_faults_is_told_whole_and_other_trouble_with_its_own_mend(tm
     path = tmp_path / "c.yaml"
     run_validate(path, None, offline=True, records=0, as_json=True, now=NOW)
     (found, *_) = json.loads(capsys.readouterr().out)
-    assert (found["message"], found["mend"]) == (
+    assert (found["message"], found["fix"]) == (
         f"cannot read {path}: No such file or directory", "Give the path of a configuration file."
     )  # fmt: skip
     path.write_text("a: [\nb: c\nd: e\n")
     run_validate(path, None, offline=True, records=0, as_json=True, now=NOW)
     (found, *_) = json.loads(capsys.readouterr().out)
     assert found["message"] == f"{path} is not YAML: line 3, column 2: expected ',' or ']', but got ':'"
-    assert found["mend"].startswith("Correct the file.")
+    assert found["fix"].startswith("Correct the file.")
 
 
 def written(tmp_path, **changes):
@@ -228,7 +228,7 @@ def test_offline_asks_nobody_and_creates_nothing(tmp_path, capsys):
     assert code == 0
     assert [f["status"] for f in shown if f["check"] in ("broker", "registry", "topics", "wire")] == ["not_checked"] * 4
     assert tree(tmp_path) == before
-    assert set(shown[0]) == {"check", "pipeline", "status", "message", "mend"}
+    assert set(shown[0]) == {"check", "pipeline", "status", "message", "fix"}
     assert {f["pipeline"] for f in shown} == {None, "clicks"}
 
 
@@ -244,7 +244,7 @@ def test_nobody_answers_is_wrong_and_what_hangs_on_it_is_not_checked(tmp_path, c
     assert code == 2
     by = {f["check"]: f for f in shown}
     assert (by["broker"]["status"], by["registry"]["status"]) == ("failed", "failed")
-    assert by["broker"]["mend"] == "Check kafka.bootstrap_servers, kafka.security and that the cluster is up."
+    assert by["broker"]["fix"] == "Check kafka.bootstrap_servers, kafka.security and that the cluster is up."
     assert {by[c]["message"] for c in ("topics", *source_checks.SAMPLED)} == {"not checked: no broker answers"}
     assert by["table"]["status"] == "ok"
 
@@ -276,7 +276,7 @@ def test_a_topic_that_shows_no_wire_format_is_wrong_with_the_mend(tmp_path):
     assert seen["wire"].status == "failed"
     assert seen["wire"].message.startswith("none of 30 values has a wire format that can be seen")
     assert seen["wire"].message.endswith('one is JSON: {"id": 1}')
-    assert "{format: bare, schema_id: …}" in seen["wire"].mend
+    assert "{format: bare, schema_id: …}" in seen["wire"].fix
     assert seen["decode"].message == "not checked: the wire format is not known"
 
 
@@ -286,7 +286,7 @@ def test_values_of_two_wire_formats_are_wrong_and_nothing_is_guessed(tmp_path):
     assert seen["wire"].status == "failed"
     assert "10 of 20 values have a Confluent header" in seen["wire"].message
     assert "10 of 20 values have a header of Apicurio" in seen["wire"].message
-    assert seen["wire"].mend.startswith("One pipeline reads one format")
+    assert seen["wire"].fix.startswith("One pipeline reads one format")
 
 
 def test_values_by_fingerprint_are_decoded_by_the_registered_schemas(tmp_path):

@@ -43,7 +43,7 @@ class Audit:
         return sum(self.rows_taken.values())
 
     @property
-    def letters_removed(self) -> int:
+    def dead_letters_removed(self) -> int:
         """Letters that were taken out of their table, replays left aside."""
         return sum(self.letters_taken.values())
 

@@ -233,7 +233,7 @@ def compared(
     lines: Mapping[TopicPartition, PartitionSummary],
     found: Mapping[TopicPartition, Found],
     rows_removed: int,
-    letters_removed: int,
+    dead_letters_removed: int,
     *,
     exact: bool,
 ) -> list[Problem]:
@@ -261,9 +261,9 @@ def compared(
         elif (rows < 0 or letters < 0) and not there.twice:
             what = f"there are {-rows:,} rows and {-letters:,} dead letters more than the account has"
             problems.append(Problem(what, part))
-    explained = rows_short == rows_removed and letters_short == letters_removed
+    explained = rows_short == rows_removed and letters_short == dead_letters_removed
     if not exact:
-        explained = rows_short <= rows_removed and letters_short <= letters_removed
+        explained = rows_short <= rows_removed and letters_short <= dead_letters_removed
     return problems if explained and not problems else [*problems, *short]
 
 

@@ -259,7 +259,7 @@ class _Resolution:
             raise avro.UnsupportedSchema(f"field {at!r} is {want}, but column {column!r} holds {have}")
         if not self._widen:
             raise avro.UnsupportedSchema(
-                f"field {at!r} is {want}, but column {column!r} holds {have}, and schemas.widen is 'park'"
+                f"field {at!r} is {want}, but column {column!r} holds {have}, and schemas.widen is 'reject'"
             )
         return wider
 

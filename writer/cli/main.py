@@ -3,6 +3,7 @@
 The module of a command is imported when the command is called: `headrace status` does not load what others need.
 """
 
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -12,7 +13,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from writer.core.errors import HeadraceError
+from writer.core import retired
+from writer.core.errors import ConfigError, HeadraceError
 
 
 class InstalledCommands(Mapping[str, Any]):
@@ -49,6 +51,12 @@ class _Commands(TyperGroup):
         super().__init__(**attrs)
         self.commands: Any = InstalledCommands()
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command of the arguments. A retired name is a usage error that names its heir."""
+        if args and (heir := retired.COMMANDS.get(args[0])) is not None:
+            ctx.fail(f"`headrace {args[0]}` is now `headrace {heir}`.")
+        return super().resolve_command(ctx, args)
+
 
 app = typer.Typer(
     name="headrace",
@@ -78,6 +86,8 @@ def _root(
 def main() -> None:
     """Run the command; an expected failure is one sentence and its exit code."""
     try:
+        for old in retired.VARIABLES.keys() & os.environ.keys():
+            raise ConfigError(f"the environment variable {old} is now {retired.VARIABLES[old]}. Rename it.")
         app()
     except HeadraceError as error:
         typer.echo(f"headrace: {error}", err=True)

@@ -88,7 +88,7 @@ def answers(config: Config, pipeline: str) -> Driver | None:
     return driver if driver is not None and ask_driver(driver, pipeline) is not None else None
 
 
-def nobody_runs(config: Config, pipeline: str, mend: str) -> None:
-    """Raise DriverAlive when a driver of the pipeline answers. `mend`: what is to be done about it."""
+def nobody_runs(config: Config, pipeline: str, fix: str) -> None:
+    """Raise DriverAlive when a driver of the pipeline answers. `fix`: what is to be done about it."""
     if driver := answers(config, pipeline):
-        raise DriverAlive(f"a driver of pipeline {pipeline!r} runs (process {driver.pid}, {driver.url}). {mend}")
+        raise DriverAlive(f"a driver of pipeline {pipeline!r} runs (process {driver.pid}, {driver.url}). {fix}")

@@ -151,7 +151,7 @@ class Cluster:
         except (KafkaException, TimeoutError) as error:
             raise HeadraceError(
                 f"consumer group {group!r} takes no offsets ({error}). Nothing may consume as this group; "
-                "give mirror_offsets a name of its own."
+                "give commit_offsets_to_group a name of its own."
             ) from error
 
     def mirror(self, group: str, frontier: Mapping[Source, int]) -> None:
@@ -199,7 +199,7 @@ class Cluster:
         return TopicMissing(
             f"{what} does not exist on {self._bootstrap}: it was deleted, was never created, or the user of "
             "kafka.security may not describe it; create it (one that is created again is read from its beginning, or "
-            f"refused with on_new_incarnation: stop), or take it out of `topics`{near}{end}"
+            f"refused with on_topic_recreated: stop), or take it out of `topics`{near}{end}"
         )
 
     def _unreachable(self, error: Exception) -> BrokerUnreachable:

@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 from uuid import uuid4
 
 from writer.clients.http import Answer, HookFailed, ask, host
-from writer.config.notifications import KINDS, Kind, Notify
+from writer.config.notifications import KINDS, Kind, Notifications
 from writer.core import logging
 from writer.core.errors import ConfigError
 
@@ -48,19 +48,19 @@ def gap_opened(pipeline: str, gap: Mapping[str, Any], version: int, at: datetime
     return Event("gap_opened", "page", pipeline, text, at, fields)
 
 
-def topic_created_again(pipeline: str, topic: str, before: str, found: str, at: datetime) -> Event:
+def topic_recreated(pipeline: str, topic: str, before: str, found: str, at: datetime) -> Event:
     """Tell of a topic that is another one under its old name; `before`, `found`: its ids."""
     text = f"topic {topic} was deleted and created again (id {found}, before {before}); it is read from its beginning."
-    return Event("topic_created_again", "page", pipeline, text, at, {"topic": topic, "before": before, "id": found})
+    return Event("topic_recreated", "page", pipeline, text, at, {"topic": topic, "before": before, "id": found})
 
 
-def holes_found(pipeline: str, offsets: int, version: int, at: datetime) -> Event:
+def missing_offsets(pipeline: str, offsets: int, version: int, at: datetime) -> Event:
     """Tell of committed offsets at which the log holds no record."""
     text = (
         f"{offsets:,} offsets of version {version} held no record: compaction, or marks of transactions. Where the "
         "topic has neither, records are missing."
     )
-    return Event("holes_found", "warn", pipeline, text, at, {"offsets": offsets, "version": version})
+    return Event("missing_offsets", "warn", pipeline, text, at, {"offsets": offsets, "version": version})
 
 
 def records_missed(pipeline: str, why: str, at: datetime) -> Event:
@@ -84,7 +84,7 @@ class NotificationSink(Protocol):
 
 
 class NoNotifications:
-    """Tells nobody: there is no `notify.url_env`."""
+    """Tells nobody: there is no `notifications.url_env`."""
 
     def tell(self, event: Event) -> None:
         """Do nothing."""
@@ -98,12 +98,12 @@ class Notifier:
     """Sends messages in their order, from a thread of its own. What cannot be sent is logged, never its URL."""
 
     def __init__(
-        self, url: str, *, kinds: Sequence[Kind] = KINDS, timeout: timedelta, patience: timedelta,
+        self, url: str, *, kinds: Sequence[Kind] = KINDS, timeout: timedelta, retry_timeout: timedelta,
         pause_first_s: float = _PAUSE_FIRST_S,
     ) -> None:  # fmt: skip
         """`pause_first_s`: after the first failure; it doubles with each, up to a minute."""
         self._url, self._kinds = url, frozenset(kinds)
-        self._timeout_s, self._patience_s = timeout.total_seconds(), patience.total_seconds()
+        self._timeout_s, self._retry_timeout_s = timeout.total_seconds(), retry_timeout.total_seconds()
         self._pause_first_s = pause_first_s
         self._waiting: deque[Event] = deque()
         self._changed = threading.Condition()
@@ -117,12 +117,12 @@ class Notifier:
         with self._changed:
             if self._deadline_s is not None:
                 logging.warning(
-                    "notice_lost", kind=event.kind, pipeline=event.pipeline, because="it came after the end"
+                    "notification_dropped", kind=event.kind, pipeline=event.pipeline, reason="it came after the end"
                 )
                 return
             if len(self._waiting) == _WAITING_MAX:
                 lost = self._waiting.popleft()
-                logging.warning("notice_lost", kind=lost.kind, pipeline=lost.pipeline, because="too many wait")
+                logging.warning("notification_dropped", kind=lost.kind, pipeline=lost.pipeline, reason="too many wait")
             self._waiting.append(event)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="notify", daemon=True)
@@ -138,7 +138,9 @@ class Notifier:
             self._thread.join(within.total_seconds())
         with self._changed:
             for event in self._waiting:
-                logging.warning("notice_lost", kind=event.kind, pipeline=event.pipeline, because="the process ends")
+                logging.warning(
+                    "notification_dropped", kind=event.kind, pipeline=event.pipeline, reason="the process ends"
+                )
             return not self._waiting
 
     def _run(self) -> None:
@@ -162,10 +164,10 @@ class Notifier:
         while True:
             why, again, asked = self._attempt(event)
             if not why:
-                logging.event("notice_sent", kind=event.kind, pipeline=event.pipeline)
+                logging.event("notification_sent", kind=event.kind, pipeline=event.pipeline)
                 return True
-            if not again or time.monotonic() - since_s > self._patience_s:
-                logging.warning("notice_lost", kind=event.kind, pipeline=event.pipeline, because=why)
+            if not again or time.monotonic() - since_s > self._retry_timeout_s:
+                logging.warning("notification_dropped", kind=event.kind, pipeline=event.pipeline, reason=why)
                 return True
             rest_s = (asked or timedelta()).total_seconds() or pause_s * random.uniform(0.5, 1)  # noqa: S311 - jitter
             if not self._rested(rest_s):
@@ -211,14 +213,15 @@ def body(event: Event) -> bytes:
     return json.dumps(told, ensure_ascii=False).encode()
 
 
-def opened(section: Notify, environment: Mapping[str, str] = os.environ) -> NotificationSink:
+def opened(section: Notifications, environment: Mapping[str, str] = os.environ) -> NotificationSink:
     """Return who tells, as configured. Raises ConfigError when the variable is not set, or holds no URL."""
     if section.url_env is None:
         return NoNotifications()
     url = environment.get(section.url_env, "")
     if not url.startswith(("http://", "https://")):
         raise ConfigError(
-            f"notify.url_env names {section.url_env}, which {'holds no http(s):// URL' if url else 'is not set'}. Set "
-            "it to the URL of the webhook, or leave notify.url_env out."
+            f"notifications.url_env names {section.url_env}, which "
+            f"{'holds no http(s):// URL' if url else 'is not set'}. "
+            "Set it to the URL of the webhook, or leave notifications.url_env out."
         )
-    return Notifier(url, kinds=section.kinds, timeout=section.timeout, patience=section.patience)
+    return Notifier(url, kinds=section.kinds, timeout=section.timeout, retry_timeout=section.retry_timeout)

@@ -71,14 +71,14 @@ def ranges(
     return found
 
 
-def check_age(began: datetime, now: datetime, orphan_age: timedelta) -> None:
+def check_age(began: datetime, now: datetime, orphan_retention: timedelta) -> None:
     """Raise StagedTooLongAgo when files that were staged since `began` may be taken for orphans soon."""
-    if now - began > orphan_age / 2:
+    if now - began > orphan_retention / 2:
         age = show_duration(timedelta(seconds=round((now - began).total_seconds())))
         raise StagedTooLongAgo(
-            f"its files were staged {age} ago, more than half of table.orphan_age ({show_duration(orphan_age)}): they "
-            "are not committed, for `headrace vacuum` may remove them. They are made anew; make table.orphan_age "
-            "longer if that happens again."
+            f"its files were staged {age} ago, more than half of table.orphan_retention "
+            f"({show_duration(orphan_retention)}): they are not committed, for `headrace vacuum` may remove them. They "
+            "are made anew; make table.orphan_retention longer if that happens again."
         )
 
 

@@ -25,7 +25,7 @@ def check(
         return
     raise LimitReached(
         f"{bad:,} of {valued:,} records of a batch ({bad / valued:.1%}) cannot become rows, more than "
-        f"pipelines.{pipeline}.limits.poison_share allows ({share_max:.0%}); nothing of it was committed. "
+        f"pipelines.{pipeline}.limits.failed_ratio_max allows ({share_max:.0%}); nothing of it was committed. "
         f"{'; '.join(_words(poison))}. Mend the cause (`headrace preview` shows the records), or raise the limit to 1 "
         "to let them become dead letters."
     )

@@ -10,8 +10,8 @@ from writer.config.base import Strict
 from writer.core.units import Duration
 
 
-class Autoscale(Strict):
-    """How `headrace autoscale run` scales the executors of a driver."""
+class Autoscaler(Strict):
+    """How `headrace autoscaler run` scales the executors of a driver."""
 
     token: SecretStr | None = Field(
         None,
@@ -27,11 +27,12 @@ class Autoscale(Strict):
     host: str = Field("127.0.0.1", min_length=1, description="address where the autoscaler answers /metrics, /status")
     port: int = Field(9645, ge=0, le=65535, description="port for that; 0 takes any that is free")
     policy: dict[str, Any] = Field(
-        default_factory=dict, description="parameters of the autoscaler by name, such as u_target: 0.7 (AUTOSCALING.md)"
+        default_factory=dict,
+        description="parameters of the autoscaler by name, such as utilization_target: 0.7 (AUTOSCALING.md)",
     )
 
     @model_validator(mode="after")
-    def _apart(self) -> "Autoscale":
+    def _apart(self) -> "Autoscaler":
         if self.executors_max < self.executors_min:
             raise ValueError(
                 f"executors_max {self.executors_max} is below executors_min {self.executors_min}; raise it, or lower "
@@ -39,7 +40,7 @@ class Autoscale(Strict):
             )
         for name in ("executors_min", "executors_max"):
             if name in self.policy:
-                raise ValueError(f"{name} stands in autoscale itself, not in its policy; move it one level up")
+                raise ValueError(f"{name} stands in autoscaler itself, not in its policy; move it one level up")
         return self
 
     def opens(self, authorization: bytes) -> bool:

@@ -12,7 +12,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from writer.config.base import Strict
 from writer.config.security import Address, Security
 from writer.core.units import Duration
-from writer.storage.base import S3_PATIENCE, S3Settings
+from writer.storage.base import S3_RETRY_TIMEOUT, S3Settings
 
 # Names of Spark's and Hadoop's settings whose values are secrets; with `file` or `provider` behind them they are none.
 _SECRET = re.compile(
@@ -53,7 +53,7 @@ class Registry(Strict):
     )
     user: str | None = Field(None, min_length=1, description="user name for the registry (HTTP basic authentication)")
     password: SecretStr | None = Field(None, description="with `user`; take it from `${env:NAME}` or `${file:/path}`")
-    ca: Path | None = Field(
+    ca_file: Path | None = Field(
         None, description="PEM file with the authority of the registry's certificate; default: the machine's"
     )
     files: dict[int, Path] = Field(
@@ -99,7 +99,7 @@ class Spark(Strict):
 
 
 class Http(Strict):
-    """What a running driver tells over HTTP: a page, /metrics, /healthz, /readyz, /provenz, /status, /buckets."""
+    """What a running driver tells over HTTP: a page, /metrics, /healthz, /readyz, /rolloutz, /status, /buckets."""
 
     enabled: bool = Field(True, description="serve it")
     host: str = Field("127.0.0.1", min_length=1, description="address to listen on; 0.0.0.0 lets other machines ask")
@@ -109,7 +109,7 @@ class Http(Strict):
         "supervisor's too",
     )  # fmt: skip
     key: Path | None = Field(None, description="PEM file with the certificate's private key, without a password")
-    records: bool = Field(
+    expose_records: bool = Field(
         False, description="show live records on the page and at /records, to whoever has the token; they may hold "
         "personal data",
     )  # fmt: skip
@@ -123,8 +123,8 @@ class Http(Strict):
     def _whole(self) -> "Http":
         if (self.certificate is None) != (self.key is None):
             raise ValueError("'certificate' and 'key' go together; give both, or neither")
-        if self.records and self.token is None:
-            raise ValueError("'records' shows live records and needs a 'token'; take it from ${env:NAME}")
+        if self.expose_records and self.token is None:
+            raise ValueError("'expose_records' shows live records and needs a 'token'; take it from ${env:NAME}")
         return self
 
     @property
@@ -136,13 +136,17 @@ class Http(Strict):
 class Recovery(Strict):
     """What is kept beside Spark's checkpoints, for the day on which one of them is needed."""
 
-    copies: int = Field(10, ge=0, description="copies of a pipeline's checkpoint that are kept; 0: none is made")
-    copies_interval: Duration = Field(timedelta(minutes=10), description="a copy is made at most this often")
-    copies_max_age: Duration = Field(timedelta(days=1), description="older copies go; the newest stays")
+    checkpoint_backups: int = Field(
+        10, ge=0, description="copies of a pipeline's checkpoint that are kept; 0: none is made"
+    )
+    checkpoint_backups_interval: Duration = Field(
+        timedelta(minutes=10), description="a copy is made at most this often"
+    )
+    checkpoint_backups_max_age: Duration = Field(timedelta(days=1), description="older copies go; the newest stays")
 
 
 class Supervisor(Strict):
-    """How `headrace recover run` looks after a driver."""
+    """How `headrace supervisor run` looks after a driver."""
 
     host: str = Field("127.0.0.1", min_length=1, description="address where the supervisor answers /metrics, /status")
     port: int = Field(9644, ge=0, le=65535, description="port for that; 0 takes any that is free")
@@ -171,7 +175,7 @@ class Supervisor(Strict):
     healthy_after: Duration = Field(
         timedelta(minutes=30), description="after so long without a failure the budgets of the ladder are new"
     )
-    latest: bool = Field(
+    allow_skip_to_latest: bool = Field(
         False,
         description="where Kafka lost what comes next and new runs do not help, skip to the end of its log without "
         "asking; what is skipped is a recorded gap",
@@ -191,7 +195,9 @@ class S3(Strict):
     path_style: bool | None = Field(
         None, description="the bucket stands in the path, not in the host's name; default: where there is an endpoint"
     )
-    patience: Duration = Field(S3_PATIENCE, description="how long an operation that fails in passing is tried again")
+    retry_timeout: Duration = Field(
+        S3_RETRY_TIMEOUT, description="how long an operation that fails in passing is tried again"
+    )
 
     @field_validator("endpoint")
     @classmethod
@@ -203,4 +209,4 @@ class S3(Strict):
     @property
     def settings(self) -> S3Settings:
         """What stores and tasks are told, with what this process's environment adds."""
-        return S3Settings(self.endpoint, self.region, self.path_style, self.patience).resolved(os.environ)
+        return S3Settings(self.endpoint, self.region, self.path_style, self.retry_timeout).resolved(os.environ)

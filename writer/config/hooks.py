@@ -15,7 +15,7 @@ _HTTP = re.compile(r"https?://[^/\s@]+(/\S*)?")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-class _Told(Strict):
+class _Hook(Strict):
     """What every hook has."""
 
     name: str = Field("", description="name of the hook in `status`, metrics and commands; default: its type")
@@ -44,7 +44,7 @@ def _url(value: SecretStr) -> SecretStr:
     return SecretStr(value.get_secret_value().rstrip("/"))
 
 
-class _Login(_Told):
+class _Login(_Hook):
     """A server that may want to know who asks."""
 
     url: SecretStr = Field(description="base URL of the server")
@@ -61,7 +61,7 @@ class _Login(_Told):
         return self
 
 
-class Webhook(_Told):
+class Webhook(_Hook):
     """An HTTP server of your own."""
 
     type: Literal["webhook"] = Field(description="POST the manifest as JSON")

@@ -12,10 +12,11 @@ import yaml
 from pydantic import ValidationError
 
 from writer.config.pipelines import Config
+from writer.core import retired
 from writer.core.errors import ConfigError
 
-VARIABLE = "HEADRACE_PLACE"
-SECTIONS = ("autoscale", "http", "spark", "supervisor")
+VARIABLE = "HEADRACE_CONFIG_OVERLAY"
+SECTIONS = ("autoscaler", "http", "spark", "supervisor")
 NEEDS = f"it may have the sections {', '.join(SECTIONS)}"
 
 
@@ -48,6 +49,10 @@ def load(path: Path) -> Config:
     if given := os.environ.get(VARIABLE):
         read = f"{path}, with {given} beneath it,"
         raw = beneath(raw, _mapping(Path(given), NEEDS, f"Correct {VARIABLE}, or unset it."), given)
+    if renamed := retired.in_config(raw):
+        raise ConfigError(
+            "\n".join([f"{read} uses retired names (docs/UPGRADES.md):", *(f"  {one}" for one in renamed)])
+        )
     looked_up: dict[str, str] = {}
     try:
         return Config.model_validate(_resolved(raw, looked_up))
@@ -61,11 +66,11 @@ def load(path: Path) -> Config:
         raise ConfigError(_masked("\n".join([f"{read} cannot be used:", *lines]), looked_up)) from None
 
 
-def _mapping(path: Path, needs: str, mend: str) -> dict[str, Any]:
+def _mapping(path: Path, needs: str, fix: str) -> dict[str, Any]:
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}. {mend}") from error
+        raise ConfigError(f"cannot read {path}: {error.strerror}. {fix}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not YAML: {_fault(error)}") from error
     if not isinstance(raw, dict):

@@ -9,14 +9,14 @@ from writer.config.base import Strict
 from writer.core.units import Duration
 
 Kind = Literal[
-    "records_missed", "holes_found", "gap_opened", "topic_created_again", "walked_back", "latest_taken",
-    "pipeline_given_up", "lease_lost",
+    "records_missed", "missing_offsets", "gap_opened", "topic_recreated", "offsets_rebuilt", "skipped_to_latest",
+    "pipeline_halted", "lease_lost",
 ]  # fmt: skip
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
-class Notify(Strict):
+class Notifications(Strict):
     """Who is told at once when records are lost, skipped or in doubt, or a pipeline was given up."""
 
     url_env: str | None = Field(
@@ -25,7 +25,7 @@ class Notify(Strict):
         "server); default: nobody is told",
     )  # fmt: skip
     kinds: tuple[Kind, ...] = Field(
-        KINDS, description="which events are told; leave `holes_found` out for compacted and transactional topics"
+        KINDS, description="which events are told; leave `missing_offsets` out for compacted and transactional topics"
     )
     timeout: Duration = Field(timedelta(seconds=10), description="how long an answer may take")
-    patience: Duration = Field(timedelta(hours=1), description="how long a message that fails is tried again")
+    retry_timeout: Duration = Field(timedelta(hours=1), description="how long a message that fails is tried again")

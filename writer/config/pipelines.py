@@ -12,13 +12,13 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 import bucketers
 from writer.batch.bucketing import TimeRule
-from writer.config.autoscaling import Autoscale
+from writer.config.autoscaling import Autoscaler
 from writer.config.base import Strict, did_you_mean
 from writer.config.compaction import Compact
 from writer.config.connections import S3, Http, Kafka, Recovery, Registry, Spark, Supervisor
 from writer.config.event_time import ClockRule, clocks as clocks_of
 from writer.config.hooks import HookSettings, check_names
-from writer.config.notifications import Notify
+from writer.config.notifications import Notifications
 from writer.config.sealing import Seal
 from writer.config.wire_format import Wire
 from writer.core.errors import ConfigError
@@ -60,7 +60,7 @@ def _bucketer(spec: Any) -> dict[str, Any]:
         if not isinstance(ready["parts"], list):
             raise ValueError(f"'parts' is {ready['parts']!r}; make it a list of bucketers")
         ready["parts"] = [_bucketer(part) for part in ready["parts"]]
-    bucketers.build(ready)  # raises ValueError with the mend
+    bucketers.build(ready)  # raises ValueError with the fix
     return ready
 
 
@@ -89,7 +89,7 @@ class Table(Strict):
         None, description="location of the dead-letter table; default: location + '_dead_letters'"
     )
     checkpoint_interval: int = Field(50, ge=1, description="commits between two checkpoints of the table's log")
-    orphan_age: Duration = Field(
+    orphan_retention: Duration = Field(
         timedelta(days=7),
         description="how old a file that no commit names must be for `headrace vacuum` to remove it; what was staged "
         "half as long ago is not committed any more",
@@ -132,13 +132,13 @@ class Memory(Strict):
 class Schemas(Strict):
     """What happens when a schema is not to be had, or needs a wider column."""
 
-    unknown_grace: Duration = Field(
+    unknown_id_timeout: Duration = Field(
         timedelta(minutes=5),
         description="how long an unknown schema id holds the batch before its records are dead letters",
     )
-    widen: Literal["in_place", "park"] = Field(
+    widen: Literal["in_place", "reject"] = Field(
         "in_place",
-        description="a schema has long where the column is int, or the like: give the column the wider type, or park "
+        description="a schema has long where the column is int, or the like: give the column the wider type, or reject "
         "the schema's records, for readers such as Spark 3 that cannot read older files of a wider column",
     )
 
@@ -146,10 +146,10 @@ class Schemas(Strict):
 class Limits(Strict):
     """What stops the pipeline with exit code 5, so that a person looks."""
 
-    poison_share: float = Field(
+    failed_ratio_max: float = Field(
         0.5, ge=0, le=1, description="most of a batch's records that may be dead letters or quarantined; 1: any"
     )
-    poison_records_min: int = Field(
+    failed_records_min: int = Field(
         1000, ge=1, description="as long as fewer records of a batch are, their share does not matter"
     )
 
@@ -182,7 +182,7 @@ class Pipeline(Strict):
         "earliest",
         description="where a new pipeline begins: earliest, latest, {timestamp: …}, {offsets: {topic: {0: 17}}}",
     )
-    on_new_incarnation: Literal["start", "stop"] = Field(
+    on_topic_recreated: Literal["start", "stop"] = Field(
         "start", description="a topic was deleted and created again: read the new one from its beginning, or stop"
     )
     on_data_loss: Literal["record", "stop"] = Field(
@@ -209,7 +209,7 @@ class Pipeline(Strict):
     hooks: list[HookSettings] = Field(
         default_factory=list, description="who is told when a bucket is sealed (docs/HOOKS.md)"
     )
-    mirror_offsets: str | None = Field(
+    commit_offsets_to_group: str | None = Field(
         None, min_length=1, description="consumer group that is told the frontier, for tools that show a group's lag"
     )
 
@@ -321,8 +321,8 @@ class Config(Strict):
     http: Http = Http.model_validate({})
     recovery: Recovery = Recovery.model_validate({})
     supervisor: Supervisor = Supervisor.model_validate({})
-    autoscale: Autoscale = Autoscale.model_validate({})
-    notify: Notify = Notify.model_validate({})
+    autoscaler: Autoscaler = Autoscaler.model_validate({})
+    notifications: Notifications = Notifications.model_validate({})
     pipelines: dict[str, Pipeline] = Field(min_length=1, description="pipelines by name; all run in one application")
 
     @model_validator(mode="after")
@@ -342,7 +342,7 @@ class Config(Strict):
                 owners[at] = name
         groups: dict[str, str] = {}
         for name, pipeline in self.pipelines.items():
-            group = pipeline.mirror_offsets
+            group = pipeline.commit_offsets_to_group
             if group is not None and (other := groups.setdefault(group, name)) != name:
                 raise ValueError(
                     f"pipelines {other!r} and {name!r} would both mirror their offsets to group {group!r}; "

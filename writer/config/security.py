@@ -31,15 +31,15 @@ class Security(Strict):
     password: SecretStr | None = Field(
         None, min_length=1, description="with `user`; take it from `${env:NAME}` or `${file:/path}`"
     )
-    ca: Path | None = Field(
+    ca_file: Path | None = Field(
         None, description="PEM file with the authorities that brokers' certificates come from; default: the machine's "
         "and Java's own",
     )  # fmt: skip
-    client: Path | None = Field(
+    client_cert_file: Path | None = Field(
         None, description="PEM file with a private key (PKCS#8, without a password) and its certificates, for brokers "
         "that want to know clients by them",
     )  # fmt: skip
-    check_host: bool = Field(True, description="a broker's certificate has to bear the name that it is reached by")
+    verify_hostname: bool = Field(True, description="a broker's certificate has to bear the name that it is reached by")
 
     @model_validator(mode="after")
     def _whole(self) -> "Security":
@@ -49,9 +49,9 @@ class Security(Strict):
                 f"protocol {self.protocol} needs 'user' and 'password'" if sasl else
                 f"'user' and 'password' need the protocol sasl_ssl or sasl_plaintext, not {self.protocol}"
             )  # fmt: skip
-        if not tls and (self.ca is not None or self.client is not None):
-            raise ValueError(f"'ca' and 'client' need the protocol ssl or sasl_ssl, not {self.protocol}")
-        for name, path in (("ca", self.ca), ("client", self.client)):
+        if not tls and (self.ca_file is not None or self.client_cert_file is not None):
+            raise ValueError(f"'ca_file' and 'client_cert_file' need the protocol ssl or sasl_ssl, not {self.protocol}")
+        for name, path in (("ca_file", self.ca_file), ("client_cert_file", self.client_cert_file)):
             if path is not None and not path.is_absolute():
                 raise ValueError(f"{name!r} {path} is no absolute path; executors have other working directories")
         return self
@@ -66,11 +66,14 @@ class Security(Strict):
                 "sasl.password": self.password.get_secret_value(),
             }  # fmt: skip
         if self.protocol.endswith("ssl"):
-            told["ssl.endpoint.identification.algorithm"] = "https" if self.check_host else "none"
-        if self.ca is not None:
-            told["ssl.ca.location"] = str(self.ca)
-        if self.client is not None:
-            told |= {"ssl.certificate.location": str(self.client), "ssl.key.location": str(self.client)}
+            told["ssl.endpoint.identification.algorithm"] = "https" if self.verify_hostname else "none"
+        if self.ca_file is not None:
+            told["ssl.ca.location"] = str(self.ca_file)
+        if self.client_cert_file is not None:
+            told |= {
+                "ssl.certificate.location": str(self.client_cert_file),
+                "ssl.key.location": str(self.client_cert_file),
+            }
         return {} if self.protocol == "plaintext" else told
 
     @property
@@ -83,12 +86,12 @@ class Security(Strict):
                 "kafka.sasl.mechanism": self.mechanism.upper(),
                 "kafka.sasl.jaas.config": f"{_MODULES[self.mechanism]} required {login};",
             }
-        if self.protocol.endswith("ssl") and not self.check_host:
+        if self.protocol.endswith("ssl") and not self.verify_hostname:
             told["kafka.ssl.endpoint.identification.algorithm"] = ""
-        if self.ca is not None:
-            told |= {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.location": str(self.ca)}
-        if self.client is not None:
-            told |= {"kafka.ssl.keystore.type": "PEM", "kafka.ssl.keystore.location": str(self.client)}
+        if self.ca_file is not None:
+            told |= {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.location": str(self.ca_file)}
+        if self.client_cert_file is not None:
+            told |= {"kafka.ssl.keystore.type": "PEM", "kafka.ssl.keystore.location": str(self.client_cert_file)}
         return {} if self.protocol == "plaintext" else told
 
 

@@ -60,9 +60,9 @@ class CheckpointUnusable(HeadraceError):
     exit_code = 3
 
     def __init__(self, why: str) -> None:
-        """Add the mend to the reason."""
-        mend = "`headrace run --new-run` begins a new checkpoint from the table's frontier; nothing is lost or doubled"
-        super().__init__(f"{why}. {mend}.")
+        """Add the fix to the reason."""
+        fix = "`headrace run --new-run` begins a new checkpoint from the table's frontier; nothing is lost or doubled"
+        super().__init__(f"{why}. {fix}.")
 
 
 class FrontierLost(HeadraceError):

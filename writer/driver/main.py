@@ -49,7 +49,7 @@ def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = N
     stop, asked = threading.Event(), Asked()
     names = only or list(config.pipelines)
     board = {name: Progress(name) for name in names}
-    tells = notifications.opened(config.notify)
+    tells = notifications.opened(config.notifications)
     link = supervisor_channel.folder()
     orders = supervisor_channel.Orders() if link is None else link.orders()
     keeper = _keeper(config, board)
@@ -96,7 +96,7 @@ def _keeper(config: Config, board: Mapping[str, Progress]) -> ExecutorManager:
         return all(batch is None or batch.phase != "tasks" for batch in batches)
 
     return ExecutorManager(
-        spark.master, config.autoscale,
+        spark.master, config.autoscaler,
         refusal=spark_settings.refusal(spark.master, spark.conf),
         cpus_per_task=int(spark.conf.get("spark.task.cpus", "1")),
         stores=[store_at(f"{config.checkpoints}/{name}", config.s3.settings) for name in board],
@@ -113,7 +113,7 @@ def _beat(link: supervisor_channel.Folder | None, stop: threading.Event, board: 
         if name in board:
             board[name].recovered(tuple(decisions))
     if not stop.is_set() and link.forsaken():
-        logging.warning("supervisor_gone", reason="its lock is free")
+        logging.warning("supervisor_lost", reason="its lock is free")
         stop.set()
 
 
@@ -151,7 +151,7 @@ def _begin(
     start = pipeline.start(new_run=new_run, once=once, lease=orders.of(name).lease)
     watch_lag = Watch(
         cluster, pipeline.topic_ids, r.progress,
-        interval=config.kafka.lag_interval, mirror=pipeline.config.mirror_offsets,
+        interval=config.kafka.lag_interval, mirror=pipeline.config.commit_offsets_to_group,
     )  # fmt: skip
     watch_lag.start()
     r.shown.callback(watch_lag.close)

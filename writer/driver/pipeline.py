@@ -80,7 +80,7 @@ class PipelineRun:
         self._schemas = Schemas(
             name, schemas, self.config.topics, Meanings(name, config.registry, self._recorded),
             bucket_columns=self._bucket_columns,
-            widen=self.config.schemas.widen == "in_place", grace=self.config.schemas.unknown_grace,
+            widen=self.config.schemas.widen == "in_place", grace=self.config.schemas.unknown_id_timeout,
             stopping=self._draining, wire=self._found.wire,
         )  # fmt: skip
         self._busy = threading.Lock()
@@ -122,7 +122,7 @@ class PipelineRun:
         run = self._run_id = self._run(decision)
         self._observed.begin(run, decision.reason if isinstance(decision, NewRun) else None, now.offsets)
         for topic, (before, found) in start_decision.reborn(snapshot.incarnations(), now.topic_ids).items():
-            self._tells.tell(notifications.topic_created_again(self.name, topic, before, found, datetime.now(UTC)))
+            self._tells.tell(notifications.topic_recreated(self.name, topic, before, found, datetime.now(UTC)))
         gap = self._record_gap(now.lost)
         self._endings = self._endings_of(decision, once=once)
         self.progress.admitted(self._schemas.plan.schemas)
@@ -271,7 +271,7 @@ class PipelineRun:
         try:
             self._tables.tidy(planned.side_files)
         except CommitFailed as error:
-            logging.warning("tidying_failed", pipeline=self.name, version=version, error=str(error))
+            logging.warning("cleanup_failed", pipeline=self.name, version=version, error=str(error))
         self._observed.done(batch_id, version)
 
     def _carry(
@@ -298,7 +298,7 @@ class PipelineRun:
                 seen=seen, closed_until=frozen.closed_until, facts=facts,
                 meanings=self._schemas.confirm(report.schemas, time.monotonic()),
             )  # fmt: skip
-            builder.check_age(frozen.now, datetime.now(UTC), self.config.table.orphan_age)
+            builder.check_age(frozen.now, datetime.now(UTC), self.config.table.orphan_retention)
             try:  # on what was read first: all that happened since is looked at
                 return self._table.commit(snapshot, planned), planned
             except ClosedMeanwhile:
@@ -308,7 +308,7 @@ class PipelineRun:
                 frozen = replace(frozen, closed_until=snapshot.closed_until)
                 if late:
                     logging.event(
-                        "batch_classified_again", pipeline=self.name, batch=about["batch"],
+                        "batch_reclassified", pipeline=self.name, batch=about["batch"],
                         closed_until=str(frozen.closed_until), buckets=len(late),
                     )  # fmt: skip
                     self._discard(report)
@@ -338,7 +338,7 @@ class PipelineRun:
         if missing := holes(facts):
             logging.event("offsets_without_records", pipeline=self.name, version=version, offsets=missing)
             if not self._told_holes:  # once a start: transactions leave some in each commit
-                self._tells.tell(notifications.holes_found(self.name, missing, version, datetime.now(UTC)))
+                self._tells.tell(notifications.missing_offsets(self.name, missing, version, datetime.now(UTC)))
             self._told_holes = True
 
     def _why(self, batch_id: int, start: Offsets, end: Offsets) -> dict[str, Any]:
@@ -359,7 +359,7 @@ class PipelineRun:
         limits = self.config.limits
         check_poison(
             self.name, report.counts, report.poison,
-            share_max=limits.poison_share, records_min=limits.poison_records_min,
+            share_max=limits.failed_ratio_max, records_min=limits.failed_records_min,
             late=sum(report.late.beyond) if self.config.seal.late == "dead_letter" else 0,
         )  # fmt: skip
 
@@ -382,7 +382,7 @@ class PipelineRun:
         if isinstance(decision, Resume):
             return decision.run
         run = max(decision.run, self.epoch)
-        logging.event("run_began", pipeline=self.name, run=run, reason=decision.reason)
+        logging.event("run_started", pipeline=self.name, run=run, reason=decision.reason)
         return run
 
     def _same_topics(self) -> None:

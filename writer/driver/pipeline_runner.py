@@ -121,7 +121,7 @@ class PipelineRunner:
             self.query.stop()
         elif moved or (self._stopping_s is not None and now_s - self._stopping_s >= self._stop_timeout_s):
             if not self._cancelled:
-                logging.warning("batch_cancelled", pipeline=name, because=moved or "it took longer than stop_timeout")
+                logging.warning("batch_cancelled", pipeline=name, reason=moved or "it took longer than stop_timeout")
             self._cancelled = True
             self.cancel()
 
@@ -186,14 +186,14 @@ class PipelineRunner:
         name, now_s = self.progress.pipeline, time.monotonic()
         match restart_policy.decide(self._restarts_s, now_s):
             case restart_policy.GiveUp(reason):
-                logging.warning("restart_given_up", pipeline=name, reason=reason)
+                logging.warning("restarts_exhausted", pipeline=name, reason=reason)
                 return False
             case restart_policy.Again(pause_s):
                 self._restarts_s.append(now_s)
                 self._due_s = now_s + pause_s
         self.shown.close()
         self.progress.restarting(why)
-        logging.warning("pipeline_restarting", pipeline=name, pause_seconds=pause_s, because=why)
+        logging.warning("pipeline_restarting", pipeline=name, pause_seconds=pause_s, reason=why)
         return True
 
 

@@ -114,7 +114,7 @@ def seal_due(sealer: Sealer, now: datetime) -> None:
     try:
         sealer.seal(ready, now)
     except Resealed as error:
-        logging.event("seal_put_off", pipeline=sealer.pipeline, because=str(error))
+        logging.event("seal_postponed", pipeline=sealer.pipeline, reason=str(error))
 
 
 def numbers_now(sealer: Sealer, cluster: Cluster) -> dict[str, int]:
@@ -180,7 +180,7 @@ class Seals:
     """The thread: a round after each commit, and every few seconds."""
 
     def __init__(self, rounds: Rounds, progress: Progress, *, tick: timedelta = _TICK) -> None:
-        self._rounds, self._tick_s = rounds, tick.total_seconds()
+        self._rounds, self._interval_s = rounds, tick.total_seconds()
         self._wake, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"seals of {progress.pipeline}", daemon=True)
         progress.on_commit(self._wake.set)
@@ -201,5 +201,5 @@ class Seals:
     def _run(self) -> None:
         while not self._closing.is_set():
             self._rounds.once()
-            self._wake.wait(self._tick_s)
+            self._wake.wait(self._interval_s)
             self._wake.clear()

@@ -49,7 +49,7 @@ def session(config: Config, pipelines: int = 1) -> Any:
         _REDACTED: "(?i)secret|password|token|jaas|access[.]?key|credential",
         _JAVA_OPTIONS: f'-Dlog4j2.configurationFile="{Path(__file__).parents[1] / "log4j2.properties"}"',
         "spark.driver.memory": "1g",
-        **spark_settings.settings(config.spark.master, config.autoscale),
+        **spark_settings.settings(config.spark.master, config.autoscaler),
     }
     if on_s3(config.checkpoints):
         settings |= s3a(config.s3.settings)

@@ -125,7 +125,7 @@ class HookDispatcher:
             wait = _LOOK_EVERY if due is None else min(_LOOK_EVERY, max(_LEAST, due - datetime.now(UTC)))
         except (OSError, HeadraceError) as error:
             why = " ".join(str(error).split())
-            logging.warning("hook_waits", pipeline=self._pipeline, hook=courier.hook.name, error=why)
+            logging.warning("hook_retry_scheduled", pipeline=self._pipeline, hook=courier.hook.name, error=why)
             courier.say(why)
             wait = _LOOK_EVERY
         with self._lock:

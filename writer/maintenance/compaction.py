@@ -115,7 +115,7 @@ class Compactor:
                         f"a file that the table at {self._table.location} names is gone: {error}. Restore it; without "
                         "it the rows that it held are lost."
                     ) from error
-                logging.event("rewrite_overtaken", pipeline=self._name, bucket=piece.files[0].bucket, reason=str(error))
+                logging.event("rewrite_conflict", pipeline=self._name, bucket=piece.files[0].bucket, reason=str(error))
                 return  # the generator is at its end; the next look plans anew
             except UnknownColumn as error:
                 raise ConfigError(f"pipelines.{self._name}: {error}") from error
@@ -172,12 +172,12 @@ class Compactor:
             "seconds": done.seconds,
         }  # fmt: skip
         taken = Takeover("dedupe", rewritten.taken) if rewritten.taken else None
-        check_age(started, datetime.now(UTC), self._settings.table.orphan_age)
+        check_age(started, datetime.now(UTC), self._settings.table.orphan_retention)
         try:
             version = self._table.rewrite(snapshot, Rewrite(uuid4().hex, gone, rewritten.files, taken, facts))
         except FilesGone as error:
             self._discard(rewritten.files)  # the place where the entry might stand is taken: nobody will name them
-            logging.event("rewrite_overtaken", pipeline=self._name, bucket=bucket, reason=str(error))
+            logging.event("rewrite_conflict", pipeline=self._name, bucket=bucket, reason=str(error))
             return done
         return Done(**{**vars(done), "version": version})
 

@@ -82,5 +82,5 @@ def _note(found: Letters, records: pa.Table, incarnation: int) -> None:
 def to_dict(found: Letters) -> Mapping[str, int | None]:
     """Describe it as JSON values."""
     return {
-        "letters": found.letters, "undecodable": found.undecodable, "meant": found.meant, "version": found.version,
+        "dead_letters": found.letters, "undecodable": found.undecodable, "meant": found.meant, "version": found.version,
     }  # fmt: skip

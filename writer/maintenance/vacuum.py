@@ -44,11 +44,12 @@ class Place:
 def find_unneeded(config: Config, name: str, older_than: timedelta | None, now: datetime) -> list[Place]:
     """Find what nobody needs. Raises ConfigError for an age that is not safe, HeadraceError, CommitFailed."""
     settings = config.pipelines[name]
-    least = settings.table.orphan_age
+    least = settings.table.orphan_retention
     if older_than is not None and older_than < least:
         raise ConfigError(
-            f"--older-than {show_duration(older_than)} is less than table.orphan_age ({show_duration(least)}): what a "
-            "running batch has staged could be younger. Set table.orphan_age, start the driver again, then vacuum."
+            f"--older-than {show_duration(older_than)} is less than table.orphan_retention ({show_duration(least)}): "
+            "what a running batch has staged could be younger. Set table.orphan_retention, start the driver again, "
+            "then vacuum."
         )
     cutoff = now - (older_than or least)
     main = main_table(name, config)

@@ -117,7 +117,7 @@ class RunRecorder:
             if known is None:
                 write(self._checkpoints.store, self._witness)
         except OSError as error:
-            logging.warning("witness_failed", pipeline=self._pipeline, run=run, error=str(error))
+            logging.warning("run_record_failed", pipeline=self._pipeline, run=run, error=str(error))
 
     def done(self, batch: int, version: int | None) -> None:
         """Put down a batch that the table has. `version`: of the table; None: it had it before."""
@@ -131,17 +131,19 @@ class RunRecorder:
             write(store, self._witness)
             self._copy(run, batch, datetime.now(UTC))
         except (OSError, CheckpointUnusable) as error:
-            logging.warning("witness_failed", pipeline=self._pipeline, run=run, batch=batch, error=str(error))
+            logging.warning("run_record_failed", pipeline=self._pipeline, run=run, batch=batch, error=str(error))
 
     def _copy(self, run: int, batch: int, now: datetime) -> None:
         """Make a copy when one is due, and let go of those beyond the policy."""
         policy = self._policy
-        if not policy.copies or (self._copied is not None and now - self._copied < policy.copies_interval):
+        if not policy.checkpoint_backups or (
+            self._copied is not None and now - self._copied < policy.checkpoint_backups_interval
+        ):
             return
         self._copied = now
         store = self._checkpoints.store
         checkpoint_backups.back_up(store, run, batch, now)
         for copy in checkpoint_backups.beyond(
-            checkpoint_backups.backups(store), policy.copies, policy.copies_max_age, now
+            checkpoint_backups.backups(store), policy.checkpoint_backups, policy.checkpoint_backups_max_age, now
         ):
             checkpoint_backups.remove(store, copy)

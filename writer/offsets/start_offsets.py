@@ -61,13 +61,13 @@ def find(
     """
     known, now = snapshot.incarnations(), {topic.name: topic.id for topic in topics.values()}
     for topic, (before, found) in reborn(known, now).items():
-        if settings.on_new_incarnation == "stop":
+        if settings.on_topic_recreated == "stop":
             raise LogChanged(
                 f"topic {topic!r} was deleted and created again (id {found}, the table knows {before}). "
-                "Set on_new_incarnation: start to read it from its beginning. If it is a copy of the same records in "
+                "Set on_topic_recreated: start to read it from its beginning. If it is a copy of the same records in "
                 "another cluster, `headrace topic adopt` goes on where the table ends."
             )
-        logging.warning("topic_created_again", topic=topic, id=found, before=before, incarnation=len(known[topic]) + 1)
+        logging.warning("topic_recreated", topic=topic, id=found, before=before, incarnation=len(known[topic]) + 1)
     for topic in without_id(now):
         logging.warning("topic_without_id", topic=topic, reason="its brokers are older than Kafka 2.8")
     ids = incarnations(known, now)
@@ -128,7 +128,8 @@ def _check_told(
         if topic.id in known.get(topic.name, ()) and topic.partitions and not told:
             raise FrontierLost(
                 f"the table knows topic {topic.name!r}, but says of none of its partitions how far it was read: its "
-                "log lost that, or was restored without it. `headrace recover` puts it together from the table's files "
+                "log lost that, or was restored without it. `headrace supervisor` puts it together from the table's "
+                "files "
                 "and an older checkpoint (L4); nothing was read."
             )
 

@@ -114,7 +114,7 @@ def plan(
             raise ConfigError(
                 f"topic {move.topic!r} has {len(sources)} partitions, but the table has records of "
                 f"{move.old}/{gone[-1]}. It is no copy of {move.old!r}: read it as a topic of its own "
-                "(on_new_incarnation: start)."
+                "(on_topic_recreated: start)."
             )
         lines += [_line(move, s, reached.get(s[1]), held[s], same.get(s), asked) for s in sources]
     starts = {line.now: line.start for line in lines if line.now not in frontier}

@@ -49,10 +49,10 @@ def _sealed(seals: Mapping[str, Any]) -> Text:
 
 def _trouble(seals: Mapping[str, Any]) -> list[tuple[str, Text]]:
     blocked, more = seals["blocked"][:_BLOCKED_SHOWN], len(seals["blocked"]) - _BLOCKED_SHOWN
-    lines = [("blocked", Text(f"{one['bucket']}: {one['because']}", style="yellow")) for one in blocked]
+    lines = [("blocked", Text(f"{one['bucket']}: {one['reason']}", style="yellow")) for one in blocked]
     if more > 0:
         lines.append(("", Text(f"and {plural(more, 'bucket')} more", style="yellow")))
-    return lines + [(one["step"], Text(f"fails: {one['because']}", style="red")) for one in seals["trouble"]]
+    return lines + [(one["step"], Text(f"fails: {one['reason']}", style="red")) for one in seals["failing"]]
 
 
 def _lateness(lateness: Mapping[str, Any]) -> Text:
@@ -89,12 +89,13 @@ def executor_lines(told: Mapping[str, Any] | None) -> list[tuple[str, Text]]:
 
 def counts(told: Mapping[str, Any] | None) -> dict[str, int | None]:
     """Return how many are wanted, asked for, there, and draining, by name; none of them where nobody scales."""
-    if told is None or told["wanted"] is None:
+    if told is None or told["requested"] is None:
         return {}
     last = told["decisions"][0] if told["decisions"] else None
-    right = told["wanted"] if last is None or last["right"] is None else last["right"]
+    right = told["requested"] if last is None or last["recommended"] is None else last["recommended"]
     return {
-        "executors_wanted": right, "executors_asked": told["wanted"], "executors_have": told["registered"],
+        "executors_recommended": right, "executors_requested": told["requested"],
+        "executors_registered": told["registered"],
         "executors_draining": len(told["draining"]),
     }  # fmt: skip
 
@@ -111,7 +112,7 @@ def _there(told: Mapping[str, Any]) -> Text:
     found = counts(told)
     if not found:
         return text.append("; nobody asks for more or fewer", style="dim")
-    asked, wanted, short_s = told["wanted"], found["executors_wanted"], told["short_seconds"]
+    asked, wanted, short_s = told["requested"], found["executors_recommended"], told["short_seconds"]
     if short_s is None:
         text.append(f"; {asked} asked for")
     else:
@@ -121,7 +122,7 @@ def _there(told: Mapping[str, Any]) -> Text:
 
 def _decided(told: Mapping[str, Any]) -> Text:
     last, silent_s = told["decisions"][0], told["asked_seconds"]
-    who = last["verdict"] or "somebody asked"
+    who = last["decision"] or "somebody asked"
     change = "" if last["from"] in (None, last["to"]) else f" {last['from']} → {last['to']}"
     text = Text(f"{who}{change}, at {instant(last['at'])}")
     if silent_s is not None and silent_s > _SILENT_S:
@@ -200,9 +201,9 @@ def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
         ("flow", _flow(pipeline["rates"])),
         ("batch", _batch(pipeline["batch"])) if pipeline["batch"] else None,
         ("last commit", _last(pipeline)) if pipeline["last_commit"] else None,
-        ("because", Text(_BECAUSE.get(pipeline["last_commit"]["reason"], ""))) if pipeline["last_commit"] else None,
+        ("reason", Text(_BECAUSE.get(pipeline["last_commit"]["reason"], ""))) if pipeline["last_commit"] else None,
         ("this start", _totals(pipeline["totals"])) if pipeline["epoch"] else None,
-        ("holes", Text(f"{plural(holes, 'offset')} gave no record", style="yellow")) if holes else None,
+        ("no record", Text(f"{plural(holes, 'offset')} gave no record", style="yellow")) if holes else None,
         ("gaps", _gaps(pipeline["gaps"])) if pipeline["gaps"]["count"] else None,
         ("restarts", Text(f"{plural(pipeline['restarts'], 'time')} by this driver", style="yellow"))
         if pipeline["restarts"]
@@ -214,8 +215,8 @@ def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
         *(("hook " + name, _hook(hook)) for name, hook in pipeline.get("hooks", {}).items()),
         ("schemas", _schemas(pipeline["schemas"])) if pipeline["schemas"] else None,
         ("retention", _headroom(pipeline["lag"]["headroom_seconds"])),
-        ("mirror", Text(f"failed {plural(pipeline['mirror_failures'], 'time')}", style="yellow"))
-        if pipeline["mirror_failures"]
+        ("mirror", Text(f"failed {plural(pipeline['offset_commit_failures'], 'time')}", style="yellow"))
+        if pipeline["offset_commit_failures"]
         else None,
     ]
     return [entry for entry in lines if entry is not None and entry[1].plain]

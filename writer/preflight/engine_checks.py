@@ -22,7 +22,7 @@ class _Trap:
 
     readers: dict[Reader, tuple[str, ...]]  # reader → formats
     columns: Callable[[pa.DataType], bool]
-    widened: bool  # it takes a widened column; park keeps it away
+    widened: bool  # it takes a widened column; `reject` keeps it away
     said: str
 
 
@@ -54,10 +54,10 @@ def readers(pipeline: Pipeline, columns: pa.Schema) -> Finding:
     said = list(_traps(pipeline, columns))
     if not said:
         return good("readers", f"{', '.join(pipeline.table.readers) or 'none'}: nothing that they cannot read")
-    mend = "Set table.readers to the engines that will read it; docs/ENGINES.md says what each can."
+    fix = "Set table.readers to the engines that will read it; docs/ENGINES.md says what each can."
     if any(trap.widened for trap, _ in said):
-        mend = "Set schemas.widen to park, or " + mend[0].lower() + mend[1:]
-    return doubtful("readers", "; ".join(text for _, text in said), mend)
+        fix = "Set schemas.widen to reject, or " + fix[0].lower() + fix[1:]
+    return doubtful("readers", "; ".join(text for _, text in said), fix)
 
 
 def _traps(pipeline: Pipeline, columns: pa.Schema) -> Iterator[tuple[_Trap, str]]:

@@ -1,4 +1,4 @@
-"""One line of `headrace validate`: what was looked at, what was found, and what would mend it."""
+"""One line of `headrace validate`: what was looked at, what was found, and what would fix it."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -12,18 +12,18 @@ PLAIN_MARKS: Final[Mapping[Status, str]] = MappingProxyType({**MARKS, "ok": "+",
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found. `mend` says what to do, for each warning that asks for it and each failure."""
+    """What one check found. `fix` says what to do, for each warning that asks for it and each failure."""
 
     check: str
     status: Status
     message: str
-    mend: str = ""
+    fix: str = ""
     pipeline: str | None = None
 
     def document(self) -> dict[str, Any]:
         """Return the finding as JSON values."""
         found = asdict(self)
-        return {name: found[name] for name in ("check", "pipeline", "status", "message", "mend")}
+        return {name: found[name] for name in ("check", "pipeline", "status", "message", "fix")}
 
 
 def good(check: str, message: str) -> Finding:
@@ -31,23 +31,23 @@ def good(check: str, message: str) -> Finding:
     return Finding(check, "ok", message)
 
 
-def doubtful(check: str, message: str, mend: str = "") -> Finding:
+def doubtful(check: str, message: str, fix: str = "") -> Finding:
     """The writer runs, but somebody should know."""
-    return Finding(check, "warning", message, mend)
+    return Finding(check, "warning", message, fix)
 
 
-def wrong(check: str, message: str, mend: str) -> Finding:
+def wrong(check: str, message: str, fix: str) -> Finding:
     """The writer would not run, or would write nothing but dead letters."""
-    return Finding(check, "failed", message, mend)
+    return Finding(check, "failed", message, fix)
 
 
 def failure(check: str, error: Exception) -> Finding:
-    """Take an error's sentence apart: what it says, and the mend at its end."""
+    """Take an error's sentence apart: what it says, and the fix at its end."""
     text = str(error)
     for mark in (". ", "; "):
-        what, found, mend = text.rpartition(mark)
+        what, found, fix = text.rpartition(mark)
         if found:
-            return wrong(check, what, f"{mend[0].upper()}{mend[1:].removesuffix('.')}.".replace("?.", "?"))
+            return wrong(check, what, f"{fix[0].upper()}{fix[1:].removesuffix('.')}.".replace("?.", "?"))
     return wrong(check, text, "")
 
 

@@ -167,9 +167,9 @@ def sampled(walk: LocalPipeline, batch: pa.RecordBatch, now: datetime) -> Iterat
     try:
         wire = walk.settled(batch)
     except UnclearWire as error:
-        said, _, mend = str(error).partition(". ")
+        said, _, fix = str(error).partition(". ")
         one = "" if isinstance(error, MixedWire) else f"; one is {_guess(values.column('value')[0].as_py())}"
-        yield wrong("wire", said + one, mend)
+        yield wrong("wire", said + one, fix)
         yield from (skipped(check, "the wire format is not known") for check in SAMPLED[1:])
         return
     registered = set(walk.plan.schemas)
@@ -264,8 +264,8 @@ def _event_time(walk: LocalPipeline, groups: list[Group], now: datetime) -> Find
             times, unit = times_of(group.rows, rule, group.kept.column("topic"))
             kind = short_type(column(group.rows, rule.field).type)
         except ValueError as error:
-            mend = "" if isinstance(error, ClockFieldMissing) else _candidates(walk.plan.columns)
-            return failure("event_time", ConfigError(f"{error}{mend}"))
+            fix = "" if isinstance(error, ClockFieldMissing) else _candidates(walk.plan.columns)
+            return failure("event_time", ConfigError(f"{error}{fix}"))
         found.add(times, kind if unit == "logical" else f"{kind} in {unit}", window)
     if found.first is None or found.last is None:
         return wrong("event_time", f"{rule.field} holds no time in {found.rows:,} rows", "Choose another field.")
@@ -280,13 +280,13 @@ def _event_time(walk: LocalPipeline, groups: list[Group], now: datetime) -> Find
         if number
     ]
     said += f"; {', '.join(lost)}: quarantined"
-    mend = "Check event_time.unit, max_age and max_ahead. `headrace preview --at assigned` shows them."
+    fix = "Check event_time.unit, max_age and max_ahead. `headrace preview --at assigned` shows them."
     every = found.nulls + found.outside == found.rows
-    return wrong("event_time", said, mend) if every else doubtful("event_time", said, mend)
+    return wrong("event_time", said, fix) if every else doubtful("event_time", said, fix)
 
 
 def _candidates(columns: pa.Schema) -> str:
-    """Name the columns that could be an event time, as a mend."""
+    """Name the columns that could be an event time, as a fix."""
     times = [each.name for each in columns if pa.types.is_temporal(each.type)]
     longs = [each.name for each in columns if pa.types.is_int64(each.type)]
     near = times or longs

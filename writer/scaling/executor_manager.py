@@ -16,7 +16,7 @@ from http import HTTPStatus
 from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
-from writer.config.autoscaling import Autoscale
+from writer.config.autoscaling import Autoscaler
 from writer.core import logging
 from writer.scaling.scale_steps import Executor, Wanted, staying, steps
 from writer.storage.base import Store
@@ -62,7 +62,7 @@ class ExecutorManager:
     """The executors of one driver. A refusal says why they cannot be scaled."""
 
     def __init__(
-        self, master: str, section: Autoscale, *, refusal: str | None, cpus_per_task: int, stores: Sequence[Store],
+        self, master: str, section: Autoscaler, *, refusal: str | None, cpus_per_task: int, stores: Sequence[Store],
         boundary: Callable[[], bool], seconds: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         """`stores`: beside the runs of each pipeline. `boundary`: whether no batch has tasks at this moment."""
@@ -86,7 +86,7 @@ class ExecutorManager:
             return
         self._cluster = cluster()
         if (kept := self._kept()) is not None:
-            logging.event("executors_wanted", executors=kept, because="a driver before this one was told so")
+            logging.event("executors_requested", executors=kept, reason="a driver before this one was told so")
             self._wanted = Wanted(self._bounded(kept), self._seconds())
         self._thread.start()
 
@@ -108,14 +108,14 @@ class ExecutorManager:
             self._wanted = Wanted(executors, now_s if known is None or changed else known.since_s)
             self._asked_s = now_s
             before = None if known is None else known.executors
-            said = {"verdict": verdict, "reason": why, "from": before, "to": executors, "right": right}
+            said = {"decision": verdict, "reason": why, "from": before, "to": executors, "recommended": right}
             last = self._decisions[0] if self._decisions else None
-            if changed or last is None or last["verdict"] != verdict:
+            if changed or last is None or last["decision"] != verdict:
                 self._decisions.appendleft({"at": datetime.now(UTC).isoformat(), **said})
             else:  # the same verdict, and perhaps for another reason by now
-                self._decisions[0] = {**last, "reason": why, "right": right}
+                self._decisions[0] = {**last, "reason": why, "recommended": right}
         if changed:
-            logging.event("executors_wanted", executors=executors, before=before, because=why or "somebody asked")
+            logging.event("executors_requested", executors=executors, before=before, reason=why or "somebody asked")
             self._keep(executors)
         self._wake.set()
 
@@ -136,7 +136,9 @@ class ExecutorManager:
                     self._wanted = Wanted(wanted.executors, wanted.since_s, now_s)
         for one in plan.drain:
             told = self._cluster.drain(one)
-            logging.event("executor_told_to_go", executor=one, wanted=wanted.executors, there=len(found), heard=told)
+            logging.event(
+                "executor_decommission_requested", executor=one, wanted=wanted.executors, there=len(found), heard=told
+            )
             if told:
                 with self._lock:
                     self._draining[one] = now_s
@@ -151,7 +153,7 @@ class ExecutorManager:
             "master": self._master,
             "refused": self._refusal,
             "age_seconds": None if seen.at_s is None else round(now_s - seen.at_s, 3),
-            "wanted": None if wanted is None else wanted.executors,
+            "requested": None if wanted is None else wanted.executors,
             "asked_seconds": None if asked_s is None else round(now_s - asked_s, 3),
             "registered": len(stays),
             "draining": [{"id": one, "seconds": round(now_s - since, 3)} for one, since in sorted(draining.items())],
@@ -168,14 +170,14 @@ class ExecutorManager:
     def post(self, path: str, authorization: str) -> Answer | None:
         """Answer `POST /scale?executors=N` of who has the token; None for other paths.
 
-        `&verdict=up&why=…&right=M` may say why, and how many would be right, for people.
+        `&decision=up&reason=…&recommended=M` may say why, and how many would be right, for people.
         """
         url = urlsplit(path)
         if url.path != "/scale":
             return None
         if not self._section.opens(authorization.encode()):
             missing = "; none is set" if self._section.token is None else ""
-            return HTTPStatus.FORBIDDEN, _TEXT, f"this needs the token of autoscale.token{missing}\n".encode()
+            return HTTPStatus.FORBIDDEN, _TEXT, f"this needs the token of autoscaler.token{missing}\n".encode()
         if self._refusal is not None:
             return HTTPStatus.CONFLICT, _TEXT, f"{self._refusal}\n".encode()
         given = {name: values[-1] for name, values in parse_qs(url.query).items()}
@@ -186,9 +188,9 @@ class ExecutorManager:
             return HTTPStatus.BAD_REQUEST, _TEXT, said.encode()
         if self._cluster is None:
             return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, b"Spark is starting; ask again\n"
-        right = given.get("right", "")
+        right = given.get("recommended", "")
         self.want(
-            int(text), given.get("verdict", "")[:_WORD_MAX], given.get("why", "")[:_WORDS_MAX],
+            int(text), given.get("decision", "")[:_WORD_MAX], given.get("reason", "")[:_WORDS_MAX],
             int(right) if _is_number(right) else None,
         )  # fmt: skip
         return HTTPStatus.ACCEPTED, _JSON, (json.dumps(self.told()) + "\n").encode()
@@ -200,7 +202,7 @@ class ExecutorManager:
                 self._trouble = ""
             except Exception as error:  # noqa: BLE001 - Spark is busy or gone; batches must not notice
                 if str(error) != self._trouble and not self._closing.is_set():
-                    logging.warning("executors_unseen", error=" ".join(str(error).split())[:300])
+                    logging.warning("executor_status_failed", error=" ".join(str(error).split())[:300])
                 self._trouble = str(error)
             self._wake.wait(LOOK_S)
             self._wake.clear()
@@ -221,9 +223,9 @@ class ExecutorManager:
                 before.lost + len(lost), before.gone + len(told), self._gc_share(found, now_s),
             )  # fmt: skip
         for one in sorted(came):
-            logging.event("executor_came", executor=one, there=len(found))
+            logging.event("executor_added", executor=one, there=len(found))
         for one, seconds in told.items():
-            logging.event("executor_went", executor=one, seconds=round(seconds, 1), there=len(found))
+            logging.event("executor_removed", executor=one, seconds=round(seconds, 1), there=len(found))
         for one in lost:
             logging.warning("executor_lost", executor=one, there=len(found))
 
@@ -245,7 +247,7 @@ class ExecutorManager:
             try:
                 store.put(KEPT, content)
             except OSError as error:  # the next start begins with what Spark gives it, until it is told again
-                logging.warning("executors_not_kept", location=store.location, error=str(error))
+                logging.warning("executor_state_not_saved", location=store.location, error=str(error))
 
     def _kept(self) -> int | None:
         found: list[int] = []

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from writer.config.autoscaling import Autoscale
+from writer.config.autoscaling import Autoscaler
 from writer.config.pipelines import Config
 
 _RANGES_PER_SLOT = 3  # tasks share ranges out by number: of several each they get the same
@@ -35,7 +35,7 @@ def refusal(master: str, conf: Mapping[str, str]) -> str | None:
     return None
 
 
-def settings(master: str, section: Autoscale) -> dict[str, str]:
+def settings(master: str, section: Autoscaler) -> dict[str, str]:
     """Return what Spark is told where executors can come and go."""
     if in_one_process(master):
         return {}
@@ -55,7 +55,7 @@ def slots_most(config: Config) -> int | None:
     if in_one_process(config.spark.master):
         return None
     each = int(conf.get("spark.executor.cores", "1")) // int(conf.get("spark.task.cpus", "1"))
-    most = config.autoscale.executors_max * max(1, each)
+    most = config.autoscaler.executors_max * max(1, each)
     ceiling = conf.get("spark.cores.max")
     return most if ceiling is None else max(1, min(most, int(ceiling) // int(conf.get("spark.task.cpus", "1"))))
 

@@ -50,7 +50,7 @@ class DetectedFormat:
         rule = self._settings.event_time
         if rule.unit == "auto" and self._unit is None and found not in ("", "auto"):
             self._unit = found
-            logging.event("event_time_unit_found", pipeline=self._pipeline, field=rule.field, unit=found)
+            logging.event("event_time_unit_detected", pipeline=self._pipeline, field=rule.field, unit=found)
 
     def keep_wire(self, found: Mapping[str, Any] | None, schemas: Schemas) -> None:
         """Keep the wire format that earlier batches were read by; `auto` does not decide otherwise later."""

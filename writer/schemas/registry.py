@@ -68,7 +68,7 @@ class Login:
             return ssl.create_default_context(cafile=None if self.ca is None else str(self.ca))
         except OSError as error:  # ssl.SSLError is one
             raise ConfigError(
-                f"registry.ca {self.ca} cannot be read ({error}). Give a PEM file of certificates."
+                f"registry.ca_file {self.ca} cannot be read ({error}). Give a PEM file of certificates."
             ) from error
 
 
@@ -280,7 +280,7 @@ def source(config: Registry) -> SchemaSource:
     if config.url is None:
         return SchemaFiles(config.files)
     password = "" if config.password is None else config.password.get_secret_value()
-    return ConfluentRegistry(config.url, config.core_url, Login(config.user, password, config.ca))
+    return ConfluentRegistry(config.url, config.core_url, Login(config.user, password, config.ca_file))
 
 
 def by(schemas: SchemaSource, ids: Ids) -> SchemaSource:

@@ -172,7 +172,7 @@ class Sealer:
         for state in blocked:
             self._unsound[standing.books.buckets[state.bucket]] = state
             name = bucket_path(self.columns, state.bucket)
-            logging.warning("bucket_blocked", pipeline=self.pipeline, bucket=name, because=state.why)
+            logging.warning("bucket_blocked", pipeline=self.pipeline, bucket=name, reason=state.why)
 
     def _manifest(
         self, standing: BucketSnapshot, ready: Ready, files: Sequence[BucketFile], now: datetime

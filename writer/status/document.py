@@ -53,7 +53,7 @@ def _described(view: View, now: datetime, source: Source) -> dict[str, Any]:
             "beyond": view.totals.late.beyond,
         },
         "schemas": dict(view.schemas),
-        "mirror_failures": view.mirror_failures,
+        "offset_commit_failures": view.offset_commit_failures,
         "gaps": {
             "count": view.gaps[0],
             "offsets": view.gaps[1],
@@ -90,10 +90,10 @@ def buckets(lives: BucketCounts, now: datetime) -> dict[str, Any]:
         "closed_until": None if lives.closed_until is None else iso(lives.closed_until),
         "open": lives.open, "closed": lives.closed, "reopened": lives.reopened,
         "next": None if lives.next is None else {"bucket": lives.next[0], "ends": iso(lives.next[1])},
-        "blocked": [{"bucket": bucket, "because": why} for bucket, why in lives.blocked],
+        "blocked": [{"bucket": bucket, "reason": why} for bucket, why in lives.blocked],
         "sealed": lives.sealed, "resealed": lives.resealed,
         "last": None if lives.last is None else lives.last.to_json(),
-        "trouble": [{"step": step, "because": why} for step, why in lives.trouble],
+        "failing": [{"step": step, "reason": why} for step, why in lives.trouble],
     }  # fmt: skip
 
 
@@ -184,7 +184,7 @@ def _totals(totals: Totals, since: datetime) -> dict[str, Any]:
         "files": totals.files, "bytes": totals.bytes,
         "dead_letter_bytes": totals.dead_letter_bytes, "spilled_bytes": totals.spilled_bytes,
         "offsets_without_records": totals.offsets_without_records,
-        "room_cpu_seconds": {room: round(seconds, 3) for room, seconds in totals.rooms.items()},
+        "step_cpu_seconds": {room: round(seconds, 3) for room, seconds in totals.rooms.items()},
     }  # fmt: skip
 
 

@@ -55,7 +55,7 @@ def view(name: str, config: Config, cluster: Cluster, now: datetime) -> View:
         pipeline=name, state=state, since=now, error="; ".join(trouble), epoch=None, run=None, batch=None,
         frontier=frontier, limits={}, commits=(), committed_at=None, event_time_newest=None, totals=Totals(),
         phases={}, durations=(), duration_sum_seconds=0.0, duration_last_seconds=None, schemas={}, buckets=0,
-        mirror_failures=0, logs=logs, pause=pause, hooks=hooks,
+        offset_commit_failures=0, logs=logs, pause=pause, hooks=hooks,
     )  # fmt: skip
     return blank if snapshot is None else _filled(replace(blank, buckets=buckets, lives=found), snapshot, entries)
 

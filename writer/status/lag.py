@@ -206,7 +206,7 @@ class Watch:
         due = time.monotonic()
         while not self._closing.is_set():
             if time.monotonic() >= due:
-                if self._attempt("lag_source", self._listen):
+                if self._attempt("lag_measurement", self._listen):
                     self._attempt("retention", self._ask_retention)  # needs a right that the rest does not
                 due = time.monotonic() + self._interval_s
             self._mirror()

@@ -130,7 +130,7 @@ class View:
     duration_last_seconds: float | None
     schemas: Mapping[str, int]  # by DECODERS
     buckets: int
-    mirror_failures: int
+    offset_commit_failures: int
     logs: Logs
     gaps: tuple[int, int] = (0, 0)  # that are open, and the offsets they hold
     gaps_settled: int | None = None  # offsets of gaps that are over, in the table's life; None: nobody looked

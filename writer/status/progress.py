@@ -66,7 +66,7 @@ class Progress:
         self._duration_last: float | None = None
         self._schemas: Mapping[str, int] = {}
         self._buckets: set[BucketKey] = set()
-        self._mirror_failures = 0
+        self._offset_commit_failures = 0
         self._logs = Logs()
         self._gaps = (0, 0)
         self._gaps_settled: int | None = None
@@ -250,7 +250,7 @@ class Progress:
     def mirror_failed(self) -> None:
         """The frontier could not be written to the consumer group."""
         with self._lock:
-            self._mirror_failures += 1
+            self._offset_commit_failures += 1
 
     def hooked(self, hooks: Mapping[str, Health]) -> None:
         """Note how the hooks are doing, all of them."""
@@ -287,7 +287,7 @@ class Progress:
                 event_time_newest=self._event_time_newest, totals=self._totals.copy(),
                 phases=dict(self._phase_totals), durations=tuple(self._durations),
                 duration_sum_seconds=self._duration_sum, duration_last_seconds=self._duration_last,
-                schemas=self._schemas, buckets=len(self._buckets), mirror_failures=self._mirror_failures,
+                schemas=self._schemas, buckets=len(self._buckets), offset_commit_failures=self._offset_commit_failures,
                 logs=self._logs, gaps=self._gaps, gaps_settled=self._gaps_settled, gap_oldest=self._gap_oldest,
                 gap_last=self._gap_last, restarts=self._restarts,
                 log_moved=self._log_moved, incarnations=self._incarnations, pause=self._pause, lives=self._lives,

@@ -13,17 +13,17 @@ from typing import Protocol
 
 from pyarrow import fs
 
-S3_PATIENCE = timedelta(seconds=30)  # a batch waits for it; the commit itself tries again after it
+S3_RETRY_TIMEOUT = timedelta(seconds=30)  # a batch waits for it; the commit itself tries again after it
 Mark = tuple[str | int, ...]  # tells one object from another of the same name
 
 
 class StoreError(OSError):
     """An operation of a store failed."""
 
-    def __init__(self, operation: str, path: str, answer: str, mend: str) -> None:
+    def __init__(self, operation: str, path: str, answer: str, fix: str) -> None:
         """Say what was tried, where, what the store answered, and what to do."""
-        super().__init__(f"cannot {operation} {path}: {answer}. {mend}")
-        self.operation, self.path, self.answer, self.mend = operation, path, answer, mend
+        super().__init__(f"cannot {operation} {path}: {answer}. {fix}")
+        self.operation, self.path, self.answer, self.fix = operation, path, answer, fix
 
 
 class Unanswered(StoreError):
@@ -45,7 +45,7 @@ class S3Settings:
     endpoint: str | None = None  # URL; None: AWS itself, or what AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL say
     region: str | None = None  # None: AWS_REGION, AWS_DEFAULT_REGION, the profile's, us-east-1
     path_style: bool | None = None  # the bucket in the path, not in the host's name; None: where there is an endpoint
-    patience: timedelta = S3_PATIENCE  # how long an operation is tried again
+    retry_timeout: timedelta = S3_RETRY_TIMEOUT  # how long an operation is tried again
 
     def resolved(self, environment: Mapping[str, str]) -> "S3Settings":
         """Return the settings with what an environment says where they leave it open: tasks may have another."""

@@ -125,9 +125,9 @@ def _as_store_error(operation: str, path: str) -> Iterator[None]:
     except StoreError:
         raise
     except OSError as error:
-        mend = _MENDS.get(error.errno or 0, "Look at the disk or mount below it.")
+        fix = _MENDS.get(error.errno or 0, "Look at the disk or mount below it.")
         said = error.strerror or str(error)
-        raise StoreError(operation, path, f"{said}, {free(path)}" if error.errno in FULL else said, mend) from error
+        raise StoreError(operation, path, f"{said}, {free(path)}" if error.errno in FULL else said, fix) from error
     if trouble == "after":
         raise OutcomeUnknown(operation, path, "it was asked to lose its answer", "End the trouble.")
 

@@ -10,7 +10,7 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 
 def checked(location: str) -> str:
-    """Return a location as it was written in a file, in its one form. Raises ValueError with the mend."""
+    """Return a location as it was written in a file, in its one form. Raises ValueError with the fix."""
     scheme, separator, rest = location.partition("://")
     if scheme in ("s3a", "s3n") and separator:
         raise ValueError(f"{location}: write it as s3://{rest}; headrace tells Spark the rest")
@@ -55,7 +55,7 @@ def delta_options(location: str, s3: S3Settings | None = None) -> dict[str, str]
         "AWS_REGION": settings.region or "",
         "aws_conditional_put": "etag",  # its own entries, too, are put only where none is
         "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": str(not settings.path_style).lower(),
-        "retry_timeout": f"{settings.patience.total_seconds():.0f}s",
+        "retry_timeout": f"{settings.retry_timeout.total_seconds():.0f}s",
         "timeout": "30s",
         "connect_timeout": "5s",
     }

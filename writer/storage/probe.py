@@ -35,7 +35,7 @@ def probe(store: Store, *, exclusive: bool) -> None:
         if exclusive:
             _race(store, entry)
     except NotExclusive as error:
-        raise ProbeFailed(f"{store.location} cannot hold a table: {error.answer}. {error.mend}") from error
+        raise ProbeFailed(f"{store.location} cannot hold a table: {error.answer}. {error.fix}") from error
     except Unanswered as error:
         names.clear()  # whoever gives no answer to this would give none to a clean-up
         raise StoreSilent(str(error)) from error

@@ -1,8 +1,8 @@
 """Objects of an S3 bucket. A conditional PUT is what puts one only where none is.
 
 An operation that fails by throttling, a time-out or a broken connection is tried again, with growing pauses drawn at
-random, until the settings' patience ends. So the outcome of a PUT may be unknown meanwhile: each carries a token of its
-own in the object's metadata, by which a later answer "there is one already" is told to mean ours or another's.
+random, until the settings' retry_timeout ends. So the outcome of a PUT may be unknown meanwhile: each carries a token
+of its own in the object's metadata, by which a later answer "there is one already" is told to mean ours or another's.
 """
 
 import os
@@ -121,7 +121,7 @@ class S3Store:
             return self._tried("write", name, put)
         except Unanswered as error:
             if doubt:
-                raise OutcomeUnknown(error.operation, error.path, error.answer, error.mend) from error
+                raise OutcomeUnknown(error.operation, error.path, error.answer, error.fix) from error
             raise
 
     def list(self, folder: str = "") -> Iterator[str]:
@@ -167,7 +167,7 @@ class S3Store:
         settings = self._settings
         where = urlsplit(settings.endpoint or "")
         endpoint = {"endpoint_override": where.netloc + where.path, "scheme": where.scheme} if where.netloc else {}
-        tries = 2 + int(settings.patience.total_seconds() / _PAUSE_S_MAX)
+        tries = 2 + int(settings.retry_timeout.total_seconds() / _PAUSE_S_MAX)
         filesystem = fs.S3FileSystem(
             region=settings.region, background_writes=True, allow_delayed_open=True,
             force_virtual_addressing=not settings.path_style,
@@ -207,19 +207,20 @@ class S3Store:
 
     def _tried(self, operation: str, name: str, call: Callable[[], _T]) -> _T:
         """Return what the call returns; try again what may pass by itself. Raises StoreError."""
-        patience = self._settings.patience.total_seconds()
-        deadline, pause, tries = time.monotonic() + patience, _PAUSE_S, 1
+        retry_timeout = self._settings.retry_timeout.total_seconds()
+        deadline, pause, tries = time.monotonic() + retry_timeout, _PAUSE_S, 1
         while True:
             try:
                 return call()
             except (ClientError, BotoCoreError) as error:
-                said, mend = _message(error), _mend(error)
+                said, fix = _message(error), _mend(error)
                 if not _passing(error):
-                    raise StoreError(operation, self._path(name), said, mend) from error
+                    raise StoreError(operation, self._path(name), said, fix) from error
                 wait = random.uniform(pause / 2, pause)  # noqa: S311 - jitter
                 if time.monotonic() + wait > deadline:
-                    told = f"{said}, after {tries} {'try' if tries == 1 else 'tries'} in {patience:g} s (s3.patience)"
-                    raise Unanswered(operation, self._path(name), told, mend) from error
+                    many = "try" if tries == 1 else "tries"
+                    told = f"{said}, after {tries} {many} in {retry_timeout:g} s (s3.retry_timeout)"
+                    raise Unanswered(operation, self._path(name), told, fix) from error
             time.sleep(wait)
             pause, tries = min(2 * pause, _PAUSE_S_MAX), tries + 1
 
@@ -262,8 +263,8 @@ def _client(settings: S3Settings) -> Any:
 
 
 def _answer_s(settings: S3Settings) -> float:
-    """How long one request waits: a silent one must leave patience for others."""
-    return min(_ANSWER_S_MAX, settings.patience.total_seconds() / 3)
+    """How long one request waits: a silent one must leave retry_timeout for others."""
+    return min(_ANSWER_S_MAX, settings.retry_timeout.total_seconds() / 3)
 
 
 def _passing(error: Exception) -> bool:

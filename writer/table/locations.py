@@ -58,7 +58,7 @@ def check(name: str, config: Config) -> None:
     if refused := next((one for one in found.nestings if one.refused), None):
         raise ConfigError(f"{refused}. {MEND}")
     for one in found.nestings:
-        logging.warning("location_found_inside_another", pipeline=name, location=one.inner.name, inside=one.outer.name)
+        logging.warning("location_inside_another", pipeline=name, location=one.inner.name, inside=one.outer.name)
 
 
 def is_table(store: Store) -> bool:

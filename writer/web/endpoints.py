@@ -1,6 +1,6 @@
 """What a running driver tells over HTTP.
 
-A page for people, `/metrics` for Prometheus, `/healthz` and `/readyz` for a supervisor, `/provenz` for who rolls out a
+A page for people, `/metrics` for Prometheus, `/healthz` and `/readyz` for a supervisor, `/rolloutz` for who rolls out a
 version, `/status` for `headrace status`. Nothing changes by asking but for two things, of who is on this machine and
 has a token: a supervisor may start a pipeline that has ended, and an autoscaler may say how many executors there should
 be. Live records are told to who has another token, where they are switched on.
@@ -32,7 +32,7 @@ from writer.web.http_server import (
 )
 from writer.web.metrics_export import exposition
 
-_INDEX = b"headrace; a browser is shown a page here\n\n/metrics\n/healthz\n/readyz\n/provenz\n/status\n/buckets\n"
+_INDEX = b"headrace; a browser is shown a page here\n\n/metrics\n/healthz\n/readyz\n/rolloutz\n/status\n/buckets\n"
 More = Callable[[], Mapping[str, Any]]  # what `/status` says beside the pipelines
 _START = re.compile(r"/pipelines/([a-z0-9_-]+)/start(\?new_run=(true|false))?")
 
@@ -80,7 +80,7 @@ def answer(path: str, accept: str, board: Mapping[str, Progress], now: datetime,
         case "/readyz":
             views = [progress.view() for progress in board.values()]
             return _verdict(ready(views), held(views))
-        case "/provenz":
+        case "/rolloutz":
             views = [progress.view() for progress in board.values()]
             return _verdict(proven(views), held(views))
         case "/buckets":

@@ -1,6 +1,6 @@
 """Live records over HTTP, for the page: what `headrace preview` shows. They may hold personal data.
 
-Nobody is shown any unless the configuration says so (`http.records`), and then only who has the token.
+Nobody is shown any unless the configuration says so (`http.expose_records`), and then only who has the token.
 """
 
 import json
@@ -24,14 +24,14 @@ _TEXT, _JSON = "text/plain; charset=utf-8", "application/json"
 def guarded(config: Config) -> Guarded:
     """Answer `GET /records?pipeline=clicks&at=decoded&records=10` of who has the token, one at a time."""
     busy = threading.Lock()
-    token = config.http.token.get_secret_value() if config.http.records and config.http.token is not None else ""
+    token = config.http.token.get_secret_value() if config.http.expose_records and config.http.token is not None else ""
 
     def answered(path: str, authorization: str) -> Answer | None:
         address = urlsplit(path)
         if address.path != _PATH:
             return None
         if not token:
-            return HTTPStatus.NOT_FOUND, _TEXT, b"live records are not shown; http.records switches them on\n"
+            return HTTPStatus.NOT_FOUND, _TEXT, b"live records are not shown; http.expose_records switches them on\n"
         if not allowed(token, authorization):
             return HTTPStatus.FORBIDDEN, _TEXT, b"this needs the token of http.token\n"
         if not busy.acquire(blocking=False):

@@ -58,7 +58,7 @@ CATALOGUE: tuple[Metric, ...] = (
         lambda r: [] if r.view.run is None else [((), r.view.run)],
     ),
     Metric(
-        "headrace_lag_rows",
+        "headrace_lag_records",
         "gauge",
         "Offsets between the frontier and the end of the log.",
         by_partition(lambda lag: lag.offsets),
@@ -95,7 +95,7 @@ CATALOGUE: tuple[Metric, ...] = (
         ("pipeline", "topic"),
     ),
     Metric(
-        "headrace_retention_headroom_rows",
+        "headrace_retention_headroom_records",
         "gauge",
         "Offsets between the beginning of the log and the frontier; below 0, so many were lost to retention.",
         by_partition(lambda lag: lag.headroom_offsets),
@@ -154,11 +154,11 @@ CATALOGUE: tuple[Metric, ...] = (
         ("pipeline", "phase"),
     ),
     Metric(
-        "headrace_room_cpu_seconds_total",
+        "headrace_step_cpu_seconds_total",
         "counter",
-        "Processor seconds of the tasks by room, of committed batches. The JVM's are not in it.",
+        "Processor seconds of the tasks by step, of committed batches. The JVM's are not in it.",
         named(lambda r: r.view.totals.rooms),
-        ("pipeline", "room"),
+        ("pipeline", "step"),
     ),
     Metric(
         "headrace_commits_total",
@@ -219,7 +219,7 @@ CATALOGUE: tuple[Metric, ...] = (
         plain(lambda r: r.view.gaps[1]),
     ),
     Metric(
-        "headrace_gap_offsets_settled_total",
+        "headrace_gap_offsets_closed_total",
         "counter",
         "Offsets of gaps, over the table's life, that are over: brought by a backfill, given up, or taken back by a "
         "rewind. Its rate is that of a backfill.",
@@ -246,7 +246,7 @@ CATALOGUE: tuple[Metric, ...] = (
         ("pipeline", "topic"),
     ),
     Metric(
-        "headrace_dlq_rows_total",
+        "headrace_dead_letters_total",
         "counter",
         "Rows committed to the dead-letter table: dead letters and quarantined records.",
         plain(lambda r: r.view.totals.records["dead_letters"] + r.view.totals.records["quarantined"]),
@@ -325,14 +325,14 @@ CATALOGUE: tuple[Metric, ...] = (
         ("pipeline", "hook"),
     ),
     Metric(
-        "headrace_hook_waiting",
+        "headrace_hook_pending",
         "gauge",
         "Deliveries that a hook has not done yet, those under way included.",
         named(lambda r: {name: hook.waiting for name, hook in r.view.hooks.items()}),
         ("pipeline", "hook"),
     ),
     Metric(
-        "headrace_hook_oldest_waiting_seconds",
+        "headrace_hook_oldest_pending_seconds",
         "gauge",
         "Seconds since the oldest bucket was sealed that a hook is still to be told of; 0 when none is.",
         named(
@@ -344,9 +344,9 @@ CATALOGUE: tuple[Metric, ...] = (
         ("pipeline", "hook"),
     ),
     Metric(
-        "headrace_mirror_failures_total",
+        "headrace_offset_commit_failures_total",
         "counter",
-        "Times that the frontier could not be written to the consumer group of mirror_offsets.",
-        plain(lambda r: r.view.mirror_failures),
+        "Times that the frontier could not be written to the consumer group of commit_offsets_to_group.",
+        plain(lambda r: r.view.offset_commit_failures),
     ),
 )

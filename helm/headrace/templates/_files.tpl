@@ -38,7 +38,7 @@
 {{- end -}}
 {{- end -}}
 {{- range $key, $value := .Values.sparkConf -}}{{- $conf = set $conf $key ($value | toString) -}}{{- end -}}
-# What this place decides, beneath the pipelines' file ($HEADRACE_PLACE).
+# What this place decides, beneath the pipelines' file ($HEADRACE_CONFIG_OVERLAY).
 http:
   host: 0.0.0.0
   port: {{ .Values.ports.driver }}
@@ -50,7 +50,7 @@ supervisor:
   lease_prefix: {{ $name }}
 {{- end }}
 {{- if and .Values.executors.enabled .Values.autoscaler.enabled }}
-autoscale:
+autoscaler:
   host: 0.0.0.0
   port: {{ .Values.ports.autoscaler }}
   token: ${file:/token/token}

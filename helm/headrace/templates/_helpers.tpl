@@ -71,10 +71,10 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name $top.Chart.Version }}
 {{- if not (kindIs "map" $config.pipelines) -}}
 {{- fail "\n\nconfig: it names no pipelines. Give the file that `headrace validate` accepts: --set-file config=pipelines.yaml\n" -}}
 {{- end -}}
-{{- range tuple "http" "supervisor" "autoscale" -}}
+{{- range tuple "http" "supervisor" "autoscaler" -}}
 {{- $section := index $config . -}}
 {{- if and (kindIs "map" $section) (or (hasKey $section "host") (hasKey $section "port") (and (hasKey $section "enabled") (not $section.enabled))) -}}
-{{- fail (printf "\n\nconfig: %s.host, port and enabled are the chart's here: probes and scrapes must find them. Take them out of the file; set ports.%s.\n" . (get (dict "http" "driver" "supervisor" "supervisor" "autoscale" "autoscaler") .)) -}}
+{{- fail (printf "\n\nconfig: %s.host, port and enabled are the chart's here: probes and scrapes must find them. Take them out of the file; set ports.%s.\n" . (get (dict "http" "driver" "supervisor" "supervisor" "autoscaler" "autoscaler") .)) -}}
 {{- end -}}
 {{- end -}}
 {{- if and (kindIs "map" $config.supervisor) (or (hasKey $config.supervisor "lease") (hasKey $config.supervisor "lease_prefix")) -}}
@@ -154,7 +154,7 @@ capabilities: {drop: [ALL]}
 
 {{/* What the driver's pod is told beside; a job runs no driver, and has no place. */}}
 {{- define "headrace.driverEnv" -}}
-- {name: HEADRACE_PLACE, value: /etc/headrace/place.yaml}
+- {name: HEADRACE_CONFIG_OVERLAY, value: /etc/headrace/place.yaml}
 {{ include "headrace.env" . }}
 {{- end }}
 

@@ -68,11 +68,11 @@ def to_dict(one: Audit, *, deep: bool) -> dict[str, Any]:
         "gaps": {state: sum(one.state == state for one in statement.tickets.values()) for state in _STATES},
         "rows_removed": one.rows_removed,
         "rows_removed_by": dict(one.rows_taken),
-        "letters_removed": one.letters_removed,
-        "letters_removed_by": dict(one.letters_taken),
-        "late_removed_by": dict(one.late_taken),
-        "commits_waiting_for_redo": one.waiting,
-        "parts": [_part(line, one, deep=deep) for line in statement.lines],
+        "dead_letters_removed": one.dead_letters_removed,
+        "dead_letters_removed_by": dict(one.letters_taken),
+        "late_rows_removed_by": dict(one.late_taken),
+        "commits_waiting_for_side_files": one.waiting,
+        "topic_partitions": [_part(line, one, deep=deep) for line in statement.lines],
         "accepted": one.accepted and vars(one.accepted),
         "problems": [
             {"what": p.what, **(vars(p.part) if p.part else {}), "ranges": [list(span) for span in p.spans]}
@@ -157,7 +157,7 @@ def _columns(one: Audit, *, deep: bool) -> Mapping[str, list[int]]:
         "to": [line.end for line in lines],
         "read": [line.outcomes["read"] for line in lines],
         **{_WORDS[name]: [line.outcomes[name] for line in lines] for name in EXITS},
-        "holes": [line.holes for line in lines],
+        "no record": [line.holes for line in lines],
         "gaps": [line.gap for line in lines],
         "replayed": [line.replayed for line in lines],
         "rewound": [line.back for line in lines],
@@ -165,7 +165,7 @@ def _columns(one: Audit, *, deep: bool) -> Mapping[str, list[int]]:
     if deep:
         there = [one.found[line.part] for line in lines]
         found["in files"] = [f.rows + sum(f.letters.values()) for f in there]
-        if one.rows_removed or one.letters_removed or one.late_taken:
+        if one.rows_removed or one.dead_letters_removed or one.late_taken:
             kept = [line.outcomes["rows"] + line.outcomes["late"] + line.letters for line in lines]
             found["removed"] = [should - is_ for should, is_ in zip(kept, found["in files"], strict=True)]
     always = ("to", "read", "rows", "in files")

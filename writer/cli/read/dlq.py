@@ -30,7 +30,7 @@ _NUMBERS = re.compile(r"\d[\d.,:TZ-]*")
 _DUMP = 16  # bytes of a line
 _KINDS_MAX = 10_000  # of letters that are told apart
 _LIST = [
-    Column("letters", right=True), Column("outcome"), Column("topic", width_max=24), Column("schema", right=True),
+    Column("dead letters", right=True), Column("outcome"), Column("topic", width_max=24), Column("schema", right=True),
     Column("offsets", width_max=24), Column("newest"), Column("oldest", right=True),
 ]  # fmt: skip
 
@@ -139,7 +139,7 @@ def _to_dict(found: ReplayResult) -> dict[str, Any]:
     return {
         "chosen": found.chosen, "rows": found.rows, "versions": found.versions,
         "failed": [
-            {"outcome": outcome, "schema_id": schema_id, "reason": why, "letters": count}
+            {"outcome": outcome, "schema_id": schema_id, "reason": why, "dead_letters": count}
             for (outcome, schema_id, why), count in found.failed.items()
         ],
     }  # fmt: skip

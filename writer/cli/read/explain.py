@@ -102,7 +102,7 @@ def to_dict(one: Explained) -> dict[str, Any]:
         **{name: iso(facts[name]) for name in _TIMES if facts.get(name)},
         "records": {name: sums.records[name] for name in OUTCOMES},
         "offsets_without_records": sums.offsets_without_records,
-        "room_cpu_seconds": facts.get("seconds", {}),
+        "step_cpu_seconds": facts.get("seconds", {}),
         "phase_seconds": dict(one.phases),
     }
 
@@ -194,7 +194,7 @@ def _rooms(facts: Mapping[str, Any]) -> Table:
     seconds: Mapping[str, float] = facts.get("seconds", {})
     read = sum(account.get("read", 0) for account in facts["ranges"])
     known = [room for room in _ROOMS if room in seconds] + sorted(seconds.keys() - set(_ROOMS))
-    table = ruled("room", "CPU s", "share", "µs/record")
+    table = ruled("step", "CPU s", "share", "µs/record")
     for room in known:
         table.add_row(
             room, f"{seconds[room]:.3f}", _share(seconds[room], sum(seconds.values())), _each(seconds[room], read)

@@ -51,9 +51,9 @@ def run_validate(
         config = load(path)
         names = chosen(config, only)
     except ConfigError as error:
-        listed = "\n" in str(error)  # one line for each fault, with its own mend
+        listed = "\n" in str(error)  # one line for each fault, with its own fix
         found = Finding("file", "failed", str(error)) if listed else failure("file", error)
-        shown.add(found if found.mend else replace(found, mend="Correct the file. docs/REFERENCE.md lists every key."))
+        shown.add(found if found.fix else replace(found, fix="Correct the file. docs/REFERENCE.md lists every key."))
         for check in _SHARED:
             shown.add(skipped(check, "the file cannot be used"))
         return shown.end()
@@ -131,8 +131,8 @@ class Findings:
         line = Text("  ").append(marks[finding.status], style).append(f" {name.replace('_', ' '):<{_NAME}}", dim)
         for at, part in enumerate(self._wrapped(message)):
             line.append(part if at == 0 else "\n" + " " * _INDENT + part, dim)
-        if finding.mend:
-            for at, part in enumerate(self._wrapped(finding.mend, 2)):
+        if finding.fix:
+            for at, part in enumerate(self._wrapped(finding.fix, 2)):
                 line.append("\n" + " " * _INDENT + ("→ " if at == 0 else "  ") + part, style)
         self._out.print(line, soft_wrap=True)
 
@@ -186,7 +186,7 @@ def validate(
         int, typer.Option("--sample", min=0, help="How many records of each pipeline to look at; 0: none.")
     ] = 1_000,
     as_json: Annotated[
-        bool, typer.Option("--json", help="A JSON list of check, pipeline, status, message, mend.")
+        bool, typer.Option("--json", help="A JSON list of check, pipeline, status, message, fix.")
     ] = False,
 ) -> None:
     """Check everything that a start needs: file, Kafka, registry, records, tables, this machine. Changes nothing.

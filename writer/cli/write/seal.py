@@ -87,7 +87,7 @@ class Done:
         """Write it as JSON values."""
         return {
             "dry_run": self.dry_run, "closed_until": self.closed_until and self.closed_until.isoformat(),
-            "sealed": list(self.sealed), "blocked": [{"bucket": b, "because": why} for b, why in self.blocked],
+            "sealed": list(self.sealed), "blocked": [{"bucket": b, "reason": why} for b, why in self.blocked],
             "notes": list(self.notes),
         }  # fmt: skip
 

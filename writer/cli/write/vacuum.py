@@ -39,7 +39,7 @@ def run_vacuum(
         return 0
     objects = sum(len(place.waste) for place in found)
     size = show_size(sum(waste.bytes for place in found for waste in place.waste))
-    least = show_duration(age or config.pipelines[name].table.orphan_age)
+    least = show_duration(age or config.pipelines[name].table.orphan_retention)
     what = f"{plural(objects, 'object')} of {size} that nobody has needed for {least}"
     if not objects:
         what = f"nothing that nobody has needed for {least}"
@@ -61,7 +61,7 @@ def _to_dict(name: str, found: Sequence[Place], *, deleted: bool) -> dict[str, A
     return {
         "pipeline": name, "deleted": deleted,
         "bytes": sum(waste.bytes for place in found for waste in place.waste),
-        "places": [
+        "locations": [
             {
                 "location": place.location, "left_alone": list(place.left_alone),
                 "objects": [{**vars(waste), "touched": iso(waste.touched)} for waste in place.waste],
@@ -77,7 +77,8 @@ def vacuum(
     older_than: Annotated[
         str | None,
         typer.Option(
-            "--older-than", help="Only what is older than this; default: table.orphan_age, the least that is safe."
+            "--older-than",
+            help="Only what is older than this; default: table.orphan_retention, the least that is safe.",
         ),
     ] = None,
     delete: Annotated[bool, typer.Option("--delete", help="Remove it. Without, it is only shown.")] = False,

@@ -31,7 +31,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, kill, the t
 
 
 class Stopped(BaseException):
-    """A signal asked to stop. Not an Exception, so that nothing that mends errors takes it for one."""
+    """A signal asked to stop. Not an Exception, so that nothing that fixes errors takes it for one."""
 
 
 class Interruption:

@@ -1,4 +1,4 @@
-"""`headrace plan`: the arithmetic of sizing for the traffic that a topic really has, shown line by line."""
+"""`headrace size`: the arithmetic of sizing for the traffic that a topic really has, shown line by line."""
 
 from datetime import UTC, datetime
 from typing import Annotated
@@ -14,7 +14,7 @@ from writer.maintenance.local_pipeline import opened
 from writer.output import tables
 from writer.output.cli_options import ConfigFile, Pipelines
 from writer.preflight.preview import chosen
-from writer.preflight.sizing import UTILISATION, Line, Rates, Sizing, document, rates, size
+from writer.preflight.sizing import UTILISATION, Line, Rates, Sizing, document, rates, size as compute_size
 from writer.preflight.traffic import measured
 from writer.schemas.registry import source
 
@@ -22,7 +22,7 @@ _NAME, _VALUE = 33, 13  # columns for a line's name and its value
 _SUMMED = ("cores", "on one machine", "lake a day", "files a day", "commits a day", "writes a day")
 
 
-def run_plan(
+def run_sizing(
     config: Config,
     only: list[str] | None,
     *,
@@ -39,7 +39,7 @@ def run_plan(
     for name in chosen(config, only):
         walk = opened(name, config, source(config.registry))
         traffic, looked_at = measured(walk, config, cluster, records, now, events_per_s)
-        done[name] = (size(traffic, config.pipelines[name], known, rate), looked_at)
+        done[name] = (compute_size(traffic, config.pipelines[name], known, rate), looked_at)
         if not as_json:
             _show(out, name, *done[name])
     if as_json:
@@ -89,7 +89,7 @@ def _provenance(out: Console, known: Rates, rate: float | None) -> None:
         tables.hanging(out, "", line, "dim")
 
 
-def plan(
+def size(
     config: ConfigFile,
     pipeline: Pipelines = None,
     sample: Annotated[
@@ -110,7 +110,7 @@ def plan(
     Exit codes: 0 shown, 1 Kafka or the registry does not answer, 2 configuration, or nothing to measure.
     """
     now = datetime.now(UTC)
-    code = run_plan(
+    code = run_sizing(
         load(config), pipeline, records=sample, events_per_s=events_per_second, rate=rate, as_json=as_json, now=now
     )
     raise typer.Exit(code)

@@ -1,4 +1,4 @@
-"""`headrace delete`: what would go, taking it out, and what is left of it elsewhere."""
+"""`headrace delete-rows`: what would go, taking it out, and what is left of it elsewhere."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -124,8 +124,9 @@ def _left(out: Console, name: str, *, delta: bool) -> None:
     if delta:
         lines.sentence(
             out, f"The files of before lie there for who reads an older version; `headrace vacuum --pipeline {name} "
-            "--delete` removes them once table.orphan_age is over. The log keeps the least and the greatest value of a "
-            "column of each file until its retention is over.",
+            "--delete` removes them once table.orphan_retention is over. The log keeps the least and the greatest "
+            "value "
+            "of a column of each file until its retention is over.",
         )  # fmt: skip
     else:
         lines.sentence(out, "The log keeps the least and the greatest value of a column of each file.")
@@ -135,7 +136,7 @@ def _left(out: Console, name: str, *, delta: bool) -> None:
     )  # fmt: skip
 
 
-def delete(
+def delete_rows(
     config: ConfigFile,
     pipeline: OnePipeline = None,
     where: Annotated[

@@ -1,4 +1,4 @@
-"""`headrace recover explain`, and what a supervisor tells over HTTP."""
+"""`headrace supervisor explain`, and what a supervisor tells over HTTP."""
 
 import json
 from dataclasses import replace
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from recovery.cli import recover
+from recovery.cli import supervisor
 from recovery.ladder import state
 from recovery.ladder.decide import Failed, Frontier, Healthy, Policy, decide
 from recovery.ladder.error_catalogue import Verdict
@@ -39,14 +39,14 @@ def failed(patient: SupervisedPipeline, verdict: Verdict, at: datetime, code: in
 def told(settings: Config, code: int = 0) -> str:
     console = Console(width=200, highlight=False)
     with console.capture() as capture:
-        assert recover.run_explain(settings, ["clicks"], as_json=False, console=console) == code
+        assert supervisor.run_explain(settings, ["clicks"], as_json=False, console=console) == code
     return " ".join(capture.get().split())
 
 
 def test_without_a_failure_it_says_so(settings: Config) -> None:
     said = told(settings)
     assert "nobody ever held it" in said
-    assert "none: at the foot of the ladder" in said
+    assert "level none" in said
     assert "if it came again nothing failed yet" in said
 
 

@@ -1,4 +1,4 @@
-"""The verbs `headrace recover run` and `headrace recover explain`."""
+"""The verbs `headrace supervisor run` and `headrace supervisor explain`."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -67,8 +67,8 @@ def budgets(rules: Policy, memory: Memory, now: datetime) -> dict[str, dict[str,
     """Return by rung how much of its budget is used; null where the rung has no hands here."""
     return {
         rung.label: {
-            "rung": rung.name,
-            "able": rung in rules.hands and (rung != RecoveryLevel.LATEST or rules.latest_allowed),
+            "level": rung.name,
+            "enabled": rung in rules.hands and (rung != RecoveryLevel.LATEST or rules.latest_allowed),
             "used": used(memory.state, rung, budget, now),
             "times_max": budget.times_max,
             "within_seconds": budget.within.total_seconds(),
@@ -114,22 +114,24 @@ def _show(console: Console, name: str, told: dict[str, Any]) -> None:
     if failure is not None:
         what = "a person must act" if failure["halt"] else f"begins at {failure['rung'] or RecoveryLevel.RESTART.name}"
         rows.append(("last failure", f"{failure['at']}, exit code {failure['exit_code']}"))
-        rows.append(("said", failure["error"] or "nothing"))
-        rows.append(("verdict", f"{failure['row']}: {failure['said']} ({what})"))
+        rows.append(("message", failure["error"] or "nothing"))
+        rows.append(("class", f"{failure['row']}: {failure['said']} ({what})"))
         rows.append(("decided then", memory["action"]))
-    rows.append(("rung", state["rung"] or "none: at the foot of the ladder"))
+    rows.append(("level", state["rung"] or "none"))
     rows.append(("halted", state["halted"] or "no"))
     for label, one in told["budgets"].items():
         spent = f"{one['used']} of {one['times_max']} within {show_duration(timedelta(seconds=one['within_seconds']))}"
-        rows.append((f"{label} {one['rung']}", spent + ("" if one["able"] else ", not done here by itself")))
+        rows.append((f"{label} {one['level']}", spent + ("" if one["enabled"] else ", not done here by itself")))
     rows.append(("if it came again", told["next"]))
     console.print(labelled(rows))
 
 
-recover = typer.Typer(no_args_is_help=True, help="Keep the writer going: supervise it, and say what recovery would do.")
+supervisor = typer.Typer(
+    no_args_is_help=True, help="Keep the writer going: supervise it, and say what recovery would do."
+)
 
 
-@recover.command()
+@supervisor.command()
 def run(
     config: ConfigFile,
     command: Annotated[
@@ -151,7 +153,7 @@ def run(
     raise typer.Exit(supervise(settings, config, settings.chosen(pipeline), command or []))
 
 
-@recover.command()
+@supervisor.command()
 def explain(
     config: ConfigFile,
     pipeline: Pipelines = None,
