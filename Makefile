@@ -10,7 +10,7 @@ SHELL := bash
 TWO := -n 2 --dist worksteal
 STORES := $(addprefix tests/contract/test_,store.py table.py table_starts.py parquet.py faulty_s3.py) tests/spark/test_s3.py
 
-.PHONY: demo demo-picture page-picture dashboard-picture scaling-picture test test-long check slow test-engines test-lake test-chart test-rollout test-page test-stores images guard setup reference lock clean
+.PHONY: demo demo-picture page-picture scaling-picture test test-long check slow test-engines test-lake test-chart test-rollout test-page test-stores images guard setup reference lock clean
 
 demo: $(READY)
 	$(BIN)/headrace demo
@@ -112,10 +112,6 @@ demo-picture: $(READY)
 # docs/images/page*.png from a real driver in headless Chromium (apt-get install chromium).
 page-picture: $(READY)
 	HEADRACE_PICTURES=$(CURDIR)/docs/images $(BIN)/pytest -q tests/engines/test_page.py -k glance
-
-# docs/images/dashboard.png from a run of some minutes.
-dashboard-picture: $(READY)
-	PYTHONPATH=. $(BIN)/python docs/dashboard_picture.py
 
 # docs/images/scaling.png from a run on a cluster: some minutes.
 scaling-picture: $(READY)

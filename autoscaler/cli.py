@@ -23,6 +23,7 @@ from autoscaler.simulate.workloads import SHAPES, shape
 from writer.config.loader import load
 from writer.core import logging
 from writer.core.errors import ConfigError
+from writer.output.tables import console
 
 autoscaler = typer.Typer(name="autoscaler", no_args_is_help=True, help="How many executors there should be, and why.")
 _FORMATS = (".png", ".svg", ".pdf")
@@ -161,7 +162,7 @@ def _play(
         played = compare(one, policy, chosen)
         scores += played
         if not as_json:
-            typer.echo("\n".join(report.lines(one, played)))
+            report.show(console(), one, played)
     if as_json:
         typer.echo(json.dumps(report.as_json(scores, policy), indent=1))
     if plot is not None:

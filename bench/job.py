@@ -5,9 +5,22 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from writer.clients.java_artifacts import Bundle, Module
+
 BUCKET = "hour"  # the partition column, in every contender's table
 PARTITIONS = 4  # of a topic, unless told
 CORES = 2  # of Spark; the limit is one process without it
+# What the plain jobs run on. Not transitive: pyspark carries the rest.
+_AVRO = (Module("org.apache.spark", "spark-avro_2.13", "4.0.2"),)
+_DELTA = (
+    Module("io.delta", "delta-spark_4.0_2.13", "4.3.1"),
+    Module("io.delta", "delta-storage", "4.3.1"),
+    Module("io.delta", "delta-kernel-api", "4.3.1"),
+    Module("io.delta", "delta-kernel-defaults", "4.3.1"),
+    Module("io.unitycatalog", "unitycatalog-client", "0.5.0"),
+)
+DELTA = Bundle("delta-spark", "4.3.1", _DELTA, files=5, megabytes=13)
+PLAIN_BUNDLES = (Bundle("spark-avro", "4.0.2", _AVRO, files=1, megabytes=1), DELTA)
 
 
 @dataclass(frozen=True)

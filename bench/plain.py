@@ -20,7 +20,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from bench.job import BUCKET, CORES, Job, load, mark
+from bench.job import BUCKET, CORES, PLAIN_BUNDLES, Job, load, mark
 from writer.clients import java_artifacts
 
 DRIVER_MEMORY = "2g"  # twice what headrace gives its JVM: everything is in this one
@@ -75,7 +75,7 @@ def run(job: Job, *, repartition: bool) -> None:
 
 def session(job: Job) -> Any:
     """Start Spark as its documentation and Delta's say; otherwise everything is the default."""
-    bundles = [java_artifacts.fetch(name, say=print) for name in java_artifacts.BENCH_BUNDLES]
+    bundles = [java_artifacts.fetch(bundle, say=print) for bundle in PLAIN_BUNDLES]
     jars = [*java_artifacts.spark_jars(), *(jar for bundle in bundles for jar in sorted(bundle.glob("*.jar")))]
     settings = {
         "spark.jars": ",".join(map(str, jars)),

@@ -19,8 +19,9 @@ from bench.contenders import Contender
 from bench.data import TIME_FIELD, DataSet
 from bench.figures import BenchFailed, Run, warm
 from bench.fill import Filled, fill
-from bench.job import PARTITIONS, Job
+from bench.job import PARTITIONS, PLAIN_BUNDLES, Job
 from writer.clients import java_artifacts
+from writer.clients.java_artifacts import Bundle
 from writer.core.errors import ConfigError
 from writer.demo.devstack.stack import Stack
 from writer.demo.devstack.workspace import Interruption, Stopped
@@ -205,10 +206,10 @@ def _checked(look: Callable[[int], None], interruption: Interruption) -> Callabl
     return checked
 
 
-def _bundles(setting: Setting) -> list[str]:
+def _bundles(setting: Setting) -> list[Bundle]:
     """Return what must be fetched before anything is measured."""
     plain = any(contender.letter in "bc" for contender in setting.contenders)
-    return [*java_artifacts.BUNDLES, *(java_artifacts.BENCH_BUNDLES if plain else ())]
+    return [*java_artifacts.BUNDLES.values(), *(PLAIN_BUNDLES if plain else ())]
 
 
 def _job(setting: Setting, place: Place, topic: Topic, filled: Filled, name: str) -> Job:

@@ -3,10 +3,11 @@
 `docs/autoscaling.py --play` plays all days first (minutes); `--play day step` only these.
 """
 
+import hashlib
 import json
 import sys
-from collections.abc import Mapping
-from dataclasses import Field
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, asdict
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ from autoscaler.decision.facts import Facts
 from autoscaler.decision.history import Memory
 from autoscaler.decision.policy import DEFAULTS, parameters
 from autoscaler.runtime import state_store
-from autoscaler.simulate import published_scores
-from autoscaler.simulate.run import RIVALS, compare
+from autoscaler.simulate.run import RIVALS, Score, compare
+from autoscaler.simulate.trace import Trace
 from autoscaler.simulate.workloads import SHAPES, shape
 from writer.core.units import show_duration
 
@@ -26,6 +27,7 @@ HERE = Path(__file__).parent
 EXAMPLE = HERE / "examples" / "autoscale-facts.json"
 RUN = HERE.parent / "tests" / "spark" / "autoscaling.json"
 PICTURE = HERE / "images" / "autoscaling.png"
+SCORES = HERE / "published_scores.json"
 _DRAWN = "day"
 LUCK_MIN = 2.0  # minutes over SLO that two runs may be apart by luck
 
@@ -273,7 +275,7 @@ def _shown(one: Field[Any]) -> str:
 def _summary() -> list[str]:
     """Hold headrace against the lag threshold of equal cost, one line a day."""
     rows = []
-    for name, kept in _kept().items():
+    for name, kept in scores().items():
         one, other = _of(kept, "headrace"), _of(kept, "lag threshold of equal cost")
         more = one["minutes_over_slo"] - other["minutes_over_slo"]
         calm = one["reversals"] <= 1
@@ -297,7 +299,7 @@ def _scores() -> list[str]:
         "Each table is what `headrace autoscaler simulate --trace <day>` prints. `docs/autoscaling.py --play`: all.",
         "", f"![A simulated day: load, lateness and executors of several policies](images/{PICTURE.name})", "",
     ]  # fmt: skip
-    for name, kept in _kept().items():
+    for name, kept in scores().items():
         trace = SHAPES[name]()
         page += [
             f"**{name}** ({trace.purpose}): {trace.about}.", "",
@@ -314,9 +316,27 @@ def _scores() -> list[str]:
     return page
 
 
-def _kept() -> dict[str, Any]:
-    found = published_scores.read()
+def scores() -> dict[str, Any]:
+    """Return the kept scores by trace, each with its mark and the policy that played it."""
+    found = json.loads(SCORES.read_text(encoding="utf-8"))
     return {name: found[name] for name in SHAPES if name in found}
+
+
+def mark(trace: Trace) -> str:
+    """Return what tells one trace from another, its arrivals included."""
+    return hashlib.sha256(json.dumps(asdict(trace), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def policy() -> dict[str, Any]:
+    """Return the defaults as JSON has them."""
+    found: dict[str, Any] = json.loads(json.dumps(asdict(DEFAULTS)))
+    return found
+
+
+def _keep(trace: Trace, played: Sequence[Score]) -> None:
+    rows = [{name: value for name, value in asdict(one).items() if name != "points"} for one in played]
+    found = {**scores(), trace.name: {"mark": mark(trace), "policy": policy(), "scores": rows}}
+    SCORES.write_text(json.dumps({name: found[name] for name in SHAPES if name in found}, indent=1) + "\n")
 
 
 def _of(kept: Mapping[str, Any], policy: str) -> Mapping[str, Any]:
@@ -328,13 +348,13 @@ def play(names: list[str]) -> None:
     """Play days with all policies and keep their scores."""
     for name in names or SHAPES:
         trace = shape(name)
-        scores = compare(trace, DEFAULTS, RIVALS)
-        published_scores.keep(trace, scores)
+        played = compare(trace, DEFAULTS, RIVALS)
+        _keep(trace, played)
         if name == _DRAWN:
             from autoscaler.simulate.report import draw
 
             shown = ("headrace", "Flink's autoscaler, defaults", "lag threshold of equal cost")
-            draw(trace, [one for one in scores if one.policy in shown], PICTURE)
+            draw(trace, [one for one in played if one.policy in shown], PICTURE)
 
 
 if __name__ == "__main__":

@@ -76,10 +76,6 @@ def _dashboard() -> list[str]:
         "`helm/headrace/dashboards/headrace.json` is a dashboard for Grafana: import it, and choose the Prometheus",
         "that scrapes drivers and supervisors. Each panel says what it means where its title is. `docs/dashboard.py`",
         "writes it; a test holds each expression to the metrics above.", "",
-        "![Panels of the dashboard over a real run](images/dashboard.png)", "",
-        "No Grafana drew this. `make dashboard-picture` runs a stack on one machine, with a driver that is killed on",
-        "the way, scrapes it, and evaluates the panels' expressions over what it scraped, as Prometheus would. No",
-        "autoscaler ran, so the panel of executors is empty.", "",
     ]  # fmt: skip
 
 

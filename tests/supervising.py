@@ -32,7 +32,7 @@ class Supervised(Process):
 
     def recovered(self) -> list[tuple[str, float]]:
         """Level and seconds of each recovery so far."""
-        found = re.findall(r"pipeline_recovered \S+ level=(\S+) seconds=(\S+)", self.said())
+        found = re.findall(r"pipeline_recovered \S+ recovery_level=(\S+) seconds=(\S+)", self.said())
         return [(level, float(seconds)) for level, seconds in found]
 
     def worked(self, level: str, after: str, aim_s: float) -> None:

@@ -5,22 +5,24 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from autoscaler.decision.policy import Policy
 from autoscaler.simulate.run import Score
 from autoscaler.simulate.trace import Trace
+from writer.output.tables import Column, TextTable, sentence
+
+_COLUMNS = [
+    Column("policy"), Column("setting", width_max=80),
+    *(Column(name, right=True) for name in ("executor-hours", "min over SLO", "changes", "reversals", "latest")),
+]  # fmt: skip
 
 
-def lines(trace: Trace, scores: Sequence[Score]) -> list[str]:
-    """Write the scores of one trace."""
-    head = ("policy", "setting", "executor-hours", "min over SLO", "changes", "reversals", "latest")
-    rows = [head, *(_row(one) for one in scores)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
-    text = [
-        "  ".join(cell.ljust(width) if i < 2 else cell.rjust(width)  # noqa: PLR2004 - two columns of words
-                  for i, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip()
-        for row in rows
-    ]  # fmt: skip
-    return [f"{trace.name}: {trace.about} ({trace.purpose})", *text, ""]
+def show(out: Console, trace: Trace, scores: Sequence[Score]) -> None:
+    """Show the scores of one trace."""
+    sentence(out, f"{trace.name}: {trace.about} ({trace.purpose})")
+    TextTable(out, _COLUMNS).add([_row(one) for one in scores])
+    out.print()
 
 
 def _row(score: Score) -> tuple[str, ...]:

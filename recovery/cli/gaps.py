@@ -13,17 +13,17 @@ from writer.clients.kafka_sample import asked
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
-from writer.core.text import isoformat, plural
+from writer.core.text import plural
+from writer.core.units import to_iso
 from writer.offsets import skip_to_latest
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, Pipelines
 from writer.output.tables import console
-from writer.table.factory import main_table
+from writer.table.factory import existing_table
 from writer.table.gap_claims import BackfillLock, BackfillLocks
 from writer.table.gap_tickets import named, standing, tickets
 from writer.table.ledger.gap_ticket import GapRecord
 from writer.table.log.operations import Loss
-from writer.table.table import PipelineTable
 
 _SHOWN = 8  # characters of an id, for a person
 
@@ -38,7 +38,7 @@ def run_list(
     """List the tickets. Returns 1 while one is open."""
     found: dict[str, list[tuple[GapRecord, BackfillLock | None]]] = {}
     for name in names:
-        table = _table(config, name)
+        table = existing_table(name, config)
         claims = BackfillLocks(table.store)
         found[name] = [
             (one, _standing(claims, one, now))
@@ -66,7 +66,7 @@ def run_list(
 
 def run_show(config: Config, name: str, gap: str, *, now: datetime, as_json: bool, out: Console) -> int:
     """Show one ticket."""
-    table = _table(config, name)
+    table = existing_table(name, config)
     one = named(tickets(table, name), gap)
     document = to_dict(one, _standing(BackfillLocks(table.store), one, now))
     if as_json:
@@ -92,7 +92,7 @@ def run_close(
     config: Config, name: str, gap: str, *, reason: str, by: str | None, now: datetime, as_json: bool, out: Console
 ) -> int:
     """Give up what is open of a ticket. Raises NotOpen, Overtaken, CommitFailed."""
-    table = _table(config, name)
+    table = existing_table(name, config)
     snapshot, found = standing(table, name)
     one = named(found, gap)
     if one.state != "open":
@@ -154,15 +154,15 @@ def to_dict(one: GapRecord, claim: BackfillLock | None) -> dict[str, Any]:
     known, left = one.opened, one.left()
     return {
         "id": one.id, "state": "claimed" if claim and one.state == "open" else one.state,
-        "opened_at": known and isoformat(known.at), "opened_by": known and (known.by or "the writer"),
+        "opened_at": known and to_iso(known.at), "opened_by": known and (known.by or "the writer"),
         "cause": known and known.cause, "reason": known and known.reason, "version": known and known.version,
         "topic_ids": dict(known.topic_ids) if known else {}, "offsets": one.offsets,
         "left": 0 if one.state == "done" and not left else sum(r.end - r.start for r in left),
         "rows": one.rows, "unplaced": one.unplaced, "files": one.files, "sources": list(one.sources),
         "approximate": one.unplaced > 0, "claimed_by": claim.by if claim else None,
         "ranges": [r.to_dict() for r in known.ranges] if known else [], "open": [r.to_dict() for r in left],
-        "hints": [{"from": isoformat(h.start), "until": isoformat(h.end)} for h in known.hints] if known else [],
-        "ended": one.ended and {**vars(one.ended), "at": isoformat(one.ended.at)},
+        "hints": [{"from": to_iso(h.start), "until": to_iso(h.end)} for h in known.hints] if known else [],
+        "ended": one.ended and {**vars(one.ended), "at": to_iso(one.ended.at)},
     }  # fmt: skip
 
 
@@ -178,12 +178,6 @@ def _row(name: str, one: GapRecord, claim: BackfillLock | None) -> list[str]:
 def _standing(claims: BackfillLocks, one: GapRecord, now: datetime) -> BackfillLock | None:
     found = claims.newest(one.id) if one.state == "open" else None
     return found if found and found.stands(now) and not identity.gone(found.by) else None
-
-
-def _table(config: Config, name: str) -> PipelineTable:
-    table = main_table(name, config)
-    table.check_exists()
-    return table
 
 
 gaps = typer.Typer(no_args_is_help=True, help="Gaps: offsets that were skipped. List, show, open and close them.")

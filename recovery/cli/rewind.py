@@ -11,10 +11,9 @@ from recovery.rewind.execute import Look, Rewinding
 from recovery.rewind.plan import named
 from writer.config.loader import load
 from writer.config.pipelines import Config
-from writer.core.errors import ConfigError
 from writer.core.text import instant, plural
 from writer.output import tables
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, version_or_time
 from writer.output.tables import console
 
 _BUCKETS_SHOWN = 20
@@ -49,20 +48,9 @@ def rewind(
     """
     settings, now = load(config), datetime.now(UTC)
     raise typer.Exit(run(
-        Rewinding(settings, settings.one(pipeline)), settings, place(to), write=yes, accept_loss=accept_loss, now=now,
-        as_json=as_json, out=console(),
+        Rewinding(settings, settings.one(pipeline)), settings, version_or_time("--to", to), write=yes,
+        accept_loss=accept_loss, now=now, as_json=as_json, out=console(),
     ))  # fmt: skip
-
-
-def place(text: str) -> int | datetime:
-    """Read a version or an instant. Raises ConfigError."""
-    if text.isdigit():
-        return int(text)
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise ConfigError(f"--to {text!r} is neither a version nor a time; write 120 or 2026-11-20T05:00Z") from error
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def run(

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from recovery.ladder.decide import Down, Event, Failed, Frontier, Policy, decide, used
@@ -26,7 +25,7 @@ from writer.core.errors import ConfigError
 from writer.core.text import iso
 from writer.core.units import show_duration
 from writer.output.cli_options import AsJson, ConfigFile, Pipelines
-from writer.output.tables import emit_whole
+from writer.output.tables import emit_whole, labelled
 
 
 def run_explain(config: Config, names: Sequence[str], *, as_json: bool, console: Console) -> int:
@@ -121,20 +120,10 @@ def _show(console: Console, name: str, told: dict[str, Any]) -> None:
     rows.append(("level", state["rung"] or "none"))
     rows.append(("halted", state["halted"] or "no"))
     for label, one in told["budgets"].items():
-        spent = f"{one['used']} of {one['times_max']} within {_span(one['within_seconds'])}"
+        spent = f"{one['used']} of {one['times_max']} within {show_duration(timedelta(seconds=one['within_seconds']))}"
         rows.append((f"{label} {one['level']}", spent + ("" if one["enabled"] else ", not done here by itself")))
     rows.append(("if it came again", told["next"]))
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column()
-    for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
-    console.print(table)
-
-
-def _span(seconds: float) -> str:
-
-    return show_duration(timedelta(seconds=seconds))
+    console.print(labelled(rows))
 
 
 supervisor = typer.Typer(

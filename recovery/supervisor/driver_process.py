@@ -92,8 +92,10 @@ class Driver:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, DUMP_ON)
         deadline = time.monotonic() + _DUMP_WITHIN_S
-        while not (found := self._folder.threads()) and time.monotonic() < deadline:
+        before, found = "", self._folder.threads()
+        while (not found or found != before) and time.monotonic() < deadline:  # it writes one thread after the other
             time.sleep(0.05)
+            before, found = found, self._folder.threads()
         return found
 
     def _since_s(self, pipeline: str, state: str) -> float:

@@ -141,7 +141,10 @@ class Supervisor:
     def _began(self, patient: SupervisedPipeline) -> None:
         patient.began()
         logging.event(
-            "pipeline_start_requested", pipeline=patient.name, level=patient.rung.label, new_run=patient.new_run
+            "pipeline_start_requested",
+            pipeline=patient.name,
+            recovery_level=patient.rung.label,
+            new_run=patient.new_run,
         )
 
     def _over(self, driver: Driver, code: int) -> int | None:
@@ -200,7 +203,8 @@ class Supervisor:
                 if took_s is not None:
                     self._note(patient, "recovered", f"it commits again after {took_s:.0f} s", "running")
                     logging.event(
-                        "pipeline_recovered", pipeline=name, level=patient.rung.label, seconds=round(took_s, 1),
+                        "pipeline_recovered", pipeline=name, recovery_level=patient.rung.label,
+                        seconds=round(took_s, 1),
                         by="nothing waits" if found.version is None else f"commit {found.version}",
                     )  # fmt: skip
                 if took_s is not None or patient.memory.state != before:
@@ -251,7 +255,10 @@ class Supervisor:
         if hand is not None and known is not None:
             try:
                 logging.event(
-                    "recovery_finished", pipeline=patient.name, level=patient.rung.label, done=hand(patient.name)
+                    "recovery_finished",
+                    pipeline=patient.name,
+                    recovery_level=patient.rung.label,
+                    done=hand(patient.name),
                 )
             except Refusal as refusal:
                 self._refused(patient, Refused(str(refusal), verdict(known), Frontier(known.frontier), patient.run))

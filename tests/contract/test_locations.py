@@ -161,7 +161,7 @@ def test_what_was_inside_before_is_opened_with_a_warning(existing: Driver, caplo
     caplog.set_level("WARNING", "headrace")
     assert [status for status, _ in said(existing.config, "clicks") if status != "failed"] == ["warning"]
     (event,) = (record.message for record in caplog.records)
-    assert event.startswith("location_inside_another pipeline=clicks")
+    assert "WARNING location_inside_another pipeline=clicks" in event
     assert f"at {existing.letters}" in event
 
 

@@ -12,6 +12,7 @@ import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from bench.job import DELTA
 from tests import oracle
 from tests.engines import dialects
 from tests.engines.ddl import hive_table
@@ -115,7 +116,7 @@ def spark_session(directory: Path) -> Iterator[Any]:
     """Run Spark with Delta's own jars until the end of the block."""
     from pyspark.sql import SparkSession
 
-    jars = [str(jar) for jar in sorted(java_artifacts.fetch("delta-spark", say=print).glob("*.jar"))]
+    jars = [str(jar) for jar in sorted(java_artifacts.fetch(DELTA, say=print).glob("*.jar"))]
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.jars", ",".join(jars))

@@ -58,7 +58,7 @@ _AVRO = "extensions-core/avro-extensions/src/main/java"  # the Parquet extension
 
 def trino() -> Path:
     """Return Trino's home: `lib` and two plugins."""
-    return _only(java_artifacts.fetch_bundle(TRINO, say=_say))
+    return _only(java_artifacts.fetch(TRINO, say=_say))
 
 
 def presto() -> Path:

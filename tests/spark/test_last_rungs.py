@@ -29,7 +29,7 @@ def test_a_table_that_forgot_its_frontier_is_walked_back_by_itself(site: Site, t
     supervised = start()
     supervised.until(supervised.recovered)
     supervised.worked("L4", "the table's log forgot the frontier", 120)
-    assert "recovery_finished pipeline=events level=L4" in supervised.said()
+    assert "recovery_finished pipeline=events recovery_level=L4" in supervised.said()
     assert supervised.stop() == 0, supervised.said()
     site.once()
     oracle.check(lake, "events", site.ends(name))
@@ -47,9 +47,9 @@ def test_where_kafka_lost_records_and_no_new_run_begins_the_rest_is_skipped_and_
     site.once()
     site.fill(name, 1_000, seed=8)
     site.forget(name, {0: 450})
-    dies = f'grep -q "level=L5" {site.root}/supervisor-0.log || export HEADRACE_FAULT=before_commit:1; exec "$@"'
+    dies = f'grep -q _level=L5 {site.root}/supervisor-0.log || export HEADRACE_FAULT=before_commit:1; exec "$@"'
     supervised = start("--", "sh", "-c", dies, "sh", sys.executable, "-m", "writer.cli", "run", str(site.config))
-    supervised.until(lambda: "recovery_finished pipeline=events level=L5" in supervised.said(), 600)
+    supervised.until(lambda: "recovery_finished pipeline=events recovery_level=L5" in supervised.said(), 600)
     assert oracle.gaps(lake) == {(name, 0): list(range(300, 1_300))}
     site.fill(name, 200, seed=9)
     supervised.until(supervised.recovered)

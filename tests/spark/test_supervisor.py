@@ -100,7 +100,7 @@ def test_a_plan_that_is_torn_before_anything_of_it_was_committed_is_mended_in_pl
     supervised = start()
     supervised.until(supervised.recovered)
     assert supervised.recovered()[0][0] == "L2", supervised.said()
-    assert "recovery_finished pipeline=events level=L2" in supervised.said()
+    assert "recovery_finished pipeline=events recovery_level=L2" in supervised.said()
     supervised.worked("L2", "a plan is torn of which nothing was committed", 120)
     assert supervised.stop() == 0, supervised.said()
     assert [path.name for path in (site.root / "checkpoints" / "events").glob("0*")] == ["000001"], "the same run"

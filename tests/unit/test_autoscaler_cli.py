@@ -16,6 +16,7 @@ from autoscaler.runtime import state_store
 from autoscaler.simulate import trace as traces
 from autoscaler.simulate.trace import Trace
 from tests.scaling import decided, facts, pipeline
+from writer.core import logging
 from writer.core.errors import ConfigError
 
 SHORT = Trace("short", "an hour", 15.0, (30_000.0,) * 240, partitions=8, executors_first=1)
@@ -107,7 +108,8 @@ def test_explain_asks_everybody_where_it_is_given_a_configuration(tmp_path):
     assert "give either" in refusal("explain") == refusal("explain", str(path), "--facts", str(kept))
 
 
-def test_run_refuses_what_could_not_be_scaled(tmp_path):
+def test_run_refuses_what_could_not_be_scaled(tmp_path, monkeypatch):
+    monkeypatch.setattr(logging, "set_up", lambda: None)  # it is for a process, and would outlast the test
     path = tmp_path / "headrace.yaml"
 
     def refused(spark: str, autoscale: dict[str, object], *options: str) -> str:

@@ -83,7 +83,7 @@ def test_a_message_that_is_refused_is_logged_and_does_not_hold_up_the_next(caplo
         tells.tell(event(2))
         assert tells.close(SOON)
     assert sent(script) == [1, 2]
-    assert "notification_dropped event=missing_offsets pipeline=clicks" in caplog.text
+    assert "notification_dropped pipeline=clicks kind=missing_offsets" in caplog.text
     assert "404" in caplog.text
     assert "secret" not in caplog.text
 

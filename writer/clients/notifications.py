@@ -117,12 +117,12 @@ class Notifier:
         with self._changed:
             if self._deadline_s is not None:
                 logging.warning(
-                    "notification_dropped", event=event.kind, pipeline=event.pipeline, reason="it came after the end"
+                    "notification_dropped", kind=event.kind, pipeline=event.pipeline, reason="it came after the end"
                 )
                 return
             if len(self._waiting) == _WAITING_MAX:
                 lost = self._waiting.popleft()
-                logging.warning("notification_dropped", event=lost.kind, pipeline=lost.pipeline, reason="too many wait")
+                logging.warning("notification_dropped", kind=lost.kind, pipeline=lost.pipeline, reason="too many wait")
             self._waiting.append(event)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="notify", daemon=True)
@@ -139,7 +139,7 @@ class Notifier:
         with self._changed:
             for event in self._waiting:
                 logging.warning(
-                    "notification_dropped", event=event.kind, pipeline=event.pipeline, reason="the process ends"
+                    "notification_dropped", kind=event.kind, pipeline=event.pipeline, reason="the process ends"
                 )
             return not self._waiting
 
@@ -164,10 +164,10 @@ class Notifier:
         while True:
             why, again, asked = self._attempt(event)
             if not why:
-                logging.event("notification_sent", event=event.kind, pipeline=event.pipeline)
+                logging.event("notification_sent", kind=event.kind, pipeline=event.pipeline)
                 return True
             if not again or time.monotonic() - since_s > self._retry_timeout_s:
-                logging.warning("notification_dropped", event=event.kind, pipeline=event.pipeline, reason=why)
+                logging.warning("notification_dropped", kind=event.kind, pipeline=event.pipeline, reason=why)
                 return True
             rest_s = (asked or timedelta()).total_seconds() or pause_s * random.uniform(0.5, 1)  # noqa: S311 - jitter
             if not self._rested(rest_s):

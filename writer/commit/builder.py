@@ -13,8 +13,7 @@ from writer.config.pipelines import Pipeline
 from writer.core.errors import CheckpointUnusable, HeadraceError
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, TopicPartition
-from writer.core.text import isoformat
-from writer.core.units import show_duration
+from writer.core.units import show_duration, to_iso
 from writer.offsets.spark_checkpoint import Offsets
 from writer.sealing.watermark import risen
 from writer.table.log.operations import Batch
@@ -121,8 +120,8 @@ def batch(
         "buckets": len({file.bucket for file in report.files}),
         "dead_letter_files": len(report.dead_letter_files),
         "dead_letter_bytes": sum(file.bytes for file in report.dead_letter_files),
-        "event_time_min": isoformat(min(times, default=None)),
-        "event_time_max": isoformat(max(times, default=None)),
+        "event_time_min": to_iso(min(times, default=None)),
+        "event_time_max": to_iso(max(times, default=None)),
         "seconds": {room: round(seconds, 3) for room, seconds in report.seconds.items()},
         "work": work(report),
         "value_bytes": report.value_bytes,
@@ -131,7 +130,7 @@ def batch(
         "late": report.late.to_json(),
         "late_files": len(report.late_files),
         "late_bytes": sum(file.bytes for file in report.late_files),
-        "closed_until": isoformat(closed_until),
+        "closed_until": to_iso(closed_until),
     }
     found = {r.part: report.counts.get((r.part.topic, r.part.partition), Counts()).seen for r in committing}
     moved = risen(seen, {part: at for part, at in found.items() if at is not None})

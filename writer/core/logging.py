@@ -1,36 +1,73 @@
-"""Events on standard error: a past-tense name, then fields. Logged once, at the shell."""
+"""Log lines on standard error: an event's past-tense name, then fields. Logged once, at the shell.
+
+$HEADRACE_LOG chooses between `text`, for people, and `json`, one object a line. Lines of libraries take the same form.
+"""
 
 import logging
+import os
 import sys
+from collections.abc import Mapping
+from types import MappingProxyType
 
-_LOGGER = logging.getLogger("headrace")
+import structlog
+from structlog.contextvars import bound_contextvars as bound, merge_contextvars
+from structlog.dev import Column, ConsoleRenderer, KeyValueColumnFormatter as Shown, plain_traceback
+from structlog.processors import JSONRenderer, TimeStamper, format_exc_info
+from structlog.stdlib import BoundLogger, LoggerFactory, ProcessorFormatter, add_log_level, filter_by_level
+from structlog.typing import EventDict, Processor
+
+from writer.core.errors import ConfigError
+
+__all__ = ["bound", "detail", "event", "set_up", "warning"]  # `with bound(…)` adds fields to the lines of a block
+
+
+def _quoted(value: object) -> str:
+    return repr(value) if isinstance(value, str) and " " in value else str(value)
+
+
+def _ordered(_logger: object, _method: str, fields: EventDict) -> EventDict:
+    return {name: fields[name] for name in ("time", "level", "event", "pipeline") if name in fields} | {**fields}
+
+
+_STAMPS: list[Processor] = [merge_contextvars, add_log_level, TimeStamper("%Y-%m-%dT%H:%M:%S%z", utc=False, key="time")]
+_COLUMNS = [
+    Column("time", Shown(None, "", "", str)),
+    Column("level", Shown(None, "", "", lambda level: str(level).upper())),
+    Column("event", Shown(None, "", "", str)),
+    Column("pipeline", Shown("", "", "", _quoted)),
+    Column("", Shown("", "", "", _quoted)),  # all others
+]
+_FORMATS: Mapping[str, list[Processor]] = MappingProxyType({
+    "text": [ConsoleRenderer(columns=_COLUMNS, sort_keys=False, exception_formatter=plain_traceback)],
+    "json": [_ordered, format_exc_info, JSONRenderer(default=str)],
+})  # fmt: skip
+_LOGGER: BoundLogger = structlog.get_logger("headrace")
+structlog.configure(  # until `set_up`: only warnings, as text
+    [filter_by_level, *_STAMPS, *_FORMATS["text"]], wrapper_class=BoundLogger, logger_factory=LoggerFactory()
+)
 
 
 def set_up() -> None:
-    """Send events to standard error, one a line."""
+    """Send events to standard error, one a line, and the warnings of libraries. Raises ConfigError."""
+    wanted = os.environ.get("HEADRACE_LOG", "text")
+    if wanted not in _FORMATS:
+        raise ConfigError(f"HEADRACE_LOG is {wanted!r}: set it to {' or '.join(_FORMATS)}, or unset it.")
+    steps = [ProcessorFormatter.remove_processors_meta, *_FORMATS[wanted]]
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S%z"))
-    _LOGGER.addHandler(handler)
-    _LOGGER.setLevel(logging.INFO)
-    _LOGGER.propagate = False
+    handler.setFormatter(ProcessorFormatter(processors=steps, foreign_pre_chain=_STAMPS))
+    logging.getLogger().addHandler(handler)
+    logging.getLogger("headrace").setLevel(logging.INFO)
+    structlog.configure([filter_by_level, *_STAMPS, ProcessorFormatter.wrap_for_formatter])
 
 
 def event(name: str, /, **fields: object) -> None:
-    """Log that something happened."""
-    _LOGGER.info("%s", _line(name, fields))
+    """Log that something happened. Fields are not named `event`, `level` or `time`: a line has these of its own."""
+    _LOGGER.info(name, **fields)
 
 
 def warning(name: str, /, **fields: object) -> None:
-    """Log what somebody should look at."""
-    _LOGGER.warning("%s", _line(name, fields))
-
-
-def _line(name: str, fields: dict[str, object]) -> str:
-    shown = (
-        f"{key}={value!r}" if isinstance(value, str) and " " in value else f"{key}={value}"
-        for key, value in fields.items()
-    )
-    return " ".join([name, *shown])
+    """Log what an operator should look at."""
+    _LOGGER.warning(name, **fields)
 
 
 def detail(error: BaseException | None) -> None:

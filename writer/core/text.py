@@ -36,11 +36,6 @@ def iso(at: datetime | str) -> str:
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def isoformat(at: datetime | None) -> str | None:
-    """Write an instant as JSON holds it; None for none."""
-    return None if at is None else at.isoformat()
-
-
 def plural(count: int, noun: str) -> str:
     """Write a count with its noun: 1 file, 2,000 files."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -91,6 +91,16 @@ def instant(microseconds: int) -> datetime:
     return _EPOCH + timedelta(microseconds=microseconds)
 
 
+def to_iso(at: datetime | None) -> str | None:
+    """Write an instant as ISO 8601, and none as none."""
+    return None if at is None else at.isoformat()
+
+
+def from_iso(text: str | None) -> datetime | None:
+    """Read what `to_iso` wrote. Raises ValueError."""
+    return None if text is None else datetime.fromisoformat(text)
+
+
 def microseconds(at: datetime) -> int:
     """Return an instant as microseconds since 1970."""
     return (at - _EPOCH) // _MICROSECOND

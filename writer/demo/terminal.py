@@ -11,6 +11,7 @@ from rich.text import Text
 
 from writer.demo import panel
 from writer.demo.panel import View
+from writer.output.tables import show
 
 _LABEL = 64  # columns, before the seconds
 _TELL_EVERY = timedelta(seconds=1)  # at most, without a terminal
@@ -41,13 +42,7 @@ class Screen:
             text = Text(what, style) if isinstance(what, str) else what
             self.console.print(text, soft_wrap=True)
             return
-        if self.console.is_terminal:
-            self.console.print(what)
-            return
-        with self.console.capture() as written:
-            self.console.print(what)
-        # A table fills its cells up with blanks, which are noise in a file.
-        self.console.out("\n".join(line.rstrip() for line in written.get().splitlines()), highlight=False)
+        show(what, self.console)
 
     @contextmanager
     def step(self, doing: str, done: str) -> Iterator[None]:

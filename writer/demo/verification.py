@@ -9,14 +9,13 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from writer.core.offsets import Source
 from writer.demo.devstack.events import NEW_FIELD
 from writer.demo.workload import Given
+from writer.output.tables import ruled
 
 _MIB = 2**20
 _PROVENANCE = {"_topic": "VARCHAR", "_incarnation": "INT", "_partition": "INT", "_offset": "BIGINT"}
@@ -134,10 +133,10 @@ def of(lake: Path, dead_letters: Path, ends: Mapping[Source, int], *, since: dat
 
 def show(found: Account) -> RenderableType:
     """Tables of buckets and of what became no row, for a person."""
-    buckets = _titled("The lake, as DuckDB reads it")
-    buckets.add_column("bucket (hour, UTC)")
-    for name in ("rows", "late", "files", "MiB", "first event", "last event"):
-        buckets.add_column(name, justify="right")
+    buckets = ruled(
+        "bucket (hour, UTC)", "rows", "late", "files", "MiB", "first event", "last event",
+        title="The lake, as DuckDB reads it",
+    )  # fmt: skip
     for b in found.buckets:
         late = Text(f"{b.late:,}", "yellow") if b.late else ""
         times = f"{b.first:%H:%M:%S}", f"{b.last:%H:%M:%S}"
@@ -145,10 +144,7 @@ def show(found: Account) -> RenderableType:
     files, size = sum(b.files for b in found.buckets), sum(b.bytes for b in found.buckets)
     buckets.add_section()
     buckets.add_row("all", f"{found.rows:,}", f"{found.late:,}", f"{files:,}", f"{size / _MIB:.2f}", style="bold")
-    letters = _titled("What became no row: kept whole, with the reason")
-    letters.add_column("outcome")
-    letters.add_column("reason")
-    letters.add_column("events", justify="right")
+    letters = ruled("outcome", "reason", "events", left=2, title="What became no row: kept whole, with the reason")
     for outcome, reason, count in found.reasons:
         letters.add_row(outcome.replace("_", " "), Text(reason), f"{count:,}")
     return Group(buckets, "", letters, "")
@@ -173,12 +169,6 @@ def details(found: Account) -> list[str]:
 
 def _phrases(found: Mapping[str, int]) -> list[str]:
     return [phrase for phrase, difference in found.items() if difference]
-
-
-def _titled(title: str) -> Table:
-    return Table(
-        box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", show_edge=False, pad_edge=False
-    )
 
 
 def _files(location: Path) -> list[Path]:

@@ -59,7 +59,8 @@ class PipelineRunner:
         self.pipeline, self.query, self.error, self._due_s = None, None, None, None
         self._ending, self._cancelled = None, False
         try:
-            self._begin(self, new_run)
+            with logging.bound(pipeline=self.progress.pipeline):
+                self._begin(self, new_run)
             self.progress.running()
         except Paused as error:
             self._new_run = new_run

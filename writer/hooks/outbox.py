@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from writer.core.files import BucketKey
+from writer.core.units import from_iso
 from writer.storage.base import Store
 
 FOLDER = "_headrace/hooks"
@@ -161,7 +162,7 @@ def _box(content: bytes, where: str) -> OutboxContent:
             OutboxEntry(
                 **{
                     **one, "bucket": tuple(one["bucket"]), "since": datetime.fromisoformat(one["since"]),
-                    "due": None if one["due"] is None else datetime.fromisoformat(one["due"]),
+                    "due": from_iso(one["due"]),
                 }
             )
             for one in raw.pop("parcels")

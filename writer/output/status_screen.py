@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from writer.core.text import instant, plural, ranges, span
 from writer.core.units import show_size
+from writer.output.tables import labelled
 from writer.scaling.spark_settings import in_one_process
 
 _BLOCKED_SHOWN = 3
@@ -146,16 +146,6 @@ _BECAUSE = {
 }  # fmt: skip
 
 
-def show(what: RenderableType, console: Console) -> None:
-    """Print; without a terminal, no line ends in blanks."""
-    if console.is_terminal:
-        console.print(what)
-        return
-    with console.capture() as captured:
-        console.print(what)
-    console.out("\n".join(line.rstrip() for line in captured.get().splitlines()), highlight=False)
-
-
 def screen(told: Mapping[str, Any]) -> RenderableType:
     """Show all pipelines of a status document."""
     blocks: list[RenderableType] = []
@@ -166,12 +156,7 @@ def screen(told: Mapping[str, Any]) -> RenderableType:
 
 def block(name: str, pipeline: Mapping[str, Any]) -> RenderableType:
     """Show one pipeline: a headline, and a line for each thing that an operator asks."""
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for label, line in _lines(pipeline):
-        grid.add_row(f"  {label}", line)
-    return Group(_headline(name, pipeline), grid)
+    return Group(_headline(name, pipeline), labelled((f"  {label}", line) for label, line in _lines(pipeline)))
 
 
 def line(name: str, pipeline: Mapping[str, Any], at: str) -> str:
@@ -216,7 +201,7 @@ def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
         ("flow", _flow(pipeline["rates"])),
         ("batch", _batch(pipeline["batch"])) if pipeline["batch"] else None,
         ("last commit", _last(pipeline)) if pipeline["last_commit"] else None,
-        ("reason", _because(pipeline["last_commit"])) if pipeline["last_commit"] else None,
+        ("reason", Text(_BECAUSE.get(pipeline["last_commit"]["reason"], ""))) if pipeline["last_commit"] else None,
         ("this start", _totals(pipeline["totals"])) if pipeline["epoch"] else None,
         ("no record", Text(f"{plural(holes, 'offset')} gave no record", style="yellow")) if holes else None,
         ("gaps", _gaps(pipeline["gaps"])) if pipeline["gaps"]["count"] else None,
@@ -293,10 +278,6 @@ def _last(pipeline: Mapping[str, Any]) -> Text:
     return Text(
         f"version {last['version']}, {span(pipeline['commit_age_seconds'])} ago: {', '.join(filter(None, parts))}"
     )
-
-
-def _because(last: Mapping[str, Any]) -> Text:
-    return Text(_BECAUSE.get(last["reason"], ""))
 
 
 def _totals(totals: Mapping[str, Any]) -> Text:

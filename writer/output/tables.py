@@ -6,14 +6,16 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
+from rich import box
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 _PIPE_WIDTH = 160  # columns when nobody's terminal says otherwise
@@ -45,6 +47,40 @@ def emit_whole(document: object) -> None:
     sys.stdout.write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
 
 
+def show(what: RenderableType, out: Console) -> None:
+    """Print; without a terminal, no line ends in blanks."""
+    if out.is_terminal:
+        out.print(what)
+        return
+    with out.capture() as captured:
+        out.print(what)
+    out.out("\n".join(line.rstrip() for line in captured.get().splitlines()), highlight=False)
+
+
+def ruled(*titles: str, left: int = 1, gap: int = 2, title: str | None = None) -> Table:
+    """Return a table with a rule under its titles, for a page that is shown whole; the first `left` columns are words.
+
+    A cell that is too long is folded, not cut.
+    """
+    table = Table(
+        box=box.SIMPLE_HEAD, padding=(0, gap, 0, 0), pad_edge=False, show_edge=False,
+        title=title, title_justify="left", title_style="bold",
+    )  # fmt: skip
+    for at, name in enumerate(titles):
+        table.add_column(name, justify="left" if at < left else "right", overflow="fold", min_width=4)
+    return table
+
+
+def labelled(rows: Iterable[tuple[str, str | Text]], gap: int = 2) -> Table:
+    """Return a grid of labels, and beside each a text that is folded within its own column."""
+    grid = Table.grid(padding=(0, gap, 0, 0))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, text in rows:
+        grid.add_row(label, Text(text) if isinstance(text, str) else text)
+    return grid
+
+
 @dataclass(frozen=True)
 class Column:
     """A column of a sheet. The last cell of a row takes what is left of the line."""
@@ -65,15 +101,20 @@ class TextTable:
 
     def add(self, rows: Sequence[Sequence[str | Text]]) -> None:
         """Print the rows, under the titles if they are the first. A row may end early."""
-        if not self._widths:
-            titles = [column.title for column in self._columns]
-            self._widths = [
-                min(max(column.width_min, *_lengths(i, [titles, *rows])), column.width_max)
-                for i, column in enumerate(self._columns)
-            ]
-            self._print([Text(title, "bold") for title in titles])
+        self.settle(rows)
         for row in rows:
             self._print(row)
+
+    def settle(self, rows: Sequence[Sequence[str | Text]]) -> None:
+        """Print the titles above columns as wide as these rows want them, unless that is done."""
+        if self._widths:
+            return
+        titles = [column.title for column in self._columns]
+        self._widths = [
+            min(max(column.width_min, *_lengths(i, [titles, *rows])), column.width_max)
+            for i, column in enumerate(self._columns)
+        ]
+        self._print([Text(title, "bold") for title in titles])
 
     def _print(self, row: Sequence[str | Text]) -> None:
         line = Text()

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 from writer.batch.parquet_files import hive_folder
 from writer.core.errors import HeadraceError
 from writer.core.files import BucketKey
+from writer.core.units import from_iso, to_iso
 from writer.storage.base import Store
 
 FOLDER = "_headrace/sealed"
@@ -85,7 +86,7 @@ class Manifest:
     def to_json(self) -> dict[str, Any]:
         """Write it as JSON values."""
         said = {field.name: getattr(self, field.name) for field in fields(self)}
-        instants = {name: None if said[name] is None else said[name].isoformat() for name in _INSTANTS}
+        instants = {name: to_iso(said[name]) for name in _INSTANTS}
         return {"format": FORMAT, **said, **instants, "columns": list(self.columns), "bucket": list(self.bucket)}
 
     @classmethod
@@ -98,7 +99,7 @@ class Manifest:
             )
         try:
             said = {field.name: raw[field.name] for field in fields(cls)}
-            said |= {name: None if raw[name] is None else datetime.fromisoformat(raw[name]) for name in _INSTANTS}
+            said |= {name: from_iso(raw[name]) for name in _INSTANTS}
             return cls(**{**said, "columns": tuple(raw["columns"]), "bucket": tuple(raw["bucket"])})
         except (KeyError, TypeError, ValueError) as error:
             raise ManifestUnreadable(

@@ -13,8 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from writer.core.files import BucketFile, BucketKey
-from writer.core.text import isoformat
-from writer.core.units import instant
+from writer.core.units import from_iso, instant, to_iso
 from writer.sealing.manifest import Manifest, Reason
 from writer.sealing.rules import Hole, Unsealed, is_closed
 from writer.storage.base import Store
@@ -107,7 +106,7 @@ def holes(about: Mapping[str, Any]) -> list[Hole]:
     hints = about.get("hints")
     if hints is None:
         return [Hole(about["id"], None, written)]
-    starts = [None if h["from"] is None else datetime.fromisoformat(h["from"]) for h in hints]
+    starts = [from_iso(h["from"]) for h in hints]
     ends = [datetime.fromisoformat(h["until"]) for h in hints]
     return [Hole(about["id"], start, end) for start, end in sorted(set(zip(starts, ends, strict=True)), key=str)]
 
@@ -178,7 +177,7 @@ def _rewound(books: UnsealedIndex, about: Mapping[str, Any], at: datetime, ask: 
 
     A bucket that had no manifest and has no row any more is none.
     """
-    until = None if about["closed_until"] is None else datetime.fromisoformat(about["closed_until"])
+    until = from_iso(about["closed_until"])
     gone, found = set(about["gaps"]), dict(books.buckets)
     for key, taken, left in about["reopened"]:
         one = _known(books, tuple(key), at, ask)
@@ -260,14 +259,14 @@ def to_json(books: UnsealedIndex) -> dict[str, Any]:
     return {
         "format": FORMAT, "table": books.table, "version": books.version,
         "buckets": [
-            {**vars(one), "start": isoformat(one.start), "end": isoformat(one.end), "changed": isoformat(one.changed)}
+            {**vars(one), "start": to_iso(one.start), "end": to_iso(one.end), "changed": to_iso(one.changed)}
             for one in books.buckets.values()
         ],
         "holes": [
-            {"gap": h.gap, "start": isoformat(h.start), "end": isoformat(h.end), "state": h.state} for h in books.holes
+            {"gap": h.gap, "start": to_iso(h.start), "end": to_iso(h.end), "state": h.state} for h in books.holes
         ],
-        "retained": isoformat(books.retained),
-        "closed": None if books.closed is None else [isoformat(books.closed[0]), books.closed[1]],
+        "retained": to_iso(books.retained),
+        "closed": None if books.closed is None else [to_iso(books.closed[0]), books.closed[1]],
     }  # fmt: skip
 
 
@@ -277,20 +276,16 @@ def from_json(raw: Mapping[str, Any]) -> UnsealedIndex | None:
         return None
     buckets = [
         Unsealed(**{
-            **one, "bucket": tuple(one["bucket"]), "start": _time(one["start"]), "end": _time(one["end"]),
+            **one, "bucket": tuple(one["bucket"]), "start": from_iso(one["start"]), "end": from_iso(one["end"]),
             "changed": datetime.fromisoformat(one["changed"]),
         })
         for one in raw["buckets"]
     ]  # fmt: skip
     holes = tuple(
-        Hole(h["gap"], _time(h["start"]), datetime.fromisoformat(h["end"]), h.get("state", "open"))
+        Hole(h["gap"], from_iso(h["start"]), datetime.fromisoformat(h["end"]), h.get("state", "open"))
         for h in raw["holes"]
     )
     closed = None if raw["closed"] is None else (datetime.fromisoformat(raw["closed"][0]), raw["closed"][1])
     return UnsealedIndex(
-        raw["table"], raw["version"], {b.bucket: b for b in buckets}, holes, _time(raw["retained"]), closed
+        raw["table"], raw["version"], {b.bucket: b for b in buckets}, holes, from_iso(raw["retained"]), closed
     )
-
-
-def _time(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)

@@ -81,6 +81,13 @@ def main_table(name: str, config: Config) -> PipelineTable:
     )
 
 
+def existing_table(name: str, config: Config) -> PipelineTable:
+    """Return the table of a pipeline. Raises HeadraceError when there is none."""
+    table = main_table(name, config)
+    table.check_exists()
+    return table
+
+
 def side_table(name: str, config: Config, location: str) -> PipelineTable:
     """Return a table that rides along with a pipeline's, in the same format."""
     return OPENED[config.pipelines[name].table.format](location, name, s3=config.s3.settings)

@@ -1,11 +1,9 @@
 """`headrace audit`: whether every offset is accounted for, from the lake alone."""
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -15,12 +13,11 @@ from writer.audit.reconciliation import PartitionSummary, Problem
 from writer.batch.task_report import EXITS
 from writer.config.loader import load
 from writer.config.pipelines import Config
-from writer.core.errors import ConfigError, HeadraceError
-from writer.core.offsets import Span, TopicPartition
+from writer.core.errors import HeadraceError
+from writer.core.offsets import TopicPartition
 from writer.core.text import plural
-from writer.output.cli_options import AsJson, ConfigFile, Pipelines
-from writer.output.status_screen import show
-from writer.output.tables import console, emit_whole
+from writer.output.cli_options import AsJson, ConfigFile, Pipelines, version_or_time
+from writer.output.tables import console, emit_whole, ruled, show
 from writer.table.ledger.segment import Answer
 
 _WORDS = {
@@ -38,7 +35,7 @@ def run_audit(
 
     Raises HeadraceError when a pipeline has no table or it cannot be read, after the others.
     """
-    start = _since(since)
+    start = None if since is None else version_or_time("--since", since)
     found, missing = dict[str, Audit](), list[HeadraceError]()
     for name in names:
         try:
@@ -99,21 +96,6 @@ def _part(line: PartitionSummary, one: Audit, *, deep: bool) -> dict[str, Any]:
     return about
 
 
-def _since(text: str | None) -> int | datetime | None:
-    """Read a version or an instant."""
-    if text is None:
-        return None
-    if text.isdigit():
-        return int(text)
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise ConfigError(
-            f"--since {text!r} is neither a version nor a time; write 120 or 2026-11-20T05:00Z"
-        ) from error
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
-
-
 def _page(name: str, one: Audit, *, deep: bool) -> list[RenderableType]:
     statement = one.statement
     head = Text.assemble((name, "bold"), (f"  versions {statement.first} to {statement.last}", "dim"))
@@ -153,10 +135,8 @@ def _taken(why: str, count: int) -> str:
 def _table(one: Audit, *, deep: bool) -> Table:
     """A line for each part; columns in which nothing stands are left out."""
     columns = _columns(one, deep=deep)
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    table.add_column("partition", overflow="fold", min_width=12)
-    for title in columns:
-        table.add_column(title, justify="right", overflow="fold", min_width=4)
+    table = ruled("partition", *columns, gap=1)
+    table.columns[0].min_width = 12
     bad = {problem.part for problem in one.problems}
     lines = one.statement.lines
     for i, line in enumerate(lines):
@@ -207,13 +187,9 @@ def _verdict(one: Audit) -> Text:
 
 def _sentence(problem: Problem) -> str:
     where = f"{name_of(problem.part)}: " if problem.part else ""
-    shown = ", ".join(map(_span, problem.spans[:_SPANS_SHOWN]))
+    shown = ", ".join(f"[{start}, {end})" for start, end in problem.spans[:_SPANS_SHOWN])
     more = ", …" if len(problem.spans) > _SPANS_SHOWN else ""
     return f"{where}{problem.what}{f': {shown}{more}' if shown else ''}"
-
-
-def _span(span: Span) -> str:
-    return f"[{span[0]}, {span[1]})"
 
 
 def name_of(part: TopicPartition) -> str:

@@ -20,7 +20,7 @@ from writer.core.offsets import TopicPartition
 from writer.core.text import instant, iso, span
 from writer.core.units import shifted, show_size
 from writer.output.bucket_names import name_of
-from writer.output.cli_options import AsJson, ConfigFile, Pipelines
+from writer.output.cli_options import AsJson, ConfigFile, Pipelines, time_of
 from writer.output.tables import Column, TextTable, console, emit_whole, hanging, sentence
 from writer.sealing.manifest import Manifest
 from writer.sealing.rules import Blocked, Resting, is_closed
@@ -243,13 +243,5 @@ def buckets(
     Exit codes: 0 shown, 1 a table cannot be read, 2 configuration, or there is no table yet.
     """
     settings = load(config)
-    names, after = settings.chosen(pipeline), None if since is None else _time(since)
+    names, after = settings.chosen(pipeline), time_of("--since", since)
     raise typer.Exit(run_buckets(settings, names, state=state, since=after, as_json=as_json, out=console()))
-
-
-def _time(text: str) -> datetime:
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is no time; write 2026-11-20T05:00Z", param_hint="--since") from error
-    return found if found.tzinfo else found.replace(tzinfo=UTC)

@@ -21,7 +21,7 @@ from writer.maintenance.dead_letters import Selection, as_read, read
 from writer.maintenance.local_pipeline import LocalPipeline, opened, record_places
 from writer.maintenance.replay import Replaying, ReplayResult
 from writer.output import tables
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, time_of
 from writer.output.tables import Column, TextTable, console, emit, emit_whole, hanging, instant, plain, visible
 from writer.schemas.registry import RegistryUnreachable, SchemaSource, source
 from writer.table.factory import side_table
@@ -79,7 +79,9 @@ def run_list(name: str, config: Config, selection: Selection, *, as_json: bool, 
     letters = sum(kind.letters for kind in found)
     tables.sentence(out, f"{name}: {plural(letters, 'letter')} of {plural(len(found), 'kind')}", "bold")
     sheet = TextTable(out, _LIST)
-    for head, kind in zip(_heads(found), found, strict=True):
+    heads = _heads(found)
+    sheet.settle(heads)
+    for head, kind in zip(heads, found, strict=True):
         sheet.add([head])
         hanging(out, "    ", kind.reason, "dim")
     return 0
@@ -124,22 +126,13 @@ def run_replay(
 
 
 def _heads(found: list[Kind]) -> list[list[str]]:
-    """A line for each kind, its cells as wide as the widest, so that all lines stand below each other."""
-    rows = [
+    return [
         [
             f"{k.letters:,}", k.outcome, k.topic, "-" if k.schema_id is None else str(k.schema_id),
             f"{k.offset_min} to {k.offset_max}", f"{k.time_max:%Y-%m-%d %H:%M}", f"{k.time_min:%Y-%m-%d %H:%M}",
         ]
         for k in found
     ]  # fmt: skip
-    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
-    return [
-        [
-            cell.rjust(width) if column.right else cell.ljust(width)
-            for cell, width, column in zip(row, widths, _LIST, strict=True)
-        ]
-        for row in rows
-    ]
 
 
 def _to_dict(found: ReplayResult) -> dict[str, Any]:
@@ -334,14 +327,3 @@ def _span(text: str | None) -> tuple[int, int] | None:
     except ValueError as error:
         raise typer.BadParameter(f"{text!r} is no range; write 100:200", param_hint="--offsets") from error
     return found
-
-
-def time_of(option: str, text: str | None) -> datetime | None:
-    """Read a time from the command line; UTC where it names no zone. Raises BadParameter."""
-    if text is None:
-        return None
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is no time; write 2026-11-20T05:00Z", param_hint=option) from error
-    return found if found.tzinfo else found.replace(tzinfo=UTC)

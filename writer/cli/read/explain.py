@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -19,11 +18,10 @@ from writer.core.errors import HeadraceError
 from writer.core.text import instant, iso, lost, plural, reason, what
 from writer.core.units import show_size
 from writer.output.cli_options import AsJson, ConfigFile, Pipelines
-from writer.output.status_screen import show
-from writer.output.tables import emit_whole
+from writer.output.tables import emit_whole, labelled, ruled, show
 from writer.status.document import ticket
 from writer.status.model import OUTCOMES, Totals
-from writer.table.factory import main_table
+from writer.table.factory import existing_table
 from writer.table.log.entries import Entry
 
 _ROOMS = ("skip", "split", "decode", "conform", "assign", "stage", "columnar")  # in the order of the line
@@ -111,8 +109,7 @@ def to_dict(one: Explained) -> dict[str, Any]:
 
 def _find(config: Config, name: str, batch: int | None, version: int | None) -> Explained:
     place = config.pipelines[name].table.location
-    table = main_table(name, config)
-    table.check_exists()
+    table = existing_table(name, config)
     entries: list[Entry] = []
     for count in (_NEWEST, None) if batch is None and version is None else (None,):
         entries = table.history(count)
@@ -157,7 +154,7 @@ def _gap_page(name: str, entry: Entry) -> list[RenderableType]:
         (name, "bold"), "  gap", (f", recorded as version {entry.version} at {instant(entry.at)}", "dim")
     )
     why = Text(f"{plural(ticket(facts)['offsets'], 'offset')} gave no record because {lost(facts['cause'])}.")
-    table = _table("partition", "incarnation", "from", "to", "offsets")
+    table = ruled("partition", "incarnation", "from", "to", "offsets")
     for r in facts["ranges"]:
         table.add_row(
             f"{r['topic']}/{r['partition']}", str(r["incarnation"]), f"{r['start']:,}", f"{r['end']:,}",
@@ -170,26 +167,19 @@ def _other_page(name: str, entry: Entry) -> list[RenderableType]:
     head = Text.assemble(
         (name, "bold"), f"  {entry.kind}", (f", version {entry.version} at {instant(entry.at)}", "dim")
     )
-    grid = Table.grid(padding=(0, 3, 0, 0))
-    grid.add_column(style="dim")
-    for key, value in entry.facts.items():
-        if isinstance(value, str | int | float) and key not in ("kind", "format"):
-            grid.add_row(key.replace("_", " "), f"{value:,}" if isinstance(value, int | float) else value)
-    return [head, Text(f"{what(entry.kind, entry.facts).capitalize()}."), "", grid]
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
-    for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
-    return table
+    rows = [
+        (key.replace("_", " "), f"{value:,}" if isinstance(value, int | float) else value)
+        for key, value in entry.facts.items()
+        if isinstance(value, str | int | float) and key not in ("kind", "format")
+    ]
+    return [head, Text(f"{what(entry.kind, entry.facts).capitalize()}."), "", labelled(rows, 3)]
 
 
 def _records(facts: Mapping[str, Any]) -> Table:
     sums = Totals()
     sums.add(facts)
     read = sums.records["read"]
-    table = _table("records", "count", "share")
+    table = ruled("records", "count", "share")
     for outcome in OUTCOMES[1:]:
         count = sums.records[outcome]
         style = "yellow" if count and outcome in ("dead_letters", "quarantined") else ""
@@ -204,7 +194,7 @@ def _rooms(facts: Mapping[str, Any]) -> Table:
     seconds: Mapping[str, float] = facts.get("seconds", {})
     read = sum(account.get("read", 0) for account in facts["ranges"])
     known = [room for room in _ROOMS if room in seconds] + sorted(seconds.keys() - set(_ROOMS))
-    table = _table("step", "CPU s", "share", "µs/record")
+    table = ruled("step", "CPU s", "share", "µs/record")
     for room in known:
         table.add_row(
             room, f"{seconds[room]:.3f}", _share(seconds[room], sum(seconds.values())), _each(seconds[room], read)
@@ -218,7 +208,7 @@ def _rooms(facts: Mapping[str, Any]) -> Table:
 
 
 def _phases(phases: Mapping[str, float]) -> Table:
-    table = _table("driver", "wall s")
+    table = ruled("driver", "wall s")
     table.add_column("", style="dim")
     for phase in [*_PHASES, *sorted(phases.keys() - _PHASES.keys())]:
         if phase in phases:
@@ -229,26 +219,24 @@ def _phases(phases: Mapping[str, float]) -> Table:
 
 
 def _files(facts: Mapping[str, Any]) -> Table:
-    rows, read = facts["rows"], sum(account.get("read", 0) for account in facts["ranges"])
-    grid = Table.grid(padding=(0, 3, 0, 0))
-    grid.add_column(style="dim")
+    count, read = facts["rows"], sum(account.get("read", 0) for account in facts["ranges"])
+    rows: list[tuple[str, str]] = []
     if facts.get("value_bytes") and read:
-        grid.add_row(
-            "read", f"{show_size(facts['value_bytes'])} of values, {facts['value_bytes'] / read:.1f} bytes/record"
-        )
+        each = facts["value_bytes"] / read
+        rows.append(("read", f"{show_size(facts['value_bytes'])} of values, {each:.1f} bytes/record"))
     out = [
         "" if facts.get("files") is None else plural(facts["files"], "file"), show_size(facts["bytes"]),
-        f"{facts['bytes'] / rows:.1f} bytes/row" if rows else "",
+        f"{facts['bytes'] / count:.1f} bytes/row" if count else "",
         "" if facts.get("buckets") is None else plural(facts["buckets"], "bucket"),
     ]  # fmt: skip
-    grid.add_row("written", ", ".join(filter(None, out)))
+    rows.append(("written", ", ".join(filter(None, out))))
     if facts.get("dead_letter_files"):
         letters = plural(facts["dead_letter_files"], "file")
-        grid.add_row("dead letters", f"{letters}, {show_size(facts['dead_letter_bytes'])}")
-    grid.add_row("spilled", show_size(facts.get("spilled_bytes", 0)))
+        rows.append(("dead letters", f"{letters}, {show_size(facts['dead_letter_bytes'])}"))
+    rows.append(("spilled", show_size(facts.get("spilled_bytes", 0))))
     if facts["event_time_min"] is not None:
-        grid.add_row("event times", f"from {instant(facts['event_time_min'])} to {instant(facts['event_time_max'])}")
-    return grid
+        rows.append(("event times", f"from {instant(facts['event_time_min'])} to {instant(facts['event_time_max'])}"))
+    return labelled(rows, 3)
 
 
 def _share(part: float, whole: float) -> str:

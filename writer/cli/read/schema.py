@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from writer.cli.read.dlq import time_of
 from writer.cli.write import schema_accept
 from writer.config.loader import load
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, time_of
 from writer.output.tables import console
 from writer.preflight import schema_effects as verb
 from writer.schemas.registry import source

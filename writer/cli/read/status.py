@@ -18,8 +18,8 @@ from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.units import duration, show_duration
 from writer.output.cli_options import ConfigFile, Pipelines
-from writer.output.status_screen import line, screen, show
-from writer.output.tables import emit, emit_whole
+from writer.output.status_screen import line, screen
+from writer.output.tables import emit, emit_whole, show
 from writer.status import from_table
 from writer.status.document import document
 

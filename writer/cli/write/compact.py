@@ -19,7 +19,7 @@ from writer.maintenance.compaction_plan import Piece
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
 from writer.output.tables import Column, TextTable, console, emit_whole
-from writer.table.factory import main_table
+from writer.table.factory import existing_table
 from writer.table.table import PipelineTable
 
 _DONE = [
@@ -36,8 +36,7 @@ def run_compact(
 ) -> int:
     """Rewrite what is worth it, in this process. Returns 0."""
     out = out or console()
-    table = main_table(name, config)
-    table.check_exists()
+    table = existing_table(name, config)
     snapshot = table.snapshot()
     columns = tuple(snapshot.state.metadata["partitionColumns"])
     compactor = Compactor(name, config.pipelines[name], table, config.s3.settings)

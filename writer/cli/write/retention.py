@@ -15,7 +15,7 @@ from writer.maintenance.retention import DroppedBucket, ExpiredBucket, works
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, Pipelines
 from writer.output.tables import console
-from writer.table.factory import main_table
+from writer.table.factory import existing_table
 
 _BUCKETS_SHOWN = 20  # for a person
 
@@ -32,7 +32,7 @@ def run_retention(
             if not as_json:
                 tables.sentence(out, f"{name}: no retention is set (pipelines.{name}.retention); every bucket stays.")
             continue
-        main_table(name, config).check_exists()
+        existing_table(name, config)
         main, late = works(name, config)
         told[name] = {"before": (now - kept_for).isoformat()}
         for what, work in (("", main), ("late rows", late)):

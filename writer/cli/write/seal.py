@@ -16,7 +16,7 @@ from writer.core.files import BucketKey
 from writer.core.text import instant, plural
 from writer.driver.seal_loop import Closer, Listener, numbers_now
 from writer.maintenance.compaction import beside_seals, here
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, time_of
 from writer.output.tables import Column, TextTable, console, emit_whole, hanging, sentence
 from writer.sealing.manifest import Manifest, Reason, bucket_path
 from writer.sealing.rules import Blocked, Close, Ready, Resting, State
@@ -53,7 +53,7 @@ def seal(
     if bucket is not None and until is not None:
         raise ConfigError("give BUCKET or --until, not both")
     now = datetime.now(UTC)
-    wanted = Wanted(bucket, _time(until), with_gap=with_gap, dry_run=dry_run)
+    wanted = Wanted(bucket, time_of("--until", until), with_gap=with_gap, dry_run=dry_run)
     found = seal_pipeline(name, settings, wanted, now)
     if as_json:
         emit_whole(found.to_json())
@@ -191,16 +191,6 @@ def _chosen(sealer: "Sealer", text: str) -> "BucketKey":
 def _name(sealer: "Sealer", bucket: "BucketKey") -> str:
 
     return bucket_path(sealer.columns, bucket)
-
-
-def _time(text: str | None) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is no time; write 2026-11-20T05:00Z", param_hint="--until") from error
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def _show(found: Done, out: "Console") -> None:

@@ -6,8 +6,6 @@ import subprocess
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -16,6 +14,7 @@ from writer.clients import java_artifacts
 from writer.demo.devstack.process import (
     LOOPBACK,
     Process,
+    Server,
     ServerFailed,
     free_ports,
     is_listening,
@@ -28,12 +27,12 @@ READY_WITHIN = timedelta(seconds=60)  # seen: 3 s; a crowded CI machine is ten t
 NODE_ID = 1
 
 
-class Broker:
+class Broker(Server):
     """A single node, broker and controller in one, whose data live in `directory`; auto-creates no topic unless told.
 
     One that `joins` another, which runs already, is a further broker of its cluster, and no controller. A directory
     that holds data is opened again as the same cluster. `overrides` are lines of server.properties that win over the
-    ones written here. `launch` belongs on a thread that outlives the broker (see Process).
+    ones written here.
     """
 
     def __init__(
@@ -58,18 +57,12 @@ class Broker:
             **(overrides or {}),
         }
         self._say = say
-        self._process: Process | None = None
         self.cluster_id = ""
 
     @property
     def bootstrap(self) -> str:
         """`host:port`, as Kafka clients take it."""
         return f"{LOOPBACK}:{self.port}"
-
-    @property
-    def pid(self) -> int | None:
-        """The broker's process id; None when it was not launched."""
-        return self._process.pid if self._process else None
 
     def launch(self) -> None:
         """Format the directory if it is new and start the broker; `wait` tells when it answers.
@@ -106,34 +99,10 @@ class Broker:
         assert self._process is not None, "launch comes before wait"
         self._process.wait_until(self._answers, within=within)
 
-    def start(self) -> None:
-        """Launch and wait; a broker that does not answer is stopped before the error leaves."""
-        try:
-            self.launch()
-            self.wait()
-        except BaseException:
-            self.stop()
-            raise
-
-    def stop(self) -> None:
-        """Shut the broker down and keep its data. Does nothing when it is not running."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.stop()
-
     def restart(self) -> None:
         """Stop and start with the same data on the same port. Raises ServerFailed."""
         self.stop()
         self.start()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def _format(self, tool: list[str], properties: Path) -> None:
         if (self._directory / "data" / "meta.properties").exists():

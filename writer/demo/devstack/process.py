@@ -8,10 +8,12 @@ import socket
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import Self
 
 from writer.core.errors import HeadraceError
 
@@ -100,6 +102,50 @@ class Process:
     def _log_end(self) -> str:
         lines = self.log.read_text(errors="replace").splitlines()[-LOG_LINES:]
         return f"The end of {self.log}:\n" + "\n".join(f"  {line}" for line in lines or ["(empty)"])
+
+
+class Server(ABC):
+    """A server in a process of its own; as a context manager, it runs inside the block.
+
+    `launch` belongs on a thread that outlives the server (see Process).
+    """
+
+    _process: Process | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process id; None when it was not launched."""
+        return self._process.pid if self._process else None
+
+    @abstractmethod
+    def launch(self) -> None:
+        """Start the process; `wait` tells when it answers. Raises ArtifactError, JavaMissing, ServerFailed."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Return once the server answers. Raises ServerFailed."""
+
+    def start(self) -> None:
+        """Launch and wait; a server that does not answer is stopped before the error leaves."""
+        try:
+            self.launch()
+            self.wait()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End the server and keep its data. Does nothing when it is not running."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.stop()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
 
 def free_ports(count: int) -> list[int]:

@@ -1,16 +1,13 @@
 """A real schema registry on loopback: Apicurio, which speaks Confluent's protocol, for the demo and the tests."""
 
-import http.client
 import json
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
-from typing import Self
-from urllib.parse import urlsplit
 
 from writer.clients import java_artifacts
-from writer.demo.devstack.process import LOOPBACK, Process, ServerFailed, free_ports, java_options, require_free
+from writer.clients.http import HookFailed, ask, straight
+from writer.demo.devstack.process import LOOPBACK, Process, Server, ServerFailed, free_ports, java_options, require_free
 
 HEAP_MEGABYTES = 256
 JAVA_MIN = 21  # its class files are of that version
@@ -19,11 +16,8 @@ PATH = "/apis/ccompat/v7"
 HTTP_OK = 200
 
 
-class Registry:
-    """A registry, compatibility BACKWARD as Confluent's. The directory keeps its schemas and their ids.
-
-    `launch` belongs on a thread that outlives the registry (see Process).
-    """
+class Registry(Server):
+    """A registry, compatibility BACKWARD as Confluent's. The directory keeps its schemas and their ids."""
 
     def __init__(
         self, directory: Path, *, port: int | None = None, say: Callable[[str], None] = lambda _: None
@@ -33,17 +27,11 @@ class Registry:
         self.port = port or free[0]
         self._management_port = free[1]
         self._say = say
-        self._process: Process | None = None
 
     @property
     def url(self) -> str:
         """The base address, as clients of Confluent's registry take it."""
         return f"http://{LOOPBACK}:{self.port}{PATH}"
-
-    @property
-    def pid(self) -> int | None:
-        """The registry's process id; None when it was not launched."""
-        return self._process.pid if self._process else None
 
     def launch(self) -> None:
         """Start the registry; `wait` tells when it answers. Raises ArtifactError, JavaMissing, ServerFailed."""
@@ -79,51 +67,18 @@ class Registry:
         self._process.wait_until(self._answers, within=within)
         set_compatibility(self.url, "BACKWARD")
 
-    def start(self) -> None:
-        """Launch and wait; a registry that does not answer is stopped before the error leaves."""
-        try:
-            self.launch()
-            self.wait()
-        except BaseException:
-            self.stop()
-            raise
-
-    def stop(self) -> None:
-        """End the registry. Does nothing when it is not running."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.stop()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
     def _answers(self) -> bool:
         try:
-            return _ask("GET", f"{self.url}/subjects")[0] == HTTP_OK
-        except (OSError, http.client.HTTPException):
+            return ask(f"{self.url}/subjects", timeout_s=10, opener=straight(None)).status == HTTP_OK
+        except HookFailed:
             return False
 
 
 def set_compatibility(url: str, level: str) -> None:
     """Set the registry-wide rule for new schema versions: Apicurio's own default is NONE. Raises ServerFailed."""
-    status, answer = _ask("PUT", f"{url}/config", {"compatibility": level})
-    if status != HTTP_OK:
-        raise ServerFailed(f"{url} refused compatibility {level}: {status} {answer}")
-
-
-def _ask(method: str, url: str, body: dict[str, str] | None = None) -> tuple[int, str]:
-    address = urlsplit(url)
-    connection = http.client.HTTPConnection(address.netloc, timeout=10)
-    try:
-        payload = None if body is None else json.dumps(body)
-        connection.request(method, address.path, payload, {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode(errors="replace")
-    finally:
-        connection.close()
+    answer = ask(
+        f"{url}/config", method="PUT", body=json.dumps({"compatibility": level}).encode(),
+        headers={"Content-Type": "application/json"}, timeout_s=10, opener=straight(None),
+    )  # fmt: skip
+    if answer.status != HTTP_OK:
+        raise ServerFailed(f"{url} refused compatibility {level}: {answer}")

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from writer.batch.task_report import EXITS
 from writer.core.offsets import OffsetRange, Span, TopicPartition, joined
-from writer.core.text import isoformat
+from writer.core.units import from_iso, to_iso
 
 Outcome = Literal["open", "done", "lost", "rewound"]
 
@@ -140,9 +140,11 @@ def parse_gap(version: int, about: Mapping[str, Any]) -> GapRecord | None:
     match about.get("kind"):
         case "gap":
             ranges = tuple(OffsetRange(_part(r), r["start"], r["end"]) for r in about["ranges"])
-            hints = tuple(Hint(_time(h["from"]), datetime.fromisoformat(h["until"])) for h in about.get("hints") or ())
+            hints = tuple(
+                Hint(from_iso(h["from"]), datetime.fromisoformat(h["until"])) for h in about.get("hints") or ()
+            )
             opened = Opened(
-                version, _time(about.get("at")), about["cause"], ranges, hints, about.get("by", ""),
+                version, from_iso(about.get("at")), about["cause"], ranges, hints, about.get("by", ""),
                 about.get("reason", ""), dict(about.get("topic_ids", {})),
             )  # fmt: skip
             return GapRecord(about["id"], opened)
@@ -151,20 +153,20 @@ def parse_gap(version: int, about: Mapping[str, Any]) -> GapRecord | None:
             for r in about.get("ranges", ()):
                 carried[_part(r)] = carried.get(_part(r), Carried()).plus(_carried(r))
             through = {about["source"]: about["through"]} if about.get("through") else {}
-            ended = Ended(version, "done", _time(about.get("at")), left=about["left"]) if about["done"] else None
+            ended = Ended(version, "done", from_iso(about.get("at")), left=about["left"]) if about["done"] else None
             return GapRecord(
                 about["gap"], None, carried, about.get("unplaced", 0), about.get("files", 0), 1, (about["source"],),
                 through, ended,
             )  # fmt: skip
         case "lost":
-            ended = Ended(version, "lost", _time(about.get("at")), about["by"], about["reason"], about["left"])
+            ended = Ended(version, "lost", from_iso(about.get("at")), about["by"], about["reason"], about["left"])
             return GapRecord(about["gap"], changes=1, ended=ended)
     return None
 
 
 def rewound(version: int, about: Mapping[str, Any]) -> dict[str, GapRecord]:
     """Return what the entry of a rewind says of tickets: those whose offsets it took back are over."""
-    at = _time(about.get("at"))
+    at = from_iso(about.get("at"))
     return {gap: GapRecord(gap, changes=1, ended=Ended(version, "rewound", at)) for gap in about["gaps"]}
 
 
@@ -197,16 +199,16 @@ def to_json(ticket: GapRecord) -> dict[str, Any]:
         "id": ticket.id, "unplaced": ticket.unplaced, "files": ticket.files, "changes": ticket.changes,
         "sources": list(ticket.sources), "through": dict(ticket.through),
         "opened": opened and {
-            "version": opened.version, "at": isoformat(opened.at), "cause": opened.cause, "by": opened.by,
+            "version": opened.version, "at": to_iso(opened.at), "cause": opened.cause, "by": opened.by,
             "reason": opened.reason, "topic_ids": dict(opened.topic_ids),
             "ranges": [r.to_dict() for r in opened.ranges],
-            "hints": [{"from": isoformat(h.start), "until": isoformat(h.end)} for h in opened.hints],
+            "hints": [{"from": to_iso(h.start), "until": to_iso(h.end)} for h in opened.hints],
         },
         "carried": [
             {**vars(part), "spans": [list(s) for s in c.spans], "offsets": c.offsets, "holes": c.holes, **c.outcomes}
             for part, c in ticket.carried.items()
         ],
-        "ended": ended and {**vars(ended), "at": isoformat(ended.at)},
+        "ended": ended and {**vars(ended), "at": to_iso(ended.at)},
     }  # fmt: skip
 
 
@@ -220,7 +222,7 @@ def from_json(raw: Mapping[str, Any]) -> GapRecord:
     }
     return GapRecord(
         raw["id"], known.opened if known else None, carried, raw["unplaced"], raw["files"], raw["changes"],
-        tuple(raw["sources"]), dict(raw["through"]), Ended(**{**ended, "at": _time(ended["at"])}) if ended else None,
+        tuple(raw["sources"]), dict(raw["through"]), Ended(**{**ended, "at": from_iso(ended["at"])}) if ended else None,
     )  # fmt: skip
 
 
@@ -237,7 +239,3 @@ def _spans(raw: Sequence[Sequence[int]]) -> tuple[Span, ...]:
 
 def _part(raw: Mapping[str, Any]) -> TopicPartition:
     return TopicPartition(raw["topic"], raw["incarnation"], raw["partition"])
-
-
-def _time(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)

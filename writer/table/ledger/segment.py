@@ -15,6 +15,7 @@ from urllib.parse import unquote
 from writer.batch.task_report import EXITS
 from writer.core.errors import HeadraceError
 from writer.core.offsets import TopicPartition
+from writer.core.units import from_iso
 from writer.table.ledger import gap_ticket
 from writer.table.ledger.gap_ticket import GapRecord, together
 from writer.table.log.entries import answers, parse_commit_info
@@ -330,7 +331,7 @@ def from_json(raw: Mapping[str, Any], where: str) -> LedgerSegment:
         )
     try:
         return LedgerSegment(
-            raw["first"], raw["last"], _time(raw["began"]), _time(raw["ended"]), raw["starts"],
+            raw["first"], raw["last"], from_iso(raw["began"]), from_iso(raw["ended"]), raw["starts"],
             {part_of(begin): begin["offset"] for begin in raw["begins"]},
             tuple(
                 Stretch(
@@ -351,7 +352,3 @@ def from_json(raw: Mapping[str, Any], where: str) -> LedgerSegment:
         raise LedgerUnreadable(
             f"{where} is not a page of the ledger: {type(error).__name__} {error}. Restore it from a backup."
         ) from error
-
-
-def _time(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)

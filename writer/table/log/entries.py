@@ -15,6 +15,7 @@ from deltalake import Schema
 from writer.batch.task_report import file_from_json, file_to_json
 from writer.core.files import BucketFile, BucketKey, StagedFile
 from writer.core.offsets import OffsetRange, Span, TopicPartition
+from writer.core.units import to_iso
 from writer.table.log.foreign_writes import READER, WRITER, Change, change
 from writer.table.log.log import Action, State
 from writer.table.log.operations import Acceptance, Batch, Closing, Fill, Gap, Loss, Replay, Rewind, Rewrite, Sealing
@@ -106,7 +107,7 @@ def rewind_said(rewind: Rewind) -> dict[str, Any]:
     return {
         "kind": "rewind", "id": rewind.id, "to": rewind.to, "taken": {"why": "rewind", "rows": rewind.rows},
         "reopened": [[list(one.bucket), one.taken, one.left] for one in rewind.reopened],
-        "closed_until": None if until is None else until.isoformat(), "gaps": list(rewind.gaps), **rewind.facts,
+        "closed_until": to_iso(until), "gaps": list(rewind.gaps), **rewind.facts,
         **({"answers": [vars(one) for one in undo.changes]} if undo else {}),
         "withdrawn": _withdrawn(rewind.withdrawn), "ranges": _ranges(rewind.ranges),
     }  # fmt: skip
