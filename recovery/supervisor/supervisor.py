@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
-from recovery.ladder.decide import Down, Event, Failed, Frontier, Halt, Healthy, Policy, Refused, decide
+from recovery.ladder.decide import Decision, Down, Event, Failed, Frontier, Halt, Healthy, Policy, decide
 from recovery.ladder.diagnosis import Patience, hung, judged, stalled_after, why_hung
 from recovery.ladder.error_catalogue import Verdict
 from recovery.ladder.rungs import RecoveryLevel
@@ -226,7 +226,7 @@ class Supervisor:
         decision = decide(self._policy, patient.memory.state, event, now, self._jitter())
         about = failure(found, code, "" if words is None else words.error, run, frontier, now)
         patient.failed(about, decision, time.monotonic())
-        self._tell(patient, decision.action, now)
+        self._tell(patient, decision, now)
 
     def _event(self, patient: SupervisedPipeline, found: Verdict, run: int | None) -> tuple[Event, Frontier]:
         if found.rung == RecoveryLevel.WAIT and not found.halt:
@@ -248,7 +248,7 @@ class Supervisor:
             try:
                 logging.event("recovery_done", pipeline=patient.name, level=patient.rung.label, done=hand(patient.name))
             except Refusal as refusal:
-                self._refused(patient, Refused(str(refusal), verdict(known), Frontier(known.frontier), patient.run))
+                self._refused(patient, Failed(verdict(known), Frontier(known.frontier), patient.run, str(refusal)))
                 return False
         if patient.rung < RecoveryLevel.NEW_RUN and (found := self._found(patient.name)) is not None:
             self._failed(patient, 0, found, None)
@@ -264,13 +264,13 @@ class Supervisor:
         except HeadraceError:
             return None  # the start says it in its own words
 
-    def _refused(self, patient: SupervisedPipeline, event: Refused) -> None:
+    def _refused(self, patient: SupervisedPipeline, event: Failed) -> None:
         now = datetime.now(UTC)
         decision = decide(self._policy, patient.memory.state, event, now, self._jitter())
         patient.refused(decision, time.monotonic())
-        self._tell(patient, decision.action, now)
+        self._tell(patient, decision, now)
 
-    def _tell(self, patient: SupervisedPipeline, action: object, now: datetime) -> None:
+    def _tell(self, patient: SupervisedPipeline, decision: Decision, now: datetime) -> None:
         """Log what was decided, keep it, and tell people of what they should know."""
         known = patient.memory.failure
         assert known is not None, "something failed"
@@ -278,12 +278,12 @@ class Supervisor:
             "recovery_decided", pipeline=patient.name, found=known.row, exit_code=known.exit_code,
             error=known.error or known.said, decided=patient.memory.action,
         )  # fmt: skip
-        to = "halted" if isinstance(action, Halt) else patient.rung.label
+        to = "halted" if isinstance(decision, Halt) else patient.rung.label
         error = f" ({known.error})" if known.error and known.error not in patient.memory.action else ""
         self._note(patient, known.row, f"{patient.memory.action}{error}", to)
         self._keep(patient)
-        if isinstance(action, Halt):
-            self._tells.tell(notifications.pipeline_given_up(patient.name, action.reason, at=now))
+        if isinstance(decision, Halt):
+            self._tells.tell(notifications.pipeline_given_up(patient.name, decision.reason, at=now))
         elif (event := notifications.level_reached(patient.name, patient.rung, known.said, at=now)) is not None:
             self._tells.tell(event)
 
