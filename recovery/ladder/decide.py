@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from recovery.ladder.error_catalogue import Verdict
 from recovery.ladder.rungs import RecoveryLevel
+from writer.core.backoff import Backoff
 from writer.core.units import show_duration
 
 _NO_TIME = timedelta(0)
@@ -45,6 +46,8 @@ BUDGETS: Mapping[RecoveryLevel, Budget] = {
     RecoveryLevel.LATEST: Budget(1, timedelta(hours=24)),
 }
 
+BACKOFF = Backoff(1, 300, jitter=0.5)
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -55,8 +58,7 @@ class Policy:
         {RecoveryLevel.WAIT, RecoveryLevel.RESTART, RecoveryLevel.NEW_RUN}
     )  # what can be carried out here
     latest_allowed: bool = False  # the last level gives records up: only where the configuration allows it
-    pause_first: timedelta = timedelta(seconds=1)
-    pause_max: timedelta = timedelta(minutes=5)
+    backoff: Backoff = BACKOFF
     settled_after: timedelta = timedelta(minutes=1)  # healthy for so long, the next failure is not the same one
     healthy_after: timedelta = timedelta(minutes=30)  # healthy for so long, the budgets are new
 
@@ -245,8 +247,7 @@ def _halt(state: State, reason: str) -> Halt:
 
 
 def _delay(policy: Policy, state: State, jitter: float) -> timedelta:
-    whole = min(policy.pause_first * (1 << min(state.streak, 32)), policy.pause_max)
-    return whole * (0.5 + 0.5 * min(max(jitter, 0.0), 1.0))
+    return timedelta(seconds=policy.backoff.delay_s(state.streak, jitter))
 
 
 def _recent(policy: Policy, attempts: tuple[Attempt, ...], now: datetime) -> tuple[Attempt, ...]:

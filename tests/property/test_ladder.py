@@ -93,7 +93,7 @@ def test_a_storage_that_is_down_for_long_costs_only_growing_pauses(times, policy
     for _ in range(times):
         decision = decide(policy, state, Down("silence"), T0, 1.0)
         assert isinstance(decision, Start)
-        assert pause <= decision.delay <= policy.pause_max
+        assert pause <= decision.delay <= timedelta(minutes=5)
         state, pause = decision.state, decision.delay
     assert state.rung == L.WAIT
 
@@ -160,7 +160,7 @@ def test_after_healthy_time_it_is_at_the_foot_again(policy, history):
     assert later.streak == 0
     assert all(attempt.rung >= L.WALK_BACK for attempt in later.attempts)
     again = decide(policy, later, Failed(UNKNOWN), at + timedelta(hours=1), 1.0)
-    assert (again.level, again.delay, again.reason) == (L.RESTART, policy.pause_first, "a sentence")
+    assert (again.level, again.delay, again.reason) == (L.RESTART, timedelta(seconds=1), "a sentence")
 
 
 @given(policies, steps, st.floats(0, 1))
@@ -168,7 +168,7 @@ def test_pauses_lie_between_half_and_the_limit_but_for_a_budget_that_is_to_be_fr
     for at, _, state, _ in played(policy, history):
         decision = decide(policy, state, Down("silence"), at, jitter)
         assert isinstance(decision, Start)
-        assert policy.pause_first / 2 <= decision.delay <= policy.pause_max
+        assert timedelta(seconds=0.5) <= decision.delay <= timedelta(minutes=5)
 
 
 def test_restarts_then_new_runs_then_waiting_for_a_budget():
