@@ -3,7 +3,6 @@
 Whoever does not answer makes facts missing or old. Nothing here raises for it, and nothing decides.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -13,16 +12,14 @@ from autoscaler.decision.facts import Facts
 from autoscaler.decision.policy import Policy
 from autoscaler.runtime import status_parser
 from autoscaler.runtime.status_parser import Known
-from writer.clients.driver_endpoint import Driver, announced
+from writer.clients.driver_endpoint import Driver, announced, status_at
 from writer.clients.kafka import Cluster
-from writer.clients.tls import opener
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.errors import HeadraceError
 from writer.status import from_table
 from writer.status.document import document
 
-_ANSWER_WITHIN_S = 2.0
 _KAFKA_WITHIN = timedelta(seconds=5)
 _WINDOWS_KEPT = 6  # of window_s, where batches come seldom
 
@@ -64,7 +61,7 @@ class Live:
         """Return the whole `/status` of the driver that has these pipelines; None when it does not answer."""
         for name in self._names:
             driver = announced(self._config.checkpoints, name, self._config.s3.settings)
-            whole = None if driver is None else got(f"{driver.url}/status", driver.certificate)
+            whole = None if driver is None else status_at(driver.url, driver.certificate)
             try:
                 answers = whole is not None and driver is not None and whole["pipelines"][name]["epoch"] == driver.epoch
             except (LookupError, TypeError):
@@ -106,7 +103,7 @@ class Live:
         """Return on which rung recovery is, by pipeline, where a supervisor answers."""
         at, certificate = self._config.supervisor, self._config.http.certificate
         scheme = "http" if certificate is None else "https"
-        told = got(f"{scheme}://{at.host}:{at.port}/status", str(certificate or "")) if at.port else None
+        told = status_at(f"{scheme}://{at.host}:{at.port}", str(certificate or "")) if at.port else None
         try:
             return {name: int(one["level"]) for name, one in (told or {}).get("pipelines", {}).items()}
         except (LookupError, TypeError, ValueError, AttributeError):
@@ -121,13 +118,3 @@ class Live:
 
 def _with_answer(known: Known, at: datetime, ends: Mapping[status_parser.Source, int], policy: Policy) -> Known:
     return replace(known, heard=known.heard.with_sample(at, ends, policy.window_s * _WINDOWS_KEPT))
-
-
-def got(url: str, certificate: str = "") -> dict[str, Any] | None:
-    """Ask for a JSON document; None when nobody answers with one. `certificate`: the file that is served from."""
-    try:
-        with opener(certificate).open(url, timeout=_ANSWER_WITHIN_S) as response:
-            found = json.loads(response.read())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None

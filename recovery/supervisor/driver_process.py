@@ -2,7 +2,6 @@
 
 import ctypes
 import fcntl
-import json
 import os
 import secrets
 import signal
@@ -13,12 +12,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
-from urllib.error import HTTPError, URLError
-from urllib.request import Request
 
 from recovery.ladder.diagnosis import Look, Seen, seen
-from writer.clients.tls import opener
+from writer.clients.driver_endpoint import ask_at, status_at
+from writer.clients.http import RequestFailed
 from writer.driver.supervisor_channel import DUMP_ON, VARIABLE, ExitReport, Folder, Order, Orders
 
 _ANSWER_WITHIN_S = 3.0
@@ -66,13 +63,14 @@ class Driver:
         if url is None:
             return False
         path = f"{url}/pipelines/{pipeline}/start?new_run={str(new_run).lower()}"
-        request = Request(path, method="POST", headers={"Authorization": f"Bearer {self._token}"})  # noqa: S310
-        with (
-            suppress(HTTPError, URLError, OSError),
-            opener(self._folder.certificate()).open(request, timeout=_ANSWER_WITHIN_S) as answer,
-        ):
-            return bool(answer.status == 202)  # noqa: PLR2004 - accepted
-        return False
+        headers = {"Authorization": f"Bearer {self._token}"}
+        try:
+            answer = ask_at(
+                path, self._folder.certificate(), timeout_s=_ANSWER_WITHIN_S, method="POST", headers=headers
+            )
+        except RequestFailed:
+            return False
+        return answer.status == 202  # noqa: PLR2004 - accepted
 
     def drain(self) -> None:
         """Ask it to finish its batch and end."""
@@ -106,11 +104,10 @@ class Driver:
         _, url = self._folder.driver()
         if url is None:
             return {}
+        told = status_at(url, self._folder.certificate(), timeout_s=_ANSWER_WITHIN_S) or {}
         try:
-            with opener(self._folder.certificate()).open(f"{url}/status", timeout=_ANSWER_WITHIN_S) as answer:
-                told: dict[str, Any] = json.loads(answer.read())["pipelines"]
-                return {name: seen(one, self._since_s(name, one["state"])) for name, one in told.items()}
-        except (URLError, OSError, ValueError, LookupError, TypeError):
+            return {name: seen(one, self._since_s(name, one["state"])) for name, one in told["pipelines"].items()}
+        except (ValueError, LookupError, TypeError, AttributeError):
             return {}
 
 

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol
 from uuid import uuid4
 
-from writer.clients.http import Answer, HookFailed, ask, host
+from writer.clients.http import Answer, RequestFailed, ask, host
 from writer.config.notifications import KINDS, Kind, Notify
 from writer.core import logging
 from writer.core.backoff import Backoff
@@ -189,7 +189,7 @@ class Notifier:
         headers = {"Content-Type": "application/json", "Idempotency-Key": event.id}
         try:
             answer = ask(self._url, method="POST", body=body(event), headers=headers, timeout_s=self._timeout_s)
-        except HookFailed as error:
+        except RequestFailed as error:
             return str(error), True, None
         except Exception as error:  # noqa: BLE001 - a thread that dies tells nothing more
             return f"{type(error).__name__} at {host(self._url)}", False, None

@@ -1,22 +1,21 @@
 """A real schema registry on loopback: Apicurio, which speaks Confluent's protocol, for the demo and the tests."""
 
-import http.client
 import json
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Self
-from urllib.parse import urlsplit
 
 from writer.clients import java_artifacts
+from writer.clients.http import RequestFailed, ask
 from writer.demo.devstack.process import LOOPBACK, Process, ServerFailed, free_ports, java_options, require_free
 
 HEAP_MEGABYTES = 256
 JAVA_MIN = 21  # its class files are of that version
 READY_WITHIN = timedelta(seconds=90)  # seen: 3 s; a crowded CI machine is ten times slower
 PATH = "/apis/ccompat/v7"
-HTTP_OK = 200
+_ANSWER_WITHIN_S = 10.0
 
 
 class Registry:
@@ -105,25 +104,19 @@ class Registry:
 
     def _answers(self) -> bool:
         try:
-            return _ask("GET", f"{self.url}/subjects")[0] == HTTP_OK
-        except (OSError, http.client.HTTPException):
+            return ask(f"{self.url}/subjects", timeout_s=_ANSWER_WITHIN_S, proxies=False).ok
+        except RequestFailed:
             return False
 
 
 def set_compatibility(url: str, level: str) -> None:
     """Set the registry-wide rule for new schema versions: Apicurio's own default is NONE. Raises ServerFailed."""
-    status, answer = _ask("PUT", f"{url}/config", {"compatibility": level})
-    if status != HTTP_OK:
-        raise ServerFailed(f"{url} refused compatibility {level}: {status} {answer}")
-
-
-def _ask(method: str, url: str, body: dict[str, str] | None = None) -> tuple[int, str]:
-    address = urlsplit(url)
-    connection = http.client.HTTPConnection(address.netloc, timeout=10)
+    body, headers = json.dumps({"compatibility": level}).encode(), {"Content-Type": "application/json"}
     try:
-        payload = None if body is None else json.dumps(body)
-        connection.request(method, address.path, payload, {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode(errors="replace")
-    finally:
-        connection.close()
+        answer = ask(
+            f"{url}/config", method="PUT", body=body, headers=headers, timeout_s=_ANSWER_WITHIN_S, proxies=False
+        )
+    except RequestFailed as error:
+        raise ServerFailed(str(error)) from error
+    if not answer.ok:
+        raise ServerFailed(f"{url} refused compatibility {level}: {answer.shown()}")
