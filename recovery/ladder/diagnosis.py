@@ -8,8 +8,8 @@ from typing import Any
 
 from recovery.ladder.error_catalogue import Verdict, classify
 from recovery.ladder.rungs import RecoveryLevel
+from writer.core.errors import ExitCode
 
-_CONFIGURATION, _CHECKPOINT, _FENCED, _LIMIT = 2, 3, 4, 5
 _SHELL = 128  # a shell says 128 + n of a child that signal n has killed
 _BATCHES = 3  # commits that may be missing before a pipeline counts as stalled
 
@@ -24,20 +24,23 @@ def judged(code: int, text: str, ask: Callable[[str], Verdict] = classify) -> Ve
         if text
         else Verdict("silent", RecoveryLevel.RESTART, halt=False, said=f"The driver ended with {code}.")
     )
-    if found.halt or (code == 1 or code > _LIMIT):
+    if found.halt:
         return found
-    match code:
-        case 0:
+    match ExitCode(code):
+        case ExitCode.CRASH:
+            return found
+        case ExitCode.DONE:
             return Verdict(
                 "ended", RecoveryLevel.RESTART, halt=False, said="The pipeline ended, though nobody asked for it."
             )
-        case 3:
+        case ExitCode.CHECKPOINT:
             if found.rung is not None and found.rung >= RecoveryLevel.REPAIR:
                 return found
             return Verdict("checkpoint", RecoveryLevel.NEW_RUN, halt=False, said="The checkpoint cannot be continued.")
-        case _:
-            row = {_CONFIGURATION: "configuration", _FENCED: "fenced", _LIMIT: "limit"}.get(code, "unknown")
-            return Verdict(row, None, halt=True, said=f"Exit code {code}: a start would end in the same way.")
+        case known:
+            return Verdict(
+                known.name.lower(), None, halt=True, said=f"Exit code {code}: a start would end in the same way."
+            )
 
 
 def hung(why: str) -> Verdict:

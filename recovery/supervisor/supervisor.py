@@ -22,7 +22,7 @@ from recovery.supervisor.recovery_actions import Hand, Refusal, found_before
 from writer.clients.notifications import NotificationSink
 from writer.config.pipelines import Config
 from writer.core import logging
-from writer.core.errors import Fenced, HeadraceError
+from writer.core.errors import ExitCode, HeadraceError, most_severe
 from writer.driver.supervisor_channel import ExitReport, Folder, Order
 from writer.storage.base import Store
 from writer.storage.locations import store_at
@@ -33,7 +33,6 @@ _LOSER_S = 10.0  # a driver whose lease is lost may finish what it does for so l
 _HUNG_S = 20.0  # so long may a driver that hangs take to end by itself
 _ANSWER_WITHIN = timedelta(seconds=5)
 _DECISIONS_SHOWN = 20  # on the driver's page, for each pipeline
-_CARE = (0, 1, 5, 2, 3, 4)  # exit codes, the one that asks for most care last
 
 
 class Supervisor:
@@ -111,11 +110,11 @@ class Supervisor:
         if self._stop.is_set():
             return 0
         if self._held.lost:
-            return Fenced.exit_code
+            return ExitCode.FENCED
         waiting = [p.due_s for p in self.patients.values() if p.due_s is not None]
         if not waiting:
             codes = [p.memory.failure.exit_code for p in self.patients.values() if p.halted and p.memory.failure]
-            return max((code if code in _CARE[1:] else 1 for code in codes), key=_CARE.index, default=0)
+            return most_severe(code or ExitCode.CRASH for code in codes)
         if min(waiting) <= time.monotonic():
             ready = [patient for patient in self._due(time.monotonic()) if self._prepared(patient)]
             soon = time.monotonic() + _TOGETHER_S
@@ -148,7 +147,7 @@ class Supervisor:
         stopping = self._stop.is_set()
         logging.event("driver_ended", pid=driver.pid, exit_code=code)
         if self._held.lost:
-            return Fenced.exit_code
+            return ExitCode.FENCED
         if stopping:  # SIGTERM before it could listen ends it at once, with nothing to drain
             return 0 if code == -signal.SIGTERM else code if code >= 0 else 128 - code
         self._hear(driver.heard().values())

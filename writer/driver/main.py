@@ -15,7 +15,7 @@ from writer.clients.driver_endpoint import announce, me, retract
 from writer.clients.kafka import Cluster
 from writer.config.pipelines import Config
 from writer.core import logging
-from writer.core.errors import HeadraceError
+from writer.core.errors import HeadraceError, exit_code, most_severe
 from writer.driver import supervisor_channel
 from writer.driver.pipeline import PipelineRun
 from writer.driver.pipeline_runner import Asked, PipelineRunner, watch
@@ -84,7 +84,7 @@ def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = N
         finally:
             keeper.close()  # executors that go with the application are not lost
             spark.stop()
-    return exit_code([r.error for r in running.values()])
+    return most_severe(exit_code(r.error) for r in running.values())
 
 
 def _keeper(config: Config, board: Mapping[str, Progress]) -> ExecutorManager:
@@ -115,13 +115,6 @@ def _beat(link: supervisor_channel.Folder | None, stop: threading.Event, board: 
     if not stop.is_set() and link.forsaken():
         logging.warning("supervisor_gone", reason="its lock is free")
         stop.set()
-
-
-def exit_code(errors: list[BaseException | None]) -> int:
-    """The process's word to its supervisor: 0 when all went well, else the code that asks for most care."""
-    codes = [error.exit_code if isinstance(error, HeadraceError) else 1 for error in errors if error is not None]
-    care = {0: 0, 1: 1, 5: 2, 2: 3, 4: 4, 3: 5}
-    return max(codes, key=lambda code: care[code], default=0)
 
 
 def _begin(
