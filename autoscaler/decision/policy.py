@@ -54,7 +54,7 @@ class Policy:
     catch_up_s: float = _knob(900.0, "s", "a backlog is to be gone by then: half costs 3 % more, twice saves 1 %")
     headroom_share: float = _knob(0.25, "share", "of retention headroom: a backlog is gone in that time at the latest")
     slo_s: float = _knob(300.0, "s", "lag beyond max_delay that is still good; no executor goes while it is more")
-    tick_s: float = _knob(15.0, "s", "between two decisions; Kafka is asked as often")
+    tick_s: float = _knob(15.0, "s", "between two decisions")
     window_s: float = _knob(600.0, "s", "rates are means over it: ten triggers of a minute")
     window_batches: float = _knob(4.0, "batches", "and over as many batches at least, where they come seldom")
     lately_s: float = _knob(120.0, "s", "a rise of arrivals counts when it holds for it; a fall only over the window")

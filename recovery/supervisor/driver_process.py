@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 
 from recovery.ladder.diagnosis import Look, Seen, seen
@@ -106,7 +107,8 @@ class Driver:
             return {}
         told = status_at(url, self._folder.certificate(), timeout_s=_ANSWER_WITHIN_S) or {}
         try:
-            return {name: seen(one, self._since_s(name, one["state"])) for name, one in told["pipelines"].items()}
+            at, pipelines = datetime.fromisoformat(told["at"]), told["pipelines"]
+            return {name: seen(one, self._since_s(name, one["state"]), at) for name, one in pipelines.items()}
         except (ValueError, LookupError, TypeError, AttributeError):
             return {}
 

@@ -89,10 +89,10 @@ def status_at(url: str, certificate: str = "", timeout_s: float = _ANSWER_WITHIN
 
 
 def ask_driver(driver: Driver, pipeline: str) -> dict[str, Any] | None:
-    """Ask a driver for its pipeline and, with it, `executors`; None when nobody answers there, or another one does."""
+    """Ask a driver for its pipeline, with `executors` and `at`; None when none answers there, or another one does."""
     whole = status_at(driver.url, driver.certificate) or {}
     try:
-        found = {**whole["pipelines"][pipeline], "executors": whole.get("executors")}
+        found = {**whole["pipelines"][pipeline], "executors": whole.get("executors"), "at": whole["at"]}
     except (LookupError, TypeError):
         return None
     return found if found.get("epoch") == driver.epoch else None

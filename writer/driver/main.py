@@ -6,6 +6,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -38,7 +39,6 @@ from writer.status.progress import Progress
 from writer.storage import disk_space
 from writer.storage.locations import store_at
 from writer.table import locations
-from writer.table.factory import main_table
 from writer.web import endpoints, http_server, live_records
 
 _LAST_WORDS = timedelta(seconds=5)  # for notices that wait when the process ends
@@ -181,9 +181,8 @@ def _listen(config: Config, name: str, cluster: Cluster, progress: Progress) -> 
     if samples and now - samples[-1].at < config.kafka.lag_interval:
         return
     with suppress(HeadraceError, OSError):
-        table = main_table(name, config)
-        snapshot = table.snapshot() if table.exists() else None
-        progress.waits(*from_table.heard(cluster, config.pipelines[name].topics, snapshot, now))
+        frontier, logs = from_table.logs_now(name, config, cluster, now)
+        progress.waits(frontier, replace(logs, interval=config.kafka.lag_interval))
 
 
 def steps(pipeline: PipelineRun, cluster: Cluster, merge: Step, retained: Sequence[Retention]) -> dict[str, Step]:
