@@ -63,12 +63,10 @@ class Driver:
         _, url = self._folder.driver()
         if url is None:
             return False
-        path = f"{url}/pipelines/{pipeline}/start?new_run={str(new_run).lower()}"
-        headers = {"Authorization": f"Bearer {self._token}"}
+        at = f"{url}/pipelines/{pipeline}/start?new_run={str(new_run).lower()}"
+        sent = {"Authorization": f"Bearer {self._token}"}
         try:
-            answer = ask_at(
-                path, self._folder.certificate(), timeout_s=_ANSWER_WITHIN_S, method="POST", headers=headers
-            )
+            answer = ask_at(at, self._folder.certificate(), method="POST", headers=sent, timeout_s=_ANSWER_WITHIN_S)
         except RequestFailed:
             return False
         return answer.status == 202  # noqa: PLR2004 - accepted

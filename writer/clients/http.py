@@ -97,9 +97,8 @@ def ask(
     except (httpx2.LocalProtocolError, httpx2.InvalidURL):  # whose messages show a header, or the path
         raise RequestFailed(f"cannot ask {host(url)}: HTTP forbids a header or the address of the request") from None
     except httpx2.RemoteProtocolError as error:
-        raise RequestFailed(
-            f"cannot reach {host(url)}: its answer broke off, or is no HTTP ({_one_line(error)})"
-        ) from error
+        why = f"its answer broke off, or is no HTTP ({_one_line(error)})"
+        raise RequestFailed(f"cannot reach {host(url)}: {why}") from error
     except (httpx2.HTTPError, ImportError, OSError, ValueError) as error:
         raise RequestFailed(f"cannot reach {host(url)}: {_one_line(error)}") from error
 

@@ -1,6 +1,5 @@
 """Where schemas come from: a registry, by Confluent's API or Apicurio's own, or files. Asked by the driver only."""
 
-import base64
 import json
 import re
 import ssl
@@ -13,10 +12,11 @@ from urllib.parse import quote, unquote, urlsplit
 
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
+from pydantic import SecretStr
 
 from writer.avro.schema import UnsupportedSchema, fingerprint
 from writer.avro.wire_format import Ids, is_guid, show_id
-from writer.clients.http import RequestFailed, ask
+from writer.clients.http import RequestFailed, ask, login as login_header
 from writer.config.connections import Registry
 from writer.core.errors import ConfigError, HeadraceError
 
@@ -149,13 +149,11 @@ class ApicurioRegistry:
         """Ask at `core_url`, such as http://registry:8080/apis/registry/v3, by `global` or `content` ids."""
         address = urlsplit(core_url.rstrip("/"))
         self._url = address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
-        known, self._headers = login or Login(), {}
+        known = login or Login()
         user, password = known.user, known.password
         if address.username is not None:
             user, password = unquote(address.username), unquote(address.password or "")
-        if user is not None:
-            self._headers["Authorization"] = f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
-        self._trust = known.check()
+        self._headers, self._trust = login_header(user, SecretStr(password), None), known.check()
         self._ids = ids
 
     def schema(self, schema_id: int) -> str:
@@ -205,12 +203,9 @@ class ApicurioRegistry:
         """Return the answer and the type of the artifact in it, if it has one; None when there is no such thing."""
         try:
             answer = ask(
-                f"{self._url}/{path}",
-                headers=self._headers,
-                timeout_s=_ANSWER_WITHIN_S,
-                trust=self._trust,
+                f"{self._url}/{path}", headers=self._headers, timeout_s=_ANSWER_WITHIN_S, trust=self._trust,
                 redirects=True,
-            )
+            )  # fmt: skip
             if answer.status == _NOT_FOUND and _is_object(answer.body):
                 return None
             if answer.ok:
