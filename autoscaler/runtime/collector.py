@@ -10,7 +10,7 @@ from typing import Any
 from autoscaler.decision.facts import Facts
 from autoscaler.decision.policy import Policy
 from autoscaler.runtime import status_parser
-from writer.clients.driver_endpoint import Driver, announced, status_at
+from writer.clients.driver_endpoint import Driver, announced, driver_status, status_at
 from writer.clients.kafka import Cluster
 from writer.config.pipelines import Config
 from writer.core import logging
@@ -57,15 +57,10 @@ class Live:
         """Return the whole `/status` of the driver that has these pipelines; None when it does not answer."""
         for name in self._names:
             driver = announced(self._config.checkpoints, name, self._config.s3.settings)
-            whole = None if driver is None else status_at(driver.url, driver.certificate)
-            try:
-                answers = whole is not None and driver is not None and whole["pipelines"][name]["epoch"] == driver.epoch
-            except (LookupError, TypeError):
-                answers = False
-            if answers:
-                self.driver = driver
+            whole = None if driver is None else driver_status(driver, name)
+            self.driver = None if whole is None else driver
+            if whole is not None:
                 return whole
-        self.driver = None
         return None
 
     def _status(self, name: str, whole: Mapping[str, Any] | None, now: datetime) -> dict[str, Any] | None:

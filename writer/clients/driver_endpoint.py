@@ -88,14 +88,21 @@ def status_at(url: str, certificate: str = "", timeout_s: float = _ANSWER_WITHIN
     return found if isinstance(found, dict) else None
 
 
-def ask_driver(driver: Driver, pipeline: str) -> dict[str, Any] | None:
-    """Ask a driver for its pipeline, with `executors` and `at`; None when none answers there, or another one does."""
+def driver_status(driver: Driver, pipeline: str) -> dict[str, Any] | None:
+    """Return the `/status` of the driver of a pipeline; None when none answers there, or another one does."""
     whole = status_at(driver.url, driver.certificate) or {}
     try:
-        found = {**whole["pipelines"][pipeline], "executors": whole.get("executors"), "at": whole["at"]}
+        return whole if whole["pipelines"][pipeline]["epoch"] == driver.epoch else None
     except (LookupError, TypeError):
         return None
-    return found if found.get("epoch") == driver.epoch else None
+
+
+def ask_driver(driver: Driver, pipeline: str) -> dict[str, Any] | None:
+    """Return a pipeline's part of `driver_status`, with `executors` and `at`."""
+    whole = driver_status(driver, pipeline)
+    if whole is None:
+        return None
+    return {**whole["pipelines"][pipeline], "executors": whole.get("executors"), "at": whole["at"]}
 
 
 def me(url: str, epoch: int, certificate: str = "") -> Driver:
