@@ -9,9 +9,8 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
 
-from writer.clients.kafka import Topic
+from writer.clients.kafka import Cluster
 from writer.core import logging
 from writer.core.errors import HeadraceError, TopicMissing
 from writer.core.offsets import Source
@@ -26,34 +25,6 @@ _DATING_TOLERANCE = 1.05  # an age is found to 5 %: nine questions, whatever the
 _DATING_ROUNDS_MAX = 16  # a bound for a log whose answers contradict each other
 _CLOSE_WITHIN_S = 5.0
 Asked = Mapping[Source, tuple[int, int]]  # offset and timestamp (ms) of the first record at or after an instant
-
-
-class Asks(Protocol):
-    """What the watch asks of a cluster."""
-
-    def topics(self, names: Iterable[str]) -> Mapping[str, Topic]:
-        """The topics as the cluster knows them now."""
-
-    def sources(self, topics: Iterable[str]) -> list[Source]:
-        """Every partition that there is now."""
-
-    def earliest(self, sources: Iterable[Source]) -> Mapping[Source, int]:
-        """First offset still held, by partition."""
-
-    def latest(self, sources: Iterable[Source]) -> Mapping[Source, int]:
-        """End of the log, by partition."""
-
-    def at(self, when: datetime, sources: Iterable[Source]) -> Mapping[Source, int]:
-        """First offset with a timestamp at or after an instant; the end of the log where there is none."""
-
-    def retention(self, topics: Iterable[str]) -> Mapping[str, timedelta | None]:
-        """How long records are kept; None: without a limit in time."""
-
-    def found(self, instants_ms: Mapping[Source, int]) -> Asked:
-        """First record at or after each instant: its offset and timestamp (ms); -1 and -1 when there is none."""
-
-    def mirror(self, group: str, frontier: Mapping[Source, int]) -> None:
-        """Write the offsets to a consumer group."""
 
 
 def lag_sample(logs: Logs, frontier: Mapping[Source, int], now: datetime) -> LagSample:
@@ -147,19 +118,19 @@ def arrival_rate(appended: Sequence[Appended]) -> float | None:
     return (recent[-1].records - recent[0].records) / seconds if seconds > 0 else None
 
 
-def listen(cluster: Asks, topics: Iterable[str], now: datetime) -> tuple[Sample, Mapping[Source, int]]:
+def listen(cluster: Cluster, topics: Iterable[str], now: datetime) -> tuple[Sample, Mapping[Source, int]]:
     """Ask for the ends and the starts of the logs. Raises BrokerUnreachable, TopicMissing."""
     sources = cluster.sources(topics)
     starts = cluster.earliest(sources)
     return Sample(now, cluster.latest(sources)), starts
 
 
-def history(cluster: Asks, sample: Sample) -> tuple[Sample, ...]:
+def history(cluster: Cluster, sample: Sample) -> tuple[Sample, ...]:
     """Ask where the logs ended some minutes before a sample, by the records' timestamps. Raises BrokerUnreachable."""
     return tuple(Sample(sample.at - ago, cluster.at(sample.at - ago, sample.ends)) for ago in _HISTORY)
 
 
-def settle(cluster: Asks, logs: Logs, frontier: Mapping[Source, int], now: datetime) -> Dates:
+def settle(cluster: Cluster, logs: Logs, frontier: Mapping[Source, int], now: datetime) -> Dates:
     """Ask for the dates that the samples do not give. Raises BrokerUnreachable."""
     wanted = undated(logs, frontier)
     found = date(cluster.found, wanted, now) if wanted else {}
@@ -171,7 +142,7 @@ class Watch:
 
     def __init__(
         self,
-        cluster: Asks,
+        cluster: Cluster,
         topics: Mapping[str, str],
         progress: Progress,
         *,
