@@ -16,8 +16,6 @@ from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from subprocess import PIPE, run
-from typing import Any
-from urllib.request import ProxyHandler, build_opener
 
 import duckdb
 import yaml
@@ -31,7 +29,7 @@ from bench.figures import BenchFailed
 from bench.fill import fill
 from bench.job import PARTITIONS, Job
 from bench.race import Contending
-from writer.clients.driver_endpoint import announced
+from writer.clients.driver_endpoint import announced, status_at
 from writer.demo.devstack.stack import Stack
 from writer.demo.devstack.workspace import ProcessGroup
 
@@ -203,11 +201,8 @@ def _lag(job: Job) -> list[float]:
     driver = announced(f"{job.directory}/checkpoints", PIPELINE)
     if driver is None:
         return []
-    with (
-        suppress(OSError, ValueError, LookupError),
-        build_opener(ProxyHandler({})).open(f"{driver.url}/status", timeout=2) as response,
-    ):
-        found: dict[str, Any] = json.loads(response.read())["pipelines"][PIPELINE]
+    with suppress(LookupError):
+        found = (status_at(driver.url) or {})["pipelines"][PIPELINE]
         seconds = found["lag"]["seconds"]
         return [] if seconds is None or found["state"] != "running" else [float(seconds)]
     return []

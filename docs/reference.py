@@ -70,7 +70,13 @@ def _exit_codes() -> list[str]:
         errors.LimitReached,
     )
     lines += [f"| {kind.exit_code} | {(kind.__doc__ or '').splitlines()[0]} |" for kind in kinds]
-    return [*lines, ""]
+    order = ", ".join(str(code.value) for code in errors.ExitCode)
+    return [
+        *lines,
+        "",
+        f"Where pipelines end differently, the process ends with the code that stands last in: {order}.",
+        "",
+    ]
 
 
 def _configuration() -> list[str]:

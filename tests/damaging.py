@@ -18,6 +18,7 @@ from tests.writing import QUICK_START, Site
 from writer.clients.notifications import NoNotifications
 from writer.config.loader import load
 from writer.config.pipelines import Config
+from writer.core.errors import exit_code
 from writer.driver import main, restart_policy
 from writer.driver.pipeline_runner import PipelineRunner, watch
 from writer.driver.spark import session as opened
@@ -143,7 +144,7 @@ class Place:
                 watch({PIPELINE: running}, Event())
         finally:
             running.shown.close()
-        return main.exit_code([running.error]), restart_policy.causes(running.error)
+        return exit_code(running.error), restart_policy.causes(running.error)
 
 
 def blank(root: Path, bootstrap: str, registry_url: str, topic: str) -> Place:

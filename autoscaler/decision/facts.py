@@ -1,9 +1,10 @@
 """What a tick knows, as frozen facts: who fetches them fills these and decides nothing.
 
-Lag, rates and ends come from Kafka's own answer, never from a finished batch: that one is as old as itself. Batches,
-limits and the recovery level come from the driver's `/status`; when it does not answer, batches and frontier come from
-the table's log. Executors come from the driver, or from the cluster. What nobody could tell is None, and everything
-carries its age: a decision holds on what is old or missing.
+Lag and rates come from the driver's newest lag sample, never from a finished batch: that one is as old as itself. Where
+no driver answers, or Kafka does not answer the driver, they come from Kafka and the table. Batches, limits and the
+recovery level come from the driver's `/status`; when it does not answer, batches come from the table's log. Executors
+come from the driver, or from the cluster. What nobody could tell is None, and everything carries its age: a decision
+holds on what is old or missing.
 """
 
 from dataclasses import dataclass, field
@@ -15,13 +16,13 @@ _STRICT = ConfigDict(extra="forbid")
 
 @dataclass(frozen=True)
 class Partition:
-    """One partition: the end that Kafka names, less the frontier."""
+    """One partition: what waits in it."""
 
     __pydantic_config__ = _STRICT
 
     topic: str
     partition: int
-    lag_offsets: int | None  # /status lag.partitions[].offsets; or Kafka's end - the table's frontier
+    lag_offsets: int | None  # /status lag.partitions[].offsets
     lag_s: float | None = None  # /status lag.partitions[].seconds; None where nothing dated the oldest waiting record
     batches_unmoved: int = 0  # finished batches in a row over which its frontier stood while it had lag
 
@@ -59,7 +60,7 @@ class Pipeline:
 
     name: str
     partitions: tuple[Partition, ...]
-    arriving_per_s: float | None  # records, mean over the window: Kafka's ends, sampled at each tick
+    arriving_per_s: float | None  # records, mean over the window
     arriving_lately_per_s: float | None  # records, mean over the last two minutes
     batches: tuple[Batch, ...]  # oldest first
     delay_max_s: float  # commit.max_delay: a record may wait so long for its batch to begin
@@ -73,7 +74,7 @@ class Pipeline:
     failing: str | None = None  # the error of a batch that is tried again, or of storage or Kafka; None: all is well
     paused: bool = False
     age_s: float = 0.0  # of what the driver or the table's log said last
-    lag_age_s: float = 0.0  # of what Kafka said last: /status lag.source_age_seconds
+    lag_age_s: float = 0.0  # of the lag sample
 
 
 @dataclass(frozen=True)

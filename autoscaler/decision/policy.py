@@ -62,7 +62,7 @@ class Policy:
     )
     headroom_share: float = _knob(0.25, "share", "of retention headroom: a backlog is gone in that time at the latest")
     lag_slo_s: float = _knob(300.0, "s", "lag beyond max_delay that is still good; no executor goes while it is more")
-    interval_s: float = _knob(15.0, "s", "between two decisions; Kafka is asked as often")
+    interval_s: float = _knob(15.0, "s", "between two decisions")
     window_s: float = _knob(600.0, "s", "rates are means over it: ten triggers of a minute")
     window_batches: float = _knob(4.0, "batches", "and over as many batches at least, where they come seldom")
     short_window_s: float = _knob(

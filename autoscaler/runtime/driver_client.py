@@ -1,13 +1,11 @@
 """Asks the driver for executors: one request, one answer. It does the rest, whether this process lives or not."""
 
 from dataclasses import dataclass
-from urllib.error import HTTPError
 from urllib.parse import urlencode
-from urllib.request import Request
 
 from autoscaler.decision.events import Event
-from writer.clients.driver_endpoint import Driver
-from writer.clients.tls import opener
+from writer.clients.driver_endpoint import Driver, ask_at
+from writer.clients.http import RequestFailed
 from writer.config.autoscaling import Autoscaler
 
 _ANSWER_WITHIN_S = 5.0
@@ -27,13 +25,9 @@ def ask(driver: Driver, section: Autoscaler, executors: int, because: Event) -> 
     token = "" if section.token is None else section.token.get_secret_value()
     said = {"executors": executors, "decision": because.verdict, "reason": because.why[:_WORDS_MAX]}
     asked = said if because.wanted is None else {**said, "recommended": because.wanted}
-    request = Request(  # noqa: S310 - the URL is the one that the driver wrote down
-        f"{driver.url}/scale?{urlencode(asked)}", method="POST", headers={"Authorization": f"Bearer {token}"}
-    )
+    url, headers = f"{driver.url}/scale?{urlencode(asked)}", {"Authorization": f"Bearer {token}"}
     try:
-        with opener(driver.certificate).open(request, timeout=_ANSWER_WITHIN_S):
-            return DriverReply(taken=True)
-    except HTTPError as error:
-        return DriverReply(taken=False, says=f"{error.code}: {error.read().decode(errors='replace').strip()}")
-    except OSError as error:
+        answer = ask_at(url, driver.certificate, timeout_s=_ANSWER_WITHIN_S, method="POST", headers=headers)
+    except RequestFailed as error:
         return DriverReply(taken=False, says=f"the driver at {driver.url} does not answer: {error}")
+    return DriverReply(taken=answer.ok, says="" if answer.ok else answer.shown())

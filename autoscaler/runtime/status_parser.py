@@ -1,43 +1,18 @@
-"""From what a driver's `/status` and Kafka say to facts. Pure: what was asked in, facts out."""
+"""Reads facts from a driver's `/status`. Pure: documents in, facts out."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from autoscaler.decision.capacity import window_s
 from autoscaler.decision.facts import Batch, Executors, Partition, Pipeline
 from autoscaler.decision.policy import Policy
+from writer.core.offsets import Source
+from writer.status.lag_sample import LagSample
 
 _SKEW_TASKS_MIN = 3  # the longest of two tasks is no skew
-Source = tuple[str, int]  # topic, partition
-
-
-@dataclass(frozen=True)
-class Heard:
-    """What Kafka said of a pipeline's topics, over the window and a little more."""
-
-    samples: tuple[tuple[datetime, Mapping[Source, int]], ...] = ()  # ends of the logs; oldest first
-
-    def with_sample(self, at: datetime, ends: Mapping[Source, int], kept_s: float) -> "Heard":
-        """Add a sample; of those that are older than `kept_s` the newest stays."""
-        since = at - timedelta(seconds=kept_s)
-        first = max((i for i, (when, _) in enumerate(self.samples) if when <= since), default=0)
-        return Heard((*self.samples[first:], (at, ends)))
-
-    def per_s(self, over_s: float) -> float | None:
-        """Records a second that came over the last so many seconds; None where samples do not reach that far."""
-        if not self.samples:
-            return None
-        until, ends = self.samples[-1]
-        since = until - timedelta(seconds=over_s)
-        earlier = [one for one in self.samples if one[0] <= since]
-        if not earlier:
-            return None
-        began, before = earlier[-1]
-        came = sum(max(0, end - before[source]) for source, end in ends.items() if source in before)
-        return came / (until - began).total_seconds()
 
 
 @dataclass(frozen=True)
@@ -48,23 +23,18 @@ class Stood:
     version: int
 
 
-@dataclass(frozen=True)
-class Known:
-    """What is kept of a pipeline between two looks."""
-
-    heard: Heard = field(default_factory=Heard)
-    stood: Mapping[Source, Stood] = field(default_factory=dict)
+Frontiers = Mapping[Source, Stood]
 
 
-def moved(known: Known, told: Mapping[str, Any]) -> Known:
-    """Note which frontiers moved since the last look."""
-    newest = max((one["version"] for one in told["commits"]), default=-1)
-    stood = dict(known.stood)
-    for one in told["lag"]["partitions"]:
-        source, before = (one["topic"], one["partition"]), known.stood.get((one["topic"], one["partition"]))
-        if before is None or before.frontier != one["frontier"]:
-            stood[source] = Stood(one["frontier"], newest)
-    return replace(known, stood=stood)
+def moved(before: Frontiers, commits: Sequence[Mapping[str, Any]], lag: LagSample) -> Frontiers:
+    """Note which frontiers moved since the last look. `commits`: those of `/status`."""
+    newest = max((one["version"] for one in commits), default=-1)
+    stood = dict(before)
+    for one in lag.partitions:
+        source = one.topic, one.partition
+        if source not in before or before[source].frontier != one.frontier:
+            stood[source] = Stood(one.frontier, newest)
+    return stood
 
 
 def executors(told: Mapping[str, Any] | None, policy: Policy) -> Executors | None:
@@ -84,16 +54,15 @@ def executors(told: Mapping[str, Any] | None, policy: Policy) -> Executors | Non
 
 
 def pipeline(
-    name: str, told: Mapping[str, Any], known: Known, policy: Policy, now: datetime, *, topics_heard_s: float | None,
+    name: str, told: Mapping[str, Any], lag: LagSample, stood: Frontiers, policy: Policy, now: datetime, *,
     recovery_level: int = 0,
 ) -> Pipeline:  # fmt: skip
-    """Put a pipeline's facts together. `told`: its part of `/status`; `topics_heard_s`: age of Kafka's last answer."""
-    limits, lag = told["limits"], told["lag"]
-    ends = known.heard.samples[-1][1] if known.heard.samples else {}
+    """Put a pipeline's facts together. `told`: its part of `/status`; `lag`: the newest sample."""
+    limits = told["limits"]
     per_range, most = limits.get("records_per_range"), limits.get("records_max") or 1
     found = Pipeline(
         name=name,
-        partitions=partitions(told, known, ends),
+        partitions=partitions(told["commits"], lag, stood),
         arriving_per_s=None, arriving_lately_per_s=None,
         batches=batches(told["commits"]),
         delay_max_s=limits.get("delay_max_seconds") or 0.0,
@@ -101,29 +70,24 @@ def pipeline(
         records_per_task=limits.get("records_per_task"),
         partitions_per_task=limits.get("partitions_per_task"),
         min_partitions=math.ceil(most / per_range) if per_range else 0,
-        headroom_s=lag["headroom_seconds"],
+        headroom_s=lag.headroom_seconds,
         recovery_level=recovery_level,
         failing=told["error"] or None,
         paused=told["pause"] is not None,
         age_s=max(0.0, (now - datetime.fromisoformat(told["at"])).total_seconds()),
-        lag_age_s=topics_heard_s or 0.0,  # never: there are no partitions, and that is told
+        lag_age_s=0.0 if lag.at is None else max(0.0, (now - lag.at).total_seconds()),  # never: no partitions either
     )  # fmt: skip
-    over_s = window_s(policy, found)
-    lately = known.heard.per_s(policy.short_window_s)
-    mean = known.heard.per_s(over_s)
+    lately, mean = lag.arriving_per_s(policy.short_window_s), lag.arriving_per_s(window_s(policy, found))
     return replace(found, arriving_per_s=lately if mean is None else mean, arriving_lately_per_s=lately)
 
 
-def partitions(told: Mapping[str, Any], known: Known, ends: Mapping[Source, int]) -> tuple[Partition, ...]:
-    """Return the partitions that Kafka named: its ends less the frontiers."""
-    said = {(one["topic"], one["partition"]): one for one in told["lag"]["partitions"]}
+def partitions(commits: Sequence[Mapping[str, Any]], lag: LagSample, stood: Frontiers) -> tuple[Partition, ...]:
+    """Return the partitions that Kafka named, and over how many commits with records each stood still."""
     found = []
-    for source, end in sorted(ends.items()):
-        one = said.get(source, {})
-        at, stood = one.get("frontier"), known.stood.get(source)
-        unmoved = 0 if stood is None else sum(c["version"] > stood.version and c["read"] > 0 for c in told["commits"])
-        lag = one.get("offsets") if at is None else max(0, end - at)
-        found.append(Partition(*source, lag, one.get("seconds"), unmoved))
+    for one in lag.partitions:
+        at = stood.get((one.topic, one.partition))
+        unmoved = 0 if at is None else sum(c["version"] > at.version and c["read"] > 0 for c in commits)
+        found.append(Partition(one.topic, one.partition, one.offsets, one.seconds, unmoved))
     return tuple(found)
 
 

@@ -3,12 +3,13 @@
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import assert_never
 
 from writer.clients.driver_endpoint import announced, ask_driver
 from writer.config.pipelines import Config
 from writer.maintenance.local_pipeline import Piece
+from writer.status.lag_sample import LagSample
 
 LOOK_S = 5.0  # between two looks at the live writer
 _NAP_S = 1.0  # between two signs of life while it waits
@@ -49,11 +50,13 @@ def by_rate(rows: int, seconds: float, rate: float | None) -> Go | Wait:
 
 
 def live_lag(config: Config, pipeline: str) -> float | None:
-    """Ask the driver how many seconds it is behind; None: none answers, or it does not know yet."""
+    """Ask the driver how many seconds it is behind; None: none answers, or Kafka does not answer it."""
     driver = announced(config.checkpoints, pipeline, config.s3.settings)
     found = ask_driver(driver, pipeline) if driver is not None else None
-    seconds = None if found is None else found["lag"]["seconds"]
-    return None if seconds is None else float(seconds)
+    if found is None:
+        return None
+    lag = LagSample.from_json(found["lag"])
+    return lag.seconds if lag.is_fresh(datetime.fromisoformat(found["at"])) else None
 
 
 class Pace:

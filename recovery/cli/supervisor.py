@@ -69,7 +69,7 @@ def budgets(rules: Policy, memory: Memory, now: datetime) -> dict[str, dict[str,
         rung.label: {
             "level": rung.name,
             "enabled": rung in rules.hands and (rung != RecoveryLevel.LATEST or rules.latest_allowed),
-            "used": used(memory.state, rung, budget, now),
+            "used": len(used(memory.state, rung, budget, now)),
             "times_max": budget.times_max,
             "within_seconds": budget.within.total_seconds(),
         }
@@ -85,7 +85,7 @@ def next_step(rules: Policy, memory: Memory, frontier: Frontier | None, silent: 
     event: Event = Failed(verdict(known), frontier or Frontier.HELD, known.run)
     if silent is not None and not known.halt:
         event = Down(silent)
-    return describe(decide(rules, memory.state, event, now, 1.0).action)
+    return describe(decide(rules, memory.state, event, now, 1.0))
 
 
 def _frontier(config: Config, name: str) -> tuple[Frontier | None, str | None]:

@@ -3,13 +3,14 @@
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from recovery.ladder.error_catalogue import Verdict, classify
 from recovery.ladder.rungs import RecoveryLevel
+from writer.core.errors import ExitCode
+from writer.status.lag_sample import LagSample
 
-_CONFIGURATION, _CHECKPOINT, _FENCED, _LIMIT = 2, 3, 4, 5
 _SHELL = 128  # a shell says 128 + n of a child that signal n has killed
 _BATCHES = 3  # commits that may be missing before a pipeline counts as stalled
 
@@ -19,25 +20,23 @@ def judged(code: int, text: str, ask: Callable[[str], Verdict] = classify) -> Ve
     if code < 0 or (code > _SHELL and not text):
         number = -code if code < 0 else code - _SHELL
         return Verdict("killed", RecoveryLevel.RESTART, halt=False, said=f"The driver was killed ({_signal(number)}).")
-    found = (
-        ask(text)
-        if text
-        else Verdict("silent", RecoveryLevel.RESTART, halt=False, said=f"The driver ended with {code}.")
-    )
-    if found.halt or (code == 1 or code > _LIMIT):
+    silent = Verdict("silent", RecoveryLevel.RESTART, halt=False, said=f"The driver ended with {code}.")
+    found = ask(text) if text else silent
+    if found.halt:
         return found
-    match code:
-        case 0:
-            return Verdict(
-                "ended", RecoveryLevel.RESTART, halt=False, said="The pipeline ended, though nobody asked for it."
-            )
-        case 3:
+    match ExitCode(code):
+        case ExitCode.CRASH:
+            return found
+        case ExitCode.DONE:
+            said = "The pipeline ended, though nobody asked for it."
+            return Verdict("ended", RecoveryLevel.RESTART, halt=False, said=said)
+        case ExitCode.CHECKPOINT:
             if found.rung is not None and found.rung >= RecoveryLevel.REPAIR:
                 return found
             return Verdict("checkpoint", RecoveryLevel.NEW_RUN, halt=False, said="The checkpoint cannot be continued.")
-        case _:
-            row = {_CONFIGURATION: "configuration", _FENCED: "fenced", _LIMIT: "limit"}.get(code, "unknown")
-            return Verdict(row, None, halt=True, said=f"Exit code {code}: a start would end in the same way.")
+        case known:
+            said = f"Exit code {code}: a start would end in the same way."
+            return Verdict(known.name.lower(), None, halt=True, said=said)
 
 
 def hung(why: str) -> Verdict:
@@ -102,21 +101,16 @@ def stalled_after(settings: timedelta, delay_max: timedelta) -> timedelta:
     return max(settings, _BATCHES * delay_max)
 
 
-def seen(told: Mapping[str, Any], since_s: float) -> Seen:
-    """Read a pipeline's part of `/status`. What Kafka said a while ago does not count as waiting.
+def seen(told: Mapping[str, Any], since_s: float, at: datetime) -> Seen:
+    """Read a pipeline's part of the `/status` of an instant. What Kafka said a while ago does not count as waiting.
 
     `since_s`: seconds for which it has been in this state, as far as was seen.
     """
-    lag, last = told["lag"], told["last_commit"]
-    age = lag["source_age_seconds"]
-    fresh = age is not None and age < _LAG_FRESH_S
+    lag, last = LagSample.from_json(told["lag"]), told["last_commit"]
     return Seen(
         told["state"], since_s, told["run"], None if last is None else last["version"],
-        lag["offsets"] if fresh else None, told["commit_age_seconds"], told["error"] or None,
+        lag.offsets if lag.is_fresh(at) else None, told["commit_age_seconds"], told["error"] or None,
     )  # fmt: skip
-
-
-_LAG_FRESH_S = 120.0
 
 
 def _signal(number: int) -> str:

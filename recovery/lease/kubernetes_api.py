@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
-from writer.clients.http import Answer, HookFailed, ask, straight
+from writer.clients.http import Answer, RequestFailed, ask
 from writer.core.errors import ConfigError
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # what a kubelet mounts, and renews
@@ -68,10 +68,10 @@ class Api:
         try:
             answer = ask(
                 self.url + path, method=_METHODS[verb], body=data, headers=headers, timeout_s=_ANSWER_S,
-                opener=straight(self._trust()),
+                trust=self._trust(), proxies=False,
             )  # fmt: skip
             found = answer.json() if answer.body else {}
-        except HookFailed as error:
+        except RequestFailed as error:
             raise ApiFailed(f"{what}: {error}. It is asked again.") from error
         found = found if isinstance(found, dict) else {}
         if answer.ok and not (found.get("metadata") or {}).get("resourceVersion"):

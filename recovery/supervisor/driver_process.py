@@ -2,7 +2,6 @@
 
 import ctypes
 import fcntl
-import json
 import os
 import secrets
 import signal
@@ -12,13 +11,12 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
-from typing import Any
-from urllib.error import HTTPError, URLError
-from urllib.request import Request
 
 from recovery.ladder.diagnosis import Look, Seen, seen
-from writer.clients.tls import opener
+from writer.clients.driver_endpoint import ask_at, status_at
+from writer.clients.http import RequestFailed
 from writer.driver.supervisor_channel import DUMP_ON, VARIABLE, ExitReport, Folder, Order, Orders
 
 _ANSWER_WITHIN_S = 3.0
@@ -65,14 +63,13 @@ class Driver:
         _, url = self._folder.driver()
         if url is None:
             return False
-        path = f"{url}/pipelines/{pipeline}/start?new_run={str(new_run).lower()}"
-        request = Request(path, method="POST", headers={"Authorization": f"Bearer {self._token}"})  # noqa: S310
-        with (
-            suppress(HTTPError, URLError, OSError),
-            opener(self._folder.certificate()).open(request, timeout=_ANSWER_WITHIN_S) as answer,
-        ):
-            return bool(answer.status == 202)  # noqa: PLR2004 - accepted
-        return False
+        at = f"{url}/pipelines/{pipeline}/start?new_run={str(new_run).lower()}"
+        sent = {"Authorization": f"Bearer {self._token}"}
+        try:
+            answer = ask_at(at, self._folder.certificate(), method="POST", headers=sent, timeout_s=_ANSWER_WITHIN_S)
+        except RequestFailed:
+            return False
+        return answer.status == 202  # noqa: PLR2004 - accepted
 
     def drain(self) -> None:
         """Ask it to finish its batch and end."""
@@ -108,11 +105,11 @@ class Driver:
         _, url = self._folder.driver()
         if url is None:
             return {}
+        told = status_at(url, self._folder.certificate(), timeout_s=_ANSWER_WITHIN_S) or {}
         try:
-            with opener(self._folder.certificate()).open(f"{url}/status", timeout=_ANSWER_WITHIN_S) as answer:
-                told: dict[str, Any] = json.loads(answer.read())["pipelines"]
-                return {name: seen(one, self._since_s(name, one["state"])) for name, one in told.items()}
-        except (URLError, OSError, ValueError, LookupError, TypeError):
+            at, pipelines = datetime.fromisoformat(told["at"]), told["pipelines"]
+            return {name: seen(one, self._since_s(name, one["state"]), at) for name, one in pipelines.items()}
+        except (ValueError, LookupError, TypeError, AttributeError):
             return {}
 
 

@@ -4,13 +4,21 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from recovery.ladder.decide import Action, Decision, Halt, NewRun, Stay, rung_of
+from recovery.ladder.decide import Decision, Halt, Start, Stay
 from recovery.ladder.diagnosis import Seen
 from recovery.ladder.error_catalogue import Verdict
 from recovery.ladder.rungs import RecoveryLevel
 from recovery.ladder.state import Failure, Memory
 
 FIRST = "start"  # in the place of a verdict, for what no failure led to
+_LEVELS = {
+    RecoveryLevel.WAIT: "start it again as it is",
+    RecoveryLevel.RESTART: "restart it on the same checkpoint",
+    RecoveryLevel.REPAIR: "mend the checkpoint",
+    RecoveryLevel.NEW_RUN: "begin a new run from the table's frontier",
+    RecoveryLevel.WALK_BACK: "walk back over older checkpoints",
+    RecoveryLevel.LATEST: "skip to the end of Kafka's log and record a gap",
+}
 
 
 @dataclass
@@ -23,7 +31,6 @@ class SupervisedPipeline:
     done: bool = False  # it ended well
     due_s: float | None = 0.0  # when it is to be started; None: it is not
     rung: RecoveryLevel = RecoveryLevel.WAIT  # what is to be done at its start
-    new_run: bool = False
     prepared: bool = False  # what comes before its start was done
     run: int | None = None  # of the checkpoint that it used last
     version: int | None = None  # of the newest commit that was seen while it was well
@@ -42,6 +49,11 @@ class SupervisedPipeline:
     def level(self) -> int:
         """Rung that it is on, as a number; 0 at the foot."""
         return int(self.memory.state.rung or 0)
+
+    @property
+    def new_run(self) -> bool:
+        """Whether its next start begins a new run."""
+        return self.rung == RecoveryLevel.NEW_RUN
 
     def since_failure(self, seen: Seen) -> Seen:
         """Return what was seen of it, without a commit that was there before it failed."""
@@ -84,17 +96,16 @@ class SupervisedPipeline:
         return took_s
 
     def _take(self, decision: Decision, failure: Failure | None, now_s: float) -> None:
-        action, self.prepared = decision.action, False
-        self.memory = replace(self.memory, state=decision.state, failure=failure, action=describe(action))
-        match action:
-            case Stay():
-                raise AssertionError("a failure leads to something")
+        self.prepared = False
+        self.memory = replace(self.memory, state=decision.state, failure=failure, action=describe(decision))
+        match decision:
+            case Start(level, delay):
+                self.rung, self.due_s = level, now_s + delay.total_seconds()
             case Halt():
                 self.due_s = None
                 self.results[self.row, "none", "halted"] += 1
-            case _:
-                self.rung, self.new_run = rung_of(action), isinstance(action, NewRun)
-                self.due_s = now_s + action.pause.total_seconds()
+            case Stay():
+                raise AssertionError("a failure leads to something")
 
 
 def failure(verdict: Verdict, code: int, error: str, run: int | None, frontier: str, at: datetime) -> Failure:
@@ -107,20 +118,12 @@ def verdict(found: Failure) -> Verdict:
     return Verdict(found.row, found.rung, found.halt, found.said)
 
 
-def describe(action: Action) -> str:
-    """Say an action as a sentence."""
-    match action:
+def describe(decision: Decision) -> str:
+    """Say a decision as a sentence."""
+    match decision:
         case Stay(reason):
             return f"leave it alone: {reason}"
         case Halt(reason):
             return f"halt: {reason}"
-        case _:
-            what = {
-                RecoveryLevel.WAIT: "start it again as it is",
-                RecoveryLevel.RESTART: "restart it on the same checkpoint",
-                RecoveryLevel.REPAIR: "repair the checkpoint",
-                RecoveryLevel.NEW_RUN: "begin a new run from the table's frontier",
-                RecoveryLevel.WALK_BACK: "walk back over older checkpoints",
-                RecoveryLevel.LATEST: "skip to the end of Kafka's log and record a gap",
-            }[rung_of(action)]
-            return f"{rung_of(action).label}, after {action.pause.total_seconds():.1f} s: {what}: {action.reason}"
+        case Start(level, delay, reason):
+            return f"{level.label}, after {delay.total_seconds():.1f} s: {_LEVELS[level]}: {reason}"

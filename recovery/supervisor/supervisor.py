@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
-from recovery.ladder.decide import Down, Event, Failed, Frontier, Halt, Healthy, Policy, Refused, decide
+from recovery.ladder.decide import Decision, Down, Event, Failed, Frontier, Halt, Healthy, Policy, decide
 from recovery.ladder.diagnosis import Patience, hung, judged, stalled_after, why_hung
 from recovery.ladder.error_catalogue import Verdict
 from recovery.ladder.rungs import RecoveryLevel
@@ -22,7 +22,7 @@ from recovery.supervisor.recovery_actions import Hand, Refusal, found_before
 from writer.clients.notifications import NotificationSink
 from writer.config.pipelines import Config
 from writer.core import logging
-from writer.core.errors import Fenced, HeadraceError
+from writer.core.errors import ExitCode, HeadraceError, most_severe
 from writer.driver.supervisor_channel import ExitReport, Folder, Order
 from writer.storage.base import Store
 from writer.storage.locations import store_at
@@ -33,7 +33,6 @@ _LOSER_S = 10.0  # a driver whose lease is lost may finish what it does for so l
 _HUNG_S = 20.0  # so long may a driver that hangs take to end by itself
 _ANSWER_WITHIN = timedelta(seconds=5)
 _DECISIONS_SHOWN = 20  # on the driver's page, for each pipeline
-_CARE = (0, 1, 5, 2, 3, 4)  # exit codes, the one that asks for most care last
 
 
 class Supervisor:
@@ -111,11 +110,11 @@ class Supervisor:
         if self._stop.is_set():
             return 0
         if self._held.lost:
-            return Fenced.exit_code
+            return ExitCode.FENCED
         waiting = [p.due_s for p in self.patients.values() if p.due_s is not None]
         if not waiting:
             codes = [p.memory.failure.exit_code for p in self.patients.values() if p.halted and p.memory.failure]
-            return max((code if code in _CARE[1:] else 1 for code in codes), key=_CARE.index, default=0)
+            return most_severe(code or ExitCode.CRASH for code in codes)
         if min(waiting) <= time.monotonic():
             ready = [patient for patient in self._due(time.monotonic()) if self._prepared(patient)]
             soon = time.monotonic() + _TOGETHER_S
@@ -153,7 +152,7 @@ class Supervisor:
         stopping = self._stop.is_set()
         logging.event("driver_ended", pid=driver.pid, exit_code=code)
         if self._held.lost:
-            return Fenced.exit_code
+            return ExitCode.FENCED
         if stopping:  # SIGTERM before it could listen ends it at once, with nothing to drain
             return 0 if code == -signal.SIGTERM else code if code >= 0 else 128 - code
         self._hear(driver.heard().values())
@@ -234,7 +233,7 @@ class Supervisor:
         decision = decide(self._policy, patient.memory.state, event, now, self._jitter())
         about = failure(found, code, "" if words is None else words.error, run, frontier, now)
         patient.failed(about, decision, time.monotonic())
-        self._tell(patient, decision.action, now)
+        self._tell(patient, decision, now)
 
     def _event(self, patient: SupervisedPipeline, found: Verdict, run: int | None) -> tuple[Event, Frontier]:
         if found.rung == RecoveryLevel.WAIT and not found.halt:
@@ -261,7 +260,7 @@ class Supervisor:
                     done=hand(patient.name),
                 )
             except Refusal as refusal:
-                self._refused(patient, Refused(str(refusal), verdict(known), Frontier(known.frontier), patient.run))
+                self._refused(patient, Failed(verdict(known), Frontier(known.frontier), patient.run, str(refusal)))
                 return False
         if patient.rung < RecoveryLevel.NEW_RUN and (found := self._found(patient.name)) is not None:
             self._failed(patient, 0, found, None)
@@ -277,13 +276,13 @@ class Supervisor:
         except HeadraceError:
             return None  # the start says it in its own words
 
-    def _refused(self, patient: SupervisedPipeline, event: Refused) -> None:
+    def _refused(self, patient: SupervisedPipeline, event: Failed) -> None:
         now = datetime.now(UTC)
         decision = decide(self._policy, patient.memory.state, event, now, self._jitter())
         patient.refused(decision, time.monotonic())
-        self._tell(patient, decision.action, now)
+        self._tell(patient, decision, now)
 
-    def _tell(self, patient: SupervisedPipeline, action: object, now: datetime) -> None:
+    def _tell(self, patient: SupervisedPipeline, decision: Decision, now: datetime) -> None:
         """Log what was decided, keep it, and tell people of what they should know."""
         known = patient.memory.failure
         assert known is not None, "something failed"
@@ -291,12 +290,12 @@ class Supervisor:
             "recovery_decided", pipeline=patient.name, found=known.row, exit_code=known.exit_code,
             error=known.error or known.said, decided=patient.memory.action,
         )  # fmt: skip
-        to = "halted" if isinstance(action, Halt) else patient.rung.label
+        to = "halted" if isinstance(decision, Halt) else patient.rung.label
         error = f" ({known.error})" if known.error and known.error not in patient.memory.action else ""
         self._note(patient, known.row, f"{patient.memory.action}{error}", to)
         self._keep(patient)
-        if isinstance(action, Halt):
-            self._tells.tell(notifications.pipeline_halted(patient.name, action.reason, at=now))
+        if isinstance(decision, Halt):
+            self._tells.tell(notifications.pipeline_halted(patient.name, decision.reason, at=now))
         elif (event := notifications.level_reached(patient.name, patient.rung, known.said, at=now)) is not None:
             self._tells.tell(event)
 

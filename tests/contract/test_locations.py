@@ -22,7 +22,7 @@ from writer.audit.audit import audit
 from writer.cli.main import app
 from writer.clients import notifications
 from writer.config.pipelines import Config
-from writer.core.errors import ConfigError
+from writer.core.errors import ConfigError, exit_code
 from writer.driver import main, supervisor_channel
 from writer.driver.pipeline_runner import PipelineRunner
 from writer.maintenance.vacuum import everything
@@ -241,5 +241,5 @@ def test_a_start_is_refused_before_it_writes_and_asks_nobody(tmp_path: Path) -> 
     running = PipelineRunner(Progress("a"), begin, waits=False)
     running.begin()
     assert isinstance(running.error, ConfigError)
-    assert (main.exit_code([running.error]), "is inside the table of pipeline 'a'" in str(running.error)) == (2, True)
+    assert (exit_code(running.error), "is inside the table of pipeline 'a'" in str(running.error)) == (2, True)
     assert tree(tmp_path) == before

@@ -1,6 +1,5 @@
 """The ladder, whatever happens in whatever order: it climbs only for a reason, comes down, and keeps to its budgets."""
 
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from hypothesis import given, strategies as st
@@ -14,47 +13,41 @@ from recovery.ladder.decide import (
     Frontier,
     Halt,
     Healthy,
-    Latest,
-    NewRun,
     Policy,
-    Refused,
-    Repair,
-    Restart,
+    Start,
     State,
     Stay,
-    Wait,
-    WalkBack,
     decide,
-    rung_of,
     used,
 )
-from recovery.ladder.rungs import RecoveryLevel
+from recovery.ladder.error_catalogue import Verdict
+from recovery.ladder.rungs import RecoveryLevel as L
 
 T0 = datetime(2026, 11, 20, tzinfo=UTC)
-ALL = frozenset(RecoveryLevel)
-START = Wait | Restart | Repair | NewRun | WalkBack | Latest
+ALL = frozenset(L)
 
 
-@dataclass(frozen=True)
-class Said:
-    rung: RecoveryLevel | None
-    halt: bool = False
-    row: str = "a row"
-    said: str = "a sentence"
+def verdict(rung: L | None, *, halt: bool = False, said: str = "a sentence") -> Verdict:
+    return Verdict("a row", rung, halt, said)
 
 
-WAITING, UNKNOWN = Said(RecoveryLevel.WAIT), Said(None)
+def chosen(decision: Decision) -> L | type[Decision]:
+    """Return the level of a start, and the type of anything else."""
+    return decision.level if isinstance(decision, Start) else type(decision)
+
+
+WAITING, UNKNOWN = verdict(L.WAIT), verdict(None)
 policies = st.builds(
     Policy,
-    hands=st.sets(st.sampled_from([RecoveryLevel.REPAIR, RecoveryLevel.WALK_BACK, RecoveryLevel.LATEST])).map(
-        lambda some: frozenset({*some, RecoveryLevel.WAIT, RecoveryLevel.RESTART, RecoveryLevel.NEW_RUN})
+    hands=st.sets(st.sampled_from([L.REPAIR, L.WALK_BACK, L.LATEST])).map(
+        lambda some: frozenset({*some, L.WAIT, L.RESTART, L.NEW_RUN})
     ),
     latest_allowed=st.booleans(),
 )
-verdicts = st.builds(Said, rung=st.none() | st.sampled_from(RecoveryLevel), halt=st.just(False))
+verdicts = st.builds(verdict, rung=st.none() | st.sampled_from(L))
 frontiers, runs = st.sampled_from(Frontier), st.none() | st.integers(1, 3)
 events: st.SearchStrategy[Event] = st.one_of(
-    st.builds(Failed, verdicts, frontiers, runs), st.builds(Refused, st.just("no"), verdicts, frontiers, runs),
+    st.builds(Failed, verdicts, frontiers, runs, st.none() | st.just("no")),
     st.just(Down("the storage is silent")), st.just(Healthy()),
 )  # fmt: skip
 steps = st.lists(
@@ -77,8 +70,8 @@ def played(
 @given(policies, steps)
 def test_every_event_leads_to_an_action_with_a_reason(policy, history):
     for _, _, _, decision in played(policy, history):
-        assert isinstance(decision.action, START | Stay | Halt)
-        assert decision.action.reason
+        assert isinstance(decision, Start | Stay | Halt)
+        assert decision.reason
 
 
 @given(policies, steps)
@@ -86,12 +79,12 @@ def test_what_is_down_is_waited_for_and_nothing_climbs(policy, history):
     for at, _, state, _ in played(policy, history):
         for event in (Down("silence"), *(Failed(WAITING, f) for f in Frontier)):
             decision = decide(policy, state, event, at, 0.5)
-            if isinstance(decision.action, Halt):
+            if isinstance(decision, Halt):
                 assert state.halted
                 continue
-            assert isinstance(decision.action, Wait)
+            assert chosen(decision) == L.WAIT
             assert decision.state.attempts == state.attempts
-            assert decision.state.rung == (state.rung or RecoveryLevel.WAIT)
+            assert decision.state.rung == (state.rung or L.WAIT)
 
 
 @given(st.integers(1, 300), policies)
@@ -99,43 +92,41 @@ def test_a_storage_that_is_down_for_long_costs_only_growing_pauses(times, policy
     state, pause = State(), timedelta(0)
     for _ in range(times):
         decision = decide(policy, state, Down("silence"), T0, 1.0)
-        assert isinstance(decision.action, Wait)
-        assert pause <= decision.action.pause <= policy.pause_max
-        state, pause = decision.state, decision.action.pause
-    assert state.rung == RecoveryLevel.WAIT
+        assert isinstance(decision, Start)
+        assert pause <= decision.delay <= timedelta(minutes=5)
+        state, pause = decision.state, decision.delay
+    assert state.rung == L.WAIT
 
 
 @given(policies, steps)
 def test_budgets_are_kept(policy, history):
-    taken: list[tuple[RecoveryLevel, datetime]] = []
+    taken: list[tuple[L, datetime]] = []
     reset = T0
     for at, event, before, decision in played(policy, history):
         if isinstance(event, Healthy) and before.rung is not None and decision.state.rung is None:
             reset = at  # after healthy time the lower budgets are new
-        if not isinstance(decision.action, START):
+        if not isinstance(decision, Start):
             continue
-        rung = rung_of(decision.action)
+        rung = decision.level
         taken.append((rung, at))
         if rung in BUDGETS:
             since = at - BUDGETS[rung].within
-            counted = [
-                t for r, t in taken if r == rung and t > since and (rung >= RecoveryLevel.WALK_BACK or t >= reset)
-            ]
+            counted = [t for r, t in taken if r == rung and t > since and (rung >= L.WALK_BACK or t >= reset)]
             assert len(counted) <= BUDGETS[rung].times_max
 
 
 @given(policies, steps)
 def test_the_end_of_the_log_is_taken_only_when_allowed_and_when_no_new_run_can_work(policy, history):
     for at, event, before, decision in played(policy, history):
-        if isinstance(decision.action, Latest):
+        if chosen(decision) == L.LATEST:
             assert policy.latest_allowed
-            assert RecoveryLevel.LATEST in policy.hands
-            assert isinstance(event, Failed | Refused)
+            assert L.LATEST in policy.hands
+            assert isinstance(event, Failed)
             assert event.frontier != Frontier.HELD
-            spent = used(before, RecoveryLevel.NEW_RUN, BUDGETS[RecoveryLevel.NEW_RUN], at)
-            assert event.frontier == Frontier.UNKNOWN or spent == BUDGETS[RecoveryLevel.NEW_RUN].times_max
-        if isinstance(decision.action, WalkBack):
-            assert isinstance(event, Failed | Refused)
+            spent = len(used(before, L.NEW_RUN, BUDGETS[L.NEW_RUN], at))
+            assert event.frontier == Frontier.UNKNOWN or spent == BUDGETS[L.NEW_RUN].times_max
+        if chosen(decision) == L.WALK_BACK:
+            assert isinstance(event, Failed)
             assert event.frontier == Frontier.UNKNOWN
 
 
@@ -145,18 +136,18 @@ def test_a_rung_below_the_verdict_is_not_taken_and_a_run_is_mended_once(policy, 
     for _, event, before, decision in played(policy, history):
         if isinstance(event, Healthy) and before.rung is not None and decision.state.rung is None:
             mended.clear()
-        if not isinstance(decision.action, START):
+        if not isinstance(decision, Start):
             continue
-        rung = rung_of(decision.action)
-        if isinstance(event, Failed) and rung != RecoveryLevel.WAIT:
-            assert rung >= (event.verdict.rung or RecoveryLevel.RESTART)
-        if isinstance(event, Refused) and rung != RecoveryLevel.WAIT:
+        rung = decision.level
+        if isinstance(event, Failed) and event.refused is None and rung != L.WAIT:
+            assert rung >= (event.verdict.rung or L.RESTART)
+        if isinstance(event, Failed) and event.refused is not None and rung != L.WAIT:
             assert before.rung is not None
-            assert rung > before.rung or before.rung == RecoveryLevel.LATEST
-        if rung == RecoveryLevel.REPAIR:
-            assert isinstance(event, Failed | Refused)
-            assert event.verdict.rung == RecoveryLevel.REPAIR
-            assert not any(a.rung == RecoveryLevel.REPAIR and a.run == event.run for a in before.attempts)
+            assert rung > before.rung or before.rung == L.LATEST
+        if rung == L.REPAIR:
+            assert isinstance(event, Failed)
+            assert event.verdict.rung == L.REPAIR
+            assert not any(a.rung == L.REPAIR and a.run == event.run for a in before.attempts)
 
 
 @given(policies, steps)
@@ -167,72 +158,72 @@ def test_after_healthy_time_it_is_at_the_foot_again(policy, history):
     later = decide(policy, well, Healthy(), at + policy.healthy_after, 0.0).state
     assert later.rung is None
     assert later.streak == 0
-    assert all(attempt.rung >= RecoveryLevel.WALK_BACK for attempt in later.attempts)
-    again = decide(policy, later, Failed(UNKNOWN), at + timedelta(hours=1), 1.0).action
-    assert again == Restart(policy.pause_first, "a sentence")
+    assert all(attempt.rung >= L.WALK_BACK for attempt in later.attempts)
+    again = decide(policy, later, Failed(UNKNOWN), at + timedelta(hours=1), 1.0)
+    assert (again.level, again.delay, again.reason) == (L.RESTART, timedelta(seconds=1), "a sentence")
 
 
 @given(policies, steps, st.floats(0, 1))
 def test_pauses_lie_between_half_and_the_limit_but_for_a_budget_that_is_to_be_free(policy, history, jitter):
     for at, _, state, _ in played(policy, history):
-        action = decide(policy, state, Down("silence"), at, jitter).action
-        if isinstance(action, Wait):
-            assert policy.pause_first / 2 <= action.pause <= policy.pause_max
+        decision = decide(policy, state, Down("silence"), at, jitter)
+        assert isinstance(decision, Start)
+        assert timedelta(seconds=0.5) <= decision.delay <= timedelta(minutes=5)
 
 
 def test_restarts_then_new_runs_then_waiting_for_a_budget():
     policy, state, at, found = Policy(), State(), T0, []
     for _ in range(8):
         decision = decide(policy, state, Failed(UNKNOWN), at, 1.0)
-        found.append(decision.action)
+        found.append(decision)
         state, at = decision.state, at + timedelta(seconds=20)
-    assert [type(action) for action in found] == [*[Restart] * 3, *[NewRun] * 3, Wait, Wait]
-    assert [action.pause.total_seconds() for action in found[:6]] == [1, 2, 4, 8, 16, 32]
-    assert found[6].pause == timedelta(minutes=15) - timedelta(seconds=120), "until the first restart is forgotten"
+    assert [chosen(decision) for decision in found] == [*[L.RESTART] * 3, *[L.NEW_RUN] * 3, L.WAIT, L.WAIT]
+    assert [decision.delay.total_seconds() for decision in found[:6]] == [1, 2, 4, 8, 16, 32]
+    assert found[6].delay == timedelta(minutes=15) - timedelta(seconds=120), "until the first restart is forgotten"
     assert "L1: taken 3 times within 15 min" in found[6].reason
     assert "L3: taken 3 times within 1 h" in found[6].reason
 
 
 def test_a_damage_that_can_be_mended_is_mended_once_then_left_behind():
-    policy, torn = Policy(hands=ALL), Said(RecoveryLevel.REPAIR)
+    policy, torn = Policy(hands=ALL), verdict(L.REPAIR)
     first = decide(policy, State(), Failed(torn, run=4), T0, 0.0)
-    assert isinstance(first.action, Repair)
+    assert chosen(first) == L.REPAIR
     again = decide(policy, first.state, Failed(torn, run=4), T0, 0.0)
-    assert isinstance(again.action, NewRun)
-    assert "mended before" in again.action.reason
-    refused = decide(policy, first.state, Refused("the batch may be committed", torn, run=4), T0, 0.0)
-    assert isinstance(refused.action, NewRun)
-    assert "the batch may be committed" in refused.action.reason
+    assert chosen(again) == L.NEW_RUN
+    assert "mended before" in again.reason
+    refused = decide(policy, first.state, Failed(torn, run=4, refused="the batch may be committed"), T0, 0.0)
+    assert chosen(refused) == L.NEW_RUN
+    assert "the batch may be committed" in refused.reason
 
 
 def test_what_only_a_person_can_mend_halts_until_it_is_well():
-    wrong = Said(None, halt=True, said="the topic is gone")
+    wrong = verdict(None, halt=True, said="the topic is gone")
     halted = decide(Policy(), State(), Failed(wrong), T0, 0.0)
-    assert halted.action == Halt("the topic is gone")
-    assert decide(Policy(), halted.state, Failed(UNKNOWN), T0, 0.0).action == Halt("the topic is gone")
+    assert halted == Halt("the topic is gone", State(halted="the topic is gone"))
+    assert decide(Policy(), halted.state, Failed(UNKNOWN), T0, 0.0) == halted
     well = decide(Policy(), halted.state, Healthy(), T0, 0.0)
-    assert isinstance(decide(Policy(), well.state, Failed(UNKNOWN), T0, 0.0).action, Restart)
+    assert chosen(decide(Policy(), well.state, Failed(UNKNOWN), T0, 0.0)) == L.RESTART
 
 
 def test_without_a_frontier_it_walks_back_and_skips_records_only_where_that_is_allowed():
-    lost = Said(RecoveryLevel.NEW_RUN)
-    for allowed, last in ((False, Halt), (True, Latest)):
+    lost = verdict(L.NEW_RUN)
+    for allowed, last in ((False, Halt), (True, L.LATEST)):
         policy = Policy(hands=ALL, latest_allowed=allowed)
         first = decide(policy, State(), Failed(lost, Frontier.UNKNOWN), T0, 0.0)
-        assert isinstance(first.action, WalkBack)
-        then = decide(policy, first.state, Refused("no checkpoint agrees", lost, Frontier.UNKNOWN), T0, 0.0)
-        assert isinstance(then.action, last)
+        assert chosen(first) == L.WALK_BACK
+        then = decide(policy, first.state, Failed(lost, Frontier.UNKNOWN, refused="no checkpoint agrees"), T0, 0.0)
+        assert chosen(then) == last
 
 
 def test_where_kafka_lost_the_frontier_again_and_again_it_skips_to_the_end_once_new_runs_are_used_up():
     policy, state, found = Policy(hands=ALL, latest_allowed=True), State(), []
     for _ in range(5):
-        decision = decide(policy, state, Failed(Said(RecoveryLevel.NEW_RUN), Frontier.LOST), T0, 0.0)
-        found.append(type(decision.action))
+        decision = decide(policy, state, Failed(verdict(L.NEW_RUN), Frontier.LOST), T0, 0.0)
+        found.append(chosen(decision))
         state = decision.state
-    assert found == [NewRun, NewRun, NewRun, Latest, Wait]
+    assert found == [L.NEW_RUN, L.NEW_RUN, L.NEW_RUN, L.LATEST, L.WAIT]
     refused = decide(
-        policy, state, Refused("Kafka still holds some of it", Said(RecoveryLevel.NEW_RUN), Frontier.LOST), T0, 0.0
+        policy, state, Failed(verdict(L.NEW_RUN), Frontier.LOST, refused="Kafka still holds some of it"), T0, 0.0
     )
-    assert isinstance(refused.action, Wait)
-    assert refused.action.pause == timedelta(hours=1), "until a new run is free"
+    assert chosen(refused) == L.WAIT
+    assert refused.delay == timedelta(hours=1), "until a new run is free"

@@ -1,21 +1,23 @@
 """From what driver and Kafka say to facts."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from autoscaler.decision.facts import Pipeline
 from autoscaler.decision.policy import Policy
-from autoscaler.runtime.status_parser import Heard, Known, batches, executors, moved, pipeline
+from autoscaler.runtime.status_parser import Frontiers, batches, executors, moved, pipeline
+from writer.status.lag_sample import Appended, Lag, LagSample
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 POLICY = Policy()
 
 
-def heard(*samples: tuple[float, int]) -> Heard:
-    """Samples of one partition: seconds before NOW, end of the log."""
-    found = Heard()
-    for ago_s, end in samples:
-        found = found.with_sample(NOW - timedelta(seconds=ago_s), {("clicks", 0): end}, 3_600)
-    return found
+def sample(frontier: int | None = 900) -> LagSample:
+    """A sample of one partition, and how its log grew over ten minutes."""
+    part = Lag("clicks", 0, 77, 3.0, 900, 3_600.0, frontier)
+    grown = (Appended(NOW - timedelta(seconds=600), 0), Appended(NOW, 1_000))
+    return LagSample(NOW, partitions=(part,), appended=grown)
 
 
 def commit(version: int, ago_s: float, **more: Any) -> dict[str, Any]:
@@ -27,11 +29,9 @@ def commit(version: int, ago_s: float, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def told(*commits: dict[str, Any], frontier: int | None = 900, **more: Any) -> dict[str, Any]:
-    part = {"topic": "clicks", "partition": 0, "frontier": frontier, "offsets": 77, "seconds": 3.0}
+def told(*commits: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {
         "at": NOW.isoformat(), "error": "", "pause": None, "commits": list(commits),
-        "lag": {"partitions": [part], "headroom_seconds": 3_600.0},
         "limits": {
             "records_max": 1_000, "records_per_range": 300, "records_per_task": 50, "delay_max_seconds": 60.0,
             "partitions_per_task": 100,
@@ -39,40 +39,19 @@ def told(*commits: dict[str, Any], frontier: int | None = 900, **more: Any) -> d
     }  # fmt: skip
 
 
-def read(said: dict[str, Any], known: Known, **more: Any):
-    return pipeline("clicks", said, known, POLICY, NOW, topics_heard_s=0.0, **more)
+def read(said: dict[str, Any], lag: LagSample | None = None, stood: Frontiers | None = None, **more: Any) -> Pipeline:
+    return pipeline("clicks", said, lag or sample(), stood or {}, POLICY, NOW, **more)
 
 
-def test_rates_are_means_between_samples_that_reach_far_enough():
-    assert heard((600, 0), (120, 48_000), (0, 60_000)).per_s(600) == 100
-    assert heard((600, 0), (120, 48_000), (0, 60_000)).per_s(120) == 100
-    assert heard((60, 0), (0, 60_000)).per_s(120) is None, "nobody knows what came before"
-    assert heard((0, 60_000)).per_s(120) is None
-    assert Heard().per_s(120) is None
-
-
-def test_of_old_samples_one_stays_so_that_the_window_is_whole():
-    found = Heard()
-    for second in range(0, 1_000, 10):
-        found = found.with_sample(NOW + timedelta(seconds=second), {("clicks", 0): second}, 100)
-    assert len(found.samples) == 11
-    assert found.per_s(100) == 1
-
-
-def test_a_topic_that_is_shorter_than_before_brought_nothing():
-    assert heard((600, 500), (0, 20)).per_s(600) == 0
-
-
-def test_lag_is_kafkas_end_less_the_frontier_not_what_the_driver_heard():
-    known = Known(heard((600, 0), (0, 1_000)))
-    (part,) = read(told(), known).partitions
-    assert (part.lag_offsets, part.lag_s) == (100, 3.0)
-    (never,) = read(told(frontier=None), known).partitions
-    assert never.lag_offsets == 77
+def test_lag_is_that_of_the_sample() -> None:
+    (part,) = read(told()).partitions
+    assert (part.lag_offsets, part.lag_s) == (77, 3.0)
+    assert read(told(), LagSample()).partitions == ()
+    assert read(told(), replace(sample(), at=NOW - timedelta(seconds=9))).lag_age_s == 9
 
 
 def test_limits_say_how_many_ranges_and_tasks_a_full_batch_has():
-    found = read(told(), Known(heard((600, 0), (0, 1_000))))
+    found = read(told())
     assert (found.records_max, found.min_partitions, found.records_per_task) == (1_000, 4, 50)
     assert found.partitions_per_task == 100
     assert (found.delay_max_s, found.headroom_s, found.arriving_per_s) == (60, 3_600, 1_000 / 600)
@@ -103,22 +82,20 @@ def test_two_tasks_show_no_skew():
     assert batches([commit(7, 5, tasks=2)])[0].skew is None
 
 
-def test_a_partition_that_stands_still_counts_the_commits_since():
-    known = moved(Known(heard((600, 0), (0, 1_000))), told(commit(3, 60)))
+def test_a_partition_that_stands_still_counts_the_commits_since() -> None:
+    stood = moved({}, [commit(3, 60)], sample())
     for version in (4, 5):
-        said = told(commit(version, 10), commit(version - 1, 20))
-        known = moved(known, said)
+        stood = moved(stood, [commit(version, 10), commit(version - 1, 20)], sample())
     said = told(commit(5, 10), commit(4, 20), commit(3, 60))
-    assert read(said, known).partitions[0].batches_unmoved == 2
-    later = told(commit(6, 5), frontier=950)
-    assert read(later, moved(known, later)).partitions[0].batches_unmoved == 0
+    assert read(said, stood=stood).partitions[0].batches_unmoved == 2
+    later = told(commit(6, 5))
+    assert read(later, stood=moved(stood, later["commits"], sample(950))).partitions[0].batches_unmoved == 0
 
 
-def test_a_failure_a_pause_and_recovery_are_passed_on():
-    known = Known(heard((600, 0), (0, 1_000)))
-    assert read(told(error="503 Slow Down"), known).failing == "503 Slow Down"
-    assert read(told(pause={"by": "me"}), known).paused
-    assert read(told(), known, recovery_level=2).recovery_level == 2
+def test_a_failure_a_pause_and_recovery_are_passed_on() -> None:
+    assert read(told(error="503 Slow Down")).failing == "503 Slow Down"
+    assert read(told(pause={"by": "me"})).paused
+    assert read(told(), recovery_level=2).recovery_level == 2
 
 
 SAID = {

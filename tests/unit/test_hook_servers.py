@@ -15,10 +15,10 @@ import pytest
 from pydantic import SecretStr
 
 from tests.servers.scripted import Asked, Reply, Scripted, scripted
-from writer.clients.http import HookFailed, ask
+from writer.clients.http import RequestFailed, ask
 from writer.config.hooks import Druid, Presto, Trino, Webhook
 from writer.engines.table_description import TableDescription
-from writer.hooks.base import Done, File, Going, Sealed
+from writer.hooks.base import Done, File, Going, HookFailed, Sealed
 from writer.hooks.druid import DruidHook
 from writer.hooks.sql import SqlHook
 from writer.hooks.webhook import WebhookHook, signature
@@ -85,15 +85,15 @@ def test_a_webhook_that_refuses_says_so_and_shows_no_secret():
         with pytest.raises(HookFailed, match="answered 302"):
             hook.deliver(sealed(), {})
     assert [asked.path for asked in server.asked] == ["/secret-path"] * 2
-    with pytest.raises(HookFailed, match="cannot reach http://127"):
+    with pytest.raises(RequestFailed, match="cannot reach http://127"):
         hook.deliver(sealed(), {})
 
 
 def test_an_answer_that_does_not_come_or_breaks_off_is_a_failure():
-    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(HookFailed, match=r"within 0\.2 s"):
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(RequestFailed, match=r"within 0\.2 s"):
         ask(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout_s=0.2)
     short = Reply(200, b"x", {"Content-Length": "9"})
-    with scripted(lambda _: short) as server, pytest.raises(HookFailed, match="broke off"):
+    with scripted(lambda _: short) as server, pytest.raises(RequestFailed, match="broke off"):
         ask(server.url, timeout_s=2)
 
 

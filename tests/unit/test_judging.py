@@ -1,13 +1,15 @@
 """What the end of a driver means, and when one that lives hangs."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from recovery.ladder.diagnosis import Look, Patience, Seen, judged, seen, stalled_after, why_hung
 from recovery.ladder.error_catalogue import Verdict
 from recovery.ladder.rungs import RecoveryLevel
+from writer.status.lag_sample import Lag, LagSample
 
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 PATIENCE = Patience(timedelta(minutes=10), timedelta(minutes=2), {"clicks": timedelta(minutes=30)})
 RUNNING = Seen("running", since_s=5_000.0, run=1, version=7, waiting=10, commit_age_s=3.0)
 
@@ -82,11 +84,12 @@ def test_a_long_delay_of_commits_is_no_stall() -> None:
     assert stalled_after(half, hour) == 3 * hour
 
 
-def test_what_kafka_said_long_ago_is_not_waiting() -> None:
+@pytest.mark.parametrize(("age_s", "waiting"), [(45, 12), (46, None)])
+def test_what_kafka_said_three_intervals_ago_is_not_waiting(age_s: float, waiting: int | None) -> None:
+    lag = LagSample(NOON - timedelta(seconds=age_s), partitions=(Lag("clicks", 0, 12, 3.0, 0, None),))
     told = {
-        "state": "running", "run": 2, "last_commit": {"version": 4}, "commit_age_seconds": 1.5,
-        "error": "", "lag": {"offsets": 12, "source_age_seconds": 10.0},
+        "state": "running", "run": 2, "last_commit": {"version": 4}, "commit_age_seconds": 1.5, "error": "",
+        "lag": lag.to_json(NOON),
     }  # fmt: skip
-    assert seen(told, 9.0) == Seen("running", 9.0, 2, 4, 12, 1.5)
-    assert seen({**told, "lag": {"offsets": 12, "source_age_seconds": 500.0}}, 9.0).waiting is None
-    assert seen({**told, "last_commit": None, "lag": {"offsets": None, "source_age_seconds": None}}, 9.0).well is False
+    assert seen(told, 9.0, NOON) == Seen("running", 9.0, 2, 4, waiting, 1.5)
+    assert not seen({**told, "last_commit": None, "lag": LagSample().to_json(NOON)}, 9.0, NOON).well

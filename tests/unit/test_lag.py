@@ -10,7 +10,8 @@ from hypothesis import given, strategies as st
 
 from writer.clients.kafka import BrokerUnreachable, Topic as KafkaTopic
 from writer.core.errors import HeadraceError, TopicMissing
-from writer.status.lag import Lag, Watch, arrival_rate, date, lags, undated, waiting_since
+from writer.status.lag import Watch, arrival_rate, date, lags, undated, waiting_since
+from writer.status.lag_sample import Lag
 from writer.status.model import Logs, Sample
 from writer.status.progress import Progress
 
@@ -66,7 +67,7 @@ def test_a_partition_that_appeared_between_two_samples_grew_from_nothing():
 
 def test_lag_is_counted_in_offsets_and_in_seconds_and_headroom_in_both():
     known = logs(100, 200, starts={A: 50}, retention={"clicks": timedelta(seconds=100)})
-    assert lags(known, {A: 149}, at(30)) == [Lag("clicks", 0, 51, 22.5, 99, 77.5)]
+    assert lags(known, {A: 149}, at(30)) == [Lag("clicks", 0, 51, 22.5, 99, 77.5, 149)]
 
 
 @pytest.mark.parametrize(
@@ -119,16 +120,20 @@ def test_only_what_the_samples_do_not_tell_is_asked_for(frontier, dated, expecte
     assert undated(logs(100, 200, starts={A: 10}, dated=dated), {A: frontier}) == expected
 
 
+def rate(samples) -> float | None:
+    return arrival_rate(Logs().with_history(samples).appended)
+
+
 def test_the_arrival_rate_is_that_of_the_last_minutes():
     samples = [Sample(at(60 * i), {A: 600 * i, B: 60 * i}) for i in range(11)]
-    assert arrival_rate(samples) == 11.0
+    assert rate(samples) == 11.0
     slow = [*samples, Sample(at(660), {A: 6000, B: 600})]
-    assert arrival_rate(slow) == pytest.approx(11 * 4 / 5)
-    assert arrival_rate(samples[:1]) is None
+    assert rate(slow) == pytest.approx(11 * 4 / 5)
+    assert rate(samples[:1]) is None
 
 
 def test_a_new_partition_does_not_count_as_a_burst():
-    assert arrival_rate([Sample(at(0), {A: 0}), Sample(at(10), {A: 20, B: 10_000})]) == 2.0
+    assert rate([Sample(at(0), {A: 0}), Sample(at(10), {A: 20, B: 10_000})]) == 2.0
 
 
 # --- the age of a record ----------------------------------------------------------------------------------------
@@ -194,6 +199,7 @@ class Cluster:
     def __init__(self) -> None:
         self.ends, self.down, self.refuses = {A: 10}, False, False
         self.looks, self.groups, self.id, self.gone = 0, [], "uuid-1", None
+        self.dates = []
 
     def topics(self, names):
         return {name: KafkaTopic(name, self.id, 1) for name in names}
@@ -212,6 +218,10 @@ class Cluster:
 
     def latest(self, sources):
         return {source: self.ends[source] for source in sources}
+
+    def at(self, when, sources):
+        self.dates.append(when)
+        return dict.fromkeys(sources, 1)
 
     def retention(self, topics):
         return dict.fromkeys(topics, timedelta(days=7))
@@ -257,6 +267,23 @@ def test_the_watch_listens_and_dates_what_waits(progress):
     (lag,) = lags(progress.view().logs, progress.view().frontier, datetime.now(UTC))
     assert lag.offsets == 6
     assert lag.seconds is not None
+
+
+def test_the_watch_asks_once_how_the_logs_grew_before(progress):
+    cluster = Cluster()
+    watch = watching(cluster, progress)
+    until(lambda: cluster.looks > 3)
+    watch.close()
+    logs = progress.view().logs
+    grown = [(logs.samples[0].at - one.at, one.records) for one in logs.appended[:4]]
+    assert grown == [
+        (timedelta(minutes=10), 0),
+        (timedelta(minutes=5), 0),
+        (timedelta(minutes=2), 0),
+        (timedelta(0), 9),
+    ]
+    assert len(cluster.dates) == 3
+    assert logs.interval == timedelta(seconds=0.01)
 
 
 def test_a_silent_broker_makes_the_facts_old_and_is_said_once(progress, caplog):

@@ -22,6 +22,7 @@ from writer.clients.notifications import (
     topic_recreated,
 )
 from writer.config.notifications import Notifications
+from writer.core.backoff import Backoff
 from writer.core.errors import ConfigError
 
 AT = datetime(2026, 11, 20, 5, tzinfo=UTC)
@@ -29,7 +30,9 @@ SOON = timedelta(seconds=10)
 
 
 def notifier(url: str, **settings: Any) -> Notifier:
-    return Notifier(url, **{"timeout": timedelta(seconds=2), "retry_timeout": SOON, "pause_first_s": 0.01, **settings})
+    return Notifier(
+        url, **{"timeout": timedelta(seconds=2), "retry_timeout": SOON, "backoff": Backoff(0.01, 60), **settings}
+    )
 
 
 def event(number: int = 1) -> Event:

@@ -2,13 +2,14 @@
 
 import json
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
-from urllib.error import URLError
 
 from writer.clients import tls
+from writer.clients.http import Answer, RequestFailed, ask
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
 from writer.core.text import iso
@@ -66,15 +67,42 @@ def announcement(checkpoints: str, pipeline: str, s3: S3Settings | None = None) 
         return None
 
 
-def ask_driver(driver: Driver, pipeline: str) -> dict[str, Any] | None:
-    """Ask a driver for its pipeline and, with it, `executors`; None when nobody answers there, or another one does."""
+def ask_at(
+    url: str, certificate: str = "", *, timeout_s: float, method: str = "GET", headers: Mapping[str, str] | None = None
+) -> Answer:
+    """Ask a driver or a supervisor, without a proxy. `certificate`: see `tls.pinned`. Raises RequestFailed."""
     try:
-        with tls.opener(driver.certificate).open(f"{driver.url}/status", timeout=_ANSWER_WITHIN_S) as response:
-            whole = json.loads(response.read())
-            found = {**whole["pipelines"][pipeline], "executors": whole.get("executors")}
-    except (URLError, OSError, ValueError, LookupError, TypeError):
+        trust = tls.pinned(certificate)
+    except (OSError, ValueError) as error:
+        raise RequestFailed(f"the certificate of {url}, {certificate}, cannot be read: {error}") from error
+    return ask(url, method=method, headers=headers, timeout_s=timeout_s, trust=trust, proxies=False)
+
+
+def status_at(url: str, certificate: str = "", timeout_s: float = _ANSWER_WITHIN_S) -> dict[str, Any] | None:
+    """Return the JSON document that a process of headrace serves at `url`/status; None when none answers with one."""
+    try:
+        answer = ask_at(f"{url}/status", certificate, timeout_s=timeout_s)
+        found = answer.json() if answer.ok else None
+    except RequestFailed:
         return None
-    return found if found.get("epoch") == driver.epoch else None
+    return found if isinstance(found, dict) else None
+
+
+def driver_status(driver: Driver, pipeline: str) -> dict[str, Any] | None:
+    """Return the `/status` of the driver of a pipeline; None when none answers there, or another one does."""
+    whole = status_at(driver.url, driver.certificate) or {}
+    try:
+        return whole if whole["pipelines"][pipeline]["epoch"] == driver.epoch else None
+    except (LookupError, TypeError):
+        return None
+
+
+def ask_driver(driver: Driver, pipeline: str) -> dict[str, Any] | None:
+    """Return a pipeline's part of `driver_status`, with `executors` and `at`."""
+    whole = driver_status(driver, pipeline)
+    if whole is None:
+        return None
+    return {**whole["pipelines"][pipeline], "executors": whole.get("executors"), "at": whole["at"]}
 
 
 def me(url: str, epoch: int, certificate: str = "") -> Driver:

@@ -1,27 +1,32 @@
-"""One question over HTTP, as hooks ask it: bounded in time and size, and told in one sentence when it fails."""
+"""The one HTTP client: a request is bounded in time and size, and fails with one sentence that shows no secret.
+
+A redirect is an answer like any other, unless `redirects` allows it: following it may send secrets to another server.
+"""
 
 import base64
 import json
+import logging
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from email.message import Message
-from http.client import HTTPException
 from typing import Any
-from urllib.error import HTTPError
 from urllib.parse import urljoin, urlsplit
-from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, ProxyHandler, Request, build_opener
 
 from pydantic import SecretStr
 
 _BYTES_MAX = 16 * 2**20
-_PIECE = 64 * 2**10
 _SHOWN = 300  # characters of an answer in a message
 _MOVED = (307, 308)
 _MOVES_MAX = 3
 _AFTER_MAX_S = 3600
+for _name in ("httpx2", "httpcore2"):  # they log URLs and headers, which hold secrets
+    logging.getLogger(_name).setLevel(logging.WARNING)
+
+
+class RequestFailed(Exception):
+    """No whole answer came: not at all, not in time, or too much of it. Its message says where and why."""
 
 
 @dataclass(frozen=True)
@@ -44,31 +49,16 @@ class Answer:
         return timedelta(seconds=min(int(said), _AFTER_MAX_S)) if said.isdigit() else None
 
     def json(self) -> Any:
-        """Return the body as JSON. Raises HookFailed."""
+        """Return the body as JSON. Raises RequestFailed."""
         try:
             return json.loads(self.body)
         except ValueError as error:
-            raise HookFailed(f"the answer is not JSON: {self.shown()}") from error
+            raise RequestFailed(f"the answer is not JSON: {self.shown()}") from error
 
     def shown(self) -> str:
         """The status and the beginning of the body, on one line."""
         text = " ".join(self.body.decode(errors="replace").split())
         return f"{self.status}" + (f": {text[:_SHOWN]}{'…' if len(text) > _SHOWN else ''}" if text else "")
-
-
-class _Stay(HTTPRedirectHandler):
-    """A redirect is an answer like any other: who follows it blindly sends a GET, and secrets to strangers."""
-
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        return None
-
-
-_OPENER = build_opener(_Stay)
-
-
-def straight(trust: ssl.SSLContext | None) -> OpenerDirector:
-    """Return a client that asks without a proxy, and trusts so; None: as this machine does."""
-    return build_opener(_Stay, ProxyHandler({}), *([] if trust is None else [HTTPSHandler(context=trust)]))
 
 
 def ask(
@@ -78,25 +68,39 @@ def ask(
     body: bytes | None = None,
     headers: Mapping[str, str] | None = None,
     timeout_s: float,
-    opener: OpenerDirector = _OPENER,
+    trust: ssl.SSLContext | None = None,
+    proxies: bool = True,
+    redirects: bool = False,
 ) -> Answer:
-    """Ask once. Raises HookFailed when nobody answers, or not in time, or with too much."""
-    request = Request(url, data=body, method=method, headers={"User-Agent": "headrace", **(headers or {})})  # noqa: S310 - the configured URL
+    """Ask once. Raises RequestFailed when no answer comes, or not in time, or with too much.
+
+    `trust`: what a certificate is checked by; None: as this machine does. `proxies`: those of the environment are used.
+    `redirects` are followed, the Authorization header only to the same server.
+    """
+    import httpx2  # late: commands that ask nothing start without it
+
+    if trust is None:
+        trust = ssl.create_default_context() if url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    sent = {"User-Agent": "headrace", "Accept-Encoding": "identity"}
+    sent |= {name.title(): value for name, value in (headers or {}).items()}
     deadline = time.monotonic() + timeout_s
     try:
-        try:
-            response = opener.open(request, timeout=timeout_s)
-        except HTTPError as error:
-            response = error
-        with response:
-            return Answer(response.status, _body(response, deadline), _lower(response.headers))
-    except TimeoutError as error:
-        raise HookFailed(f"no answer from {host(url)} within {timeout_s:g} s") from error
-    except (OSError, HTTPException, ValueError) as error:
-        reason = getattr(error, "reason", None) or error
-        if isinstance(reason, TimeoutError):
-            raise HookFailed(f"no answer from {host(url)} within {timeout_s:g} s") from error
-        raise HookFailed(f"cannot reach {host(url)}: {_one_line(reason)}") from error
+        with (
+            httpx2.Client(verify=trust, trust_env=proxies, timeout=timeout_s, follow_redirects=redirects) as client,
+            client.stream(
+                method, url, content=body, headers={k.encode(): value.encode("latin-1") for k, value in sent.items()}
+            ) as response,
+        ):  # fmt: skip
+            return Answer(response.status_code, _body(response.iter_bytes(), deadline), dict(response.headers))
+    except (httpx2.TimeoutException, TimeoutError) as error:
+        raise RequestFailed(f"no answer from {host(url)} within {timeout_s:g} s") from error
+    except (httpx2.LocalProtocolError, httpx2.InvalidURL):  # whose messages show a header, or the path
+        raise RequestFailed(f"cannot ask {host(url)}: HTTP forbids a header or the address of the request") from None
+    except httpx2.RemoteProtocolError as error:
+        why = f"its answer broke off, or is no HTTP ({_one_line(error)})"
+        raise RequestFailed(f"cannot reach {host(url)}: {why}") from error
+    except (httpx2.HTTPError, ImportError, OSError, ValueError) as error:
+        raise RequestFailed(f"cannot reach {host(url)}: {_one_line(error)}") from error
 
 
 def ask_leader(url: str, **how: Any) -> Answer:
@@ -106,7 +110,7 @@ def ask_leader(url: str, **how: Any) -> Answer:
         if answer.status not in _MOVED or "location" not in answer.headers:
             return answer
         url = urljoin(url, answer.headers["location"])
-    raise HookFailed(f"{host(url)} sends from one server to the next; is a leader elected?")
+    raise RequestFailed(f"{host(url)} sends from one server to the next; is a leader elected?")
 
 
 def login(user: str | None, password: SecretStr | None, token: SecretStr | None) -> dict[str, str]:
@@ -125,36 +129,20 @@ def host(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
-def _body(response: Any, deadline: float) -> bytes:
-    pieces, size = [], 0
-    while piece := response.read1(_PIECE):
-        size += len(piece)
-        if size > _BYTES_MAX:
+def _body(pieces: Iterable[bytes], deadline: float) -> bytes:
+    body = bytearray()
+    for piece in pieces:
+        body += piece
+        if len(body) > _BYTES_MAX:
             raise ValueError(f"an answer of more than {_BYTES_MAX // 2**20} MiB")
         if time.monotonic() > deadline:
             raise TimeoutError
-        pieces.append(piece)
-    if response.length:  # of its Content-Length
-        raise ValueError("its answer broke off")
-    return b"".join(pieces)
+    return bytes(body)
 
 
-def _lower(headers: Message) -> dict[str, str]:
-    return {name.lower(): value for name, value in headers.items()}
-
-
-def _one_line(error: object) -> str:
+def _one_line(error: BaseException) -> str:
+    """Say the innermost cause: what the system calls it, without a number."""
+    while inner := error.__cause__ or error.__context__:
+        error = inner
     said = getattr(error, "strerror", None) or str(error)
     return " ".join(said.split()) or type(error).__name__
-
-
-NO_STATE: Mapping[str, Any] = {}
-
-
-class HookFailed(Exception):
-    """A delivery did not work; it is tried again. Its message says what, where, and what was answered."""
-
-    def __init__(self, why: str, *, after: timedelta | None = None, state: Mapping[str, Any] = NO_STATE) -> None:
-        """`after`: how long the other side asks to be left alone; `state`: what the next try is told."""
-        super().__init__(why)
-        self.after, self.state = after, state

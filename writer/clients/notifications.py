@@ -6,7 +6,6 @@ never holds up who tells: messages wait in a short queue, and a thread sends the
 
 import json
 import os
-import random
 import threading
 import time
 from collections import deque
@@ -16,9 +15,10 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol
 from uuid import uuid4
 
-from writer.clients.http import Answer, HookFailed, ask, host
+from writer.clients.http import Answer, RequestFailed, ask, host
 from writer.config.notifications import KINDS, Kind, Notifications
 from writer.core import logging
+from writer.core.backoff import Backoff
 from writer.core.errors import ConfigError
 
 Severity = Literal["page", "warn"]
@@ -69,7 +69,7 @@ def records_missed(pipeline: str, why: str, at: datetime) -> Event:
 
 
 _WAITING_MAX = 256  # messages; beyond it the oldest is dropped, and said to be
-_PAUSE_FIRST_S, _PAUSE_MAX_S = 1.0, 60.0
+_BACKOFF = Backoff(1, 60, jitter=0.5)
 _TOO_MANY, _TIMED_OUT = 429, 408
 
 
@@ -99,12 +99,11 @@ class Notifier:
 
     def __init__(
         self, url: str, *, kinds: Sequence[Kind] = KINDS, timeout: timedelta, retry_timeout: timedelta,
-        pause_first_s: float = _PAUSE_FIRST_S,
+        backoff: Backoff = _BACKOFF,
     ) -> None:  # fmt: skip
-        """`pause_first_s`: after the first failure; it doubles with each, up to a minute."""
         self._url, self._kinds = url, frozenset(kinds)
         self._timeout_s, self._retry_timeout_s = timeout.total_seconds(), retry_timeout.total_seconds()
-        self._pause_first_s = pause_first_s
+        self._backoff = backoff
         self._waiting: deque[Event] = deque()
         self._changed = threading.Condition()
         self._deadline_s: float | None = None  # of who closes; None: nobody does
@@ -160,7 +159,7 @@ class Notifier:
 
     def _sent(self, event: Event) -> bool:
         """Send a message until it is taken, refused, or too old. False when who closes has no more time."""
-        pause_s, since_s = self._pause_first_s, time.monotonic()
+        since_s, attempt = time.monotonic(), 0
         while True:
             why, again, asked = self._attempt(event)
             if not why:
@@ -169,10 +168,10 @@ class Notifier:
             if not again or time.monotonic() - since_s > self._retry_timeout_s:
                 logging.warning("notification_dropped", kind=event.kind, pipeline=event.pipeline, reason=why)
                 return True
-            rest_s = (asked or timedelta()).total_seconds() or pause_s * random.uniform(0.5, 1)  # noqa: S311 - jitter
+            rest_s = (asked or timedelta()).total_seconds() or self._backoff.random_delay_s(attempt)
             if not self._rested(rest_s):
                 return False
-            pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+            attempt += 1
 
     def _rested(self, seconds: float) -> bool:
         """Wait; less when the process ends. False when no time is left for another try."""
@@ -192,7 +191,7 @@ class Notifier:
         headers = {"Content-Type": "application/json", "Idempotency-Key": event.id}
         try:
             answer = ask(self._url, method="POST", body=body(event), headers=headers, timeout_s=self._timeout_s)
-        except HookFailed as error:
+        except RequestFailed as error:
             return str(error), True, None
         except Exception as error:  # noqa: BLE001 - a thread that dies tells nothing more
             return f"{type(error).__name__} at {host(self._url)}", False, None

@@ -2,7 +2,6 @@
 
 import ssl
 from pathlib import Path
-from urllib.request import HTTPSHandler, OpenerDirector, ProxyHandler, build_opener
 
 from writer.core.errors import ConfigError
 
@@ -22,19 +21,18 @@ def served(certificate: Path, key: Path) -> ssl.SSLContext:
     return context
 
 
-def opener(certificate: str | None = None) -> OpenerDirector:
-    """Return a client without a proxy: who is asked is on this machine, or near.
+def pinned(certificate: str) -> ssl.SSLContext | None:
+    """Return a context that trusts exactly one certificate, whatever names it has: the server is asked by its address.
 
-    `certificate`: the file that the server itself serves from; exactly that certificate is believed, whatever names
-    it has, as the server is asked by its address. Raises OSError where it cannot be read.
+    `certificate`: the file that the server itself serves from; None for an empty one. Raises OSError, ValueError.
     """
     if not certificate:
-        return build_opener(ProxyHandler({}))
+        return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the certificate is its own authority
     context.load_verify_locations(cadata=_first(Path(certificate).read_text(encoding="ascii")))
-    return build_opener(ProxyHandler({}), HTTPSHandler(context=context))
+    return context
 
 
 def _first(chain: str) -> str:

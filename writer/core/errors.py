@@ -15,13 +15,42 @@ HeadraceError            1  crash: restart
 Every message says what happened, where, and what to do.
 """
 
-from typing import ClassVar
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import ClassVar, Self
+
+
+class ExitCode(IntEnum):
+    """How a process ends, by rising severity: of several pipelines the most severe code is that of the process."""
+
+    DONE = 0
+    CRASH = 1  # a start may help; so any other code counts, such as that of a signal
+    LIMIT = 5
+    CONFIGURATION = 2
+    CHECKPOINT = 3  # a start with a new run helps
+    FENCED = 4  # the most severe: any start takes the pipeline away from the writer that runs
+
+    @classmethod
+    def _missing_(cls, _: object) -> Self:
+        return cls(1)
+
+
+def exit_code(error: BaseException | None) -> ExitCode:
+    """Return the code that says what a pipeline ended with; None: it ended well."""
+    if error is None:
+        return ExitCode.DONE
+    return error.exit_code if isinstance(error, HeadraceError) else ExitCode.CRASH
+
+
+def most_severe(codes: Iterable[int]) -> ExitCode:
+    """Return the code of a process whose pipelines ended with these."""
+    return max(map(ExitCode, codes), key=list(ExitCode).index, default=ExitCode.DONE)
 
 
 class HeadraceError(Exception):
     """A failure of this run. Its message is a sentence for the operator."""
 
-    exit_code: ClassVar[int] = 1
+    exit_code: ClassVar[ExitCode] = ExitCode.CRASH
 
 
 class LogMoved(HeadraceError):
@@ -31,7 +60,7 @@ class LogMoved(HeadraceError):
 class ConfigError(HeadraceError):
     """The configuration or something it names is wrong; a restart changes nothing."""
 
-    exit_code = 2
+    exit_code = ExitCode.CONFIGURATION
 
 
 class TopicMissing(ConfigError):
@@ -41,13 +70,13 @@ class TopicMissing(ConfigError):
 class LogChanged(HeadraceError):
     """Kafka's log is not the one that the table was filled from, or holds less of it than may be lost."""
 
-    exit_code = 2
+    exit_code = ExitCode.CONFIGURATION
 
 
 class SchemaChanged(HeadraceError):
     """A schema id means another schema than the one by which the table's rows were read."""
 
-    exit_code = 2
+    exit_code = ExitCode.CONFIGURATION
 
 
 class DiskFull(HeadraceError):
@@ -57,7 +86,7 @@ class DiskFull(HeadraceError):
 class CheckpointUnusable(HeadraceError):
     """Spark's checkpoint cannot be continued without losing or doubting records."""
 
-    exit_code = 3
+    exit_code = ExitCode.CHECKPOINT
 
     def __init__(self, why: str) -> None:
         """Add the fix to the reason."""
@@ -68,22 +97,22 @@ class CheckpointUnusable(HeadraceError):
 class FrontierLost(HeadraceError):
     """The table knows a topic, but of none of its partitions how far it was read."""
 
-    exit_code = 3
+    exit_code = ExitCode.CHECKPOINT
 
 
 class Fenced(HeadraceError):
     """Another writer has taken this pipeline over."""
 
-    exit_code = 4
+    exit_code = ExitCode.FENCED
 
 
 class LimitReached(HeadraceError):
     """A limit of the configuration stopped the pipeline."""
 
-    exit_code = 5
+    exit_code = ExitCode.LIMIT
 
 
 class Draining(HeadraceError):
     """Work that is left to the next start, because a stop was asked for."""
 
-    exit_code = 0
+    exit_code = ExitCode.DONE

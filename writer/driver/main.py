@@ -6,6 +6,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -15,7 +16,7 @@ from writer.clients.driver_endpoint import announce, me, retract
 from writer.clients.kafka import Cluster
 from writer.config.pipelines import Config
 from writer.core import logging
-from writer.core.errors import HeadraceError
+from writer.core.errors import HeadraceError, exit_code, most_severe
 from writer.driver import supervisor_channel
 from writer.driver.pipeline import PipelineRun
 from writer.driver.pipeline_runner import Asked, PipelineRunner, watch
@@ -38,7 +39,6 @@ from writer.status.progress import Progress
 from writer.storage import disk_space
 from writer.storage.locations import store_at
 from writer.table import locations
-from writer.table.factory import main_table
 from writer.web import endpoints, http_server, live_records
 
 _LAST_WORDS = timedelta(seconds=5)  # for notices that wait when the process ends
@@ -84,7 +84,7 @@ def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = N
         finally:
             keeper.close()  # executors that go with the application are not lost
             spark.stop()
-    return exit_code([r.error for r in running.values()])
+    return most_severe(exit_code(r.error) for r in running.values())
 
 
 def _keeper(config: Config, board: Mapping[str, Progress]) -> ExecutorManager:
@@ -115,13 +115,6 @@ def _beat(link: supervisor_channel.Folder | None, stop: threading.Event, board: 
     if not stop.is_set() and link.forsaken():
         logging.warning("supervisor_lost", reason="its lock is free")
         stop.set()
-
-
-def exit_code(errors: list[BaseException | None]) -> int:
-    """The process's word to its supervisor: 0 when all went well, else the code that asks for most care."""
-    codes = [error.exit_code if isinstance(error, HeadraceError) else 1 for error in errors if error is not None]
-    care = {0: 0, 1: 1, 5: 2, 2: 3, 4: 4, 3: 5}
-    return max(codes, key=lambda code: care[code], default=0)
 
 
 def _begin(
@@ -188,9 +181,8 @@ def _listen(config: Config, name: str, cluster: Cluster, progress: Progress) -> 
     if samples and now - samples[-1].at < config.kafka.lag_interval:
         return
     with suppress(HeadraceError, OSError):
-        table = main_table(name, config)
-        snapshot = table.snapshot() if table.exists() else None
-        progress.waits(*from_table.heard(cluster, config.pipelines[name].topics, snapshot, now))
+        frontier, logs = from_table.logs_now(name, config, cluster, now)
+        progress.waits(frontier, replace(logs, interval=config.kafka.lag_interval))
 
 
 def steps(pipeline: PipelineRun, cluster: Cluster, merge: Step, retained: Sequence[Retention]) -> dict[str, Step]:

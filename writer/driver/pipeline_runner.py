@@ -9,7 +9,7 @@ from typing import Any
 
 from writer.clients.kafka import BrokerUnreachable
 from writer.core import logging
-from writer.core.errors import DiskFull, Draining, Fenced, HeadraceError, LogMoved, TopicMissing
+from writer.core.errors import DiskFull, Draining, Fenced, HeadraceError, LogMoved, TopicMissing, exit_code
 from writer.driver import restart_policy
 from writer.driver.pipeline import PipelineRun
 from writer.driver.restart_policy import sentence
@@ -101,8 +101,8 @@ class PipelineRunner:
         if self._tell is not None:
             self._tell(self.progress.view(), self.error)
         self.progress.failed(sentence(self.error))
-        code = self.error.exit_code if isinstance(self.error, HeadraceError) else 1
-        logging.warning("pipeline_failed", pipeline=self.progress.pipeline, exit_code=code, error=sentence(self.error))
+        code, name = exit_code(self.error), self.progress.pipeline
+        logging.warning("pipeline_failed", pipeline=name, exit_code=code, error=sentence(self.error))
         if not isinstance(self.error, HeadraceError):
             logging.detail(self.error)
 

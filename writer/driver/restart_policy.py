@@ -6,11 +6,12 @@ Pure. What a start then finds, a gap or a new incarnation, `writer/offsets/start
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from writer.core.backoff import Backoff
 from writer.core.errors import HeadraceError
 
 RESTARTS_MAX = 6  # within the window: a minute of pauses, enough for a topic to be deleted and created again
 WINDOW_S = 600.0
-_PAUSE_FIRST_S, _PAUSE_MAX_S = 1.0, 30.0
+_BACKOFF = Backoff(1, 30)
 _TRACE = "Traceback (most recent call last):"
 _OURS = ("writer.", "bucketers.")  # whose messages are sentences
 _PY4J, _CAUSE = "An error occurred while calling", "Caused by: "
@@ -49,7 +50,7 @@ def decide(earlier_s: Sequence[float], now_s: float) -> Again | GiveUp:
     recent = [at for at in earlier_s if now_s - at < WINDOW_S]
     if len(recent) >= RESTARTS_MAX:
         return GiveUp(f"it was started again {len(recent)} times within {WINDOW_S / 60:.0f} minutes")
-    return Again(min(_PAUSE_FIRST_S * 2 ** len(recent), _PAUSE_MAX_S))
+    return Again(_BACKOFF.delay_s(len(recent)))
 
 
 def tells_of_loss(text: str) -> bool:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from writer.clients.kafka import Cluster
 from writer.core import logging
+from writer.core.backoff import Backoff
 from writer.core.errors import HeadraceError
 from writer.core.offsets import Source
 from writer.driver.restart_policy import sentence
@@ -26,7 +27,7 @@ from writer.table.gap_tickets import Oldest
 from writer.table.log.foreign_writes import Resealed
 
 _TICK = timedelta(seconds=5)  # between two rounds, when no commit wakes it
-_REST_MIN_S, _REST_MAX_S = 5.0, 300.0  # of a step that failed
+_BACKOFF = Backoff(5, 300)  # of a step that failed
 _CLOSE_WITHIN_S = 5.0
 
 
@@ -139,7 +140,7 @@ class Rounds:
     ) -> None:  # fmt: skip
         self.sealer, self._steps, self._progress, self._now = sealer, dict(steps), progress, now
         self._trouble: dict[str, str] = {}  # step → why it failed last
-        self._rests: dict[str, tuple[float, datetime]] = {}  # step → seconds of its rest, and until when
+        self._rests: dict[str, tuple[int, datetime]] = {}  # step → failures in a row, and until when it rests
         self._grid = BucketOverview(sealer)
         self._oldest = Oldest(sealer.table, sealer.pipeline)
 
@@ -165,10 +166,10 @@ class Rounds:
             step(self.sealer, self._now())
         except Exception as error:  # noqa: BLE001 - the stream must not notice
             words = sentence(error)
-            rest_s = min(2 * self._rests.get(name, (_REST_MIN_S / 2, None))[0], _REST_MAX_S)
+            failures, _ = self._rests.get(name, (0, None))
             if self._trouble.get(name) != words:
                 logging.warning("sealing_failed", pipeline=pipeline, step=name, error=words)
-            self._rests[name] = (rest_s, self._now() + timedelta(seconds=rest_s))
+            self._rests[name] = (failures + 1, self._now() + timedelta(seconds=_BACKOFF.delay_s(failures)))
             self._trouble[name] = words
             return
         self._rests.pop(name, None)

@@ -26,7 +26,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from writer.core.errors import HeadraceError
+from writer.core.errors import exit_code
 from writer.driver.restart_policy import causes, sentence
 from writer.status.model import View
 
@@ -117,10 +117,9 @@ class Folder:
 
     def tell(self, view: View | None, error: BaseException | None) -> None:
         """Leave last words: of a pipeline, or of the driver itself (no view). No error: it ended well."""
-        code = error.exit_code if isinstance(error, HeadraceError) else int(error is not None)
         said = ExitReport(
             pipeline="" if view is None else view.pipeline,
-            exit_code=code,
+            exit_code=exit_code(error),
             error="" if error is None else sentence(error),
             causes=causes(error),
             at=datetime.now(UTC).isoformat(),

@@ -46,6 +46,15 @@ class Going:
     state: Mapping[str, Any] = field(default_factory=dict)
 
 
+class HookFailed(Exception):
+    """A delivery did not work; it is tried again. Its message says what, where, and what was answered."""
+
+    def __init__(self, why: str, *, after: timedelta | None = None, state: Mapping[str, Any] | None = None) -> None:
+        """`after`: how long the other side asks to be left alone; `state`: what the next try is given."""
+        super().__init__(why)
+        self.after, self.state = after, state or {}
+
+
 class Hook(Protocol):
     """Who is told. Idempotent: the same version of a bucket may come twice, after a crash."""
 
@@ -70,4 +79,4 @@ class Hook(Protocol):
         """Most deliveries that may be under way."""
 
     def deliver(self, sealed: Sealed, state: Mapping[str, Any]) -> Done | Going:
-        """Deliver, or look how it goes. `state` is of the last try. Raises HookFailed, OSError."""
+        """Deliver, or look how it goes. `state` is of the last try. Raises HookFailed, RequestFailed, OSError."""

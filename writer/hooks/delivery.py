@@ -8,12 +8,12 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Literal
 
-from writer.clients.http import HookFailed
+from writer.clients.http import RequestFailed
 from writer.core import fault_points, logging
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketKey
 from writer.engines.table_description import TableDescription
-from writer.hooks.base import Done, Hook, Per
+from writer.hooks.base import Done, Hook, HookFailed, Per
 from writer.hooks.outbox import Health, Outbox, OutboxContent, OutboxEntry, failed, read_from
 from writer.hooks.seal_feed import Seal, Seals
 from writer.sealing.manifest import Manifest
@@ -110,7 +110,7 @@ class HookDelivery:
             self._pipeline = table.pipeline
             sealed = self._seals.read(parcel, table)
             result = None if sealed is None else self.hook.deliver(sealed, parcel.state)
-        except (HookFailed, HeadraceError, OSError) as error:
+        except (HookFailed, RequestFailed, HeadraceError, OSError) as error:
             return self._failed(parcel, now, error)
         if result is None:
             late = replace(parcel, due=now + _NOT_THERE_YET, error="its manifest is not there yet")

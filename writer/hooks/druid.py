@@ -12,11 +12,11 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 
-from writer.clients.http import Answer, HookFailed, ask_leader, host, login
+from writer.clients.http import Answer, ask_leader, host, login
 from writer.config.hooks import Druid
 from writer.core import fault_points
 from writer.engines.druid_spec import bucket_task, interval_text
-from writer.hooks.base import Done, Going, Per, Sealed
+from writer.hooks.base import Done, Going, HookFailed, Per, Sealed
 
 _TASKS = "/druid/indexer/v1/task"
 _LOOK_AGAIN = timedelta(seconds=2)

@@ -5,19 +5,19 @@ true for good, so of two processes that deliver at once neither loses a parcel; 
 """
 
 import json
-import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from writer.core.backoff import Backoff
 from writer.core.files import BucketKey
 from writer.core.units import from_iso
 from writer.storage.base import Store
 
 FOLDER = "_headrace/hooks"
 _FORMAT = 1
-_PAUSE_MIN, _PAUSE_MAX = timedelta(seconds=5), timedelta(minutes=10)
+_BACKOFF = Backoff(5, 600, jitter=0.5)
 _TRIES = 20  # to change a box that others change as well
 
 
@@ -99,8 +99,7 @@ def failed(
     parcel: OutboxEntry, now: datetime, why: str, after: timedelta | None, state: Mapping[str, Any]
 ) -> OutboxEntry:
     """Return the parcel with its next attempt put off: twice as long each time, at most ten minutes, and jittered."""
-    doubled = _PAUSE_MIN * 2 ** min(parcel.attempts, 10)
-    pause = min(doubled, _PAUSE_MAX) * random.uniform(0.5, 1)  # noqa: S311 - jitter
+    pause = timedelta(seconds=_BACKOFF.random_delay_s(parcel.attempts))
     return replace(parcel, attempts=parcel.attempts + 1, due=now + max(pause, after or pause), error=why, state=state)
 
 

@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from writer.clients.http import Answer, HookFailed, ask, host, login
+from writer.clients.http import Answer, ask, host, login
 from writer.config.hooks import Presto, Trino
 from writer.engines import sql
 from writer.engines.table_description import TableDescription
 from writer.engines.types import PRESTO, TRINO
-from writer.hooks.base import Done, Per, Sealed
+from writer.hooks.base import Done, HookFailed, Per, Sealed
 
 _BUSY = (502, 503, 504)  # by the protocol: ask the same again
 _PAUSE_S = 0.1

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from writer.clients.http import HookFailed, ask, host
+from writer.clients.http import ask, host
 from writer.config.hooks import Webhook
-from writer.hooks.base import Done, Per, Sealed
+from writer.hooks.base import Done, HookFailed, Per, Sealed
 
 _MARKED = "whsec_"  # before a secret that is base64
 

@@ -11,7 +11,7 @@ import bucketers
 from writer.clients import kafka_sample
 from writer.clients.kafka import Cluster
 from writer.config.pipelines import Config
-from writer.core.errors import HeadraceError
+from writer.core.errors import ExitCode, HeadraceError
 from writer.core.files import BucketKey
 from writer.core.text import plural, span
 from writer.maintenance.local_pipeline import LocalPipeline
@@ -26,7 +26,7 @@ _QUIET = timedelta(minutes=5)  # a topic whose newest record is older is looked 
 class NothingToMeasure(HeadraceError):
     """The topics hold nothing that could be sized."""
 
-    exit_code = 2
+    exit_code = ExitCode.CONFIGURATION
 
 
 @dataclass(frozen=True)

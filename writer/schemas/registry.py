@@ -1,24 +1,22 @@
 """Where schemas come from: a registry, by Confluent's API or Apicurio's own, or files. Asked by the driver only."""
 
-import base64
 import json
 import re
 import ssl
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from http.client import HTTPException
 from pathlib import Path
 from typing import Protocol
-from urllib.error import HTTPError
 from urllib.parse import quote, unquote, urlsplit
-from urllib.request import HTTPSHandler, Request, build_opener
 
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
+from pydantic import SecretStr
 
 from writer.avro.schema import UnsupportedSchema, fingerprint
 from writer.avro.wire_format import Ids, is_guid, show_id
+from writer.clients.http import RequestFailed, ask, login as login_header
 from writer.config.connections import Registry
 from writer.core.errors import ConfigError, HeadraceError
 
@@ -151,14 +149,11 @@ class ApicurioRegistry:
         """Ask at `core_url`, such as http://registry:8080/apis/registry/v3, by `global` or `content` ids."""
         address = urlsplit(core_url.rstrip("/"))
         self._url = address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
-        self._authorization = ""
         known = login or Login()
         user, password = known.user, known.password
         if address.username is not None:
             user, password = unquote(address.username), unquote(address.password or "")
-        if user is not None:
-            self._authorization = f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
-        self._opener = build_opener(HTTPSHandler(context=known.check()))
+        self._headers, self._trust = login_header(user, SecretStr(password), None), known.check()
         self._ids = ids
 
     def schema(self, schema_id: int) -> str:
@@ -207,18 +202,17 @@ class ApicurioRegistry:
     def _asked(self, path: str) -> tuple[str, str | None] | None:
         """Return the answer and the type of the artifact in it, if it has one; None when there is no such thing."""
         try:
-            request = Request(f"{self._url}/{path}")  # noqa: S310 - the configured URL
-            if self._authorization:
-                request.add_unredirected_header("Authorization", self._authorization)  # nobody else is told
-            with self._opener.open(request, timeout=_ANSWER_WITHIN_S) as answer:
-                return answer.read().decode(), answer.headers.get("X-Registry-ArtifactType")
-        except HTTPError as error:
-            with error:
-                if error.code == _NOT_FOUND and _is_object(error.read()):
-                    return None
+            answer = ask(
+                f"{self._url}/{path}", headers=self._headers, timeout_s=_ANSWER_WITHIN_S, trust=self._trust,
+                redirects=True,
+            )  # fmt: skip
+            if answer.status == _NOT_FOUND and _is_object(answer.body):
+                return None
+            if answer.ok:
+                return answer.body.decode(), answer.headers.get("x-registry-artifacttype")
+        except (RequestFailed, ValueError) as error:  # of these: an answer that is no text
             raise self._unreachable(error) from error
-        except (OSError, HTTPException, ValueError) as error:  # of these: an answer that is cut off, or is no text
-            raise self._unreachable(error) from error
+        raise self._unreachable(RequestFailed(f"it answered {answer.shown()}"))
 
     def _unreachable(self, error: Exception) -> RegistryUnreachable:
         return RegistryUnreachable(

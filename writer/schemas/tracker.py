@@ -2,21 +2,26 @@
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
+from typing import TypeVar
 
 import pyarrow as pa
 
 from writer.avro.schema_plan import PROVENANCE, Rejected, SchemaPlan
 from writer.avro.wire_format import CONFLUENT, Wire, show_id
 from writer.core import logging
+from writer.core.backoff import Backoff
 from writer.core.errors import ConfigError, Draining
 from writer.schemas.registry import RegistryUnreachable, SchemaNotFound, SchemaSource, by
 from writer.schemas.schema_id_check import Meanings
 
 ASK_AGAIN = timedelta(minutes=5)  # a registry is asked anew for what it has refused: as long as the default grace
-_PAUSE_MAX_S = 30  # between two questions to a registry that does not answer
+_BACKOFF = Backoff(1, 30)  # between two questions to a registry that does not answer
+_NO_GRACE = timedelta(0)
+_T = TypeVar("_T")
 
 
 def reserved(bucket_columns: Iterable[str]) -> frozenset[str]:
@@ -105,17 +110,7 @@ class Schemas:
 
     def knows(self, wire: Wire, schema_id: int) -> bool:
         """Tell whether a schema can be had, holding the batch while the registry is down. Raises Draining."""
-        pause = 1.0
-        while not self._stopping.is_set():
-            try:
-                return knows(self._named, self._topics, wire, schema_id)
-            except RegistryUnreachable as error:
-                if self._grace is None:
-                    raise
-                logging.warning("registry_unreachable", pipeline=self._pipeline, holding="batch", error=str(error))
-            self._stopping.wait(pause)
-            pause = min(pause * 2, _PAUSE_MAX_S)
-        raise Draining(f"pipeline {self._pipeline!r} was asked to stop while it waited for the registry")
+        return bool(self._asked(partial(knows, self._named, self._topics, wire, schema_id), schema_id))
 
     def columns(self) -> pa.Schema:
         """Columns that the table needs, provenance included, bucket columns not."""
@@ -153,20 +148,21 @@ class Schemas:
         """
         for schema_id in sorted(ids):
             before = self._asked_s.pop(schema_id, None)
-            text = self._fetched(schema_id, self._grace or timedelta(0) if before is None else timedelta(0))
+            grace = (self._grace if before is None else None) or _NO_GRACE
+            text = self._asked(partial(self._source.schema, schema_id), schema_id, grace)
             if text is None:
                 self.plan = self.plan.reject(schema_id, f"schema id {show_id(schema_id)} is unknown to the registry")
             else:
                 self.plan = self.plan.extend(schema_id, text)
             self._tell(schema_id)
 
-    def _fetched(self, schema_id: int, grace: timedelta) -> str | None:
-        """Ask for a schema, holding the batch while the registry is down. None: still unknown after the grace."""
+    def _asked(self, ask: Callable[[], _T], schema_id: int, grace: timedelta = _NO_GRACE) -> _T | None:
+        """Ask the registry, holding the batch while it is down. None: the id is still unknown after the grace."""
         grace_until = time.monotonic() + grace.total_seconds()
-        pause = 1.0
+        attempt = 0
         while not self._stopping.is_set():
             try:
-                return self._source.schema(schema_id)
+                return ask()
             except SchemaNotFound:
                 if time.monotonic() >= grace_until:
                     return None
@@ -176,9 +172,10 @@ class Schemas:
                     raise
                 logging.warning("registry_unreachable", pipeline=self._pipeline, holding="batch", error=str(error))
                 grace_until = time.monotonic() + grace.total_seconds()
-            self._stopping.wait(pause)
-            pause = min(pause * 2, _PAUSE_MAX_S)
-        raise Draining(f"pipeline {self._pipeline!r} was asked to stop while it waited for schema id {schema_id}")
+            self._stopping.wait(_BACKOFF.delay_s(attempt))
+            attempt += 1
+        what = f"schema id {show_id(schema_id)}"
+        raise Draining(f"pipeline {self._pipeline!r} was asked to stop while it waited for {what}")
 
     def _tell(self, schema_id: int) -> None:
         if self._grace is None:

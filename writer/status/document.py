@@ -9,8 +9,8 @@ from writer.batch.lateness import BOUNDS_S
 from writer.core.text import iso
 from writer.hooks.outbox import Health
 from writer.sealing.bucket_states import BucketCounts, BucketState
-from writer.status.lag import Lag, arrival_rate, lags
-from writer.status.model import OUTCOMES, Batch, Commit, Logs, Totals, View
+from writer.status.lag import arrival_rate, lag_sample
+from writer.status.model import OUTCOMES, Batch, Commit, Totals, View
 
 Source = Literal["driver", "lake"]
 _OF_LATE = timedelta(minutes=15)
@@ -33,9 +33,9 @@ def _described(view: View, now: datetime, source: Source) -> dict[str, Any]:
         "epoch": view.epoch,
         "run": view.run,
         "batch": None if view.batch is None else _batch(view.batch, now),
-        "lag": _lag(view.logs, lags(view.logs, view.frontier, now), view.frontier, now),
+        "lag": lag_sample(view.logs, view.frontier, now).to_json(now),
         "rates": {
-            "arriving_per_second": _rounded(arrival_rate(view.logs.samples)),
+            "arriving_per_second": _rounded(arrival_rate(view.logs.appended)),
             "committed_per_second": _rounded(commit_rate(view.commits, now, delay)),
         },
         "limits": view.limits,
@@ -131,30 +131,6 @@ def _batch(batch: Batch, now: datetime) -> dict[str, Any]:
     return {
         "number": batch.number, "offsets": batch.offsets, "phase": batch.phase,
         "seconds": _age(batch.began, now), "phase_seconds": _age(batch.phase_began, now),
-    }  # fmt: skip
-
-
-def _lag(logs: Logs, found: list[Lag], frontier: Mapping[tuple[str, int], int], now: datetime) -> dict[str, Any]:
-    """Sum up the partitions. Null where Kafka has not said it."""
-    seconds = [lag.seconds for lag in found if lag.seconds is not None]
-    headroom = [lag.headroom_seconds for lag in found if lag.headroom_seconds is not None]
-    worst = max(found, key=lambda lag: (lag.seconds or 0.0, lag.offsets), default=None)
-    return {
-        "offsets": sum(lag.offsets for lag in found) if found else None,
-        "seconds": _rounded(max(seconds)) if len(seconds) == len(found) and seconds else None,
-        "worst": None
-        if worst is None or not worst.offsets
-        else {"topic": worst.topic, "partition": worst.partition, "offsets": worst.offsets},
-        "source_age_seconds": _age(logs.samples[-1].at if logs.samples else None, now),
-        "headroom_seconds": _rounded(min(headroom, default=None)),
-        "partitions": [
-            {
-                "topic": lag.topic, "partition": lag.partition, "frontier": frontier.get((lag.topic, lag.partition)),
-                "offsets": lag.offsets, "seconds": _rounded(lag.seconds), "headroom_offsets": lag.headroom_offsets,
-                "headroom_seconds": _rounded(lag.headroom_seconds),
-            }
-            for lag in found
-        ],
     }  # fmt: skip
 
 

@@ -15,8 +15,8 @@ from writer.offsets.start_decision import number
 from writer.sealing.bucket_states import BucketCounts
 from writer.sealing.sealer import Sealer
 from writer.sealing.watermark import watermark
-from writer.status.lag import RATE_WINDOW, listen, settle
-from writer.status.model import Commit, Logs, Sample, Seen, Totals, View, event_time_newest
+from writer.status.lag import history, listen, settle
+from writer.status.model import Commit, Logs, Seen, Totals, View, event_time_newest
 from writer.status.pause import standing
 from writer.status.progress import COMMITS_KEPT
 from writer.table.factory import main_table
@@ -80,8 +80,14 @@ def heard(
     sample, starts = listen(cluster, topics, now)
     logs = Logs((sample,), starts, _retention(cluster, topics))
     dated = settle(cluster, logs, frontier, now)
-    earlier = now - RATE_WINDOW
-    return frontier, replace(logs, samples=(Sample(earlier, cluster.at(earlier, sample.ends)), sample), dated=dated)
+    return frontier, replace(logs.with_history(history(cluster, sample)), dated=dated)
+
+
+def logs_now(name: str, config: Config, cluster: Cluster, now: datetime) -> tuple[dict[Source, int], Logs]:
+    """Read the frontier from the table and ask Kafka, as `heard` does. Raises HeadraceError, OSError."""
+    table = main_table(name, config)
+    snapshot = table.snapshot() if table.exists() else None
+    return heard(cluster, config.pipelines[name].topics, snapshot, now)
 
 
 def _lives(name: str, config: Config, now: datetime) -> BucketCounts:

@@ -8,60 +8,29 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
 
-from writer.clients.kafka import Topic
+from writer.clients.kafka import Cluster
 from writer.core import logging
 from writer.core.errors import HeadraceError, TopicMissing
 from writer.core.offsets import Source
 from writer.offsets.start_decision import changed
+from writer.status.lag_sample import Appended, Lag, LagSample
 from writer.status.model import Dates, Logs, Sample
 from writer.status.progress import Progress
 
 RATE_WINDOW = timedelta(minutes=5)
+_HISTORY = (timedelta(minutes=10), RATE_WINDOW, timedelta(minutes=2))  # rates are asked for over these
 _DATING_TOLERANCE = 1.05  # an age is found to 5 %: nine questions, whatever the age
 _DATING_ROUNDS_MAX = 16  # a bound for a log whose answers contradict each other
 _CLOSE_WITHIN_S = 5.0
 Asked = Mapping[Source, tuple[int, int]]  # offset and timestamp (ms) of the first record at or after an instant
 
 
-@dataclass(frozen=True)
-class Lag:
-    """One partition's distance from the end of its log, and from the beginning that retention moves."""
-
-    topic: str
-    partition: int
-    offsets: int  # that wait
-    seconds: float | None  # that the oldest of them has waited; None when it is not known
-    headroom_offsets: int  # between the log's first offset and the frontier; below zero: records are lost
-    headroom_seconds: float | None  # until retention takes the oldest that waits; None: no limit, or nothing waits
-
-
-class Asks(Protocol):
-    """What the watch asks of a cluster."""
-
-    def topics(self, names: Iterable[str]) -> Mapping[str, Topic]:
-        """The topics as the cluster knows them now."""
-
-    def sources(self, topics: Iterable[str]) -> list[Source]:
-        """Every partition that there is now."""
-
-    def earliest(self, sources: Iterable[Source]) -> Mapping[Source, int]:
-        """First offset still held, by partition."""
-
-    def latest(self, sources: Iterable[Source]) -> Mapping[Source, int]:
-        """End of the log, by partition."""
-
-    def retention(self, topics: Iterable[str]) -> Mapping[str, timedelta | None]:
-        """How long records are kept; None: without a limit in time."""
-
-    def found(self, instants_ms: Mapping[Source, int]) -> Asked:
-        """First record at or after each instant: its offset and timestamp (ms); -1 and -1 when there is none."""
-
-    def mirror(self, group: str, frontier: Mapping[Source, int]) -> None:
-        """Write the offsets to a consumer group."""
+def lag_sample(logs: Logs, frontier: Mapping[Source, int], now: datetime) -> LagSample:
+    """Put together what `/status` carries: what waits now, and how the logs grew up to the newest sample."""
+    at = logs.samples[-1].at if logs.samples else None
+    return LagSample(at, logs.interval, tuple(lags(logs, frontier, now)), logs.appended)
 
 
 def lags(logs: Logs, frontier: Mapping[Source, int], now: datetime) -> list[Lag]:
@@ -78,7 +47,7 @@ def lags(logs: Logs, frontier: Mapping[Source, int], now: datetime) -> list[Lag]
         seconds = 0.0 if end <= waits else None if since is None else max(0.0, (now - since).total_seconds())
         kept = retention.get(source[0])
         headroom = None if kept is None or seconds is None or end <= waits else kept.total_seconds() - seconds
-        found.append(Lag(*source, max(0, end - waits), seconds, at - first, headroom))
+        found.append(Lag(*source, max(0, end - waits), seconds, at - first, headroom, frontier.get(source)))
     return found
 
 
@@ -142,26 +111,26 @@ def date(
     return {s: now - timedelta(milliseconds=age) for s, age in oldest.items() if age < now_ms}
 
 
-def arrival_rate(samples: Sequence[Sample]) -> float | None:
+def arrival_rate(appended: Sequence[Appended]) -> float | None:
     """Offsets per second that were appended over the last minutes; None with fewer than two samples."""
-    if not samples:
-        return None
-    last = samples[-1]
-    first = next(sample for sample in samples if sample.at >= last.at - RATE_WINDOW)
-    seconds = (last.at - first.at).total_seconds()
-    if seconds <= 0:
-        return None
-    return sum(end - first.ends[s] for s, end in last.ends.items() if s in first.ends) / seconds
+    recent = [one for one in appended if one.at >= appended[-1].at - RATE_WINDOW]
+    seconds = (recent[-1].at - recent[0].at).total_seconds() if recent else 0.0
+    return (recent[-1].records - recent[0].records) / seconds if seconds > 0 else None
 
 
-def listen(cluster: Asks, topics: Iterable[str], now: datetime) -> tuple[Sample, Mapping[Source, int]]:
+def listen(cluster: Cluster, topics: Iterable[str], now: datetime) -> tuple[Sample, Mapping[Source, int]]:
     """Ask for the ends and the starts of the logs. Raises BrokerUnreachable, TopicMissing."""
     sources = cluster.sources(topics)
     starts = cluster.earliest(sources)
     return Sample(now, cluster.latest(sources)), starts
 
 
-def settle(cluster: Asks, logs: Logs, frontier: Mapping[Source, int], now: datetime) -> Dates:
+def history(cluster: Cluster, sample: Sample) -> tuple[Sample, ...]:
+    """Ask where the logs ended some minutes before a sample, by the records' timestamps. Raises BrokerUnreachable."""
+    return tuple(Sample(sample.at - ago, cluster.at(sample.at - ago, sample.ends)) for ago in _HISTORY)
+
+
+def settle(cluster: Cluster, logs: Logs, frontier: Mapping[Source, int], now: datetime) -> Dates:
     """Ask for the dates that the samples do not give. Raises BrokerUnreachable."""
     wanted = undated(logs, frontier)
     found = date(cluster.found, wanted, now) if wanted else {}
@@ -173,7 +142,7 @@ class Watch:
 
     def __init__(
         self,
-        cluster: Asks,
+        cluster: Cluster,
         topics: Mapping[str, str],
         progress: Progress,
         *,
@@ -184,6 +153,7 @@ class Watch:
         self._cluster, self._topics = cluster, dict(topics)
         self._progress = progress
         self._interval_s, self._group = interval.total_seconds(), mirror
+        self._history_known = False
         self._mirrored: Mapping[Source, int] = {}
         self._trouble: dict[str, bool] = {}  # what fails now, so that each is said once
         self._wake, self._closing = threading.Event(), threading.Event()
@@ -228,6 +198,9 @@ class Watch:
             raise
         self._progress.heard(sample, starts)
         self._progress.moved(changed(self._topics, ids, before, sample.ends))
+        if not self._history_known:
+            self._progress.measured(timedelta(seconds=self._interval_s), history(self._cluster, sample))
+            self._history_known = True
         view = self._progress.view()
         self._progress.dated(settle(self._cluster, view.logs, view.frontier, now))
 

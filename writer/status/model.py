@@ -1,20 +1,24 @@
 """What is seen of a pipeline at one moment: values that its progress hands out."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import reduce
 from typing import Any, Literal
 
 from writer.batch.lateness import Lateness
 from writer.core.offsets import Source
 from writer.hooks.outbox import Health
 from writer.sealing.bucket_states import BucketCounts, BucketState
+from writer.status.lag_sample import Appended
 from writer.status.pause import Pause
 
 OUTCOMES = ("read", "rows", "late", "dead_letters", "quarantined", "tombstones")
 GAP_CAUSES = ("retention", "latest")
+SAMPLES_KEPT_FOR = timedelta(hours=1)  # what waits longer is dated by asking Kafka
+_APPENDED_EVERY = timedelta(seconds=10)  # what a reader is given of samples that are taken more often
 DECODERS = ("native", "fastavro", "rejected")
 State = Literal["starting", "running", "paused", "draining", "failed", "stopped"]
 Seen = State | Literal["not started", "unknown", "unreadable"]  # without a driver that tells
@@ -105,6 +109,23 @@ class Logs:
         default_factory=dict
     )  # by topic; None: no limit; missing: unknown
     dated: Dates = field(default_factory=dict)
+    appended: tuple[Appended, ...] = ()  # how the logs grew, oldest first; some of the samples, and what was before
+    interval: timedelta = timedelta(seconds=15)  # between samples: kafka.lag_interval
+
+    def with_sample(self, sample: Sample) -> "Logs":
+        """Add a sample. Those that are older than SAMPLES_KEPT_FOR go."""
+        since, last = sample.at - SAMPLES_KEPT_FOR, self.samples[-1] if self.samples else sample
+        records = self.appended[-1].records if self.appended else 0
+        records += sum(max(0, end - last.ends[source]) for source, end in sample.ends.items() if source in last.ends)
+        kept = tuple(one for one in self.appended if one.at >= since)
+        if len(kept) > 1 and kept[-1].at - kept[-2].at < _APPENDED_EVERY:
+            kept = kept[:-1]
+        samples = (*(one for one in self.samples if one.at >= since), sample)
+        return replace(self, samples=samples, appended=(*kept, Appended(sample.at, records)))
+
+    def with_history(self, earlier: Iterable[Sample]) -> "Logs":
+        """Add how the logs grew before the first sample."""
+        return replace(self, appended=reduce(Logs.with_sample, (*earlier, *self.samples), Logs()).appended)
 
 
 @dataclass(frozen=True)

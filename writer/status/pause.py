@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Protocol
 
 from writer.core import logging
-from writer.core.errors import Draining, HeadraceError
+from writer.core.errors import Draining, ExitCode, HeadraceError
 from writer.storage.base import Store, StoreError
 
 CONTROL = "_headrace/control.json"  # Delta's readers and VACUUM pass over names that begin with an underscore
@@ -22,7 +22,7 @@ _CLOSE_WITHIN_S = 5.0
 class Paused(HeadraceError):
     """The pipeline is paused, and this run is not to wait for its end."""
 
-    exit_code = 5
+    exit_code = ExitCode.LIMIT
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,6 @@ from writer.status.model import (
 )
 from writer.status.pause import Pause
 
-SAMPLES_KEPT_FOR = timedelta(hours=1)  # what waits longer is dated by asking Kafka
 COMMITS_KEPT = 20  # for rates and a look back; the lake has them all
 
 
@@ -260,12 +259,16 @@ class Progress:
     def heard(self, sample: Sample, starts: Mapping[Source, int]) -> None:
         """Kafka said where the logs end and begin. Samples that are older than the window go."""
         with self._lock:
-            kept = [s for s in self._logs.samples if s.at >= sample.at - SAMPLES_KEPT_FOR]
-            self._logs = replace(self._logs, samples=(*kept, sample), starts=starts)
+            self._logs = replace(self._logs.with_sample(sample), starts=starts)
             if self._state == "running" and all(
                 end <= max(self._frontier.get(source, 0), starts.get(source, 0)) for source, end in sample.ends.items()
             ):
                 self._proven = True
+
+    def measured(self, interval: timedelta, earlier: tuple[Sample, ...]) -> None:
+        """Note how often Kafka is asked, and where the logs ended before it was asked first."""
+        with self._lock:
+            self._logs = replace(self._logs.with_history(earlier), interval=interval)
 
     def kept(self, retention: Mapping[str, timedelta | None]) -> None:
         """Kafka said how long the topics keep their records."""

@@ -6,7 +6,6 @@ of its own in the object's metadata, by which a later answer "there is one alrea
 """
 
 import os
-import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -31,6 +30,7 @@ from botocore.exceptions import (
 )  # fmt: skip
 from pyarrow import fs
 
+from writer.core.backoff import Backoff
 from writer.storage.base import (
     Mark,
     NotExclusive,
@@ -45,7 +45,7 @@ from writer.storage.base import (
 _T = TypeVar("_T")
 _PUT = "headrace-put"  # metadata of an object: which PUT it came by
 _ANSWER_S_MAX = 10.0  # a request to a bucket answers in tenths of a second
-_PAUSE_S, _PAUSE_S_MAX = 0.1, 5.0
+_BACKOFF = Backoff(0.1, 5, jitter=0.5)
 _TAKEN, _CONFLICT, _UNKNOWN_HEADER = 412, 409, 501
 _PASSING = {408, 409, 425, 429, 500, 502, 503, 504}  # 409: another conditional PUT is on its way
 _PASSING_CODES = {"SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable"}
@@ -167,7 +167,7 @@ class S3Store:
         settings = self._settings
         where = urlsplit(settings.endpoint or "")
         endpoint = {"endpoint_override": where.netloc + where.path, "scheme": where.scheme} if where.netloc else {}
-        tries = 2 + int(settings.retry_timeout.total_seconds() / _PAUSE_S_MAX)
+        tries = 2 + int(settings.retry_timeout.total_seconds() / _BACKOFF.max_s)
         filesystem = fs.S3FileSystem(
             region=settings.region, background_writes=True, allow_delayed_open=True,
             force_virtual_addressing=not settings.path_style,
@@ -208,7 +208,7 @@ class S3Store:
     def _tried(self, operation: str, name: str, call: Callable[[], _T]) -> _T:
         """Return what the call returns; try again what may pass by itself. Raises StoreError."""
         retry_timeout = self._settings.retry_timeout.total_seconds()
-        deadline, pause, tries = time.monotonic() + retry_timeout, _PAUSE_S, 1
+        deadline, tries = time.monotonic() + retry_timeout, 1
         while True:
             try:
                 return call()
@@ -216,13 +216,13 @@ class S3Store:
                 said, fix = _message(error), _mend(error)
                 if not _passing(error):
                     raise StoreError(operation, self._path(name), said, fix) from error
-                wait = random.uniform(pause / 2, pause)  # noqa: S311 - jitter
+                wait = _BACKOFF.random_delay_s(tries - 1)
                 if time.monotonic() + wait > deadline:
                     many = "try" if tries == 1 else "tries"
                     told = f"{said}, after {tries} {many} in {retry_timeout:g} s (s3.retry_timeout)"
                     raise Unanswered(operation, self._path(name), told, fix) from error
             time.sleep(wait)
-            pause, tries = min(2 * pause, _PAUSE_S_MAX), tries + 1
+            tries += 1
 
     def _not_exclusive(self, name: str, error: Exception) -> NotExclusive:
         return NotExclusive(

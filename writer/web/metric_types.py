@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from writer.status.lag import Lag
+from writer.status.lag_sample import Lag
 from writer.status.model import View
 
 PARTITION = ("pipeline", "topic", "partition")

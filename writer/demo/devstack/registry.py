@@ -6,14 +6,14 @@ from datetime import timedelta
 from pathlib import Path
 
 from writer.clients import java_artifacts
-from writer.clients.http import HookFailed, ask, straight
+from writer.clients.http import RequestFailed, ask
 from writer.demo.devstack.process import LOOPBACK, Process, Server, ServerFailed, free_ports, java_options, require_free
 
 HEAP_MEGABYTES = 256
 JAVA_MIN = 21  # its class files are of that version
 READY_WITHIN = timedelta(seconds=90)  # seen: 3 s; a crowded CI machine is ten times slower
 PATH = "/apis/ccompat/v7"
-HTTP_OK = 200
+_ANSWER_WITHIN_S = 10.0
 
 
 class Registry(Server):
@@ -69,16 +69,19 @@ class Registry(Server):
 
     def _answers(self) -> bool:
         try:
-            return ask(f"{self.url}/subjects", timeout_s=10, opener=straight(None)).status == HTTP_OK
-        except HookFailed:
+            return ask(f"{self.url}/subjects", timeout_s=_ANSWER_WITHIN_S, proxies=False).ok
+        except RequestFailed:
             return False
 
 
 def set_compatibility(url: str, level: str) -> None:
     """Set the registry-wide rule for new schema versions: Apicurio's own default is NONE. Raises ServerFailed."""
-    answer = ask(
-        f"{url}/config", method="PUT", body=json.dumps({"compatibility": level}).encode(),
-        headers={"Content-Type": "application/json"}, timeout_s=10, opener=straight(None),
-    )  # fmt: skip
-    if answer.status != HTTP_OK:
-        raise ServerFailed(f"{url} refused compatibility {level}: {answer}")
+    body, headers = json.dumps({"compatibility": level}).encode(), {"Content-Type": "application/json"}
+    try:
+        answer = ask(
+            f"{url}/config", method="PUT", body=body, headers=headers, timeout_s=_ANSWER_WITHIN_S, proxies=False
+        )
+    except RequestFailed as error:
+        raise ServerFailed(str(error)) from error
+    if not answer.ok:
+        raise ServerFailed(f"{url} refused compatibility {level}: {answer.shown()}")

@@ -4,7 +4,6 @@ An entry is put right after the version that was checked, or not at all, so noth
 above all, goes unseen. What became of an entry without an answer, the log says.
 """
 
-import random
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,6 +13,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from writer.core import fault_points
+from writer.core.backoff import Backoff
 from writer.core.errors import ConfigError, Fenced
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange
@@ -25,6 +25,7 @@ from writer.table.log.snapshot import PipelineSnapshot, check_format
 from writer.table.log.table_format import Format
 
 PATIENCE = timedelta(minutes=2)
+_STORAGE, _RACES = Backoff(0.1, 5, jitter=0.5), Backoff(0.02, 1, jitter=1)
 _T = TypeVar("_T")
 Check = Callable[[PipelineSnapshot], None]  # refuses, by raising, a version that an entry may not follow
 Values = Mapping[str, int] | Callable[[PipelineSnapshot], Mapping[str, int]]
@@ -126,7 +127,7 @@ class Appender:
         """
         deadline = time.monotonic() + self._patience.total_seconds()
         problem: Exception
-        pause = 0.1
+        failures = 0  # of the storage, since the last race was lost
         table, base = snapshot.state.place
         while True:
             check(snapshot)
@@ -136,9 +137,9 @@ class Appender:
                 self.write(snapshot, files, sets, about, None, *((swap,) if swap else ()))
                 fault_points.point(f"after_{moment}")
             except LostRace as error:
-                problem, pause = error, 0
+                problem, failures = error, 0
             except OSError as error:
-                problem = error
+                problem, failures = error, failures + 1
             else:
                 version = snapshot.version + 1
                 break
@@ -155,8 +156,7 @@ class Appender:
                     f"the table at {self.location} took no commit for {self._patience.total_seconds():.0f} s: "
                     f"{one_line(problem)}. The next start looks what became of it, and reads it again if need be."
                 )
-            time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - jitter
-            pause = min(max(pause * 2, 0.1), 5)
+            time.sleep(_STORAGE.random_delay_s(failures - 1) if failures else 0)
         self.publish((table, version))
         return version
 
@@ -167,7 +167,7 @@ class Appender:
                 return action(self.snapshot())
             except LostRace as error:
                 problem = error
-                time.sleep(random.uniform(0, min(0.02 * 2**tries, 1)))  # noqa: S311 - jitter
+                time.sleep(_RACES.random_delay_s(tries))
             except OSError as error:
                 raise CommitFailed(f"cannot write to the table at {self.location}: {one_line(error)}") from error
         raise CommitFailed(

@@ -5,14 +5,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from writer.core.errors import HeadraceError
+from writer.core.errors import ExitCode, HeadraceError
 from writer.table.log.log import State
 
 
 class ForeignChange(HeadraceError):
     """Somebody changed the table in a way that its ledger does not survive."""
 
-    exit_code = 2
+    exit_code = ExitCode.CONFIGURATION
 
 
 class CommitFailed(HeadraceError):

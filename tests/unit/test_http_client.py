@@ -1,0 +1,86 @@
+"""The one HTTP client: limits, redirects, proxies, and that it shows no secret. And that there is no other one."""
+
+import ast
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.servers.scripted import Reply, Scripted, scripted
+from writer.clients import http
+from writer.clients.http import RequestFailed, ask
+
+ROOT = Path(__file__).parents[2]
+TOKEN = {"Authorization": "Bearer the-token"}
+
+
+@pytest.fixture
+def server() -> Iterator[Scripted]:
+    with scripted(lambda _: Reply(body={"well": True})) as found:
+        yield found
+
+
+def test_a_redirect_is_an_answer_unless_it_is_allowed_and_another_server_gets_no_token(server: Scripted) -> None:
+    with scripted(lambda _: Reply(302, headers={"Location": f"{server.url}/there"})) as first:
+        assert ask(first.url, headers=TOKEN, timeout_s=5).status == 302
+        assert server.asked == []
+        assert ask(first.url, headers=TOKEN, timeout_s=5, redirects=True).json() == {"well": True}
+    assert [asked.path for asked in server.asked] == ["/there"]
+    assert "authorization" not in server.asked[0].headers
+    assert [asked.headers["authorization"] for asked in first.asked] == ["Bearer the-token"] * 2
+
+
+def test_a_header_of_the_caller_replaces_one_of_the_client_whatever_its_case(server: Scripted) -> None:
+    ask(server.url, headers={"user-agent": "mine", "X-Name": "Zoë"}, timeout_s=5)
+    (asked,) = server.asked
+    assert (asked.headers["user-agent"], asked.headers["x-name"]) == ("mine", "Zoë")
+    assert asked.headers["accept-encoding"] == "identity"
+
+
+def test_an_answer_that_is_too_large_is_refused(server: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.answer = lambda _: Reply(body=b"x" * 2**20)
+    assert len(ask(server.url, timeout_s=5).body) == 2**20
+    monkeypatch.setattr(http, "_BYTES_MAX", 2**19)
+    with pytest.raises(RequestFailed, match=r"cannot reach http://127\S+: an answer of more than 0 MiB"):
+        ask(server.url, timeout_s=5)
+
+
+@pytest.mark.parametrize(("path", "headers"), [("/ok", {"X": "secret\nvalue"}), ("/a-secret\n", {}), (":secret", {})])
+def test_what_http_forbids_is_refused_without_a_secret(server: Scripted, path: str, headers: dict[str, str]) -> None:
+    with pytest.raises(RequestFailed, match="cannot ask") as failure:
+        ask(server.url.rpartition(":")[0] + path if path[0] == ":" else server.url + path, headers=headers, timeout_s=5)
+    assert "a-secret" not in str(failure.value)
+    assert "secret\\n" not in str(failure.value)
+    assert server.asked == []
+
+
+def test_no_url_is_logged_for_it_may_hold_a_secret(server: Scripted, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        ask(f"{server.url}/secret-path", timeout_s=5)
+    assert "secret-path" not in caplog.text
+
+
+def test_a_proxy_of_the_environment_is_used_unless_the_server_is_near(
+    server: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", server.url)
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    assert ask("http://elsewhere.invalid/x", timeout_s=5).ok
+    assert server.asked[0].path == "http://elsewhere.invalid/x"
+    with pytest.raises(RequestFailed, match=r"cannot reach http://elsewhere\.invalid"):
+        ask("http://elsewhere.invalid/x", timeout_s=5, proxies=False)
+
+
+def test_product_code_asks_over_http_by_this_client_alone() -> None:
+    found = []
+    packages = ("bucketers", "writer", "recovery", "autoscaler", "bench")
+    for path in (path for package in packages for path in (ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [f"{node.module}.{a.name}" for a in node.names] if isinstance(node, ast.ImportFrom) else []
+            wrong = ("urllib.request", "urllib.error", "http.client", "httpx", "requests")
+            if any(name.startswith(wrong) for name in names) and path != ROOT / "writer/clients/http.py":
+                found.append(f"{path}: {', '.join(names)}")
+    assert found == []

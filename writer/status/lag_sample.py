@@ -1,0 +1,105 @@
+"""How far a pipeline is behind at one moment: the one type that the driver measures and `/status` carries as `lag`."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from writer.core.text import iso
+
+_STALE_AFTER = 3  # intervals without a sample: Kafka does not answer, or the thread that asks it hangs
+
+
+@dataclass(frozen=True)
+class Lag:
+    """One partition's distance from the end of its log, and from the beginning that retention moves."""
+
+    topic: str
+    partition: int
+    offsets: int  # that wait
+    seconds: float | None  # that the oldest of them has waited; None when it is not known
+    headroom_offsets: int  # between the log's first offset and the frontier; below zero: records are lost
+    headroom_seconds: float | None  # until retention takes the oldest that waits; None: no limit, or nothing waits
+    frontier: int | None = None  # None: nothing was committed
+
+
+@dataclass(frozen=True)
+class Appended:
+    """Records that came to the logs up to a moment, counted from the first such moment."""
+
+    at: datetime
+    records: int
+
+
+@dataclass(frozen=True)
+class LagSample:
+    """What Kafka said last of a pipeline's topics, less what is committed."""
+
+    at: datetime | None = None  # when Kafka said it; None: never
+    interval: timedelta = timedelta(seconds=15)  # between two samples
+    partitions: tuple[Lag, ...] = ()
+    appended: tuple[Appended, ...] = ()  # oldest first
+
+    @property
+    def offsets(self) -> int | None:
+        """Offsets that wait; None where Kafka named no partition."""
+        return sum(lag.offsets for lag in self.partitions) if self.partitions else None
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds that the oldest record waits; None where one partition does not know it."""
+        known = [lag.seconds for lag in self.partitions if lag.seconds is not None]
+        return max(known) if known and len(known) == len(self.partitions) else None
+
+    @property
+    def headroom_seconds(self) -> float | None:
+        """Seconds until retention takes a record that waits; None: no limit, or nothing waits."""
+        return min((lag.headroom_seconds for lag in self.partitions if lag.headroom_seconds is not None), default=None)
+
+    def is_fresh(self, now: datetime) -> bool:
+        """Tell whether it counts as an answer: Kafka said it within three intervals."""
+        return self.at is not None and now - self.at <= _STALE_AFTER * self.interval
+
+    def arriving_per_s(self, over_s: float) -> float | None:
+        """Records a second that came over the last so many seconds; None where nothing reaches that far back."""
+        if not self.appended:
+            return None
+        last = self.appended[-1]
+        earlier = [one for one in self.appended if one.at <= last.at - timedelta(seconds=over_s)]
+        if not earlier or over_s <= 0:
+            return None
+        return (last.records - earlier[-1].records) / (last.at - earlier[-1].at).total_seconds()
+
+    def to_json(self, now: datetime) -> dict[str, Any]:
+        """Return the JSON values of `lag` in `/status`. Null where Kafka has not said it."""
+        worst = max(self.partitions, key=lambda lag: (lag.seconds or 0.0, lag.offsets), default=None)
+        age_s = None if self.at is None else max(0.0, (now - self.at).total_seconds())
+        return {
+            "offsets": self.offsets,
+            "seconds": _rounded(self.seconds),
+            "worst": None
+            if worst is None or not worst.offsets
+            else {"topic": worst.topic, "partition": worst.partition, "offsets": worst.offsets},
+            "at": None if self.at is None else iso(self.at),
+            "source_age_seconds": _rounded(age_s),
+            "interval_seconds": self.interval.total_seconds(),
+            "headroom_seconds": _rounded(self.headroom_seconds),
+            "partitions": [{name: _rounded(value) for name, value in asdict(lag).items()} for lag in self.partitions],
+            "appended": [{"at": iso(one.at), "records": one.records} for one in self.appended],
+        }
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> "LagSample":
+        """Read `lag` of `/status`. Without a time it is no answer: Kafka said nothing, or an older release wrote it."""
+        if raw.get("at") is None:
+            return cls()
+        return cls(
+            datetime.fromisoformat(raw["at"]),
+            timedelta(seconds=raw["interval_seconds"]),
+            tuple(Lag(**one) for one in raw["partitions"]),
+            tuple(Appended(datetime.fromisoformat(one["at"]), one["records"]) for one in raw["appended"]),
+        )
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, 3) if isinstance(value, float) else value
