@@ -124,12 +124,13 @@ def ask(root: Path, words: Sequence[str]) -> dict[str, Any]:
     """Ask a command of OF_THE_LAKE or OF_ALL. Returns its exit code, and its answer."""
     said = [word.format(config=root / CONFIG, cluster=root / CLUSTER) for word in words]
     told = CliRunner().invoke(app, said, catch_exceptions=False)
-    return {"exit_code": told.exit_code, "answer": answer(told.stdout)}
+    keys = {**ANSWER_KEYS, "dead_letters": "letters"} if words[0] == "dlq" else ANSWER_KEYS
+    return {"exit_code": told.exit_code, "answer": answer(told.stdout, keys)}
 
 
-def answer(text: str) -> Any:
+def answer(text: str, keys: Mapping[str, str] = ANSWER_KEYS) -> Any:
     """Read JSON that a command said, in the release's keys."""
-    return json.loads(text, object_pairs_hook=lambda pairs: {ANSWER_KEYS.get(key, key): one for key, one in pairs})
+    return json.loads(text, object_pairs_hook=lambda pairs: {keys.get(key, key): one for key, one in pairs})
 
 
 @dataclass(frozen=True)

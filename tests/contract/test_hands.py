@@ -61,7 +61,7 @@ def test_who_has_a_frontier_is_not_walked_back_and_who_has_no_checkpoint_is_not_
     able = hands(driver.config, lambda _: Held((0, 120), (0, 60)))  # type: ignore[arg-type,return-value]
     with pytest.raises(Refusal, match="the table tells the frontier"):
         able[RecoveryLevel.WALK_BACK]("clicks")
-    with pytest.raises(Refusal, match="no checkpoint to be mended"):
+    with pytest.raises(Refusal, match="no checkpoint to be repaired"):
         able[RecoveryLevel.REPAIR]("clicks")
 
 

@@ -21,7 +21,8 @@ from writer.hooks.delivery import HookDelivery
 from writer.hooks.dispatcher import HookDispatcher, couriers, seen
 from writer.hooks.outbox import Health
 from writer.maintenance.retention import Retention
-from writer.output.status_screen import screen, show
+from writer.output.status_screen import screen
+from writer.output.tables import show
 from writer.status.document import document
 from writer.status.progress import Progress
 from writer.table.parquet import LOG

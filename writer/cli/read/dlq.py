@@ -251,7 +251,7 @@ def show(
     schema_id: _SchemaId = None,
     since: _Since = None,
     until: _Until = None,
-    letters: Annotated[int, typer.Option("-n", "--letters", min=1, help="How many.")] = 20,
+    letters: Annotated[int, typer.Option("-n", "--limit", min=1, help="How many.")] = 20,
     values: Annotated[
         bool, typer.Option("--values", help="Show what is in them, too: it may be about people.")
     ] = False,
