@@ -75,7 +75,7 @@ test-long: $(READY)
 	$(BIN)/pytest -q -m long --ignore tests/fault $(TWO)
 	PYTHONPATH=. $(BIN)/python docs/faults.py
 	PYTHONPATH=. $(BIN)/python docs/damages.py
-	$(BIN)/python -m bench.poison
+	$(BIN)/python -m bench.failed_records
 
 # Two minutes: fails when the writer lost more than 15 % of its speed (bench/README.md).
 guard: $(READY)

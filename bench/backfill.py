@@ -131,8 +131,8 @@ def measure(events: int, live: float, flags: Sequence[str], directory: Path, say
         seen = Filled(FIRST + events, events, live)
         process = Contending("the writer", [sys.executable, "-m", "writer.cli", "run", str(path)], cwd=job.scratch,
                              log=job.log, env={"TMPDIR": str(job.scratch)})  # fmt: skip
-        stream, brood = Stream(job, data, FIRST + events, live), ProcessGroup()
-        brood.adopt()
+        stream, process_group = Stream(job, data, FIRST + events, live), ProcessGroup()
+        process_group.adopt()
         try:
             process.launch()
             stream.start()
@@ -145,7 +145,7 @@ def measure(events: int, live: float, flags: Sequence[str], directory: Path, say
         finally:
             stream.stop()
             process.stop(grace=_GRACE)
-            brood.end(grace=_GRACE)
+            process_group.end(grace=_GRACE)
         seen.rows, seen.distinct = _rows(job)
         audited = json.loads(_verb("audit", str(path), "--deep", "--json", codes=(0, 1)))
         seen.audit_adds_up = audited["pipelines"][PIPELINE]["adds_up"]

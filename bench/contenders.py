@@ -24,7 +24,7 @@ _EVER = "36500 d"  # the events are of a fixed day
 class Contender:
     """One way to carry the topic: the command that does it, and how its table is read afterwards."""
 
-    letter: str
+    dead_letter: str
     name: str
     about: str
     command: Callable[[Job], list[str]]
@@ -32,14 +32,14 @@ class Contender:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-def chosen(letters: str) -> list[Contender]:
+def chosen(dead_letters: str) -> list[Contender]:
     """Read `a,b,d`. Raises ConfigError for a letter that is none, or stands twice."""
-    wanted = [letter.strip() for letter in letters.split(",") if letter.strip()]
+    wanted = [dead_letter.strip() for dead_letter in dead_letters.split(",") if dead_letter.strip()]
     unknown = sorted(set(wanted) - set(CONTENDERS))
     if unknown or not wanted or len(set(wanted)) < len(wanted):
-        known = ", ".join(f"{c.letter} ({c.name})" for c in CONTENDERS.values())
-        raise ConfigError(f"contenders {letters!r} cannot be: name each once, of {known}")
-    return [CONTENDERS[letter] for letter in wanted]
+        known = ", ".join(f"{c.dead_letter} ({c.name})" for c in CONTENDERS.values())
+        raise ConfigError(f"contenders {dead_letters!r} cannot be: name each once, of {known}")
+    return [CONTENDERS[dead_letter] for dead_letter in wanted]
 
 
 def environment(job: Job) -> Mapping[str, str]:
@@ -120,7 +120,7 @@ def _in_files(job: Job) -> Written:
 
 
 CONTENDERS = {
-    contender.letter: contender
+    contender.dead_letter: contender
     for contender in (
         Contender("a", "headrace", "headrace run --once, as it is", _headrace(), _in_delta),
         Contender(

@@ -47,7 +47,7 @@ class Mark:
     events: int
     usage: Usage
     threads: Mapping[str, float] = field(default_factory=dict)  # processor seconds of the JVM's, by what they do
-    rooms: Mapping[str, float] = field(default_factory=dict)  # processor seconds
+    steps: Mapping[str, float] = field(default_factory=dict)  # processor seconds
     batch_s: float | None = None  # of the clock, from its plan to its commit; None: the contender does not say
 
 
@@ -84,7 +84,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class CommittedRange:
     """Some events of a run, and what they took."""
 
     events: int
@@ -112,7 +112,7 @@ class Stretch:
         return self.usage.jvm_s / self.usage.cpu_s
 
 
-def warm(run: Run) -> Stretch:
+def warm(run: Run) -> CommittedRange:
     """Return the steady work: from the first mark at 20 % of the events or more, to the last mark.
 
     Raises BenchFailed when there is none.
@@ -121,13 +121,13 @@ def warm(run: Run) -> Stretch:
     return _stretch(run, last.events - first.events, last.usage.since(first.usage))
 
 
-def cold(run: Run) -> Stretch:
+def cold(run: Run) -> CommittedRange:
     """Return the beginning: from the start of the process to its first finished batch."""
     first = run.marks[0]
     return _stretch(run, first.events, first.usage)
 
 
-def whole(run: Run) -> Stretch:
+def whole(run: Run) -> CommittedRange:
     """Return everything: from the start of the process to the end of the last one of its tree."""
     return _stretch(run, run.events, run.end)
 
@@ -136,10 +136,10 @@ def parts(run: Run) -> dict[str, float]:
     """Return the microseconds of processor per warm event: of the JVM by what its threads do, of Python by room."""
     first, last, steady = run.marks[_warm_from(run)], run.marks[-1], warm(run)
     jvm = {f"JVM, {what}": used - first.threads.get(what, 0) for what, used in last.threads.items()}
-    rooms: Counter[str] = Counter()
+    steps: Counter[str] = Counter()
     for mark in run.marks[_warm_from(run) + 1 :]:
-        rooms.update(mark.rooms)
-    python = {f"Python, {room}": used for room, used in rooms.items()}
+        steps.update(mark.steps)
+    python = {f"Python, {step}": used for step, used in steps.items()}
     rest = {
         "JVM, ended threads": steady.usage.jvm_s - sum(jvm.values()),
         "Python, outside the rooms": steady.usage.python_s - sum(python.values()),
@@ -154,8 +154,8 @@ def _warm_from(run: Run) -> int:
     return at
 
 
-def _stretch(run: Run, events: int, usage: Usage) -> Stretch:
-    return Stretch(events, run.avro_bytes * events / run.events, usage)
+def _stretch(run: Run, events: int, usage: Usage) -> CommittedRange:
+    return CommittedRange(events, run.avro_bytes * events / run.events, usage)
 
 
 @dataclass(frozen=True)

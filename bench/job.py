@@ -65,9 +65,9 @@ def load(path: Path) -> Job:
     return Job(**json.loads(path.read_text(encoding="utf-8")))
 
 
-def mark(batch: int, read: int, rooms: Mapping[str, float] | None = None) -> None:
+def mark(batch: int, read: int, steps: Mapping[str, float] | None = None) -> None:
     """Say that a batch is finished, in the words of the writer's own log, so that all are measured alike.
 
-    `rooms`: the processor seconds that each room took.
+    `steps`: the processor seconds that each room took.
     """
-    print(f"batch_committed batch={batch} read={read} rooms={json.dumps(rooms or {})}", flush=True)
+    print(f"batch_committed batch={batch} read={read} rooms={json.dumps(steps or {})}", flush=True)

@@ -60,8 +60,8 @@ class Watch:
         for found in filter(None, map(_MARK.search, lines)):
             before = self.marks[-1].events if self.marks else 0
             threads = self.meter.threads() if self.profile else {}
-            rooms, batch_s = json.loads(found[3] or "{}"), None if found[2] is None else float(found[2])
-            self.marks.append(Mark(before + int(found[1]), self.meter.read(), threads, rooms, batch_s))
+            steps, batch_s = json.loads(found[3] or "{}"), None if found[2] is None else float(found[2])
+            self.marks.append(Mark(before + int(found[1]), self.meter.read(), threads, steps, batch_s))
 
 
 def run(
@@ -84,19 +84,19 @@ def run(
     process = Contending(
         contender.name, contender.command(job), cwd=job.scratch, log=job.log, env={**environment(job), **contender.env}
     )
-    brood = ProcessGroup()
-    brood.adopt()
+    process_group = ProcessGroup()
+    process_group.adopt()
     meter = Meter(others)
     try:
         with job.log.open("rb") as output:
             watch = Watch(meter, output, profile, [])
             process.launch()
             finished = _watched(process, watch, look)
-        brood.end(grace=JVM_GRACE)
+        process_group.end(grace=JVM_GRACE)
         end = replace(meter.read(), wall_s=finished.wall_s)
     finally:
         process.stop(grace=timedelta(0))
-        brood.end(grace=timedelta(0))
+        process_group.end(grace=timedelta(0))
         shutil.rmtree(job.scratch, ignore_errors=True)
     written = contender.written(job)
     marks = _with_rooms(contender, job, watch.marks) if profile else watch.marks
@@ -128,6 +128,6 @@ def _watched(process: Contending, watch: Watch, look: Callable[[int], None]) -> 
 
 def _with_rooms(contender: Contender, job: Job, marks: list[Mark]) -> list[Mark]:
     """Add what headrace says of its rooms in its commits; the others have said it, or have none."""
-    if contender.letter != "a":
+    if contender.dead_letter != "a":
         return marks
-    return [replace(mark, rooms=rooms) for mark, rooms in zip(marks, rooms_of(job), strict=True)]
+    return [replace(mark, steps=steps) for mark, steps in zip(marks, rooms_of(job), strict=True)]

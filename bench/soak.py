@@ -103,14 +103,14 @@ def soak(commits: int, directory: Path, say: Callable[[str], None]) -> Soaked:
         process = Contending(
             "the writer", _command(job), cwd=job.scratch, log=job.log, env={"TMPDIR": str(job.scratch)}
         )
-        brood = ProcessGroup()
-        brood.adopt()
+        process_group = ProcessGroup()
+        process_group.adopt()
         try:
             process.launch()
             samples = _carried(process, job, commits, say)
         finally:
             process.stop(grace=timedelta(seconds=30))
-            brood.end(grace=timedelta(seconds=30))
+            process_group.end(grace=timedelta(seconds=30))
     table = delta_table(str(job.table), PIPELINE)
     facts = [committed.facts for committed in table.commits_since(-1)]
     looks = [about["phases"]["look"] for about in facts[:-1]]  # what the last one cost, nobody could write down

@@ -92,8 +92,8 @@ def _long_runs() -> list[str]:
     found = seen.read(seen.COMMITTED)
     lines = [_TIMES]
     for tried, one in sorted(found["rungs"].items()):
-        rung, _, after = tried.partition(": ")
-        lines.append(f"| {rung} | {after} | {one['seconds']:.0f} | {one['aim_seconds']:.0f} |")
+        level, _, after = tried.partition(": ")
+        lines.append(f"| {level} | {after} | {one['seconds']:.0f} | {one['aim_seconds']:.0f} |")
     lines += ["", _CHAOS]
     faults = Counter[str]()
     for seed, one in sorted(found["chaos"].items(), key=lambda item: int(item[0])):
@@ -106,7 +106,7 @@ def _long_runs() -> list[str]:
 
 
 def _order(row: str) -> tuple[int, str]:
-    digits = "".join(letter for letter in row if letter.isdigit())
+    digits = "".join(dead_letter for dead_letter in row if dead_letter.isdigit())
     return (int(digits) if digits else 1000, row)
 
 
@@ -116,7 +116,7 @@ def _sum(found: list[Outcome]) -> str:
 
 
 def _row(one: Outcome) -> str:
-    cells = (one.row, one.damage, one.moment, one.spark, one.found or "nothing", one.headrace, one.rung or "none")
+    cells = (one.row, one.damage, one.moment, one.spark, one.found or "nothing", one.headrace, one.level or "none")
     return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} | {one.records:,} | {one.lost} | {one.twice} |"
 
 
@@ -129,7 +129,7 @@ def _untried(damage: Damage) -> str:
 def _begins(damage: Damage) -> str:
     if damage.halt:
         return "a person"
-    return "none" if damage.rung is None else damage.rung.label
+    return "none" if damage.level is None else damage.level.label
 
 
 if __name__ == "__main__":

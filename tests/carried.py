@@ -57,14 +57,14 @@ class Driver:
         self.config = config(root, table=table, **settings)
         self.settings = self.config.pipelines["clicks"]
         self.schemas = schemas or Schemas({1: EVENT}, [1])
-        self.lake, self.letters = self.settings.table.location, self.settings.dead_letters
+        self.lake, self.dead_letters = self.settings.table.location, self.settings.dead_letters
         self.tables = all_tables("clicks", self.config)
         self.table, self.side = self.tables.main, self.tables.side
         self.columns = bucketers.build(self.settings.bucket).columns
         self._walk = opened("clicks", self.config, self.schemas)
         columns = [*self._walk.plan.columns, *PROVENANCE, *(pa.field(name, pa.string()) for name in self.columns)]
         self.table.create(pa.schema(columns), self.columns, layout(self.settings.bucket))
-        self.side(self.letters).create(DEAD_LETTERS, [])
+        self.side(self.dead_letters).create(DEAD_LETTERS, [])
         if self.settings.late_table:
             self.side(self.settings.late_table).create(pa.schema(columns), self.columns, layout(self.settings.bucket))
 
@@ -72,14 +72,14 @@ class Driver:
         self.epoch = self.table.begin(
             {TopicPartition("clicks", 1, p): at for p in range(parts)}, {"clicks": ["uuid-1"]}
         )
-        self.tables.redo()
+        self.tables.apply_side_files()
 
     def carry(
         self, records: Sequence[pa.RecordBatch], ends: Mapping[int, int], *, now: datetime = NOW, die: str = ""
     ) -> int | None:
         """Commit all up to these ends of the partitions. Returns the version; None when the table had it."""
         snapshot = self.table.snapshot()
-        self.tables.redo()
+        self.tables.apply_side_files()
         parts = {("clicks", p): TopicPartition("clicks", 1, p) for p in ends}
         frontier = {part: snapshot.frontier(part) for part in parts.values()}
         start = dict.fromkeys(parts, 0)
@@ -103,7 +103,7 @@ class Driver:
         version = self.table.commit(snapshot, planned)
         if die == "after_commit":
             raise Died
-        self.tables.redo()
+        self.tables.apply_side_files()
         self.table.tidy()
         return version
 

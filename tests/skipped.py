@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from writer.table.gap_records import gap_records
+from writer.table.ledger.gap_record import GapRecord
 
 from recovery.backfill.archive_source import opened
-from recovery.backfill.chunk_commit import Filling, Settled
-from recovery.backfill.loop import Board, Outcome, Wish, fill
+from recovery.backfill.chunk_commit import ChunkCommit, Filling
+from recovery.backfill.loop import Outcome, ProgressListener, Wish, fill
 from recovery.backfill.source import Source
 from tests import oracle
 from tests.carried import Driver
@@ -17,8 +19,6 @@ from tests.looking import NOW, event
 from tests.unit.test_standing import Cluster
 from writer.audit.audit import audit
 from writer.offsets import skip_to_latest
-from writer.table.gap_tickets import tickets
-from writer.table.ledger.gap_ticket import GapRecord
 
 RAW = pa.schema(
     [
@@ -31,8 +31,8 @@ RAW = pa.schema(
 class Silent:
     """Nobody watches."""
 
-    def began(self, ticket: GapRecord, offsets: int) -> None: ...
-    def settled(self, ticket: GapRecord, chunk: Settled) -> None: ...
+    def began(self, gap_record: GapRecord, offsets: int) -> None: ...
+    def settled(self, gap_record: GapRecord, chunk: ChunkCommit) -> None: ...
     def waits(self, why: str) -> None: ...
 
 
@@ -89,26 +89,26 @@ def at_of(number: int) -> datetime:
 
 def filled(
     driver: Driver, *places: Path | str, columns: str | None = None, by_time: str | None = None,
-    rows_max: int = 500_000, by: str = "ann", board: Board | None = None,
+    rows_max: int = 500_000, by: str = "ann", board: ProgressListener | None = None,
 ) -> list[Outcome]:  # fmt: skip
     """Run a backfill from archives."""
     filling = Filling("clicks", driver.config, driver.schemas)
 
-    def sources(ticket: GapRecord) -> list[Source]:
-        return [opened(filling, ticket, [str(place) for place in places], columns, by_time)]
+    def sources(gap_record: GapRecord) -> list[Source]:
+        return [opened(filling, gap_record, [str(place) for place in places], columns, by_time)]
 
     return fill(filling, sources, Wish(rows_max=rows_max, by=by), board or Silent())
 
 
 def only(driver: Driver) -> GapRecord:
-    (found,) = tickets(driver.table, "clicks").values()
+    (found,) = gap_records(driver.table, "clicks").values()
     return found
 
 
-def check(driver: Driver, rows: int, letters: int) -> None:
+def check(driver: Driver, rows: int, dead_letters: int) -> None:
     """Assert by the oracle and by the audit that each offset is there once, or open in a gap."""
-    lake, aside = Path(driver.lake), Path(driver.letters)
-    assert (len(oracle.rows(lake, "_offset")), len(oracle.rows(aside, "_offset"))) == (rows, letters)
+    lake, aside = Path(driver.lake), Path(driver.dead_letters)
+    assert (len(oracle.rows(lake, "_offset")), len(oracle.rows(aside, "_offset"))) == (rows, dead_letters)
     oracle.check(lake, "clicks")
     found = audit(driver.config, "clicks", since=None, deep=True)
     assert found.adds_up, found.problems

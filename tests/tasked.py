@@ -81,7 +81,7 @@ class Topic:
 
     records: list[tuple[str, int, int, bytes | None]] = field(default_factory=list)
     rows: dict[tuple[str, int, int], dict[str, Any]] = field(default_factory=dict)
-    letters: dict[tuple[str, int, int], str] = field(default_factory=dict)
+    dead_letters: dict[tuple[str, int, int], str] = field(default_factory=dict)
     quarantined: dict[tuple[str, int, int], str] = field(default_factory=dict)
     tombstones: list[tuple[str, int, int]] = field(default_factory=list)
 
@@ -111,21 +111,21 @@ class Topic:
                     f"at is {when:%Y-%m-%d %H:%M:%S}.000000Z",
                 )
             case "bare":
-                value, self.letters[at] = b"{}", "no Confluent header"
+                value, self.dead_letters[at] = b"{}", "no Confluent header"
             case "json":
-                value, self.letters[at] = b'{"id": 5}', "no Confluent header"
+                value, self.dead_letters[at] = b'{"id": 5}', "no Confluent header"
             case "empty":
-                value, self.letters[at] = b"", "no Confluent header"
+                value, self.dead_letters[at] = b"", "no Confluent header"
             case "cut":
-                value, self.letters[at] = avro_value(1, row)[:-1], "the value ends before the record does"
+                value, self.dead_letters[at] = avro_value(1, row)[:-1], "the value ends before the record does"
             case "surplus":
-                value, self.letters[at] = avro_value(1, row) + b"??", "2 surplus bytes after the record"
+                value, self.dead_letters[at] = avro_value(1, row) + b"??", "2 surplus bytes after the record"
             case "never":
                 sound = avro_value(1, row)[:5]
-                value, self.letters[at] = sound + b"\2" + b"\xff" * 9 + b"\1\0", "years 1 to 9999"
+                value, self.dead_letters[at] = sound + b"\2" + b"\xff" * 9 + b"\1\0", "years 1 to 9999"
             case "rejected":
                 value = struct.pack(">bI", 0, 4) + b"\2x"
-                self.letters[at] = "schema id 4: field 'id' is string, but column 'id' holds int64"
+                self.dead_letters[at] = "schema id 4: field 'id' is string, but column 'id' holds int64"
             case "unknown":
                 value = struct.pack(">bI", 0, UNKNOWN) + b"\2x"
             case "tombstone":

@@ -148,7 +148,7 @@ def answers(shown: Callable[[], Shown]) -> Get:
 
     return board(
         "headrace autoscaler", families=families, status=lambda: status(shown()),
-        unwell=lambda: unhealthy(shown(), datetime.now(UTC)),
+        unhealthy=lambda: unhealthy(shown(), datetime.now(UTC)),
     )  # fmt: skip
 
 

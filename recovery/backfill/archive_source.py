@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from writer.table.ledger.gap_record import GapRecord, Hint
 
 from recovery.backfill.archive_files import File, files, partitions
 from recovery.backfill.chunk_commit import Filling
@@ -21,7 +22,6 @@ from writer.batch.bucketing import TimeRule, times_of
 from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetRange, Span, TopicPartition, joined
 from writer.maintenance.local_pipeline import Piece
-from writer.table.ledger.gap_ticket import GapRecord, Hint
 from writer.table.row_removal import inside, spans_of
 
 _ROLES = ("topic", "partition", "offset", "time", "key", "value", "incarnation")
@@ -33,19 +33,19 @@ _TIMES = pa.timestamp("us", "UTC")
 
 
 def opened(
-    filling: Filling, ticket: GapRecord, locations: Sequence[str], columns: str | None, by_time: str | None
+    filling: Filling, gap_record: GapRecord, locations: Sequence[str], columns: str | None, by_time: str | None
 ) -> Source:
     """Open an archive. Raises ConfigError where its rows cannot be told apart by what was said."""
     found = files(locations, filling.config.s3.settings)
     name = f"archive {','.join(locations)}"
     if by_time is not None:
         keys = [key.strip() for key in by_time.split(",") if key.strip()]
-        hints = ticket.opened.hints if ticket.opened else ()
+        hints = gap_record.opened.hints if gap_record.opened else ()
         topic = filling.settings.topics[0]
-        return ByTime(name, found, keys, hints, filling.walk.time_rule, topic, dict(ticket.through))
+        return ByTime(name, found, keys, hints, filling.walk.time_rule, topic, dict(gap_record.through))
     head = next(iter(found[0].batches()), pa.table({}))
     roles = columns_of(head.schema.names, columns)
-    parts = {r.part for r in (ticket.opened.ranges if ticket.opened else ())}
+    parts = {r.part for r in (gap_record.opened.ranges if gap_record.opened else ())}
     if "topic" not in roles and len({part.topic for part in parts}) > 1:
         raise ConfigError("the gap has several topics; say with --columns topic=... which column names the topic")
     return ByOffset(name, found, roles)

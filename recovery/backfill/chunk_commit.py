@@ -11,6 +11,8 @@ from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
+from writer.table.gap_records import standing
+from writer.table.ledger.gap_record import GapRecord, without
 
 from recovery.backfill.dedupe_rows import Unplaced
 from recovery.backfill.source import ANY_AGE, Chunk
@@ -18,22 +20,20 @@ from writer.batch.bucketing import TimeRule
 from writer.batch.task import TaskPlan
 from writer.batch.task_report import Counts, Report
 from writer.commit import builder, missing_offsets as missing
-from writer.commit.poison_limit import check as check_poison
+from writer.commit.poison_limit import check as check_failed_records
 from writer.config.pipelines import Config
 from writer.core import fault_points
 from writer.core.offsets import Span, TopicPartition
 from writer.maintenance.local_pipeline import LocalPipeline, Piece, opened
 from writer.schemas.registry import SchemaSource
 from writer.table.factory import all_tables
-from writer.table.gap_tickets import standing
-from writer.table.ledger.gap_ticket import GapRecord, without
 from writer.table.log.foreign_writes import Overtaken
 from writer.table.log.operations import Fill
 from writer.table.log.snapshot import PipelineSnapshot
 
 
 @dataclass(frozen=True)
-class Settled:
+class ChunkCommit:
     """One chunk that is in the table."""
 
     version: int
@@ -79,34 +79,34 @@ class Filling:
     def look(self) -> tuple[PipelineSnapshot, dict[str, GapRecord]]:
         """Let redo catch up, then read the tickets. Raises CommitFailed, LedgerUnreadable."""
         now = self.table.snapshot()
-        self._tables.redo()
+        self._tables.apply_side_files()
         if self._columns is not None and self._columns != now.columns():
             self._walk = None  # the live writer has met another schema
         self._columns = now.columns()
         return standing(self.table, self.name)
 
     def carry(
-        self, ticket: GapRecord, snapshot: PipelineSnapshot, chunk: Chunk, source: str, by: str, now: datetime,
+        self, gap_record: GapRecord, snapshot: PipelineSnapshot, chunk: Chunk, source: str, by: str, now: datetime,
         paced: Any = iter,
-    ) -> Settled:  # fmt: skip
+    ) -> ChunkCommit:  # fmt: skip
         """Carry a chunk and commit it. `snapshot`: what the ticket was read from. `paced` slows its pieces down.
 
         Raises Overtaken when the ticket changed since, SourceFailed, LimitReached, CommitFailed.
         """
-        _still_open(ticket, chunk)
+        _still_open(gap_record, chunk)
         fault_points.point("before_chunk")
         done = self._unplaced(chunk, snapshot, paced) if chunk.unplaced else self._placed(chunk, paced)
         fault_points.point("after_chunk")
         try:
-            version, fill = self._commit(ticket, snapshot, chunk, done, source, by, now)
+            version, fill = self._commit(gap_record, snapshot, chunk, done, source, by, now)
         except (Overtaken, builder.StagedTooLongAgo):  # what else fails may have been committed all the same
             self._discard(done.report)
             raise
         fault_points.point("before_chunk_redo")
-        self._tables.redo()
+        self._tables.apply_side_files()
         rows = sum(file.rows for file in done.report.files)
         size = sum(file.bytes for file in done.report.files)
-        return Settled(version, fill.offsets, rows, len(done.report.files), size, fill.left, fill.done)
+        return ChunkCommit(version, fill.offsets, rows, len(done.report.files), size, fill.left, fill.done)
 
     def _placed(self, chunk: Chunk, paced: Any) -> _Carried:
         """Carry records that have offsets; again when they meet schemas that the plan does not know."""
@@ -126,14 +126,17 @@ class Filling:
 
     def _accounted(self, chunk: Chunk, report: Report) -> _Carried:
         """Hold what was read against what the chunk settles. Raises SourceFailed, LimitReached."""
-        each = {part: missing.holes((part.topic, part.partition), spans, report) for part, spans in chunk.spans.items()}
-        holes = {part: found for part, found in each.items() if found is not None}
-        chunk.confirm(list(holes.values()))
-        check_poison(self.name, report, self.settings.limits)
+        each = {
+            part: missing.without_records((part.topic, part.partition), spans, report)
+            for part, spans in chunk.spans.items()
+        }
+        without_records = {part: found for part, found in each.items() if found is not None}
+        chunk.confirm(list(without_records.values()))
+        check_failed_records(self.name, report, self.settings.limits)
         accounts = []
         for part, spans in chunk.spans.items():
             counts = report.counts.get((part.topic, part.partition), Counts())
-            told = {"holes": holes[part].told()} if part in holes else {}
+            told = {"holes": without_records[part].told()} if part in without_records else {}
             accounts.append({**vars(part), "spans": [list(s) for s in spans], **counts.outcomes(), **told})
         return _Carried(report, accounts=accounts)
 
@@ -144,21 +147,21 @@ class Filling:
         return _Carried(report, rows, out)
 
     def _commit(
-        self, ticket: GapRecord, snapshot: PipelineSnapshot, chunk: Chunk, done: _Carried, source: str, by: str,
+        self, gap_record: GapRecord, snapshot: PipelineSnapshot, chunk: Chunk, done: _Carried, source: str, by: str,
         now: datetime,
     ) -> tuple[int, Fill]:  # fmt: skip
         builder.check_age(now, datetime.now(UTC), self.config.pipelines[self.name].table.orphan_retention)
         self.table.grow(list(self.walk.schemas.columns()))  # before any file has them
         report = done.report
-        left = sum(r.end - r.start for r in ticket.left()) - chunk.offsets
+        left = sum(r.end - r.start for r in gap_record.left()) - chunk.offsets
         facts = {
             "at": datetime.now(UTC).isoformat(), "by": by, "source": source, "ranges": done.accounts,
             **builder.sums(report.files), "unplaced": done.unplaced, "left_out": done.left_out,
             "through": chunk.through or None,
-            "seconds": {room: round(spent, 3) for room, spent in report.seconds.items()},
+            "seconds": {step: round(spent, 3) for step, spent in report.seconds.items()},
         }  # fmt: skip
         fill = Fill(
-            uuid4().hex, ticket.id, snapshot.changes(ticket.id), chunk.offsets, left, chunk.last or left == 0,
+            uuid4().hex, gap_record.id, snapshot.changes(gap_record.id), chunk.offsets, left, chunk.last or left == 0,
             report.files, builder.side_files(self.settings, report), facts, self.walk.schemas.meant(report.schemas),
         )  # fmt: skip
         return self.table.fill(snapshot, fill), fill
@@ -176,10 +179,10 @@ class Filling:
         self._tables.discard(report.files, builder.side_files(self.settings, report))
 
 
-def _still_open(ticket: GapRecord, chunk: Chunk) -> None:
+def _still_open(gap_record: GapRecord, chunk: Chunk) -> None:
     """Raise Overtaken where a chunk would settle what is not open: it was planned before somebody else brought it."""
     left: dict[TopicPartition, list[Span]] = {}
-    for r in ticket.left():
+    for r in gap_record.left():
         left.setdefault(r.part, []).append((r.start, r.end))
     for part, spans in chunk.spans.items():
         if gone := without(spans, left.get(part, ())):

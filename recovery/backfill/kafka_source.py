@@ -138,19 +138,19 @@ class Topic:
             for batch in fetched(self._address, self._timeout, wanted, headers=self._headers):
                 yield Piece(_renamed(batch, s))
 
-    def _confirm(self, segments: Sequence[Segment], holes: Sequence[MissingOffsets]) -> None:
+    def _confirm(self, segments: Sequence[Segment], without_records: Sequence[MissingOffsets]) -> None:
         """Ask another client for the offsets that gave no record. In a mirror each hole shifts what comes after it."""
         if self._given is not None:
-            in_full(holes)
+            in_full(without_records)
             return
         earliest = self._cluster.earliest({s.source for s in segments})
-        if gone := [s for s in segments if holes and earliest[s.source] > s.start]:
+        if gone := [s for s in segments if without_records and earliest[s.source] > s.start]:
             raise SourceFailed(
                 f"retention took offsets of {gone[0].source[0]}/{gone[0].source[1]} while they were read. Nothing of "
                 "the chunk was committed; the next look sees what is left."
             )
         try:
-            check(next_records(self._address, self._timeout, questions(holes)))
+            check(next_records(self._address, self._timeout, questions(without_records)))
         except RecordsMissed as error:
             raise SourceFailed(str(error)) from error
 

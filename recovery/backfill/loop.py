@@ -11,26 +11,26 @@ from functools import partial
 from typing import Protocol, Self
 
 from recovery import identity
-from recovery.backfill.chunk_commit import Filling, Settled
+from recovery.backfill.chunk_commit import ChunkCommit, Filling
 from recovery.backfill.source import Source
 from recovery.backfill.throttle import Pace, lag_max, live_lag
 from writer.core import logging
 from writer.core.offsets import OffsetRange, joined
 from writer.table.gap_claims import LEASE, BackfillLock, BackfillLocks
-from writer.table.gap_tickets import named
-from writer.table.ledger.gap_ticket import GapRecord
+from writer.table.gap_records import named
+from writer.table.ledger.gap_record import GapRecord
 from writer.table.log.foreign_writes import Overtaken
 
 _OVERTAKEN_MAX = 10  # times in a row that somebody else changed the ticket first
 
 
-class Board(Protocol):
+class ProgressListener(Protocol):
     """Who is told how it goes."""
 
-    def began(self, ticket: GapRecord, offsets: int) -> None:
+    def began(self, gap_record: GapRecord, offsets: int) -> None:
         """A ticket is being filled, of which so many offsets are open."""
 
-    def settled(self, ticket: GapRecord, chunk: Settled) -> None:
+    def settled(self, gap_record: GapRecord, chunk: ChunkCommit) -> None:
         """One chunk more is in the table."""
 
     def waits(self, why: str) -> None:
@@ -52,8 +52,8 @@ class Wish:
 class Outcome:
     """What became of one ticket."""
 
-    ticket: GapRecord
-    chunks: list[Settled] = field(default_factory=list)
+    gap_record: GapRecord
+    chunks: list[ChunkCommit] = field(default_factory=list)
     absent: Sequence[OffsetRange] = ()  # open offsets that no source has
 
     @property
@@ -62,30 +62,30 @@ class Outcome:
         return sum(chunk.rows for chunk in self.chunks)
 
 
-def chosen(tickets: Mapping[str, GapRecord], wish: Wish) -> list[GapRecord]:
+def chosen(gap_records: Mapping[str, GapRecord], wish: Wish) -> list[GapRecord]:
     """Return the open tickets that are meant, oldest first. Raises NoSuchGap."""
-    meant = [named(dict(tickets), gap) for gap in wish.gaps] if wish.gaps else list(tickets.values())
+    meant = [named(dict(gap_records), gap) for gap in wish.gaps] if wish.gaps else list(gap_records.values())
     return [one for one in meant if one.state == "open"]
 
 
 def fill(
-    filling: Filling, sources: Callable[[GapRecord], Sequence[Source]], wish: Wish, board: Board,
+    filling: Filling, sources: Callable[[GapRecord], Sequence[Source]], wish: Wish, listener: ProgressListener,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> list[Outcome]:  # fmt: skip
     """Fill the tickets that are meant. Raises Claimed, SourceFailed, LimitReached, CommitFailed."""
-    _, tickets = filling.look()
+    _, gap_records = filling.look()
     done = []
-    for ticket in chosen(tickets, wish):
-        with _Held(filling, ticket, wish, clock) as held:
-            done.append(_one(filling, ticket, sources(ticket), wish, board, held, clock))
+    for gap_record in chosen(gap_records, wish):
+        with _Held(filling, gap_record, wish, clock) as held:
+            done.append(_one(filling, gap_record, sources(gap_record), wish, listener, held, clock))
     return done
 
 
 class _Held:
     """A claim that is renewed while it is used."""
 
-    def __init__(self, filling: Filling, ticket: GapRecord, wish: Wish, clock: Callable[[], datetime]) -> None:
-        self._claims, self._gap, self._clock = BackfillLocks(filling.table.store), ticket.id, clock
+    def __init__(self, filling: Filling, gap_record: GapRecord, wish: Wish, clock: Callable[[], datetime]) -> None:
+        self._claims, self._gap, self._clock = BackfillLocks(filling.table.store), gap_record.id, clock
         self._by = identity.process(wish.by or identity.person())
         self._claim: BackfillLock | None = None
         self._renewed = time.monotonic()
@@ -107,60 +107,60 @@ class _Held:
 
 
 def _one(
-    filling: Filling, ticket: GapRecord, sources: Sequence[Source], wish: Wish, board: Board, held: _Held,
-    clock: Callable[[], datetime],
+    filling: Filling, gap_record: GapRecord, sources: Sequence[Source], wish: Wish, listener: ProgressListener,
+    held: _Held, clock: Callable[[], datetime],
 ) -> Outcome:  # fmt: skip
     """Fill one ticket, as far as the sources have its records."""
-    outcome = Outcome(ticket)
-    board.began(ticket, _offsets(ticket.left()))
+    outcome = Outcome(gap_record)
+    listener.began(gap_record, _offsets(gap_record.left()))
     lag, limit = partial(live_lag, filling.config, filling.name), lag_max(filling.settings.commit.max_delay)
-    pace = Pace(lag, wish.lag_max or limit, wish.rate, alive=held.renew, told=board.waits)
+    pace = Pace(lag, wish.lag_max or limit, wish.rate, alive=held.renew, told=listener.waits)
     for source in sources:
         lost, came = 0, len(outcome.chunks)
         while lost < _OVERTAKEN_MAX:
             try:
-                outcome.ticket = _from(filling, outcome, source, wish, board, pace, clock)
+                outcome.gap_record = _from(filling, outcome, source, wish, listener, pace, clock)
                 break
             except Overtaken as error:
                 lost = 1 if len(outcome.chunks) > came else lost + 1
                 came = len(outcome.chunks)
-                logging.event("backfill_conflict", pipeline=filling.name, gap=ticket.id, reason=str(error))
+                logging.event("backfill_conflict", pipeline=filling.name, gap=gap_record.id, reason=str(error))
                 if lost == _OVERTAKEN_MAX:
                     raise
-        if outcome.ticket.state != "open":
+        if outcome.gap_record.state != "open":
             break
-    outcome.absent = outcome.ticket.left() if outcome.ticket.state == "open" else []
+    outcome.absent = outcome.gap_record.left() if outcome.gap_record.state == "open" else []
     return outcome
 
 
 def _from(
-    filling: Filling, outcome: Outcome, source: Source, wish: Wish, board: Board, pace: Pace,
+    filling: Filling, outcome: Outcome, source: Source, wish: Wish, listener: ProgressListener, pace: Pace,
     clock: Callable[[], datetime],
 ) -> GapRecord:  # fmt: skip
     """Bring what one source has. Returns the ticket as it is then. Raises Overtaken."""
-    snapshot, tickets = filling.look()
-    ticket = tickets[outcome.ticket.id]
-    if ticket.state != "open":
-        return ticket
+    snapshot, gap_records = filling.look()
+    gap_record = gap_records[outcome.gap_record.id]
+    if gap_record.state != "open":
+        return gap_record
 
     def left() -> list[OffsetRange]:
-        return ticket.left()
+        return gap_record.left()
 
     for chunk in source.chunks(left, wish.rows_max):
         pace.hold()
         by = wish.by or identity.person()
-        settled = filling.carry(ticket, snapshot, chunk, source.name, by, clock(), pace.pieces)
+        settled = filling.carry(gap_record, snapshot, chunk, source.name, by, clock(), pace.pieces)
         outcome.chunks.append(settled)
         logging.event(
-            "gap_filled", pipeline=filling.name, gap=ticket.id, version=settled.version, source=source.name,
+            "gap_filled", pipeline=filling.name, gap=gap_record.id, version=settled.version, source=source.name,
             offsets=settled.offsets, rows=settled.rows, left=settled.left, done=settled.done,
         )  # fmt: skip
-        board.settled(ticket, settled)
-        snapshot, tickets = filling.look()
-        ticket = tickets[ticket.id]
-        if ticket.state != "open":
+        listener.settled(gap_record, settled)
+        snapshot, gap_records = filling.look()
+        gap_record = gap_records[gap_record.id]
+        if gap_record.state != "open":
             break
-    return ticket
+    return gap_record
 
 
 def _offsets(ranges: Sequence[OffsetRange]) -> int:

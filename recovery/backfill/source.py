@@ -52,10 +52,10 @@ class Source(Protocol):
         """Yield chunks, oldest first. `left` says at any moment what is open. Raises SourceFailed, HeadraceError."""
 
 
-def in_full(holes: Sequence[MissingOffsets]) -> None:
+def in_full(without_records: Sequence[MissingOffsets]) -> None:
     """Raise SourceFailed when an offset gave no record: for sources that know which records they have."""
-    if holes:
-        one = holes[0]
+    if without_records:
+        one = without_records[0]
         raise SourceFailed(
             f"{one.offsets} offsets of {one.source[0]}/{one.source[1]} gave no record, such as {list(one.spans[:3])}; "
             "the source said that it has them. Nothing of the chunk was committed."

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+from writer.table.ledger.gap_record import GapRecord
+
 from recovery.backfill.chunk_commit import Filling
 from recovery.backfill.kafka_source import Segment, Topic
 from writer.cli.write.topic_adopt import times_at
@@ -10,7 +12,6 @@ from writer.clients import kafka_sample
 from writer.config.connections import Kafka
 from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetRange, TopicPartition
-from writer.table.ledger.gap_ticket import GapRecord
 
 _MIRROR = re.compile(r"^(?P<bootstrap>[^/]+)/(?P<topic>[A-Za-z0-9._-]+)$")
 _PAIR = re.compile(r"^(?:(?P<topic>[A-Za-z0-9._-]+)/)?(?P<partition>\d+):(?P<here>\d+)=(?P<there>\d+)$")
@@ -26,12 +27,12 @@ def kafka(filling: Filling) -> Topic:
     )  # fmt: skip
 
 
-def mirror(filling: Filling, ticket: GapRecord, where: str, mapped: Sequence[str]) -> Topic:
+def mirror(filling: Filling, gap_record: GapRecord, where: str, mapped: Sequence[str]) -> Topic:
     """A copy of the topic, whose offsets a person has mapped. Raises ConfigError."""
     found = _MIRROR.match(where)
     if found is None:
         raise ConfigError(f"--from-mirror {where!r} is no mirror; write broker-1:9092,broker-2:9092/topic")
-    segments = segmented(ticket.opened.ranges if ticket.opened else (), mapped, found["topic"])
+    segments = segmented(gap_record.opened.ranges if gap_record.opened else (), mapped, found["topic"])
     settings = filling.config.kafka.model_copy(update={"bootstrap_servers": found["bootstrap"]})
     return Topic(
         settings.address, settings.request_timeout, headers=_headers(filling), ids={}, segments=segments,

@@ -37,19 +37,19 @@ def chaos(
     """
     require_the_extra("chaos")
     directory = keep or Path(tempfile.mkdtemp(prefix="headrace-chaos-"))
-    ground, interruption = Workspace(directory, form), Interruption()
+    workspace, interruption = Workspace(directory, form), Interruption()
     verdict: Verdict | None = None
     try:
         try:
             interruption.listen()
-            ground.make()
-            verdict = _play(ChaosStack(ground), script(seed, lasts), screen, interruption)
+            workspace.make()
+            verdict = _play(ChaosStack(workspace), script(seed, lasts), screen, interruption)
         finally:
             interruption.hold()
     except Stopped:
         pass
     finally:
-        ground.clear()
+        workspace.clear()
         interruption.done()
     clean = verdict is not None and verdict.clean and not verdict.said
     if keep is None and (clean or verdict is None):
@@ -101,7 +101,7 @@ def _judged(stage: ChaosStack, *, settled: bool, ended: int | None) -> Verdict:
     for life_id, life in stage.lives.items():
         unseen += life_id not in numbers
         lives[life.topic, numbers.get(life_id, -unseen)] = life
-    verdict = judge(lives, look([stage.lake, stage.letters]))
+    verdict = judge(lives, look([stage.lake, stage.dead_letters]))
     said = list(verdict.said)
     if not settled:
         said.append("the writer did not read to the end of the logs within ten minutes after the last fault")

@@ -38,17 +38,17 @@ _DRAINED_WITHIN_S = 120.0
 class ChaosStack:
     """Faults are done one after the other. Launch it on the main thread: its servers end with that thread."""
 
-    def __init__(self, ground: Workspace) -> None:
-        self.directory = directory = ground.directory
+    def __init__(self, workspace: Workspace) -> None:
+        self.directory = directory = workspace.directory
         self.config = directory / "headrace.yaml"
         self.lake = directory / "lake" / PIPELINE
-        self.letters = directory / "lake" / f"{PIPELINE}_dead_letters"
+        self.dead_letters = directory / "lake" / f"{PIPELINE}_dead_letters"
         self.log = directory / "writer.log"
         self.lives: dict[str, Life] = {}  # by topic id
-        self._form = ground.format
+        self._form = workspace.format
         self._trouble = directory / "trouble"
         self._scratch = directory / "scratch"
-        self._stack = ground.stack = Stack(directory / "servers")
+        self._stack = workspace.stack = Stack(directory / "servers")
         self._supervisor: Process | None = None
 
     def start(self) -> None:
@@ -133,7 +133,7 @@ class ChaosStack:
         """Tell whether the lake holds the last record of each log, as far as retention left one."""
         self.note_ends()
         last: dict[tuple[str, int], tuple[int, int]] = {}  # of the newest life that has rows
-        for (topic, number, partition), found in look([self.lake, self.letters]).items():
+        for (topic, number, partition), found in look([self.lake, self.dead_letters]).items():
             seen = (number, max(end for _, end in found.spans))
             last[topic, partition] = max(last.get((topic, partition), (0, 0)), seen)
         for life in self.lives.values():
@@ -273,7 +273,7 @@ class ChaosStack:
                         "table": {
                             "location": str(self.lake),
                             "format": self._form,
-                            "dead_letters": str(self.letters),
+                            "dead_letters": str(self.dead_letters),
                         },
                         "event_time": {"field": "event_time"},
                         "bucket": {"type": "event_time", "width": "1 h"},

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from recovery.checkpoints.reader import Reading
-from recovery.ladder.rungs import RecoveryLevel
+from recovery.ladder.levels import RecoveryLevel
 from writer.offsets.run_record import RunRecord
 from writer.offsets.spark_checkpoint import NO_FILE, Offsets, Source
 from writer.offsets.start_decision import Held
@@ -41,7 +41,7 @@ class Facts:
     frontier: Offsets | None = None
     topics: Mapping[str, TopicIds] | None = None
     held: Mapping[Source, Held] | None = None
-    witness: RunRecord | None = None
+    run_record: RunRecord | None = None
     lease: Lease | None = None
     lost: str | None = None  # a topic that the table knows, and of which it does not say how far it was read
     closed: int | None = None  # the newest run, where the table says that it is over
@@ -51,17 +51,17 @@ class Facts:
 
 @dataclass(frozen=True)
 class Check:
-    """What one check found. `rung`: where the ladder would begin; None for a finding that a person must repair."""
+    """What one check found. `level`: where the ladder would begin; None for a finding that a person must repair."""
 
     name: str
     ok: bool | None  # None: not looked at
     said: str
-    rung: RecoveryLevel | None = None
+    level: RecoveryLevel | None = None
 
     @property
     def halt(self) -> bool:
         """A person must act."""
-        return self.ok is False and self.rung is None
+        return self.ok is False and self.level is None
 
 
 def preflight(facts: Facts) -> list[Check]:
@@ -78,7 +78,7 @@ def preflight(facts: Facts) -> list[Check]:
 
 def leads_to(checks: Iterable[Check]) -> RecoveryLevel | None:
     """Where a ladder would begin: at the highest rung that a finding asks for; None when all is well."""
-    return max((check.rung for check in checks if check.ok is False and check.rung is not None), default=None)
+    return max((check.level for check in checks if check.ok is False and check.level is not None), default=None)
 
 
 def _of_the_checkpoint(facts: Facts, reading: Reading) -> Iterator[Check]:
@@ -86,7 +86,7 @@ def _of_the_checkpoint(facts: Facts, reading: Reading) -> Iterator[Check]:
     yield _metadata(facts, reading)
     yield _files(facts, reading)
     yield _checksums(reading)
-    yield _witness(facts, reading)
+    yield _run_record(facts, reading)
     yield _commits(facts, reading)
     yield _partitions(facts, reading)
     yield _frontier(facts, reading)
@@ -107,22 +107,24 @@ def _spark(reading: Reading) -> Check:
 
 
 def _metadata(facts: Facts, reading: Reading) -> Check:
-    torn = reading.said_torn("metadata")
-    if torn:
-        return Check("metadata", ok=False, said=f"{torn}: Spark does not start from it", rung=RecoveryLevel.NEW_RUN)
+    corrupt = reading.says_corrupt("metadata")
+    if corrupt:
+        return Check("metadata", ok=False, said=f"{corrupt}: Spark does not start from it", level=RecoveryLevel.NEW_RUN)
     if reading.query_id is None:
         said = "it is missing: Spark would give the query a new id in silence"
-        return Check("metadata", ok=False, said=said, rung=RecoveryLevel.NEW_RUN)
-    known = facts.witness.query_id if facts.witness else None
+        return Check("metadata", ok=False, said=said, level=RecoveryLevel.NEW_RUN)
+    known = facts.run_record.query_id if facts.run_record else None
     if known not in (None, reading.query_id):
         said = f"its id is {reading.query_id}, the run's is {known}: it is another query's"
-        return Check("metadata", ok=False, said=said, rung=RecoveryLevel.NEW_RUN)
+        return Check("metadata", ok=False, said=said, level=RecoveryLevel.NEW_RUN)
     return Check("metadata", ok=True, said=f"the query's id is {reading.query_id}")
 
 
 def _files(facts: Facts, reading: Reading) -> Check:
     found = [
-        (torn.name, torn.why, _torn(facts, reading, torn.name)) for torn in reading.torn if torn.name != "metadata"
+        (corrupt.name, corrupt.why, _corrupt(facts, reading, corrupt.name))
+        for corrupt in reading.corrupt
+        if corrupt.name != "metadata"
     ]
     found += [(name, f"it {NO_FILE}", RecoveryLevel.REPAIR) for name in reading.directories]
     last = reading.last
@@ -133,14 +135,14 @@ def _files(facts: Facts, reading: Reading) -> Check:
     if not found:
         count = len(reading.planned) + len(reading.committed)
         return Check("files", ok=True, said=f"{count} files of offsets and commits can be read")
-    rung = max(rung for _, _, rung in found)
+    level = max(level for _, _, level in found)
     said = _listed(f"{name}: {why}" for name, why, _ in sorted(found, key=lambda one: -one[2]))
-    if facts.foreign and rung is RecoveryLevel.REPAIR and reading.torn:
+    if facts.foreign and level is RecoveryLevel.REPAIR and reading.corrupt:
         said += f". It may be removed only where your sink has nothing of batch {last}"
-    return Check("files", ok=False, said=said, rung=rung)
+    return Check("files", ok=False, said=said, level=level)
 
 
-def _torn(facts: Facts, reading: Reading, name: str) -> RecoveryLevel:
+def _corrupt(facts: Facts, reading: Reading, name: str) -> RecoveryLevel:
     """What a torn file leads to. Spark reads the newest two of offsets/ and the newest of commits/."""
     folder, _, number = name.rpartition("/")
     last = reading.last
@@ -161,23 +163,23 @@ def _checksums(reading: Reading) -> Check:
     if reading.orphans:
         what = _listed(reading.orphans)
         said = f"{what} of files that are not there: Spark would take them for another query at work"
-        return Check("checksums", ok=False, said=said, rung=RecoveryLevel.REPAIR)
+        return Check("checksums", ok=False, said=said, level=RecoveryLevel.REPAIR)
     return Check("checksums", ok=True, said="none is in the way of a file that is to be written")
 
 
-def _witness(facts: Facts, reading: Reading) -> Check:
-    if facts.witness is None:
+def _run_record(facts: Facts, reading: Reading) -> Check:
+    if facts.run_record is None:
         return _not_looked_at("witness", "nobody put down what Spark had planned")
-    wrong = [n for n, batch in reading.batches.items() if facts.witness.differs(n, batch.content)]
+    wrong = [n for n, batch in reading.batches.items() if facts.run_record.differs(n, batch.content)]
     if wrong:
-        rung = (
+        level = (
             RecoveryLevel.NEW_RUN
             if reading.last is not None and max(wrong) >= reading.last - 1
             else RecoveryLevel.RESTART
         )
         said = _listed(f"offsets/{n}" for n in sorted(wrong, reverse=True))
-        return Check("witness", ok=False, said=f"{said} is not what the writer acted on: it was edited", rung=rung)
-    seen = len(facts.witness.batches.keys() & reading.batches.keys())
+        return Check("witness", ok=False, said=f"{said} is not what the writer acted on: it was edited", level=level)
+    seen = len(facts.run_record.batches.keys() & reading.batches.keys())
     return Check("witness", ok=True, said=f"{seen} batches are as the writer acted on them")
 
 
@@ -185,19 +187,19 @@ def _commits(facts: Facts, reading: Reading) -> Check:
     planned, committed = reading.planned, reading.committed
     if not planned and committed:
         said = f"offsets/ is empty, but commits/ is not: Spark would begin at batch 0 and fail at batch {committed[0]}"
-        return Check("commits", ok=False, said=said, rung=RecoveryLevel.NEW_RUN)
+        return Check("commits", ok=False, said=said, level=RecoveryLevel.NEW_RUN)
     if not planned:
-        if facts.witness and facts.witness.batches:
-            said = f"offsets/ and commits/ are empty, but batch {max(facts.witness.batches)} was done"
-            return Check("commits", ok=False, said=said, rung=RecoveryLevel.NEW_RUN)
+        if facts.run_record and facts.run_record.batches:
+            said = f"offsets/ and commits/ are empty, but batch {max(facts.run_record.batches)} was done"
+            return Check("commits", ok=False, said=said, level=RecoveryLevel.NEW_RUN)
         return Check("commits", ok=True, said=f"no batch was planned; {_begins(facts)}")
     last = planned[-1]
     if committed and committed[-1] > last:
         said = f"commits end at batch {committed[-1]}, offsets at {last}: Spark would run batch {last} again, then fail"
-        return Check("commits", ok=False, said=said, rung=RecoveryLevel.NEW_RUN)
+        return Check("commits", ok=False, said=said, level=RecoveryLevel.NEW_RUN)
     if committed and committed[-1] < last - 1:
         said = f"offsets end at batch {last}, commits at {committed[-1]}: batches between are in doubt"
-        return Check("commits", ok=False, said=said, rung=RecoveryLevel.NEW_RUN)
+        return Check("commits", ok=False, said=said, level=RecoveryLevel.NEW_RUN)
     if reading.finished:
         return Check("commits", ok=True, said=f"batch {last} is done, the next is {last + 1}")
     return Check("commits", ok=True, said=f"batch {last} is planned; it runs again")
@@ -214,7 +216,7 @@ def _partitions(facts: Facts, reading: Reading) -> Check:
     fewer, more = sorted(facts.frontier.keys() - start.keys()), sorted(start.keys() - facts.frontier.keys())
     said = [f"the checkpoint lacks {_listed(map(_named, fewer))}"] if fewer else []
     said += [f"the table lacks {_listed(map(_named, more))}"] if more else []
-    return Check("partitions", ok=False, said="; ".join(said), rung=RecoveryLevel.NEW_RUN)
+    return Check("partitions", ok=False, said="; ".join(said), level=RecoveryLevel.NEW_RUN)
 
 
 def _frontier(facts: Facts, reading: Reading) -> Check:
@@ -228,19 +230,19 @@ def _frontier(facts: Facts, reading: Reading) -> Check:
     if ahead:
         what = _listed(f"{count} offsets of {_named(source)}" for source, count in sorted(ahead.items()))
         said = f"the checkpoint begins beyond the table: {what} would be lost"
-        return Check("frontier", ok=False, said=said, rung=RecoveryLevel.NEW_RUN)
+        return Check("frontier", ok=False, said=said, level=RecoveryLevel.NEW_RUN)
     if behind and end is not None and all(end.get(source) == at for source, at in frontier.items()):
         return Check("frontier", ok=True, said="the planned batch is in the table, only Spark does not know")
     if behind:
         what = _listed(f"{count} offsets of {_named(source)}" for source, count in sorted(behind.items()))
         said = f"the checkpoint is older than the table: {what} would be read again"
-        return Check("frontier", ok=False, said=said, rung=RecoveryLevel.NEW_RUN)
+        return Check("frontier", ok=False, said=said, level=RecoveryLevel.NEW_RUN)
     return Check("frontier", ok=True, said="the checkpoint begins where the table ends")
 
 
 def _forgot(topic: str) -> Check:
     said = f"the table knows topic {topic!r}, but not how far it was read"
-    return Check("frontier", ok=False, said=said, rung=RecoveryLevel.WALK_BACK)
+    return Check("frontier", ok=False, said=said, level=RecoveryLevel.WALK_BACK)
 
 
 def _topics(facts: Facts) -> Check:
@@ -256,7 +258,7 @@ def _topics(facts: Facts) -> Check:
         said = (
             f"{_listed(other)} was created again: its offsets mean other records. A start reads it from its beginning"
         )
-        return Check("topics", ok=False, said=said, rung=RecoveryLevel.RESTART)
+        return Check("topics", ok=False, said=said, level=RecoveryLevel.RESTART)
     kept = sum(ids.known is not None for ids in facts.topics.values())
     what = "with the ids that the table knows" if kept == len(facts.topics) else "ids were not kept, so not compared"
     return Check("topics", ok=True, said=f"{_listed(sorted(facts.topics))}: {what}")
@@ -278,8 +280,8 @@ def _log(facts: Facts) -> Check:
     if gone:
         what = _listed(f"[{start[s]}, {facts.held[s].earliest}) of {_named(s)}" for s in gone)
         lead = "Spark would not read on" if facts.foreign else "a start records it as a gap"
-        rung = RecoveryLevel.LATEST if facts.foreign else RecoveryLevel.RESTART
-        return Check("log", ok=False, said=f"Kafka no longer holds {what}; {lead}", rung=rung)
+        level = RecoveryLevel.LATEST if facts.foreign else RecoveryLevel.RESTART
+        return Check("log", ok=False, said=f"Kafka no longer holds {what}; {lead}", level=level)
     return Check("log", ok=True, said="Kafka holds what comes next")
 
 
@@ -303,7 +305,7 @@ def _silent(name: str, who: str, facts: Facts) -> Check:
     error = facts.unknown.get(who)
     if error is None:
         return _not_looked_at(name, "no broker was named" if who == "kafka" else "there is no table yet")
-    return Check(name, ok=False, said=error.rstrip("."), rung=RecoveryLevel.WAIT)
+    return Check(name, ok=False, said=error.rstrip("."), level=RecoveryLevel.WAIT)
 
 
 def _not_looked_at(name: str, why: str) -> Check:

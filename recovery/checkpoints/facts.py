@@ -48,7 +48,7 @@ def of_pipeline(config: Config, name: str) -> Asked:
     lost = next((topic for topic in settings.topics if known.get(topic) and topic not in told), None)
     closed = run if snapshot and run is not None and run <= snapshot.closed else None
     lease = _lease(config, name, checkpoints, unknown)
-    facts = Facts(reading, frontier, witness=seen, lease=lease, lost=lost, closed=closed, unknown=unknown)
+    facts = Facts(reading, frontier, run_record=seen, lease=lease, lost=lost, closed=closed, unknown=unknown)
     cluster = Cluster(config.kafka.address, config.kafka.request_timeout)
     ids = {topic: known[topic][-1] if known.get(topic) else None for topic in settings.topics}
     location = checkpoints.store.location if run is None else checkpoints.path(run)

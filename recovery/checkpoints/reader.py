@@ -69,7 +69,7 @@ class Reading:
     planned: Sequence[int] = ()  # numbers in offsets/, torn ones included, ascending
     committed: Sequence[int] = ()  # numbers in commits/, torn ones included, ascending
     begun: Mapping[int, Offsets] = field(default_factory=dict)  # number of a source → where it began
-    torn: Sequence[CorruptFile] = ()
+    corrupt: Sequence[CorruptFile] = ()
     newer: Sequence[CorruptFile] = ()  # files of a version that Spark 4.0 does not read
     orphans: Sequence[str] = ()  # checksums of files that are not there, which would stand in Spark's way
     directories: Sequence[str] = ()  # that stand where Spark is to write a file; each with a slash at its end
@@ -84,7 +84,7 @@ class Reading:
     @property
     def nothing(self) -> bool:
         """There is no checkpoint."""
-        return self.blank and self.query_id is None and not self.torn
+        return self.blank and self.query_id is None and not self.corrupt
 
     @property
     def last(self) -> int | None:
@@ -113,9 +113,9 @@ class Reading:
         """Where the batch ends that was planned and is not done; None where there is none, or its file is torn."""
         return None if self.last is None or self.finished else self._ends(self.last)
 
-    def said_torn(self, name: str) -> str | None:
+    def says_corrupt(self, name: str) -> str | None:
         """Why a file is torn; None when it is whole or missing."""
-        return next((torn.why for torn in self.torn if torn.name == name), None)
+        return next((corrupt.why for corrupt in self.corrupt if corrupt.name == name), None)
 
     def _ends(self, batch: int) -> Offsets | None:
         found = self.batches.get(batch)
@@ -128,13 +128,13 @@ def read(store: Store) -> Reading:
     root = set(store.list())
     names = {folder: [] if folder in root else list(store.list(folder)) for folder in ("commits", "offsets")}
     planned, committed = (_numbers(names[folder]) for folder in ("offsets", "commits"))
-    torn, newer = list[CorruptFile](), list[CorruptFile]()
-    torn += [CorruptFile(folder, f"it {NO_DIRECTORY}") for folder in _FOLDERS if folder in root]
-    query_id = _query_id(store, torn, root)
-    batches = dict(_understood(store, "offsets", planned, _batch, torn, newer))
-    dict(_understood(store, "commits", committed, _commit, torn, newer))
+    corrupt, newer = list[CorruptFile](), list[CorruptFile]()
+    corrupt += [CorruptFile(folder, f"it {NO_DIRECTORY}") for folder in _FOLDERS if folder in root]
+    query_id = _query_id(store, corrupt, root)
+    batches = dict(_understood(store, "offsets", planned, _batch, corrupt, newer))
+    dict(_understood(store, "commits", committed, _commit, corrupt, newer))
     return Reading(
-        store.location, query_id, batches, planned, committed, _begun(store, torn, root), torn, newer,
+        store.location, query_id, batches, planned, committed, _begun(store, corrupt, root), corrupt, newer,
         orphans=_in_the_way(store, names, root),
         directories=[f"{folder}/{number}/" for folder, found in names.items() for number in directories(found)],
         drafts=sorted(f"{folder}/{name}" for folder, found in names.items() for name in found if _DRAFT.match(name)),
@@ -143,7 +143,7 @@ def read(store: Store) -> Reading:
 
 
 def _understood(
-    store: Store, folder: str, numbers: Sequence[int], understand: Callable[[bytes], _T], torn: list[CorruptFile],
+    store: Store, folder: str, numbers: Sequence[int], understand: Callable[[bytes], _T], corrupt: list[CorruptFile],
     newer: list[CorruptFile],
 ) -> Iterator[tuple[int, _T]]:  # fmt: skip
     """Yield what the files of a log say, by number; put down those that cannot be understood."""
@@ -156,7 +156,7 @@ def _understood(
         except _Newer as found:
             newer.append(CorruptFile(name, str(found)))
         except (ValueError, IndexError) as error:
-            torn.append(CorruptFile(name, _why(content, error)))
+            corrupt.append(CorruptFile(name, _why(content, error)))
 
 
 class _Newer(Exception):
@@ -228,9 +228,9 @@ def _check_version(line: str, known: Sequence[str]) -> None:
     raise ValueError(f"{line[:80]!r} is no version")
 
 
-def _query_id(store: Store, torn: list[CorruptFile], root: Collection[str]) -> str | None:
+def _query_id(store: Store, corrupt: list[CorruptFile], root: Collection[str]) -> str | None:
     if "metadata/" in root:
-        torn.append(CorruptFile("metadata", f"it {NO_FILE}"))
+        corrupt.append(CorruptFile("metadata", f"it {NO_FILE}"))
         return None
     found = store.read("metadata")
     if found is None:
@@ -239,9 +239,9 @@ def _query_id(store: Store, torn: list[CorruptFile], root: Collection[str]) -> s
         query_id = json.loads(found.content)["id"]
         if isinstance(query_id, str) and _ID.fullmatch(query_id):
             return query_id
-        torn.append(CorruptFile("metadata", f"its id {query_id!r} is none"))
+        corrupt.append(CorruptFile("metadata", f"its id {query_id!r} is none"))
     except (ValueError, LookupError, TypeError) as error:
-        torn.append(CorruptFile("metadata", _why(found.content, error)))
+        corrupt.append(CorruptFile("metadata", _why(found.content, error)))
     return None
 
 
@@ -251,12 +251,12 @@ def _sources(store: Store, root: Collection[str]) -> list[str]:
     return [f"sources/{name[:-1]}" for name in names if name.endswith("/")]
 
 
-def _begun(store: Store, torn: list[CorruptFile], root: Collection[str]) -> dict[int, Offsets]:
+def _begun(store: Store, corrupt: list[CorruptFile], root: Collection[str]) -> dict[int, Offsets]:
     begun = dict[int, Offsets]()
     for folder in _sources(store, root):
         number = folder.removeprefix("sources/")
         if "0/" in store.list(folder):
-            torn.append(CorruptFile(f"{folder}/0", f"it {NO_FILE}"))
+            corrupt.append(CorruptFile(f"{folder}/0", f"it {NO_FILE}"))
             continue
         if not number.isdigit() or (found := store.read(f"{folder}/0")) is None:
             continue
@@ -265,7 +265,7 @@ def _begun(store: Store, torn: list[CorruptFile], root: Collection[str]) -> dict
             if lines[0] == VERSION and lines[1].startswith("{"):  # another source keeps something else there
                 begun[int(number)] = offsets_of(lines[1])
         except (ValueError, IndexError) as error:
-            torn.append(CorruptFile(f"{folder}/0", _why(found.content, error)))
+            corrupt.append(CorruptFile(f"{folder}/0", _why(found.content, error)))
     return begun
 
 

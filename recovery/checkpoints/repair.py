@@ -44,20 +44,20 @@ class RepairResult:
 
 def plan(reading: Reading, frontier: Offsets | None) -> Remove | Leave:
     """Choose which files of a checkpoint go. `frontier`: of the table; None: it cannot be told."""
-    last, torn = reading.last, {found.name for found in reading.torn}
+    last, corrupt = reading.last, {found.name for found in reading.corrupt}
     if reading.newer:
         return Leave(f"{reading.newer[0].name} was written by a newer Spark")
     names = [*reading.orphans, *reading.directories]
     newest_commit = f"commits/{reading.committed[-1]}" if reading.committed else ""
     newest_plan = f"offsets/{last}" if last is not None else ""
-    beyond_mend = sorted(torn - {newest_commit, newest_plan})
-    if beyond_mend:
-        return Leave(f"{beyond_mend[0]} is torn, and nothing stands for it")
+    beyond_repair = sorted(corrupt - {newest_commit, newest_plan})
+    if beyond_repair:
+        return Leave(f"{beyond_repair[0]} is torn, and nothing stands for it")
     if last and last - 1 not in reading.planned:
         return Leave(f"offsets/{last - 1} is missing, and nothing stands for it")
     if reading.committed and reading.committed[-1] > (-1 if last is None else last):
         return Leave(f"offsets/{reading.committed[-1]} is missing, and its batch was done")
-    if newest_plan in torn:
+    if newest_plan in corrupt:
         start = reading.start()
         if reading.finished:
             return Leave(f"{newest_plan} is torn, and its batch was done")
@@ -66,7 +66,7 @@ def plan(reading: Reading, frontier: Offsets | None) -> Remove | Leave:
         if start != frontier:
             return Leave(f"{newest_plan} is torn, and the table does not prove that nothing of its batch was committed")
         names += [newest_plan, _checksum(newest_plan)]
-    if newest_commit in torn:
+    if newest_commit in corrupt:
         if last is None or reading.committed[-1] != last:
             return Leave(f"{newest_commit} is torn, and is not of the newest batch")
         names += [newest_commit, _checksum(newest_commit)]
@@ -87,12 +87,12 @@ def repair(
             return left
         case Remove(names):
             copy = checkpoint_backups.back_up(checkpoints.store, run, reading.last or 0, now, whole=True)
-            mended = RepairResult(run, names, f"{checkpoints.store.location}/{copy.folder}")
-            if not checkpoints.store.put_if_absent(f"mended/{run:06d}.json", _to_json(mended, now)):
+            repaired = RepairResult(run, names, f"{checkpoints.store.location}/{copy.folder}")
+            if not checkpoints.store.put_if_absent(f"mended/{run:06d}.json", _to_json(repaired, now)):
                 checkpoint_backups.remove(checkpoints.store, copy)
                 return Leave(f"run {run} was mended before, and broke again")
             _remove(there, names)
-            return mended
+            return repaired
         case other:
             assert_never(other)
 
@@ -103,8 +103,8 @@ def _remove(store: Store, names: Sequence[str]) -> None:
             store.delete(each)
 
 
-def _to_json(mended: RepairResult, now: datetime) -> bytes:
-    document = {"run": mended.run, "at": now.isoformat(), "removed": list(mended.removed), "copy": mended.copy}
+def _to_json(repaired: RepairResult, now: datetime) -> bytes:
+    document = {"run": repaired.run, "at": now.isoformat(), "removed": list(repaired.removed), "copy": repaired.copy}
     return (json.dumps(document) + "\n").encode()
 
 

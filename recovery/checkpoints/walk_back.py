@@ -96,7 +96,7 @@ def walk_back(config: Config, name: str, cluster: Cluster) -> RebuiltOffsets | N
     """
     settings, s3 = config.pipelines[name], config.s3.settings
     tables = all_tables(name, config)
-    tables.redo()  # a side file that waits proves the offsets of its rows as well
+    tables.apply_side_files()  # a side file that waits proves the offsets of its rows as well
     table = tables.main
     snapshot = table.snapshot()
     known = snapshot.incarnations()
@@ -161,8 +161,8 @@ def _against(reading: Reading, files: Offsets, topics: Iterable[str]) -> str | N
     """Say why a checkpoint does not agree with the files; None when it does."""
     start = reading.start()
     if start is None:
-        torn = next((found for found in reading.torn if found.name != "metadata"), None)
-        return "it planned no batch" if torn is None else f"{torn.name}: {torn.why}"
+        corrupt = next((found for found in reading.corrupt if found.name != "metadata"), None)
+        return "it planned no batch" if corrupt is None else f"{corrupt.name}: {corrupt.why}"
     other = {topic for topic, _ in start} - set(topics)
     if other:
         return f"it is of other topics: {', '.join(sorted(other))}"

@@ -8,9 +8,10 @@ from typing import Annotated, Any, Self
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from writer.table.ledger.gap_record import GapRecord
 
 from recovery.backfill import archive_source, source_factory
-from recovery.backfill.chunk_commit import Filling, Settled
+from recovery.backfill.chunk_commit import ChunkCommit, Filling
 from recovery.backfill.loop import Outcome, Wish, chosen, fill
 from recovery.backfill.source import Source
 from writer.commit.builder import bytes_per_row
@@ -23,14 +24,13 @@ from writer.output import tables
 from writer.output.cli_options import ConfigFile, Pipelines
 from writer.output.tables import console
 from writer.schemas import registry
-from writer.table.ledger.gap_ticket import GapRecord
 
 ROWS_A_SECOND = 60_000  # of one process, where nobody has measured more: decoding, writing, small chunks
 _BYTES_PER_ROW = 60.0  # of Parquet, until a commit has shown it
 _SHOWN = 8  # characters of an id
 
 
-class Board:
+class ProgressListener:
     """Tells whoever watches."""
 
     def __init__(self, pipeline: str, out: Console, *, as_json: bool, now: datetime) -> None:
@@ -50,16 +50,18 @@ class Board:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def began(self, ticket: GapRecord, offsets: int) -> None:
+    def began(self, gap_record: GapRecord, offsets: int) -> None:
         """A ticket is being filled."""
-        self._task = self._bar.add_task(f"{self._pipeline} gap {ticket.id[:_SHOWN]}", total=offsets, note="")
+        self._task = self._bar.add_task(f"{self._pipeline} gap {gap_record.id[:_SHOWN]}", total=offsets, note="")
         if not self._out.is_terminal and not self._json:
-            tables.sentence(self._out, f"{self._pipeline}: gap {ticket.id[:_SHOWN]}, {plural(offsets, 'offset')} open")
+            tables.sentence(
+                self._out, f"{self._pipeline}: gap {gap_record.id[:_SHOWN]}, {plural(offsets, 'offset')} open"
+            )
 
-    def settled(self, ticket: GapRecord, chunk: Settled) -> None:
+    def settled(self, gap_record: GapRecord, chunk: ChunkCommit) -> None:
         """One chunk more is in the table."""
         if self._json:
-            tables.emit({"event": "chunk", "pipeline": self._pipeline, "gap": ticket.id, **vars(chunk)})
+            tables.emit({"event": "chunk", "pipeline": self._pipeline, "gap": gap_record.id, **vars(chunk)})
         elif not self._out.is_terminal:
             told = f"{plural(chunk.offsets, 'offset')}, {plural(chunk.rows, 'row')} in {plural(chunk.files, 'file')}"
             tables.sentence(self._out, f"  version {chunk.version}: {told}; {chunk.left:,} left")
@@ -81,8 +83,8 @@ def ended(name: str, outcomes: Sequence[Outcome], *, as_json: bool, out: Console
     elif not outcomes:
         tables.sentence(out, f"{name}: no gap is open.")
     for one in outcomes if not as_json else ():
-        gap = f"{name}: gap {one.ticket.id[:_SHOWN]}"
-        if one.ticket.state == "open":
+        gap = f"{name}: gap {one.gap_record.id[:_SHOWN]}"
+        if one.gap_record.state == "open":
             left = sum(r.end - r.start for r in one.absent)
             tables.sentence(
                 out,
@@ -91,29 +93,33 @@ def ended(name: str, outcomes: Sequence[Outcome], *, as_json: bool, out: Console
                 "yellow",
             )
         else:
-            about = f" about right, by event time: {one.ticket.unplaced:,} rows in all" if one.ticket.unplaced else ""
-            tables.sentence(out, f"{gap} is {one.ticket.state}: {plural(one.rows, 'row')}{about}.", "green")
-    return int(any(one.ticket.state == "open" for one in outcomes))
+            about = (
+                f" about right, by event time: {one.gap_record.unplaced:,} rows in all"
+                if one.gap_record.unplaced
+                else ""
+            )
+            tables.sentence(out, f"{gap} is {one.gap_record.state}: {plural(one.rows, 'row')}{about}.", "green")
+    return int(any(one.gap_record.state == "open" for one in outcomes))
 
 
 def estimated(
     filling: Filling, sources: Callable[[GapRecord], Sequence[Source]], wish: Wish, *, as_json: bool, out: Console
 ) -> int:
     """Say what a backfill would take: rows, time, and what it costs. Returns 1 when a source lacks offsets."""
-    _, tickets = filling.look()
+    _, gap_records = filling.look()
     each = bytes_per_row(filling.table.recent(10)) or _BYTES_PER_ROW
     speed = min(wish.rate or ROWS_A_SECOND, ROWS_A_SECOND)
     found: list[dict[str, Any]] = []
-    for ticket in chosen(tickets, wish):
-        left = ticket.left()
+    for gap_record in chosen(gap_records, wish):
+        left = gap_record.left()
         held: list[OffsetRange] = []
-        for source in sources(ticket):
+        for source in sources(gap_record):
             held += source.available(left)
         offsets, there = (sum(r.end - r.start for r in some) for some in (left, held))
         chunks = -(-there // wish.rows_max)
         files = max(chunks, round(there * each / filling.settings.roll.target_file_size))
         found.append({
-            "gap": ticket.id, "offsets": offsets, "available": there, "chunks": chunks,
+            "gap": gap_record.id, "offsets": offsets, "available": there, "chunks": chunks,
             "seconds": round(there / speed + chunks, 1), "bytes": round(there * each), "files_min": files,
             "objects_put_min": files + chunks, "cpu_seconds": round(there / speed, 1),
         })  # fmt: skip
@@ -136,8 +142,8 @@ def estimated(
 
 def _to_dict(one: Outcome) -> dict[str, Any]:
     return {
-        "gap": one.ticket.id, "state": one.ticket.state, "rows": one.rows, "chunks": len(one.chunks),
-        "left": sum(r.end - r.start for r in one.ticket.left()), "approximate": one.ticket.unplaced > 0,
+        "gap": one.gap_record.id, "state": one.gap_record.state, "rows": one.rows, "chunks": len(one.chunks),
+        "left": sum(r.end - r.start for r in one.gap_record.left()), "approximate": one.gap_record.unplaced > 0,
         "absent": [r.to_dict() for r in one.absent],
     }  # fmt: skip
 
@@ -226,8 +232,8 @@ def backfill(
         if dry_run:
             code = max(code, estimated(filling, made(filling), wish, as_json=as_json, out=out))
             continue
-        with Board(name, out, as_json=as_json, now=datetime.now(UTC)) as board:
-            found = fill(filling, made(filling), wish, board)
+        with ProgressListener(name, out, as_json=as_json, now=datetime.now(UTC)) as listener:
+            found = fill(filling, made(filling), wish, listener)
         code = max(code, ended(name, found, as_json=as_json, out=out))
     raise typer.Exit(code)
 
@@ -252,14 +258,14 @@ def _sources(
         raise ConfigError("--from-mirror needs --map: a mirror's offsets are other offsets")
 
     def of(filling: "Filling") -> "Callable[[GapRecord], Sequence[Source]]":
-        def made(ticket: "GapRecord") -> "Sequence[Source]":
+        def made(gap_record: "GapRecord") -> "Sequence[Source]":
             if not mirror and not archive:
                 return [source_factory.kafka(filling)]
             found: list[Source] = []
             if mirror:
-                found.append(source_factory.mirror(filling, ticket, mirror, mapped))
+                found.append(source_factory.mirror(filling, gap_record, mirror, mapped))
             if archive:
-                found.append(archive_source.opened(filling, ticket, archive, columns, by_time))
+                found.append(archive_source.opened(filling, gap_record, archive, columns, by_time))
             return found
 
         return made

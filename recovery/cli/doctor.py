@@ -12,7 +12,7 @@ from rich.text import Text
 
 from recovery.checkpoints.checks import Check, Facts, leads_to, preflight
 from recovery.checkpoints.facts import of_checkpoint, of_pipeline
-from recovery.ladder.rungs import RecoveryLevel
+from recovery.ladder.levels import RecoveryLevel
 from writer.config.loader import load
 from writer.core.errors import ConfigError
 from writer.output.cli_options import Pipelines
@@ -48,14 +48,14 @@ class Examined:
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON values."""
-        rung = leads_to(self.checks)
+        level = leads_to(self.checks)
         return {
             "pipeline": self.pipeline, "run": self.run, "checkpoint": self.checkpoint,
-            "leads_to": None if rung is None else rung.label, "halt": any(check.halt for check in self.checks),
+            "leads_to": None if level is None else level.label, "halt": any(check.halt for check in self.checks),
             "checks": [
                 {
                     "name": check.name, "ok": check.ok, "message": check.said, "halt": check.halt,
-                    "level": None if check.rung is None else check.rung.label,
+                    "level": None if check.level is None else check.level.label,
                 }
                 for check in self.checks
             ],
@@ -105,24 +105,24 @@ def show(one: Examined, out: Console) -> None:
         out.print(
             Text.assemble((mark, style), f" {check.name:<{width}}  {check.said}{_lead(check, one)}"), soft_wrap=True
         )
-    rung, halt = leads_to(one.checks), any(check.halt for check in one.checks)
+    level, halt = leads_to(one.checks), any(check.halt for check in one.checks)
     if halt:
         said = "A person must act first."
-    elif rung is None:
+    elif level is None:
         said = "All is well."
     else:
-        said = f"Leads to {rung.label}: {_words(rung, one)}."
-    out.print(Text(said, "bold red" if halt or rung else ""), "")
+        said = f"Leads to {level.label}: {_words(level, one)}."
+    out.print(Text(said, "bold red" if halt or level else ""), "")
 
 
 def _lead(check: Check, one: Examined) -> str:
     if check.ok is not False:
         return ""
-    return " → a person must act" if check.rung is None else f" → {check.rung.label}, {_words(check.rung, one)}"
+    return " → a person must act" if check.level is None else f" → {check.level.label}, {_words(check.level, one)}"
 
 
-def _words(rung: RecoveryLevel, one: Examined) -> str:
-    return _OF_A_STRANGER.get(rung, _WORDS[rung]) if one.facts.foreign else _WORDS[rung]
+def _words(level: RecoveryLevel, one: Examined) -> str:
+    return _OF_A_STRANGER.get(level, _WORDS[level]) if one.facts.foreign else _WORDS[level]
 
 
 def _of_pipelines(path: Path, only: list[str] | None) -> list[Examined]:
@@ -155,5 +155,5 @@ def _of_place(place: str, bootstrap: str | None) -> Examined:
 
 
 def _unreadable(name: str | None, location: str, error: StoreError) -> Examined:
-    check = Check("storage", ok=False, said=str(error).rstrip("."), rung=RecoveryLevel.WAIT)
+    check = Check("storage", ok=False, said=str(error).rstrip("."), level=RecoveryLevel.WAIT)
     return Examined(name, None, location, Facts(None, foreign=name is None), [check])

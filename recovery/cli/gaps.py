@@ -7,6 +7,8 @@ from uuid import uuid4
 
 import typer
 from rich.console import Console
+from writer.table.gap_records import gap_records, named, standing
+from writer.table.ledger.gap_record import GapRecord
 
 from recovery import identity
 from writer.clients.kafka_sample import asked
@@ -21,8 +23,6 @@ from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, Pipelines
 from writer.output.tables import console
 from writer.table.factory import existing_table
 from writer.table.gap_claims import BackfillLock, BackfillLocks
-from writer.table.gap_tickets import named, standing, tickets
-from writer.table.ledger.gap_ticket import GapRecord
 from writer.table.log.operations import Loss
 
 _SHOWN = 8  # characters of an id, for a person
@@ -42,7 +42,7 @@ def run_list(
         claims = BackfillLocks(table.store)
         found[name] = [
             (one, _standing(claims, one, now))
-            for one in tickets(table, name).values()
+            for one in gap_records(table, name).values()
             if everything or one.state == "open"
         ]
     some_open = any(one.state == "open" for each in found.values() for one, _ in each)
@@ -67,7 +67,7 @@ def run_list(
 def run_show(config: Config, name: str, gap: str, *, now: datetime, as_json: bool, out: Console) -> int:
     """Show one ticket."""
     table = existing_table(name, config)
-    one = named(tickets(table, name), gap)
+    one = named(gap_records(table, name), gap)
     document = to_dict(one, _standing(BackfillLocks(table.store), one, now))
     if as_json:
         tables.emit_whole(document)

@@ -83,7 +83,7 @@ def to_dict(name: str, look: "Look", version: int | None, refused: list[str]) ->
     return {
         "pipeline": name, "to": plan.to, "to_written_at": look.then.at and look.then.at.isoformat(),
         "table_version": look.snapshot.version, "version": version, "refused": refused,
-        "offsets": plan.offsets, "rows": look.rows, "files": look.files, "dead_letters": look.letters,
+        "offsets": plan.offsets, "rows": look.rows, "files": look.files, "dead_letters": look.dead_letters,
         "late_rows": look.late, "gaps": list(plan.gaps), "taken_since": dict(look.since.taken),
         "undone": [vars(change) for change in look.since.foreign],
         "partitions": [
@@ -111,7 +111,7 @@ def show(out: "Console", name: str, look: "Look", version: int | None, refused: 
     tables.sentence(
         out,
         f"{name}: from version {look.snapshot.version} back to {plan.to}{when}: {plan.offsets:,} offsets, "
-        f"{plural(look.rows, 'row')} in {plural(look.files, 'file')}, {plural(look.letters, 'dead letter')}, "
+        f"{plural(look.rows, 'row')} in {plural(look.files, 'file')}, {plural(look.dead_letters, 'dead letter')}, "
         f"{plural(look.late, 'late row')}.",
     )
     if plan.ranges:

@@ -9,14 +9,14 @@ from rich.console import Console
 from rich.text import Text
 
 from recovery.ladder.decide import Down, Event, Failed, Frontier, Policy, decide, used
-from recovery.ladder.rungs import RecoveryLevel
+from recovery.ladder.levels import RecoveryLevel
 from recovery.ladder.state import Memory, document, read
 from recovery.lease.factory import leases_of
 from recovery.lease.lease import LeaseRecord
 from recovery.supervisor import frontier_check
 from recovery.supervisor.main import supervise
 from recovery.supervisor.pipeline_state import describe, verdict
-from recovery.supervisor.recovery_actions import hands
+from recovery.supervisor.recovery_actions import actions
 from recovery.supervisor.supervisor import impatient, policy, store
 from writer.config.loader import load
 from writer.config.pipelines import Config
@@ -49,7 +49,7 @@ def collect(config: Config, name: str, now: datetime) -> dict[str, Any]:
         lease = leases_of(config, name, place).look()
     except (OSError, ConfigError) as failed:
         error = str(failed)
-    rules = policy(config, hands(config))
+    rules = policy(config, actions(config))
     frontier, silent = _frontier(config, name)
     return {
         "at": iso(now),
@@ -66,14 +66,14 @@ def collect(config: Config, name: str, now: datetime) -> dict[str, Any]:
 def budgets(rules: Policy, memory: Memory, now: datetime) -> dict[str, dict[str, Any]]:
     """Return by rung how much of its budget is used; null where the rung has no hands here."""
     return {
-        rung.label: {
-            "level": rung.name,
-            "enabled": rung in rules.hands and (rung != RecoveryLevel.LATEST or rules.latest_allowed),
-            "used": len(used(memory.state, rung, budget, now)),
+        level.label: {
+            "level": level.name,
+            "enabled": level in rules.actions and (level != RecoveryLevel.LATEST or rules.latest_allowed),
+            "used": len(used(memory.state, level, budget, now)),
             "times_max": budget.times_max,
             "within_seconds": budget.within.total_seconds(),
         }
-        for rung, budget in rules.budgets.items()
+        for level, budget in rules.budgets.items()
     }
 
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from recovery.ladder.error_catalogue import Verdict
-from recovery.ladder.rungs import RecoveryLevel
+from recovery.ladder.levels import RecoveryLevel
 from writer.core.backoff import Backoff
 from writer.core.units import show_duration
 
@@ -54,7 +54,7 @@ class Policy:
     """What may be done, how often, and how long to wait before."""
 
     budgets: Mapping[RecoveryLevel, Budget] = field(default_factory=lambda: BUDGETS)
-    hands: frozenset[RecoveryLevel] = frozenset(
+    actions: frozenset[RecoveryLevel] = frozenset(
         {RecoveryLevel.WAIT, RecoveryLevel.RESTART, RecoveryLevel.NEW_RUN}
     )  # what can be carried out here
     latest_allowed: bool = False  # the last level gives records up: only where the configuration allows it
@@ -67,7 +67,7 @@ class Policy:
 class Attempt:
     """A level that was taken."""
 
-    rung: RecoveryLevel
+    level: RecoveryLevel
     at: datetime
     row: str  # the verdict that led to it
     run: int | None = None  # run of the checkpoint at that time
@@ -77,7 +77,7 @@ class Attempt:
 class State:
     """What is remembered of a pipeline."""
 
-    rung: RecoveryLevel | None = None  # the last that was taken since it was healthy for long; None: none yet
+    level: RecoveryLevel | None = None  # the last that was taken since it was healthy for long; None: none yet
     attempts: tuple[Attempt, ...] = ()  # oldest first; pauses on the lowest level are not among them
     streak: int = 0  # starts since it was last well: pauses grow by it
     healthy_since: datetime | None = None
@@ -155,19 +155,21 @@ def decide(policy: Policy, state: State, event: Event, now: datetime, jitter: fl
     verdict = event.verdict
     if state.halted or verdict.halt:
         return _halt(state, state.halted or verdict.said)
-    return _escalate(policy, state, event, RecoveryLevel.RESTART if verdict.rung is None else verdict.rung, now, jitter)
+    return _escalate(
+        policy, state, event, RecoveryLevel.RESTART if verdict.level is None else verdict.level, now, jitter
+    )
 
 
 def used(state: State, level: RecoveryLevel, budget: Budget, now: datetime) -> list[datetime]:
     """Return when a level was taken within its budget's time, oldest first."""
-    return [a.at for a in state.attempts if a.rung == level and now - a.at < budget.within]
+    return [a.at for a in state.attempts if a.level == level and now - a.at < budget.within]
 
 
 def _healthy(policy: Policy, state: State, now: datetime) -> State:
     since = state.healthy_since or now
     if now - since < policy.healthy_after:
         return replace(state, healthy_since=since, halted="")
-    last_resorts = tuple(a for a in _recent(policy, state.attempts, now) if a.rung >= RecoveryLevel.WALK_BACK)
+    last_resorts = tuple(a for a in _recent(policy, state.attempts, now) if a.level >= RecoveryLevel.WALK_BACK)
     return State(attempts=last_resorts, healthy_since=since)
 
 
@@ -180,12 +182,12 @@ def _unhealthy(policy: Policy, state: State, now: datetime) -> State:
 
 def _refused(policy: Policy, state: State, event: Failed, now: datetime, jitter: float) -> Decision:
     """Take the next level; after the last one new runs, whose budget is free again some time."""
-    if state.rung is None or (state.rung == RecoveryLevel.LATEST and event.frontier == Frontier.UNKNOWN):
+    if state.level is None or (state.level == RecoveryLevel.LATEST and event.frontier == Frontier.UNKNOWN):
         return _halt(state, f"nothing else is left: {event.refused}")
-    if state.rung == RecoveryLevel.LATEST:
-        less = replace(policy, hands=policy.hands - {RecoveryLevel.LATEST})
+    if state.level == RecoveryLevel.LATEST:
+        less = replace(policy, actions=policy.actions - {RecoveryLevel.LATEST})
         return _escalate(less, state, event, RecoveryLevel.NEW_RUN, now, jitter)
-    return _escalate(policy, state, event, RecoveryLevel(state.rung + 1), now, jitter)
+    return _escalate(policy, state, event, RecoveryLevel(state.level + 1), now, jitter)
 
 
 def _escalate(
@@ -203,7 +205,7 @@ def _escalate(
         budget = policy.budgets[level]
         if len(taken := used(state, level, budget, now)) < budget.times_max:
             attempts = _recent(policy, (*state.attempts, Attempt(level, now, event.verdict.row, event.run)), now)
-            after = replace(state, rung=level, attempts=attempts, streak=state.streak + 1)
+            after = replace(state, level=level, attempts=attempts, streak=state.streak + 1)
             return Start(level, _delay(policy, state, jitter), "; ".join(reasons), after)
         reasons += [f"{level.label}: taken {len(taken)} times within {show_duration(budget.within)}"]
         free_at += [min(taken) + budget.within]
@@ -216,13 +218,13 @@ def _escalate(
 def _useless(policy: Policy, state: State, event: Failed, level: RecoveryLevel, now: datetime) -> str:
     """Say why a level would not help; empty when it may."""
     frontier, new_run = event.frontier, policy.budgets[RecoveryLevel.NEW_RUN]
-    if level not in policy.hands:
+    if level not in policy.actions:
         return "it cannot be done here"
     if level == RecoveryLevel.REPAIR:
-        if event.verdict.rung != RecoveryLevel.REPAIR:
+        if event.verdict.level != RecoveryLevel.REPAIR:
             return "nothing is known to be mended"
-        mended = any(a.rung == RecoveryLevel.REPAIR and a.run == event.run for a in state.attempts)
-        return "this run was mended before" if mended else ""
+        repaired = any(a.level == RecoveryLevel.REPAIR and a.run == event.run for a in state.attempts)
+        return "this run was mended before" if repaired else ""
     if level == RecoveryLevel.NEW_RUN and frontier == Frontier.UNKNOWN:
         return "the table does not tell its frontier"
     if level == RecoveryLevel.WALK_BACK and frontier != Frontier.UNKNOWN:
@@ -238,7 +240,7 @@ def _useless(policy: Policy, state: State, event: Failed, level: RecoveryLevel, 
 
 def _wait(policy: Policy, state: State, reason: str, jitter: float, delay_min: timedelta = _NO_TIME) -> Start:
     """Start it again as it is. The lowest level has no budget, and nothing escalates from it."""
-    after = replace(state, rung=state.rung or RecoveryLevel.WAIT, streak=state.streak + 1, halted="")
+    after = replace(state, level=state.level or RecoveryLevel.WAIT, streak=state.streak + 1, halted="")
     return Start(RecoveryLevel.WAIT, max(delay_min, _delay(policy, state, jitter)), reason, after)
 
 
@@ -252,4 +254,4 @@ def _delay(policy: Policy, state: State, jitter: float) -> timedelta:
 
 def _recent(policy: Policy, attempts: tuple[Attempt, ...], now: datetime) -> tuple[Attempt, ...]:
     """Return the attempts that still count in a budget."""
-    return tuple(a for a in attempts if now - a.at < policy.budgets[a.rung].within)
+    return tuple(a for a in attempts if now - a.at < policy.budgets[a.level].within)

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from recovery.ladder.error_catalogue import Verdict, classify
-from recovery.ladder.rungs import RecoveryLevel
+from recovery.ladder.levels import RecoveryLevel
 from writer.core.errors import ExitCode
 from writer.status.lag_sample import LagSample
 
@@ -31,7 +31,7 @@ def judged(code: int, text: str, ask: Callable[[str], Verdict] = classify) -> Ve
             said = "The pipeline ended, though nobody asked for it."
             return Verdict("ended", RecoveryLevel.RESTART, halt=False, said=said)
         case ExitCode.CHECKPOINT:
-            if found.rung is not None and found.rung >= RecoveryLevel.REPAIR:
+            if found.level is not None and found.level >= RecoveryLevel.REPAIR:
                 return found
             return Verdict("checkpoint", RecoveryLevel.NEW_RUN, halt=False, said="The checkpoint cannot be continued.")
         case known:
@@ -39,7 +39,7 @@ def judged(code: int, text: str, ask: Callable[[str], Verdict] = classify) -> Ve
             return Verdict(known.name.lower(), None, halt=True, said=said)
 
 
-def hung(why: str) -> Verdict:
+def unresponsive(why: str) -> Verdict:
     """Say that a driver was killed because it hung."""
     return Verdict("hung", RecoveryLevel.RESTART, halt=False, said=f"The driver hung: {why}.")
 
@@ -72,7 +72,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Patience:
+class Timeouts:
     """How long a driver may take."""
 
     start_within: timedelta
@@ -80,17 +80,17 @@ class Patience:
     stalled_after: Mapping[str, timedelta]  # by pipeline
 
 
-def why_hung(look: Look, patience: Patience) -> str:
+def why_unresponsive(look: Look, timeouts: Timeouts) -> str:
     """Say why a driver hangs; empty while it does not."""
     states = {seen.state for seen in look.pipelines.values()}
     starting = not states or not states.isdisjoint({"starting", "failed"})  # a failed one may be starting again
-    limit = patience.start_within if starting else patience.heartbeat_within
+    limit = timeouts.start_within if starting else timeouts.heartbeat_within
     silent_s = look.age_s if look.silent_s is None else look.silent_s
     if silent_s > limit.total_seconds():
         return f"its main thread gave no sign for {silent_s:.0f} s"
     for name, seen in look.pipelines.items():
         still_s = min(seen.since_s, seen.since_s if seen.commit_age_s is None else seen.commit_age_s)
-        after = patience.stalled_after[name]
+        after = timeouts.stalled_after[name]
         if seen.state == "running" and seen.waiting and still_s > after.total_seconds():
             return f"pipeline {name} has {seen.waiting} offsets waiting and committed nothing for {still_s:.0f} s"
     return ""

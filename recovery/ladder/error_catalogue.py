@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from recovery.ladder.rungs import RecoveryLevel
+from recovery.ladder.levels import RecoveryLevel
 
 SPARK = "4.0"  # whose words are looked for
 _FORMAT = 1
@@ -25,7 +25,7 @@ class Damage:
     row: str
     damage: str
     kind: str  # class: what all rows of a kind have in common
-    rung: RecoveryLevel | None  # where the ladder begins; None: headrace goes on by itself, or a person must act
+    level: RecoveryLevel | None  # where the ladder begins; None: headrace goes on by itself, or a person must act
     halt: bool
     loud: bool  # Spark says something; else it starts, and reads too much or too little
     said: str
@@ -45,7 +45,7 @@ class Verdict:
     """What an error leads to."""
 
     row: str
-    rung: RecoveryLevel | None  # where the ladder begins; None where `halt`
+    level: RecoveryLevel | None  # where the ladder begins; None where `halt`
     halt: bool  # a person must act: nothing that is tried again would help
     said: str
 
@@ -74,13 +74,13 @@ def classify(text: str, damages: Sequence[Damage] | None = None) -> Verdict:
     """
     for damage in catalogue() if damages is None else damages:
         if damage.fits(text):
-            return Verdict(damage.row, damage.rung, damage.halt, damage.said)
+            return Verdict(damage.row, damage.level, damage.halt, damage.said)
     return UNKNOWN
 
 
 def _damage(raw: dict[str, Any], spark: str) -> Damage:
     return Damage(
-        raw["row"], raw["damage"], raw["class"], None if raw["rung"] is None else RecoveryLevel[raw["rung"]],
+        raw["row"], raw["damage"], raw["class"], None if raw["level"] is None else RecoveryLevel[raw["level"]],
         raw["halt"], raw["loud"], raw["said"], _pattern(raw["symptom"].get(spark)), _pattern(raw.get("ours")),
         raw.get("finding"), raw.get("not_run"), tuple(raw.get("elsewhere", ())),
     )  # fmt: skip

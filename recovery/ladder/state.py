@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from recovery.ladder.decide import Attempt, State
-from recovery.ladder.rungs import RecoveryLevel
+from recovery.ladder.levels import RecoveryLevel
 from writer.storage.base import Store
 
 NAME = "_recovery.json"  # beside the runs, whose names are numbers
@@ -21,7 +21,7 @@ class Failure:
     at: datetime
     exit_code: int
     row: str
-    rung: RecoveryLevel | None
+    level: RecoveryLevel | None
     halt: bool
     said: str
     error: str  # the driver's own sentence; empty when it said nothing
@@ -66,8 +66,10 @@ def document(memory: Memory) -> dict[str, Any]:
     state, failure = memory.state, memory.failure
     return {
         "state": {
-            "rung": None if state.rung is None else state.rung.name,
-            "attempts": [{**asdict(a), "rung": a.rung.name, "at": a.at.isoformat()} for a in state.attempts],
+            "rung": None if state.level is None else state.level.name,
+            "attempts": [
+                {"rung": a.level.name, "at": a.at.isoformat(), "row": a.row, "run": a.run} for a in state.attempts
+            ],
             "streak": state.streak,
             "healthy_since": None if state.healthy_since is None else state.healthy_since.isoformat(),
             "halted": state.halted,
@@ -75,9 +77,9 @@ def document(memory: Memory) -> dict[str, Any]:
         "failure": None
         if failure is None
         else {
-            **asdict(failure),
+            **{name: value for name, value in asdict(failure).items() if name != "level"},
             "at": failure.at.isoformat(),
-            "rung": None if failure.rung is None else failure.rung.name,
+            "rung": None if failure.level is None else failure.level.name,  # its name on storage
         },
         "action": memory.action,
         "recovered_seconds": dict(memory.recovered_s),
@@ -91,18 +93,20 @@ def _memory(raw: Mapping[str, Any]) -> Memory:
         for a in state["attempts"]
     )
     return Memory(
-        State(_rung(state["rung"]), attempts, state["streak"], _instant(state["healthy_since"]), state["halted"]),
+        State(_level(state["rung"]), attempts, state["streak"], _instant(state["healthy_since"]), state["halted"]),
         None
         if failure is None
         else Failure(
-            **{**failure, "at": datetime.fromisoformat(failure["at"]), "rung": _rung(failure["rung"])},
+            **{name: value for name, value in failure.items() if name not in ("at", "rung")},
+            at=datetime.fromisoformat(failure["at"]),
+            level=_level(failure["rung"]),
         ),
         raw["action"],
         raw["recovered_seconds"],
     )
 
 
-def _rung(name: str | None) -> RecoveryLevel | None:
+def _level(name: str | None) -> RecoveryLevel | None:
     return None if name is None else RecoveryLevel[name]
 
 

@@ -80,7 +80,7 @@ class Api:
             return Reply(answer.status, found)
         if verb == "create" and _there_already(found):
             return Reply(409, found)
-        raise ApiFailed(f"{what}: {_message(answer, found)}. {_mend(answer.status, verb, name)}")
+        raise ApiFailed(f"{what}: {_message(answer, found)}. {_fix(answer.status, verb, name)}")
 
     def _token(self) -> str:
         token = self._read("token")
@@ -132,7 +132,7 @@ def _message(answer: Answer, found: Json) -> str:
     return f"{answer.status}: {message}" if message else answer.shown()
 
 
-def _mend(status: int, verb: Verb, name: str) -> str:
+def _fix(status: int, verb: Verb, name: str) -> str:
     match status:
         case 401:
             return f"The token of the pod's account is not taken. {_MOUNT}"

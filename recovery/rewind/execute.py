@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import uuid4
 
+from writer.table.gap_records import gap_records
+
 from recovery.rewind.plan import Facts, Plan, Since, Then, plan, since
 from recovery.rewind.undo import Undone, undone
 from writer.clients import kafka_sample
@@ -21,7 +23,6 @@ from writer.offsets.spark_checkpoint import Checkpoints
 from writer.offsets.start_decision import Held, number as number_of
 from writer.sealing.manifest import Manifests
 from writer.table.factory import all_tables
-from writer.table.gap_tickets import tickets
 from writer.table.log.appender import LostRace
 from writer.table.log.entries import parse_commit_info
 from writer.table.log.foreign_writes import CommitFailed
@@ -56,7 +57,7 @@ class Look:
     held: Mapping[tuple[str, int], Held]
     files: int  # that hold rows which go
     buckets: tuple[Bucket, ...]
-    letters: int
+    dead_letters: int
     late: int
     pending: int  # commits whose dead letters wait for redo, which comes first
     undo: Undone | None = None  # what other clients did, and is taken back first
@@ -110,7 +111,7 @@ class Rewinding:
         undo = undone(self._main, after.foreign, earlier, snapshot) if after.foreign else None
         numbers, held = self._asked(snapshot)
         found = plan(Facts(
-            then, after, (undo.before if undo else snapshot).parts(), numbers, held, tickets(self._main, self.name),
+            then, after, (undo.before if undo else snapshot).parts(), numbers, held, gap_records(self._main, self.name),
             undo.missing if undo else (),
         ))  # fmt: skip
         return self._counted(found, then, after, snapshot, held, undo)
@@ -121,9 +122,11 @@ class Rewinding:
         Raises CommitFailed, HeadraceError when a driver runs.
         """
         nobody_runs(self._config, self.name, "Stop it, then rewind: it would read on where it was.")
-        self._tables.redo([change.version for change in look.since.foreign])  # letters that wait are there by then
+        self._tables.apply_side_files(
+            [change.version for change in look.since.foreign]
+        )  # letters that wait are there by then
         look = self.look(look.plan.to) if look.pending else look
-        places = [(self._settings.dead_letters, look.letters), (self._settings.late_place, look.late)]
+        places = [(self._settings.dead_letters, look.dead_letters), (self._settings.late_place, look.late)]
         earlier, offsets = self._main.at(look.plan.to), look.offsets
         try:
             with self._main.without(look.base, offsets, prefix="rewind") as left:
@@ -140,7 +143,7 @@ class Rewinding:
         except (LostRace, FileNotFoundError) as error:
             raise CommitFailed(f"the table changed meanwhile, nothing was rewound; look again ({error})") from error
         fault_points.point("before_redo")
-        self._tables.redo()
+        self._tables.apply_side_files()
         return look, version
 
     def _entries(self, version: int, newest: int) -> list[tuple[int, list[Action]]]:
@@ -200,10 +203,10 @@ class Rewinding:
             and not self._applied(one.version, {**one.side_files, **one.withdrawn})
             for one in self._main.commits_since(snapshot.settled, [change.version for change in after.foreign])
         )
-        letters, late = (
+        dead_letters, late = (
             self._aside(place, offsets) for place in (self._settings.dead_letters, self._settings.late_place)
         )
-        return Look(found, then, after, snapshot, held, files, tuple(buckets), letters, late, pending, undo)
+        return Look(found, then, after, snapshot, held, files, tuple(buckets), dead_letters, late, pending, undo)
 
     def _applied(self, version: int, places: Mapping[str, object]) -> bool:
         return all(

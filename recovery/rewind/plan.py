@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from writer.table.ledger.gap_record import GapRecord
+
 from writer.core.files import BucketKey
 from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.offsets.start_decision import Held
-from writer.table.ledger.gap_ticket import GapRecord
 from writer.table.log.entries import changes_files, parse_commit_info, unanswered
 from writer.table.log.foreign_writes import Change
 from writer.table.log.log import Action
@@ -54,7 +55,7 @@ class Facts:
     frontier: Mapping[TopicPartition, int]  # now
     numbers: Mapping[str, int]  # topic → number of its incarnation in Kafka; only of topics that the pipeline reads
     held: Mapping[Source, Held]  # of the parts that are read
-    tickets: Mapping[str, GapRecord] = field(default_factory=dict)
+    gap_records: Mapping[str, GapRecord] = field(default_factory=dict)
     missing: Sequence[str] = ()  # files that would come back, and are gone
 
 
@@ -111,14 +112,14 @@ def plan(facts: Facts) -> Plan:
             "deleted and created again. Choose a version after that; `headrace delete-rows` takes single rows out."
         )
     unreadable = [lost for r in ranges if r not in astray for lost in _lost(r, facts.held)]
-    gone = {gap: facts.tickets[gap] for gap in since.gaps if gap in facts.tickets}
-    filled = [ticket.id for ticket in gone.values() if ticket.rows or ticket.carried]
+    gone = {gap: facts.gap_records[gap] for gap in since.gaps if gap in facts.gap_records}
+    filled = [gap_record.id for gap_record in gone.values() if gap_record.rows or gap_record.carried]
     if filled:
         obstacles.append(
             f"gap {filled[0][:8]} was opened and filled since: what a backfill brought, Kafka does not hold. Choose a "
             "version after that."
         )
-    open_gaps = {gap: ticket.offsets for gap, ticket in gone.items() if ticket.state == "open"}
+    open_gaps = {gap: gap_record.offsets for gap, gap_record in gone.items() if gap_record.state == "open"}
     deduped = since.taken.get("dedupe", 0) if ranges else 0
     return Plan(then.version, tuple(ranges), tuple(unreadable), tuple(obstacles), deduped, open_gaps)
 

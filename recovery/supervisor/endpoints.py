@@ -21,7 +21,7 @@ from writer.web.metrics_export import board, family
 class PipelineStatus:
     """All that a supervisor looks after."""
 
-    patients: Mapping[str, SupervisedPipeline]
+    supervised_pipelines: Mapping[str, SupervisedPipeline]
     held: LeaseHolder
     driving: Callable[[], bool]
 
@@ -42,13 +42,13 @@ CATALOGUE: tuple[Metric, ...] = (
         "headrace_supervised_up",
         "gauge",
         "1 while the supervisor's driver runs the pipeline, as far as it is known.",
-        lambda ward, p: [((), float(p.up and ward.driving()))],
+        lambda supervisor_status, p: [((), float(p.up and supervisor_status.driving()))],
     ),
     Metric(
         "headrace_recovery_level",
         "gauge",
         "Rung that was taken last, 0 to 5; 0 again after supervisor.healthy_after without a failure.",
-        lambda _, p: [((), p.level)],
+        lambda _, p: [((), p.level_reached)],
     ),
     Metric(
         "headrace_recovery_total",
@@ -87,50 +87,54 @@ CATALOGUE: tuple[Metric, ...] = (
         "headrace_lease_epoch",
         "gauge",
         "Epoch of the pipeline's lease that this supervisor holds; 0 while it waits for it. It rises with each holder.",
-        lambda ward, p: [((), ward.held.epochs.get(p.name, 0))],
+        lambda supervisor_status, p: [((), supervisor_status.held.epochs.get(p.name, 0))],
     ),
     Metric(
         "headrace_lease_lost_total",
         "counter",
         "Leases that another supervisor took from this one.",
-        lambda ward, p: [((), float(ward.held.lost == p.name))],
+        lambda supervisor_status, p: [((), float(supervisor_status.held.lost == p.name))],
     ),
 )
 
 
-def answers(ward: PipelineStatus) -> Get:
+def answers(supervisor_status: PipelineStatus) -> Get:
     """Answer a GET, as things are at its moment."""
 
     def values(metric: Metric) -> Iterator[Value]:
-        for one in ward.patients.values():
-            yield from (((one.name, *labels), number) for labels, number in metric.read(ward, one))
+        for one in supervisor_status.supervised_pipelines.values():
+            yield from (((one.name, *labels), number) for labels, number in metric.read(supervisor_status, one))
 
     def families() -> list[Family]:
         return [family(one.name, one.kind, one.help, one.labels, values(one)) for one in CATALOGUE]
 
     def given_up() -> str:
-        return "\n".join(f"pipeline {p.name} is given up: {p.halted}" for p in ward.patients.values() if p.halted)
+        return "\n".join(
+            f"pipeline {p.name} is given up: {p.halted}"
+            for p in supervisor_status.supervised_pipelines.values()
+            if p.halted
+        )
 
-    return board("headrace supervisor", families=families, status=lambda: status(ward), unwell=given_up)
+    return board("headrace supervisor", families=families, status=lambda: status(supervisor_status), unhealthy=given_up)
 
 
-def status(ward: PipelineStatus) -> dict[str, Any]:
+def status(supervisor_status: PipelineStatus) -> dict[str, Any]:
     """Describe everything as JSON values."""
     now_s = time.monotonic()
     return {
         "at": iso(datetime.now(UTC)),
-        "driver": ward.driving(),
+        "driver": supervisor_status.driving(),
         "pipelines": {
             p.name: {
                 "up": p.up,
                 "halted": p.halted or None,
-                "level": p.level,
+                "level": p.level_reached,
                 "starts": p.starts,
-                "lease_epoch": ward.held.epochs.get(p.name),
+                "lease_epoch": supervisor_status.held.epochs.get(p.name),
                 "next_start_in_seconds": None if p.due_s is None else round(max(0.0, p.due_s - now_s), 3),
                 "unhealthy_seconds": 0.0 if p.failed_s is None else round(now_s - p.failed_s, 3),
                 **document(p.memory),
             }
-            for p in ward.patients.values()
+            for p in supervisor_status.supervised_pipelines.values()
         },
     }

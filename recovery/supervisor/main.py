@@ -16,7 +16,7 @@ from recovery.supervisor import frontier_check, notifications
 from recovery.supervisor.driver_process import adopt_orphans, place
 from recovery.supervisor.endpoints import PipelineStatus, answers
 from recovery.supervisor.pipeline_state import SupervisedPipeline
-from recovery.supervisor.recovery_actions import hands
+from recovery.supervisor.recovery_actions import actions
 from recovery.supervisor.supervisor import Supervisor, impatient, store
 from writer.config.pipelines import Config
 from writer.core import logging
@@ -31,29 +31,29 @@ def supervise(config: Config, path: Path, names: Sequence[str], command: Sequenc
     stop = threading.Event()
     on_signals(stop)
     adopt_orphans()
-    tells = notifications.opened(config.notifications)
+    notifier = notifications.opened(config.notifications)
     leases = {name: leases_of(config, name, store(config, name)) for name in names}
     held = LeaseHolder(
         leases, holder(), expires_after=config.supervisor.lease_expiry, least=lambda name: _least(config, name)
     )
-    patients = {name: SupervisedPipeline(name) for name in names}
+    supervised_pipelines = {name: SupervisedPipeline(name) for name in names}
     with ExitStack() as after:
-        after.callback(tells.close, _LAST_WORDS)
+        after.callback(notifier.close, _LAST_WORDS)
         folder = after.enter_context(place())
         supervisor = Supervisor(
-            config, patients, command or _writer(path, names, config), folder=folder, held=held, tells=tells,
-            hands=hands(config), stop=stop,
+            config, supervised_pipelines, command or _writer(path, names, config), folder=folder, held=held,
+            notifier=notifier, actions=actions(config), stop=stop,
         )  # fmt: skip
-        ward = PipelineStatus(patients, held, lambda: supervisor.driving)
+        supervisor_status = PipelineStatus(supervised_pipelines, held, lambda: supervisor.driving)
         about = {"enabled": True, "host": config.supervisor.host, "port": config.supervisor.port}
         http = config.http.model_copy(update=about)  # with the driver's certificate
-        url = after.enter_context(answering(http, answers(ward), section="supervisor"))
+        url = after.enter_context(answering(http, answers(supervisor_status), section="supervisor"))
         logging.event("supervisor_listening", url=url)
         after.callback(held.close)
         if not held.take(stop.wait, _waits):
             return 0
-        for patient in patients.values():
-            patient.memory = _remembered(config, patient.name)
+        for supervised in supervised_pipelines.values():
+            supervised.memory = _remembered(config, supervised.name)
         return supervisor.run()
 
 

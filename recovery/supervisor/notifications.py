@@ -11,26 +11,26 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from recovery.ladder.rungs import RecoveryLevel
+from recovery.ladder.levels import RecoveryLevel
 from writer.clients.notifications import Event, gap_opened, opened
 
 __all__ = ["Event", "gap_opened", "lease_lost", "level_reached", "opened", "pipeline_halted"]
 
 
 def level_reached(
-    pipeline: str, rung: RecoveryLevel, why: str, *, at: datetime, fields: Mapping[str, Any] | None = None
+    pipeline: str, level: RecoveryLevel, why: str, *, at: datetime, fields: Mapping[str, Any] | None = None
 ) -> Event | None:
     """Tell that a rung was taken which people should know of; None for the rungs that lose nothing and guess nothing.
 
     `why`: the finding that led there, as a sentence.
     """
-    about = {"level": rung.label, **(fields or {})}
-    match rung:
+    about = {"level": level.label, **(fields or {})}
+    match level:
         case RecoveryLevel.WALK_BACK:
-            text = f"{rung.label}: the table's frontier cannot be told; it is rebuilt from an older checkpoint. {why}"
+            text = f"{level.label}: the table's frontier cannot be told; it is rebuilt from an older checkpoint. {why}"
             return Event("offsets_rebuilt", "page", pipeline, text, at, about)
         case RecoveryLevel.LATEST:
-            text = f"{rung.label}: skipped to the end of Kafka's log; what lies between is a gap. {why}"
+            text = f"{level.label}: skipped to the end of Kafka's log; what lies between is a gap. {why}"
             return Event("skipped_to_latest", "page", pipeline, text, at, about)
         case RecoveryLevel.WAIT | RecoveryLevel.RESTART | RecoveryLevel.REPAIR | RecoveryLevel.NEW_RUN:
             return None

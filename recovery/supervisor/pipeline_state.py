@@ -7,7 +7,7 @@ from datetime import datetime
 from recovery.ladder.decide import Decision, Halt, Start, Stay
 from recovery.ladder.diagnosis import Seen
 from recovery.ladder.error_catalogue import Verdict
-from recovery.ladder.rungs import RecoveryLevel
+from recovery.ladder.levels import RecoveryLevel
 from recovery.ladder.state import Failure, Memory
 
 FIRST = "start"  # in the place of a verdict, for what no failure led to
@@ -30,7 +30,7 @@ class SupervisedPipeline:
     up: bool = False  # a driver runs it, as far as is known
     done: bool = False  # it ended well
     due_s: float | None = 0.0  # when it is to be started; None: it is not
-    rung: RecoveryLevel = RecoveryLevel.WAIT  # what is to be done at its start
+    level: RecoveryLevel = RecoveryLevel.WAIT  # what is to be done at its start
     prepared: bool = False  # what comes before its start was done
     run: int | None = None  # of the checkpoint that it used last
     version: int | None = None  # of the newest commit that was seen while it was well
@@ -46,14 +46,14 @@ class SupervisedPipeline:
         return self.memory.state.halted
 
     @property
-    def level(self) -> int:
-        """Rung that it is on, as a number; 0 at the foot."""
-        return int(self.memory.state.rung or 0)
+    def level_reached(self) -> int:
+        """Recovery level that was taken last, as a number; 0 when it is healthy."""
+        return int(self.memory.state.level or 0)
 
     @property
     def new_run(self) -> bool:
         """Whether its next start begins a new run."""
-        return self.rung == RecoveryLevel.NEW_RUN
+        return self.level == RecoveryLevel.NEW_RUN
 
     def since_failure(self, seen: Seen) -> Seen:
         """Return what was seen of it, without a commit that was there before it failed."""
@@ -73,7 +73,7 @@ class SupervisedPipeline:
     def failed(self, failure: Failure, decision: Decision, now_s: float) -> None:
         """Note a failure and what was decided for it."""
         if self.failed_s is not None and self.up:
-            self.results[self.row, self.rung.label, "failed"] += 1
+            self.results[self.row, self.level.label, "failed"] += 1
         self.failed_s = now_s if self.failed_s is None else self.failed_s
         self.up, self.run = False, failure.run if failure.run is not None else self.run
         self.row = failure.row
@@ -81,7 +81,7 @@ class SupervisedPipeline:
 
     def refused(self, decision: Decision, now_s: float) -> None:
         """What was decided could not be carried out; note what is tried instead."""
-        self.results[self.row, self.rung.label, "refused"] += 1
+        self.results[self.row, self.level.label, "refused"] += 1
         self._take(decision, self.memory.failure, now_s)
 
     def well(self, decision: Decision, now_s: float) -> float | None:
@@ -90,8 +90,8 @@ class SupervisedPipeline:
         recovered = self.memory.recovered_s
         if self.failed_s is not None:
             took_s, self.failed_s = now_s - self.failed_s, None
-            recovered = {**recovered, self.rung.label: round(took_s, 3)}
-            self.results[self.row, self.rung.label, "worked"] += 1
+            recovered = {**recovered, self.level.label: round(took_s, 3)}
+            self.results[self.row, self.level.label, "worked"] += 1
         self.memory = replace(self.memory, state=decision.state, recovered_s=recovered)
         return took_s
 
@@ -100,7 +100,7 @@ class SupervisedPipeline:
         self.memory = replace(self.memory, state=decision.state, failure=failure, action=describe(decision))
         match decision:
             case Start(level, delay):
-                self.rung, self.due_s = level, now_s + delay.total_seconds()
+                self.level, self.due_s = level, now_s + delay.total_seconds()
             case Halt():
                 self.due_s = None
                 self.results[self.row, "none", "halted"] += 1
@@ -110,12 +110,12 @@ class SupervisedPipeline:
 
 def failure(verdict: Verdict, code: int, error: str, run: int | None, frontier: str, at: datetime) -> Failure:
     """Write down a failure as it was understood."""
-    return Failure(at, code, verdict.row, verdict.rung, verdict.halt, verdict.said, error, run, frontier)
+    return Failure(at, code, verdict.row, verdict.level, verdict.halt, verdict.said, error, run, frontier)
 
 
 def verdict(found: Failure) -> Verdict:
     """Return what a failure was understood as."""
-    return Verdict(found.row, found.rung, found.halt, found.said)
+    return Verdict(found.row, found.level, found.halt, found.said)
 
 
 def describe(decision: Decision) -> str:

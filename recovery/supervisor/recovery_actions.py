@@ -9,7 +9,7 @@ from recovery.checkpoints.facts import newest_frontier, of_pipeline
 from recovery.checkpoints.repair import Leave, RepairResult, repair
 from recovery.checkpoints.walk_back import NotRebuilt, RebuiltOffsets, walk_back
 from recovery.ladder.error_catalogue import Verdict
-from recovery.ladder.rungs import RecoveryLevel
+from recovery.ladder.levels import RecoveryLevel
 from writer.clients.kafka import Cluster
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
@@ -22,7 +22,7 @@ class Refusal(Exception):
     """A rung cannot be carried out here. Its message says why."""
 
 
-Hand = Callable[[str], str]  # pipeline → what was done; raises Refusal
+Action = Callable[[str], str]  # pipeline → what was done; raises Refusal
 
 
 def cluster(config: Config) -> Cluster:
@@ -30,10 +30,10 @@ def cluster(config: Config) -> Cluster:
     return Cluster(config.kafka.address, config.kafka.request_timeout)
 
 
-def hands(config: Config, kafka: Callable[[Config], Cluster] = cluster) -> Mapping[RecoveryLevel, Hand]:
+def actions(config: Config, kafka: Callable[[Config], Cluster] = cluster) -> Mapping[RecoveryLevel, Action]:
     """Return the hands that there are. Nothing may be running of the pipeline that they are given."""
     return {
-        RecoveryLevel.REPAIR: lambda name: _mend(config, name),
+        RecoveryLevel.REPAIR: lambda name: _fix(config, name),
         RecoveryLevel.WALK_BACK: lambda name: _walk(config, name, kafka(config)),
         RecoveryLevel.LATEST: lambda name: _skip(config, name, kafka(config)),
     }
@@ -45,14 +45,14 @@ def found_before(config: Config, pipeline: str) -> Verdict | None:
     What only a person can repair is left to the start, which says it in its own words. Raises StoreError.
     """
     checks = preflight(of_pipeline(config, pipeline).facts)
-    rung = leads_to(checks)
-    if rung is None or rung == RecoveryLevel.RESTART:
+    level = leads_to(checks)
+    if level is None or level == RecoveryLevel.RESTART:
         return None
-    worst = next(check for check in checks if check.ok is False and check.rung == rung)
-    return Verdict(f"preflight {worst.name}", rung, halt=False, said=f"Before the start: {worst.said}.")
+    worst = next(check for check in checks if check.ok is False and check.level == level)
+    return Verdict(f"preflight {worst.name}", level, halt=False, said=f"Before the start: {worst.said}.")
 
 
-def _mend(config: Config, name: str) -> str:
+def _fix(config: Config, name: str) -> str:
     checkpoints = Checkpoints(config.checkpoints, name, config.s3.settings)
     with _refusing():
         run, table = checkpoints.newest(), main_table(name, config)

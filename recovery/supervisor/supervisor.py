@@ -10,15 +10,15 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 from recovery.ladder.decide import Decision, Down, Event, Failed, Frontier, Halt, Healthy, Policy, decide
-from recovery.ladder.diagnosis import Patience, hung, judged, stalled_after, why_hung
+from recovery.ladder.diagnosis import Timeouts, judged, stalled_after, unresponsive, why_unresponsive
 from recovery.ladder.error_catalogue import Verdict
-from recovery.ladder.rungs import RecoveryLevel
+from recovery.ladder.levels import RecoveryLevel
 from recovery.ladder.state import write
 from recovery.lease.holder import LeaseHolder
 from recovery.supervisor import frontier_check, notifications
 from recovery.supervisor.driver_process import Driver, reap
 from recovery.supervisor.pipeline_state import SupervisedPipeline, failure, verdict
-from recovery.supervisor.recovery_actions import Hand, Refusal, found_before
+from recovery.supervisor.recovery_actions import Action, Refusal, found_before
 from writer.clients.notifications import NotificationSink
 from writer.config.pipelines import Config
 from writer.core import logging
@@ -39,30 +39,41 @@ class Supervisor:
     """Some pipelines, and the driver that runs them."""
 
     def __init__(
-        self, config: Config, patients: Mapping[str, SupervisedPipeline], command: Sequence[str], *, folder: Folder,
-        held: LeaseHolder, tells: NotificationSink, hands: Mapping[RecoveryLevel, Hand], stop: threading.Event,
-        before: Callable[[Config, str], Verdict | None] = found_before, jitter: Callable[[], float] = random.random,
+        self, config: Config, supervised_pipelines: Mapping[str, SupervisedPipeline], command: Sequence[str], *,
+        folder: Folder, held: LeaseHolder, notifier: NotificationSink, actions: Mapping[RecoveryLevel, Action],
+        stop: threading.Event, before: Callable[[Config, str], Verdict | None] = found_before, jitter: Callable[[],
+        float] = random.random,
     ) -> None:  # fmt: skip
-        """`hands` carry out the rungs that are more than a start; a rung without one is passed over.
+        """`actions` carry out the rungs that are more than a start; a rung without one is passed over.
 
         `before` looks at a pipeline before each start.
         """
         self._config = impatient(config)
-        self.patients, self._command, self._folder, self._held = dict(patients), command, folder, held
-        self._tells, self._hands, self._stop, self._jitter = tells, hands, stop, jitter
+        self.supervised_pipelines, self._command, self._folder, self._held = (
+            dict(supervised_pipelines),
+            command,
+            folder,
+            held,
+        )
+        self._notifier, self._actions, self._stop, self._jitter = notifier, actions, stop, jitter
         self._before = before
         settings = config.supervisor
-        self._policy = policy(config, hands)
-        self._patience = Patience(
+        self._policy = policy(config, actions)
+        self._timeouts = Timeouts(
             settings.start_within,
             settings.heartbeat_within,
-            {n: stalled_after(settings.stalled_after, config.pipelines[n].commit.max_delay) for n in patients},
+            {
+                n: stalled_after(settings.stalled_after, config.pipelines[n].commit.max_delay)
+                for n in supervised_pipelines
+            },
         )
         self._driver: Driver | None = None
-        self._decided: dict[str, deque[Mapping[str, str]]] = {n: deque(maxlen=_DECISIONS_SHOWN) for n in patients}
+        self._decided: dict[str, deque[Mapping[str, str]]] = {
+            n: deque(maxlen=_DECISIONS_SHOWN) for n in supervised_pipelines
+        }
         self._looked_s = 0.0
         self._draining_s: float | None = None  # since when the driver is told to end
-        self._hung = ""  # why the driver is ended
+        self._unresponsive = ""  # why the driver is ended
         self._heard = False  # whether a pipeline of this driver has left its last words
         self._own: ExitReport | None = None  # those of the driver itself
 
@@ -73,7 +84,7 @@ class Supervisor:
             if self._stop.is_set():
                 time.sleep(_STEP_S)
         if self._held.lost:
-            self._tells.tell(notifications.lease_lost(self._held.lost, at=datetime.now(UTC)))
+            self._notifier.tell(notifications.lease_lost(self._held.lost, at=datetime.now(UTC)))
         return code
 
     @property
@@ -97,13 +108,13 @@ class Supervisor:
             self._looked_s = now_s
             self._hear(driver.heard().values())
             self._look(driver)
-        for patient in self._due(now_s):
-            if not self._prepared(patient):
+        for supervised in self._due(now_s):
+            if not self._prepared(supervised):
                 continue
-            if driver.start(patient.name, new_run=patient.new_run):
-                self._began(patient)
+            if driver.start(supervised.name, new_run=supervised.new_run):
+                self._began(supervised)
             else:  # it is not that far yet, or is about to end
-                patient.due_s = now_s + _LOOK_S
+                supervised.due_s = now_s + _LOOK_S
         return None
 
     def _idle(self) -> int | None:
@@ -111,39 +122,43 @@ class Supervisor:
             return 0
         if self._held.lost:
             return ExitCode.FENCED
-        waiting = [p.due_s for p in self.patients.values() if p.due_s is not None]
+        waiting = [p.due_s for p in self.supervised_pipelines.values() if p.due_s is not None]
         if not waiting:
-            codes = [p.memory.failure.exit_code for p in self.patients.values() if p.halted and p.memory.failure]
+            codes = [
+                p.memory.failure.exit_code for p in self.supervised_pipelines.values() if p.halted and p.memory.failure
+            ]
             return most_severe(code or ExitCode.CRASH for code in codes)
         if min(waiting) <= time.monotonic():
-            ready = [patient for patient in self._due(time.monotonic()) if self._prepared(patient)]
+            ready = [supervised for supervised in self._due(time.monotonic()) if self._prepared(supervised)]
             soon = time.monotonic() + _TOGETHER_S
-            if ready and all(p in ready or p.due_s is None or p.due_s > soon for p in self.patients.values()):
+            if ready and all(
+                p in ready or p.due_s is None or p.due_s > soon for p in self.supervised_pipelines.values()
+            ):
                 self._begin(ready)
         return None
 
     def _due(self, now_s: float) -> list[SupervisedPipeline]:
-        return [p for p in self.patients.values() if p.due_s is not None and p.due_s <= now_s]
+        return [p for p in self.supervised_pipelines.values() if p.due_s is not None and p.due_s <= now_s]
 
     def _begin(self, ready: Sequence[SupervisedPipeline]) -> None:
         """Start a driver with the pipelines that are ready; the others wait for their time."""
         orders = {
             p.name: Order(p in ready, p in ready and p.new_run, self._held.epochs.get(p.name))
-            for p in self.patients.values()
+            for p in self.supervised_pipelines.values()
         }
-        self._draining_s, self._hung, self._heard, self._own = None, "", False, None
+        self._draining_s, self._unresponsive, self._heard, self._own = None, "", False, None
         self._driver = Driver(self._folder, self._command, orders)
         logging.event("driver_started", pid=self._driver.pid, pipelines=",".join(p.name for p in ready))
-        for patient in ready:
-            self._began(patient)
+        for supervised in ready:
+            self._began(supervised)
 
-    def _began(self, patient: SupervisedPipeline) -> None:
-        patient.began()
+    def _began(self, supervised: SupervisedPipeline) -> None:
+        supervised.began()
         logging.event(
             "pipeline_start_requested",
-            pipeline=patient.name,
-            recovery_level=patient.rung.label,
-            new_run=patient.new_run,
+            pipeline=supervised.name,
+            recovery_level=supervised.level.label,
+            new_run=supervised.new_run,
         )
 
     def _over(self, driver: Driver, code: int) -> int | None:
@@ -159,15 +174,15 @@ class Supervisor:
         own = self._own
         if own is None and self._heard and code > 0:
             code = 1  # it is what the pipelines ended with that said something, and says nothing of the others
-        for patient in self.patients.values():
-            if not patient.up:
+        for supervised in self.supervised_pipelines.values():
+            if not supervised.up:
                 continue
-            if self._hung:  # also where it drained in the end: nobody but we asked it to
-                self._failed(patient, code, hung(self._hung), None)
+            if self._unresponsive:  # also where it drained in the end: nobody but we asked it to
+                self._failed(supervised, code, unresponsive(self._unresponsive), None)
             elif code == 0:
-                patient.ended()
+                supervised.ended()
             else:
-                self._failed(patient, code, judged(code, "" if own is None else own.causes), own)
+                self._failed(supervised, code, judged(code, "" if own is None else own.causes), own)
         return None
 
     def _hear(self, words: Iterable[ExitReport]) -> None:
@@ -177,43 +192,43 @@ class Supervisor:
                 self._own = one
                 continue
             self._heard = True
-            patient = self.patients.get(one.pipeline)
-            if patient is None or not patient.up:
+            supervised = self.supervised_pipelines.get(one.pipeline)
+            if supervised is None or not supervised.up:
                 continue
             if one.exit_code == 0:
-                if not self._hung:
-                    patient.ended()
+                if not self._unresponsive:
+                    supervised.ended()
             else:
-                self._failed(patient, one.exit_code, judged(one.exit_code, one.causes), one)
+                self._failed(supervised, one.exit_code, judged(one.exit_code, one.causes), one)
 
     def _look(self, driver: Driver) -> None:
         """See how the driver is; end it when it hangs."""
         look, now_s = driver.look(), time.monotonic()
         for name, found in look.pipelines.items():
-            patient = self.patients.get(name)
-            if patient is None or not patient.up:
+            supervised = self.supervised_pipelines.get(name)
+            if supervised is None or not supervised.up:
                 continue
-            patient.run = found.run if found.run is not None else patient.run
-            found = patient.since_failure(found)  # noqa: PLW2901 - the driver's board may hold a commit from before
+            supervised.run = found.run if found.run is not None else supervised.run
+            found = supervised.since_failure(found)  # noqa: PLW2901 - the driver's board may hold a commit from before
             if found.well:
-                before = patient.memory.state
+                before = supervised.memory.state
                 decision = decide(self._policy, before, Healthy(), datetime.now(UTC), 0.0)
-                took_s = patient.well(decision, now_s)
+                took_s = supervised.well(decision, now_s)
                 if took_s is not None:
-                    self._note(patient, "recovered", f"it commits again after {took_s:.0f} s", "running")
+                    self._note(supervised, "recovered", f"it commits again after {took_s:.0f} s", "running")
                     logging.event(
-                        "pipeline_recovered", pipeline=name, recovery_level=patient.rung.label,
+                        "pipeline_recovered", pipeline=name, recovery_level=supervised.level.label,
                         seconds=round(took_s, 1),
                         by="nothing waits" if found.version is None else f"commit {found.version}",
                     )  # fmt: skip
-                if took_s is not None or patient.memory.state != before:
-                    self._keep(patient)
-        if not self._hung and (why := why_hung(look, self._patience)):
-            self._hung = why
+                if took_s is not None or supervised.memory.state != before:
+                    self._keep(supervised)
+        if not self._unresponsive and (why := why_unresponsive(look, self._timeouts)):
+            self._unresponsive = why
             logging.warning(
                 "driver_unresponsive", pid=driver.pid, reason=why, threads=driver.dump() or "it writes no stacks"
             )
-        if self._hung:
+        if self._unresponsive:
             self._end(driver)
 
     def _end(self, driver: Driver) -> None:
@@ -222,50 +237,52 @@ class Supervisor:
         if self._draining_s is None:
             self._draining_s = now_s
             driver.drain()
-        patience_s = _LOSER_S if self._held.lost else _HUNG_S if self._hung else float("inf")
+        patience_s = _LOSER_S if self._held.lost else _HUNG_S if self._unresponsive else float("inf")
         if now_s - self._draining_s > patience_s:
             driver.kill()
 
-    def _failed(self, patient: SupervisedPipeline, code: int, found: Verdict, words: ExitReport | None) -> None:
+    def _failed(self, supervised: SupervisedPipeline, code: int, found: Verdict, words: ExitReport | None) -> None:
         now = datetime.now(UTC)
-        run = patient.run if words is None or words.run is None else words.run
-        event, frontier = self._event(patient, found, run)
-        decision = decide(self._policy, patient.memory.state, event, now, self._jitter())
+        run = supervised.run if words is None or words.run is None else words.run
+        event, frontier = self._event(supervised, found, run)
+        decision = decide(self._policy, supervised.memory.state, event, now, self._jitter())
         about = failure(found, code, "" if words is None else words.error, run, frontier, now)
-        patient.failed(about, decision, time.monotonic())
-        self._tell(patient, decision, now)
+        supervised.failed(about, decision, time.monotonic())
+        self._tell(supervised, decision, now)
 
-    def _event(self, patient: SupervisedPipeline, found: Verdict, run: int | None) -> tuple[Event, Frontier]:
-        if found.rung == RecoveryLevel.WAIT and not found.halt:
+    def _event(self, supervised: SupervisedPipeline, found: Verdict, run: int | None) -> tuple[Event, Frontier]:
+        if found.level == RecoveryLevel.WAIT and not found.halt:
             return Down(found.said), Frontier.HELD
         if found.halt:
             return Failed(found, Frontier.HELD, run), Frontier.HELD
         try:
-            frontier = frontier_check.frontier(self._config, patient.name)
+            frontier = frontier_check.frontier(self._config, supervised.name)
         except frontier_check.Silent as error:
             return Down(f"{found.said} {error}"), Frontier.HELD
         return Failed(found, frontier, run), frontier
 
-    def _prepared(self, patient: SupervisedPipeline) -> bool:
+    def _prepared(self, supervised: SupervisedPipeline) -> bool:
         """Carry out what comes before a start, and look whether one can work. False when something else was decided."""
-        if patient.prepared:
+        if supervised.prepared:
             return True
-        hand, known = self._hands.get(patient.rung), patient.memory.failure
-        if hand is not None and known is not None:
+        action, known = self._actions.get(supervised.level), supervised.memory.failure
+        if action is not None and known is not None:
             try:
                 logging.event(
                     "recovery_finished",
-                    pipeline=patient.name,
-                    recovery_level=patient.rung.label,
-                    done=hand(patient.name),
+                    pipeline=supervised.name,
+                    recovery_level=supervised.level.label,
+                    done=action(supervised.name),
                 )
             except Refusal as refusal:
-                self._refused(patient, Failed(verdict(known), Frontier(known.frontier), patient.run, str(refusal)))
+                self._refused(
+                    supervised, Failed(verdict(known), Frontier(known.frontier), supervised.run, str(refusal))
+                )
                 return False
-        if patient.rung < RecoveryLevel.NEW_RUN and (found := self._found(patient.name)) is not None:
-            self._failed(patient, 0, found, None)
+        if supervised.level < RecoveryLevel.NEW_RUN and (found := self._found(supervised.name)) is not None:
+            self._failed(supervised, 0, found, None)
             return False
-        patient.prepared = True
+        supervised.prepared = True
         return True
 
     def _found(self, pipeline: str) -> Verdict | None:
@@ -276,51 +293,51 @@ class Supervisor:
         except HeadraceError:
             return None  # the start says it in its own words
 
-    def _refused(self, patient: SupervisedPipeline, event: Failed) -> None:
+    def _refused(self, supervised: SupervisedPipeline, event: Failed) -> None:
         now = datetime.now(UTC)
-        decision = decide(self._policy, patient.memory.state, event, now, self._jitter())
-        patient.refused(decision, time.monotonic())
-        self._tell(patient, decision, now)
+        decision = decide(self._policy, supervised.memory.state, event, now, self._jitter())
+        supervised.refused(decision, time.monotonic())
+        self._tell(supervised, decision, now)
 
-    def _tell(self, patient: SupervisedPipeline, decision: Decision, now: datetime) -> None:
+    def _tell(self, supervised: SupervisedPipeline, decision: Decision, now: datetime) -> None:
         """Log what was decided, keep it, and tell people of what they should know."""
-        known = patient.memory.failure
+        known = supervised.memory.failure
         assert known is not None, "something failed"
         logging.warning(
-            "recovery_decided", pipeline=patient.name, found=known.row, exit_code=known.exit_code,
-            error=known.error or known.said, decided=patient.memory.action,
+            "recovery_decided", pipeline=supervised.name, found=known.row, exit_code=known.exit_code,
+            error=known.error or known.said, decided=supervised.memory.action,
         )  # fmt: skip
-        to = "halted" if isinstance(decision, Halt) else patient.rung.label
-        error = f" ({known.error})" if known.error and known.error not in patient.memory.action else ""
-        self._note(patient, known.row, f"{patient.memory.action}{error}", to)
-        self._keep(patient)
+        to = "halted" if isinstance(decision, Halt) else supervised.level.label
+        error = f" ({known.error})" if known.error and known.error not in supervised.memory.action else ""
+        self._note(supervised, known.row, f"{supervised.memory.action}{error}", to)
+        self._keep(supervised)
         if isinstance(decision, Halt):
-            self._tells.tell(notifications.pipeline_halted(patient.name, decision.reason, at=now))
-        elif (event := notifications.level_reached(patient.name, patient.rung, known.said, at=now)) is not None:
-            self._tells.tell(event)
+            self._notifier.tell(notifications.pipeline_halted(supervised.name, decision.reason, at=now))
+        elif (event := notifications.level_reached(supervised.name, supervised.level, known.said, at=now)) is not None:
+            self._notifier.tell(event)
 
-    def _note(self, patient: SupervisedPipeline, verdict: str, reason: str, to: str) -> None:
+    def _note(self, supervised: SupervisedPipeline, verdict: str, reason: str, to: str) -> None:
         """Let the driver's page show a decision. A disk that takes no note of it stops nothing."""
-        known = self._decided[patient.name]
+        known = self._decided[supervised.name]
         before = known[0]["to"] if known else "running"
         at = datetime.now(UTC).isoformat(timespec="seconds")
         known.appendleft({"at": at, "verdict": verdict, "reason": reason, "from": before, "to": to})
         with suppress(OSError):
             self._folder.decide(self._decided)
 
-    def _keep(self, patient: SupervisedPipeline) -> None:
+    def _keep(self, supervised: SupervisedPipeline) -> None:
         """Keep what is remembered; a storage that is down makes the next supervisor forget, and stops nothing."""
         try:
-            write(store(self._config, patient.name), patient.memory)
+            write(store(self._config, supervised.name), supervised.memory)
         except OSError as error:
-            logging.warning("supervisor_state_not_saved", pipeline=patient.name, error=str(error))
+            logging.warning("supervisor_state_not_saved", pipeline=supervised.name, error=str(error))
 
 
-def policy(config: Config, hands: Iterable[RecoveryLevel]) -> Policy:
+def policy(config: Config, actions: Iterable[RecoveryLevel]) -> Policy:
     """Return what the ladder may do."""
     settings = config.supervisor
-    able = frozenset({RecoveryLevel.WAIT, RecoveryLevel.RESTART, RecoveryLevel.NEW_RUN, *hands})
-    return Policy(hands=able, latest_allowed=settings.allow_skip_to_latest, healthy_after=settings.healthy_after)
+    able = frozenset({RecoveryLevel.WAIT, RecoveryLevel.RESTART, RecoveryLevel.NEW_RUN, *actions})
+    return Policy(actions=able, latest_allowed=settings.allow_skip_to_latest, healthy_after=settings.healthy_after)
 
 
 def store(config: Config, pipeline: str) -> Store:

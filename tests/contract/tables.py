@@ -58,7 +58,7 @@ def add(location: str) -> Callable[[int], StagedFile]:
 
 
 def made(location: str, form: str) -> PipelineTable:
-    table = OPENED[form](location, "events", patience=timedelta(seconds=30))
+    table = OPENED[form](location, "events", retry_timeout=timedelta(seconds=30))
     table.create(COLUMNS, ["hour"])
     return table
 

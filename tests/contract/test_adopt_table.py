@@ -63,8 +63,8 @@ def test_the_old_rows_stay_the_new_ones_come_and_the_audit_adds_up(tmp_path: Pat
     driver.carry([log({131: event(131)})], {0: 132})
     found = audit(driver.config, "clicks", since=None, deep=deep)
     assert found.adds_up, found.problems
-    (line,) = found.statement.lines
-    assert (found.statement.adopted, line.start, line.end, line.outcomes["rows"]) == (6, 100, 132, 31)
+    (line,) = found.reconciliation.lines
+    assert (found.reconciliation.adopted, line.start, line.end, line.outcomes["rows"]) == (6, 100, 132, 31)
     table = DeltaTable(lake).to_pyarrow_table()
     assert (table.num_rows, table.column("_offset").null_count) == (37, 6)
     assert table.filter(pa.compute.is_null(table.column("_offset"))).column("note").to_pylist() == ["old"] * 6
@@ -106,7 +106,7 @@ def test_a_ledger_page_and_a_cleaned_log_still_know_the_adopted_rows(tmp_path: P
             path.unlink()
     found = audit(Driver(tmp_path, start=START).config, "clicks", since=None, deep=True)
     assert found.adds_up, found.problems
-    assert found.statement.adopted == 6
+    assert found.reconciliation.adopted == 6
 
 
 def test_adopted_rows_go_by_retention_and_mix_with_ours_in_a_rewrite(tmp_path: Path) -> None:

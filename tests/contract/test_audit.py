@@ -33,12 +33,12 @@ def test_what_was_carried_adds_up(driver, deep):
     driver.carry([log(mixed(0, 60))], {0: 60, 1: 10})
     found = audited(driver, deep=deep)
     assert found.adds_up, said(found)
-    one, two = found.statement.lines
+    one, two = found.reconciliation.lines
     assert one.outcomes == {"read": 60, "rows": 42, "late": 0, "tombstones": 6, "dead_letters": 6, "quarantined": 6}
     assert two.outcomes == {"read": 10, "rows": 7, "late": 0, "tombstones": 1, "dead_letters": 1, "quarantined": 1}
     if deep:
         there = found.found[one.part]
-        assert (there.rows, there.letters, there.distinct, there.nowhere_offsets) == (
+        assert (there.rows, there.dead_letters, there.distinct, there.nowhere_offsets) == (
             42, {"dead_letter": 6, "quarantined": 6}, 54, 6,
         )  # fmt: skip
 
@@ -55,7 +55,7 @@ def test_late_rows_add_up_wherever_they_go(tmp_path, form, policy, die):
         driver.carry([log(mixed(20, 40))], {0: 40}, die=die)
     found = audited(driver)
     assert found.adds_up, said(found)
-    (line,) = found.statement.lines
+    (line,) = found.reconciliation.lines
     late = {"rows": 28, "late": 0, "dead_letters": 4}
     moved = {"reopen": late, "late_table": {**late, "rows": 14, "late": 14}}.get(
         policy, {**late, "rows": 14, "dead_letters": 18}
@@ -72,7 +72,7 @@ def test_holes_that_the_log_has_are_no_loss(driver):
     driver.carry([log({at: event(at) for at in (0, 1, 4, 9)})], {0: 12})
     found = audited(driver)
     assert found.adds_up, said(found)
-    assert found.statement.lines[0].holes == 8
+    assert found.reconciliation.lines[0].without_records == 8
 
 
 def edit(driver: Driver, version: int, change) -> None:
@@ -189,7 +189,7 @@ def test_a_recorded_gap_and_an_adopted_topic_keep_the_chain(driver):
     driver.carry([log(mixed(35, 50))], {0: 50})
     found = audited(driver)
     assert found.adds_up, said(found)
-    assert [(line.part.topic, line.start, line.end, line.gap) for line in found.statement.lines] == [
+    assert [(line.part.topic, line.start, line.end, line.gap) for line in found.reconciliation.lines] == [
         ("clicks", 0, 50, 15), ("clicks", 0, 0, 0), ("taps", 100, 100, 0),
     ]  # fmt: skip
     assert found.found[P0].nowhere_offsets == 3, "the tombstones"
@@ -220,14 +220,14 @@ def test_the_ledger_outlives_the_log(tmp_path):
             path.unlink()
     fresh = Driver(tmp_path, interval=4)
     after = audited(fresh)
-    assert after.statement == before.statement
+    assert after.reconciliation == before.reconciliation
     assert after.adds_up, said(after)
     pages = sorted(Path(driver.lake, FOLDER).rglob("*.json"))
     assert len(pages) >= 3
     pages[1].unlink()
-    torn = audited(fresh)
-    assert "are neither in the log nor in the ledger" in said(torn)
-    assert newest == after.statement.last
+    corrupt = audited(fresh)
+    assert "are neither in the log nor in the ledger" in said(corrupt)
+    assert newest == after.reconciliation.last
 
 
 def test_on_s3_ledger_audit_and_replay_are_the_same(tmp_path, on_s3):
@@ -244,7 +244,7 @@ def test_on_s3_ledger_audit_and_replay_are_the_same(tmp_path, on_s3):
     assert (done.chosen, done.rows) == (5, 5)
     found = audited(driver)
     assert found.adds_up, said(found)
-    assert (found.statement.total("rows"), found.statement.total("quarantined")) == (40, 0)
+    assert (found.reconciliation.total("rows"), found.reconciliation.total("quarantined")) == (40, 0)
 
 
 def test_vacuum_leaves_the_ledger_and_readers_do_not_see_it(tmp_path):
@@ -269,7 +269,7 @@ def test_since_looks_at_what_came_after(driver):
     assert not audited(driver).adds_up
     found = audited(driver, since=later)
     assert found.adds_up, said(found)
-    assert [(line.start, line.end) for line in found.statement.lines] == [(40, 60)]
+    assert [(line.start, line.end) for line in found.reconciliation.lines] == [(40, 60)]
     assert found.found[P0].distinct == 18
 
 

@@ -65,7 +65,7 @@ def test_deep_what_readers_of_a_parquet_tables_folders_see_is_counted_whoever_wr
 def test_letters_of_a_parquet_table_that_another_client_compacted_are_counted(driver):
     for end in (20, 40):
         driver.carry([log(mixed(0, end))], {0: end})
-    for path in compacted(driver.letters)[1]:
+    for path in compacted(driver.dead_letters)[1]:
         path.unlink()
     found = audited(driver)
     assert found.adds_up, said(found)
@@ -75,10 +75,10 @@ def test_letters_of_a_parquet_table_that_another_client_compacted_are_counted(dr
 def test_rows_that_another_client_deletes_have_a_term_of_their_own(driver, deep):
     driver.carry([log(mixed(0, 40)), log(mixed(0, 10), 1)], {0: 40, 1: 10})
     DeltaTable(driver.lake).delete("_offset < 8")
-    DeltaTable(driver.letters).delete("_offset = 5 and _partition = 0")
+    DeltaTable(driver.dead_letters).delete("_offset = 5 and _partition = 0")
     found = audited(driver, deep=deep)
     assert found.adds_up, said(found)
-    assert (found.rows_taken, found.letters_taken) == ({"DELETE": 10}, {"DELETE": 1})
+    assert (found.rows_taken, found.dead_letters_taken) == ({"DELETE": 10}, {"DELETE": 1})
 
 
 @pytest.mark.parametrize("deep", [False, True])
@@ -125,8 +125,8 @@ def test_a_restore_is_what_an_account_does_not_survive(driver):
 
 def test_letters_that_another_client_adds_are_no_letters_of_ours(driver):
     driver.carry([log(mixed(0, 20))], {0: 20})
-    letters = DeltaTable(driver.letters)
-    write_deltalake(letters, letters.to_pyarrow_table().slice(0, 1), mode="append")
+    dead_letters = DeltaTable(driver.dead_letters)
+    write_deltalake(dead_letters, dead_letters.to_pyarrow_table().slice(0, 1), mode="append")
     found = audited(driver)
-    assert f"another client ran WRITE (version 2): rows moved, offsets did not in {driver.letters}" in said(found)
+    assert f"another client ran WRITE (version 2): rows moved, offsets did not in {driver.dead_letters}" in said(found)
     assert "offsets are there more than once" in said(found)

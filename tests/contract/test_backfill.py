@@ -35,9 +35,9 @@ def test_an_archive_with_offsets_fills_it_exactly_and_the_audit_is_clean(driver,
     archived(tmp_path, values(0, 90), folder="day=20")  # each offset is taken once
     place = archived(tmp_path, values(0, 80), partition=1)
     (found,) = filled(driver, place, rows_max=25)
-    assert (found.ticket.state, found.absent) == ("done", [])
+    assert (found.gap_record.state, found.absent) == ("done", [])
     assert len(found.chunks) >= 6
-    assert found.ticket.rows == 140 - 14
+    assert found.gap_record.rows == 140 - 14
     check(driver, 220 - 22, 22)
     assert driver.table.snapshot().gaps == (0, 0)
     assert filled(driver, place) == [], "a second time nothing is open"
@@ -99,13 +99,13 @@ def test_without_offsets_rows_come_by_event_time_each_once_and_the_ticket_says_s
         for _ in range(2):
             place = decoded(tmp_path, ids, folder=f"hour={hour}", columns=lambda n, at=when: {"at": at[n]})
     (found,) = filled(driver, place, by_time="id", rows_max=50)
-    ticket = found.ticket
-    assert (ticket.state, ticket.unplaced) == ("done", 200)
+    gap_record = found.gap_record
+    assert (gap_record.state, gap_record.unplaced) == ("done", 200)
     assert sum(c.rows > 0 for c in found.chunks) >= 4, "results are visible after each"
     assert oracle.rows(Path(driver.lake), "count(*), count(DISTINCT id)") == [(300, 300)]
     audited = audit(driver.config, "clicks", since=None, deep=True)
     assert audited.adds_up, audited.problems
-    assert audited.statement.unplaced == ticket.unplaced
+    assert audited.reconciliation.unplaced == gap_record.unplaced
     assert "by event time: about right" in headrace(driver, tmp_path, "audit", "--deep")
     assert filled(driver, place, by_time="id") == []
 
@@ -156,8 +156,8 @@ def test_killed_at_each_step_of_a_chunk_and_run_again_it_loses_and_doubles_nothi
 def test_two_backfills_at_once_and_the_live_writer_settle_each_offset_once(driver, tmp_path):
     archived(tmp_path, values(0, 120))
     place = archived(tmp_path, values(0, 80), partition=1)
-    snapshot, ticket = driver.table.snapshot(), only(driver)
-    stale = Fill("late", ticket.id, snapshot.changes(ticket.id), 0, 140, done=False, facts={"source": "x"})
+    snapshot, gap_record = driver.table.snapshot(), only(driver)
+    stale = Fill("late", gap_record.id, snapshot.changes(gap_record.id), 0, 140, done=False, facts={"source": "x"})
     errors: list[BaseException] = []
 
     def one() -> None:
@@ -182,7 +182,7 @@ def test_two_backfills_at_once_and_the_live_writer_settle_each_offset_once(drive
     with pytest.raises(Overtaken):
         driver.table.fill(snapshot, stale)
     with pytest.raises(Overtaken):
-        driver.table.give_up(snapshot, Loss("late", ticket.id, 0, 140, {"by": "x", "reason": "x"}))
+        driver.table.give_up(snapshot, Loss("late", gap_record.id, 0, 140, {"by": "x", "reason": "x"}))
 
 
 def test_a_claim_keeps_others_away_until_its_time_is_over(driver):
@@ -259,7 +259,7 @@ def test_table_and_archive_may_lie_in_a_bucket(tmp_path, on_s3):
     assert only(driver).state == "done"
     found = audit(driver.config, "clicks", since=None, deep=True)
     assert found.adds_up, found.problems
-    assert found.statement.total("rows") == 54
+    assert found.reconciliation.total("rows") == 54
     other = Driver(tmp_path / "other")  # a Delta table in a bucket is an archive, too
     other.start()
     skipped(other, 60)
@@ -297,14 +297,14 @@ def test_a_chunk_that_was_planned_before_somebody_else_filled_it_is_planned_anew
     class Meanwhile(Silent):
         """After the first chunk, another backfill brings all that is left but the last offsets."""
 
-        def settled(self, ticket, chunk):  # noqa: ARG002
+        def settled(self, gap_record, chunk):  # noqa: ARG002
             if chunk.left == 130:
                 (tmp_path / "other").mkdir()
                 other = archived(tmp_path / "other", values(0, 115))
                 filled(driver, other)
 
     (found,) = filled(driver, place, rows_max=10, board=Meanwhile())
-    assert found.ticket.state == "done"
+    assert found.gap_record.state == "done"
     check(driver, 220 - 22, 22)
 
 
@@ -313,7 +313,7 @@ def test_a_column_that_the_live_writer_adds_meanwhile_is_followed(driver, tmp_pa
     place = archived(tmp_path, values(0, 120))
 
     class Meanwhile(Silent):
-        def settled(self, ticket, chunk):  # noqa: ARG002
+        def settled(self, gap_record, chunk):  # noqa: ARG002
             if chunk.left == 90:
                 driver.table.grow([pa.field("extra", pa.int64())])
 

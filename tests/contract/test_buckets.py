@@ -162,8 +162,8 @@ def test_the_page_is_told_the_same_as_who_asks_the_lake(lake: SealedLake, run: C
 
 def test_a_look_for_the_page_rests_and_then_sees_what_is_new(lake: SealedLake) -> None:
     clock = iter((1.0, 1.5, 10.9, 11.1, 11.2))  # the first look takes half a second, so it rests for ten
-    grid, now = BucketOverview(lake.sealer, lambda: next(clock)), DAY + timedelta(hours=8)
-    first = grid.look(lake.sealer.follow(keep=False), now)
+    overview, now = BucketOverview(lake.sealer, lambda: next(clock)), DAY + timedelta(hours=8)
+    first = overview.look(lake.sealer.follow(keep=False), now)
     lake.add(9, 5)
-    assert grid.look(lake.sealer.follow(keep=False), now) is first, "it rests"
-    assert len(grid.look(lake.sealer.follow(keep=False), now)) == len(first) + 1
+    assert overview.look(lake.sealer.follow(keep=False), now) is first, "it rests"
+    assert len(overview.look(lake.sealer.follow(keep=False), now)) == len(first) + 1

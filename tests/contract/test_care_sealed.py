@@ -42,21 +42,21 @@ def test_a_delete_is_told_by_the_next_manifest_of_each_bucket_that_it_reached(dr
     sealer = Sealer("clicks", driver.config)
     assert {m.bucket: (m.version, m.rows) for m in sealer.manifests.all()}[ELEVEN] == (1, 10)
     delete_rows.run_delete(
-        driver.config, "clicks", where("id = 3"), driver.schemas, with_letters=True, dry_run=False, now=NOW,
+        driver.config, "clicks", where("id = 3"), driver.schemas, with_dead_letters=True, dry_run=False, now=NOW,
         as_json=True, out=console(),
     )  # fmt: skip
-    assert {one.bucket for one in sealer.follow().books.buckets.values()} >= {ELEVEN}
+    assert {one.bucket for one in sealer.follow().unsealed.buckets.values()} >= {ELEVEN}
     seal_due(sealer, datetime.now(NOW.tzinfo) + DAY)
     newest = {m.bucket: m for m in sealer.manifests.all()}
     assert (newest[ELEVEN].version, newest[ELEVEN].rows, newest[ELEVEN].added) == (2, 9, -1)
-    assert sealer.follow().books.buckets == {}
+    assert sealer.follow().unsealed.buckets == {}
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up
 
 
 def test_retention_ends_a_sealed_bucket_and_its_manifests_stay(driver: Driver) -> None:
     list(Retention(driver.table, HOURS, 2 * HOUR).run(NOW + HOUR))
     sealer = Sealer("clicks", driver.config)
-    assert sealer.follow().books.buckets == {}
+    assert sealer.follow().unsealed.buckets == {}
     version = driver.table.snapshot().version
     seal_due(sealer, NOW + 2 * DAY)
     assert driver.table.snapshot().version == version, "nothing is left to seal"
@@ -73,7 +73,7 @@ def test_a_paused_pipeline_neither_closes_nor_seals_and_then_does(driver: Driver
     progress.paused(Pause("2026-11-20T12:00:00+00:00", "ada@ops", ""))
     rounds.once()
     assert calls == []
-    assert progress.view().lives is not None, "it goes on saying how the buckets are"
+    assert progress.view().bucket_counts is not None, "it goes on saying how the buckets are"
     progress.paused(None)
     rounds.once()
     assert len(calls) == 1

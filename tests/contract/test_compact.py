@@ -125,7 +125,7 @@ def test_a_repeated_key_is_taken_out_once_the_bucket_is_closed_and_the_account_k
     assert offsets(driver) == sorted(first.values())
     found = audit(driver.config, "clicks", since=None, deep=True)
     assert found.adds_up, found.problems
-    assert (found.rows_removed, found.statement.removals[0].operation) == (one.taken, "dedupe")
+    assert (found.rows_removed, found.reconciliation.removals[0].operation) == (one.taken, "dedupe")
     assert compacted(driver) == []
 
 

@@ -49,9 +49,9 @@ def test_a_torn_run_is_mended_once(checkpoints: Checkpoints) -> None:
     frontier = {("clicks", 0): 6, ("clicks", 1): 4}
     done = repair(checkpoints, 1, frontier, AT)
     assert isinstance(done, RepairResult)
-    assert read(store_at(done.copy)).said_torn("offsets/2") is not None
-    mended = read(store_at(checkpoints.path(1)))
-    assert (mended.torn, mended.start()) == ([], frontier)
+    assert read(store_at(done.copy)).says_corrupt("offsets/2") is not None
+    repaired = read(store_at(checkpoints.path(1)))
+    assert (repaired.corrupt, repaired.start()) == ([], frontier)
     assert not isinstance(repair(checkpoints, 1, frontier, AT + timedelta(minutes=1)), RepairResult)
 
 

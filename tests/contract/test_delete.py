@@ -41,7 +41,7 @@ def ids(driver: Driver) -> list[int]:
 
 
 def run(driver: Driver, text: str = "id = 3", **flags: bool) -> int:
-    flags = {"with_letters": True, "dry_run": False, "as_json": True} | flags
+    flags = {"with_dead_letters": True, "dry_run": False, "as_json": True} | flags
     return delete_rows.run_delete(driver.config, "clicks", where(text), driver.schemas, now=NOW, out=console(), **flags)
 
 
@@ -64,7 +64,7 @@ def test_the_rows_go_the_others_stay_and_the_audit_adds_up(driver: Driver, deep:
     }
     seen = audit(driver.config, "clicks", since=None, deep=deep)
     assert seen.adds_up, seen.problems
-    assert (seen.rows_taken, seen.letters_taken) == ({"delete": 3}, {"delete": 1})
+    assert (seen.rows_taken, seen.dead_letters_taken) == ({"delete": 3}, {"delete": 1})
     driver.start()
     driver.carry([log({37: event(3)})], {0: 38})
     assert ids(driver) == sorted([*expected, 3]), "what comes later is kept"

@@ -29,7 +29,7 @@ from writer.storage.local import LocalStore
 from writer.storage.locations import store_at
 from writer.storage.probe import ProbeFailed, StoreSilent, probe
 
-PATIENCE = timedelta(seconds=1.5)  # so one request waits half a second for its answer
+RETRY_TIMEOUT = timedelta(seconds=1.5)  # so one request waits half a second for its answer
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +52,11 @@ def location(s3: ObjectServer) -> str:
 
 @pytest.fixture
 def store(faults: Faults, location: str) -> Store:
-    return store_at(location, S3Settings(faults.url, retry_timeout=PATIENCE))
+    return store_at(location, S3Settings(faults.url, retry_timeout=RETRY_TIMEOUT))
 
 
 @pytest.fixture
-def patient(faults: Faults, location: str) -> Store:
+def supervised(faults: Faults, location: str) -> Store:
     return store_at(location, S3Settings(faults.url, retry_timeout=timedelta(seconds=10)))
 
 
@@ -97,7 +97,7 @@ def test_a_store_that_throttles_for_ever_is_a_clear_failure_within_its_patience(
     began = time.monotonic()
     with pytest.raises(Unanswered) as failed:
         store.read("a")
-    assert time.monotonic() - began < PATIENCE.total_seconds() * 4 / 3
+    assert time.monotonic() - began < RETRY_TIMEOUT.total_seconds() * 4 / 3
     assert (failed.value.operation, failed.value.path) == ("read", f"{store.location}/a")
     assert "503 SlowDown (Please reduce your request rate), after" in str(failed.value)
     assert "in 1.5 s (s3.retry_timeout)" in str(failed.value)
@@ -127,7 +127,7 @@ def test_what_does_not_pass_fails_at_once_and_says_what_to_do(store: Store, faul
         store.put("a", b"")
     assert not any(word in str(denied.value) for word in ("THE-KEY-ID", "THE-STRING", SECRET))
     assert faults.done[DENIED] == 1
-    missing = store_at("s3://no-such-bucket/lake", S3Settings(s3.url, retry_timeout=PATIENCE))
+    missing = store_at("s3://no-such-bucket/lake", S3Settings(s3.url, retry_timeout=RETRY_TIMEOUT))
     with pytest.raises(StoreError, match=r"404 NoSuchBucket .*Make the bucket, or correct the location"):
         missing.put("a", b"")
 
@@ -139,7 +139,7 @@ def test_without_credentials_it_says_where_they_are_looked_for(
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nothing")
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nothing")
-    bare = store_at(location, S3Settings(faults.url, "us-east-2", retry_timeout=PATIENCE))  # a client of its own
+    bare = store_at(location, S3Settings(faults.url, "us-east-2", retry_timeout=RETRY_TIMEOUT))  # a client of its own
     with pytest.raises(StoreError, match=r"Unable to locate credentials.*the standard chain of AWS"):
         bare.read("a")
 
@@ -150,7 +150,7 @@ def test_without_credentials_it_says_where_they_are_looked_for(
 @pytest.mark.usefixtures("s3")  # for its credentials
 def test_a_store_that_ignores_the_condition_is_refused(tmp_path: Path) -> None:
     with moto(tmp_path) as server, proxy(server.url, tmp_path) as careless:  # who checks signatures misses the header
-        store = store_at(f"{server.bucket()}/lake", S3Settings(careless.url, retry_timeout=PATIENCE))
+        store = store_at(f"{server.bucket()}/lake", S3Settings(careless.url, retry_timeout=RETRY_TIMEOUT))
         careless.always(STRIP)
         with pytest.raises(ProbeFailed, match=r"an object be created 5 times .*Choose a store that honours put-if"):
             probe(store, exclusive=True)
@@ -174,11 +174,11 @@ def test_a_store_that_is_silent_may_be_asked_again_later(store: Store, faults: F
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_store_that_fails_now_and_then_passes_the_probe(patient: Store, faults: Faults, seed: int) -> None:
+def test_a_store_that_fails_now_and_then_passes_the_probe(supervised: Store, faults: Faults, seed: int) -> None:
     faults.seeded(seed, 0.3)
-    probe(patient, exclusive=True)
+    probe(supervised, exclusive=True)
     faults.calm()
-    assert list(patient.list()) == []
+    assert list(supervised.list()) == []
 
 
 # ---- tables and files
@@ -205,18 +205,18 @@ def test_commits_through_a_storage_that_fails_land_once_each(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-def test_files_are_written_whole_through_a_storage_that_fails(patient: Store, faults: Faults, seed: int) -> None:
+def test_files_are_written_whole_through_a_storage_that_fails(supervised: Store, faults: Faults, seed: int) -> None:
     rows = pa.table({"id": pa.array(range(2_000_000)), "more": pa.array(range(2_000_000, 0, -1))})
-    to = Destination(patient, ("hour",), "test", 2**30)
+    to = Destination(supervised, ("hour",), "test", 2**30)
     faults.seeded(seed, 0.2, (SLOW_DOWN, RESET, LOST))
     path, sink = to.open(("x",))
     pq.write_table(rows, sink, compression="none", use_dictionary=False)
     to.close(path, sink)
     faults.calm()
-    filesystem, root = patient.files()
+    filesystem, root = supervised.files()
     assert pq.read_table(f"{root}/{path}", filesystem=filesystem, partitioning=None).equals(rows)
     to.remove()
-    assert list(patient.list()) == []
+    assert list(supervised.list()) == []
 
 
 class Ended:

@@ -102,7 +102,7 @@ def test_a_rewind_to_the_last_version_of_its_own_undoes_it(
     assert "What others did is undone: another client ran" in shown
     assert "0 offsets" in shown
     with pytest.raises(ForeignChange):
-        driver.tables.redo()
+        driver.tables.apply_side_files()
     assert back(driver, driver.own) == 0
     assert rows(driver) == untouched
     with pytest.raises(Fenced):
@@ -187,7 +187,7 @@ def test_after_an_acceptance_a_row_that_goes_is_found(tmp_path: Path) -> None:
     made = goes_on(driver)
     DeltaTable(made.lake).update(updates={"note": "'y'"}, predicate="_offset = 41")
     with pytest.raises(ForeignChange):
-        made.tables.redo()
+        made.tables.apply_side_files()
     found = audited(made, deep=False)
     assert "another client ran UPDATE" in said(found), "only the first was accepted"
     accepted(made)

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from writer.table.gap_records import gap_records
 
 from tests.carried import Driver, log
 from tests.contract.gaps import driver, headrace
@@ -20,7 +21,6 @@ from writer.sealing.manifest import Manifest, Manifests
 from writer.sealing.rules import Blocked, Ready
 from writer.sealing.sealer import Sealer
 from writer.status.progress import Progress
-from writer.table.gap_tickets import tickets
 from writer.table.log.control_commits import TooOld
 from writer.table.log.operations import Loss
 
@@ -56,7 +56,7 @@ def test_a_commit_between_look_and_skip_wins(tmp_path):
     driver.carry([log(values(0, 20))], {0: 20})
     with pytest.raises(Fenced, match="offset 20 of clicks/0 is committed"):
         skip_to_latest.skip(driver.config, "clicks", found, by="ann", reason="r", now=NOW)
-    assert tickets(driver.table, "clicks") == {}
+    assert gap_records(driver.table, "clicks") == {}
 
 
 def test_what_kafka_still_holds_only_a_person_skips(tmp_path):
@@ -84,10 +84,10 @@ def test_another_log_under_the_name_is_not_skipped(tmp_path):
 def test_what_the_archive_lacks_stays_open_and_is_given_up_by_a_person(driver, tmp_path):
     place = archived(tmp_path, values(30, 120))
     (found,) = filled(driver, place)
-    assert found.ticket.state == "open"
+    assert found.gap_record.state == "open"
     assert [(r.part.partition, r.start, r.end) for r in found.absent] == [(0, 20, 30), (1, 20, 60)]
     check(driver, 72 + 81, 8 + 9)
-    gap = found.ticket.id[:8]
+    gap = found.gap_record.id[:8]
     listed = json.loads(headrace(driver, tmp_path, "gaps", "list", "--json", code=1))["pipelines"]["clicks"]
     assert [(one["state"], one["offsets"], one["left"]) for one in listed] == [("open", 140, 50)]
     assert "clicks/1 of incarnation 1 [20, 60)" in headrace(driver, tmp_path, "gaps", "show", gap)
@@ -110,7 +110,7 @@ def test_a_driver_tells_since_when_gaps_are_open_and_how_much_of_them_is_settled
     def told() -> tuple[tuple[int, int], int | None, datetime | None]:
         rounds.once()
         view = progress.view()
-        return view.gaps, view.gaps_settled, view.gap_oldest
+        return view.gaps, view.gap_offsets_closed, view.gap_oldest
 
     assert first.opened is not None
     assert told() == ((1, 140), 0, first.opened.at)
@@ -176,9 +176,9 @@ def test_a_bucket_is_blocked_until_its_gap_is_filled_or_given_up_and_says_which(
         place = archived(tmp_path, risen(20, 55))
         filled(driver, place, rows_max=20)
     else:
-        ticket = only(driver)
+        gap_record = only(driver)
         facts = {"by": "bob", "reason": "gone", "at": NOW.isoformat()}
-        driver.table.give_up(driver.table.snapshot(), Loss("x", ticket.id, 0, 35, facts))
+        driver.table.give_up(driver.table.snapshot(), Loss("x", gap_record.id, 0, 35, facts))
     _seal(sealer)
     _seal(Sealer("clicks", driver.config))
     found = _manifests(driver)

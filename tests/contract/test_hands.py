@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from recovery.ladder.levels import RecoveryLevel
+from writer.table.gap_records import gap_records
 
-from recovery.ladder.rungs import RecoveryLevel
-from recovery.supervisor.recovery_actions import Refusal, hands
+from recovery.supervisor.recovery_actions import Refusal, actions
 from tests import oracle
 from tests.carried import Driver, log
 from tests.looking import event
@@ -14,7 +15,6 @@ from tests.unit.test_standing import Cluster
 from writer.clients.kafka import Topic
 from writer.core.errors import Fenced
 from writer.core.offsets import TopicPartition
-from writer.table.gap_tickets import tickets
 
 
 class Held(Cluster):
@@ -37,11 +37,11 @@ def driver(tmp_path: Path) -> Driver:
 
 
 def test_the_last_rung_skips_what_kafka_lost_and_writes_down_exactly_what(driver: Driver) -> None:
-    done = hands(driver.config, lambda _: Held((50, 120), (30, 60)))[RecoveryLevel.LATEST]("clicks")  # type: ignore[arg-type,return-value]
-    (ticket,) = tickets(driver.table, "clicks").values()
-    assert ticket.opened is not None
-    assert [(r.part.partition, r.start, r.end) for r in ticket.opened.ranges] == [(0, 20, 120), (1, 20, 60)]
-    assert (ticket.opened.cause, ticket.opened.by) == ("latest", "headrace supervisor")
+    done = actions(driver.config, lambda _: Held((50, 120), (30, 60)))[RecoveryLevel.LATEST]("clicks")  # type: ignore[arg-type,return-value]
+    (gap_record,) = gap_records(driver.table, "clicks").values()
+    assert gap_record.opened is not None
+    assert [(r.part.partition, r.start, r.end) for r in gap_record.opened.ranges] == [(0, 20, 120), (1, 20, 60)]
+    assert (gap_record.opened.cause, gap_record.opened.by) == ("latest", "headrace supervisor")
     assert "with 140 offsets" in done
     assert driver.table.snapshot().frontier(TopicPartition("clicks", 1, 0)) == 120
     with pytest.raises(Fenced):
@@ -53,12 +53,12 @@ def test_the_last_rung_refuses_what_a_new_run_would_read(driver: Driver) -> None
     before = driver.table.snapshot().version
     for held, why in (((0, 120), "Kafka still holds the frontier"), ((0, 20), "nothing to be skipped")):
         with pytest.raises(Refusal, match=why):
-            hands(driver.config, lambda _, held=held: Held(held, (0, 20)))[RecoveryLevel.LATEST]("clicks")  # type: ignore[misc]
+            actions(driver.config, lambda _, held=held: Held(held, (0, 20)))[RecoveryLevel.LATEST]("clicks")  # type: ignore[misc]
     assert driver.table.snapshot().version == before
 
 
 def test_who_has_a_frontier_is_not_walked_back_and_who_has_no_checkpoint_is_not_mended(driver: Driver) -> None:
-    able = hands(driver.config, lambda _: Held((0, 120), (0, 60)))  # type: ignore[arg-type,return-value]
+    able = actions(driver.config, lambda _: Held((0, 120), (0, 60)))  # type: ignore[arg-type,return-value]
     with pytest.raises(Refusal, match="the table tells the frontier"):
         able[RecoveryLevel.WALK_BACK]("clicks")
     with pytest.raises(Refusal, match="no checkpoint to be repaired"):
@@ -68,4 +68,4 @@ def test_who_has_a_frontier_is_not_walked_back_and_who_has_no_checkpoint_is_not_
 def test_a_storage_or_broker_that_does_not_answer_is_a_refusal(driver: Driver) -> None:
     elsewhere = driver.config.model_copy(update={"checkpoints": "/proc/no/such/place"})
     with pytest.raises(Refusal):
-        hands(elsewhere)[RecoveryLevel.REPAIR]("clicks")
+        actions(elsewhere)[RecoveryLevel.REPAIR]("clicks")

@@ -18,7 +18,7 @@ from tests.sealed import SealedLake
 from tests.servers.scripted import Asked, Reply, scripted
 from tests.unit.test_hook_servers import Overlord
 from writer.hooks.delivery import HookDelivery
-from writer.hooks.dispatcher import HookDispatcher, couriers, seen
+from writer.hooks.dispatcher import HookDispatcher, deliveries, seen
 from writer.hooks.outbox import Health
 from writer.maintenance.retention import Retention
 from writer.output.status_screen import screen
@@ -47,8 +47,8 @@ for n in range(6):
 
 def lake_with(tmp_path: Path, form: str = "delta", **hook: Any) -> tuple[SealedLake, HookDelivery]:
     lake = SealedLake(tmp_path, form, hooks=[{"timeout": "2 s", **hook}])
-    (courier,) = couriers("clicks", lake.config)
-    return lake, courier
+    (delivery,) = deliveries("clicks", lake.config)
+    return lake, delivery
 
 
 def told(asked: list[Asked]) -> list[tuple[str, int, int]]:
@@ -58,18 +58,18 @@ def told(asked: list[Asked]) -> list[tuple[str, int, int]]:
 @pytest.mark.parametrize("form", ["delta", "parquet"])
 def test_each_version_of_each_bucket_is_told_once_and_in_order(tmp_path: Path, form: str):
     with scripted(OK) as server:
-        lake, courier = lake_with(tmp_path, form, type="webhook", url=server.url)
-        courier.round(NOW)
+        lake, delivery = lake_with(tmp_path, form, type="webhook", url=server.url)
+        delivery.round(NOW)
         lake.add(5, 10)
         lake.add(6, 3)
         lake.seal(5)
         lake.add(5, 2, minute=30)
         lake.seal(6)
         lake.seal(5)
-        box = courier.round(NOW)
-        assert (box.delivered, len(box.parcels), told(server.asked)) == (2, 1, [("05", 1, 10), ("06", 1, 3)])
-        assert courier.round(NOW).delivered == 3
-        (again,) = couriers("clicks", lake.config)
+        box = delivery.round(NOW)
+        assert (box.delivered, len(box.pending), told(server.asked)) == (2, 1, [("05", 1, 10), ("06", 1, 3)])
+        assert delivery.round(NOW).delivered == 3
+        (again,) = deliveries("clicks", lake.config)
         again.round(NOW)
         lake.add(6, 1, minute=30)
         lake.seal(6)
@@ -86,7 +86,7 @@ def test_a_hook_that_is_new_to_the_table_begins_where_its_configuration_says(tmp
         for rows in (10, 2):
             lake.add(5, rows)
             lake.seal(5)
-        latest, earliest = couriers("clicks", lake.config)
+        latest, earliest = deliveries("clicks", lake.config)
         assert (latest.round(NOW).delivered, earliest.round(NOW).delivered) == (0, 1)
         assert told(server.asked) == [("05", 2, 12)]
         lake.add(6, 1)
@@ -97,28 +97,28 @@ def test_a_hook_that_is_new_to_the_table_begins_where_its_configuration_says(tmp
 def test_a_failure_is_tried_again_after_a_pause_and_keeps_no_other_bucket_waiting(tmp_path: Path):
     broken = True
     with scripted(lambda asked: Reply(500, b"no") if broken and b"T05" in asked.body else Reply(200)) as server:
-        lake, courier = lake_with(tmp_path, type="webhook", url=server.url)
-        courier.round(NOW)
+        lake, delivery = lake_with(tmp_path, type="webhook", url=server.url)
+        delivery.round(NOW)
         for hour in (5, 6):
             lake.add(hour, 1)
             lake.seal(hour)
-        box = courier.round(NOW)
-        (parcel,) = box.parcels
-        assert (box.delivered, parcel.bucket, parcel.attempts) == (1, ("2026-11-20T05",), 1)
-        assert (courier.health.failures, courier.health.waiting) == (1, 1)
-        assert "answered 500: no" in courier.health.error
-        courier.round(NOW + timedelta(seconds=1))
+        box = delivery.round(NOW)
+        (pending,) = box.pending
+        assert (box.delivered, pending.bucket, pending.attempts) == (1, ("2026-11-20T05",), 1)
+        assert (delivery.health.failures, delivery.health.waiting) == (1, 1)
+        assert "answered 500: no" in delivery.health.error
+        delivery.round(NOW + timedelta(seconds=1))
         assert len(server.asked) == 2
-        courier.round(NOW + timedelta(seconds=6))
+        delivery.round(NOW + timedelta(seconds=6))
         broken = False
-        assert courier.round(NOW + timedelta(minutes=1)).parcels == ()
-        assert (courier.health.error, courier.health.waiting, courier.health.oldest) == ("", 0, None)
+        assert delivery.round(NOW + timedelta(minutes=1)).pending == ()
+        assert (delivery.health.error, delivery.health.waiting, delivery.health.oldest) == ("", 0, None)
 
 
 def test_where_the_log_was_cleaned_up_the_manifests_tell(tmp_path: Path):
     with scripted(OK) as server:
-        lake, courier = lake_with(tmp_path, "parquet", type="webhook", url=server.url)
-        position = courier.round(NOW).position
+        lake, delivery = lake_with(tmp_path, "parquet", type="webhook", url=server.url)
+        position = delivery.round(NOW).position
         for hour in (5, 6):
             lake.add(hour, 1)
             lake.seal(hour)
@@ -126,43 +126,43 @@ def test_where_the_log_was_cleaned_up_the_manifests_tell(tmp_path: Path):
         lake.table._format.log.checkpoint(newest.state)
         for version in range(position + 1, newest.version):
             (Path(lake.table.location) / LOG / f"{version:020}.json").unlink()
-        (fresh,) = couriers("clicks", lake.config)
+        (fresh,) = deliveries("clicks", lake.config)
         assert fresh.round(NOW).delivered == 2
     assert sorted(told(server.asked)) == [("05", 1, 1), ("06", 1, 1)]
 
 
 def test_a_seal_whose_manifest_is_still_to_be_put_waits_for_it(tmp_path: Path):
     with scripted(OK) as server:
-        lake, courier = lake_with(tmp_path, type="webhook", url=server.url)
-        courier.round(NOW)
+        lake, delivery = lake_with(tmp_path, type="webhook", url=server.url)
+        delivery.round(NOW)
         lake.add(5, 1)
         manifest = lake.seal(5, put=False)
-        (parcel,) = courier.round(NOW).parcels
-        assert (parcel.attempts, parcel.error) == (0, "its manifest is not there yet")
+        (pending,) = delivery.round(NOW).pending
+        assert (pending.attempts, pending.error) == (0, "its manifest is not there yet")
         lake.sealer.manifests.put(manifest)
-        assert courier.round(NOW + timedelta(seconds=2)).delivered == 1
+        assert delivery.round(NOW + timedelta(seconds=2)).delivered == 1
 
 
 def test_of_versions_that_wait_druid_gets_the_newest_and_so_many_at_once_as_it_may(tmp_path: Path):
     druid = Overlord()
     with scripted(druid) as server:
-        lake, courier = lake_with(tmp_path, type="druid", url=server.url, at_once=1)
-        courier.round(NOW)
+        lake, delivery = lake_with(tmp_path, type="druid", url=server.url, at_once=1)
+        delivery.round(NOW)
         for hour in (5, 6):
             lake.add(hour, 10)
             lake.seal(hour)
         lake.add(5, 20, minute=30)
         lake.seal(5)
         lake.add(5, 3, minute=40)  # after the seal: not part of it
-        box = courier.round(NOW)
-        assert (len(druid.tasks), len(box.parcels), box.superseded) == (1, 2, 1)
-        assert courier.due(box) > NOW
+        box = delivery.round(NOW)
+        assert (len(druid.tasks), len(box.pending), box.superseded) == (1, 2, 1)
+        assert delivery.due(box) > NOW
         druid.report = _took(10)
         druid.tasks = dict.fromkeys(druid.tasks, "SUCCESS")
-        box = courier.round(NOW + timedelta(seconds=3))
+        box = delivery.round(NOW + timedelta(seconds=3))
         assert (box.delivered, len(druid.tasks)) == (1, 2)
         druid.report, druid.tasks = _took(30), dict.fromkeys(druid.tasks, "SUCCESS")
-        assert courier.round(NOW + timedelta(seconds=6)).delivered == 2
+        assert delivery.round(NOW + timedelta(seconds=6)).delivered == 2
     sources = [spec["spec"]["ioConfig"]["inputSource"]["files"] for spec in druid.specs]
     assert [len(files) for files in sources] == [1, 2]
 
@@ -173,17 +173,17 @@ def test_a_bucket_that_retention_took_is_told_of_as_retired_and_druid_forgets_it
     with scripted(OK) as posted, scripted(druid) as server:
         hooks = [{"type": "webhook", "url": posted.url}, {"type": "druid", "url": server.url}]
         lake = SealedLake(tmp_path, hooks=hooks)
-        both = couriers("clicks", lake.config)
-        for courier in both:
-            courier.round(NOW)
+        both = deliveries("clicks", lake.config)
+        for delivery in both:
+            delivery.round(NOW)
         lake.add(5, 10)
         lake.add(6, 1)
         lake.seal(5)
         (dropped,) = Retention(lake.table, lake.bucketer, timedelta(days=1)).run(NOW.replace(day=21, hour=6))
         assert dropped.buckets == (("2026-11-20T05",),)
-        for courier in both:
-            courier.round(NOW)
-            assert courier.round(NOW).parcels == ()
+        for delivery in both:
+            delivery.round(NOW)
+            assert delivery.round(NOW).pending == ()
         assert [one.json()["retired"] for one in posted.asked] == [False, True]
         assert len({one.headers["webhook-id"] for one in posted.asked}) == 2
         assert server.asked[-1].path.endswith("/markUnused")
@@ -215,11 +215,11 @@ def test_whatever_moment_it_is_killed_at_each_seal_is_delivered(tmp_path: Path, 
         return reply
 
     with scripted(answer) as server:
-        lake, courier = lake_with(tmp_path, type=kind, url=server.url, start="earliest")
+        lake, delivery = lake_with(tmp_path, type=kind, url=server.url, start="earliest")
         config = tmp_path / "config.json"
         config.write_text(_dumped(lake, server.url, kind))
         if not point.startswith("hook_take:1"):
-            courier.take_up()
+            delivery.take_up()
         for hour in (5, 6):
             lake.add(hour, 10)
             lake.seal(hour)
@@ -228,8 +228,8 @@ def test_whatever_moment_it_is_killed_at_each_seal_is_delivered(tmp_path: Path, 
         died = subprocess.run(command, env={**os.environ, "HEADRACE_FAULT": fault}, timeout=60, check=False)
         assert died.returncode == -9
         subprocess.run(command, timeout=60, check=True)
-    box = courier.outbox.read()
-    assert (box.parcels, box.position) == ((), lake.table.snapshot().version)
+    box = delivery.outbox.read()
+    assert (box.pending, box.position) == ((), lake.table.snapshot().version)
     if kind == "webhook":
         assert len(set(posted)) == 2
         assert len(posted) <= 3  # one may come twice, under one id
@@ -255,7 +255,7 @@ def test_a_driver_delivers_in_threads_of_their_own_and_ends_while_a_server_hangs
         lake = SealedLake(tmp_path, hooks=hooks)
         lake.add(5, 10)
         lake.seal(5)
-        delivery = HookDispatcher("clicks", couriers("clicks", lake.config), heard.update)
+        delivery = HookDispatcher("clicks", deliveries("clicks", lake.config), heard.update)
         delivery.start()
         try:
             _until(lambda: heard["good"].delivered == 1 and heard["bad"].failures == 1)
@@ -288,7 +288,7 @@ def test_how_the_hooks_are_is_in_status_and_metrics(tmp_path: Path):
     lake.add(5, 1)
     lake.seal(5)
     assert seen("clicks", lake.config)["webhook"].waiting == 0  # it never looked
-    couriers("clicks", lake.config)[0].take_up()
+    deliveries("clicks", lake.config)[0].take_up()
     assert seen("clicks", lake.config)["webhook"] == Health(
         "http://127.0.0.1:9", 0, 0, 1, lake.sealer.sealed[0].sealed_at
     )

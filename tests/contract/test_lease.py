@@ -37,7 +37,7 @@ class Keeper:
 
 
 @pytest.fixture(params=["local", "s3", "api", REAL])
-def keeper(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Keeper]:
+def executor_manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Keeper]:
     match request.param:
         case "local":
             yield in_store(f"{tmp_path}/checkpoints/clicks")
@@ -93,9 +93,9 @@ def on_a_cluster(kubernetes: Cluster, folder: Path) -> Keeper:
 
 
 @pytest.fixture
-def leases(keeper: Keeper) -> Callable[[], Leases]:
+def leases(executor_manager: Keeper) -> Callable[[], Leases]:
     """Make one more who looks at the same lease."""
-    return keeper.make
+    return executor_manager.make
 
 
 def never(seconds: float) -> bool:
@@ -202,15 +202,15 @@ def test_one_that_is_told_to_give_up_releases_what_it_has(leases: Callable[[], L
     assert seen.released
 
 
-def test_a_lease_that_was_removed_is_put_anew_by_its_holder(keeper: Keeper) -> None:
-    one, two = keeper.make(), keeper.make()
+def test_a_lease_that_was_removed_is_put_anew_by_its_holder(executor_manager: Keeper) -> None:
+    one, two = executor_manager.make(), executor_manager.make()
     assert one.take(4, "a")
-    keeper.remove()
+    executor_manager.remove()
     assert one.renew(4, "a")
     newest = two.look()
     assert newest is not None
     assert (newest.epoch, newest.holder) == (4, "a")
-    keeper.remove()
+    executor_manager.remove()
     assert two.take(7, "b")
     assert not one.renew(4, "a"), "who came meanwhile has it"
 
@@ -245,13 +245,15 @@ print("lost", held.lost, flush=True)
 
 
 @pytest.mark.slow
-def test_a_holder_that_was_stopped_past_its_time_finds_that_it_has_lost(keeper: Keeper) -> None:
-    process = subprocess.Popen([sys.executable, "-c", HOLDER, keeper.program], stdout=subprocess.PIPE, text=True)
+def test_a_holder_that_was_stopped_past_its_time_finds_that_it_has_lost(executor_manager: Keeper) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, executor_manager.program], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     try:
         assert process.stdout.readline() == "taken\n"
         os.kill(process.pid, signal.SIGSTOP)
-        heir = LeaseHolder({"clicks": keeper.make()}, "heir", expires_after=SHORT)
+        heir = LeaseHolder({"clicks": executor_manager.make()}, "heir", expires_after=SHORT)
         assert heir.take(never)
         os.kill(process.pid, signal.SIGCONT)
         assert process.stdout.readline() == "lost clicks\n"

@@ -162,7 +162,7 @@ def test_what_was_inside_before_is_opened_with_a_warning(existing: Driver, caplo
     assert [status for status, _ in said(existing.config, "clicks") if status != "failed"] == ["warning"]
     (event,) = (record.message for record in caplog.records)
     assert "WARNING location_inside_another pipeline=clicks" in event
-    assert f"at {existing.letters}" in event
+    assert f"at {existing.dead_letters}" in event
 
 
 def test_rows_of_a_table_inside_are_not_taken_for_those_of_the_table(existing: Driver, form: str) -> None:

@@ -132,8 +132,8 @@ def test_whenever_a_writer_dies_readers_see_only_what_is_committed_and_the_next_
     ended = False
     while not ended:
         place, moments = f"{location}-{moments}", moments + 1
-        torn = staged_name(f"{uuid4().hex}.parquet")
-        store_at(place).put(torn, b"PAR1, and then the task was gone")
+        corrupt = staged_name(f"{uuid4().hex}.parquet")
+        store_at(place).put(corrupt, b"PAR1, and then the task was gone")
         try:
             carried(Life(moments).table(place), place)
             ended = True
@@ -147,7 +147,7 @@ def test_whenever_a_writer_dies_readers_see_only_what_is_committed_and_the_next_
         assert committed - len(seen) <= 5, f"moment {moments}: more than the newest entry is hidden"
         carried(heir, place)
         assert ids(place) == list(range(committed + 10)), f"moment {moments}"
-        left = [name for name in store_at(place).list("_headrace/staged") if not torn.endswith(name)]
+        left = [name for name in store_at(place).list("_headrace/staged") if not corrupt.endswith(name)]
         assert len(left) in (0, 3), f"moment {moments}: committed files are left staged"  # 3: of a batch that was none
     assert moments > 30
 

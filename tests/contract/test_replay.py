@@ -19,7 +19,7 @@ from tests.looking import EVENT, NOW, WIDER, Schemas, config, event, value
 from writer.audit.audit import audit
 from writer.cli.main import app
 from writer.core.errors import HeadraceError
-from writer.maintenance.dead_letters import LettersGone, Selection
+from writer.maintenance.dead_letters import DeadLettersGone, Selection
 from writer.maintenance.replay import Replaying, ReplayResult
 from writer.schemas.registry import RegistryUnreachable
 from writer.table.log.foreign_writes import Overtaken
@@ -61,10 +61,10 @@ def replayed(driver: Driver, selection: Selection = ALL, *, now=NOW, schemas: Sc
     return Replaying("clicks", driver.config, schemas).run(selection, now)
 
 
-def check(driver: Driver, rows: int, letters: int) -> None:
+def check(driver: Driver, rows: int, dead_letters: int) -> None:
     """Assert by the oracle and by the audit that each offset is there once."""
-    lake, aside = Path(driver.lake), Path(driver.letters)
-    assert (len(oracle.rows(lake, "_offset")), len(oracle.rows(aside, "_offset"))) == (rows, letters)
+    lake, aside = Path(driver.lake), Path(driver.dead_letters)
+    assert (len(oracle.rows(lake, "_offset")), len(oracle.rows(aside, "_offset"))) == (rows, dead_letters)
     oracle.check(lake, "clicks")
     found = audit(driver.config, "clicks", since=None, deep=True)
     assert found.adds_up, found.problems
@@ -77,16 +77,16 @@ def test_what_can_be_a_row_becomes_one_and_the_rest_stays(driver):
     assert sum(found.failed.values()) == 14
     check(driver, 56, 14)
     assert oracle.rows(Path(driver.lake), "count(extra), max(extra)") == [(7, 42)]
-    key = oracle.rows(Path(driver.letters), "key", "WHERE _offset = 46 and _partition = 0")
+    key = oracle.rows(Path(driver.dead_letters), "key", "WHERE _offset = 46 and _partition = 0")
     assert key == [(b"k46",)]
 
 
 def test_a_second_time_changes_nothing(driver):
     replayed(driver)
-    before = oracle.replay(Path(driver.lake)).version, oracle.replay(Path(driver.letters)).version
+    before = oracle.replay(Path(driver.lake)).version, oracle.replay(Path(driver.dead_letters)).version
     again = replayed(driver)
     assert (again.chosen, again.rows, again.versions) == (14, 0, [])
-    assert (oracle.replay(Path(driver.lake)).version, oracle.replay(Path(driver.letters)).version) == before
+    assert (oracle.replay(Path(driver.lake)).version, oracle.replay(Path(driver.dead_letters)).version) == before
     staged = {path.relative_to(driver.lake).as_posix() for path in Path(driver.lake).rglob("*.parquet")}
     assert staged == set(oracle.replay(Path(driver.lake)).files), "what was not committed is taken away"
 
@@ -114,7 +114,7 @@ def test_a_new_reason_takes_the_place_of_the_old_one(driver):
     narrow = Schemas({1: EVENT, 2: {**EVENT, "fields": [{"name": "id", "type": "string"}]}}, [1])
     found = replayed(driver, Selection(schema_id=2), schemas=narrow)
     assert (found.rows, len(found.versions)) == (0, 1)
-    errors = oracle.rows(Path(driver.letters), "DISTINCT error", "WHERE schema_id = 2")
+    errors = oracle.rows(Path(driver.dead_letters), "DISTINCT error", "WHERE schema_id = 2")
     assert errors == [("schema id 2: field 'id' is string, but column 'id' holds int64",)]
     check(driver, 49, 21)
 
@@ -197,7 +197,7 @@ def test_redo_by_the_writer_is_redo(driver):
         doing.run(ALL, NOW)
     found = audit(driver.config, "clicks", since=None, deep=True)
     assert (found.adds_up, found.waiting) == (True, 1), found.problems
-    assert len(oracle.rows(Path(driver.letters), "_offset")) == 21
+    assert len(oracle.rows(Path(driver.dead_letters), "_offset")) == 21
     driver.carry([log(mixed(0, 60)), log(mixed(0, 20), 1)], {0: 60, 1: 20})
     check(driver, 56 + 7, 14 + 3)
 
@@ -264,16 +264,16 @@ def test_a_batch_that_was_committed_keeps_its_classification(tmp_path):
 @pytest.mark.parametrize("form", ["delta"])
 def test_a_letter_table_that_another_client_compacted_is_replayed_as_well(driver):
     driver.carry([log(mixed(0, 90))], {0: 90})
-    DeltaTable(driver.letters).optimize.compact()
+    DeltaTable(driver.dead_letters).optimize.compact()
     replayed(driver)
     check(driver, 49 + 7 + 28 + 4, 14 + 8)
 
 
 def test_a_file_of_letters_that_is_gone_is_a_sentence(driver):
     driver.carry([log(mixed(0, 90))], {0: 90})
-    gone = min(Path(driver.letters).rglob("*.parquet"))
+    gone = min(Path(driver.dead_letters).rglob("*.parquet"))
     gone.unlink()
-    with pytest.raises(LettersGone, match=rf"{gone.name} is gone, and the table names it\. Restore it"):
+    with pytest.raises(DeadLettersGone, match=rf"{gone.name} is gone, and the table names it\. Restore it"):
         replayed(driver)
 
 

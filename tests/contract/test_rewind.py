@@ -77,8 +77,8 @@ def ids(driver: Wrong) -> list[int]:
     return sorted(main_table("clicks", driver.config).rows().to_table(columns=["id"]).column("id").to_pylist())
 
 
-def letters(driver: Wrong) -> list[int]:
-    return sorted(driver.side(driver.letters).rows().to_table(columns=["_offset"]).column("_offset").to_pylist())
+def dead_letters(driver: Wrong) -> list[int]:
+    return sorted(driver.side(driver.dead_letters).rows().to_table(columns=["_offset"]).column("_offset").to_pylist())
 
 
 def way(driver: Wrong, cluster: Any = None) -> Rewinding:
@@ -113,13 +113,13 @@ def test_rows_letters_and_frontier_go_back_together_and_are_read_again_once(driv
     assert back(driver, driver.good) == 0
     snapshot = driver.table.snapshot()
     assert (snapshot.frontier(P0), snapshot.epoch, snapshot.rewinds) == (12, 2, 1)
-    assert (ids(driver), letters(driver)) == ([n for n in ROWS if n < 12], [5, 11])
+    assert (ids(driver), dead_letters(driver)) == ([n for n in ROWS if n < 12], [5, 11])
     found = sound(driver)
-    assert (found.rows_taken, found.letters_taken) == ({"rewind": 10}, {"rewind": 2})
-    assert found.statement.lines[0].back == 12
+    assert (found.rows_taken, found.dead_letters_taken) == ({"rewind": 10}, {"rewind": 2})
+    assert found.reconciliation.lines[0].back == 12
     again(driver)
-    assert (ids(driver), letters(driver)) == (ROWS, [5, 11, 17, 23])
-    assert sound(driver).statement.total("read") == 36
+    assert (ids(driver), dead_letters(driver)) == (ROWS, [5, 11, 17, 23])
+    assert sound(driver).reconciliation.total("read") == 36
 
 
 def test_nothing_changes_without_yes(driver: Wrong, capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,7 +157,7 @@ def test_a_time_means_the_newest_version_that_was_written_by_then(driver: Wrong)
 def test_back_to_the_start_takes_everything(driver: Wrong) -> None:
     first = next(n for n, _ in driver.table.entries(-1) if driver.table.at(n).epoch)
     assert back(driver, first) == 0
-    assert (ids(driver), letters(driver), driver.table.snapshot().frontier(P0)) == ([], [], 0)
+    assert (ids(driver), dead_letters(driver), driver.table.snapshot().frontier(P0)) == ([], [], 0)
     driver.start()
     driver.carry([good(0, 24)], {0: 24})
     assert ids(driver) == ROWS
@@ -173,8 +173,8 @@ def test_a_version_before_the_first_start_or_not_yet_there_is_refused(driver: Wr
 
 def test_what_was_deleted_since_stays_deleted_until_it_is_read_again(driver: Wrong) -> None:
     delete_rows.run_delete(
-        driver.config, "clicks", where("id IN (3, 14)"), driver.schemas, with_letters=False, dry_run=False, now=NOW,
-        as_json=True, out=console(),
+        driver.config, "clicks", where("id IN (3, 14)"), driver.schemas, with_dead_letters=False, dry_run=False,
+        now=NOW, as_json=True, out=console(),
     )  # fmt: skip
     look = way(driver).look(driver.good)
     assert look.rows == 9
@@ -218,7 +218,7 @@ def test_a_sealed_bucket_is_reopened_and_its_next_manifest_has_the_next_version(
     assert back(driver, driver.good) == 0
     assert driver.table.snapshot().closed_until is None
     standing = sealer.follow()
-    assert {one.bucket: one.sealed for one in standing.books.buckets.values()} == dict.fromkeys(before, 1)
+    assert {one.bucket: one.sealed for one in standing.unsealed.buckets.values()} == dict.fromkeys(before, 1)
     assert sealer.due(standing, NOW + DAY) == [], "nothing is closed"
     again(driver)
     driver.table.close(driver.table.snapshot(), Closing("d", NOW + DAY, {"reason": "command"}))
@@ -235,7 +235,9 @@ def test_a_bucket_that_is_empty_after_it_gets_a_manifest_only_if_it_had_one(driv
     driver.carry([log({24: event(24, at=other)})], {0: 25})
     assert back(driver, driver.good, Cluster(25)) == 0
     driver.start()
-    assert ("2026-11-20T07",) not in {b.bucket for b in Sealer("clicks", driver.config).follow().books.buckets.values()}
+    assert ("2026-11-20T07",) not in {
+        b.bucket for b in Sealer("clicks", driver.config).follow().unsealed.buckets.values()
+    }
     driver.carry([log({n: event(n, at=other) for n in range(12, 14)})], {0: 14})
     driver.table.close(driver.table.snapshot(), Closing("c", NOW + DAY, {"reason": "command"}))
     seal_due(Sealer("clicks", driver.config), LATER)
@@ -261,7 +263,7 @@ def test_what_kafka_does_not_hold_is_said_and_refused_without_the_flag(driver: W
     driver.start()
     driver.carry([good(15, 24)], {0: 24})
     assert ids(driver) == [n for n in ROWS if not 12 <= n < 15]
-    assert sound(driver).statement.lines[0].gap == 3
+    assert sound(driver).reconciliation.lines[0].gap == 3
 
 
 def test_a_topic_that_is_another_one_now_is_not_taken_back_even_with_the_flag(driver: Wrong) -> None:
@@ -279,7 +281,7 @@ def test_a_gap_that_was_opened_since_is_over_and_opened_again_where_kafka_lacks_
     driver.start()
     driver.carry([good(12, 36)], {0: 36})
     assert ids(driver) == [n for n in range(36) if n % 6 != 5]
-    assert sound(driver).statement.lines[0].gap == 0
+    assert sound(driver).reconciliation.lines[0].gap == 0
 
 
 def test_late_rows_go_out_of_their_table(form: str, tmp_path: Path) -> None:
@@ -289,7 +291,7 @@ def test_late_rows_go_out_of_their_table(form: str, tmp_path: Path) -> None:
     driver.table.close(driver.table.snapshot(), Closing("c", NOW + DAY, {"reason": "command"}))
     version = driver.table.snapshot().version
     driver.carry([good(12, 24)], {0: 24})
-    assert audit(driver.config, "clicks", since=None, deep=True).statement.total("late") == 10
+    assert audit(driver.config, "clicks", since=None, deep=True).reconciliation.total("late") == 10
     assert back(driver, version) == 0
     assert sound(driver).late_taken == {"rewind": 10}
     assert driver.table.snapshot().closed_until == NOW + DAY, "as it was at that version"
@@ -354,7 +356,7 @@ def test_a_crash_after_the_entry_is_ended_by_the_next_start(
         assert ids(driver) == [n for n in ROWS if n < 12]
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up, "what redo is still to do is known"
     again(driver)
-    assert (ids(driver), letters(driver)) == (ROWS, [5, 11, 17, 23])
+    assert (ids(driver), dead_letters(driver)) == (ROWS, [5, 11, 17, 23])
     sound(driver)
 
 
@@ -382,5 +384,5 @@ def test_the_ledger_keeps_where_it_went_back(form: str, tmp_path: Path) -> None:
     assert sum(len(page.backs) for page in pages) == 2
     assert book.last() > driver.good + 4
     found = sound(driver)
-    assert (found.statement.lines[0].back, found.rows_taken) == (24, {"rewind": 20})
+    assert (found.reconciliation.lines[0].back, found.rows_taken) == (24, {"rewind": 20})
     assert ids(driver) == ROWS

@@ -255,7 +255,7 @@ def test_an_accepted_meaning_is_read_by_from_its_instant_on(driver: Driver) -> N
     assert oracle.rows(Path(driver.lake), "list_sort(list(session))", "WHERE session IS NOT NULL") == [
         ([*range(25, 30)],)
     ]
-    errors = oracle.rows(Path(driver.letters), "error, count(*)", "WHERE _offset >= 20 GROUP BY ALL")
+    errors = oracle.rows(Path(driver.dead_letters), "error, count(*)", "WHERE _offset >= 20 GROUP BY ALL")
     why = "schema id 1 means another schema since 2026-11-20T12:00:00Z, this record is older"
     assert errors == [(why, 5)]
     oracle.check(Path(driver.lake), "clicks", {("clicks", 0): 30})
@@ -280,7 +280,7 @@ def test_what_is_shown_of_such_records_is_that_they_are_older(delta: Driver) -> 
     accepted(delta)
     walk = opened("clicks", delta.config, REBUILT)
     old = walk.decoded(records([event(1), event(2)], came=NOW - timedelta(seconds=1)))
-    assert (old.rows, [letter.place[2] for letter in old.dead_letters]) == (0, [0, 1])
+    assert (old.rows, [dead_letter.place[2] for dead_letter in old.dead_letters]) == (0, [0, 1])
     new = walk.decoded(records([event(1), event(2)], came=NOW))
     assert ([group.rows.column("session").to_pylist() for group in new.groups], new.dead_letters) == ([[1, 2]], [])
 

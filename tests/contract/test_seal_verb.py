@@ -24,7 +24,7 @@ def test_a_person_closes_and_seals_until_a_time_and_a_dry_run_writes_nothing(lak
     assert [m["bucket"] for m in thought.sealed] == [m["bucket"] for m in sealed.sealed]
     assert [m["rows"] for m in sealed.sealed] == [10, 10]
     assert {m["reason"] for m in sealed.sealed} == {"command"}
-    assert set(lake.sealer().follow().books.buckets) == {label(NOON + 2 * HOUR)}
+    assert set(lake.sealer().follow().unsealed.buckets) == {label(NOON + 2 * HOUR)}
     with pytest.raises(ConfigError, match="has not come yet"):
         by_hand(lake, until=NOON + 10 * HOUR)
 

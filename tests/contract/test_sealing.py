@@ -217,7 +217,7 @@ def test_rows_that_only_move_leave_a_seal_alone_and_rows_that_go_reopen_it(lake:
         lake.table.rewrite(snapshot, Rewrite(uuid4().hex, files, [lake.stage(NOON, rows)], taken))
 
     swap(10)
-    assert sealer.follow().books.buckets == {}
+    assert sealer.follow().unsealed.buckets == {}
     swap(8, Takeover("dedupe", 2))
     seal_due(sealer, now)
     second = manifest(lake, NOON)
@@ -239,7 +239,7 @@ def test_a_bucket_that_retention_emptied_is_forgotten_and_may_begin_again(lake: 
     lake.table.rewrite(
         snapshot, Rewrite(uuid4().hex, lake.table.bucket_files(snapshot, label(NOON)), taken=Takeover("retention", 10))
     )
-    assert set(sealer.follow().books.buckets) == {label(NOON + HOUR)}
+    assert set(sealer.follow().unsealed.buckets) == {label(NOON + HOUR)}
     lake.write(NOON, rows=2, late=2)
     seal_due(lake.sealer(), now)
     found = manifest(lake, NOON)
@@ -253,21 +253,21 @@ def test_a_bucket_that_retention_emptied_is_forgotten_and_may_begin_again(lake: 
 def test_the_books_are_the_same_from_any_bookmark_or_none(lake: Lake) -> None:
     sealer = lake.sealer()
     lake.write(NOON, NOON + HOUR)
-    marks = [sealer.follow().books]
+    marks = [sealer.follow().unsealed]
     closed(lake, NOON + HOUR)
-    marks.append(sealer.follow().books)
+    marks.append(sealer.follow().unsealed)
     seal_due(sealer, NOON + 2 * HOUR)
     lake.write(NOON, rows=2, late=2)
-    wanted = sealer.follow().books
+    wanted = sealer.follow().unsealed
     assert wanted.buckets[label(NOON)].sealed == 1
     bookmark = IndexCheckpoint(lake.table.store)
     for old in marks:
         bookmark.put(old)
-        assert lake.sealer().follow().books == wanted
+        assert lake.sealer().follow().unsealed == wanted
     lake.table.store.put(BOOKMARK, b"{")
-    assert lake.sealer().follow().books == wanted
+    assert lake.sealer().follow().unsealed == wanted
     lake.table.store.delete(BOOKMARK)
-    assert lake.sealer().follow().books == wanted
+    assert lake.sealer().follow().unsealed == wanted
 
 
 def test_a_seal_whose_manifest_was_not_put_yet_is_completed_by_whoever_reads_on(lake: Lake) -> None:
@@ -277,7 +277,7 @@ def test_a_seal_whose_manifest_was_not_put_yet_is_completed_by_whoever_reads_on(
     standing = sealer.follow()
     (drawn,), _ = sealer.draw(standing, [Ready(label(NOON))], NOON + 2 * HOUR)
     version = lake.table.seal(standing.snapshot, Sealing(uuid4().hex, [drawn.to_json()]))
-    assert lake.sealer().follow(keep=False).books.buckets == {}
+    assert lake.sealer().follow(keep=False).unsealed.buckets == {}
     assert manifest(lake, NOON) is None  # who only looks puts nothing
     lake.sealer().follow()
     assert manifest(lake, NOON) == drawn.standing(version)
@@ -326,7 +326,7 @@ def test_many_sealers_beside_a_writer_seal_each_state_once_and_no_row_is_lost(la
         each = [last.manifests.read(m.bucket, version) for version in last.manifests.versions(m.bucket)]
         assert [one.version for one in each] == list(range(1, m.version + 1))  # type: ignore[union-attr]
         assert sum(one.added for one in each) == m.rows  # type: ignore[union-attr]
-    assert last.follow().books.buckets == {}
+    assert last.follow().unsealed.buckets == {}
 
 
 def test_a_step_that_fails_rests_and_is_tried_again_and_the_others_go_on(lake: Lake) -> None:
@@ -343,7 +343,7 @@ def test_a_step_that_fails_rests_and_is_tried_again_and_the_others_go_on(lake: L
     steps: dict[str, Callable[[Sealer, datetime], None]] = {"fail": failing, "seal": seal_due}
     rounds = Rounds(lake.sealer(), steps, progress, now=lambda: clock[0])
     rounds.once()
-    told = progress.view().lives
+    told = progress.view().bucket_counts
     assert told is not None
     assert told.trouble == (("fail", "OSError: the disk is away"),)
     assert told.open == 1
@@ -351,6 +351,6 @@ def test_a_step_that_fails_rests_and_is_tried_again_and_the_others_go_on(lake: L
         clock[0] = NOON + timedelta(seconds=seconds)
         rounds.once()
         assert len(calls) == expected
-    told = progress.view().lives
+    told = progress.view().bucket_counts
     assert told is not None
     assert told.trouble == ()

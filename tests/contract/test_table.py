@@ -187,7 +187,7 @@ def test_a_storage_that_keeps_failing_is_a_clear_failure(
         raise OSError("503 slow down")
 
     monkeypatch.setattr(table, "write", down)
-    monkeypatch.setattr(table, "_patience", timedelta(seconds=1))
+    monkeypatch.setattr(table, "_retry_timeout", timedelta(seconds=1))
     with pytest.raises(CommitFailed, match=r"503 slow down\. The next start looks"):
         table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
     assert rows(table) == 0
@@ -237,13 +237,13 @@ def test_history_and_buckets_say_what_was_committed(
 def test_side_files_are_applied_once(location: str, form: str, stage: Callable[[int], StagedFile]) -> None:
     file = stage(5)
     bare = StagedFile(file.path, (), 5, file.bytes, file.statistics, file.event_time_min, file.event_time_max, {})
-    letters = OPENED[form](location, "events")
+    dead_letters = OPENED[form](location, "events")
     columns = pa.schema([("id", pa.int64())])
-    letters.create(columns, [])
-    assert letters.snapshot().applied == -1
+    dead_letters.create(columns, [])
+    assert dead_letters.snapshot().applied == -1
     for _ in range(2):
-        letters.apply_side(7, [bare])
-    assert (letters.snapshot().applied, rows(letters)) == (7, 5)
+        dead_letters.apply_side(7, [bare])
+    assert (dead_letters.snapshot().applied, rows(dead_letters)) == (7, 5)
 
 
 def test_the_log_is_checkpointed_at_the_set_interval(

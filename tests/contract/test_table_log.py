@@ -72,7 +72,7 @@ def test_a_commit_that_loses_every_race_until_its_patience_ends_says_so(
 ) -> None:
     lake = Lake(str(tmp_path))
     lake.begin()
-    lake.table = delta_table(str(tmp_path), "clicks", patience=timedelta(0))
+    lake.table = delta_table(str(tmp_path), "clicks", retry_timeout=timedelta(0))
     write = lake.table.write
 
     def late(snapshot: Any, *args: Any) -> None:

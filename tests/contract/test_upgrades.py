@@ -206,7 +206,7 @@ def inside(driver: Driver) -> None:
     for table in (
         {"location": driver.lake, "dead_letters": f"{driver.lake}/letters"},
         {"location": f"{driver.lake}/new"},
-        {"location": str(Path(driver.lake).parent), "dead_letters": driver.letters},
+        {"location": str(Path(driver.lake).parent), "dead_letters": driver.dead_letters},
     ):
         with pytest.raises(ConfigError, match="is inside the "):
             locations.check("clicks", changed(driver, table=table))
@@ -314,6 +314,8 @@ def test_a_change_on_a_live_table_does_what_the_page_says(change: str, tmp_path:
 
 
 def test_every_change_on_the_page_is_tried() -> None:
-    page = (ROOT / "docs" / "UPGRADES.md").read_text().partition("## What may change")[2].partition("## Retired names")[0]
+    page = (
+        (ROOT / "docs" / "UPGRADES.md").read_text().partition("## What may change")[2].partition("## Retired names")[0]
+    )
     rows = re.findall(r"^\| ([^|]+) \|", page, re.MULTILINE)
     assert set(rows) - {"change", "---"} == CHANGES.keys()

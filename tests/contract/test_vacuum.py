@@ -80,10 +80,10 @@ def test_what_a_dead_driver_staged_goes_once_it_is_old(make) -> None:
     assert found(driver, later(6)) == {}
     waste = found(driver)
     assert set(waste.values()) == {"orphan"}
-    assert {path.removeprefix(driver.lake) for path in waste if not path.startswith(driver.letters)} == {
+    assert {path.removeprefix(driver.lake) for path in waste if not path.startswith(driver.dead_letters)} == {
         f"/{path}" for path in staged
     }
-    assert len([path for path in waste if path.startswith(driver.letters)]) == 1
+    assert len([path for path in waste if path.startswith(driver.dead_letters)]) == 1
     remove(driver.config, find_unneeded(driver.config, "clicks", None, later()))
     assert names(driver) == before
     assert found(driver) == {}
@@ -238,7 +238,7 @@ def test_dead_letters_inside_the_table_lose_nothing(make) -> None:
     lake = f"{make(commits=0).lake}2"
     driver = make(table={"location": lake, "dead_letters": f"{lake}/letters"})
     driver.carry([log({60: b"broken", 61: b"broken too"})], {0: 62})
-    store_at(driver.letters).put(".1.parquet.5f.tmp", b"half")
+    store_at(driver.dead_letters).put(".1.parquet.5f.tmp", b"half")
     before = names(driver)
     assert any(path.startswith("letters/") and path.endswith(".parquet") for path in before)
     remove(driver.config, find_unneeded(driver.config, "clicks", None, later()))

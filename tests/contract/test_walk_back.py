@@ -29,4 +29,4 @@ def test_a_dead_letter_that_waits_is_not_read_again(tmp_path: Path) -> None:
     found = walk_back(driver.config, "clicks", OneTopic((0, 6), id_="uuid-1"))  # type: ignore[arg-type]
     assert isinstance(found, RebuiltOffsets), found
     assert found.offsets == {TopicPartition("clicks", 1, 0): 6}
-    assert driver.side(driver.letters).rows().count_rows() == 1
+    assert driver.side(driver.dead_letters).rows().count_rows() == 1

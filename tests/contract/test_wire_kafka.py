@@ -142,8 +142,8 @@ def test_each_format_is_found_kept_and_read_to_the_last_record(site, topic, boot
     assert oracle.rows(lakes / "late", "count(*), sum(id)") == [(50, 1_225)]
     assert oracle.replay(lakes / "late").commits[-1]["wire"] == CONTENT.facts()
     assert oracle.rows(lakes / "single", "count(*), count(extra)") == [(310, 10)]
-    letters = oracle.rows(lakes / "single_dead_letters", "error, count(*)", "GROUP BY ALL")
-    assert [count for _, count in letters] == [40]
-    assert "it has a Confluent header" in str(letters[0][0])
+    dead_letters = oracle.rows(lakes / "single_dead_letters", "error, count(*)", "GROUP BY ALL")
+    assert [count for _, count in dead_letters] == [40]
+    assert "it has a Confluent header" in str(dead_letters[0][0])
     for kind, name in topics.items():
         oracle.check(lakes / kind, kind, site.ends(name))

@@ -59,7 +59,7 @@ def test_the_page_of_recovery_holds_each_damage_and_each_row_of_the_catalogue() 
         assert damage.row in rows or damage.not_run or damage.elsewhere, f"row {damage.row} is not tried: why not?"
     assert all((one.lost, one.twice) == (0, 0) and one.records for one in found)
     long = seen.read(seen.COMMITTED)
-    assert {tried[:2] for tried in long["rungs"]} == {f"L{rung}" for rung in range(6)}, "stale: run `make test-long`"
+    assert {tried[:2] for tried in long["rungs"]} == {f"L{level}" for level in range(6)}, "stale: run `make test-long`"
     assert len(long["chaos"]) >= 5
     assert all((one["lost"], one["twice"], one["unknown"]) == (0, 0, 0) for one in long["chaos"].values())
 

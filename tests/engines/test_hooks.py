@@ -13,7 +13,7 @@ from tests.sealed import SealedLake
 from writer.cli.read.ddl import texts
 from writer.engines.table_description import described
 from writer.hooks.delivery import HookDelivery
-from writer.hooks.dispatcher import couriers
+from writer.hooks.dispatcher import deliveries
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(600)]
 FORMATS = ["delta", "parquet"]
@@ -28,9 +28,9 @@ def root(lakes: Path) -> Path:
 
 def lake_at(root: Path, name: str, form: str, **hook: Any) -> tuple[SealedLake, HookDelivery]:
     lake = SealedLake(root / f"{name}_site", form, location=str(root / name), hooks=[hook])
-    (courier,) = couriers("clicks", lake.config)
-    courier.round(datetime.now(UTC))
-    return lake, courier
+    (delivery,) = deliveries("clicks", lake.config)
+    delivery.round(datetime.now(UTC))
+    return lake, delivery
 
 
 def hours(*held: tuple[int, range]) -> list[list[Any]]:
@@ -48,7 +48,7 @@ def hours(*held: tuple[int, range]) -> list[list[Any]]:
 def test_trino_answers_what_was_sealed_and_what_came_late(root: Path, trino: Any, form: str):
     name = f"trino_{form}"
     table = f"{CATALOG[form]}.lake.{name}"
-    lake, courier = lake_at(
+    lake, delivery = lake_at(
         root,
         name,
         form,
@@ -58,7 +58,7 @@ def test_trino_answers_what_was_sealed_and_what_came_late(root: Path, trino: Any
         location=f"local:///{name}",
         analyze=form == "parquet",
     )
-    _answers(lake, courier, lambda: [list(row) for row in trino.ask(PER_HOUR.format(table)).rows])
+    _answers(lake, delivery, lambda: [list(row) for row in trino.ask(PER_HOUR.format(table)).rows])
     ((least,),) = trino.ask(f"SELECT CAST(min(at) AS varchar) FROM {table}").rows
     assert least.startswith("2026-11-20 05:00:00.000007" if form == "parquet" else "2026-11-20 05:00:00.000")
 
@@ -67,40 +67,40 @@ def test_trino_answers_what_was_sealed_and_what_came_late(root: Path, trino: Any
 def test_presto_answers_what_was_sealed_and_what_came_late(root: Path, presto: Any, form: str):
     name = f"presto_{form}"
     table = f"{CATALOG[form]}.lake.{name}"
-    lake, courier = lake_at(
+    lake, delivery = lake_at(
         root, name, form, type="presto", url=presto.url, table=table, location=f"file://{root}/{name}"
     )
-    _answers(lake, courier, lambda: [list(row) for row in presto.ask(PER_HOUR.format(table)).rows])
+    _answers(lake, delivery, lambda: [list(row) for row in presto.ask(PER_HOUR.format(table)).rows])
 
 
-def _answers(lake: SealedLake, courier: HookDelivery, ask: Callable[[], list[list[Any]]]) -> None:
+def _answers(lake: SealedLake, delivery: HookDelivery, ask: Callable[[], list[list[Any]]]) -> None:
     lake.add(5, 100)
     lake.seal(5)
-    assert courier.round(datetime.now(UTC)).delivered == 1, courier.health.error
+    assert delivery.round(datetime.now(UTC)).delivered == 1, delivery.health.error
     assert ask() == hours((5, range(100)))
     lake.add(6, 3)
     lake.add(5, 10, minute=30)
     lake.seal(5)
     lake.seal(6)
-    assert courier.round(datetime.now(UTC)).parcels == (), courier.health.error
+    assert delivery.round(datetime.now(UTC)).pending == (), delivery.health.error
     assert ask() == hours((5, range(100)), (6, range(100, 103)), (5, range(103, 113)))
 
 
 def test_a_column_that_came_later_is_read_by_trino_in_new_and_in_older_partitions(root: Path, trino: Any):
     """Of a Parquet table, whose partitions keep the columns that they began with."""
-    lake, courier = lake_at(
+    lake, delivery = lake_at(
         root, "grown", "parquet", type="trino", url=trino.url, table="hive.lake.grown", location="local:///grown"
     )  # fmt: skip
     lake.add(5, 10)
     lake.seal(5)
-    courier.round(datetime.now(UTC))
+    delivery.round(datetime.now(UTC))
     lake.table.grow([pa.field("extra", pa.int64())], lake.epoch)
     lake.extra = True
     lake.add(5, 4, minute=30)
     lake.add(6, 2)
     lake.seal(5)
     lake.seal(6)
-    assert courier.round(datetime.now(UTC)).parcels == (), courier.health.error
+    assert delivery.round(datetime.now(UTC)).pending == (), delivery.health.error
     found = trino.ask("SELECT hour, count(*), count(extra), sum(extra) FROM hive.lake.grown GROUP BY 1 ORDER BY 1").rows
     assert [tuple(row) for row in found] == [
         ("2026-11-20T05", 14, 4, 10 + 11 + 12 + 13), ("2026-11-20T06", 2, 2, 14 + 15),
@@ -110,33 +110,33 @@ def test_a_column_that_came_later_is_read_by_trino_in_new_and_in_older_partition
 @pytest.mark.parametrize("form", FORMATS)
 def test_druid_has_each_row_of_a_bucket_once_however_often_it_is_sealed(root: Path, druid: Any, form: str):
     name = f"druid_{form}"
-    lake, courier = lake_at(root, name, form, type="druid", url=druid.overlord, datasource=name)
+    lake, delivery = lake_at(root, name, form, type="druid", url=druid.overlord, datasource=name)
     lake.add(5, 100)
     lake.seal(5)
-    _delivered(courier)
+    _delivered(delivery)
     _served(druid, name, hours((5, range(100))))
     lake.add(6, 3)
     lake.add(5, 10, minute=30)
     lake.add(7, 1)
     lake.seal(5)
     lake.seal(6)
-    _delivered(courier)
+    _delivered(delivery)
     _served(druid, name, hours((5, range(100)), (6, range(100, 103)), (5, range(103, 113))))
-    _delivered(courier, again="2026-11-20T05")  # by hand, once more
+    _delivered(delivery, again="2026-11-20T05")  # by hand, once more
     _served(druid, name, hours((5, range(100)), (6, range(100, 103)), (5, range(103, 113))))
 
 
 def test_a_file_that_druid_does_not_find_is_a_failure_and_not_a_bucket_without_it(root: Path, druid: Any):
-    lake, courier = lake_at(root, "druid_lost", "delta", type="druid", url=druid.overlord, datasource="druid_lost")
+    lake, delivery = lake_at(root, "druid_lost", "delta", type="druid", url=druid.overlord, datasource="druid_lost")
     lake.add(5, 100)
     lake.seal(5)
     (file,) = (root / "druid_lost").glob("hour=*/*.parquet")
     kept = file.rename(root / "kept.parquet")
-    _delivered(courier, tries=1)
-    assert "took 0 of 100 rows" in courier.health.error
+    _delivered(delivery, tries=1)
+    assert "took 0 of 100 rows" in delivery.health.error
     kept.rename(file)
-    courier.hurry()
-    _delivered(courier)
+    delivery.hurry()
+    _delivered(delivery)
     _served(druid, "druid_lost", hours((5, range(100))))
 
 
@@ -163,15 +163,15 @@ def test_the_texts_of_ddl_run_in_trino_and_presto(root: Path, trino: Any, presto
         assert [list(row) for row in server.ask(PER_HOUR.format(table)).rows] == hours((5, range(20)))
 
 
-def _delivered(courier: HookDelivery, *, again: str = "", tries: int = 0) -> None:
+def _delivered(delivery: HookDelivery, *, again: str = "", tries: int = 0) -> None:
     if again:
-        courier.again((again,))
+        delivery.again((again,))
     deadline = time.monotonic() + 120
-    while (box := courier.round(datetime.now(UTC))).parcels:
-        if tries and box.parcels[0].attempts >= tries:
+    while (box := delivery.round(datetime.now(UTC))).pending:
+        if tries and box.pending[0].attempts >= tries:
             return
         assert time.monotonic() < deadline, box
-        assert tries or not courier.health.error, courier.health.error
+        assert tries or not delivery.health.error, delivery.health.error
         time.sleep(0.3)
     assert not tries
 

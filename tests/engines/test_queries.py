@@ -110,16 +110,16 @@ def asked(running: Running, format_: str, place: str, rows: list[Any]) -> dict[s
 def test_every_question_has_the_answer_that_the_events_have(
     running: Running, written: Lake, format_: str, place: str
 ) -> None:
-    wrong, mended = {}, []
+    wrong, repaired = {}, []
     for name, (found, expected) in asked(running, format_, place, written.rows_of(format_)).items():
         limited = any(limit.holds(running.name, format_, name) for limit in LIMITS)
         right = not isinstance(found, Exception) and same(found, expected)
         if not right and not limited:
             wrong[name] = found, expected
         if right and limited:
-            mended.append(name)
+            repaired.append(name)
     assert wrong == {}
-    assert mended == [], "these are read now: take them off tests/engines/limits.py and docs/ENGINES.md"
+    assert repaired == [], "these are read now: take them off tests/engines/limits.py and docs/ENGINES.md"
 
 
 @by("trino", "presto")

@@ -23,13 +23,13 @@ def tried(request: pytest.FixtureRequest) -> Callable[..., None]:
     before = oracle.tally.copy()
 
     def put(
-        row: str, damage: str, moment: str, spark: str, headrace: str, bad: Sequence[Check], rung: str, seconds: float
+        row: str, damage: str, moment: str, spark: str, headrace: str, bad: Sequence[Check], level: str, seconds: float
     ) -> None:
         found = oracle.tally.since(before)
         assert found.checks, "a damage without a verdict of the oracle"
         damages.put_down(
             damages.Outcome(
-                row, damage, moment, spark, headrace, ", ".join(check.name for check in bad), rung, found.records,
+                row, damage, moment, spark, headrace, ", ".join(check.name for check in bad), level, found.records,
                 found.lost, found.twice, round(seconds, 1), getattr(request.node, "originalname", request.node.name),
             )
         )  # fmt: skip

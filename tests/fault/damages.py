@@ -27,7 +27,7 @@ class Case:
     lost: int = 0  # records that plain Spark passes over in silence
     twice: int = 0  # that it reads again
     ended: int = 0  # headrace's exit code; 0: it goes on by itself
-    rung: str = ""  # what made it right, where it did not go on by itself
+    level: str = ""  # what made it right, where it did not go on by itself
     asked: bool = False  # the doctor is asked before the start, and heeded
 
     @property
@@ -45,7 +45,7 @@ class Outcome:
     spark: str  # what plain Spark does
     headrace: str  # how it ends, or goes on
     found: str  # which checks of the doctor
-    rung: str
+    level: str
     records: int
     lost: int
     twice: int
@@ -194,39 +194,39 @@ TORN = [
     ("6b", "garbage text", _newest(b"garbage\n{}\n{}")),
 ]
 CASES = [
-    *(Case(row, what, damage, ended=3, rung="L3") for row, what, damage in TORN),
-    *(Case(row, what, damage, half=True, ended=3, rung="L2") for row, what, damage in TORN),
-    Case("6", "version v9", _newest(b"v9\n{}\n{}"), ended=3, rung="a person, then L3"),
-    Case("7", "gone", _before_newest(None), ended=3, rung="L3"),
-    Case("7", "gone", _before_newest(None), half=True, ended=3, rung="L3"),
-    Case("1", "the one before is empty", _before_newest(b""), ended=3, rung="L3"),
-    Case("1", "the one before is empty", _before_newest(b""), half=True, ended=3, rung="L3"),
-    Case("1", "the newest two are empty", _newest_two(b""), half=True, ended=3, rung="L3"),
-    Case("9", "gone", _without_newest("offsets"), twice=50, ended=3, rung="L3"),
-    Case("10", "offsets gone", _emptied("offsets"), twice=50, ended=3, rung="L3"),
+    *(Case(row, what, damage, ended=3, level="L3") for row, what, damage in TORN),
+    *(Case(row, what, damage, half=True, ended=3, level="L2") for row, what, damage in TORN),
+    Case("6", "version v9", _newest(b"v9\n{}\n{}"), ended=3, level="a person, then L3"),
+    Case("7", "gone", _before_newest(None), ended=3, level="L3"),
+    Case("7", "gone", _before_newest(None), half=True, ended=3, level="L3"),
+    Case("1", "the one before is empty", _before_newest(b""), ended=3, level="L3"),
+    Case("1", "the one before is empty", _before_newest(b""), half=True, ended=3, level="L3"),
+    Case("1", "the newest two are empty", _newest_two(b""), half=True, ended=3, level="L3"),
+    Case("9", "gone", _without_newest("offsets"), twice=50, ended=3, level="L3"),
+    Case("10", "offsets gone", _emptied("offsets"), twice=50, ended=3, level="L3"),
     Case("11", "offsets and commits gone", _emptied("offsets", "commits"), twice=300),
-    Case("12", "empty", lambda place: rewrite(place.newest("commits"), b""), ended=3, rung="L2"),
-    Case("3", "the newest commit", lambda place: rewrite(place.newest("commits"), b'v1\n{"next'), ended=3, rung="L2"),
+    Case("12", "empty", lambda place: rewrite(place.newest("commits"), b""), ended=3, level="L2"),
+    Case("3", "the newest commit", lambda place: rewrite(place.newest("commits"), b'v1\n{"next'), ended=3, level="L2"),
     Case("13", "newest gone", _without_newest("commits"), twice=50),
     Case("13", "all gone", _emptied("commits"), twice=50),
-    Case("14", "three gone", _commits_trail, twice=50, ended=3, rung="L3"),
+    Case("14", "three gone", _commits_trail, twice=50, ended=3, level="L3"),
     Case("15", "gone", _metadata(None)),
-    Case("16", "empty", _metadata(b""), ended=3, rung="L3"),
-    Case("16", "cut", _metadata(b'{"id":"5f'), ended=3, rung="L3"),
+    Case("16", "empty", _metadata(b""), ended=3, level="L3"),
+    Case("16", "cut", _metadata(b'{"id":"5f'), ended=3, level="L3"),
     Case("17", "of another query", _metadata(OTHER_ID)),
-    Case("18", "seven up", _edited(7), lost=7, ended=3, rung="L3"),
+    Case("18", "seven up", _edited(7), lost=7, ended=3, level="L3"),
     Case("18-", "seven down", _edited(-7), twice=7),
     Case("18p", "seven less", _edited(-7), half=True),
     Case("19", "partition 1 gone", _without_partition, twice=180),
-    Case("20", "of the next offsets", _checksum_of_next, rung="L2", asked=True),
-    Case("20", "of the next offsets, after a start", _checksum_of_next, ended=1, rung="L3"),
-    Case("20", "of the metadata", _deleted_by_hand("metadata"), rung="L3", asked=True),
-    Case("20", "of the beginning", _deleted_by_hand("sources/0/0"), rung="L2", asked=True),
-    Case("20d", "in place of the next offsets", _directory("offsets", 1), ended=3, rung="L2"),
-    Case("20d", "in place of the next commit", _directory("commits", 1), half=True, ended=3, rung="L2"),
-    Case("20d", "in place of the newest offsets", _directory("offsets", 0), twice=50, ended=3, rung="L3"),
-    Case("20d", "in place of the newest commit", _directory("commits", 0), twice=50, ended=3, rung="L2"),
-    Case("16", "a directory", _directory("", 0), ended=3, rung="L3"),
+    Case("20", "of the next offsets", _checksum_of_next, level="L2", asked=True),
+    Case("20", "of the next offsets, after a start", _checksum_of_next, ended=1, level="L3"),
+    Case("20", "of the metadata", _deleted_by_hand("metadata"), level="L3", asked=True),
+    Case("20", "of the beginning", _deleted_by_hand("sources/0/0"), level="L2", asked=True),
+    Case("20d", "in place of the next offsets", _directory("offsets", 1), ended=3, level="L2"),
+    Case("20d", "in place of the next commit", _directory("commits", 1), half=True, ended=3, level="L2"),
+    Case("20d", "in place of the newest offsets", _directory("offsets", 0), twice=50, ended=3, level="L3"),
+    Case("20d", "in place of the newest commit", _directory("commits", 0), twice=50, ended=3, level="L2"),
+    Case("16", "a directory", _directory("", 0), ended=3, level="L3"),
     Case("21", "drafts, no beginning", _leftovers),
-    Case("34", "a thousand up", _edited(1000), ended=3, rung="L3"),
+    Case("34", "a thousand up", _edited(1000), ended=3, level="L3"),
 ]

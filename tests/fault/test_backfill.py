@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from writer.table.gap_records import gap_records
+from writer.table.ledger.gap_record import GapRecord
 
 from tests import oracle
 from tests.writing import Site, Writer
@@ -21,8 +23,6 @@ from writer.audit.audit import audit
 from writer.clients.driver_endpoint import DriverAlive, nobody_runs
 from writer.config.loader import load
 from writer.table.factory import main_table
-from writer.table.gap_tickets import tickets
-from writer.table.ledger.gap_ticket import GapRecord
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 MakeTopic = Callable[..., str]
@@ -41,8 +41,8 @@ def headrace(site: Site, *words: object, code: int = 0, env: dict[str, str] | No
     return done.stdout
 
 
-def ticket(site: Site) -> GapRecord:
-    (found,) = tickets(main_table("events", load(site.config)), "events").values()
+def gap_record(site: Site) -> GapRecord:
+    (found,) = gap_records(main_table("events", load(site.config)), "events").values()
     return found
 
 
@@ -103,7 +103,7 @@ def test_a_skip_beside_a_live_stream_is_filled_from_kafka_and_the_audit_is_clean
     assert "pipeline_restarting" not in said
     site.once()
     clean(site, lake, name)
-    assert ticket(site).offsets == waiting
+    assert gap_record(site).offsets == waiting
 
 
 def _feed(site: Site, name: str, stop: threading.Event) -> None:
@@ -128,7 +128,7 @@ def test_a_backfill_from_kafka_killed_at_each_step_and_run_again_is_exact(site: 
     writer.stop()
     site.once()
     clean(site, lake, name)
-    assert (ticket(site).state, ticket(site).offsets) == ("done", waiting)
+    assert (gap_record(site).state, gap_record(site).offsets) == ("done", waiting)
 
 
 @pytest.mark.cell("Kafka loses records", "and a mirror or an archive has them")
@@ -148,17 +148,17 @@ def test_what_retention_took_comes_from_an_archive_and_from_a_mirror(site: Site,
     oracle.check_rows(lake, "events")
     assert "0 of" in headrace(site, "backfill", "--dry-run", code=1)
     assert "are not in this source" in headrace(site, "backfill", code=1)
-    assert ticket(site).state == "open"
+    assert gap_record(site).state == "open"
     wrong = f"0:{was[name, 0]}=9"
     mirror = ("--from-mirror", f"{site.bootstrap}/{copy}")
     headrace(site, "backfill", *mirror, "--map", wrong, code=1)
     headrace(site, "backfill", *mirror, "--map", f"0:{was[name, 0]}=7", code=1)
-    left = ticket(site).left()
+    left = gap_record(site).left()
     assert [(r.part.partition, r.start, r.end) for r in left] == [(1, was[name, 1], ends[name, 1])]
     oracle.check(lake, "events")
     headrace(site, "backfill", "--from-archive", site.root / "archive")
     clean(site, lake, name)
-    assert ticket(site).sources == (f"mirror {site.bootstrap}/{copy}", f"archive {site.root / 'archive'}")
+    assert gap_record(site).sources == (f"mirror {site.bootstrap}/{copy}", f"archive {site.root / 'archive'}")
 
 
 def _messages(site: Site, name: str, partition: int) -> list[object]:
@@ -196,7 +196,7 @@ def _archived(site: Site, name: str, partition: int) -> None:
 def test_retention_that_is_faster_than_a_backfill_leaves_the_rest_open(site: Site, topic: MakeTopic) -> None:
     name, flag = topic(1), site.root / "held"
     lake, _ = skipped(site, name, 2_000, partitions=1)
-    gap = ticket(site).opened
+    gap = gap_record(site).opened
     assert gap is not None
     (r,) = gap.ranges
     env = {**os.environ, "HEADRACE_FAULT": f"before_chunk:3:{flag}"}
@@ -207,16 +207,16 @@ def test_retention_that_is_faster_than_a_backfill_leaves_the_rest_open(site: Sit
         assert doing.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    left = ticket(site).left()[0]
+    left = gap_record(site).left()[0]
     site.forget(name, {0: left.start + 100})
     oracle.check_rows(lake, "events")
     flag.unlink()
     assert doing.wait(120) == 1
     assert "retention was faster" in (doing.stderr.read() if doing.stderr else "")
-    assert ticket(site).left()[0] == left, "nothing of that chunk was committed"
+    assert gap_record(site).left()[0] == left, "nothing of that chunk was committed"
     headrace(site, "backfill", code=1)
-    assert [(one.start, one.end) for one in ticket(site).left()] == [(left.start, left.start + 100)]
-    headrace(site, "gaps", "close", ticket(site).id[:8], "--lost", "--reason", "retention")
+    assert [(one.start, one.end) for one in gap_record(site).left()] == [(left.start, left.start + 100)]
+    headrace(site, "gaps", "close", gap_record(site).id[:8], "--lost", "--reason", "retention")
     oracle.check(lake, "events")
     found = audit(load(site.config), "events", since=None, deep=True)
     assert found.adds_up, found.problems
@@ -233,7 +233,7 @@ def test_history_comes_from_an_archive_and_the_stream_hands_over_at_an_offset(si
     site.forget(name, {0: handed_over})
     lake = site.pipeline("events", [name], start={"offsets": {name: {0: 0}}})
     site.once()
-    assert [(r.start, r.end) for r in ticket(site).left()] == [(0, handed_over)]
+    assert [(r.start, r.end) for r in gap_record(site).left()] == [(0, handed_over)]
     headrace(site, "backfill", "--from-archive", site.root / "archive")
     clean(site, lake, name)
-    assert ticket(site).state == "done"
+    assert gap_record(site).state == "done"

@@ -20,13 +20,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from recovery.ladder.levels import RecoveryLevel
 from typer.testing import CliRunner
 
 from recovery.checkpoints.checks import Check, leads_to, preflight
 from recovery.checkpoints.facts import of_pipeline
 from recovery.checkpoints.repair import RepairResult, repair
 from recovery.ladder.error_catalogue import Damage, catalogue, classify
-from recovery.ladder.rungs import RecoveryLevel
 from tests import oracle
 from tests.damaging import PIPELINE, Place, Seen, blank, die_in_a_batch, golden, plain, rewrite, session
 from tests.fault.damages import CASES, Case
@@ -50,7 +50,7 @@ class Ground:
 
 
 @pytest.fixture(scope="module")
-def ground(
+def workspace(
     tmp_path_factory: pytest.TempPathFactory, bootstrap: str, registry_url: str, topic: MakeTopic
 ) -> Iterator[Ground]:
     root = tmp_path_factory.mktemp("damage")
@@ -72,37 +72,37 @@ def ground(
         for at, case in enumerate(CASES)
     ],
 )
-def test_a_damaged_checkpoint_costs_nothing(ground: Ground, tmp_path: Path, tried: Tried, case: Case) -> None:
-    place = (ground.planned if case.half else ground.done).copy(tmp_path / "headrace")
+def test_a_damaged_checkpoint_costs_nothing(workspace: Ground, tmp_path: Path, tried: Tried, case: Case) -> None:
+    place = (workspace.planned if case.half else workspace.done).copy(tmp_path / "headrace")
     case.damage(place)
     row = ROWS[case.row]
-    spark = _plain_spark(ground, place.copy(tmp_path / "plain"), case, row)
+    spark = _plain_spark(workspace, place.copy(tmp_path / "plain"), case, row)
     checks = preflight(of_pipeline(place.config, PIPELINE).facts)
     bad = [check for check in checks if check.ok is False]
     _check_found(case, row, bad)
     before = time.monotonic()
-    rung, ended = "", "goes on by itself"
+    level, ended = "", "goes on by itself"
     if case.asked:
-        ended, rung, code = "not started", _respond(ground, place, leads_to(checks)), 0
+        ended, level, code = "not started", _respond(workspace, place, leads_to(checks)), 0
     else:
-        code, text = place.carry(ground.spark)
+        code, text = place.carry(workspace.spark)
         assert code == case.ended, text
     if code:
         ended = f"exit {code}"
         verdict = classify(text)
         assert _alike(verdict.row, row), f"{verdict.row}: {text}"
-        rung = _respond(ground, place, verdict.rung, halt=verdict.halt)
+        level = _respond(workspace, place, verdict.level, halt=verdict.halt)
     seconds = time.monotonic() - before
-    assert rung == case.rung
+    assert level == case.level
     oracle.check_rows(place.lake, PIPELINE)
     oracle.check(place.lake, PIPELINE, place.site.ends(place.topic))
     assert preflight_is_clean(place)
     moment = "a batch is planned" if case.half else "all batches are done"
-    tried(case.row, f"{row.damage} ({case.what})", moment, spark, ended, bad, rung, seconds)
+    tried(case.row, f"{row.damage} ({case.what})", moment, spark, ended, bad, level, seconds)
 
 
-def test_the_verb_says_of_a_pipeline_what_the_checks_found(ground: Ground, tmp_path: Path) -> None:
-    place = ground.planned.copy(tmp_path / "own")
+def test_the_verb_says_of_a_pipeline_what_the_checks_found(workspace: Ground, tmp_path: Path) -> None:
+    place = workspace.planned.copy(tmp_path / "own")
     told = CliRunner().invoke(app, ["doctor", str(place.site.config)], catch_exceptions=False)
     assert (told.exit_code, "All is well." in told.output) == (0, True), told.output
     rewrite(place.newest(), b"")
@@ -118,10 +118,10 @@ def preflight_is_clean(place: Place) -> bool:
     return leads_to(preflight(of_pipeline(place.config, PIPELINE).facts)) is None
 
 
-def _plain_spark(ground: Ground, copy: Place, case: Case, row: Damage) -> str:
+def _plain_spark(workspace: Ground, copy: Place, case: Case, row: Damage) -> str:
     """Let plain Spark go on from the damaged checkpoint. Returns what it does, in words."""
     had = oracle.offsets(copy.lake)
-    seen = plain(ground.spark, copy.site.bootstrap, copy.checkpoint, topics=copy.topic)
+    seen = plain(workspace.spark, copy.site.bootstrap, copy.checkpoint, topics=copy.topic)
     lost, twice = _account(had, seen, copy.site.ends(copy.topic))
     if row.symptom is not None:
         assert row.symptom.search(seen.text), seen.text
@@ -177,31 +177,31 @@ def _check_found(case: Case, row: Damage, bad: list[Check]) -> None:
     assert row.finding in {check.name for check in bad}, bad
     if row.halt:
         assert any(check.halt for check in bad)
-    elif case.half or row.rung is not RecoveryLevel.REPAIR:
-        wanted = RecoveryLevel.NEW_RUN if case.rung == "L3" else row.rung
+    elif case.half or row.level is not RecoveryLevel.REPAIR:
+        wanted = RecoveryLevel.NEW_RUN if case.level == "L3" else row.level
         assert leads_to(bad) == wanted, bad
 
 
 def _alike(found: str, row: Damage) -> bool:
     """Texts of ours do not tell every damage apart: what they lead to is the same."""
-    return found == row.row or (ROWS[found].rung, ROWS[found].halt) == (row.rung, row.halt) or row.row in ("34", "1")
+    return found == row.row or (ROWS[found].level, ROWS[found].halt) == (row.level, row.halt) or row.row in ("34", "1")
 
 
-def _respond(ground: Ground, place: Place, rung: RecoveryLevel | None, *, halt: bool = False) -> str:
+def _respond(workspace: Ground, place: Place, level: RecoveryLevel | None, *, halt: bool = False) -> str:
     """Do what the ladder does, as far up as it takes. Returns the rung that made it right."""
     said = "a person, then " if halt else ""
-    if rung is RecoveryLevel.REPAIR:
+    if level is RecoveryLevel.REPAIR:
         asked = of_pipeline(place.config, PIPELINE)
         assert asked.run is not None
         checkpoints = Checkpoints(place.config.checkpoints, PIPELINE)
         done = repair(checkpoints, asked.run, asked.facts.frontier, datetime.now(UTC))
         if isinstance(done, RepairResult):
             assert all((Path(done.copy) / name).exists() for name in done.removed if ".crc" not in name)
-            code, text = place.carry(ground.spark)
+            code, text = place.carry(workspace.spark)
             assert code == 0, text
             return "L2"
         assert "torn" in done.reason or "missing" in done.reason or "nothing in it" in done.reason
-    code, text = place.carry(ground.spark, new_run=True)
+    code, text = place.carry(workspace.spark, new_run=True)
     assert code == 0, text
     return f"{said}L3"
 
@@ -210,69 +210,69 @@ def _respond(ground: Ground, place: Place, rung: RecoveryLevel | None, *, halt: 
 
 
 @pytest.fixture
-def place(ground: Ground, tmp_path: Path, topic: MakeTopic) -> Place:
+def place(workspace: Ground, tmp_path: Path, topic: MakeTopic) -> Place:
     """A pipeline of its own, with 60 records in the table and 40 that are still to be read."""
-    made = blank(tmp_path / "own", ground.done.site.bootstrap, ground.done.site.registry_url, topic(2))
+    made = blank(tmp_path / "own", workspace.done.site.bootstrap, workspace.done.site.registry_url, topic(2))
     made.site.fill(made.topic, 60)
-    code, text = made.carry(ground.spark)
+    code, text = made.carry(workspace.spark)
     assert code == 0, text
     made.site.fill(made.topic, 40, seed=8)
     return made
 
 
-def _both(ground: Ground, place: Place, tmp_path: Path) -> tuple[Seen, list[Check]]:
+def _both(workspace: Ground, place: Place, tmp_path: Path) -> tuple[Seen, list[Check]]:
     """What plain Spark sees, from a copy of the checkpoint, and what the doctor finds."""
     copy = place.copy(tmp_path / "plain")
-    seen = plain(ground.spark, place.site.bootstrap, copy.checkpoint, topics=place.topic)
+    seen = plain(workspace.spark, place.site.bootstrap, copy.checkpoint, topics=place.topic)
     checks = preflight(of_pipeline(place.config, PIPELINE).facts)
     return seen, [check for check in checks if check.ok is False]
 
 
 def _goes_on(
-    ground: Ground, place: Place, row: str, spark: str, bad: list[Check], tried: Tried, *, lost: bool = False
+    workspace: Ground, place: Place, row: str, spark: str, bad: list[Check], tried: Tried, *, lost: bool = False
 ) -> None:
     """Start headrace, which goes on by itself; with `lost`, some records are a gap now."""
     before = time.monotonic()
-    code, text = place.carry(ground.spark)
+    code, text = place.carry(workspace.spark)
     assert code == 0, text
     seconds = time.monotonic() - before
     oracle.check(place.lake, PIPELINE, place.site.ends(place.topic))
     gone = sum(map(len, oracle.gaps(place.lake).values()))
     assert bool(gone) == lost
     ended = f"goes on by itself; {gone} offsets are a gap" if gone else "goes on by itself"
-    waits = ROWS[row].rung is RecoveryLevel.WAIT
+    waits = ROWS[row].level is RecoveryLevel.WAIT
     ended = "exit 1 as long as it lasts" if waits else ended
     tried(row, ROWS[row].damage, BETWEEN, spark, ended, bad, "L0" if waits else "", seconds)
 
 
 def test_records_that_aged_out_are_a_gap_and_no_more(
-    ground: Ground, tmp_path: Path, place: Place, tried: Tried
+    workspace: Ground, tmp_path: Path, place: Place, tried: Tried
 ) -> None:
     place.site.forget(place.topic, {p: end - 5 for (_, p), end in place.site.ends(place.topic).items()})
-    seen, bad = _both(ground, place, tmp_path)
-    assert classify(seen.text).rung is RecoveryLevel.RESTART, seen.text
-    assert {check.name: check.rung for check in bad} == {"log": RecoveryLevel.RESTART}
+    seen, bad = _both(workspace, place, tmp_path)
+    assert classify(seen.text).level is RecoveryLevel.RESTART, seen.text
+    assert {check.name: check.level for check in bad} == {"log": RecoveryLevel.RESTART}
     oracle.check_rows(place.lake, PIPELINE)
-    _goes_on(ground, place, "27", f"`{_first_words(seen.text)}`", bad, tried, lost=True)
+    _goes_on(workspace, place, "27", f"`{_first_words(seen.text)}`", bad, tried, lost=True)
 
 
 @pytest.mark.parametrize(("row", "count"), [("28", 20), ("29", 200)])
 def test_a_topic_that_was_created_again_is_read_from_its_beginning(
-    ground: Ground, tmp_path: Path, place: Place, tried: Tried, row: str, count: int
+    workspace: Ground, tmp_path: Path, place: Place, tried: Tried, row: str, count: int
 ) -> None:
     before = oracle.by_part(place.lake)
     place.site.again(place.topic, 2)
     place.site.fill(place.topic, count, seed=9)
-    seen, bad = _both(ground, place, tmp_path)
+    seen, bad = _both(workspace, place, tmp_path)
     if row == "28":
-        assert classify(seen.text).rung is RecoveryLevel.RESTART, seen.text
+        assert classify(seen.text).level is RecoveryLevel.RESTART, seen.text
         spark = f"`{_first_words(seen.text)}`"
     else:
         assert not seen.text
         assert seen.rows == count - 60
         spark = f"starts; loses {count - seen.rows} records"
-    assert {check.name: check.rung for check in bad} == {"topics": RecoveryLevel.RESTART}
-    code, text = place.carry(ground.spark)
+    assert {check.name: check.level for check in bad} == {"topics": RecoveryLevel.RESTART}
+    code, text = place.carry(workspace.spark)
     assert code == 0, text
     ends = place.site.ends(place.topic)
     again = {(place.topic, 2, p): range(end) for (_, p), end in ends.items()}
@@ -281,20 +281,20 @@ def test_a_topic_that_was_created_again_is_read_from_its_beginning(
     tried(row, ROWS[row].damage, BETWEEN, spark, "goes on by itself", bad, "", 0.0)
 
 
-def test_a_topic_that_is_gone_waits_for_a_person(ground: Ground, tmp_path: Path, place: Place, tried: Tried) -> None:
+def test_a_topic_that_is_gone_waits_for_a_person(workspace: Ground, tmp_path: Path, place: Place, tried: Tried) -> None:
     admin = AdminClient({"bootstrap.servers": place.site.bootstrap})
     admin.delete_topics([place.topic])[place.topic].result(30)
-    seen, bad = _both(ground, place, tmp_path)
+    seen, bad = _both(workspace, place, tmp_path)
     assert classify(seen.text).row == "30", seen.text
     assert [check.name for check in bad if check.halt] == ["topics"]
-    code, text = place.carry(ground.spark)
+    code, text = place.carry(workspace.spark)
     assert (code, classify(text).row) == (2, "30")
     assert classify(text).halt
     oracle.check_rows(place.lake, PIPELINE)
     had = oracle.by_part(place.lake)
     admin.create_topics([NewTopic(place.topic, 2, 1)])[place.topic].result(30)
     place.site.fill(place.topic, 30, seed=9)
-    code, text = place.carry(ground.spark)
+    code, text = place.carry(workspace.spark)
     assert code == 0, text
     again = {(place.topic, 2, p): range(end) for (_, p), end in place.site.ends(place.topic).items()}
     oracle.check_exactly(place.lake, {**had, **again})
@@ -302,22 +302,22 @@ def test_a_topic_that_is_gone_waits_for_a_person(ground: Ground, tmp_path: Path,
 
 
 def test_a_checkpoint_of_another_topic_is_left_aside(
-    ground: Ground, tmp_path: Path, place: Place, tried: Tried
+    workspace: Ground, tmp_path: Path, place: Place, tried: Tried
 ) -> None:
     own = place.checkpoint
     shutil.rmtree(own)
-    shutil.copytree(ground.done.checkpoint, own)
-    seen, bad = _both(ground, place, tmp_path)
+    shutil.copytree(workspace.done.checkpoint, own)
+    seen, bad = _both(workspace, place, tmp_path)
     assert ROWS["31"].symptom is not None
     assert ROWS["31"].symptom.search(seen.text), seen.text
     assert "partitions" in {check.name for check in bad}
     assert leads_to(bad) is RecoveryLevel.NEW_RUN
-    _goes_on(ground, place, "31", f"`{_first_words(seen.text)}`", bad, tried)
+    _goes_on(workspace, place, "31", f"`{_first_words(seen.text)}`", bad, tried)
 
 
 @pytest.mark.parametrize(("row", "gone"), [("32", 5), ("33", 0)])
 def test_partitions_that_were_added_are_read_from_what_there_is(
-    ground: Ground, tmp_path: Path, place: Place, tried: Tried, row: str, gone: int
+    workspace: Ground, tmp_path: Path, place: Place, tried: Tried, row: str, gone: int
 ) -> None:
     admin = AdminClient({"bootstrap.servers": place.site.bootstrap})
     admin.create_partitions([NewPartitions(place.topic, 3)])[place.topic].result(30)
@@ -327,7 +327,7 @@ def test_partitions_that_were_added_are_read_from_what_there_is(
     assert sender.flush(30) == 0
     if gone:
         place.site.forget(place.topic, {2: gone})
-    seen, bad = _both(ground, place, tmp_path)
+    seen, bad = _both(workspace, place, tmp_path)
     symptom = ROWS[row].symptom
     if symptom is None:
         assert not seen.text
@@ -335,38 +335,38 @@ def test_partitions_that_were_added_are_read_from_what_there_is(
     else:
         assert symptom.search(seen.text), seen.text
         spark = f"`{_first_words(seen.text)}`"
-    _goes_on(ground, place, row, spark, bad, tried, lost=bool(gone))
+    _goes_on(workspace, place, row, spark, bad, tried, lost=bool(gone))
 
 
-def test_a_broker_that_is_down_is_waited_for(ground: Ground, tmp_path: Path, place: Place, tried: Tried) -> None:
+def test_a_broker_that_is_down_is_waited_for(workspace: Ground, tmp_path: Path, place: Place, tried: Tried) -> None:
     nobody, copy = "127.0.0.1:9", place.copy(tmp_path / "plain")
     fast = {"kafka.default.api.timeout.ms": "4000", "kafka.request.timeout.ms": "2000"}
-    seen = plain(ground.spark, nobody, copy.checkpoint, topics=place.topic, options=fast)
+    seen = plain(workspace.spark, nobody, copy.checkpoint, topics=place.topic, options=fast)
     assert classify(seen.text).row == "26", seen.text
     place.site.overrides["kafka"] = {"bootstrap_servers": nobody, "request_timeout": "2 s"}
     bad = [check for check in preflight(of_pipeline(place.config, PIPELINE).facts) if check.ok is False]
     assert leads_to(bad) is RecoveryLevel.WAIT
-    code, text = place.carry(ground.spark)
-    assert (code, classify(text).rung) == (1, RecoveryLevel.WAIT), text
+    code, text = place.carry(workspace.spark)
+    assert (code, classify(text).level) == (1, RecoveryLevel.WAIT), text
     oracle.check_rows(place.lake, PIPELINE)
     place.site.overrides.pop("kafka")
     spark = f"`{_first_words(seen.text)}`"
-    _goes_on(ground, place, "26", spark, bad, tried)
+    _goes_on(workspace, place, "26", spark, bad, tried)
 
 
 def test_a_storage_that_refuses_offsets_is_waited_for(
-    ground: Ground, tmp_path: Path, place: Place, tried: Tried
+    workspace: Ground, tmp_path: Path, place: Place, tried: Tried
 ) -> None:
     copy = place.copy(tmp_path / "plain")
     with _refusing(copy.checkpoint / "offsets"):
-        seen = plain(ground.spark, place.site.bootstrap, copy.checkpoint, topics=place.topic)
+        seen = plain(workspace.spark, place.site.bootstrap, copy.checkpoint, topics=place.topic)
     assert classify(seen.text).row == "23", seen.text
     with _refusing(place.checkpoint / "commits"):
-        code, text = place.carry(ground.spark)
-    assert (code, classify(text).rung) == (1, RecoveryLevel.WAIT), text
+        code, text = place.carry(workspace.spark)
+    assert (code, classify(text).level) == (1, RecoveryLevel.WAIT), text
     oracle.check_rows(place.lake, PIPELINE)
     spark = f"`{_first_words(seen.text)}`"
-    _goes_on(ground, place, "23", spark, [], tried)
+    _goes_on(workspace, place, "23", spark, [], tried)
 
 
 @contextmanager

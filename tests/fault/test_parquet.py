@@ -30,9 +30,9 @@ def test_a_parquet_table_is_exact_for_readers_of_its_folders_whenever_its_writer
     ((rows, distinct, buckets),) = hive.asked(
         str(lake), "count(*), count(DISTINCT (_topic, _incarnation, _partition, _offset)), count(DISTINCT hour)"
     )
-    letters = hive.asked(f"{lake}_dead_letters", "count(*)")[0][0]
+    dead_letters = hive.asked(f"{lake}_dead_letters", "count(*)")[0][0]
     assert rows == distinct
-    assert rows + letters == sum(ends.values())  # type: ignore[operator]
+    assert rows + dead_letters == sum(ends.values())  # type: ignore[operator]
     assert hive.seen(str(lake)).num_rows == rows
     assert _by_spark(str(lake)) == (rows, buckets)
 

@@ -20,7 +20,7 @@ from tests.looking import NOW
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[2]
 ROOMS = ("skip", "decode", "conform", "assign", "stage", "columnar", "report")
-POINTS = (*(f"in_{room}" for room in ROOMS), "before_commit", "after_commit")
+POINTS = (*(f"in_{step}" for step in ROOMS), "before_commit", "after_commit")
 MOVES = ("publish", "after_publish")
 WORDS = {
     "before_commit": "right before the commit", "after_commit": "right after the commit",
@@ -104,7 +104,7 @@ def test_a_clock_that_jumps_loses_and_doubles_nothing(
     driver = carry(tmp_path, str(lake), form, clock=[NOW, there, NOW])
     oracle.check_rows(lake, "clicks")
     judge(driver, lake)
-    outcomes = dict(oracle.rows(Path(driver.letters), "outcome, count(*)", "GROUP BY ALL"))
+    outcomes = dict(oracle.rows(Path(driver.dead_letters), "outcome, count(*)", "GROUP BY ALL"))
     assert outcomes["quarantined"] == 22, "those of the batch in between, but the broken ones"
     found = oracle.tally.since(before)
     record(

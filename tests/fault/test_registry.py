@@ -30,7 +30,7 @@ def registry(site: Site, tmp_path: Path) -> Iterator[Registry]:
         yield started
 
 
-def letters(lake: Path) -> dict[object, object]:
+def dead_letters(lake: Path) -> dict[object, object]:
     found = oracle.rows(lake.with_name(f"{lake.name}_dead_letters"), "error, count(*)", "GROUP BY ALL")
     return dict(found)  # type: ignore[arg-type]
 
@@ -77,7 +77,7 @@ def test_a_batch_with_a_new_schema_waits_for_a_registry_that_is_down(
     writer.until(lambda: sum(oracle.frontier_of(lake, "events").values()) == 800)
     said = writer.stop()
     assert "pipeline_restarting" not in said
-    assert letters(lake) == {}
+    assert dead_letters(lake) == {}
     oracle.check(lake, "events", site.ends(name))
     assert oracle.rows(lake, "count(*)", "WHERE referrer_campaign IS NOT NULL") == [(300,)]
 
@@ -106,7 +106,7 @@ def test_a_batch_with_a_new_schema_waits_while_answers_are_none(
         writer.until(lambda: sum(oracle.frontier_of(lake, "events").values()) == 800)
         said = writer.stop()
     assert "pipeline_restarting" not in said
-    assert letters(lake) == {}
+    assert dead_letters(lake) == {}
     oracle.check(lake, "events", site.ends(name))
     assert oracle.rows(lake, "count(*)", "WHERE referrer_campaign IS NOT NULL") == [(300,)]
 
@@ -127,11 +127,11 @@ def test_ids_that_the_registry_lost_stop_a_start_and_its_letters_become_rows_aga
         site.send(name, messages[500:1_000])
         writer.until(lambda: sum(oracle.frontier_of(lake, "events").values()) == 1_000)
         writer.stop()
-        assert letters(lake) == {}, "what a run has read once it knows"
+        assert dead_letters(lake) == {}, "what a run has read once it knows"
         site.send(name, messages[1_000:1_400])
         site.once()  # fewer than limits.failed_records_min
         oracle.check_rows(lake, "events")
-        ((error, count),) = letters(lake).items()
+        ((error, count),) = dead_letters(lake).items()
         assert ("is unknown to the registry" in str(error), count) == (True, 400)
         site.send(name, messages[1_400:])
         before = oracle.replay(lake).files
@@ -143,7 +143,7 @@ def test_ids_that_the_registry_lost_stop_a_start_and_its_letters_become_rows_aga
     replayed = CliRunner().invoke(app, ["dlq", "replay", str(site.config)])
     assert replayed.exit_code == 0, replayed.output
     oracle.check(lake, "events", site.ends(name))
-    assert letters(lake) == {}
+    assert dead_letters(lake) == {}
     assert oracle.rows(lake, "count(DISTINCT event_id)") == [(2_900,)]
 
 
@@ -177,5 +177,5 @@ def test_ids_that_mean_other_schemas_stop_a_start_until_somebody_accepts_them(
         site.once()
         oracle.check(lake, "events", site.ends(name))
         assert oracle.rows(lake, "count(visit_id), count(session_id), count(*)") == [(300, 500, 800)]
-        assert letters(lake) == {}
+        assert dead_letters(lake) == {}
         site.once()

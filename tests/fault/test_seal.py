@@ -47,7 +47,7 @@ def test_a_process_that_dies_leaves_a_bucket_closed_or_sealed(tmp_path: Path, fo
         again = moment in ("before_close", "after_close") and late  # they are closed: it does not come there
         seal(lake, f"{moment}:1", code=0 if again else -9)
         standing = lake.sealer().follow(keep=False)
-        unsealed, sealed = set(standing.books.buckets), {bucket for bucket, _ in seals(lake)[len(known) :]}
+        unsealed, sealed = set(standing.unsealed.buckets), {bucket for bucket, _ in seals(lake)[len(known) :]}
         mine = {label(NOON)[0], *([] if late else label(NOON + HOUR))}
         assert {bucket for (bucket,) in unsealed} | sealed == mine
         assert not {bucket for (bucket,) in unsealed} & sealed
@@ -61,7 +61,7 @@ def test_a_process_that_dies_leaves_a_bucket_closed_or_sealed(tmp_path: Path, fo
         assert newest is not None
         assert (newest.rows, newest.late, newest.added) == (8 + late, late, late or 8)
         assert seals(lake) == sorted(set(seals(lake)), key=seals(lake).index)
-        assert lake.sealer().follow().books.buckets == {}
+        assert lake.sealer().follow().unsealed.buckets == {}
         assert lake.rows() == before
     assert {path.parent.name.rpartition("=")[2] for path in (tmp_path / "lake").rglob("_SUCCESS")} == {
         *label(NOON), *label(NOON + HOUR)

@@ -70,8 +70,10 @@ def test_whichever_operation_of_a_replay_fails_nothing_is_lost_or_twice(
 
     def again(driver: Driver, place: Place) -> None:
         replay(driver)
-        letters = oracle.rows(place.fetched().with_name("clicks_dead_letters"), "outcome, count(*)", "GROUP BY ALL")
-        assert letters == [("dead_letter", 8)]
+        dead_letters = oracle.rows(
+            place.fetched().with_name("clicks_dead_letters"), "outcome, count(*)", "GROUP BY ALL"
+        )
+        assert dead_letters == [("dead_letter", 8)]
 
     always = ("put_if_absent",) if mode == LOST else ()  # what is left of a file stays while an entry may name it
     each_fails_once(tmp_path, form, server, mode, record, life, again, "replay: ", always)

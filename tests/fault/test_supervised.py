@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from recovery.ladder.error_catalogue import Verdict
-from recovery.ladder.rungs import RecoveryLevel
+from recovery.ladder.levels import RecoveryLevel
 from recovery.lease.holder import LeaseHolder
 from recovery.lease.lease import StoreLeases
 from recovery.supervisor.driver_process import place
@@ -79,18 +79,18 @@ class Play:
         one = config(root)
         pipelines = dict.fromkeys(names, one.pipelines["clicks"])
         self.config: Config = one.model_copy(update={"pipelines": pipelines})
-        self.patients = {name: SupervisedPipeline(name) for name in names}
+        self.supervised_pipelines = {name: SupervisedPipeline(name) for name in names}
 
-    def run(self, hands: Mapping[RecoveryLevel, Any] | None = None, before: Any = lambda *_: None) -> int:
-        leases = {name: StoreLeases(store(self.config, name)) for name in self.patients}
+    def run(self, actions: Mapping[RecoveryLevel, Any] | None = None, before: Any = lambda *_: None) -> int:
+        leases = {name: StoreLeases(store(self.config, name)) for name in self.supervised_pipelines}
         held = LeaseHolder(leases, "test", expires_after=timedelta(seconds=2))
         with place() as folder:
             assert held.take(lambda _: False)
             try:
                 return Supervisor(
-                    self.config, self.patients, [sys.executable, "-c", DRIVER, str(self.script)], folder=folder,
-                    held=held, tells=self.told, hands=hands or {}, stop=threading.Event(), before=before,
-                    jitter=lambda: 0.0,
+                    self.config, self.supervised_pipelines, [sys.executable, "-c", DRIVER, str(self.script)],
+                    folder=folder, held=held, notifier=self.told, actions=actions or {}, stop=threading.Event(),
+                    before=before, jitter=lambda: 0.0,
                 ).run()  # fmt: skip
             finally:
                 held.close()
@@ -105,8 +105,8 @@ def test_a_killed_driver_is_restarted_and_a_refused_checkpoint_is_left_behind(tm
     play = Play(tmp_path, [{"clicks": "kill"}, {"clicks": "refuse"}, {"clicks": "done"}])
     assert play.run() == 0
     assert [one["clicks"] for one in play.orders] == [[True, False, 1], [True, False, 1], [True, True, 1]]
-    assert dict(play.patients["clicks"].results) == {("killed", "L1", "failed"): 1}
-    assert [a.rung for a in play.patients["clicks"].memory.state.attempts] == [
+    assert dict(play.supervised_pipelines["clicks"].results) == {("killed", "L1", "failed"): 1}
+    assert [a.level for a in play.supervised_pipelines["clicks"].memory.state.attempts] == [
         RecoveryLevel.RESTART,
         RecoveryLevel.NEW_RUN,
     ]
@@ -123,7 +123,7 @@ def test_what_no_start_can_change_is_given_up_with_its_exit_code_and_told(tmp_pa
 def test_a_driver_that_fails_before_its_pipelines_speaks_for_all_of_them(tmp_path: Path) -> None:
     play = Play(tmp_path, ["driver"], ["clicks", "views"])
     assert play.run() == 2
-    assert all(patient.halted for patient in play.patients.values())
+    assert all(supervised.halted for supervised in play.supervised_pipelines.values())
 
 
 def test_one_that_is_given_up_is_left_out_of_the_next_start_and_the_other_goes_on(tmp_path: Path) -> None:
@@ -131,15 +131,15 @@ def test_one_that_is_given_up_is_left_out_of_the_next_start_and_the_other_goes_o
     play = Play(tmp_path, starts, ["clicks", "views"])
     assert play.run() == 2
     assert [(one["clicks"][0], one["views"][0]) for one in play.orders] == [(True, True), (False, True)]
-    assert (play.patients["clicks"].halted != "", play.patients["views"].done) == (True, True)
+    assert (play.supervised_pipelines["clicks"].halted != "", play.supervised_pipelines["views"].done) == (True, True)
 
 
 def test_the_exit_code_of_one_pipeline_says_nothing_of_another_that_was_silent(tmp_path: Path) -> None:
     """Its driver ended before it could be started there."""
     play = Play(tmp_path, [{"clicks": "wrong"}, {"views": "done"}], ["clicks", "views"])
     assert play.run() == 2
-    assert play.patients["views"].done
-    assert not play.patients["views"].halted
+    assert play.supervised_pipelines["views"].done
+    assert not play.supervised_pipelines["views"].halted
 
 
 def test_what_is_found_before_a_start_is_treated_before_it(tmp_path: Path) -> None:
@@ -159,8 +159,8 @@ def test_a_hand_that_refuses_gives_way_to_the_next_rung(tmp_path: Path) -> None:
     play = Play(tmp_path, [{"clicks": "done"}])
     assert play.run({RecoveryLevel.REPAIR: refuse}, lambda *_: found.pop(0) if found else None) == 0
     assert [one["clicks"] for one in play.orders] == [[True, True, 1]]
-    assert play.patients["clicks"].results["preflight files", "L2", "refused"] == 1
-    assert "the batch may be committed" in play.patients["clicks"].memory.action
+    assert play.supervised_pipelines["clicks"].results["preflight files", "L2", "refused"] == 1
+    assert "the batch may be committed" in play.supervised_pipelines["clicks"].memory.action
 
 
 def test_who_loses_its_lease_ends_and_says_so(tmp_path: Path) -> None:

@@ -8,12 +8,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from recovery.ladder.levels import RecoveryLevel
 
 from recovery.checkpoints.checks import leads_to, preflight
 from recovery.checkpoints.facts import of_pipeline
 from recovery.checkpoints.walk_back import NotRebuilt, RebuiltOffsets, walk_back
 from recovery.ladder.error_catalogue import classify
-from recovery.ladder.rungs import RecoveryLevel
 from tests import oracle
 from tests.damaging import PIPELINE, Place, blank, golden, rewrite, session
 from writer.audit.audit import audit
@@ -65,7 +65,7 @@ def test_a_table_that_forgot_its_frontier_is_gone_on_with(
     bad = [check for check in preflight(of_pipeline(place.config, PIPELINE).facts) if check.ok is False]
     assert leads_to(bad) is RecoveryLevel.WALK_BACK
     code, text = place.carry(spark)
-    assert (code, classify(text).rung) == (3, RecoveryLevel.WALK_BACK), text
+    assert (code, classify(text).level) == (3, RecoveryLevel.WALK_BACK), text
     code, text = place.carry(spark, new_run=True)
     assert code == 3, "a new run would read all of it again, so it does not begin"
     assert oracle.offsets(place.lake) == had

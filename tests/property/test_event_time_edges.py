@@ -162,8 +162,8 @@ def carried(
     })  # fmt: skip
     (told,) = run([batch], plan)
     report = Report.from_json(told.column(0)[0].as_py())
-    letters = [pq.read_table(folder / "letters" / file.path) for file in report.dead_letter_files]
-    return report, [reason for found in letters for reason in found.column("error").to_pylist()]
+    dead_letters = [pq.read_table(folder / "letters" / file.path) for file in report.dead_letter_files]
+    return report, [reason for found in dead_letters for reason in found.column("error").to_pylist()]
 
 
 def raw(form: str) -> str:

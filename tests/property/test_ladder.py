@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from hypothesis import given, strategies as st
+from recovery.ladder.levels import RecoveryLevel as L
 
 from recovery.ladder.decide import (
     BUDGETS,
@@ -21,14 +22,13 @@ from recovery.ladder.decide import (
     used,
 )
 from recovery.ladder.error_catalogue import Verdict
-from recovery.ladder.rungs import RecoveryLevel as L
 
 T0 = datetime(2026, 11, 20, tzinfo=UTC)
 ALL = frozenset(L)
 
 
-def verdict(rung: L | None, *, halt: bool = False, said: str = "a sentence") -> Verdict:
-    return Verdict("a row", rung, halt, said)
+def verdict(level: L | None, *, halt: bool = False, said: str = "a sentence") -> Verdict:
+    return Verdict("a row", level, halt, said)
 
 
 def chosen(decision: Decision) -> L | type[Decision]:
@@ -39,12 +39,12 @@ def chosen(decision: Decision) -> L | type[Decision]:
 WAITING, UNKNOWN = verdict(L.WAIT), verdict(None)
 policies = st.builds(
     Policy,
-    hands=st.sets(st.sampled_from([L.REPAIR, L.WALK_BACK, L.LATEST])).map(
+    actions=st.sets(st.sampled_from([L.REPAIR, L.WALK_BACK, L.LATEST])).map(
         lambda some: frozenset({*some, L.WAIT, L.RESTART, L.NEW_RUN})
     ),
     latest_allowed=st.booleans(),
 )
-verdicts = st.builds(verdict, rung=st.none() | st.sampled_from(L))
+verdicts = st.builds(verdict, level=st.none() | st.sampled_from(L))
 frontiers, runs = st.sampled_from(Frontier), st.none() | st.integers(1, 3)
 events: st.SearchStrategy[Event] = st.one_of(
     st.builds(Failed, verdicts, frontiers, runs, st.none() | st.just("no")),
@@ -84,7 +84,7 @@ def test_what_is_down_is_waited_for_and_nothing_climbs(policy, history):
                 continue
             assert chosen(decision) == L.WAIT
             assert decision.state.attempts == state.attempts
-            assert decision.state.rung == (state.rung or L.WAIT)
+            assert decision.state.level == (state.level or L.WAIT)
 
 
 @given(st.integers(1, 300), policies)
@@ -95,7 +95,7 @@ def test_a_storage_that_is_down_for_long_costs_only_growing_pauses(times, policy
         assert isinstance(decision, Start)
         assert pause <= decision.delay <= timedelta(minutes=5)
         state, pause = decision.state, decision.delay
-    assert state.rung == L.WAIT
+    assert state.level == L.WAIT
 
 
 @given(policies, steps)
@@ -103,16 +103,16 @@ def test_budgets_are_kept(policy, history):
     taken: list[tuple[L, datetime]] = []
     reset = T0
     for at, event, before, decision in played(policy, history):
-        if isinstance(event, Healthy) and before.rung is not None and decision.state.rung is None:
+        if isinstance(event, Healthy) and before.level is not None and decision.state.level is None:
             reset = at  # after healthy time the lower budgets are new
         if not isinstance(decision, Start):
             continue
-        rung = decision.level
-        taken.append((rung, at))
-        if rung in BUDGETS:
-            since = at - BUDGETS[rung].within
-            counted = [t for r, t in taken if r == rung and t > since and (rung >= L.WALK_BACK or t >= reset)]
-            assert len(counted) <= BUDGETS[rung].times_max
+        level = decision.level
+        taken.append((level, at))
+        if level in BUDGETS:
+            since = at - BUDGETS[level].within
+            counted = [t for r, t in taken if r == level and t > since and (level >= L.WALK_BACK or t >= reset)]
+            assert len(counted) <= BUDGETS[level].times_max
 
 
 @given(policies, steps)
@@ -120,7 +120,7 @@ def test_the_end_of_the_log_is_taken_only_when_allowed_and_when_no_new_run_can_w
     for at, event, before, decision in played(policy, history):
         if chosen(decision) == L.LATEST:
             assert policy.latest_allowed
-            assert L.LATEST in policy.hands
+            assert L.LATEST in policy.actions
             assert isinstance(event, Failed)
             assert event.frontier != Frontier.HELD
             spent = len(used(before, L.NEW_RUN, BUDGETS[L.NEW_RUN], at))
@@ -132,22 +132,22 @@ def test_the_end_of_the_log_is_taken_only_when_allowed_and_when_no_new_run_can_w
 
 @given(policies, steps)
 def test_a_rung_below_the_verdict_is_not_taken_and_a_run_is_mended_once(policy, history):
-    mended: set[int | None] = set()
+    repaired: set[int | None] = set()
     for _, event, before, decision in played(policy, history):
-        if isinstance(event, Healthy) and before.rung is not None and decision.state.rung is None:
-            mended.clear()
+        if isinstance(event, Healthy) and before.level is not None and decision.state.level is None:
+            repaired.clear()
         if not isinstance(decision, Start):
             continue
-        rung = decision.level
-        if isinstance(event, Failed) and event.refused is None and rung != L.WAIT:
-            assert rung >= (event.verdict.rung or L.RESTART)
-        if isinstance(event, Failed) and event.refused is not None and rung != L.WAIT:
-            assert before.rung is not None
-            assert rung > before.rung or before.rung == L.LATEST
-        if rung == L.REPAIR:
+        level = decision.level
+        if isinstance(event, Failed) and event.refused is None and level != L.WAIT:
+            assert level >= (event.verdict.level or L.RESTART)
+        if isinstance(event, Failed) and event.refused is not None and level != L.WAIT:
+            assert before.level is not None
+            assert level > before.level or before.level == L.LATEST
+        if level == L.REPAIR:
             assert isinstance(event, Failed)
-            assert event.verdict.rung == L.REPAIR
-            assert not any(a.rung == L.REPAIR and a.run == event.run for a in before.attempts)
+            assert event.verdict.level == L.REPAIR
+            assert not any(a.level == L.REPAIR and a.run == event.run for a in before.attempts)
 
 
 @given(policies, steps)
@@ -156,9 +156,9 @@ def test_after_healthy_time_it_is_at_the_foot_again(policy, history):
     at = T0 + timedelta(days=30)
     well = decide(policy, state, Healthy(), at, 0.0).state
     later = decide(policy, well, Healthy(), at + policy.healthy_after, 0.0).state
-    assert later.rung is None
+    assert later.level is None
     assert later.streak == 0
-    assert all(attempt.rung >= L.WALK_BACK for attempt in later.attempts)
+    assert all(attempt.level >= L.WALK_BACK for attempt in later.attempts)
     again = decide(policy, later, Failed(UNKNOWN), at + timedelta(hours=1), 1.0)
     assert (again.level, again.delay, again.reason) == (L.RESTART, timedelta(seconds=1), "a sentence")
 
@@ -185,13 +185,13 @@ def test_restarts_then_new_runs_then_waiting_for_a_budget():
 
 
 def test_a_damage_that_can_be_mended_is_mended_once_then_left_behind():
-    policy, torn = Policy(hands=ALL), verdict(L.REPAIR)
-    first = decide(policy, State(), Failed(torn, run=4), T0, 0.0)
+    policy, corrupt = Policy(actions=ALL), verdict(L.REPAIR)
+    first = decide(policy, State(), Failed(corrupt, run=4), T0, 0.0)
     assert chosen(first) == L.REPAIR
-    again = decide(policy, first.state, Failed(torn, run=4), T0, 0.0)
+    again = decide(policy, first.state, Failed(corrupt, run=4), T0, 0.0)
     assert chosen(again) == L.NEW_RUN
     assert "mended before" in again.reason
-    refused = decide(policy, first.state, Failed(torn, run=4, refused="the batch may be committed"), T0, 0.0)
+    refused = decide(policy, first.state, Failed(corrupt, run=4, refused="the batch may be committed"), T0, 0.0)
     assert chosen(refused) == L.NEW_RUN
     assert "the batch may be committed" in refused.reason
 
@@ -208,7 +208,7 @@ def test_what_only_a_person_can_mend_halts_until_it_is_well():
 def test_without_a_frontier_it_walks_back_and_skips_records_only_where_that_is_allowed():
     lost = verdict(L.NEW_RUN)
     for allowed, last in ((False, Halt), (True, L.LATEST)):
-        policy = Policy(hands=ALL, latest_allowed=allowed)
+        policy = Policy(actions=ALL, latest_allowed=allowed)
         first = decide(policy, State(), Failed(lost, Frontier.UNKNOWN), T0, 0.0)
         assert chosen(first) == L.WALK_BACK
         then = decide(policy, first.state, Failed(lost, Frontier.UNKNOWN, refused="no checkpoint agrees"), T0, 0.0)
@@ -216,7 +216,7 @@ def test_without_a_frontier_it_walks_back_and_skips_records_only_where_that_is_a
 
 
 def test_where_kafka_lost_the_frontier_again_and_again_it_skips_to_the_end_once_new_runs_are_used_up():
-    policy, state, found = Policy(hands=ALL, latest_allowed=True), State(), []
+    policy, state, found = Policy(actions=ALL, latest_allowed=True), State(), []
     for _ in range(5):
         decision = decide(policy, state, Failed(verdict(L.NEW_RUN), Frontier.LOST), T0, 0.0)
         found.append(chosen(decision))

@@ -17,7 +17,7 @@ from writer.audit.reconciliation import state
 from writer.core.files import DataFile
 from writer.core.offsets import TopicPartition
 from writer.storage.local import LocalStore
-from writer.table.ledger.segment import LedgerUnreadable, bound, chapters, from_json, runs, to_json
+from writer.table.ledger.segment import LedgerUnreadable, bound, from_json, runs, segments, to_json
 
 AT = int(datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp() * 1000)
 PARTS = [TopicPartition("a.b", 1, 0), TopicPartition("a.b", 2, 0), TopicPartition("c@x", 1, 7)]
@@ -35,7 +35,7 @@ def histories(draw):
     """Entries that add up, and the frontier after them."""
     begins = {part: draw(st.integers(0, 5)) for part in PARTS}
     entries, frontier = [entry({"kind": "start"}, begins.items())], dict(begins)
-    letters, waiting = Counter(), []
+    dead_letters, waiting = Counter(), []
     for _ in range(draw(st.integers(0, 8))):
         kind = draw(st.sampled_from(["batch", "batch", "gap", "fill", "lost", "replay", "start", "foreign"]))
         part = draw(st.sampled_from(PARTS))
@@ -43,11 +43,12 @@ def histories(draw):
         start = frontier[part]
         if kind == "batch":
             sizes = [draw(st.integers(0, 4)) for _ in range(5)]
-            rows, tombstones, dead, quarantined, holes = sizes
-            about = {**place, "start": start, "end": start + sum(sizes), "read": sum(sizes) - holes, "rows": rows,
+            rows, tombstones, dead, quarantined, without_records = sizes
+            about = {**place, "start": start, "end": start + sum(sizes), "read": sum(sizes) - without_records,
+            "rows": rows,
                      "tombstones": tombstones, "dead_letters": dead, "quarantined": quarantined}  # fmt: skip
-            about |= {"holes": {"offsets": holes, "spans": []}} if holes else {}
-            letters[part] += dead
+            about |= {"holes": {"offsets": without_records, "spans": []}} if without_records else {}
+            dead_letters[part] += dead
             frontier[part] += sum(sizes)
             entries.append(entry({"kind": "batch", "ranges": [about]}, [(part, frontier[part])]))
         elif kind == "gap":
@@ -59,14 +60,14 @@ def histories(draw):
         elif kind == "fill" and waiting:
             gap, part, first, end = waiting.pop()
             at = draw(st.integers(first, end))
-            holes = draw(st.integers(0, at - first))
-            dead = draw(st.integers(0, at - first - holes))
+            without_records = draw(st.integers(0, at - first))
+            dead = draw(st.integers(0, at - first - without_records))
             about = {"topic": part.topic, "incarnation": part.incarnation, "partition": part.partition,
-                     "spans": [[first, at]] if first < at else [], "read": at - first - holes, "dead_letters": dead,
-                     "rows": at - first - holes - dead}  # fmt: skip
-            about |= {"holes": {"offsets": holes, "spans": []}} if holes else {}
+                     "spans": [[first, at]] if first < at else [], "read": at - first - without_records,
+                     "dead_letters": dead, "rows": at - first - without_records - dead}  # fmt: skip
+            about |= {"holes": {"offsets": without_records, "spans": []}} if without_records else {}
             told = {"gap": gap, "source": "kafka", "left": end - at, "done": at == end, "files": 1}
-            letters[part] += dead
+            dead_letters[part] += dead
             waiting += [(gap, part, at, end)] if at < end else []
             entries.append(entry({"kind": "fill", "ranges": [about], **told}))
         elif kind == "lost" and waiting:
@@ -76,8 +77,8 @@ def histories(draw):
         elif kind in ("fill", "lost"):
             pass
         elif kind == "replay":
-            moved = draw(st.integers(0, letters[part]))
-            letters[part] -= moved
+            moved = draw(st.integers(0, dead_letters[part]))
+            dead_letters[part] -= moved
             entries.append(entry({"kind": "replay", "moves": [{**place, "rows": moved, "dead_letters": -moved}]}))
         elif kind == "start":
             entries.append(entry({"kind": "start"}))
@@ -94,7 +95,7 @@ def stated(found, frontier, last):
 def test_a_history_adds_up_however_it_is_cut_into_pages(history, data):
     entries, frontier = history
     last = len(entries) - 1
-    each = list(chapters(entries, "p"))
+    each = list(segments(entries, "p"))
     whole = stated(each, frontier, last)
     assert whole.problems == ()
     cuts = sorted({0, len(each), *data.draw(st.sets(st.integers(0, len(each)), max_size=4))})
@@ -109,28 +110,28 @@ def test_a_history_adds_up_however_it_is_cut_into_pages(history, data):
 def test_a_version_that_is_missing_never_adds_up(history, data):
     entries, frontier = history
     gone = data.draw(st.integers(0, len(entries) - 1))
-    left = list(chapters([one for one in entries if one[0] != gone], "p"))
+    left = list(segments([one for one in entries if one[0] != gone], "p"))
     assert stated(left, frontier, len(entries) - 1).problems
 
 
 @given(histories(), st.data())
 def test_an_entry_that_lies_about_a_count_is_found(history, data):
     entries, frontier = history
-    each = list(chapters(entries, "p"))
-    batches = [i for i, one in enumerate(each) if one.stretches and not one.stretches[0].gap]
+    each = list(segments(entries, "p"))
+    batches = [i for i, one in enumerate(each) if one.committed_ranges and not one.committed_ranges[0].gap]
     if not batches:
         return
     at = data.draw(st.sampled_from(batches))
-    (stretch,) = each[at].stretches
+    (stretch,) = each[at].committed_ranges
     name = data.draw(st.sampled_from(["read", "rows", "tombstones", "dead_letters", "quarantined"]))
     lie = {**stretch.outcomes, name: stretch.outcomes[name] + data.draw(st.sampled_from([1, 3]))}
-    each[at] = replace(each[at], stretches=(replace(stretch, outcomes=lie),))
+    each[at] = replace(each[at], committed_ranges=(replace(stretch, outcomes=lie),))
     found = stated([bound(each)], frontier, len(entries) - 1)
     assert (stretch.start, stretch.end) in [span for problem in found.problems for span in problem.spans]
 
 
 def test_a_page_of_another_format_is_refused():
-    (one,) = chapters([(0, entry({"kind": "start"}))], "p")
+    (one,) = segments([(0, entry({"kind": "start"}))], "p")
     page = to_json(one, "p", "id")
     with pytest.raises(LedgerUnreadable, match="has the format 3, this headrace knows"):
         from_json({**page, "format": 3}, "page 0")
@@ -140,9 +141,9 @@ def test_a_page_of_another_format_is_refused():
 
 
 def test_an_entry_of_a_kind_that_a_newer_version_writes_is_strange():
-    (one,) = chapters([(4, entry({"kind": "columns"}))], "p")
+    (one,) = segments([(4, entry({"kind": "columns"}))], "p")
     assert one.strange == (), "it moves neither rows nor offsets"
-    (one,) = chapters([(4, entry({"kind": "later"}, [(PARTS[0], 7)]))], "p")
+    (one,) = segments([(4, entry({"kind": "later"}, [(PARTS[0], 7)]))], "p")
     assert one.strange == ("version 4 is of the kind 'later', which a newer headrace writes",)
 
 
@@ -150,22 +151,23 @@ OFFSETS = st.lists(st.tuples(st.sampled_from(PARTS[:2]), st.integers(0, 36)), ma
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
-@given(files=st.lists(OFFSETS, max_size=3), letters=OFFSETS, ends=st.tuples(st.integers(0, 38), st.integers(0, 38)),
+@given(files=st.lists(OFFSETS, max_size=3), dead_letters=OFFSETS, ends=st.tuples(st.integers(0, 38), st.integers(0,
+38)),
        start=st.integers(0, 10), at_once=st.sampled_from([7, 20, 1000]), statistics=st.booleans())  # fmt: skip
-def test_files_are_counted_as_a_plain_loop_counts_them(tmp_path, files, letters, ends, start, at_once, statistics):
-    shelves = [
-        shelf(tmp_path, "rows", files, statistics=statistics),
-        shelf(tmp_path, "letters", [letters], statistics=True),
+def test_files_are_counted_as_a_plain_loop_counts_them(tmp_path, files, dead_letters, ends, start, at_once, statistics):
+    file_sets = [
+        file_set(tmp_path, "rows", files, statistics=statistics),
+        file_set(tmp_path, "letters", [dead_letters], statistics=True),
     ]
     ranges = {part: (min(start, end), end) for part, end in zip(PARTS, ends, strict=False)}
-    found = count(shelves, ranges, {}, below_is_known=False, at_once=at_once)
+    found = count(file_sets, ranges, {}, below_is_known=False, at_once=at_once)
     rows = Counter(one for file in files for one in file)
-    all_of_them = rows + Counter(letters)
+    all_of_them = rows + Counter(dead_letters)
     for part, (first, end) in ranges.items():
         inside = list(range(first, end))
         there = found[part]
         assert there.rows == sum(rows[part, at] for at in inside)
-        assert sum(there.letters.values()) == sum((p, at) in [(part, o) for o in inside] for p, at in letters)
+        assert sum(there.dead_letters.values()) == sum((p, at) in [(part, o) for o in inside] for p, at in dead_letters)
         assert there.distinct == sum(all_of_them[part, at] > 0 for at in inside)
         assert flat(there.nowhere) == {at for at in inside if all_of_them[part, at] == 0}
         assert flat(there.twice) == {at for at in inside if all_of_them[part, at] > 1}
@@ -176,7 +178,7 @@ def flat(spans):
     return {at for start, end in spans for at in range(start, end)}
 
 
-def shelf(root: Path, name: str, files, *, statistics: bool) -> FileSet:
+def file_set(root: Path, name: str, files, *, statistics: bool) -> FileSet:
     folder = root / name
     folder.mkdir(exist_ok=True)
     made = []
@@ -193,4 +195,4 @@ def shelf(root: Path, name: str, files, *, statistics: bool) -> FileSet:
             (min(at for _, at in offsets), max(at for _, at in offsets)) if offsets and statistics else (None, None)
         )
         made.append(DataFile(f"{number}.parquet", len(offsets), *bounds))
-    return FileSet(LocalStore(str(folder)), made, letters=name == "letters")
+    return FileSet(LocalStore(str(folder)), made, dead_letters=name == "letters")

@@ -62,8 +62,8 @@ def test_the_doctor_finds_what_the_writer_refuses_and_never_fails_itself(found, 
         for name, kind, at, other in found:
             damage(run.path / name, kind, at, other)
         reading = read(LocalStore(str(run.path)))
-        rung = leads_to(checks := preflight(Facts(reading, frontier=FRONTIER)))
-        well = rung is None and not any(check.halt for check in checks)
+        level = leads_to(checks := preflight(Facts(reading, frontier=FRONTIER)))
+        well = level is None and not any(check.halt for check in checks)
         planned, refused = None, ""
         try:
             planned = Checkpoints(root, "clicks").planned(1)

@@ -8,7 +8,19 @@ from writer.config.sealing import Policy
 from writer.core.offsets import TopicPartition
 from writer.core.units import instant, microseconds
 from writer.driver.seal_loop import Listener
-from writer.sealing.rules import Ask, Blocked, Close, Hold, Hole, Ready, Resting, Unsealed, is_closed, to_close, to_seal
+from writer.sealing.rules import (
+    Ask,
+    Blocked,
+    Close,
+    Hold,
+    MissingRange,
+    Ready,
+    Resting,
+    Unsealed,
+    is_closed,
+    to_close,
+    to_seal,
+)
 from writer.sealing.watermark import Look, Seen, furthest, risen, watermark
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -112,12 +124,17 @@ def test_kafka_is_asked_when_its_answer_may_close_a_bucket_and_only_then(policy,
         assert set(answers) == {Hold()}
 
 
-@given(POLICIES, BUCKETS, st.lists(st.builds(Hole, st.just("g"), st.none() | MOMENTS, MOMENTS)), MOMENTS, MOMENTS)
-def test_every_closed_bucket_is_sealed_now_later_or_has_a_reason(policy, buckets, holes, closed, now):
-    states = {state.bucket: state for state in to_seal(policy, buckets, holes, closed, now)}
+@given(
+    POLICIES, BUCKETS, st.lists(st.builds(MissingRange, st.just("g"), st.none() | MOMENTS, MOMENTS)), MOMENTS, MOMENTS
+)
+def test_every_closed_bucket_is_sealed_now_later_or_has_a_reason(policy, buckets, missing_ranges, closed, now):
+    states = {state.bucket: state for state in to_seal(policy, buckets, missing_ranges, closed, now)}
     assert set(states) == {b.bucket for b in buckets if b.end <= closed}
     for b in buckets:
-        missing = any(b.start < hole.end and (hole.start is None or hole.start < b.end) for hole in holes)
+        missing = any(
+            b.start < missing_range.end and (missing_range.start is None or missing_range.start < b.end)
+            for missing_range in missing_ranges
+        )
         if b.bucket in states:
             assert isinstance(states[b.bucket], Blocked if missing else Ready)
 
@@ -126,7 +143,7 @@ def test_a_sealed_bucket_rests_before_it_is_sealed_again() -> None:
     changed = bucket(NOON, sealed=1, changed=NOON + HOUR)
     (early,) = to_seal(POLICY, [changed], [], NOON, NOON + HOUR + 9 * MINUTE)
     assert early == Resting(changed.bucket, NOON + HOUR + 10 * MINUTE)
-    gap = Hole("g", None, NOON)  # it blocked the first manifest, or was accepted then
+    gap = MissingRange("g", None, NOON)  # it blocked the first manifest, or was accepted then
     (due,) = to_seal(POLICY, [changed], [gap], NOON, early.due)
     assert due == Ready(changed.bucket)
 

@@ -114,8 +114,8 @@ def test_letters_of_a_schema_that_came_late_are_replayed_beside_the_writer(site:
     writer.until(lambda: writer.commits() >= 1, seconds=180)
     assert audited(site)["records"]["dead_letters"] == 4
     site.overrides = {"registry": {"files": {4_711: str(file)}}}
-    mended = json.loads(say("dlq", "replay", str(site.config), "--schema-id", "4711", "--json"))
-    assert (mended["chosen"], mended["rows"]) == (1, 1)
+    repaired = json.loads(say("dlq", "replay", str(site.config), "--schema-id", "4711", "--json"))
+    assert (repaired["chosen"], repaired["rows"]) == (1, 1)
     site.overrides = {}
     site.fill(name, 100, seed=8)
     writer.until(lambda: writer.commits() >= 2, seconds=180)

@@ -97,11 +97,11 @@ def test_every_event_is_accounted_for(start, tmp_path):
     demo = start("--events", "20000", "--keep", str(kept))
     assert demo.process.wait(200) == 0, demo.said()
     assert demo.alive() == {}
-    produced, rows, quarantined, letters, lost, twice = numbers(SUM.search(demo.said()).groups())
+    produced, rows, quarantined, dead_letters, lost, twice = numbers(SUM.search(demo.said()).groups())
     assert (produced, lost, twice) == (20_000, 0, 0)
-    assert rows + quarantined + letters == 20_000
+    assert rows + quarantined + dead_letters == 20_000
     total, late, ahead, broken = numbers(PRODUCED.search(demo.said()).groups())
-    assert (total, ahead, broken) == (20_000, quarantined, letters)
+    assert (total, ahead, broken) == (20_000, quarantined, dead_letters)
     assert min(late, ahead, broken) > 0
     assert re.search(r"\n✓ commit \d is the first to carry it: the table has its column ", demo.said())
     lake = kept / "lake" / "events"

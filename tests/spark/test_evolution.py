@@ -110,8 +110,8 @@ def test_schemas_change_while_it_runs_and_nothing_is_parked_but_what_does_not_fi
     oracle.check(lake, "events", site.ends(name))
     entries = [entry["kind"] for entry in oracle.replay(lake).commits]
     assert (entries.count("start"), entries.count("columns")) == (1, 2), "one start; a new and a wider set of columns"
-    letters = oracle.rows(lake.with_name("events_dead_letters"), "schema_id, error, count(*)", "GROUP BY ALL")
-    assert letters == [(foreign, f"schema id {foreign}: field 'n' is string, but column 'n' holds int64", COUNT)]
+    dead_letters = oracle.rows(lake.with_name("events_dead_letters"), "schema_id, error, count(*)", "GROUP BY ALL")
+    assert dead_letters == [(foreign, f"schema id {foreign}: field 'n' is string, but column 'n' holds int64", COUNT)]
 
     # Records of the first schema that came before ADDED have null; those after it its defaults.
     by_country = oracle.rows(lake, "country, count(*)", "GROUP BY ALL ORDER BY ALL")

@@ -171,9 +171,11 @@ def test_after_the_death_nothing_is_lost_and_nothing_is_twice(
 ) -> None:
     assert f"batch_skipped pipeline={name}" in continued.said, "the commit was in the table, and Spark did not know"
     oracle.check(deployment.lake(name), name, deployment.site.ends(name))
-    letters = deployment.lake(name).with_name(f"{name}_dead_letters")
+    dead_letters = deployment.lake(name).with_name(f"{name}_dead_letters")
     below, was = continued.before[name], facts()["rows"]
-    assert oracle.identities(letters, below)[0] == was[letters.name][0] + 2, "redo has added those of the last commit"
+    assert oracle.identities(dead_letters, below)[0] == was[dead_letters.name][0] + 2, (
+        "redo has added those of the last commit"
+    )
     count, which = oracle.identities(deployment.lake(name), below)
     if FORMATS[name] == "delta":
         assert [count, which] == was[name]

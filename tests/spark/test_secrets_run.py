@@ -44,7 +44,7 @@ class Ground:
 
 
 @pytest.fixture
-def ground(tmp_path: Path, registry_url: str, s3: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
+def workspace(tmp_path: Path, registry_url: str, s3: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
     authority = Authority(tmp_path / "certificates")
@@ -141,13 +141,13 @@ def command(process: psutil.Process) -> str:
         return ""
 
 
-def shown(ground: Ground, writer: Writer) -> dict[str, str]:
+def shown(workspace: Ground, writer: Writer) -> dict[str, str]:
     """Everything that a running writer shows, by where."""
-    site = ground.site
+    site = workspace.site
     url = json.loads((site.root / "checkpoints" / "events" / "driver.json").read_text())["url"]
     assert url.startswith("https://")
     found = {f"{url}{path}": told(url + path) for path in ("/status", "/metrics", "/healthz", "/buckets", "/")}
-    found |= ui_pages(ground.ui)
+    found |= ui_pages(workspace.ui)
     family = [psutil.Process(writer.process.pid), *writer.family()]
     found["ps"] = "\n".join(command(process) for process in family)
     found["log"] = writer.said()
@@ -161,16 +161,16 @@ def shown(ground: Ground, writer: Writer) -> dict[str, str]:
 
 
 def test_a_writer_that_logs_in_everywhere_loses_nothing_and_tells_no_secret(
-    ground: Ground, s3: ObjectServer, tmp_path: Path
+    workspace: Ground, s3: ObjectServer, tmp_path: Path
 ) -> None:
-    site = ground.site
-    site.fill(ground.topic, 500, broken=5)
+    site = workspace.site
+    site.fill(workspace.topic, 500, broken=5)
     writer = site.start()
     try:
         writer.until(lambda: writer.commits() > 0, 240)
         status = json.loads(verb(site, "status", "--json"))["pipelines"]["events"]
         assert status["source"] == "driver", "it is found and asked over HTTPS"
-        found = shown(ground, writer)
+        found = shown(workspace, writer)
         assert len(json.loads(verb(site, "preview", "--json", "--records", "1").splitlines()[0])) > 3
         assert {place: held for place, text in found.items() if (held := holds(text))} == {}
         # The places are the right ones: what is no secret stands there.
@@ -189,9 +189,9 @@ def test_a_writer_that_logs_in_everywhere_loses_nothing_and_tells_no_secret(
             writer.kill()
     for path in (tmp_path / "spark-events").rglob("*"):
         assert not path.is_file() or holds(path.read_bytes().decode(errors="replace")) == []
-    s3.download(ground.lake, tmp_path / "copy" / "events")
-    s3.download(f"{ground.lake}_dead_letters", tmp_path / "copy" / "events_dead_letters")
-    oracle.check(tmp_path / "copy" / "events", "events", site.ends(ground.topic))
+    s3.download(workspace.lake, tmp_path / "copy" / "events")
+    s3.download(f"{workspace.lake}_dead_letters", tmp_path / "copy" / "events_dead_letters")
+    oracle.check(tmp_path / "copy" / "events", "events", site.ends(workspace.topic))
     says_why_a_login_fails_and_not_with_what(site)
     believes_no_broker_of_another_authority(site)
 

@@ -51,9 +51,9 @@ def explained(site: Site, *which: str) -> dict[str, Any]:
 def agrees(site: Site, lake: Path) -> None:
     """Assert that metrics and /status say what the oracle finds in the lake."""
     found, told = scrape(site), json.loads(get(site, "/status"))["pipelines"]["events"]
-    letters = lake.with_name(lake.name + "_dead_letters")
+    dead_letters = lake.with_name(lake.name + "_dead_letters")
     good = sum(len(offsets) for offsets in oracle.offsets(lake).values())
-    bad = sum(len(offsets) for offsets in oracle.offsets(letters).values())
+    bad = sum(len(offsets) for offsets in oracle.offsets(dead_letters).values())
     log = oracle.replay(lake)
     assert found["headrace_records_total", "rows"] == told["totals"]["records"]["rows"] == good
     assert found["headrace_dead_letters_total",] == bad

@@ -2,7 +2,16 @@
 
 import pytest
 
-from writer.driver.restart_policy import RESTARTS_MAX, WINDOW_S, Again, GiveUp, causes, decide, sentence, tells_of_loss
+from writer.driver.restart_policy import (
+    RESTARTS_MAX,
+    WINDOW_S,
+    Again,
+    GiveUp,
+    causes,
+    decide,
+    means_data_loss,
+    sentence,
+)
 
 
 def test_pauses_grow_and_then_it_is_given_up():
@@ -31,12 +40,12 @@ def test_what_is_long_ago_is_forgiven():
     ],
 )
 def test_what_spark_and_kafka_say_of_lost_offsets_is_known(text):
-    assert tells_of_loss(text)
+    assert means_data_loss(text)
 
 
 @pytest.mark.parametrize("text", ["java.io.IOException: No space left on device", "AssertionError: records", ""])
 def test_other_failures_are_none(text):
-    assert not tells_of_loss(text)
+    assert not means_data_loss(text)
 
 
 WORKER = """

@@ -5,21 +5,21 @@ from io import StringIO
 
 import pytest
 from rich.console import Console
+from writer.table.gap_records import NoSuchGap
+from writer.table.ledger.gap_record import GapRecord, from_json, merged, parse_gap, to_json
 
 from recovery.backfill.archive_source import columns_of
-from recovery.backfill.chunk_commit import Settled
+from recovery.backfill.chunk_commit import ChunkCommit
 from recovery.backfill.loop import Outcome, Wish, chosen
 from recovery.backfill.read_order import instants
 from recovery.backfill.source_factory import segmented
 from recovery.backfill.throttle import Go, Pace, Wait, by_lag, by_rate, lag_max
-from recovery.cli.backfill import Board, ended
+from recovery.cli.backfill import ProgressListener, ended
 from recovery.identity import gone, process
 from tests.looking import records
 from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.maintenance.local_pipeline import Piece
-from writer.table.gap_tickets import NoSuchGap
-from writer.table.ledger.gap_ticket import GapRecord, from_json, merged, parse_gap, to_json
 from writer.table.log.operations import Fill
 
 P0, P1 = TopicPartition("t", 1, 0), TopicPartition("u", 1, 0)
@@ -99,12 +99,12 @@ def test_a_ticket_is_named_by_its_beginning_and_only_open_ones_are_chosen():
     assert isinstance(gap, GapRecord)
     assert isinstance(other, GapRecord)
     assert isinstance(lost, GapRecord)
-    tickets = {"abcdef": gap, "abcxyz": merged(other, lost)}
-    assert chosen(tickets, Wish()) == [gap]
-    assert chosen(tickets, Wish(("abcd",))) == [gap]
-    assert chosen(tickets, Wish(("abcxyz",))) == []
+    gap_records = {"abcdef": gap, "abcxyz": merged(other, lost)}
+    assert chosen(gap_records, Wish()) == [gap]
+    assert chosen(gap_records, Wish(("abcd",))) == [gap]
+    assert chosen(gap_records, Wish(("abcxyz",))) == []
     with pytest.raises(NoSuchGap, match="is no gap"):
-        chosen(tickets, Wish(("abc",)))
+        chosen(gap_records, Wish(("abc",)))
 
 
 def test_a_ticket_is_what_its_entries_say_however_they_are_kept():
@@ -148,11 +148,11 @@ def test_a_terminal_gets_a_bar_with_what_is_left_and_a_pipe_a_line_a_chunk():
     opened = parse_gap(3, {"kind": "gap", "id": "abcdefghij", "cause": "latest", "ranges": [{**vars(P0), "start": 0,
                                                                                         "end": 100}]})  # fmt: skip
     assert isinstance(opened, GapRecord)
-    chunk = Settled(version=9, offsets=60, rows=58, files=2, bytes=10, left=40, done=False)
+    chunk = ChunkCommit(version=9, offsets=60, rows=58, files=2, bytes=10, left=40, done=False)
     said = {}
     for terminal in (True, False):
         out = Console(file=StringIO(), force_terminal=terminal, width=140)
-        with Board("clicks", out, as_json=False, now=NOON) as board:
+        with ProgressListener("clicks", out, as_json=False, now=NOON) as board:
             board.began(opened, 100)
             board.settled(opened, chunk)
             board.waits("the live writer is 90 s behind, beyond 60 s")

@@ -39,7 +39,7 @@ def test_marks_and_processor_time_are_seen_from_outside(tmp_path):
 def test_a_batch_says_how_long_it_took_or_does_not(tmp_path):
     lines = ["batch_committed read=600 rows=600 seconds=12.5", 'batch_committed read=400 rooms={"decode": 2}']
     found = carry(tmp_path, "".join(f"print({line!r}, flush=True)\n" for line in lines))
-    assert [(mark.batch_s, dict(mark.rooms)) for mark in found.marks] == [(12.5, {}), (None, {"decode": 2})]
+    assert [(mark.batch_s, dict(mark.steps)) for mark in found.marks] == [(12.5, {}), (None, {"decode": 2})]
 
 
 def test_processes_that_ended_or_lost_their_parent_are_counted(tmp_path):

@@ -21,7 +21,7 @@ COSTS = {"headrace": 45, "plain": 160, "repartitioned": 150, "limit": 30}  # CPU
 
 
 def setting(repeats: int = 3) -> Setting:
-    return Setting(dataset("200B"), 10_000_000, [CONTENDERS[letter] for letter in "abcd"], repeats)
+    return Setting(dataset("200B"), 10_000_000, [CONTENDERS[dead_letter] for dead_letter in "abcd"], repeats)
 
 
 def marked(batch: int, cost: float, repeat: int) -> Mark:

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from recovery.ladder.levels import RecoveryLevel
 
 from recovery.ladder.error_catalogue import UNKNOWN, catalogue, classify
-from recovery.ladder.rungs import RecoveryLevel
 
 QUERY = (
     "[STREAM_FAILED] Query [id = a76f7e84-306b-4262-ab49-81df29c41119, runId = 84680364] terminated with exception: "
@@ -68,14 +68,14 @@ def test_the_words_of_headrace_lead_to_the_row(row, text):
 )
 def test_what_no_row_knows_begins_with_a_restart(text):
     assert classify(text) == UNKNOWN
-    assert UNKNOWN.rung is RecoveryLevel.RESTART
+    assert UNKNOWN.level is RecoveryLevel.RESTART
 
 
 def test_what_passes_is_waited_for_and_what_a_person_must_mend_is_not_tried_again():
-    assert classify("BrokerUnreachable: no Kafka broker answers").rung is RecoveryLevel.WAIT
+    assert classify("BrokerUnreachable: no Kafka broker answers").level is RecoveryLevel.WAIT
     verdict = classify("Fenced: another writer runs")
     assert verdict.halt
-    assert verdict.rung is None
+    assert verdict.level is None
 
 
 def test_each_row_says_what_is_done_and_is_tried_or_says_why_not():
@@ -83,7 +83,7 @@ def test_each_row_says_what_is_done_and_is_tried_or_says_why_not():
     assert len({row.row for row in rows}) == len(rows)
     root = Path(__file__).parents[1]
     for row in rows:
-        assert not (row.halt and row.rung is not None), row.row
+        assert not (row.halt and row.level is not None), row.row
         assert row.said.endswith("."), row.row
         assert all((root / name).exists() for name in row.elsewhere), row.row
 

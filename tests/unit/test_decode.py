@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from fastavro import parse_schema, schemaless_writer
 
-from writer.avro import decode as room, schema as avro
+from writer.avro import decode as step, schema as avro
 from writer.avro.arrow_types import NOT_A_TIME
-from writer.avro.block_decoder import BlockRefused, DecoderHung, NativeDecoder
+from writer.avro.block_decoder import BlockRefused, DecoderUnresponsive, NativeDecoder
 from writer.avro.decode import decode, is_native
 from writer.avro.record_decoder import SingleDecoder
 from writer.avro.wire_format import header
@@ -103,16 +103,16 @@ def spinning():
 
 
 def test_a_reader_that_spins_is_left_at_its_deadline(spinning):
-    with pytest.raises(DecoderHung, match="no end after"):
+    with pytest.raises(DecoderUnresponsive, match="no end after"):
         spinning(block(SIMPLE, simple(40)))
-    assert spinning.hung
+    assert spinning.unresponsive
 
 
 def test_a_hung_block_is_decoded_singly_and_so_are_those_after_it(spinning):
     singly = SingleDecoder(SIMPLE)
     for count in (30, 40, 50):
         assert decode(block(SIMPLE, simple(count)), spinning, singly).rows.to_pylist() == simple(count)
-        assert spinning.hung == (count >= 40)
+        assert spinning.unresponsive == (count >= 40)
     with pytest.raises(BlockRefused, match="lost"):
         spinning(block(SIMPLE, simple(1)))
 
@@ -134,7 +134,7 @@ class Watched:
 
 def test_a_block_over_the_limit_is_halved(monkeypatch):
     values = block(SIMPLE, simple(100))
-    monkeypatch.setattr(room, "BLOCK_BYTES_MAX", values.nbytes // 3)
+    monkeypatch.setattr(step, "BLOCK_BYTES_MAX", values.nbytes // 3)
     watched = Watched(NativeDecoder(SIMPLE))
     out = decode(values, watched, SingleDecoder(SIMPLE))
     assert watched.sizes == [25, 25, 25, 25]
@@ -143,7 +143,7 @@ def test_a_block_over_the_limit_is_halved(monkeypatch):
 
 
 def test_values_over_the_limit_one_by_one_are_decoded_singly(monkeypatch):
-    monkeypatch.setattr(room, "BLOCK_BYTES_MAX", 1)
+    monkeypatch.setattr(step, "BLOCK_BYTES_MAX", 1)
     watched = Watched(NativeDecoder(SIMPLE))
     assert decode(block(SIMPLE, simple(40)), watched, SingleDecoder(SIMPLE)).rows.to_pylist() == simple(40)
     assert watched.sizes == []
@@ -174,7 +174,7 @@ def test_of_a_refused_block_what_looks_sound_is_decoded_at_once():
 def test_a_wrong_hint_costs_no_record(monkeypatch, hint):
     """Nobody suspected, the sound suspected, all, the culprit not, and no hint: the same records fail alone."""
     mask = None if hint is None else np.isin(np.arange(128), hint)
-    monkeypatch.setattr(room, "suspects", lambda *_: mask)
+    monkeypatch.setattr(step, "suspects", lambda *_: mask)
     values = block(SIMPLE, simple(128)).to_pylist()
     values[100] += b"!"
     out = decode(pa.array(values), NativeDecoder(SIMPLE), SingleDecoder(SIMPLE))

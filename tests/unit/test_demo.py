@@ -251,17 +251,17 @@ def rows(place, offsets, *hours, **columns):
 
 
 def test_an_account_that_adds_up(tmp_path):
-    lake, letters = tmp_path / "lake", tmp_path / "letters"
+    lake, dead_letters = tmp_path / "lake", tmp_path / "letters"
     rows(lake, [0, 1, 4], 5, 6, 1)
     rows(lake, [5], 7, **{events.NEW_FIELD: ["email/camp3"]})
     write(
-        letters, [2, 3], outcome=["dead_letter", "quarantined"],
+        dead_letters, [2, 3], outcome=["dead_letter", "quarantined"],
         error=["bad", "event_time is 2026-12-20 05:30:00.123Z, outside [2025-11-20T05:00:00Z, 2026-11-21T05:00:00Z]"],
     )  # fmt: skip
     given = Given(
         SINCE, Counter({CLICKS: 3}), Counter({CLICKS: 1}), Counter({CLICKS: 1}), Counter({CLICKS: 1}), new_field=1
     )
-    found = verification.of(lake, letters, given.ends, since=SINCE)
+    found = verification.of(lake, dead_letters, given.ends, since=SINCE)
     assert found.differences(given) == []
     sentence = "6 produced = 4 rows + 1 quarantined + 1 dead letters + 0 lost, 0 twice"
     assert verification.sentence(found) == sentence
@@ -273,12 +273,12 @@ def test_an_account_that_adds_up(tmp_path):
 
 
 def test_what_does_not_add_up_is_named(tmp_path):
-    lake, letters = tmp_path / "lake", tmp_path / "letters"
+    lake, dead_letters = tmp_path / "lake", tmp_path / "letters"
     rows(lake, [0, 1], 5, 5)
-    write(letters, [2], error=["bad"], outcome=["dead_letter"])
+    write(dead_letters, [2], error=["bad"], outcome=["dead_letter"])
     write(lake, [1, 2, 9], hour=["2026-11-20T05"] * 3, event_time=[SINCE, SINCE, SINCE.replace(hour=6)])
     given = Given(SINCE, Counter({CLICKS: 2}), Counter({CLICKS: 1}), Counter({CLICKS: 1}), Counter({CLICKS: 2}), 3)
-    found = verification.of(lake, letters, given.ends, since=SINCE)
+    found = verification.of(lake, dead_letters, given.ends, since=SINCE)
     assert (found.lost, found.twice, found.unknown) == (3, 2, 1)
     assert found.differences(given) == [
         "3 of 6 offsets are in neither table",

@@ -26,7 +26,7 @@ from writer.status import pause as pausing
 from writer.storage.locations import store_at
 from writer.table.factory import main_table
 from writer.table.gap_claims import BackfillLocks
-from writer.table.gap_tickets import tickets
+from writer.table.gap_records import gap_records
 from writer.table.ledger.segment_store import LedgerStore
 
 KINDS = {
@@ -105,15 +105,15 @@ def test_the_autoscaler_remembers_what_it_decided(root: Path) -> None:
 
 
 def test_a_driver_wants_the_executors_that_the_one_before_was_told_of(root: Path) -> None:
-    keeper = ExecutorManager(
+    executor_manager = ExecutorManager(
         "spark://host:7077", Autoscaler(), refusal=None, cpus_per_task=1,
         stores=[store_at(f"{root}/checkpoints/{name}") for name in FORMATS], boundary=lambda: True,
     )  # fmt: skip
-    keeper.begin(Executors)
+    executor_manager.begin(Executors)
     try:
-        assert keeper.told()["requested"] == 2
+        assert executor_manager.told()["requested"] == 2
     finally:
-        keeper.close()
+        executor_manager.close()
 
 
 @pytest.mark.parametrize("name", PAUSED)
@@ -127,7 +127,7 @@ def test_a_pause_stands(root: Path, name: str) -> None:
 def test_a_broken_off_backfill_and_deliveries_that_wait_are_known(root: Path, name: str) -> None:
     config = load(root / "headrace.yaml")
     table = main_table(name, config)
-    lost, begun = tickets(table, name).values()
+    lost, begun = gap_records(table, name).values()
     assert (lost.state, begun.state) == ("lost", "open")
     claim = BackfillLocks(table.store).newest(begun.id)
     assert claim is not None
@@ -136,8 +136,8 @@ def test_a_broken_off_backfill_and_deliveries_that_wait_are_known(root: Path, na
     box = Outbox(table.store, "webhook").read()
     assert box is not None
     assert box.delivered
-    assert box.parcels
-    assert any(parcel.attempts and parcel.error for parcel in box.parcels)
+    assert box.pending
+    assert any(pending.attempts and pending.error for pending in box.pending)
     driver = announced(config.checkpoints, name)
     assert driver is not None
     assert asdict(driver)["epoch"] == table.snapshot().epoch

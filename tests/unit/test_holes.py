@@ -15,8 +15,8 @@ SOURCE = ("clicks", 0)
 OFFSETS = st.sets(st.integers(0, 60), max_size=50)
 
 
-def holes(start: int, end: int, counts: Counts) -> MissingOffsets | None:
-    return missing_offsets.holes(SOURCE, [(start, end)], Report(counts={SOURCE: counts}))
+def without_records(start: int, end: int, counts: Counts) -> MissingOffsets | None:
+    return missing_offsets.without_records(SOURCE, [(start, end)], Report(counts={SOURCE: counts}))
 
 
 def counted(offsets: list[int]) -> Counts:
@@ -43,18 +43,18 @@ def test_the_spans_of_two_tasks_are_those_of_one(left, right):
 
 
 def test_a_range_without_holes_has_none():
-    assert holes(5, 9, counted([5, 6, 7, 8])) is None
+    assert without_records(5, 9, counted([5, 6, 7, 8])) is None
 
 
 def test_holes_are_named_and_their_cause_is_said():
-    found = holes(0, 10, counted([1, 2, 5, 6]))
+    found = without_records(0, 10, counted([1, 2, 5, 6]))
     assert found == MissingOffsets(SOURCE, 6, ((0, 1), (3, 5), (7, 10)), whole=True)
     assert found.told() == {"offsets": 6, "because": NONE_HELD, "spans": [[0, 1], [3, 5], [7, 10]]}
 
 
 def test_a_log_full_of_holes_is_counted_and_not_looked_up():
     offsets = list(range(0, 4 * SPANS_MAX, 2))
-    found = holes(0, 4 * SPANS_MAX, counted(offsets))
+    found = without_records(0, 4 * SPANS_MAX, counted(offsets))
     assert (found.offsets, found.whole) == (2 * SPANS_MAX, False)
     assert found.told() == {"offsets": 2 * SPANS_MAX, "because": TOO_MANY, "spans": []}
     assert missing_offsets.questions([found]) == []
@@ -62,9 +62,9 @@ def test_a_log_full_of_holes_is_counted_and_not_looked_up():
 
 def test_more_records_than_offsets_are_a_bug():
     with pytest.raises(AssertionError, match="5 records were read from 4 offsets"):
-        holes(0, 4, Counts(read=5))
+        without_records(0, 4, Counts(read=5))
     with pytest.raises(AssertionError, match="1 offsets gave no record, but 2 were not seen"):
-        holes(0, 4, Counts(read=3, spans=[(0, 2)]))
+        without_records(0, 4, Counts(read=3, spans=[(0, 2)]))
 
 
 def test_the_broker_is_asked_about_all_holes_or_some_from_everywhere():

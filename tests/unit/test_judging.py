@@ -4,22 +4,22 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from recovery.ladder.diagnosis import Look, Patience, Seen, judged, seen, stalled_after, why_hung
+from recovery.ladder.diagnosis import Look, Seen, Timeouts, judged, seen, stalled_after, why_unresponsive
 from recovery.ladder.error_catalogue import Verdict
-from recovery.ladder.rungs import RecoveryLevel
+from recovery.ladder.levels import RecoveryLevel
 from writer.status.lag_sample import Lag, LagSample
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
-PATIENCE = Patience(timedelta(minutes=10), timedelta(minutes=2), {"clicks": timedelta(minutes=30)})
+RETRY_TIMEOUT = Timeouts(timedelta(minutes=10), timedelta(minutes=2), {"clicks": timedelta(minutes=30)})
 RUNNING = Seen("running", since_s=5_000.0, run=1, version=7, waiting=10, commit_age_s=3.0)
 
 
-def found(rung: RecoveryLevel | None, *, halt: bool = False) -> Verdict:
-    return Verdict("row", rung, halt, "said")
+def found(level: RecoveryLevel | None, *, halt: bool = False) -> Verdict:
+    return Verdict("row", level, halt, "said")
 
 
 @pytest.mark.parametrize(
-    ("code", "text", "row", "rung", "halt"),
+    ("code", "text", "row", "level", "halt"),
     [
         (-9, "", "killed", RecoveryLevel.RESTART, False),
         (137, "", "killed", RecoveryLevel.RESTART, False),
@@ -32,15 +32,15 @@ def found(rung: RecoveryLevel | None, *, halt: bool = False) -> Verdict:
         (99, "", "silent", RecoveryLevel.RESTART, False),
     ],
 )
-def test_an_exit_code_without_words(code: int, text: str, row: str, rung: RecoveryLevel | None, halt: bool) -> None:
+def test_an_exit_code_without_words(code: int, text: str, row: str, level: RecoveryLevel | None, halt: bool) -> None:
     said = judged(code, text, lambda _: found(None, halt=True))
-    assert (said.row, said.rung, said.halt) == (row, rung, halt)
+    assert (said.row, said.level, said.halt) == (row, level, halt)
 
 
 def test_the_text_tells_more_than_the_code_but_a_checkpoint_that_is_refused_is_never_just_restarted() -> None:
-    assert judged(1, "some text", lambda _: found(RecoveryLevel.WAIT)).rung == RecoveryLevel.WAIT
-    assert judged(3, "some text", lambda _: found(RecoveryLevel.REPAIR)).rung == RecoveryLevel.REPAIR
-    assert judged(3, "some text", lambda _: found(RecoveryLevel.RESTART)).rung == RecoveryLevel.NEW_RUN
+    assert judged(1, "some text", lambda _: found(RecoveryLevel.WAIT)).level == RecoveryLevel.WAIT
+    assert judged(3, "some text", lambda _: found(RecoveryLevel.REPAIR)).level == RecoveryLevel.REPAIR
+    assert judged(3, "some text", lambda _: found(RecoveryLevel.RESTART)).level == RecoveryLevel.NEW_RUN
     assert judged(3, "some text", lambda _: found(None, halt=True)).halt
     assert judged(2, "some text", lambda _: found(RecoveryLevel.RESTART)).halt, "2 is a contract: do not restart"
 
@@ -52,7 +52,7 @@ def test_the_catalogue_is_asked_by_default() -> None:
 def test_a_driver_whose_main_thread_is_silent_hangs_and_one_that_starts_has_longer() -> None:
     def look(silent_s: float | None, state: str = "running", age_s: float = 5_000.0) -> str:
         one = Seen(state, age_s, 1, 7, 0, 1.0)
-        return why_hung(Look(age_s, silent_s, {"clicks": one} if state else {}), PATIENCE)
+        return why_unresponsive(Look(age_s, silent_s, {"clicks": one} if state else {}), RETRY_TIMEOUT)
 
     assert look(119.0) == ""
     assert look(121.0) == "its main thread gave no sign for 121 s"
@@ -75,7 +75,7 @@ def test_a_driver_whose_main_thread_is_silent_hangs_and_one_that_starts_has_long
     ],
 )
 def test_a_driver_that_commits_nothing_while_records_wait_hangs(one: Seen, hangs: bool) -> None:
-    assert bool(why_hung(Look(5_000.0, 1.0, {"clicks": one}), PATIENCE)) == hangs
+    assert bool(why_unresponsive(Look(5_000.0, 1.0, {"clicks": one}), RETRY_TIMEOUT)) == hangs
 
 
 def test_a_long_delay_of_commits_is_no_stall() -> None:

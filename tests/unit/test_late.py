@@ -31,22 +31,22 @@ def test_rows_of_closed_buckets_go_where_the_policy_says(written, plan, policy, 
     assert 0 < len(late) < len(written.rows)
     assert all(counts.balanced() for counts in report.counts.values())
     rows = {place(row) for row in read(plan.table, report.files).to_pylist()}
-    letters = {place(row): row for row in read(plan.dead_letters, report.dead_letter_files).to_pylist()}
+    dead_letters = {place(row): row for row in read(plan.dead_letters, report.dead_letter_files).to_pylist()}
     aside = {place(row): row for row in read(str(tmp_path / "late"), report.late_files).to_pylist()} if (
         report.late_files
     ) else {}  # fmt: skip
     assert rows == written.rows.keys() - (set() if policy == "reopen" else late.keys())
     assert aside.keys() == (late.keys() if policy == "late_table" else set())
-    assert letters.keys() - written.letters.keys() - written.quarantined.keys() == (
+    assert dead_letters.keys() - written.dead_letters.keys() - written.quarantined.keys() == (
         late.keys() if policy == "dead_letter" else set()
     )
     assert sum(report.late.beyond) == len(late)
     assert report.late.buckets == (Counter((hour,) for hour in late.values()) if policy == "reopen" else {})
     for at in late if policy == "dead_letter" else ():
         when = f"late: at is {written.rows[at]['at']:%Y-%m-%d %H:%M:%S}.000000Z, in a bucket that was closed by"
-        assert letters[at]["error"].startswith(when)
-        assert letters[at]["outcome"] == "dead_letter"
-        assert letters[at]["value"] == {r[:3]: r[3] for r in written.records}[at]
+        assert dead_letters[at]["error"].startswith(when)
+        assert dead_letters[at]["outcome"] == "dead_letter"
+        assert dead_letters[at]["value"] == {r[:3]: r[3] for r in written.records}[at]
     for at, row in aside.items():
         assert {name: row[name] for name in SCHEMAS.columns.names} == (
             dict.fromkeys(SCHEMAS.columns.names) | written.rows[at]
@@ -89,17 +89,17 @@ def test_a_partition_has_come_as_far_as_its_rows_and_no_further_than_broker_and_
     for _ in range(3):
         accepted.put("clicks", 0, "future")  # two hours ahead: believed now
     assert instant(report_of(accepted, ahead).counts["clicks", 0].seen) == NOW
-    patient = replace(ahead, now=NOW + timedelta(hours=9))
-    assert instant(report_of(accepted, patient).counts["clicks", 0].seen) == KAFKA_TIME
+    supervised = replace(ahead, now=NOW + timedelta(hours=9))
+    assert instant(report_of(accepted, supervised).counts["clicks", 0].seen) == KAFKA_TIME
 
 
 def test_a_failure_leaves_no_late_file(written, plan, tmp_path):
-    def torn() -> Iterator[pa.RecordBatch]:
+    def corrupt() -> Iterator[pa.RecordBatch]:
         yield from written.batches()
         raise ConnectionError("the broker is gone")
 
     late = str(tmp_path / "late")
     plan = replace(plan, budget=1_000, closed_until=CLOSED_UNTIL, late="late_table", late_table=late)
     with pytest.raises(ConnectionError, match="the broker is gone"):
-        list(run(torn(), plan))
+        list(run(corrupt(), plan))
     assert files_below(plan.table) == files_below(plan.dead_letters) == files_below(late) == []

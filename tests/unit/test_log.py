@@ -61,14 +61,14 @@ def test_actions_that_we_do_not_know_are_passed_over(tmp_path: Path) -> None:
 def test_a_torn_entry_is_told_by_its_path_and_nothing_is_written_after_it(tmp_path: Path, content: bytes) -> None:
     log = create(tmp_path)
     before = log.state()
-    torn = tmp_path / "_delta_log" / f"{1:020}.json"
-    torn.write_bytes(content)
+    corrupt = tmp_path / "_delta_log" / f"{1:020}.json"
+    corrupt.write_bytes(content)
     for follower in (log, log_at(tmp_path)):
-        with pytest.raises(LogUnreadable, match=f"{torn} is not an entry of a table's log"):
+        with pytest.raises(LogUnreadable, match=f"{corrupt} is not an entry of a table's log"):
             follower.state()
     with pytest.raises(LogUnreadable):
         log.append(before, [SAID])
-    torn.unlink()
+    corrupt.unlink()
     assert log.state() == before
 
 

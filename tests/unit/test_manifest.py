@@ -59,19 +59,19 @@ def test_a_manifest_that_cannot_be_is_refused(changes: dict, words: str) -> None
 
 
 def test_a_manifest_is_put_once_and_the_newest_is_found(tmp_path: Path) -> None:
-    shelf = Manifests(LocalStore(str(tmp_path)), SEALED.columns)
-    assert shelf.newest(SEALED.bucket) is None
-    assert list(shelf.all()) == []
-    assert shelf.put(SEALED)
-    assert not shelf.put(replace(SEALED, rows=0))
-    assert shelf.read(SEALED.bucket, 1) == SEALED
+    file_set = Manifests(LocalStore(str(tmp_path)), SEALED.columns)
+    assert file_set.newest(SEALED.bucket) is None
+    assert list(file_set.all()) == []
+    assert file_set.put(SEALED)
+    assert not file_set.put(replace(SEALED, rows=0))
+    assert file_set.read(SEALED.bucket, 1) == SEALED
     later = [replace(SEALED, version=version, rows=version) for version in (2, 10)]
     other = replace(SEALED, bucket=("2026-11-20T05", None))
     for manifest in (*later, other):
-        assert shelf.put(manifest)
-    assert shelf.versions(SEALED.bucket) == [1, 2, 10]
-    assert shelf.newest(SEALED.bucket) == later[-1]
-    assert {m.bucket: m.version for m in shelf.all()} == {SEALED.bucket: 10, other.bucket: 1}
+        assert file_set.put(manifest)
+    assert file_set.versions(SEALED.bucket) == [1, 2, 10]
+    assert file_set.newest(SEALED.bucket) == later[-1]
+    assert {m.bucket: m.version for m in file_set.all()} == {SEALED.bucket: 10, other.bucket: 1}
 
 
 @pytest.mark.parametrize(

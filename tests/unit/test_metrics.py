@@ -107,7 +107,7 @@ def test_a_gap_has_an_age_while_one_is_open_and_what_is_settled_is_known_from_th
 
     assert told() == (0, None, None), "a counter that begins at 0 and jumps would look like a rate"
     start = {"epoch": 3, "run": 2, "frontier": {A: 25}, "limits": {}, "buckets": [], "recent": []}
-    board["clicks"].started(**start, gaps=(2, 90), gaps_settled=700)
+    board["clicks"].started(**start, gaps=(2, 90), gap_offsets_closed=700)
     assert told() == (90, 700, None)
     board["clicks"].oldest_gap(NOON - timedelta(hours=2))
     board["clicks"].open_gaps((2, 40), 750)

@@ -112,9 +112,9 @@ def test_versions_that_alternate_give_one_file_a_bucket_with_one_schema(plan, si
 
 def test_an_incompatible_writer_parks_its_own_records_only(plan):
     report = carried(plan, COUNT)
-    letters = pa.concat_tables(
+    dead_letters = pa.concat_tables(
         pq.ParquetFile(Path(plan.dead_letters) / f.path).read() for f in report.dead_letter_files
     )
-    assert letters["_offset"].to_pylist() == [offset for offset in range(COUNT) if offset % 5 == 3]
-    assert set(letters["schema_id"].to_pylist()) == {4}
-    assert set(letters["error"].to_pylist()) == {"schema id 4: field 'n' is string, but column 'n' holds double"}
+    assert dead_letters["_offset"].to_pylist() == [offset for offset in range(COUNT) if offset % 5 == 3]
+    assert set(dead_letters["schema_id"].to_pylist()) == {4}
+    assert set(dead_letters["error"].to_pylist()) == {"schema id 4: field 'n' is string, but column 'n' holds double"}

@@ -24,7 +24,7 @@ from writer.clients.driver_endpoint import ask_driver, me
 from writer.config.connections import Http
 from writer.core.errors import ConfigError
 from writer.core.files import BucketFile, BucketKey
-from writer.sealing.bucket_states import BucketState, cell
+from writer.sealing.bucket_states import BucketState, bucket_state
 from writer.sealing.manifest import Manifest
 from writer.sealing.rules import Blocked, Ready, Resting, State, Unsealed
 from writer.status.progress import Progress
@@ -159,11 +159,11 @@ def test_a_bucket_is_shown_as_the_log_has_it(
     one: Unsealed | None, state: State | None, until: datetime | None, known: Manifest | None,
     shown: tuple[str, int | None, int | None, str],
 ) -> None:  # fmt: skip
-    found = cell("hour=2026-11-20T05", (NOW, NOW + HOUR), [file(), file()], one, state, until, known)
+    found = bucket_state("hour=2026-11-20T05", (NOW, NOW + HOUR), [file(), file()], one, state, until, known)
     assert (found.state, found.late, found.version) == shown[:3]
     assert found.why.startswith(shown[3])
     assert found.rows == 20
-    assert cell("x", None, [file(), file(None)], one, state, until, known).rows is None
+    assert bucket_state("x", None, [file(), file(None)], one, state, until, known).rows is None
 
 
 # --- live records ------------------------------------------------------------------------------------------------

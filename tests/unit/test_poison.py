@@ -3,7 +3,7 @@
 import pytest
 
 from tests.looking import config
-from writer.batch.task_report import Counts, Poison, Report
+from writer.batch.task_report import Counts, FailedRecords, Report
 from writer.commit import poison_limit
 from writer.config.pipelines import Limits
 from writer.core.errors import LimitReached
@@ -13,9 +13,12 @@ SOURCE = ("clicks", 0)
 
 def judged(bad: int, good: int, *, tombstones: int = 0, share_max: float = 0.5, records_min: int = 10) -> None:
     counts = {SOURCE: Counts(read=bad + good + tombstones, rows=good, dead_letters=bad, tombstones=tombstones)}
-    reasons = [Poison("dead_letter", None, bad - 1, "no header"), Poison("dead_letter", 7, 1, "schema id 7 is odd")]
+    reasons = [
+        FailedRecords("dead_letter", None, bad - 1, "no header"),
+        FailedRecords("dead_letter", 7, 1, "schema id 7 is odd"),
+    ]
     limits = Limits(failed_ratio_max=share_max, failed_records_min=records_min)
-    poison_limit.check("clicks", Report(counts=counts, poison=reasons), limits)
+    poison_limit.check("clicks", Report(counts=counts, failed_records=reasons), limits)
 
 
 @pytest.mark.parametrize(

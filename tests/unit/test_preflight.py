@@ -12,7 +12,7 @@ import pytest
 from recovery.checkpoints.checks import Facts, Lease, TopicIds, leads_to, preflight
 from recovery.checkpoints.reader import read
 from recovery.checkpoints.repair import Leave, Remove, RepairResult, plan, repair
-from recovery.ladder.rungs import RecoveryLevel
+from recovery.ladder.levels import RecoveryLevel
 from tests.unit.test_checkpoint import METADATA, Run, offsets
 from writer.offsets import checkpoint_backups, run_record
 from writer.offsets.spark_checkpoint import Checkpoints
@@ -45,7 +45,7 @@ def facts(run, **changes):
 
 
 def bad(found):
-    return {check.name: (check.rung, check.said) for check in preflight(found) if check.ok is False}
+    return {check.name: (check.level, check.said) for check in preflight(found) if check.ok is False}
 
 
 def test_a_checkpoint_that_can_be_gone_on_from_has_nothing(run):
@@ -75,7 +75,7 @@ def test_a_run_that_is_over_is_not_held_against_the_table(run):
 
 
 @pytest.mark.parametrize(
-    ("changes", "name", "rung"),
+    ("changes", "name", "level"),
     [
         ({"lease": Lease(held=False, said="pod-2 holds it")}, "lease", None),
         ({"frontier": {A: 5, B: 4}}, "frontier", RecoveryLevel.NEW_RUN),
@@ -91,10 +91,10 @@ def test_a_run_that_is_over_is_not_held_against_the_table(run):
         ({"frontier": None, "unknown": {"table": "no answer."}}, "frontier", RecoveryLevel.WAIT),
     ],
 )
-def test_a_finding_leads_to_its_rung(run, changes, name, rung):
+def test_a_finding_leads_to_its_rung(run, changes, name, level):
     found = bad(facts(run, **changes))
-    assert found[name][0] == rung
-    assert leads_to(preflight(facts(run, **changes))) == rung
+    assert found[name][0] == level
+    assert leads_to(preflight(facts(run, **changes))) == level
 
 
 def test_a_table_that_forgot_is_found_without_a_checkpoint_too(tmp_path):
@@ -123,10 +123,10 @@ def test_a_planned_batch_that_is_in_the_table_is_well(run):
 def test_a_witness_tells_an_edited_file_and_another_id(run):
     content = (run.path / "offsets/1").read_bytes()
     seen = run_record.begun(1, "test", AT, {A: 0, B: 0}).with_batch(1, run_record.Stamp(crc32(content), 5), ID)
-    assert not bad(facts(run, witness=seen))
-    assert bad(facts(run, witness=replace(seen, query_id="other")))["metadata"][0] is RecoveryLevel.NEW_RUN
+    assert not bad(facts(run, run_record=seen))
+    assert bad(facts(run, run_record=replace(seen, query_id="other")))["metadata"][0] is RecoveryLevel.NEW_RUN
     (run.path / "offsets/1").write_text(f"v1\n{METADATA}\n{offsets(6, 3)}")
-    assert bad(facts(run, witness=seen))["witness"] == (
+    assert bad(facts(run, run_record=seen))["witness"] == (
         RecoveryLevel.NEW_RUN, "offsets/1 is not what the writer acted on: it was edited",
     )  # fmt: skip
 
@@ -159,13 +159,13 @@ def test_of_a_stranger_no_table_is_asked(run):
     found = preflight(replace(facts(run), foreign=True, frontier=None, held={A: Held(7, 9), B: Held(0, 9)}))
     said = {check.name: check for check in found}
     assert said["frontier"].ok is None
-    assert said["log"].rung is RecoveryLevel.LATEST
+    assert said["log"].level is RecoveryLevel.LATEST
 
 
 # --- mending ------------------------------------------------------------------------------------------------------
 
 
-def torn(run, name, content=b""):
+def corrupt(run, name, content=b""):
     (run.path / name).write_bytes(content)
     return run
 
@@ -182,13 +182,13 @@ def torn(run, name, content=b""):
     ],
 )
 def test_only_what_costs_nothing_is_taken_away(run, name, frontier, wanted):
-    found = plan(reading(torn(run, name)), frontier)
+    found = plan(reading(corrupt(run, name)), frontier)
     assert found == wanted or (isinstance(found, Leave) and str(wanted) in found.reason)
 
 
 def test_a_torn_commit_of_the_newest_batch_goes_whatever_the_table_says(run):
     run.committed(2)
-    assert plan(reading(torn(run, "commits/2")), None) == Remove(["commits/2", "commits/.2.crc"])
+    assert plan(reading(corrupt(run, "commits/2")), None) == Remove(["commits/2", "commits/.2.crc"])
 
 
 def test_what_is_whole_is_left_alone(run):
@@ -211,7 +211,7 @@ def directory(run, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "check", "rung"),
+    ("name", "check", "level"),
     [
         ("offsets/3", "files", RecoveryLevel.REPAIR),
         ("commits/2", "files", RecoveryLevel.REPAIR),
@@ -222,16 +222,16 @@ def directory(run, name):
         ("sources/0/0", "files", RecoveryLevel.RESTART),
     ],
 )
-def test_a_directory_where_spark_has_a_file_is_found(run, name, check, rung):
-    assert bad(facts(directory(run, name)))[check][0] is rung
+def test_a_directory_where_spark_has_a_file_is_found(run, name, check, level):
+    assert bad(facts(directory(run, name)))[check][0] is level
 
 
 @pytest.mark.parametrize("name", ["offsets", "commits", "sources", "state"])
 def test_a_file_where_spark_has_a_directory_is_found(run, name):
     shutil.rmtree(run.path / name, ignore_errors=True)
     (run.path / name).write_bytes(b"")
-    rung, said = bad(facts(run))["files"]
-    assert rung is RecoveryLevel.NEW_RUN
+    level, said = bad(facts(run))["files"]
+    assert level is RecoveryLevel.NEW_RUN
     assert f"{name}: it is a file, where Spark has a directory" in said
 
 
@@ -249,14 +249,14 @@ def test_a_directory_in_the_way_is_taken_away_and_a_copy_lies_aside(run, tmp_pat
 
 def test_a_run_is_mended_once_and_a_copy_lies_aside(run, tmp_path):
     checkpoints = Checkpoints(str(tmp_path), "clicks")
-    torn(run, "offsets/2", b"v1")
+    corrupt(run, "offsets/2", b"v1")
     done = repair(checkpoints, 1, {A: 6, B: 4}, AT)
     assert isinstance(done, RepairResult)
     assert not (run.path / "offsets/2").exists()
     assert (Path(done.copy) / "offsets/2").read_bytes() == b"v1"
     assert (Path(done.copy) / "offsets/0").exists(), "all of it is copied"
     assert checkpoints.newest() == 1
-    torn(run, "offsets/2", b"v1")
+    corrupt(run, "offsets/2", b"v1")
     again = repair(checkpoints, 1, {A: 6, B: 4}, AT + timedelta(minutes=1))
     assert again == Leave("run 1 was mended before, and broke again")
     assert (run.path / "offsets/2").exists()

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from writer.avro.schema_plan import Rejected, WriterSchema
-from writer.status.model import DURATION_BOUNDS, Sample, Totals, assembled, holes
+from writer.status.model import DURATION_BOUNDS, Sample, Totals, assembled, without_records
 from writer.status.progress import Progress
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -51,7 +51,7 @@ def progress(clock):
     return progress
 
 
-def carried(progress, clock, number=0, *, wait=1.0, look=2.0, tasks=30.0, commit=0.5, redo=0.25, **changes):
+def carried(progress, clock, number=0, *, wait=1.0, look=2.0, tasks=30.0, commit=0.5, apply_side_files=0.25, **changes):
     clock.pass_(wait)
     progress.began(number, "look")
     clock.pass_(look)
@@ -60,7 +60,7 @@ def carried(progress, clock, number=0, *, wait=1.0, look=2.0, tasks=30.0, commit
     before = progress.entered("commit")
     clock.pass_(commit)
     progress.entered("redo")
-    clock.pass_(redo)
+    clock.pass_(apply_side_files)
     return before, progress.committed(7 + number, facts(**changes), {A: 15}, {("x",), ("y",)})
 
 
@@ -112,7 +112,7 @@ def test_a_duration_leaves_out_the_waiting_and_is_counted_under_one_bound(progre
 
 @pytest.mark.parametrize(("seconds", "place"), [(1.0, 0), (1.01, 1), (1800.0, 10), (1801.0, 11)])
 def test_a_duration_at_a_bound_lies_below_it(progress, clock, seconds, place):
-    carried(progress, clock, look=seconds, tasks=0, commit=0, redo=0)
+    carried(progress, clock, look=seconds, tasks=0, commit=0, apply_side_files=0)
     assert progress.view().durations[place] == 1
 
 
@@ -132,7 +132,7 @@ def test_a_commit_moves_the_frontier_the_totals_and_the_buckets(progress, clock)
         "quarantined": 2,
         "tombstones": 0,
     }
-    assert view.totals.rooms == {"decode": 1.0, "stage": 0.5}
+    assert view.totals.steps == {"decode": 1.0, "stage": 0.5}
     assert (view.totals.files, view.totals.bytes, view.totals.offsets_without_records) == (4, 1200, 2)
     assert view.totals.commits == {"size": 2}
     assert view.batch is None
@@ -216,4 +216,4 @@ def test_a_commit_of_an_older_version_is_understood():
     sums = Totals()
     sums.add(old)
     assert (sums.commits, sums.records["rows"], sums.bytes, sums.files) == ({"unknown": 1}, 4, 9, 0)
-    assert (assembled(old), holes(old)) == (NOON, 0)
+    assert (assembled(old), without_records(old)) == (NOON, 0)

@@ -125,10 +125,10 @@ def test_a_schema_of_another_kind_is_an_answer(server: Scripted, registry: Confl
 
 
 def learning(source: SchemaSource, recorded: dict[str, int] | None = None) -> Schemas:
-    grace = timedelta(0)
+    unknown_id_timeout = timedelta(0)
     return Schemas(
         "clicks", source, ["clicks"], Meanings("clicks", Registry(url="http://r"), lambda: recorded or {}),
-        bucket_columns=["hour"], widen=True, grace=grace, stopping=threading.Event(),
+        bucket_columns=["hour"], widen=True, unknown_id_timeout=unknown_id_timeout, stopping=threading.Event(),
     )  # fmt: skip
 
 
@@ -175,7 +175,7 @@ def test_an_id_that_is_still_unknown_is_dead_again_at_once_and_asked_for_after_t
     source, later_s = Source(), ASK_AGAIN.total_seconds()
     schemas = learning(source)
     schemas.learn([1])
-    schemas._grace = timedelta(hours=1)
+    schemas._unknown_id_timeout = timedelta(hours=1)
     for at in (1, 2):
         schemas.forget_rejected((2 * at) * later_s)
         schemas.forget_rejected((2 * at + 1) * later_s)
@@ -225,7 +225,7 @@ def test_a_schema_that_is_met_is_held_against_the_log_before_it_is_learned() -> 
 def test_a_command_asks_once_and_waits_for_no_registry(capsys: pytest.CaptureFixture[str]) -> None:
     source = Source(**{"1": TEXT})
     schemas = learning(source)
-    schemas._grace = None
+    schemas._unknown_id_timeout = None
     schemas.learn([1, 2])
     assert [type(schemas.plan.schemas[at]) for at in (1, 2)] == [WriterSchema, Rejected]
     source.trouble = RegistryUnreachable("down")

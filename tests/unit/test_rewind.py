@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from writer.table.ledger.gap_record import Carried, GapRecord, parse_gap
 
 from recovery.rewind.plan import Facts, Plan, Since, Then, plan, since
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.offsets.start_decision import Held
-from writer.table.ledger.gap_ticket import Carried, GapRecord, parse_gap
 from writer.table.log.foreign_writes import Change
 
 A, B, NEW, OLD = (
@@ -78,12 +78,12 @@ def test_gaps_that_opened_since_are_over_unless_they_were_filled() -> None:
     entry = {"kind": "gap", "id": "g1", "cause": "retention", "ranges": [
         {"topic": "clicks", "incarnation": 1, "partition": 0, "start": 12, "end": 14},
     ]}  # fmt: skip
-    ticket = parse_gap(8, entry)
-    assert isinstance(ticket, GapRecord)
-    open_ = replace(FACTS, since=Since(gaps=("g1",)), tickets={"g1": ticket})
+    gap_record = parse_gap(8, entry)
+    assert isinstance(gap_record, GapRecord)
+    open_ = replace(FACTS, since=Since(gaps=("g1",)), gap_records={"g1": gap_record})
     assert plan(open_).gaps == {"g1": 2}
-    filled = replace(ticket, carried={A: Carried(((12, 13),), 1, {"read": 1, "rows": 1})})
-    assert "filled since" in plan(replace(open_, tickets={"g1": filled})).obstacles[0]
+    filled = replace(gap_record, carried={A: Carried(((12, 13),), 1, {"read": 1, "rows": 1})})
+    assert "filled since" in plan(replace(open_, gap_records={"g1": filled})).obstacles[0]
 
 
 def test_dedupe_since_then_is_a_loss_that_somebody_must_accept() -> None:

@@ -230,12 +230,12 @@ def test_an_error_of_the_batch_itself_is_not_hidden_by_its_cancelling(
 def test_a_batch_that_ends_before_stop_timeout_is_not_cancelled_and_its_failure_counts(
     starts: Callable[..., PipelineRunner],
 ) -> None:
-    batch, torn = Batch(), OSError("the disk is full")
+    batch, corrupt = Batch(), OSError("the disk is full")
     r = carrying(starts, batch)
     assert not r.look(stopping=True)
-    batch.isActive, batch._error = False, torn
+    batch.isActive, batch._error = False, corrupt
     assert r.look(stopping=True)
-    assert (r.error, batch.cancelled) == (torn, 0)
+    assert (r.error, batch.cancelled) == (corrupt, 0)
 
 
 def test_a_pipeline_whose_next_batch_began_before_its_query_ended_starts_again(

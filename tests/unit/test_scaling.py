@@ -85,14 +85,14 @@ class World:
     def __init__(self, tmp_path, *executors: Executor, refused: str | None = None) -> None:
         self.cluster, self.now_s, self.boundary = Cluster(*executors), 0.0, True
         self.store = store_at(str(tmp_path))
-        self.keeper = ExecutorManager(
+        self.executor_manager = ExecutorManager(
             "spark://host:7077", SECTION, refusal=refused, cpus_per_task=1, stores=[self.store],
             boundary=lambda: self.boundary, seconds=lambda: self.now_s,
         )  # fmt: skip
-        self.keeper._cluster = self.cluster
+        self.executor_manager._cluster = self.cluster
 
     def post(self, query: str, token: str = "a-secret") -> tuple[int, str]:
-        status, _, body = self.keeper.post(f"/scale?{query}", f"Bearer {token}")
+        status, _, body = self.executor_manager.post(f"/scale?{query}", f"Bearer {token}")
         return status, body.decode()
 
 
@@ -103,70 +103,70 @@ def world(tmp_path):
 
 def test_fewer_are_let_go_are_seen_to_go_and_nobody_is_lost(world):
     assert world.post("executors=1")[0] == HTTPStatus.ACCEPTED
-    world.keeper.look()
+    world.executor_manager.look()
     assert world.cluster.calls == [("ask", 1), ("drain", "2"), ("drain", "1")]
-    assert [one["id"] for one in world.keeper.told()["draining"]] == ["1", "2"]
-    assert world.keeper.told()["registered"] == 1
+    assert [one["id"] for one in world.executor_manager.told()["draining"]] == ["1", "2"]
+    assert world.executor_manager.told()["registered"] == 1
     world.cluster.executors = [executor(0, failed_tasks=0)]
-    world.keeper.look()
-    told = world.keeper.told()
+    world.executor_manager.look()
+    told = world.executor_manager.told()
     assert (told["draining"], told["gone"], told["lost"], told["failed_tasks"]) == ([], 2, 0, 0)
 
 
 def test_one_that_went_untold_is_lost_and_its_failed_tasks_stay_counted(world):
     world.cluster.executors = [executor(0), executor(1, failed_tasks=3)]
-    world.keeper.look()
+    world.executor_manager.look()
     world.cluster.executors = [executor(0)]
-    world.keeper.look()
-    told = world.keeper.told()
+    world.executor_manager.look()
+    told = world.executor_manager.told()
     assert (told["lost"], told["gone"], told["failed_tasks"]) == (1, 0, 3)
 
 
 def test_how_long_executors_are_missing_is_told_until_one_comes(world):
     world.post("executors=5")
-    world.keeper.look()
+    world.executor_manager.look()
     world.now_s = 70.0
-    world.keeper.look()
-    assert world.keeper.told()["short_seconds"] == 70
+    world.executor_manager.look()
+    assert world.executor_manager.told()["short_seconds"] == 70
     world.cluster.executors = [*THREE, executor(3)]
-    world.keeper.look()
-    assert world.keeper.told()["short_seconds"] == 0
+    world.executor_manager.look()
+    assert world.executor_manager.told()["short_seconds"] == 0
     world.cluster.executors = [*THREE, executor(3), executor(4)]
-    world.keeper.look()
-    assert world.keeper.told()["short_seconds"] is None
+    world.executor_manager.look()
+    assert world.executor_manager.told()["short_seconds"] is None
 
 
 def test_what_was_wanted_is_wanted_by_the_next_driver_too(world, tmp_path):
     world.post("executors=4")
     again = World(tmp_path, *THREE)
-    again.keeper.begin(lambda: again.cluster)
-    again.keeper.close()
-    assert again.keeper.told()["requested"] == 4
+    again.executor_manager.begin(lambda: again.cluster)
+    again.executor_manager.close()
+    assert again.executor_manager.told()["requested"] == 4
     assert again.cluster.calls[0] == ("ask", 4)
 
 
 def test_what_cannot_be_read_is_not_wanted(world):
     world.store.put(KEPT, b"{")
-    assert world.keeper._kept() is None
+    assert world.executor_manager._kept() is None
 
 
 def test_garbage_collection_is_a_share_of_the_tasks_time_of_the_last_minute(world):
-    world.keeper.look()
+    world.executor_manager.look()
     world.now_s = 61.0
     world.cluster.executors = [executor(0, task_s=50.0, gc_s=10.0), executor(1, task_s=50.0, gc_s=1.0)]
-    world.keeper.look()
-    assert world.keeper.told()["gc_share"] is None, "there was nothing to compare with"
+    world.executor_manager.look()
+    assert world.executor_manager.told()["gc_share"] is None, "there was nothing to compare with"
     world.now_s = 130.0
     world.cluster.executors = [executor(0, task_s=90.0, gc_s=20.0), executor(1, task_s=90.0, gc_s=3.0)]
-    world.keeper.look()
-    assert world.keeper.told()["gc_share"] == 0.25
+    world.executor_manager.look()
+    assert world.executor_manager.told()["gc_share"] == 0.25
 
 
 def test_who_may_scale_and_how_far(world):
     assert world.post("executors=2", "guess") == (403, "this needs the token of autoscaler.token\n")
     assert world.post("executors=0")[0] == world.post("executors=10")[0] == world.post("")[0] == 400
     assert world.post("executors=-1")[0] == world.post("executors=²")[0] == 400
-    assert world.keeper.post("/scaleup?executors=2", "Bearer a-secret") is None
+    assert world.executor_manager.post("/scaleup?executors=2", "Bearer a-secret") is None
     assert world.cluster.calls == []
     status, body = world.post("executors=9")
     assert (status, json.loads(body)["requested"]) == (202, 9)
@@ -176,12 +176,12 @@ def test_what_was_asked_for_is_told_with_its_reason_once(world):
     for _ in range(3):
         world.post("executors=4&decision=up&reason=the%20lag%20grows")
     world.post("executors=4&decision=stay&reason=it%20is%20enough")
-    told = world.keeper.told()["decisions"]
+    told = world.executor_manager.told()["decisions"]
     assert [(one["decision"], one["reason"], one["to"]) for one in told] == [
         ("stay", "it is enough", 4), ("up", "the lag grows", 4)
     ]  # fmt: skip
     world.post("executors=4&decision=stay&reason=it%20is%20still%20enough")
-    assert world.keeper.told()["decisions"][0] == {**told[0], "reason": "it is still enough"}
+    assert world.executor_manager.told()["decisions"][0] == {**told[0], "reason": "it is still enough"}
 
 
 def test_how_many_would_be_right_is_told_as_it_was_said_last_and_never_asked_for(world):
@@ -189,25 +189,25 @@ def test_how_many_would_be_right_is_told_as_it_was_said_last_and_never_asked_for
     world.now_s = 20.0
     world.post("executors=4&decision=wait&reason=then%208&recommended=8")
     world.now_s = 35.0
-    world.keeper.look()
-    told = world.keeper.told()
+    world.executor_manager.look()
+    told = world.executor_manager.told()
     assert [(one["recommended"], one["reason"]) for one in told["decisions"]] == [(8, "then 8")]
     assert (told["requested"], told["asked_seconds"], world.cluster.calls) == (4, 15, [("ask", 4)])
     for odd in ("", "-1", "²", "9" * 5_000):
         assert world.post(f"executors=4&decision=stay{odd}&recommended={odd}")[0] == 202
-        assert world.keeper.told()["decisions"][0]["recommended"] is None
+        assert world.executor_manager.told()["decisions"][0]["recommended"] is None
 
 
 def test_without_a_token_nobody_may_scale():
-    keeper = ExecutorManager(
+    executor_manager = ExecutorManager(
         "spark://host:7077", Autoscaler(), refusal=None, cpus_per_task=1, stores=[], boundary=lambda: True
     )  # fmt: skip
-    status, _, body = keeper.post("/scale?executors=2", "Bearer ")
+    status, _, body = executor_manager.post("/scale?executors=2", "Bearer ")
     assert (status, body) == (403, b"this needs the token of autoscaler.token; none is set\n")
 
 
 def test_before_spark_is_there_one_asks_again(world):
-    world.keeper._cluster = None
+    world.executor_manager._cluster = None
     assert world.post("executors=2") == (503, "Spark is starting; ask again\n")
 
 
@@ -231,7 +231,7 @@ def test_tasks_in_the_drivers_process_cannot_be_scaled_and_it_says_what_can(mast
     assert f"spark.master is {master}:" in said
     assert "local-cluster[3,2,2048]" in said
     refused = World(tmp_path, refused=said)
-    refused.keeper._cluster = None
+    refused.executor_manager._cluster = None
     assert refused.post("executors=2") == (409, said + "\n")
     assert settings(master, SECTION) == {}
 

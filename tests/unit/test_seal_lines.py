@@ -7,7 +7,7 @@ import pytest
 from writer.batch.lateness import BOUNDS_S
 from writer.core.offsets import TopicPartition
 from writer.output.status_screen import seal_lines
-from writer.sealing.bucket_states import BucketCounts, lives
+from writer.sealing.bucket_states import BucketCounts, bucket_counts
 from writer.sealing.rules import Blocked, Ready, Resting, Unsealed
 from writer.sealing.watermark import Watermark
 from writer.status.document import buckets
@@ -28,7 +28,7 @@ def found() -> BucketCounts:
     each = [unsealed(-3, late=4), unsealed(-2), unsealed(-1, sealed=2, late=3), unsealed(0), unsealed(1)]
     states = [Blocked(each[0].bucket, "its files are odd"), Ready(each[1].bucket), Resting(each[2].bucket, NOON)]
     mark = Watermark(NOON + timedelta(minutes=20), TopicPartition("clicks", 1, 3), (TopicPartition("clicks", 1, 1),))
-    return lives(("hour",), each, states, [], mark, NOON, [("seal", "the disk is away")], NOON + HOUR)
+    return bucket_counts(("hour",), each, states, [], mark, NOON, [("seal", "the disk is away")], NOON + HOUR)
 
 
 def test_buckets_are_counted_by_what_they_wait_for(found):
@@ -63,7 +63,7 @@ def test_nothing_is_said_of_buckets_where_nobody_looked():
 
 def test_a_scraper_sees_them_too(found):
     progress = Progress("clicks", now=lambda: NOON + HOUR)
-    progress.lives(found)
+    progress.bucket_counts(found)
     text = exposition({"clicks": progress}, "")[0].decode()
     for line in (
         'headrace_unsealed_buckets{pipeline="clicks",state="blocked"} 1.0',

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bucketers import Buckets
-from writer.batch import spill_buffer as room
+from writer.batch import spill_buffer as step
 from writer.batch.parquet_files import GROUP_BYTES_MAX, Destination, distinct_columns
 from writer.batch.spill_buffer import Stage
 from writer.storage.local import LocalStore
@@ -255,7 +255,7 @@ def test_memory_is_the_budget_and_one_row_group_however_many_buckets_are_open(tm
     started = {
         name: subprocess.Popen(
             [sys.executable, "-c", MEASURE, str(tmp_path / name), shape, str(buckets), str(BUDGET), str(added)],
-            stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(Path(room.__file__).parents[1])},
+            stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(Path(step.__file__).parents[1])},
         )
         for name, (buckets, shape, added) in cases.items()
     }  # fmt: skip

@@ -10,11 +10,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from recovery.ladder.levels import RecoveryLevel
 
 from recovery.ladder import state
 from recovery.ladder.decide import Failed, Healthy, Policy, decide
 from recovery.ladder.diagnosis import Seen
-from recovery.ladder.rungs import RecoveryLevel
 from recovery.ladder.state import Memory
 from recovery.supervisor.driver_process import Driver, place, reap
 from recovery.supervisor.pipeline_state import SupervisedPipeline, failure
@@ -129,39 +129,39 @@ def test_children_that_nobody_waits_for_are_reaped() -> None:
 
 
 class Said:
-    row, rung, halt, said = "killed", RecoveryLevel.RESTART, False, "The driver was killed."
+    row, level, halt, said = "killed", RecoveryLevel.RESTART, False, "The driver was killed."
 
 
 def test_what_is_remembered_is_read_as_it_was_and_a_halt_is_forgiven(tmp_path: Path) -> None:
     store = store_at(str(tmp_path))
     assert state.read(store) == Memory()
-    patient = SupervisedPipeline("clicks")
+    supervised = SupervisedPipeline("clicks")
     about = failure(Said, -9, "", 4, "held", NOW)  # type: ignore[arg-type]
-    patient.failed(about, decide(Policy(), patient.memory.state, Failed(Said, run=4), NOW, 0.0), 10.0)  # type: ignore[arg-type]
-    state.write(store, patient.memory)
-    assert state.read(store) == patient.memory
-    assert [(a.rung, a.run) for a in patient.memory.state.attempts] == [(RecoveryLevel.RESTART, 4)]
+    supervised.failed(about, decide(Policy(), supervised.memory.state, Failed(Said, run=4), NOW, 0.0), 10.0)  # type: ignore[arg-type]
+    state.write(store, supervised.memory)
+    assert state.read(store) == supervised.memory
+    assert [(a.level, a.run) for a in supervised.memory.state.attempts] == [(RecoveryLevel.RESTART, 4)]
     store.put(state.NAME, b"{torn")
     assert state.read(store) == Memory()
 
 
 def test_a_failure_that_comes_again_counts_as_one_that_was_not_cured() -> None:
-    patient, policy, at = SupervisedPipeline("clicks"), Policy(), NOW
+    supervised, policy, at = SupervisedPipeline("clicks"), Policy(), NOW
     for _ in range(2):
-        patient.began()
+        supervised.began()
         about = failure(Said, -9, "", 4, "held", at)  # type: ignore[arg-type]
-        patient.failed(about, decide(policy, patient.memory.state, Failed(Said), at, 0.0), 10.0)  # type: ignore[arg-type]
+        supervised.failed(about, decide(policy, supervised.memory.state, Failed(Said), at, 0.0), 10.0)  # type: ignore[arg-type]
         at += timedelta(seconds=5)
-    assert dict(patient.results) == {("killed", "L1", "failed"): 1}
-    patient.began()
+    assert dict(supervised.results) == {("killed", "L1", "failed"): 1}
+    supervised.began()
     before = Seen("running", 5.0, 1, 7, 3, 1.0)
-    patient.version = 7
-    assert not patient.since_failure(before).well, "that commit is older than the failure"
-    assert patient.since_failure(replace(before, version=8)).well
-    assert patient.well(decide(policy, patient.memory.state, Healthy(), at, 0.0), 42.0) == 32.0
-    assert patient.results["killed", "L1", "worked"] == 1
-    assert patient.memory.recovered_s == {"L1": 32.0}
-    assert patient.well(decide(policy, patient.memory.state, Healthy(), at, 0.0), 43.0) is None
+    supervised.version = 7
+    assert not supervised.since_failure(before).well, "that commit is older than the failure"
+    assert supervised.since_failure(replace(before, version=8)).well
+    assert supervised.well(decide(policy, supervised.memory.state, Healthy(), at, 0.0), 42.0) == 32.0
+    assert supervised.results["killed", "L1", "worked"] == 1
+    assert supervised.memory.recovered_s == {"L1": 32.0}
+    assert supervised.well(decide(policy, supervised.memory.state, Healthy(), at, 0.0), 43.0) is None
 
 
 def test_what_the_supervisor_decided_is_told_to_the_driver_once(made: Folder) -> None:

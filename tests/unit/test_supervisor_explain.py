@@ -6,13 +6,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from recovery.ladder.levels import RecoveryLevel
 from rich.console import Console
 
 from recovery.cli import supervisor
 from recovery.ladder import state
 from recovery.ladder.decide import Failed, Frontier, Healthy, Policy, decide
 from recovery.ladder.error_catalogue import Verdict
-from recovery.ladder.rungs import RecoveryLevel
 from recovery.lease.holder import LeaseHolder
 from recovery.lease.lease import StoreLeases
 from recovery.supervisor.endpoints import CATALOGUE, PipelineStatus, answers
@@ -30,10 +30,10 @@ def settings(tmp_path: Path) -> Config:
     return config(tmp_path)
 
 
-def failed(patient: SupervisedPipeline, verdict: Verdict, at: datetime, code: int = -9) -> None:
-    patient.began()
-    decision = decide(Policy(), patient.memory.state, Failed(verdict), at, 1.0)
-    patient.failed(failure(verdict, code, "", 1, Frontier.HELD, at), decision, 10.0)
+def failed(supervised: SupervisedPipeline, verdict: Verdict, at: datetime, code: int = -9) -> None:
+    supervised.began()
+    decision = decide(Policy(), supervised.memory.state, Failed(verdict), at, 1.0)
+    supervised.failed(failure(verdict, code, "", 1, Frontier.HELD, at), decision, 10.0)
 
 
 def told(settings: Config, code: int = 0) -> str:
@@ -51,10 +51,10 @@ def test_without_a_failure_it_says_so(settings: Config) -> None:
 
 
 def test_it_says_what_failed_what_was_decided_what_is_left_and_what_comes_next(settings: Config) -> None:
-    patient, now = SupervisedPipeline("clicks"), datetime.now(UTC)
+    supervised, now = SupervisedPipeline("clicks"), datetime.now(UTC)
     for n in range(3):
-        failed(patient, KILLED, now - timedelta(seconds=60 - n))
-    state.write(store(settings, "clicks"), patient.memory)
+        failed(supervised, KILLED, now - timedelta(seconds=60 - n))
+    state.write(store(settings, "clicks"), supervised.memory)
     assert StoreLeases(store(settings, "clicks")).take(1, "host/7")
     said = told(settings)
     assert "epoch 1, taken by host/7" in said
@@ -68,13 +68,13 @@ def test_it_says_what_failed_what_was_decided_what_is_left_and_what_comes_next(s
 
 
 def test_a_pipeline_that_is_given_up_is_exit_code_1(settings: Config) -> None:
-    patient = SupervisedPipeline("clicks")
-    failed(patient, WRONG, datetime.now(UTC), 2)
-    state.write(store(settings, "clicks"), patient.memory)
+    supervised = SupervisedPipeline("clicks")
+    failed(supervised, WRONG, datetime.now(UTC), 2)
+    state.write(store(settings, "clicks"), supervised.memory)
     said = told(settings, code=1)
     assert "halted The topic is not there." in said
     assert "if it came again halt: The topic is not there." in said
-    assert state.forgiven(patient.memory).state.halted == ""
+    assert state.forgiven(supervised.memory).state.halted == ""
 
 
 def test_what_cannot_be_read_is_exit_code_1(settings: Config) -> None:
@@ -84,12 +84,12 @@ def test_what_cannot_be_read_is_exit_code_1(settings: Config) -> None:
 
 @pytest.fixture
 def ward() -> PipelineStatus:
-    patient, held = SupervisedPipeline("clicks"), LeaseHolder({}, "host/7")
+    supervised, held = SupervisedPipeline("clicks"), LeaseHolder({}, "host/7")
     held.epochs["clicks"] = 4
-    failed(patient, KILLED, datetime.now(UTC))
-    patient.began()
-    patient.well(decide(Policy(), patient.memory.state, Healthy(), datetime.now(UTC), 0.0), 31.5)
-    return PipelineStatus({"clicks": patient}, held, lambda: True)
+    failed(supervised, KILLED, datetime.now(UTC))
+    supervised.began()
+    supervised.well(decide(Policy(), supervised.memory.state, Healthy(), datetime.now(UTC), 0.0), 31.5)
+    return PipelineStatus({"clicks": supervised}, held, lambda: True)
 
 
 def test_metrics_hold_the_whole_catalogue(ward: PipelineStatus) -> None:
@@ -106,12 +106,14 @@ def test_metrics_hold_the_whole_catalogue(ward: PipelineStatus) -> None:
 
 
 def test_status_and_health_say_what_is_given_up(ward: PipelineStatus) -> None:
-    get, patient = answers(ward), ward.patients["clicks"]
+    get, supervised = answers(ward), ward.supervised_pipelines["clicks"]
     assert get("/healthz", "")[0] == 200
     found = json.loads(get("/status", "")[2])["pipelines"]["clicks"]
     assert (found["up"], found["level"], found["starts"], found["lease_epoch"]) == (True, 1, 2, 4)
     assert found["failure"]["row"] == "killed"
     assert found["recovered_seconds"] == {"L1": 21.5}
-    patient.memory = replace(patient.memory, state=replace(patient.memory.state, halted="The topic is not there."))
+    supervised.memory = replace(
+        supervised.memory, state=replace(supervised.memory.state, halted="The topic is not there.")
+    )
     assert get("/healthz", "")[::2] == (503, b"pipeline clicks is given up: The topic is not there.\n")
     assert get("/elsewhere", "")[0] == 404

@@ -38,7 +38,7 @@ def test_every_record_is_a_row_a_letter_or_counted(written, plan, size, budget):
     assert (report.spilled_bytes > 0) == (budget == 1_000)
     for source in (("clicks", 0), ("clicks", 2), ("views", 0)):
         here = [sum(at[:2] == source for at in kept) for kept in (
-            written.rows, written.tombstones, written.letters, written.quarantined,
+            written.rows, written.tombstones, written.dead_letters, written.quarantined,
         )]  # fmt: skip
         assert report.counts[source] == Counts(350, 0, here[1], here[0], here[2], here[3], 0, 349)
         assert report.counts[source].balanced()
@@ -71,18 +71,18 @@ def test_the_only_topic_need_not_stand_in_the_batches(written, plan):
 
 def test_a_dead_letter_keeps_the_bytes_and_the_reason(written, plan):
     report = report_of(written, plan)
-    letters = read(plan.dead_letters, report.dead_letter_files)
-    assert letters.schema.equals(DEAD_LETTERS)
+    dead_letters = read(plan.dead_letters, report.dead_letter_files)
+    assert dead_letters.schema.equals(DEAD_LETTERS)
     values = {r[:3]: r[3] for r in written.records}
-    found = {place(row): row for row in letters.to_pylist()}
-    assert found.keys() == written.letters.keys() | written.quarantined.keys()
+    found = {place(row): row for row in dead_letters.to_pylist()}
+    assert found.keys() == written.dead_letters.keys() | written.quarantined.keys()
     for at, row in found.items():
         assert row["value"] == values[at]
         assert row["key"] == f"{at[1]}-{at[2]}".encode()
         assert (row["_incarnation"], row["_kafka_time"]) == ({"clicks": 1, "views": 3}[at[0]], KAFKA_TIME)
-        if at in written.letters:
+        if at in written.dead_letters:
             assert row["outcome"] == "dead_letter"
-            assert written.letters[at] in row["error"], row
+            assert written.dead_letters[at] in row["error"], row
         else:
             assert row["outcome"] == "quarantined"
             assert row["error"] == f"{written.quarantined[at]}, outside [2026-10-21T12:00:00Z, 2026-11-20T13:00:00Z]"
@@ -110,8 +110,8 @@ def test_what_lies_below_the_frontier_is_skipped(written, plan):
         assert (counts.offset_min, counts.offset_max) == ((first, 349) if first < 350 else (None, None))
     kept = {place(row) for row in read(plan.table, report.files).to_pylist()}
     assert kept == {at for at in written.rows if at[2] >= frontier[at[:2]]}
-    letters = {place(row) for row in read(plan.dead_letters, report.dead_letter_files).to_pylist()}
-    assert letters == {at for at in {**written.letters, **written.quarantined} if at[2] >= frontier[at[:2]]}
+    dead_letters = {place(row) for row in read(plan.dead_letters, report.dead_letter_files).to_pylist()}
+    assert dead_letters == {at for at in {**written.dead_letters, **written.quarantined} if at[2] >= frontier[at[:2]]}
 
 
 def test_a_partition_that_comes_in_two_pieces_the_later_first_is_skipped_by_offset():
@@ -134,12 +134,12 @@ def test_an_unknown_schema_is_reported_and_nothing_stays(written, plan):
 
 
 def test_a_failure_leaves_no_file(written, plan):
-    def torn() -> Iterator[pa.RecordBatch]:
+    def corrupt() -> Iterator[pa.RecordBatch]:
         yield from written.batches()
         raise ConnectionError("the broker is gone")
 
     with pytest.raises(ConnectionError, match="the broker is gone"):
-        list(run(torn(), replace(plan, budget=1_000)))
+        list(run(corrupt(), replace(plan, budget=1_000)))
     assert files_below(plan.table) == files_below(plan.dead_letters) == []
 
 

@@ -47,10 +47,10 @@ def test_redo_applies_what_newer_commits_list_each_to_its_table():
             applied.append((self.location, version, sum(file.rows for file in files), len(withdrawn)))
 
     tables = Tables(Main(), Side)
-    tables.redo()
+    tables.apply_side_files()
     assert tables.settled == 11
     assert applied == [("/dead", 5, 1, 0), ("/dead", 10, 2, 0), ("/late", 10, 3, 0), ("/dead", 11, 0, 1)]
     applied.clear()
-    tables.redo()
+    tables.apply_side_files()
     assert (tables.settled, applied) == (11, [])
     assert opened == ["/dead", "/late"]  # each once, so that it follows its log

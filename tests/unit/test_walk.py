@@ -26,7 +26,7 @@ def at(root, run, *starts):
 
 
 @pytest.mark.parametrize(
-    ("starts", "proven", "chosen", "offsets"),
+    ("starts", "committed_since_start", "chosen", "offsets"),
     [
         ([(6, 4)], {A: 6, B: 4}, "run 9", {A: 6, B: 4}),
         ([(5, 4)], {A: 6, B: 4}, "run 9", {A: 6, B: 4}),  # older than the files: these say how far it is
@@ -41,8 +41,10 @@ def at(root, run, *starts):
         ),  # of another life of the topic
     ],
 )
-def test_the_newest_that_agrees_with_the_files_is_taken(tmp_path, starts, proven, chosen, offsets):
-    found = choose([at(tmp_path, 9 - i, *one) for i, one in enumerate(starts)], proven, SAME, {"clicks": 1}, HELD)
+def test_the_newest_that_agrees_with_the_files_is_taken(tmp_path, starts, committed_since_start, chosen, offsets):
+    found = choose(
+        [at(tmp_path, 9 - i, *one) for i, one in enumerate(starts)], committed_since_start, SAME, {"clicks": 1}, HELD
+    )
     assert isinstance(found, RebuiltOffsets)
     assert (found.place, found.offsets) == (chosen, offsets)
     assert len(found.passed_over) == 9 - int(chosen.split()[1])
@@ -66,8 +68,8 @@ def test_where_nothing_agrees_a_person_must_say(tmp_path, topics, held, said):
 def test_a_torn_checkpoint_and_one_of_other_topics_are_passed_over(tmp_path):
     broken = Run(tmp_path, 3).started(0, 0).planned(0, 6, 4).committed(0)
     (broken.path / "offsets/0").write_bytes(b"")
-    torn = Candidate("torn", 3, read(LocalStore(str(broken.path))))
-    found = choose([torn, at(tmp_path, 2, 6, 4)], {A: 6, B: 4}, SAME, {"clicks": 1}, HELD)
+    corrupt = Candidate("torn", 3, read(LocalStore(str(broken.path))))
+    found = choose([corrupt, at(tmp_path, 2, 6, 4)], {A: 6, B: 4}, SAME, {"clicks": 1}, HELD)
     assert isinstance(found, RebuiltOffsets)
     assert found.place == "run 2"
     assert found.passed_over == ["torn: offsets/0: it is empty"]

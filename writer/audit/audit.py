@@ -23,12 +23,12 @@ from writer.table.table import PipelineTable
 class Audit:
     """What was found. `found` is empty unless files were read."""
 
-    statement: Reconciliation
+    reconciliation: Reconciliation
     found: Mapping[TopicPartition, Found]
     problems: tuple[Problem, ...]
     waiting: int  # commits whose dead letters wait for redo
     rows_taken: Mapping[str, int]  # on purpose: retention, delete, dedupe; by other clients: DELETE
-    letters_taken: Mapping[str, int]
+    dead_letters_taken: Mapping[str, int]
     late_taken: Mapping[str, int]  # out of the table of late rows
     accepted: Answer | None = None  # what another client did, which stands: of rows from before less is proven
 
@@ -45,24 +45,24 @@ class Audit:
     @property
     def dead_letters_removed(self) -> int:
         """Letters that were taken out of their table, replays left aside."""
-        return sum(self.letters_taken.values())
+        return sum(self.dead_letters_taken.values())
 
 
 @dataclass(frozen=True)
 class _Account:
     """What the tables should hold by logs and ledgers, and what was taken out of them, by why."""
 
-    statement: Reconciliation
+    reconciliation: Reconciliation
     whole: bool  # from the beginning on
     waiting: Waiting
     rows_taken: Mapping[str, int]
-    letters_taken: Mapping[str, int]
+    dead_letters_taken: Mapping[str, int]
     late_taken: Mapping[str, int]
 
     @property
     def unplaced(self) -> int:
         """Rows that say no offset: adopted, or brought by event time."""
-        return self.statement.adopted + self.statement.unplaced
+        return self.reconciliation.adopted + self.reconciliation.unplaced
 
 
 def audit(config: Config, pipeline: str, *, since: int | datetime | None, deep: bool) -> Audit:
@@ -74,28 +74,29 @@ def audit(config: Config, pipeline: str, *, since: int | datetime | None, deep: 
     """
     lake = read(config, pipeline)
     account = _drawn_up(lake, since)
-    problems = [*account.statement.problems, *_of_others(lake, account.statement)]
+    problems = [*account.reconciliation.problems, *_of_others(lake, account.reconciliation)]
     if account.whole:
         problems += _in_sum(lake, account)
     found: dict[TopicPartition, Found] = {}
-    accepted = account.statement.accepted
+    accepted = account.reconciliation.accepted
     if deep:
         if accepted:
             account = _drawn_up(lake, accepted.version + 1)
         found, more = _in_files(lake, account)
         problems += more
     return Audit(
-        account.statement, found, tuple(problems), account.waiting.commits, account.rows_taken, account.letters_taken,
-        account.late_taken, accepted,
+        account.reconciliation, found, tuple(problems), account.waiting.commits, account.rows_taken,
+        account.dead_letters_taken, account.late_taken, accepted,
     )  # fmt: skip
 
 
 def _drawn_up(lake: Lake, since: int | datetime | None) -> _Account:
     chosen, floor = _chosen(lake.rows.history, since)
-    statement, pending = state(chosen, lake.frontier, lake.version, floor), waiting(lake)
+    reconciliation, pending = state(chosen, lake.frontier, lake.version, floor), waiting(lake)
     return _Account(
-        statement, floor < 0, pending, _by_operation(statement.removals),
-        _by_operation(lake.letters.removals, pending.rewound), _by_operation(lake.late.removals, pending.late_rewound),
+        reconciliation, floor < 0, pending, _by_operation(reconciliation.removals),
+        _by_operation(lake.dead_letters.removals, pending.rewound), _by_operation(lake.late.removals,
+        pending.late_rewound),
     )  # fmt: skip
 
 
@@ -120,10 +121,10 @@ def _by_operation(removals: Sequence[Removal], rewound: int = 0) -> dict[str, in
     return found
 
 
-def _of_others(lake: Lake, statement: Reconciliation) -> list[Problem]:
+def _of_others(lake: Lake, reconciliation: Reconciliation) -> list[Problem]:
     """Find what other clients did to the tables, where that cannot be reckoned with."""
-    beside = (lake.letters, lake.late)
-    removed = [(lake.rows.place, statement.removals), *((told.place, told.removals) for told in beside)]
+    beside = (lake.dead_letters, lake.late)
+    removed = [(lake.rows.place, reconciliation.removals), *((told.place, told.removals) for told in beside)]
     unsaid = [
         f"{r.operation} of another client (version {r.version} of {place}) does not say how many rows it took"
         for place, removals in removed
@@ -136,28 +137,34 @@ def _of_others(lake: Lake, statement: Reconciliation) -> list[Problem]:
 
 def _in_sum(lake: Lake, account: _Account) -> list[Problem]:
     """Hold the rows that the tables' logs count in their files against the account."""
-    statement, pending = account.statement, account.waiting
-    rows = statement.total("rows") + account.unplaced - sum(account.rows_taken.values())
-    late = statement.total("late") - sum(account.late_taken.values())
-    letters = statement.total("dead_letters") + statement.total("quarantined") - sum(account.letters_taken.values())
+    reconciliation, pending = account.reconciliation, account.waiting
+    rows = reconciliation.total("rows") + account.unplaced - sum(account.rows_taken.values())
+    late = reconciliation.total("late") - sum(account.late_taken.values())
+    dead_letters = (
+        reconciliation.total("dead_letters")
+        + reconciliation.total("quarantined")
+        - sum(account.dead_letters_taken.values())
+    )
     return [
         *totals("late rows", [*lake.late.files, *pending.late], late, pending.late_rewound),
         *totals("rows", lake.rows.files, rows, 0),
-        *totals("dead letters", [*lake.letters.files, *pending.files], letters, pending.withdrawn),
+        *totals("dead letters", [*lake.dead_letters.files, *pending.files], dead_letters, pending.withdrawn),
     ]
 
 
 def _in_files(lake: Lake, account: _Account) -> tuple[dict[TopicPartition, Found], list[Problem]]:
     """Count what the files hold, and hold it against the account. Reads every file."""
-    statement, pending, problems = account.statement, account.waiting, list[Problem]()
-    late, letters = lake.late.table, lake.letters.table
-    shelves = [
+    reconciliation, pending, problems = account.reconciliation, account.waiting, list[Problem]()
+    late, dead_letters = lake.late.table, lake.dead_letters.table
+    file_sets = [
         FileSet(lake.rows.table.store, _seen(lake.rows.table, lake.rows.files)),
         FileSet(late.store, _seen(late, [*lake.late.files, *pending.late]), without=pending.late_without),
-        FileSet(letters.store, _seen(letters, lake.letters.files), letters=True, without=pending.without),
-        FileSet(letters.store, pending.files, letters=True),
+        FileSet(
+            dead_letters.store, _seen(dead_letters, lake.dead_letters.files), dead_letters=True, without=pending.without
+        ),
+        FileSet(dead_letters.store, pending.files, dead_letters=True),
     ]
-    found = _counted(shelves, statement, below_is_known=not account.whole)
+    found = _counted(file_sets, reconciliation, below_is_known=not account.whole)
     nobodys = found.pop(NOBODY, Found()).rows
     adopted = account.unplaced - nobodys if account.whole else 0
     removed = sum(account.rows_taken.values())
@@ -168,9 +175,9 @@ def _in_files(lake: Lake, account: _Account) -> tuple[dict[TopicPartition, Found
     if adopted > removed:
         what = "that were adopted, or came by event time,"
         problems.append(Problem(f"{adopted - removed:,} rows {what} are not there"))
-    known = {line.part: line for line in statement.lines}
+    known = {line.part: line for line in reconciliation.lines}
     rows = removed - max(adopted, 0) + sum(account.late_taken.values())
-    return found, problems + compared(known, found, rows, sum(account.letters_taken.values()), exact=account.whole)
+    return found, problems + compared(known, found, rows, sum(account.dead_letters_taken.values()), exact=account.whole)
 
 
 def _seen(table: PipelineTable, named: Sequence[DataFile]) -> list[DataFile]:
@@ -193,12 +200,12 @@ def _seen(table: PipelineTable, named: Sequence[DataFile]) -> list[DataFile]:
 
 
 def _counted(
-    shelves: Sequence[FileSet], statement: Reconciliation, *, below_is_known: bool
+    file_sets: Sequence[FileSet], reconciliation: Reconciliation, *, below_is_known: bool
 ) -> dict[TopicPartition, Found]:
-    ranges = {line.part: (line.start, line.end) for line in statement.lines}
-    gaps = {line.part: line.gaps for line in statement.lines if line.gaps}
+    ranges = {line.part: (line.start, line.end) for line in reconciliation.lines}
+    gaps = {line.part: line.gaps for line in reconciliation.lines if line.gaps}
     try:
-        return count(shelves, ranges, gaps, below_is_known=below_is_known)
+        return count(file_sets, ranges, gaps, below_is_known=below_is_known)
     except FileNotFoundError as error:
         raise HeadraceError(
             f"a file that the table names is gone: {error}. Restore it; without it the rows that it held are lost."

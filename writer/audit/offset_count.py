@@ -32,7 +32,7 @@ class FileSet:
 
     store: Store  # of the table
     files: Sequence[DataFile]
-    letters: bool = False
+    dead_letters: bool = False
     without: Mapping[TopicPartition, Sequence[Span]] = field(default_factory=dict)
 
 
@@ -41,7 +41,7 @@ class Found:
     """What files hold of one part."""
 
     rows: int = 0
-    letters: dict[str, int] = field(default_factory=dict)  # by outcome
+    dead_letters: dict[str, int] = field(default_factory=dict)  # by outcome
     distinct: int = 0
     twice: list[Span] = field(default_factory=list)
     nowhere: list[Span] = field(default_factory=list)  # within the part's range, gaps left out
@@ -57,7 +57,7 @@ class _Window:
 
 
 def count(
-    shelves: Sequence[FileSet],
+    file_sets: Sequence[FileSet],
     ranges: Mapping[TopicPartition, Span],
     gaps: Mapping[TopicPartition, Sequence[Span]],
     *,
@@ -75,13 +75,13 @@ def count(
         by_part: dict[TopicPartition, list[_Window]] = {}
         for window in windows:
             by_part.setdefault(window.part, []).append(window)
-        for at, shelf in enumerate(shelves):
-            for file in shelf.files:
+        for at, file_set in enumerate(file_sets):
+            for file in file_set.files:
                 if not _reaches(file, windows) and (number or _reaches(file, _all(ranges))):
                     continue
                 first = (at, file.path) not in looked
                 looked.add((at, file.path))
-                for part, outcome, offsets in _pieces(shelf, file):
+                for part, outcome, offsets in _pieces(file_set, file):
                     if part is NOBODY:
                         found.setdefault(NOBODY, Found()).rows += len(offsets) if first else 0
                         continue
@@ -107,16 +107,16 @@ def spans(positions: np.ndarray, start: int) -> list[Span]:
 def _passes(ranges: Mapping[TopicPartition, Span], at_once: int) -> Iterator[list[_Window]]:
     """Cut parts into windows, and put as many into a pass as memory holds. There is always a first pass."""
     held: list[_Window] = []
-    room = at_once
+    step = at_once
     for part, (start, end) in sorted(ranges.items()):
         at = start
         while at < end:
-            if not room:
+            if not step:
                 yield held
-                held, room = [], at_once
-            until = min(end, at + room)
+                held, step = [], at_once
+            until = min(end, at + step)
             held.append(_Window(part, at, until))
-            room -= until - at
+            step -= until - at
             at = until
     yield held
 
@@ -131,11 +131,11 @@ def _reaches(file: DataFile, windows: Iterable[_Window]) -> bool:
     return any(file.offset_min < window.end and file.offset_max >= window.start for window in windows)
 
 
-def _pieces(shelf: FileSet, file: DataFile) -> Iterator[tuple[TopicPartition, str | None, np.ndarray]]:
+def _pieces(file_set: FileSet, file: DataFile) -> Iterator[tuple[TopicPartition, str | None, np.ndarray]]:
     """Yield the offsets of a file by part, and by outcome for letters, a batch at a time."""
-    columns = [*_PLACE, "outcome"] if shelf.letters else _PLACE
+    columns = [*_PLACE, "outcome"] if file_set.dead_letters else _PLACE
     keys = [name for name in columns if name != "_offset"]
-    with open_file(shelf.store, file.path) as source:
+    with open_file(file_set.store, file.path) as source:
         opened = pq.ParquetFile(source)
         if not set(columns) <= set(opened.schema_arrow.names):
             yield NOBODY, None, _as_many(opened.metadata.num_rows)
@@ -148,9 +148,9 @@ def _pieces(shelf: FileSet, file: DataFile) -> Iterator[tuple[TopicPartition, st
                     yield NOBODY, None, _as_many(len(listed.column("_offset_list")[i].values))
                     continue
                 offsets = listed.column("_offset_list")[i].values.to_numpy(zero_copy_only=False)
-                if part in shelf.without:
-                    offsets = offsets[~inside(offsets, shelf.without[part])]
-                yield part, listed.column("outcome")[i].as_py() if shelf.letters else None, offsets
+                if part in file_set.without:
+                    offsets = offsets[~inside(offsets, file_set.without[part])]
+                yield part, listed.column("outcome")[i].as_py() if file_set.dead_letters else None, offsets
 
 
 def _as_many(count: int) -> np.ndarray:
@@ -162,7 +162,7 @@ def _mark(found: Found, marks: np.ndarray, window: _Window, offsets: np.ndarray,
     if outcome is None:
         found.rows += len(inside)
     else:
-        found.letters[outcome] = found.letters.get(outcome, 0) + len(inside)
+        found.dead_letters[outcome] = found.dead_letters.get(outcome, 0) + len(inside)
     places, times = np.unique(inside, return_counts=True)
     marks[places] = np.minimum(marks[places].astype(np.int64) + times, 255).astype(np.uint8)
 

@@ -7,8 +7,8 @@ from writer.audit.offset_count import Found
 from writer.batch.task_report import EXITS
 from writer.core.files import DataFile
 from writer.core.offsets import Span, TopicPartition, joined
-from writer.table.ledger.gap_ticket import Carried, GapRecord, together, without
-from writer.table.ledger.segment import Answer, Back, LedgerSegment, Removal, Stretch
+from writer.table.ledger.gap_record import Carried, GapRecord, together, without
+from writer.table.ledger.segment import Answer, Back, CommittedRange, LedgerSegment, Removal
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,14 @@ class PartitionSummary:
     start: int
     end: int
     outcomes: Mapping[str, int]
-    holes: int = 0
+    without_records: int = 0
     gap: int = 0
     gaps: tuple[Span, ...] = ()
     replayed: int = 0  # rows that were dead letters once
     back: int = 0  # offsets that rewinds took back: they count among the outcomes each time that they were read
 
     @property
-    def letters(self) -> int:
+    def dead_letters(self) -> int:
         """Records that should stand in the dead-letter table."""
         return self.outcomes["dead_letters"] + self.outcomes["quarantined"]
 
@@ -50,7 +50,7 @@ class Reconciliation:
     removals: tuple[Removal, ...]
     problems: tuple[Problem, ...] = field(default=())
     adopted: int = 0  # rows that were there when the table was taken over
-    tickets: Mapping[str, GapRecord] = field(default_factory=dict)  # of gaps
+    gap_records: Mapping[str, GapRecord] = field(default_factory=dict)  # of gaps
     unplaced: int = 0  # rows without an offset, which backfills brought by event time
     answers: tuple[Answer, ...] = ()  # to what other clients did
 
@@ -65,32 +65,34 @@ class Reconciliation:
 
 
 def state(
-    chapters: Sequence[LedgerSegment], frontier: Mapping[TopicPartition, int], version: int, since: int
+    segments: Sequence[LedgerSegment], frontier: Mapping[TopicPartition, int], version: int, since: int
 ) -> Reconciliation:
     """Draw the account up from chapters that hold the versions after `since` (-1: all), up to `version`.
 
     `frontier`: of every part that the table knows at that version.
     """
-    problems = list(_missing_versions(chapters, version, since))
-    answers = tuple(answer for one in chapters for answer in one.answers)
+    problems = list(_missing_versions(segments, version, since))
+    answers = tuple(answer for one in segments for answer in one.answers)
     answered = {text for answer in answers for text in answer.changes}
-    problems += [Problem(text) for one in chapters for text in one.strange if text not in answered]
-    parts: dict[TopicPartition, list[Stretch | Back]] = {}
+    problems += [Problem(text) for one in segments for text in one.strange if text not in answered]
+    parts: dict[TopicPartition, list[CommittedRange | Back]] = {}
     begins: dict[TopicPartition, int] = {}
     moves: dict[TopicPartition, dict[str, int]] = {}
-    for one in chapters:
+    for one in segments:
         begins |= {part: at for part, at in one.begins.items() if part not in begins}
-        for stretch in one.stretches:
-            parts.setdefault(stretch.part, []).append(stretch)
+        for committed_range in one.committed_ranges:
+            parts.setdefault(committed_range.part, []).append(committed_range)
         for back in one.backs:
             parts.setdefault(back.part, []).append(back)
         for part, changed in one.moves.items():
             mine = moves.setdefault(part, {})
             mine.update({name: mine.get(name, 0) + count for name, count in changed.items()})
     lines = []
-    tickets = together(one.tickets for one in chapters)
-    brought = _brought(tickets, whole=since < 0)
-    gaps = {part: [one for one in steps if isinstance(one, Stretch) and one.gap] for part, steps in parts.items()}
+    gap_records = together(one.gap_records for one in segments)
+    brought = _brought(gap_records, whole=since < 0)
+    gaps = {
+        part: [one for one in steps if isinstance(one, CommittedRange) and one.gap] for part, steps in parts.items()
+    }
     problems += [p for part, known in brought.items() for p in _unsound_fills(part, known, gaps.get(part, []))]
     for part in sorted({*parts, *begins, *(frontier if since < 0 else ())}):
         line, wrong = _line(part, begins.get(part), parts.get(part, []), frontier.get(part), whole=since < 0)
@@ -105,18 +107,18 @@ def state(
         problems += [
             Problem(f"a replay speaks of a part that no start began: {moved}", p) for p, moved in moves.items()
         ]
-    removals = tuple(removal for one in chapters for removal in one.removals)
-    adopted = sum(one.adopted or 0 for one in chapters)
-    unplaced = sum(one.unplaced for one in tickets.values())
+    removals = tuple(removal for one in segments for removal in one.removals)
+    adopted = sum(one.adopted or 0 for one in segments)
+    unplaced = sum(one.unplaced for one in gap_records.values())
     return Reconciliation(
-        since + 1, version, tuple(lines), removals, tuple(problems), adopted, tickets, unplaced, answers
+        since + 1, version, tuple(lines), removals, tuple(problems), adopted, gap_records, unplaced, answers
     )
 
 
-def _brought(tickets: Mapping[str, GapRecord], *, whole: bool) -> dict[TopicPartition, Carried]:
+def _brought(gap_records: Mapping[str, GapRecord], *, whole: bool) -> dict[TopicPartition, Carried]:
     """Return what backfills brought of each part: of gaps that the versions looked at opened."""
     found: dict[TopicPartition, Carried] = {}
-    for one in tickets.values():
+    for one in gap_records.values():
         for part, carried in one.carried.items() if whole or one.opened else ():
             found[part] = found.get(part, Carried()).plus(carried)
     return found
@@ -127,17 +129,18 @@ def _filled(line: PartitionSummary, carried: Carried) -> PartitionSummary:
     gaps = tuple(without(line.gaps, carried.spans))
     outcomes = {name: count + carried.outcomes.get(name, 0) for name, count in line.outcomes.items()}
     left = sum(end - start for start, end in gaps)
-    return replace(line, outcomes=outcomes, holes=line.holes + carried.holes, gap=left, gaps=gaps)
+    return replace(
+        line, outcomes=outcomes, without_records=line.without_records + carried.without_records, gap=left, gaps=gaps
+    )
 
 
-def _unsound_fills(part: TopicPartition, carried: Carried, gaps: Sequence[Stretch]) -> list[Problem]:
+def _unsound_fills(part: TopicPartition, carried: Carried, gaps: Sequence[CommittedRange]) -> list[Problem]:
     """Say what does not add up of backfills: offsets twice, without an outcome, or in no gap."""
     found: list[Problem] = []
     if not carried.sound:
         told = ", ".join(f"{count} {name}" for name, count in carried.outcomes.items())
-        what = (
-            f"backfills settle {carried.offsets} offsets, but say {told}, {carried.holes} holes, or settle some twice"
-        )
+        what = f"backfills settle {carried.offsets} offsets, but say {told}, {carried.without_records} holes, or "
+        "settle some twice"
         found.append(Problem(what, part, carried.spans))
     outside = without(carried.spans, [(s.start, s.end) for s in gaps])
     if outside:
@@ -145,9 +148,9 @@ def _unsound_fills(part: TopicPartition, carried: Carried, gaps: Sequence[Stretc
     return found
 
 
-def _missing_versions(chapters: Sequence[LedgerSegment], version: int, since: int) -> Iterable[Problem]:
+def _missing_versions(segments: Sequence[LedgerSegment], version: int, since: int) -> Iterable[Problem]:
     at = since + 1
-    for one in chapters:
+    for one in segments:
         if one.first > at:
             yield Problem(f"versions {at} to {one.first - 1} are neither in the log nor in the ledger")
         at = max(at, one.last + 1)
@@ -156,7 +159,12 @@ def _missing_versions(chapters: Sequence[LedgerSegment], version: int, since: in
 
 
 def _line(
-    part: TopicPartition, begin: int | None, steps: Sequence[Stretch | Back], frontier: int | None, *, whole: bool
+    part: TopicPartition,
+    begin: int | None,
+    steps: Sequence[CommittedRange | Back],
+    frontier: int | None,
+    *,
+    whole: bool,
 ) -> tuple[PartitionSummary, list[Problem]]:
     """Chain a part's stretches, and its ways back, from where it begins to its frontier."""
     problems: list[Problem] = []
@@ -190,33 +198,33 @@ def _line(
         lower, upper = sorted((at, frontier))
         what = f"the frontier is {frontier}, the commits end at {at}"
         problems.append(Problem(what, part, ((lower, upper),)))
-    stretches = [one for one in steps if isinstance(one, Stretch)]
-    outcomes = {name: sum(s.outcomes.get(name, 0) for s in stretches) for name in ("read", *EXITS)}
+    committed_ranges = [one for one in steps if isinstance(one, CommittedRange)]
+    outcomes = {name: sum(s.outcomes.get(name, 0) for s in committed_ranges) for name in ("read", *EXITS)}
     skipped = tuple(joined(gaps))
     return PartitionSummary(
-        part, start, at, outcomes, sum(s.holes for s in stretches), sum(end - first for first, end in skipped),
-        skipped, back=sum(one.end - one.start for one in steps if isinstance(one, Back)),
+        part, start, at, outcomes, sum(s.without_records for s in committed_ranges), sum(end - first for first,
+        end in skipped), skipped, back=sum(one.end - one.start for one in steps if isinstance(one, Back)),
     ), problems  # fmt: skip
 
 
-def _first(steps: Sequence[Stretch | Back], frontier: int | None) -> int:
+def _first(steps: Sequence[CommittedRange | Back], frontier: int | None) -> int:
     """Return where a part is first spoken of, where no start says so."""
     match steps:
         case [Back(end=end), *_]:
             return end
-        case [Stretch(start=start), *_]:
+        case [CommittedRange(start=start), *_]:
             return start
         case _:
             return frontier or 0
 
 
-def _unsound(one: Stretch) -> list[Problem]:
+def _unsound(one: CommittedRange) -> list[Problem]:
     if one.unexplained:
         what = f"{one.unexplained} offsets gave no record in version {one.first}, and nobody looked why"
         return [Problem(what, one.part, ((one.start, one.end),))]
     if not one.sound:
         told = ", ".join(f"{count} {name}" for name, count in one.outcomes.items())
-        what = f"version {one.first} holds {one.end - one.start} offsets, but says {told}, {one.holes} holes"
+        what = f"version {one.first} holds {one.end - one.start} offsets, but says {told}, {one.without_records} holes"
         return [Problem(what, one.part, ((one.start, one.end),))]
     return []
 
@@ -240,7 +248,7 @@ def compared(
     """Hold what was counted in the files against the account, part by part; removed rows are known only in sum."""
     problems: list[Problem] = []
     short: list[Problem] = []
-    rows_short = letters_short = 0
+    rows_short = dead_letters_short = 0
     for part, there in found.items():
         line = lines.get(part)
         if there.astray:
@@ -251,26 +259,28 @@ def compared(
             continue
         if there.twice:
             problems.append(Problem("offsets are there more than once", part, tuple(there.twice)))
-        rows, letters = (
+        rows, dead_letters = (
             line.outcomes["rows"] + line.outcomes["late"] - there.rows,
-            line.letters - sum(there.letters.values()),
+            line.dead_letters - sum(there.dead_letters.values()),
         )
-        rows_short, letters_short = rows_short + rows, letters_short + letters
-        if rows > 0 or letters > 0:
-            short.append(Problem(_missing(line, there, rows, letters), part, tuple(there.nowhere)))
-        elif (rows < 0 or letters < 0) and not there.twice:
-            what = f"there are {-rows:,} rows and {-letters:,} dead letters more than the account has"
+        rows_short, dead_letters_short = rows_short + rows, dead_letters_short + dead_letters
+        if rows > 0 or dead_letters > 0:
+            short.append(Problem(_missing(line, there, rows, dead_letters), part, tuple(there.nowhere)))
+        elif (rows < 0 or dead_letters < 0) and not there.twice:
+            what = f"there are {-rows:,} rows and {-dead_letters:,} dead letters more than the account has"
             problems.append(Problem(what, part))
-    explained = rows_short == rows_removed and letters_short == dead_letters_removed
+    explained = rows_short == rows_removed and dead_letters_short == dead_letters_removed
     if not exact:
-        explained = rows_short <= rows_removed and letters_short <= dead_letters_removed
+        explained = rows_short <= rows_removed and dead_letters_short <= dead_letters_removed
     return problems if explained and not problems else [*problems, *short]
 
 
-def _missing(line: PartitionSummary, there: Found, rows: int, letters: int) -> str:
+def _missing(line: PartitionSummary, there: Found, rows: int, dead_letters: int) -> str:
     parts = [
-        f"{count:,} {noun} are not there" for noun, count in (("rows", rows), ("dead letters", letters)) if count > 0
+        f"{count:,} {noun} are not there"
+        for noun, count in (("rows", rows), ("dead letters", dead_letters))
+        if count > 0
     ]
-    unheld = line.holes + line.outcomes["tombstones"]
+    unheld = line.without_records + line.outcomes["tombstones"]
     among = f", among them {unheld:,} that were tombstones or held no record" if unheld else ""
     return f"{' and '.join(parts)}; {there.nowhere_offsets:,} offsets are in neither table{among}"

@@ -8,7 +8,7 @@ from writer.core.errors import HeadraceError
 from writer.core.files import DataFile
 from writer.core.offsets import Span, TopicPartition
 from writer.table.factory import main_table, side_table
-from writer.table.ledger.segment import LedgerSegment, Removal, chapters, since_adoption
+from writer.table.ledger.segment import LedgerSegment, Removal, segments, since_adoption
 from writer.table.ledger.segment_store import LedgerStore
 from writer.table.log.entries import Committed, parse_commit_info, parse_committed
 from writer.table.log.snapshot import PipelineSnapshot
@@ -37,7 +37,7 @@ class Lake:
     """All tables of a pipeline. `version`, `settled` and `frontier` are of the main one."""
 
     rows: TableHistory
-    letters: TableHistory
+    dead_letters: TableHistory
     late: TableHistory
     version: int
     settled: int
@@ -52,10 +52,10 @@ def read(config: Config, pipeline: str) -> Lake:
         place = settings.table.location
         raise HeadraceError(f"pipeline {pipeline!r} has no table at {place} yet. `headrace run` makes it.")
     # The letters first: what they are by now, the main table's log says by then.
-    letters, late = (_beside(config, pipeline, place) for place in (settings.dead_letters, settings.late_place))
+    dead_letters, late = (_beside(config, pipeline, place) for place in (settings.dead_letters, settings.late_place))
     snapshot, history = _history(main, pipeline)
     rows = TableHistory(main, settings.table.location, history, main.files(snapshot.version))
-    return Lake(rows, letters, late, snapshot.version, snapshot.settled, snapshot.parts())
+    return Lake(rows, dead_letters, late, snapshot.version, snapshot.settled, snapshot.parts())
 
 
 def _beside(config: Config, pipeline: str, place: str) -> TableHistory:
@@ -72,7 +72,7 @@ def _history(table: PipelineTable, pipeline: str) -> tuple[PipelineSnapshot, lis
     snapshot = table.snapshot()  # at or after the newest page
     after = pages[-1].last if pages else -1
     entries = ((version, actions) for version, actions in table.entries(after) if version <= snapshot.version)
-    return snapshot, since_adoption([*pages, *chapters(entries, pipeline, table.rows_at)])
+    return snapshot, since_adoption([*pages, *segments(entries, pipeline, table.rows_at)])
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,8 @@ class Waiting:
 
 def waiting(lake: Lake) -> Waiting:
     """Find what the log lists for the tables of letters and of late rows, after the versions that they have."""
-    letters, late = lake.letters, lake.late
-    at = {told.place: max(told.applied, lake.settled) for told in (letters, late)}
+    dead_letters, late = lake.dead_letters, lake.late
+    at = {told.place: max(told.applied, lake.settled) for told in (dead_letters, late)}
     entries = (
         (n, parse_commit_info(actions)[1])
         for n, actions in lake.rows.table.entries(min(at.values()))
@@ -101,13 +101,13 @@ def waiting(lake: Lake) -> Waiting:
     listed = [one for n, about in entries if (one := parse_committed(n, about)) and (one.side_files or one.withdrawn)]
     files, rows = (
         [DataFile(f.path, f.rows) for one in listed if one.version > at[place] for f in one.side_files.get(place, ())]
-        for place in (letters.place, late.place)
+        for place in (dead_letters.place, late.place)
     )
     rewinds = [one for one in listed if one.facts["kind"] == "rewind"]
     replays = [one for one in listed if one.facts["kind"] != "rewind"]
-    replayed, going = (_spans(commits, letters.place, at[letters.place]) for commits in (replays, rewinds))
+    replayed, going = (_spans(commits, dead_letters.place, at[dead_letters.place]) for commits in (replays, rewinds))
     late_going = _spans(rewinds, late.place, at[late.place])
-    rewound, late_rewound = _rows_at(letters, going), _rows_at(late, late_going)
+    rewound, late_rewound = _rows_at(dead_letters, going), _rows_at(late, late_going)
     withdrawn = rewound + sum(end - start for spans in replayed.values() for start, end in spans)
     without = {part: [*replayed.get(part, ()), *going.get(part, ())] for part in {**replayed, **going}}
     pending = sum(

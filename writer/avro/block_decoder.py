@@ -32,7 +32,7 @@ class BlockRefused(Exception):
     """The native decoder could not prove this block. Which record is to blame is not known yet."""
 
 
-class DecoderHung(BlockRefused):
+class DecoderUnresponsive(BlockRefused):
     """The native decoder used more processor time than the block's size can explain. Its thread is lost."""
 
 
@@ -44,7 +44,7 @@ class NativeDecoder:
     deadline: Callable[[int], float] = lambda size: 10 + size / 1e6  # processor seconds; 1 MB/s is 1/300 of usual
     scratch: str | None = None  # directory for the scratch file's name; Spark's own is cleared with the application
     header_bytes: int = CONFLUENT.header_bytes  # before each value
-    _hung: bool = field(default=False, init=False)
+    _unresponsive: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self._schema, _, self._tail = avro.framed(self.record, header_bytes=self.header_bytes, nonce_bytes=NONCE_BYTES)
@@ -53,13 +53,13 @@ class NativeDecoder:
         self._context: tuple[int, Any] | None = None
 
     @property
-    def hung(self) -> bool:
+    def unresponsive(self) -> bool:
         """A thread of this process is lost in the reader: end the process after the task."""
-        return self._hung
+        return self._unresponsive
 
     def __call__(self, values: pa.Array) -> tuple[pa.Table, pa.StringArray | None]:
         """Decode all, prove all. Raises BlockRefused when a record is bad, DecoderHung when the reader spins."""
-        if self._hung:
+        if self._unresponsive:
             raise BlockRefused("the native decoder of this process is lost")
         nonce = os.urandom(NONCE_BYTES)
         framed = pc.binary_join_element_wise(values, pa.scalar(nonce, values.type), pa.scalar(b"", values.type))
@@ -81,8 +81,8 @@ class NativeDecoder:
                 return future.result(timeout=0.5)
             except StillRunning:
                 if time.process_time() > limit:
-                    self._hung = True
-                    raise DecoderHung(f"no end after {self.deadline(size):.0f} s on {size} bytes") from None
+                    self._unresponsive = True
+                    raise DecoderUnresponsive(f"no end after {self.deadline(size):.0f} s on {size} bytes") from None
             except Exception as error:
                 raise BlockRefused(str(error)) from error
             except BaseException as error:

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from fastavro import schemaless_writer
 
 from writer.avro import schema
-from writer.avro.block_decoder import BlockRefused, DecoderHung, NativeDecoder
+from writer.avro.block_decoder import BlockRefused, DecoderUnresponsive, NativeDecoder
 from writer.avro.corrupt_values import suspects
 from writer.avro.record_decoder import Decoded, SingleDecoder
 from writer.avro.wire_format import header
@@ -77,7 +77,7 @@ def _natively(block: pa.Array, native: BlockDecoder, singly: SingleDecoder) -> D
     """Decode the block at once; None when it is refused."""
     try:
         return _without_bad(*native(block))
-    except DecoderHung:
+    except DecoderUnresponsive:
         return singly(block)
     except BlockRefused:
         return None

@@ -12,7 +12,7 @@ from writer.avro import schema
 from writer.avro.schema_plan import PROVENANCE
 from writer.avro.wire_format import HEADERS, stored
 from writer.batch.parquet_files import Destination, delta_statistics, let_go, parquet_writer
-from writer.batch.task_report import Poison
+from writer.batch.task_report import FailedRecords
 from writer.core.files import StagedFile
 from writer.core.offsets import Source
 
@@ -77,10 +77,10 @@ class DeadLetterFile:
         now = self._now
         return [StagedFile(self._path, (), metadata.num_rows, size, delta_statistics(metadata), now, now, {})]
 
-    def poison(self) -> list[Poison]:
+    def failed_records(self) -> list[FailedRecords]:
         """What came here, most first, as far as it may tell somebody what is wrong."""
         most = sorted(self._alike.items(), key=lambda item: -item[1][0])[:_POISON_KINDS_MAX]
-        return [Poison(outcome, schema_id, records, why) for (outcome, schema_id), (records, why) in most]
+        return [FailedRecords(outcome, schema_id, records, why) for (outcome, schema_id), (records, why) in most]
 
     def abandon(self) -> None:
         """Remove the file."""

@@ -81,7 +81,7 @@ def run(batches: Iterator[pa.RecordBatch], plan: TaskPlan) -> Iterator[pa.Record
         fault_points.point("in_report")
         yield pa.RecordBatch.from_pydict({"report": [report.to_json()]}, schema=REPORT)
     finally:
-        if task.hung:  # a thread spins in native code for ever: let this process go, Spark makes another
+        if task.unresponsive:  # a thread spins in native code for ever: let this process go, Spark makes another
             threading.Timer(1.0, os._exit, args=[0]).start()
 
 
@@ -115,9 +115,9 @@ class RecordSteps:
         self._decoders: Decoders = {} if decoders is None else decoders
 
     @property
-    def hung(self) -> bool:
+    def unresponsive(self) -> bool:
         """A native decoder of this process is lost."""
-        return any(native is not None and native.hung for native, _ in self._decoders.values())
+        return any(native is not None and native.unresponsive for native, _ in self._decoders.values())
 
     def decode(self, batch: pa.RecordBatch) -> Iterator[Group]:
         """Decode an Arrow batch of topic, partition, offset, timestamp, key, value, and headers where they are needed.
@@ -205,9 +205,9 @@ class Task:
         self._late_stage: Stage | None = None  # until a row goes to the late table
 
     @property
-    def hung(self) -> bool:
+    def unresponsive(self) -> bool:
         """A native decoder of this process is lost."""
-        return self._steps.hung
+        return self._steps.unresponsive
 
     def run(self, pieces: Iterable[_T], take: Callable[[_T], None]) -> Report:
         """Take each piece, then finish. What was staged is removed if that fails. Raises StoreError for a full disk."""
@@ -255,7 +255,7 @@ class Task:
                 self._counts[source].late += rows
         for (source, outcome), rows in self._dead.counts.items():
             setattr(self._counts[source], outcome, getattr(self._counts[source], outcome) + rows)
-        report.poison = self._dead.poison()
+        report.failed_records = self._dead.failed_records()
         for source, counts in self._counts.items():
             assert counts.balanced(), f"records of {source} are unaccounted for: {counts}"
         report.counts, report.spilled_bytes = dict(self._counts), self._stage.spilled_bytes

@@ -64,7 +64,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Poison:
+class FailedRecords:
     """Records that could not become rows, by what they share: how many, and the first one's reason."""
 
     outcome: str
@@ -89,7 +89,7 @@ class Report:
     record_bytes_max: float = 0.0  # mean value of the heaviest Arrow batch
     spilled_bytes: int = 0
     time_unit: str = ""
-    poison: list[Poison] = field(default_factory=list)
+    failed_records: list[FailedRecords] = field(default_factory=list)
     took_s: list[float] = field(default_factory=list)  # wall seconds of the task; of each, once added up
     tasks: int = 0  # whose reports were added up; the driver counts
     ranges: int = 0  # pieces in which Spark read the batch; the driver counts
@@ -100,7 +100,8 @@ class Report:
         files = {name: [file_to_json(file) for file in getattr(self, name)] for name in _FILES}
         others = {
             "late": self.late.to_json(), "counts": [[*source, vars(counts)] for source, counts in self.counts.items()],
-            "poison": [vars(one) for one in self.poison], **{name: sorted(getattr(self, name)) for name in _SETS},
+            "failed_records": [vars(one) for one in self.failed_records],
+            **{name: sorted(getattr(self, name)) for name in _SETS},
         }  # fmt: skip
         return json.dumps({**vars(self), **files, **others})
 
@@ -110,7 +111,8 @@ class Report:
         raw = json.loads(text)
         files = {name: [file_from_json(file) for file in raw[name]] for name in _FILES}
         counts = {(topic, partition): _counts(counts) for topic, partition, counts in raw["counts"]}
-        others = {"late": Lateness.from_json(raw["late"]), "poison": [Poison(**one) for one in raw["poison"]]}
+        failed = [FailedRecords(**one) for one in raw["failed_records"]]
+        others = {"late": Lateness.from_json(raw["late"]), "failed_records": failed}
         return cls(**{**raw, **files, **others, "counts": counts, **{name: set(raw[name]) for name in _SETS}})
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 from writer.batch.task_report import EXITS, Counts, Report
-from writer.commit.missing_offsets import MissingOffsets, holes
+from writer.commit.missing_offsets import MissingOffsets, without_records
 from writer.config.pipelines import Pipeline
 from writer.core.errors import CheckpointUnusable, HeadraceError
 from writer.core.files import StagedFile
@@ -34,13 +34,13 @@ def merged(reports: Iterable[Report]) -> Report:
         total.late = total.late.plus(report.late)
         total.unknown_schemas |= report.unknown_schemas
         total.schemas |= report.schemas
-        for room, seconds in report.seconds.items():
-            total.seconds[room] = total.seconds.get(room, 0) + seconds
+        for step, seconds in report.seconds.items():
+            total.seconds[step] = total.seconds.get(step, 0) + seconds
         total.value_bytes += report.value_bytes
         total.record_bytes_max = max(total.record_bytes_max, report.record_bytes_max)
         total.spilled_bytes += report.spilled_bytes
         total.time_unit = report.time_unit or total.time_unit
-        total.poison += report.poison
+        total.failed_records += report.failed_records
         total.took_s += report.took_s
         for source, counts in report.counts.items():
             total.counts[source] = total.counts[source].plus(counts) if source in total.counts else counts
@@ -91,7 +91,7 @@ def check_handed_over(report: Report, handed_over: int) -> None:
 
 def unread(report: Report, committing: Iterable[OffsetRange]) -> list[MissingOffsets]:
     """Find the offsets of the ranges that gave no record."""
-    found = (holes((r.part.topic, r.part.partition), [(r.start, r.end)], report) for r in committing)
+    found = (without_records((r.part.topic, r.part.partition), [(r.start, r.end)], report) for r in committing)
     return [one for one in found if one is not None]
 
 
@@ -122,7 +122,7 @@ def batch(
         "dead_letter_bytes": sum(file.bytes for file in report.dead_letter_files),
         "event_time_min": to_iso(min(times, default=None)),
         "event_time_max": to_iso(max(times, default=None)),
-        "seconds": {room: round(seconds, 3) for room, seconds in report.seconds.items()},
+        "seconds": {step: round(seconds, 3) for step, seconds in report.seconds.items()},
         "work": work(report),
         "value_bytes": report.value_bytes,
         "spilled_bytes": report.spilled_bytes,

@@ -38,7 +38,7 @@ class MissingOffsets:
         return {"offsets": self.offsets, "because": NONE_HELD, "spans": [list(s) for s in self.spans[:SHOWN_MAX]]}
 
 
-def holes(source: Source, spans: Sequence[Span], report: Report) -> MissingOffsets | None:
+def without_records(source: Source, spans: Sequence[Span], report: Report) -> MissingOffsets | None:
     """Find the offsets in the spans of a partition that gave no record; None when each gave one.
 
     More records than offsets raise AssertionError, as do spans that do not bear the counts out.

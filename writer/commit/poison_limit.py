@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from writer.batch.task_report import Poison, Report
+from writer.batch.task_report import FailedRecords, Report
 from writer.config.pipelines import Limits
 from writer.core.errors import LimitReached
 
@@ -23,16 +23,17 @@ def check(pipeline: str, report: Report, limits: Limits, *, late: int = 0) -> No
     raise LimitReached(
         f"{bad:,} of {valued:,} records of a batch ({bad / valued:.1%}) cannot become rows, more than "
         f"pipelines.{pipeline}.limits.failed_ratio_max allows ({limits.failed_ratio_max:.0%}); nothing of it was "
-        f"committed. {'; '.join(_words(report.poison))}. Mend the cause (`headrace preview` shows the records), "
+        f"committed. {'; '.join(_words(report.failed_records))}. Mend the cause (`headrace preview` shows the "
+        "records), "
         "or raise the limit to 1 to let them become dead letters."
     )
 
 
-def _words(poison: Iterable[Poison]) -> list[str]:
+def _words(failed_records: Iterable[FailedRecords]) -> list[str]:
     """Say what there is most of, with a reason for each."""
     sums: Counter[tuple[str, int | None]] = Counter()
     reasons: dict[tuple[str, int | None], str] = {}
-    for one in poison:
+    for one in failed_records:
         sums[one.outcome, one.schema_id] += one.records
         reasons.setdefault((one.outcome, one.schema_id), one.reason)
     return [f"{count:,} such as: {reasons[kind]}" for kind, count in sums.most_common(_REASONS_SHOWN)]

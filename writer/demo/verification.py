@@ -122,11 +122,11 @@ def of(lake: Path, dead_letters: Path, ends: Mapping[Source, int], *, since: dat
         """
     ).fetchall()
     quarantined = sum(count for outcome, _, count in reasons if outcome == "quarantined")
-    letters = sum(count for _, _, count in reasons)
+    dead_letter_rows = sum(count for _, _, count in reasons)
     produced = sum(ends.values())
     return Account(
         produced=produced, rows=rows, rows_distinct=rows_distinct, quarantined=quarantined,
-        dead_letters=letters - quarantined, lost=produced - known, twice=rows + letters - distinct,
+        dead_letters=dead_letter_rows - quarantined, lost=produced - known, twice=rows + dead_letter_rows - distinct,
         unknown=distinct - known, new_field=new_field, buckets=_buckets(db, table, since), reasons=tuple(reasons),
     )  # fmt: skip
 
@@ -144,10 +144,12 @@ def show(found: Account) -> RenderableType:
     files, size = sum(b.files for b in found.buckets), sum(b.bytes for b in found.buckets)
     buckets.add_section()
     buckets.add_row("all", f"{found.rows:,}", f"{found.late:,}", f"{files:,}", f"{size / _MIB:.2f}", style="bold")
-    letters = ruled("outcome", "reason", "events", left=2, title="What became no row: kept whole, with the reason")
+    dead_letter_rows = ruled(
+        "outcome", "reason", "events", left=2, title="What became no row: kept whole, with the reason"
+    )
     for outcome, reason, count in found.reasons:
-        letters.add_row(outcome.replace("_", " "), Text(reason), f"{count:,}")
-    return Group(buckets, "", letters, "")
+        dead_letter_rows.add_row(outcome.replace("_", " "), Text(reason), f"{count:,}")
+    return Group(buckets, "", dead_letter_rows, "")
 
 
 def sentence(found: Account) -> str:

@@ -160,18 +160,18 @@ def create_topics(bootstrap: str) -> None:
         created.result(timeout=30)
 
 
-def configuration(events: int, stack: Stack, ground: Workspace) -> str:
+def configuration(events: int, stack: Stack, workspace: Workspace) -> str:
     """Return the configuration file: what a user would write, with small limits."""
     return yaml.safe_dump(
         {
             "kafka": {"bootstrap_servers": stack.broker.bootstrap},
             "registry": {"url": stack.registry.url},
-            "checkpoints": str(ground.directory / "checkpoints"),
+            "checkpoints": str(workspace.directory / "checkpoints"),
             "http": {"port": 0},  # any free one
             "pipelines": {
                 PIPELINE: {
                     "topics": list(TOPICS),
-                    "table": {"location": str(ground.lake), "format": ground.format},
+                    "table": {"location": str(workspace.lake), "format": workspace.format},
                     "event_time": {"field": "event_time"},
                     "bucket": {"type": "event_time", "width": "1 h"},
                     "commit": {

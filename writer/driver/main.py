@@ -22,7 +22,7 @@ from writer.driver.pipeline import PipelineRun
 from writer.driver.pipeline_runner import Asked, PipelineRunner, watch
 from writer.driver.seal_loop import Closer, Listener, Rounds, Seals, Step, seal_due
 from writer.driver.spark import query, session
-from writer.hooks.dispatcher import HookDispatcher, couriers
+from writer.hooks.dispatcher import HookDispatcher, deliveries
 from writer.maintenance import retention
 from writer.maintenance.compaction import beside_seals, here, in_spark
 from writer.maintenance.compaction_plan import Pace
@@ -48,27 +48,27 @@ def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = N
     """Run the pipelines until they are done, fail, or a signal asks to stop. Returns the exit code."""
     stop, asked = threading.Event(), Asked()
     names = only or list(config.pipelines)
-    board = {name: Progress(name) for name in names}
-    tells = notifications.opened(config.notifications)
+    listener = {name: Progress(name) for name in names}
+    notifier = notifications.opened(config.notifications)
     link = supervisor_channel.folder()
     orders = supervisor_channel.Orders() if link is None else link.orders()
-    keeper = _keeper(config, board)
-    starts = endpoints.starts(board, orders.token, lambda name, new_run: asked.ask(name, new_run=new_run))
+    executor_manager = _executor_manager(config, listener)
+    starts = endpoints.starts(listener, orders.token, lambda name, new_run: asked.ask(name, new_run=new_run))
     serving = endpoints.serving(
-        config.http, board, http_server.first_of(starts, keeper.post), live_records.guarded(config),
-        lambda: {"executors": keeper.told()},
+        config.http, listener, http_server.first_of(starts, executor_manager.post), live_records.guarded(config),
+        lambda: {"executors": executor_manager.told()},
     )  # fmt: skip
     # HTTP before Spark: a port that is taken is said at once.
     with _signals(stop.set), serving as url, ExitStack() as after:
-        after.callback(tells.close, _LAST_WORDS)
+        after.callback(notifier.close, _LAST_WORDS)
         if link is not None:
             link.say(pid=os.getpid(), url=url, certificate=str(config.http.certificate or ""))
         spark = session(config, len(names))
-        keeper.begin(lambda: SparkExecutors(spark))
-        begin = partial(_begin, spark, config, url, tells, orders, once, pipelines=len(names))
+        executor_manager.begin(lambda: SparkExecutors(spark))
+        begin = partial(_begin, spark, config, url, notifier, orders, once, pipelines=len(names))
         tell = {} if link is None else {"tell": link.tell}
         running = {
-            name: PipelineRunner(board[name], begin, waits=not once, stop_timeout=config.stop_timeout, **tell)
+            name: PipelineRunner(listener[name], begin, waits=not once, stop_timeout=config.stop_timeout, **tell)
             for name in names
         }
         try:
@@ -80,45 +80,45 @@ def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = N
                 r.begin(new_run=new_run or orders.of(name).new_run)
                 if r.error is not None:
                     r.fail()
-            watch(running, stop, asked, partial(_beat, link, stop, board))
+            watch(running, stop, asked, partial(_beat, link, stop, listener))
         finally:
-            keeper.close()  # executors that go with the application are not lost
+            executor_manager.close()  # executors that go with the application are not lost
             spark.stop()
     return most_severe(exit_code(r.error) for r in running.values())
 
 
-def _keeper(config: Config, board: Mapping[str, Progress]) -> ExecutorManager:
+def _executor_manager(config: Config, listener: Mapping[str, Progress]) -> ExecutorManager:
     """Return who keeps as many executors as are wanted. Where they are kept in mind: beside each pipeline's runs."""
     spark = config.spark
 
     def between_batches() -> bool:
-        batches = [progress.view().batch for progress in board.values()]
+        batches = [progress.view().batch for progress in listener.values()]
         return all(batch is None or batch.phase != "tasks" for batch in batches)
 
     return ExecutorManager(
         spark.master, config.autoscaler,
         refusal=spark_settings.refusal(spark.master, spark.conf),
         cpus_per_task=int(spark.conf.get("spark.task.cpus", "1")),
-        stores=[store_at(f"{config.checkpoints}/{name}", config.s3.settings) for name in board],
+        stores=[store_at(f"{config.checkpoints}/{name}", config.s3.settings) for name in listener],
         boundary=between_batches,
     )  # fmt: skip
 
 
-def _beat(link: supervisor_channel.Folder | None, stop: threading.Event, board: Mapping[str, Progress]) -> None:
+def _beat(link: supervisor_channel.Folder | None, stop: threading.Event, listener: Mapping[str, Progress]) -> None:
     """Let the supervisor see that this driver lives; without one, there is nobody to drain it later: stop."""
     if link is None:
         return
     link.beat()
     for name, decisions in link.decided().items():
-        if name in board:
-            board[name].recovered(tuple(decisions))
+        if name in listener:
+            listener[name].recovered(tuple(decisions))
     if not stop.is_set() and link.forsaken():
         logging.warning("supervisor_lost", reason="its lock is free")
         stop.set()
 
 
 def _begin(
-    spark: Any, config: Config, url: str | None, tells: notifications.NotificationSink,
+    spark: Any, config: Config, url: str | None, notifier: notifications.NotificationSink,
     orders: supervisor_channel.Orders, once: bool, r: PipelineRunner, new_run: bool, *, pipelines: int = 1,
 ) -> None:  # fmt: skip
     """Start the pipeline and its query, and let others see it: its lag, and where this driver answers.
@@ -129,7 +129,7 @@ def _begin(
     locations.check(name, config)
     cluster = Cluster(config.kafka.address, config.kafka.request_timeout)
     pipeline = PipelineRun(
-        name, config, schemas=source(config.registry), cluster=cluster, progress=r.progress, tells=tells,
+        name, config, schemas=source(config.registry), cluster=cluster, progress=r.progress, notifier=notifier,
         pipelines=pipelines,
     )  # fmt: skip
     r.pipeline = pipeline
@@ -150,7 +150,7 @@ def _begin(
     r.shown.callback(watch_lag.close)
     pipeline.gate.watch()
     r.shown.callback(pipeline.gate.close)
-    delivery = HookDispatcher(name, couriers(name, config), r.progress.hooked)
+    delivery = HookDispatcher(name, deliveries(name, config), r.progress.hooked)
     delivery.start()  # before anything is sealed, and closed after
     r.shown.callback(delivery.close, last=once)
     if url is not None:

@@ -19,8 +19,8 @@ from writer.clients.kafka import BrokerUnreachable, Cluster, next_records
 from writer.clients.kafka_sample import Span
 from writer.commit import batch_limits, builder
 from writer.commit.batch_limits import Endings
-from writer.commit.missing_offsets import RecordsMissed, check as check_holes, questions
-from writer.commit.poison_limit import check as check_poison
+from writer.commit.missing_offsets import RecordsMissed, check as check_without_records, questions
+from writer.commit.poison_limit import check as check_failed_records
 from writer.config.pipelines import Config, layout
 from writer.core import fault_points, logging
 from writer.core.errors import Draining, Fenced, LogMoved
@@ -34,13 +34,13 @@ from writer.schemas.detected import DetectedFormat, unit_of, wire_of
 from writer.schemas.registry import SchemaSource
 from writer.schemas.schema_id_check import Meanings
 from writer.schemas.tracker import Schemas
-from writer.status.model import holes
+from writer.status.model import without_records
 from writer.status.pause import Gate
 from writer.status.progress import Progress
 from writer.storage.locations import store_at
 from writer.storage.probe import probe
 from writer.table.factory import all_tables
-from writer.table.gap_tickets import open_gap
+from writer.table.gap_records import open_gap
 from writer.table.log.entries import gap_said
 from writer.table.log.foreign_writes import ClosedMeanwhile, CommitFailed
 from writer.table.log.operations import Batch, Gap
@@ -61,12 +61,16 @@ class PipelineRun:
 
     def __init__(
         self, name: str, config: Config, *, schemas: SchemaSource, cluster: Cluster, progress: Progress | None = None,
-        tells: notifications.NotificationSink | None = None, pipelines: int = 1,
+        notifier: notifications.NotificationSink | None = None, pipelines: int = 1,
     ) -> None:  # fmt: skip
         """`pipelines`: how many the driver runs, this one among them."""
         self.name, self.config, self._kafka = name, config.pipelines[name], config.kafka
         self.progress = progress or Progress(name)
-        self.cluster, self._tells, self._told_holes = cluster, tells or notifications.NoNotifications(), False
+        self.cluster, self._notifier, self._notified_without_records = (
+            cluster,
+            notifier or notifications.NoNotifications(),
+            False,
+        )
         self._s3, self._cut = config.s3.settings, records_per_range(config, self.config.commit.max_records)
         self._tables = all_tables(name, config)
         self._table = self._tables.main
@@ -79,7 +83,7 @@ class PipelineRun:
         self._schemas = Schemas(
             name, schemas, self.config.topics, Meanings(name, config.registry, self._recorded),
             bucket_columns=self._bucket_columns,
-            widen=self.config.schemas.widen == "in_place", grace=self.config.schemas.unknown_id_timeout,
+            widen=self.config.schemas.widen == "in_place", unknown_id_timeout=self.config.schemas.unknown_id_timeout,
             stopping=self._draining, wire=self._found.wire,
         )  # fmt: skip
         self._busy = threading.Lock()
@@ -112,21 +116,21 @@ class PipelineRun:
         self.epoch = self._table.begin(now.fresh, now.incarnations, closed, lease)
         if snapshot.epoch and snapshot.format < FORMAT:
             logging.event("table_upgraded", pipeline=self.name, format=FORMAT, before=snapshot.format)
-        self._tables.redo()
+        self._tables.apply_side_files()
         self._tasks.learn(recent)
         self._found.keep_unit(unit_of("auto", recent))
         self._tasks.grow(self.epoch)
         run = self._run_id = self._run(decision)
         self._observed.begin(run, decision.reason if isinstance(decision, NewRun) else None, now.offsets)
         for topic, (before, found) in start_decision.reborn(snapshot.incarnations(), now.topic_ids).items():
-            self._tells.tell(notifications.topic_recreated(self.name, topic, before, found, datetime.now(UTC)))
+            self._notifier.tell(notifications.topic_recreated(self.name, topic, before, found, datetime.now(UTC)))
         gap = self._record_gap(now.lost)
         self._endings = self._endings_of(decision, once=once)
         self.progress.admitted(self._schemas.plan.schemas)
         begun = self._table.snapshot()
         self.progress.started(
             epoch=self.epoch, run=run, frontier=now.offsets, limits=self._endings.limits.facts(), recent=recent,
-            buckets=self._table.buckets(), gaps=begun.gaps, gaps_settled=begun.gaps_settled,
+            buckets=self._table.buckets(), gaps=begun.gaps, gap_offsets_closed=begun.gap_offsets_closed,
             gap=None if gap is None else gap_said(gap), incarnations=now.numbers,
         )  # fmt: skip
         logging.event(
@@ -238,8 +242,8 @@ class PipelineRun:
         self._same_topics()
         snapshot = self._table.snapshot()
         self._table.check_owner(snapshot, self.epoch)
-        self.progress.open_gaps(snapshot.gaps, snapshot.gaps_settled)
-        self._tables.redo()
+        self.progress.open_gaps(snapshot.gaps, snapshot.gap_offsets_closed)
+        self._tables.apply_side_files()
         start, end = self._checkpoints.range(self._run_id, batch_id)
         parts = {source: self._part(*source) for source in end}
         reached = {part: snapshot.frontier(part) for part in parts.values()}
@@ -261,7 +265,7 @@ class PipelineRun:
         version, planned = self._carry(frame, snapshot, frozen, committing, about)
         self.progress.entered("redo")
         fault_points.point("before_redo")
-        self._tables.redo()
+        self._tables.apply_side_files()
         self._found.keep_unit(planned.facts["time_unit"])
         self._tasks.learn([planned.facts])
         self._tell_commit(version, planned, time.monotonic() - began)
@@ -300,7 +304,7 @@ class PipelineRun:
                 return self._table.commit(snapshot, planned), planned
             except ClosedMeanwhile:
                 snapshot = self._table.snapshot()
-                self._tables.redo()
+                self._tables.apply_side_files()
                 late = self._tasks.closed_between(report, frozen.closed_until, snapshot.closed_until)
                 frozen = replace(frozen, closed_until=snapshot.closed_until)
                 if late:
@@ -327,11 +331,11 @@ class PipelineRun:
             "batch_committed", pipeline=self.name, batch=facts["batch"], version=version,
             **builder.totals([facts]), files=len(planned.files), bytes=facts["bytes"], seconds=round(seconds, 1),
         )  # fmt: skip
-        if missing := holes(facts):
+        if missing := without_records(facts):
             logging.event("offsets_without_records", pipeline=self.name, version=version, offsets=missing)
-            if not self._told_holes:  # once a start: transactions leave some in each commit
-                self._tells.tell(notifications.missing_offsets(self.name, missing, version, datetime.now(UTC)))
-            self._told_holes = True
+            if not self._notified_without_records:  # once a start: transactions leave some in each commit
+                self._notifier.tell(notifications.missing_offsets(self.name, missing, version, datetime.now(UTC)))
+            self._notified_without_records = True
 
     def _why(self, batch_id: int, start: Offsets, end: Offsets) -> dict[str, Any]:
         """Say why Spark ended the batch here, and what it was told."""
@@ -344,12 +348,12 @@ class PipelineRun:
         """Raise RecordsMissed when the broker holds records that were not read, LimitReached for too much poison."""
         asked, kafka = questions(builder.unread(report, committing)), self._kafka
         try:
-            check_holes(next_records(kafka.address, kafka.request_timeout, asked))
+            check_without_records(next_records(kafka.address, kafka.request_timeout, asked))
         except RecordsMissed as error:
-            self._tells.tell(notifications.records_missed(self.name, str(error), datetime.now(UTC)))
+            self._notifier.tell(notifications.records_missed(self.name, str(error), datetime.now(UTC)))
             raise
         late = sum(report.late.beyond) if self.config.seal.late == "dead_letter" else 0
-        check_poison(self.name, report, self.config.limits, late=late)
+        check_failed_records(self.name, report, self.config.limits, late=late)
 
     def _record_gap(self, lost: Sequence[OffsetRange]) -> Gap | None:
         """Put down what Kafka holds no longer, before anything is read beyond it."""
@@ -362,7 +366,7 @@ class PipelineRun:
         about = {"run": self._run_id, "at": now.isoformat(), "hints": hints, "topic_ids": ids}
         gap = Gap(uuid4().hex, self.epoch, lost, "retention", about)
         version = open_gap(self._table, self.name, snapshot, gap)
-        self._tells.tell(notifications.gap_opened(self.name, gap_said(gap), version, now))
+        self._notifier.tell(notifications.gap_opened(self.name, gap_said(gap), version, now))
         return gap
 
     def _run(self, decision: Resume | NewRun) -> int:

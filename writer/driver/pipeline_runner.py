@@ -179,7 +179,7 @@ class PipelineRunner:
             return ""
         if why := self.pipeline.log_moved():
             return why
-        return sentence(self.error) if restart_policy.tells_of_loss(restart_policy.causes(self.error)) else ""
+        return sentence(self.error) if restart_policy.means_data_loss(restart_policy.causes(self.error)) else ""
 
     def _planned(self, why: str) -> bool:
         """Plan the next start; False when there were too many."""

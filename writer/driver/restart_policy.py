@@ -53,7 +53,7 @@ def decide(earlier_s: Sequence[float], now_s: float) -> Again | GiveUp:
     return Again(_BACKOFF.delay_s(len(recent)))
 
 
-def tells_of_loss(text: str) -> bool:
+def means_data_loss(text: str) -> bool:
     """Tell whether an error, its causes included, says that Kafka lacks offsets that were counted on."""
     return any(sign in text for sign in _SIGNS)
 

@@ -23,7 +23,7 @@ from writer.sealing.rules import Ask, Close, Hold, Ready, to_close
 from writer.sealing.sealer import BucketSnapshot, Sealer
 from writer.sealing.watermark import Look, Seen, watermark
 from writer.status.progress import Progress
-from writer.table.gap_tickets import Oldest
+from writer.table.gap_records import Oldest
 from writer.table.log.foreign_writes import Resealed
 
 _TICK = timedelta(seconds=5)  # between two rounds, when no commit wakes it
@@ -105,7 +105,7 @@ class Closer:
         self, sealer: Sealer, standing: BucketSnapshot, parts: Sequence[Seen], now: datetime, caught_up: bool | None
     ) -> Close | Ask | Hold:
         sealer.watermark = watermark(parts, sealer.policy.out_of_orderness)
-        buckets = standing.books.buckets.values()
+        buckets = standing.unsealed.buckets.values()
         return to_close(sealer.policy, buckets, parts, standing.closed_until, now, caught_up=caught_up)
 
 
@@ -141,7 +141,7 @@ class Rounds:
         self.sealer, self._steps, self._progress, self._now = sealer, dict(steps), progress, now
         self._trouble: dict[str, str] = {}  # step → why it failed last
         self._rests: dict[str, tuple[int, datetime]] = {}  # step → failures in a row, and until when it rests
-        self._grid = BucketOverview(sealer)
+        self._overview = BucketOverview(sealer)
         self._oldest = Oldest(sealer.table, sealer.pipeline)
 
     def once(self) -> None:
@@ -155,9 +155,11 @@ class Rounds:
             trouble = list(self._trouble.items())
             standing = self.sealer.follow(keep=False)
             found = standing.snapshot
-            self._progress.open_gaps(found.gaps, found.gaps_settled)  # others fill them, while no record comes too
-            self._progress.lives(self.sealer.lives(standing, now, trouble))
-            self._progress.cells(self._grid.look(standing, now))
+            self._progress.open_gaps(
+                found.gaps, found.gap_offsets_closed
+            )  # others fill them, while no record comes too
+            self._progress.bucket_counts(self.sealer.bucket_counts(standing, now, trouble))
+            self._progress.cells(self._overview.look(standing, now))
             self._progress.oldest_gap(self._oldest.look(found))
 
     def _attempt(self, name: str, step: Step) -> None:

@@ -56,13 +56,13 @@ def kafka_timeouts(request_timeout: timedelta) -> dict[str, str]:
     Kafka's and Spark's own values make that three minutes, and twelve. Between batches Spark waits for a silent broker
     as long as it does with these: three minutes or more.
     """
-    patience = max(request_timeout, _PATIENCE_MIN)
-    patience_ms = int(patience.total_seconds() * 1000)
+    timeout = max(request_timeout, _PATIENCE_MIN)
+    timeout_ms = int(timeout.total_seconds() * 1000)
     return {
-        "kafka.request.timeout.ms": str(patience_ms),
-        "kafka.default.api.timeout.ms": str(patience_ms),  # of no less than a request, or Kafka's client refuses it
-        "kafkaConsumer.pollTimeoutMs": str(2 * patience_ms),
-        "fetchOffset.numRetries": str(max(3, math.ceil(_OUTAGE / patience))),
+        "kafka.request.timeout.ms": str(timeout_ms),
+        "kafka.default.api.timeout.ms": str(timeout_ms),  # of no less than a request, or Kafka's client refuses it
+        "kafkaConsumer.pollTimeoutMs": str(2 * timeout_ms),
+        "fetchOffset.numRetries": str(max(3, math.ceil(_OUTAGE / timeout))),
     }
 
 

@@ -41,10 +41,10 @@ class HookDelivery:
         Raises OSError, HeadraceError.
         """
         box = self.take_up()
-        for parcel in box.next():
-            if (parcel.due is None or parcel.due <= now) and self._may(parcel, box):
-                box = self._attempt(parcel, now)
-        self._idle = None if box.parcels else box
+        for pending in box.next():
+            if (pending.due is None or pending.due <= now) and self._may(pending, box):
+                box = self._attempt(pending, now)
+        self._idle = None if box.pending else box
         self._tell(box)
         return box
 
@@ -62,7 +62,7 @@ class HookDelivery:
         since = -1 if box is None else max(self._reached, box.position)
         if box is not None and newest <= since:
             return box
-        new = self._parcels(self._new(box, since, newest))
+        new = self._pending(self._new(box, since, newest))
         self._reached = newest
         if box is not None and not new and newest - box.position < _POSITION_EVERY:
             return box
@@ -78,21 +78,21 @@ class HookDelivery:
         newest = self._seals.manifests().newest(bucket)
         if newest is None:
             raise ConfigError(f"bucket {'/'.join(map(str, bucket))} was never sealed; there is nothing to deliver")
-        (parcel,) = self._parcels([Seal(newest.table_version or 0, newest)])
+        (pending,) = self._pending([Seal(newest.table_version or 0, newest)])
         return self._changed(
-            lambda box: replace(box, parcels=(*(one for one in box.parcels if one.id != parcel.id), parcel))
+            lambda box: replace(box, pending=(*(one for one in box.pending if one.id != pending.id), pending))
         )
 
     def hurry(self) -> OutboxContent:
         """Let all that waits be due now."""
-        return self._changed(lambda box: replace(box, parcels=tuple(replace(one, due=None) for one in box.parcels)))
+        return self._changed(lambda box: replace(box, pending=tuple(replace(one, due=None) for one in box.pending)))
 
     def due(self, box: OutboxContent) -> datetime | None:
         """When something is to be done next, as far as is known; None: nothing waits. A parcel without time: now."""
-        return min((parcel.due or parcel.since for parcel in box.next() if self._may(parcel, box)), default=None)
+        return min((pending.due or pending.since for pending in box.next() if self._may(pending, box)), default=None)
 
-    def _may(self, parcel: OutboxEntry, box: OutboxContent) -> bool:
-        return _under_way(parcel) or sum(map(_under_way, box.parcels)) < self.hook.at_once
+    def _may(self, pending: OutboxEntry, box: OutboxContent) -> bool:
+        return _under_way(pending) or sum(map(_under_way, box.pending)) < self.hook.at_once
 
     def say(self, why: str) -> None:
         """Note why a round came to nothing."""
@@ -103,36 +103,36 @@ class HookDelivery:
             return self._seals.since(since, newest)
         return self._seals.everything(newest) if self._start == "earliest" else []
 
-    def _attempt(self, parcel: OutboxEntry, now: datetime) -> OutboxContent:
+    def _attempt(self, pending: OutboxEntry, now: datetime) -> OutboxContent:
         """Try to deliver a parcel, and write down what became of it."""
         try:
             table = self._describe()
             self._pipeline = table.pipeline
-            sealed = self._seals.read(parcel, table)
-            result = None if sealed is None else self.hook.deliver(sealed, parcel.state)
+            sealed = self._seals.read(pending, table)
+            result = None if sealed is None else self.hook.deliver(sealed, pending.state)
         except (HookFailed, RequestFailed, HeadraceError, OSError) as error:
-            return self._failed(parcel, now, error)
+            return self._failed(pending, now, error)
         if result is None:
-            late = replace(parcel, due=now + _NOT_THERE_YET, error="its manifest is not there yet")
+            late = replace(pending, due=now + _NOT_THERE_YET, error="its manifest is not there yet")
             return self._changed(lambda box: box.changed(late))
         if isinstance(result, Done):
             fault_points.point("hook_delivered")
-            box = self._changed(lambda box: box.done(parcel, now, result.what))
+            box = self._changed(lambda box: box.done(pending, now, result.what))
             fault_points.point("hook_noted")
             self.health = replace(self.health, delivered=self.health.delivered + 1)
-            logging.event("hook_delivered", **self._about(parcel), what=result.what)
+            logging.event("hook_delivered", **self._about(pending), what=result.what)
             return box
-        going = replace(parcel, due=now + result.after, state=result.state, error="")
+        going = replace(pending, due=now + result.after, state=result.state, error="")
         return self._changed(lambda box: box.changed(going))
 
-    def _failed(self, parcel: OutboxEntry, now: datetime, error: Exception) -> OutboxContent:
+    def _failed(self, pending: OutboxEntry, now: datetime, error: Exception) -> OutboxContent:
         why = " ".join(str(error).split()) or type(error).__name__
-        told = error if isinstance(error, HookFailed) else HookFailed(why, state=parcel.state)
-        again = failed(parcel, now, why, told.after, told.state)
+        told = error if isinstance(error, HookFailed) else HookFailed(why, state=pending.state)
+        again = failed(pending, now, why, told.after, told.state)
         self.health = replace(self.health, failures=self.health.failures + 1)
         due = again.due or now
         logging.warning(
-            "hook_failed", **self._about(parcel), attempts=again.attempts, error=why,
+            "hook_failed", **self._about(pending), attempts=again.attempts, error=why,
             again_in_seconds=round((due - now).total_seconds()),
         )  # fmt: skip
         return self._changed(lambda box: box.changed(again))
@@ -141,20 +141,20 @@ class HookDelivery:
         self._idle = None
         return self.outbox.change(lambda known: to(known or OutboxContent(-1)))
 
-    def _parcels(self, seals: Iterable[Seal]) -> list[OutboxEntry]:
+    def _pending(self, seals: Iterable[Seal]) -> list[OutboxEntry]:
         """Make a parcel of whatever one delivery is about."""
         found: dict[tuple[str, int], OutboxEntry] = {}
         for seal in seals:
             manifest, key = seal.manifest, _key(seal.manifest, self.hook.per)
-            parcel = OutboxEntry(
+            pending = OutboxEntry(
                 key, manifest.bucket, manifest.version, seal.entry, manifest.sealed_at, retired=seal.retired
             )
-            found.setdefault(parcel.id, parcel)
+            found.setdefault(pending.id, pending)
         return list(found.values())
 
-    def _about(self, parcel: OutboxEntry) -> dict[str, object]:
-        bucket = "/".join(value or "null" for value in parcel.bucket)
-        return {"pipeline": self._pipeline, "hook": self.hook.name, "bucket": bucket, "version": parcel.version}
+    def _about(self, pending: OutboxEntry) -> dict[str, object]:
+        bucket = "/".join(value or "null" for value in pending.bucket)
+        return {"pipeline": self._pipeline, "hook": self.hook.name, "bucket": bucket, "version": pending.version}
 
     def _tell(self, box: OutboxContent) -> None:
         known = self.health
@@ -170,5 +170,5 @@ def _key(manifest: Manifest, per: Per) -> str:
     return manifest.name
 
 
-def _under_way(parcel: OutboxEntry) -> bool:
-    return bool(parcel.state.get("accepted"))
+def _under_way(pending: OutboxEntry) -> bool:
+    return bool(pending.state.get("accepted"))

@@ -44,7 +44,7 @@ _LEAST = timedelta(milliseconds=100)
 _END_WITHIN_S = 2.0  # a delivery under way is left alone: it is found again
 
 
-def couriers(name: str, config: Config) -> list[HookDelivery]:
+def deliveries(name: str, config: Config) -> list[HookDelivery]:
     """Return a courier for each hook of a pipeline, with a handle of the table of its own."""
     bucketer = bucketers.build(config.pipelines[name].bucket)
     found = []
@@ -59,8 +59,8 @@ def couriers(name: str, config: Config) -> list[HookDelivery]:
 def seen(name: str, config: Config) -> dict[str, Health]:
     """Return how the hooks of a pipeline are doing, from their outboxes alone. Raises OSError."""
     return {
-        courier.hook.name: read_from(courier.outbox.read() or OutboxContent(-1), courier.hook.target)
-        for courier in couriers(name, config)
+        delivery.hook.name: read_from(delivery.outbox.read() or OutboxContent(-1), delivery.hook.target)
+        for delivery in deliveries(name, config)
     }
 
 
@@ -69,24 +69,24 @@ class HookDispatcher:
 
     def __init__(self, pipeline: str, found: list[HookDelivery], tell: Callable[[Mapping[str, Health]], None]) -> None:
         """`tell`: who is told how the hooks are, after each round."""
-        self._pipeline, self._couriers, self._tell = pipeline, found, tell
-        self._told: dict[str, Health] = {courier.hook.name: courier.health for courier in found}
+        self._pipeline, self._deliveries, self._tell = pipeline, found, tell
+        self._told: dict[str, Health] = {delivery.hook.name: delivery.health for delivery in found}
         self._lock = threading.Lock()
         self._sealed = 0  # manifests of this process that the couriers were woken for
         self._end = threading.Event()
-        self._awake = {courier.hook.name: threading.Event() for courier in found}
+        self._awake = {delivery.hook.name: threading.Event() for delivery in found}
         self._threads = [
             threading.Thread(
-                target=self._run, args=[courier], name=f"hook {courier.hook.name} of {pipeline}", daemon=True
+                target=self._run, args=[delivery], name=f"hook {delivery.hook.name} of {pipeline}", daemon=True
             )
-            for courier in found
+            for delivery in found
         ]
 
     def start(self) -> None:
         """Begin. What a hook that is new to the table may miss is settled before anything is sealed."""
-        for courier in self._couriers:
+        for delivery in self._deliveries:
             with suppress(OSError, HeadraceError):  # its thread says it, and tries again
-                courier.begin()
+                delivery.begin()
         self._tell(self._told)
         for thread in self._threads:
             thread.start()
@@ -106,29 +106,29 @@ class HookDispatcher:
         """End. What waits is delivered by the next driver; `last`: with one more round, where there may be none."""
         self._end.set()
         self.wake()
-        for courier, thread in zip(self._couriers, self._threads, strict=True):
+        for delivery, thread in zip(self._deliveries, self._threads, strict=True):
             if thread.is_alive():
                 thread.join(_END_WITHIN_S)
             if last and not thread.is_alive():
-                self._round(courier)
+                self._round(delivery)
 
-    def _run(self, courier: HookDelivery) -> None:
-        awake = self._awake[courier.hook.name]
+    def _run(self, delivery: HookDelivery) -> None:
+        awake = self._awake[delivery.hook.name]
         while not self._end.is_set():
-            awake.wait(self._round(courier).total_seconds())
+            awake.wait(self._round(delivery).total_seconds())
             awake.clear()
 
-    def _round(self, courier: HookDelivery) -> timedelta:
+    def _round(self, delivery: HookDelivery) -> timedelta:
         """Let a courier do a round, and tell how its hook is. Returns for how long there is nothing to do."""
         try:
-            due = courier.due(courier.round(datetime.now(UTC)))
+            due = delivery.due(delivery.round(datetime.now(UTC)))
             wait = _LOOK_EVERY if due is None else min(_LOOK_EVERY, max(_LEAST, due - datetime.now(UTC)))
         except (OSError, HeadraceError) as error:
             why = " ".join(str(error).split())
-            logging.warning("hook_retry_scheduled", pipeline=self._pipeline, hook=courier.hook.name, error=why)
-            courier.say(why)
+            logging.warning("hook_retry_scheduled", pipeline=self._pipeline, hook=delivery.hook.name, error=why)
+            delivery.say(why)
             wait = _LOOK_EVERY
         with self._lock:
-            self._told = {**self._told, courier.hook.name: courier.health}
+            self._told = {**self._told, delivery.hook.name: delivery.health}
             self._tell(self._told)
         return wait

@@ -51,56 +51,55 @@ class OutboxContent:
     """What a hook was told."""
 
     position: int  # version of the table's log up to which seals were taken up
-    parcels: tuple[OutboxEntry, ...] = ()  # oldest first
+    pending: tuple[OutboxEntry, ...] = ()  # oldest first
     delivered: int = 0
     skipped: int = 0  # by command
     superseded: int = 0
     last: Mapping[str, Any] | None = None  # delivery: bucket, version, at, what
 
     def next(self) -> list[OutboxEntry]:
-        """Of each key the oldest parcel: what comes after it waits for it."""
+        """Of each key the oldest entry: what comes after it waits for it."""
         first: dict[str, OutboxEntry] = {}
-        for parcel in self.parcels:
-            first.setdefault(parcel.key, parcel)
+        for pending in self.pending:
+            first.setdefault(pending.key, pending)
         return list(first.values())
 
-    def taken(self, parcels: Iterable[OutboxEntry], position: int, *, newest_only: bool) -> "OutboxContent":
-        """Take parcels up. With `newest_only` each takes the place of an older one of its key that waits."""
-        kept = {parcel.id: parcel for parcel in self.parcels}
-        new = [parcel for parcel in parcels if parcel.entry > self.position]
+    def taken(self, added: Iterable[OutboxEntry], position: int, *, newest_only: bool) -> "OutboxContent":
+        """Take entries up. With `newest_only` each takes the place of an older one of its key that waits."""
+        kept = {one.id: one for one in self.pending}
         gone = 0
-        for parcel in new:
-            old = [one.id for one in kept.values() if newest_only and one.key == parcel.key]
+        for pending in [one for one in added if one.entry > self.position]:
+            old = [one.id for one in kept.values() if newest_only and one.key == pending.key]
             gone += len(old)
             for one in old:
                 del kept[one]
-            kept[parcel.id] = parcel
+            kept[pending.id] = pending
         position = max(position, self.position)
-        return replace(self, position=position, parcels=tuple(kept.values()), superseded=self.superseded + gone)
+        return replace(self, position=position, pending=tuple(kept.values()), superseded=self.superseded + gone)
 
-    def done(self, parcel: OutboxEntry, now: datetime, what: str) -> "OutboxContent":
-        """Note that a parcel was delivered."""
-        rest = tuple(one for one in self.parcels if one.id != parcel.id)
-        last = {"bucket": list(parcel.bucket), "version": parcel.version, "at": now.isoformat(), "what": what}
-        return replace(self, parcels=rest, delivered=self.delivered + 1, last=last)
+    def done(self, pending: OutboxEntry, now: datetime, what: str) -> "OutboxContent":
+        """Note that an entry was delivered."""
+        rest = tuple(one for one in self.pending if one.id != pending.id)
+        last = {"bucket": list(pending.bucket), "version": pending.version, "at": now.isoformat(), "what": what}
+        return replace(self, pending=rest, delivered=self.delivered + 1, last=last)
 
-    def changed(self, parcel: OutboxEntry) -> "OutboxContent":
-        """Note what became of an attempt, unless the parcel is not there any more."""
-        return replace(self, parcels=tuple(parcel if one.id == parcel.id else one for one in self.parcels))
+    def changed(self, pending: OutboxEntry) -> "OutboxContent":
+        """Note what became of an attempt, unless the entry is not there any more."""
+        return replace(self, pending=tuple(pending if one.id == pending.id else one for one in self.pending))
 
-    def without(self, parcels: Iterable[OutboxEntry]) -> "OutboxContent":
-        """Leave parcels out: they are never delivered."""
-        gone = {parcel.id for parcel in parcels}
-        rest = tuple(one for one in self.parcels if one.id not in gone)
-        return replace(self, parcels=rest, skipped=self.skipped + len(self.parcels) - len(rest))
+    def without(self, removed: Iterable[OutboxEntry]) -> "OutboxContent":
+        """Leave entries out: they are never delivered."""
+        gone = {one.id for one in removed}
+        rest = tuple(one for one in self.pending if one.id not in gone)
+        return replace(self, pending=rest, skipped=self.skipped + len(self.pending) - len(rest))
 
 
 def failed(
-    parcel: OutboxEntry, now: datetime, why: str, after: timedelta | None, state: Mapping[str, Any]
+    pending: OutboxEntry, now: datetime, why: str, after: timedelta | None, state: Mapping[str, Any]
 ) -> OutboxEntry:
     """Return the parcel with its next attempt put off: twice as long each time, at most ten minutes, and jittered."""
-    pause = timedelta(seconds=_BACKOFF.random_delay_s(parcel.attempts))
-    return replace(parcel, attempts=parcel.attempts + 1, due=now + max(pause, after or pause), error=why, state=state)
+    pause = timedelta(seconds=_BACKOFF.random_delay_s(pending.attempts))
+    return replace(pending, attempts=pending.attempts + 1, due=now + max(pause, after or pause), error=why, state=state)
 
 
 class Outbox:
@@ -149,6 +148,7 @@ class Outbox:
 
 def _content(box: OutboxContent) -> bytes:
     said = {"format": _FORMAT, **asdict(box)}
+    said["parcels"] = said.pop("pending")  # its name on storage
     return json.dumps(said, default=datetime.isoformat, ensure_ascii=False, indent=1).encode()
 
 
@@ -157,7 +157,7 @@ def _box(content: bytes, where: str) -> OutboxContent:
         raw = json.loads(content)
         if raw.pop("format") != _FORMAT:
             raise OutboxUnreadable(f"{where} was written by another version of headrace. Use that one, or a newer.")
-        parcels = tuple(
+        pending = tuple(
             OutboxEntry(
                 **{
                     **one, "bucket": tuple(one["bucket"]), "since": datetime.fromisoformat(one["since"]),
@@ -166,7 +166,7 @@ def _box(content: bytes, where: str) -> OutboxContent:
             )
             for one in raw.pop("parcels")
         )  # fmt: skip
-        return OutboxContent(parcels=parcels, **raw)
+        return OutboxContent(pending=pending, **raw)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise OutboxUnreadable(
             f"{where} is no outbox of a hook: {error}. Delete the folder: the hook begins anew, as `start` says."
@@ -187,6 +187,6 @@ class Health:
 
 def read_from(box: OutboxContent, target: str) -> Health:
     """Return what an outbox says of its hook."""
-    errors = [parcel.error for parcel in box.parcels if parcel.error]
-    oldest = min((parcel.since for parcel in box.parcels), default=None)
-    return Health(target, box.delivered, 0, len(box.parcels), oldest, errors[-1] if errors else "")
+    errors = [pending.error for pending in box.pending if pending.error]
+    oldest = min((pending.since for pending in box.pending), default=None)
+    return Health(target, box.delivered, 0, len(box.pending), oldest, errors[-1] if errors else "")

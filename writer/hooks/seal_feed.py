@@ -70,12 +70,12 @@ class Seals:
         older = ((one.table_version or 0, one) for one in self.manifests().all())
         return [Seal(at, one) for at, one in older if at > version and (at, one.bucket) not in known]
 
-    def read(self, parcel: OutboxEntry, table: TableDescription) -> Sealed | None:
+    def read(self, pending: OutboxEntry, table: TableDescription) -> Sealed | None:
         """Return what a parcel holds; None while its manifest is not there."""
-        manifest = self.manifests().read(parcel.bucket, parcel.version)
+        manifest = self.manifests().read(pending.bucket, pending.version)
         if manifest is None:
             return None
-        return Sealed(manifest, parcel.entry, table, partial(self._files, manifest), retired=parcel.retired)
+        return Sealed(manifest, pending.entry, table, partial(self._files, manifest), retired=pending.retired)
 
     def manifests(self) -> Manifests:
         """Return the manifests that stand beside the table."""

@@ -22,24 +22,24 @@ _TRIES = 5
 
 
 @dataclass
-class Letters:
+class DeadLetters:
     """What was found among the letters."""
 
-    letters: int = 0
+    dead_letters: int = 0
     undecodable: int = 0  # of which nobody can tell whose they are
     meant: int = 0
     places: dict[TopicPartition, list[Span]] = field(default_factory=dict)  # of those that are meant
     version: int | None = None  # of the dead-letter table that took them out
 
 
-def find(side: PipelineTable, walk: LocalPipeline, keys: Keys, columns: pa.Schema) -> Letters:
+def find(side: PipelineTable, walk: LocalPipeline, keys: Keys, columns: pa.Schema) -> DeadLetters:
     """Find the letters that hold such rows. Raises ConfigError, CommitFailed, RegistryUnreachable, OSError."""
-    found, finder = Letters(), Finder(keys, columns)
+    found, finder = DeadLetters(), Finder(keys, columns)
     for batch in read(side.store, side.files(side.snapshot().version), Selection()):
-        letters = pa.Table.from_batches([batch])
-        found.letters += letters.num_rows
-        for incarnation in pc.unique(letters.column("_incarnation")).to_pylist():
-            mine = letters.filter(pc.equal(letters.column("_incarnation"), incarnation))
+        dead_letters = pa.Table.from_batches([batch])
+        found.dead_letters += dead_letters.num_rows
+        for incarnation in pc.unique(dead_letters.column("_incarnation")).to_pylist():
+            mine = dead_letters.filter(pc.equal(dead_letters.column("_incarnation"), incarnation))
             for records in as_read(mine).combine_chunks().to_batches():
                 sample = walk.decoded(records)
                 found.undecodable += len(sample.dead_letters)
@@ -50,7 +50,9 @@ def find(side: PipelineTable, walk: LocalPipeline, keys: Keys, columns: pa.Schem
     return found
 
 
-def delete(side: PipelineTable, find: Callable[[], Letters], keys: Keys, now: datetime, request: str) -> Letters:
+def delete(
+    side: PipelineTable, find: Callable[[], DeadLetters], keys: Keys, now: datetime, request: str
+) -> DeadLetters:
     """Take the letters out that `find` finds, in one entry. Raises what a commit raises."""
     for tries in range(_TRIES):
         snapshot = side.snapshot()
@@ -72,7 +74,7 @@ def delete(side: PipelineTable, find: Callable[[], Letters], keys: Keys, now: da
     raise AssertionError
 
 
-def _note(found: Letters, records: pa.Table, incarnation: int) -> None:
+def _note(found: DeadLetters, records: pa.Table, incarnation: int) -> None:
     """Remember where the letters stand."""
     found.meant += records.num_rows
     for row in records.select(["topic", "partition", "offset"]).to_pylist():  # few: those of one person
@@ -80,8 +82,9 @@ def _note(found: Letters, records: pa.Table, incarnation: int) -> None:
         found.places.setdefault(part, []).append((row["offset"], row["offset"] + 1))
 
 
-def to_dict(found: Letters) -> Mapping[str, int | None]:
+def to_dict(found: DeadLetters) -> Mapping[str, int | None]:
     """Describe it as JSON values."""
     return {
-        "dead_letters": found.letters, "undecodable": found.undecodable, "meant": found.meant, "version": found.version,
+        "dead_letters": found.dead_letters, "undecodable": found.undecodable, "meant": found.meant,
+        "version": found.version,
     }  # fmt: skip

@@ -23,7 +23,7 @@ _ROWS_AT_ONCE = 1_000
 _PLACE = ("_topic", "_incarnation", "_partition")
 
 
-class LettersGone(HeadraceError, FileNotFoundError):
+class DeadLettersGone(HeadraceError, FileNotFoundError):
     """A file of letters is not there: somebody removed it, or a replay has written it anew since it was listed."""
 
 
@@ -46,23 +46,23 @@ class Selection:
             return True
         return self.offsets[0] <= file.offset_max and self.offsets[1] > file.offset_min
 
-    def of(self, letters: pa.RecordBatch) -> pa.RecordBatch:
+    def of(self, dead_letters: pa.RecordBatch) -> pa.RecordBatch:
         """Return those that are meant."""
         equal = {
             "outcome": self.outcome, "_topic": self.topic, "_partition": self.partition, "schema_id": self.schema_id,
         }  # fmt: skip
-        kept = [pc.equal(letters.column(name), value) for name, value in equal.items() if value is not None]
+        kept = [pc.equal(dead_letters.column(name), value) for name, value in equal.items() if value is not None]
         if self.reason is not None:
-            kept.append(pc.match_substring(letters.column("error"), self.reason, ignore_case=True))
+            kept.append(pc.match_substring(dead_letters.column("error"), self.reason, ignore_case=True))
         if self.offsets is not None:
-            at = letters.column("_offset")
+            at = dead_letters.column("_offset")
             kept.append(pc.and_(pc.greater_equal(at, self.offsets[0]), pc.less(at, self.offsets[1])))
-        times = letters.column("_kafka_time")
+        times = dead_letters.column("_kafka_time")
         if self.since is not None:
             kept.append(pc.greater_equal(times, pa.scalar(self.since, times.type)))
         if self.until is not None:
             kept.append(pc.less(times, pa.scalar(self.until, times.type)))
-        return letters.filter(reduce(pc.and_, kept)) if kept else letters
+        return dead_letters.filter(reduce(pc.and_, kept)) if kept else dead_letters
 
 
 def read(
@@ -92,17 +92,17 @@ def _opened(store: Store, file: DataFile) -> Any:
     try:
         return open_file(store, file.path)
     except FileNotFoundError as error:
-        raise LettersGone(
+        raise DeadLettersGone(
             f"{store.location}/{file.path} is gone, and the table names it. Restore it; without it the letters that it "
             "held are lost."
         ) from error
 
 
-def as_read(letters: pa.Table) -> pa.Table:
+def as_read(dead_letters: pa.Table) -> pa.Table:
     """Return letters as the records that a task got."""
     names = {"_topic": "topic", "_partition": "partition", "_offset": "offset", "_kafka_time": "timestamp"}
     kept = ["key", "value", "headers"]
-    return letters.select([*names, *kept]).rename_columns([*names.values(), *kept])
+    return dead_letters.select([*names, *kept]).rename_columns([*names.values(), *kept])
 
 
 def _shaped(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
@@ -116,10 +116,10 @@ def _shaped(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
     return pa.record_batch(columns, names=list(names))
 
 
-def places(letters: pa.Table | pa.RecordBatch) -> dict[TopicPartition, list[Span]]:
+def places(dead_letters: pa.Table | pa.RecordBatch) -> dict[TopicPartition, list[Span]]:
     """Return where letters stand, as spans by part."""
     found: dict[TopicPartition, list[Span]] = {}
-    listed = pa.table(letters.select([*_PLACE, "_offset"])).group_by(list(_PLACE), use_threads=False)
+    listed = pa.table(dead_letters.select([*_PLACE, "_offset"])).group_by(list(_PLACE), use_threads=False)
     for row in listed.aggregate([("_offset", "list")]).to_pylist():  # one turn a part
         part = TopicPartition(*(row[name] for name in _PLACE))
         found[part] = spans_of(np.array(row["_offset_list"], np.int64))

@@ -55,9 +55,9 @@ class Replaying:
         self._name, self._config, self._source = name, config, schemas
         self._s3 = config.s3.settings
         self._tables = all_tables(name, config)
-        self._main, self._letters = self._tables.main, self._tables.side(self._settings.dead_letters)
+        self._main, self._dead_letters = self._tables.main, self._tables.side(self._settings.dead_letters)
         self._main.check_exists()
-        self._letters.check_exists()
+        self._dead_letters.check_exists()
 
     def run(self, selection: Selection, now: datetime) -> ReplayResult:
         """Replay the chosen letters, commit by commit. Raises what a commit raises; what was committed stays so."""
@@ -69,38 +69,38 @@ class Replaying:
         while True:
             generation = self._settled()
             try:
-                letters = self._some(selection, tried)
-                if letters.num_rows == 0:
+                dead_letters = self._some(selection, tried)
+                if dead_letters.num_rows == 0:
                     return done
-                self._replay(walk, letters, generation, now, done)
+                self._replay(walk, dead_letters, generation, now, done)
                 tries = 0
             except Overtaken:
                 tries += 1
                 if tries == _TRIES:
                     raise
                 continue
-            for part, spans in places(letters).items():
+            for part, spans in places(dead_letters).items():
                 tried[part] = joined([*tried.get(part, []), *spans])
 
     def _settled(self) -> int:
         """Let redo catch up. Returns the number of replays that the dead-letter table then has seen."""
         snapshot = self._main.snapshot()
-        self._tables.redo()
+        self._tables.apply_side_files()
         return snapshot.replays
 
     def _some(self, selection: Selection, tried: Mapping[TopicPartition, Sequence[Span]]) -> pa.Table:
         """Read the next of the chosen letters that were not tried yet: as many as one commit carries."""
-        version = self._letters.snapshot().version
+        version = self._dead_letters.snapshot().version
         held: list[pa.RecordBatch] = []
         rows = size = 0
         try:
-            for batch in read(self._letters.store, self._letters.files(version), selection, without=tried):
+            for batch in read(self._dead_letters.store, self._dead_letters.files(version), selection, without=tried):
                 held.append(batch)
                 rows, size = rows + batch.num_rows, size + batch.nbytes
                 if rows >= LETTERS_AT_ONCE or size >= BYTES_AT_ONCE:
                     break
         except FileNotFoundError as error:
-            if self._letters.snapshot().version == version:
+            if self._dead_letters.snapshot().version == version:
                 raise
             raise Overtaken(
                 f"another replay of pipeline {self._name!r} wrote letters anew while they were read"
@@ -108,32 +108,32 @@ class Replaying:
         return pa.Table.from_batches(held) if held else DEAD_LETTERS.empty_table()
 
     def _replay(
-        self, walk: LocalPipeline, letters: pa.Table, generation: int, now: datetime, done: ReplayResult
+        self, walk: LocalPipeline, dead_letters: pa.Table, generation: int, now: datetime, done: ReplayResult
     ) -> None:
         reports = []
         try:
-            for incarnation in pc.unique(letters.column("_incarnation")).to_pylist():
-                mine = letters.filter(pc.equal(letters.column("_incarnation"), incarnation))
+            for incarnation in pc.unique(dead_letters.column("_incarnation")).to_pylist():
+                mine = dead_letters.filter(pc.equal(dead_letters.column("_incarnation"), incarnation))
                 reports.append(self._run_task(walk, mine, incarnation, now))
             report = builder.merged(reports)
             failed, rows = self._read(report.dead_letter_files), sum(file.rows for file in report.files)
-            if rows or _differ(letters, failed):
-                done.versions.append(self._commit(walk, letters, failed, report, generation, now))
-                self._tables.redo()
+            if rows or _differ(dead_letters, failed):
+                done.versions.append(self._commit(walk, dead_letters, failed, report, generation, now))
+                self._tables.apply_side_files()
             else:
                 self._discard(report)
         except Overtaken:
             self._discard(builder.merged(reports))
             raise
-        done.chosen += letters.num_rows
+        done.chosen += dead_letters.num_rows
         done.rows += rows
         for one in failed.group_by(["outcome", "schema_id", "error"]).aggregate([([], "count_all")]).to_pylist():
             kind = (one["outcome"], one["schema_id"], one["error"])
             done.failed[kind] = done.failed.get(kind, 0) + one["count_all"]
 
-    def _run_task(self, walk: LocalPipeline, letters: pa.Table, incarnation: int, now: datetime) -> Report:
+    def _run_task(self, walk: LocalPipeline, dead_letters: pa.Table, incarnation: int, now: datetime) -> Report:
         """Run a task on the letters of one incarnation."""
-        records = as_read(letters)
+        records = as_read(dead_letters)
         incarnations = dict.fromkeys(pc.unique(records.column("topic")).to_pylist(), incarnation)
         return walk.run(
             lambda _: map(Piece, records.to_batches()),
@@ -143,7 +143,7 @@ class Replaying:
     def _commit(
         self,
         walk: LocalPipeline,
-        letters: pa.Table,
+        dead_letters: pa.Table,
         failed: pa.Table,
         report: Report,
         generation: int,
@@ -151,12 +151,12 @@ class Replaying:
     ) -> int:
         self._main.grow(list(walk.schemas.columns()))  # before any file has them
         facts = {
-            "started": now.isoformat(), "moves": _moves(letters, failed, report.files), "letters": letters.num_rows,
-            **builder.sums(report.files),
+            "started": now.isoformat(), "moves": _moves(dead_letters, failed, report.files),
+            "letters": dead_letters.num_rows, **builder.sums(report.files),
         }  # fmt: skip
         planned = Replay(
             uuid4().hex, generation, report.files, builder.side_files(self._settings, report),
-            {self._settings.dead_letters: places(letters)}, facts, walk.schemas.meant(report.schemas),
+            {self._settings.dead_letters: places(dead_letters)}, facts, walk.schemas.meant(report.schemas),
         )  # fmt: skip
         return self._main.replay(self._main.snapshot(), planned)
 
@@ -164,7 +164,7 @@ class Replaying:
         """Read letters that failed again: without their bytes."""
         columns = [*PROVENANCE.names[:4], "schema_id", "outcome", "error"]
         schema = pa.schema([DEAD_LETTERS.field(name) for name in columns])
-        opened = (open_file(self._letters.store, file.path) for file in files)
+        opened = (open_file(self._dead_letters.store, file.path) for file in files)
         found = [pq.read_table(source, columns=columns).cast(schema) for source in opened]
         return pa.concat_tables([schema.empty_table(), *found])
 
@@ -173,10 +173,10 @@ class Replaying:
         self._tables.discard(report.files, builder.side_files(self._settings, report))
 
 
-def _moves(letters: pa.Table, failed: pa.Table, files: Sequence[StagedFile]) -> list[dict[str, Any]]:
+def _moves(dead_letters: pa.Table, failed: pa.Table, files: Sequence[StagedFile]) -> list[dict[str, Any]]:
     """Say what the replay changes of each part's outcomes: in sum nothing, counted from what was read and written."""
     found: dict[TopicPartition, dict[str, int]] = {}
-    for table, sign in ((letters, -1), (failed, 1)):
+    for table, sign in ((dead_letters, -1), (failed, 1)):
         for part, outcome, count in _outcomes(table):
             mine = found.setdefault(part, {"rows": 0, "dead_letters": 0, "quarantined": 0})
             mine["quarantined" if outcome == "quarantined" else "dead_letters"] += sign * count
@@ -197,7 +197,7 @@ def _differ(before: pa.Table, after: pa.Table) -> bool:
     return _reasons(before) != _reasons(after)
 
 
-def _reasons(letters: pa.Table) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+def _reasons(dead_letters: pa.Table) -> dict[tuple[Any, ...], tuple[Any, ...]]:
     names = [*PROVENANCE.names[:4], "schema_id", "outcome", "error"]
     return {
         tuple(row[name] for name in names[:4]): (
@@ -205,5 +205,5 @@ def _reasons(letters: pa.Table) -> dict[tuple[Any, ...], tuple[Any, ...]]:
             row["outcome"],
             row["error"].partition(", outside [")[0],
         )
-        for row in letters.select(names).to_pylist()  # cold: letters only
+        for row in dead_letters.select(names).to_pylist()  # cold: letters only
     }

@@ -62,29 +62,29 @@ def begun(run: int, reason: str, now: datetime, offsets: Offsets) -> RunRecord:
     return RunRecord(run, reason, now.isoformat(), offsets, versions)
 
 
-def write(store: Store, witness: RunRecord) -> None:
+def write(store: Store, run_record: RunRecord) -> None:
     """Put it down, in the place of what stands there. `store`: of the pipeline's checkpoints. Raises StoreError."""
     offsets: dict[str, dict[str, int]] = {}
-    for (topic, partition), offset in sorted(witness.offsets.items()):
+    for (topic, partition), offset in sorted(run_record.offsets.items()):
         offsets.setdefault(topic, {})[str(partition)] = offset
     document = {
-        "format": _FORMAT, "run": witness.run, "reason": witness.reason, "at": witness.at, "offsets": offsets,
-        "versions": dict(witness.versions), "query_id": witness.query_id,
-        "batches": {str(n): {"crc": f"{s.crc:08x}", "version": s.version} for n, s in witness.batches.items()},
+        "format": _FORMAT, "run": run_record.run, "reason": run_record.reason, "at": run_record.at, "offsets": offsets,
+        "versions": dict(run_record.versions), "query_id": run_record.query_id,
+        "batches": {str(n): {"crc": f"{s.crc:08x}", "version": s.version} for n, s in run_record.batches.items()},
     }  # fmt: skip
-    store.put(_name(witness.run), (json.dumps(document) + "\n").encode())
+    store.put(_name(run_record.run), (json.dumps(document) + "\n").encode())
 
 
 def read(store: Store, run: int) -> RunRecord | None:
     """Return what was put down of a run; None where nothing was, or it is not understood. Raises StoreError."""
     found = store.read(_name(run))
     try:
-        return None if found is None else _witness(json.loads(found.content))
+        return None if found is None else _run_record(json.loads(found.content))
     except (ValueError, LookupError, TypeError, AttributeError):
         return None
 
 
-def _witness(raw: Mapping[str, Any]) -> RunRecord | None:
+def _run_record(raw: Mapping[str, Any]) -> RunRecord | None:
     if raw["format"] != _FORMAT:
         return None
     return RunRecord(
@@ -104,7 +104,7 @@ class RunRecorder:
 
     def __init__(self, pipeline: str, checkpoints: Checkpoints, policy: Recovery) -> None:
         self._pipeline, self._checkpoints, self._policy = pipeline, checkpoints, policy
-        self._witness: RunRecord | None = None
+        self._run_record: RunRecord | None = None
         self._query_id: str | None = None  # of this start: Spark has read it, and goes on with it
         self._copied: datetime | None = None
 
@@ -113,22 +113,22 @@ class RunRecorder:
         now, self._query_id = datetime.now(UTC), None
         try:
             known = None if reason else read(self._checkpoints.store, run)
-            self._witness = known or begun(run, reason or "nobody put down why", now, offsets)
+            self._run_record = known or begun(run, reason or "nobody put down why", now, offsets)
             if known is None:
-                write(self._checkpoints.store, self._witness)
+                write(self._checkpoints.store, self._run_record)
         except OSError as error:
             logging.warning("run_record_failed", pipeline=self._pipeline, run=run, error=str(error))
 
     def done(self, batch: int, version: int | None) -> None:
         """Put down a batch that the table has. `version`: of the table; None: it had it before."""
-        crc = None if self._witness is None else self._checkpoints.crc(self._witness.run, batch)
-        if self._witness is None or crc is None:
+        crc = None if self._run_record is None else self._checkpoints.crc(self._run_record.run, batch)
+        if self._run_record is None or crc is None:
             return
-        run, store = self._witness.run, self._checkpoints.store
+        run, store = self._run_record.run, self._checkpoints.store
         try:
             self._query_id = self._query_id or self._checkpoints.query_id(run)
-            self._witness = self._witness.with_batch(batch, Stamp(crc, version), self._query_id)
-            write(store, self._witness)
+            self._run_record = self._run_record.with_batch(batch, Stamp(crc, version), self._query_id)
+            write(store, self._run_record)
             self._copy(run, batch, datetime.now(UTC))
         except (OSError, CheckpointUnusable) as error:
             logging.warning("run_record_failed", pipeline=self._pipeline, run=run, batch=batch, error=str(error))

@@ -18,7 +18,7 @@ from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.offsets.start_decision import Held, number
 from writer.offsets.start_offsets import gap_hints
 from writer.table.factory import main_table
-from writer.table.gap_tickets import open_gap
+from writer.table.gap_records import open_gap
 from writer.table.log.operations import Gap
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable

@@ -180,8 +180,8 @@ def _headline(name: str, pipeline: Mapping[str, Any]) -> Text:
     details = []
     driver = pipeline.get("driver")
     if pipeline["source"] == "driver":
-        lives = state in ("starting", "running", "paused", "draining")
-        details.append(f"for {span(pipeline['since_seconds'])}" if lives else "")
+        bucket_counts = state in ("starting", "running", "paused", "draining")
+        details.append(f"for {span(pipeline['since_seconds'])}" if bucket_counts else "")
         details.append(f"driver {driver['url']}" if driver else "")
     elif state == "unknown":
         who = f"no driver answers at {driver['url']}" if driver else "no driver has announced itself"
@@ -192,7 +192,7 @@ def _headline(name: str, pipeline: Mapping[str, Any]) -> Text:
 
 
 def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
-    holes = pipeline["totals"]["offsets_without_records"]
+    without_records = pipeline["totals"]["offsets_without_records"]
     lines = [
         ("trouble", Text(pipeline["error"], style="red")) if pipeline["error"] else None,
         ("paused", _paused(pipeline)) if pipeline["pause"] else None,
@@ -203,7 +203,9 @@ def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
         ("last commit", _last(pipeline)) if pipeline["last_commit"] else None,
         ("reason", Text(_BECAUSE.get(pipeline["last_commit"]["reason"], ""))) if pipeline["last_commit"] else None,
         ("this start", _totals(pipeline["totals"])) if pipeline["epoch"] else None,
-        ("no record", Text(f"{plural(holes, 'offset')} gave no record", style="yellow")) if holes else None,
+        ("no record", Text(f"{plural(without_records, 'offset')} gave no record", style="yellow"))
+        if without_records
+        else None,
         ("gaps", _gaps(pipeline["gaps"])) if pipeline["gaps"]["count"] else None,
         ("restarts", Text(f"{plural(pipeline['restarts'], 'time')} by this driver", style="yellow"))
         if pipeline["restarts"]

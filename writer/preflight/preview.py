@@ -26,7 +26,7 @@ from writer.preflight.staged_sample import show_staged
 from writer.schemas.registry import source
 from writer.schemas.wire_detection import RECORDS_MAX
 
-Room = Literal["raw", "decoded", "assigned", "staged"]
+Step = Literal["raw", "decoded", "assigned", "staged"]
 Record = dict[str, Any]  # one record as a room sees it
 _HEAD_BYTES = 48  # of a value, for the eye
 _NARROW = 96  # columns; below them, hex digits and milliseconds would leave no room for the value
@@ -37,7 +37,7 @@ _TROUBLE = {"dead_letter": "red", "quarantined": "yellow", "tombstone": "dim"}
 
 
 def preview(
-    config: Config, name: str | None, *, at: Room, records: int, start: str, follow: bool, as_json: bool, now: datetime
+    config: Config, name: str | None, *, at: Step, records: int, start: str, follow: bool, as_json: bool, now: datetime
 ) -> int:
     """Show records of a pipeline's topics at a room. Returns the exit code. Raises HeadraceError."""
     name = config.one(name)
@@ -63,7 +63,7 @@ def preview(
     return 0
 
 
-def looked(config: Config, name: str, *, at: Room, records: int, now: datetime) -> list[Record]:
+def looked(config: Config, name: str, *, at: Step, records: int, now: datetime) -> list[Record]:
     """Return the newest records of a pipeline's topics as a room sees them. Raises HeadraceError."""
     cluster, topics = kafka_sample.asked(config.kafka), config.pipelines[name].topics
     batch = kafka_sample.read(config.kafka, kafka_sample.spans(cluster, topics, records))
@@ -84,7 +84,7 @@ class Look:
         self,
         name: str,
         config: Config,
-        at: Room,
+        at: Step,
         out: Console,
         now: datetime,
         *,
@@ -181,8 +181,12 @@ def _told(batch: pa.RecordBatch, sample: Sample, walk: LocalPipeline) -> list[Re
         else:
             more = ({"row": row} for row in group.rows.to_pylist())
         found |= {place: {**about, **rest} for place, rest in zip(record_places(group.records), more, strict=True)}
-    for letter in sample.dead_letters:
-        found[letter.place] = {"schema_id": letter.schema_id, "outcome": letter.outcome, "reason": letter.reason}
+    for dead_letter in sample.dead_letters:
+        found[dead_letter.place] = {
+            "schema_id": dead_letter.schema_id,
+            "outcome": dead_letter.outcome,
+            "reason": dead_letter.reason,
+        }
     tombstone = {"schema_id": None, "outcome": "tombstone"}
     return [{**about, **found.get(place, tombstone)} for place, about in _about(pa.Table.from_batches([batch]))]
 
@@ -284,11 +288,11 @@ def _transposed(out: Console, rows: list[Record], walk: LocalPipeline) -> None:
     schema = walk.plan.columns
     kinds = {field.name: short_type(field.type) for field in schema}
     names_width = min(max(map(len, schema.names), default=0), _NAME) + max(map(len, kinds.values()), default=0)
-    room = max(out.width - names_width - 2, _CELL)
-    beside = max(1, room // (_CELL + 2))
+    step = max(out.width - names_width - 2, _CELL)
+    beside = max(1, step // (_CELL + 2))
     for at in range(0, len(rows), beside):
         some = rows[at : at + beside]
-        width = min(room // len(some) - 2, 3 * _CELL)
+        width = min(step // len(some) - 2, 3 * _CELL)
         records = [Column(_head(record, width), width_min=width, width_max=width) for record in some]
         sheet = TextTable(out, [Column("column", width_max=_NAME), Column("type", style="dim"), *records])
         sheet.add(
@@ -313,10 +317,10 @@ def _others(out: Console, records: list[Record]) -> None:
     ]
     rows: list[list[str | Text]] = []
     for record in records:
-        letter = record["outcome"] != "tombstone"
-        why = record["reason"] if letter else "it is a tombstone: it has no value"
+        dead_letter = record["outcome"] != "tombstone"
+        why = record["reason"] if dead_letter else "it is a tombstone: it has no value"
         schema = "none" if record["schema_id"] is None else show_id(record["schema_id"])
-        schema = schema if letter else ""
+        schema = schema if dead_letter else ""
         rows.append([_partition(record), f"{record['offset']:,}", schema, Text(why, _TROUBLE[record["outcome"]])])
     TextTable(out, columns).add(rows)
 

@@ -20,7 +20,7 @@ from writer.output.tables import plain
 from writer.schemas.registry import SchemaSource, source
 
 _NOT_REGISTERED = 0  # no registry gives this id
-_MENDS = {
+_FIXES = {
     "dead_letter": "Give the field a type that fits, or another name; docs/SCHEMAS.md has the rules.",
     "quarantined": "Keep the field, or set event_time.field to one that every schema has.",
 }
@@ -232,7 +232,7 @@ def _show(verdict: Verdict, location: str) -> None:
     fate = "become dead letters" if verdict.outcome == "dead_letter" else "are quarantined"
     said = f"{verdict.reason}. Its records {fate}; all others go on."
     tables.hanging(out, f"  {'parked':<{_HEAD}}", said, "red")
-    tables.hanging(out, f"  {'':<{_HEAD}}", _MENDS[verdict.outcome])
+    tables.hanging(out, f"  {'':<{_HEAD}}", _FIXES[verdict.outcome])
 
 
 def _words(effect: Effect) -> str:

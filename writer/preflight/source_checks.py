@@ -174,7 +174,7 @@ def sampled(walk: LocalPipeline, batch: pa.RecordBatch, now: datetime) -> Iterat
         return
     registered = set(walk.plan.schemas)
     sample = walk.decoded(batch)
-    bare = [letter.value for letter in sample.dead_letters if letter.schema_id is None]
+    bare = [dead_letter.value for dead_letter in sample.dead_letters if dead_letter.schema_id is None]
     yield _wire(bare, wire, len(values), batch.num_rows - len(values))
     if len(bare) == len(values):
         yield from (skipped(check, "no value has a header") for check in SAMPLED[1:])

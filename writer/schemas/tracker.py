@@ -60,7 +60,7 @@ def knows(source: SchemaSource, topics: Iterable[str], wire: Wire, schema_id: in
 class Schemas:
     """The schema plan of one pipeline. It only grows, and is handed to the tasks batch by batch.
 
-    A driver's waits for the registry and logs what it admits. A command's, without `grace`, asks once.
+    A driver's waits for the registry and logs what it admits. A command's, without `unknown_id_timeout`, asks once.
     """
 
     def __init__(
@@ -72,17 +72,17 @@ class Schemas:
         *,
         bucket_columns: Sequence[str],
         widen: bool,
-        grace: timedelta | None = None,
+        unknown_id_timeout: timedelta | None = None,
         stopping: threading.Event | None = None,
         wire: Wire = CONFLUENT,
     ) -> None:
         """Let columns get wider types if `widen`.
 
-        Wait at most `grace` for an unknown id, and no longer when `stopping` is set.
+        Wait at most `unknown_id_timeout` for an unknown id, and no longer when `stopping` is set.
         """
         self._pipeline, self._named, self._topics = pipeline, source, topics
         self.meanings, self._wire, self._source = meanings, wire, meanings.checked(by(source, wire.ids), wire.ids)
-        self._reserved, self._grace = reserved(bucket_columns), grace
+        self._reserved, self._unknown_id_timeout = reserved(bucket_columns), unknown_id_timeout
         self._stopping = stopping or threading.Event()
         self.plan = SchemaPlan(pa.schema([]), self._reserved, widen=widen)
         self._asked_s: dict[int, float] = {}  # when an id was last asked for, or seen, monotonic
@@ -148,17 +148,17 @@ class Schemas:
         """
         for schema_id in sorted(ids):
             before = self._asked_s.pop(schema_id, None)
-            grace = (self._grace if before is None else None) or _NO_GRACE
-            text = self._asked(partial(self._source.schema, schema_id), schema_id, grace)
+            unknown_id_timeout = (self._unknown_id_timeout if before is None else None) or _NO_GRACE
+            text = self._asked(partial(self._source.schema, schema_id), schema_id, unknown_id_timeout)
             if text is None:
                 self.plan = self.plan.reject(schema_id, f"schema id {show_id(schema_id)} is unknown to the registry")
             else:
                 self.plan = self.plan.extend(schema_id, text)
             self._tell(schema_id)
 
-    def _asked(self, ask: Callable[[], _T], schema_id: int, grace: timedelta = _NO_GRACE) -> _T | None:
+    def _asked(self, ask: Callable[[], _T], schema_id: int, unknown_id_timeout: timedelta = _NO_GRACE) -> _T | None:
         """Ask the registry, holding the batch while it is down. None: the id is still unknown after the grace."""
-        grace_until = time.monotonic() + grace.total_seconds()
+        grace_until = time.monotonic() + unknown_id_timeout.total_seconds()
         attempt = 0
         while not self._stopping.is_set():
             try:
@@ -168,17 +168,17 @@ class Schemas:
                     return None
                 logging.warning("schema_unknown", pipeline=self._pipeline, schema_id=schema_id, holding="batch")
             except RegistryUnreachable as error:
-                if self._grace is None:
+                if self._unknown_id_timeout is None:
                     raise
                 logging.warning("registry_unreachable", pipeline=self._pipeline, holding="batch", error=str(error))
-                grace_until = time.monotonic() + grace.total_seconds()
+                grace_until = time.monotonic() + unknown_id_timeout.total_seconds()
             self._stopping.wait(_BACKOFF.delay_s(attempt))
             attempt += 1
         what = f"schema id {show_id(schema_id)}"
         raise Draining(f"pipeline {self._pipeline!r} was asked to stop while it waited for {what}")
 
     def _tell(self, schema_id: int) -> None:
-        if self._grace is None:
+        if self._unknown_id_timeout is None:
             return
         known = self.plan.schemas[schema_id]
         if isinstance(known, Rejected):

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from bucketers import interval
 from writer.core.files import BucketFile, BucketKey
-from writer.sealing.bucket_states import BucketState, cell
+from writer.sealing.bucket_states import BucketState, bucket_state
 from writer.sealing.manifest import Manifest, bucket_path
 from writer.sealing.sealer import BucketSnapshot, Sealer
 
@@ -49,11 +49,11 @@ class BucketOverview:
             files.setdefault(file.bucket, []).append(file)
         spans = {key: interval(self._bucketer, key) for key in files}
         newest = sorted(files, key=lambda key: (spans[key] or (_FIRST,))[0])[-CELLS_MAX:]
-        unsealed = standing.books.buckets
+        unsealed = standing.unsealed.buckets
         states = {state.bucket: state for state in self._sealer.due(standing, now)}
         self._read(key for key in reversed(newest) if key not in unsealed or unsealed[key].sealed)
         return tuple(
-            cell(
+            bucket_state(
                 bucket_path(self._sealer.columns, key), spans[key], files[key], unsealed.get(key), states.get(key),
                 standing.closed_until, self._manifests.get(key),
             )

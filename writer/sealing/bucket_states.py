@@ -30,7 +30,7 @@ class BucketCounts:
     trouble: tuple[tuple[str, str], ...] = ()  # step that fails, and why
 
 
-def lives(
+def bucket_counts(
     columns: Sequence[str], buckets: Sequence[Unsealed], states: Sequence[State], sealed: Sequence[Manifest],
     mark: Watermark, closed_until: datetime | None, trouble: Sequence[tuple[str, str]], at: datetime,
 ) -> BucketCounts:  # fmt: skip
@@ -67,7 +67,7 @@ class BucketState:
     why: str = ""  # it is blocked, or rests before it is sealed again
 
 
-def cell(
+def bucket_state(
     name: str, span: tuple[datetime, datetime] | None, files: Sequence[BucketFile], one: Unsealed | None,
     state: State | None, closed_until: datetime | None, manifest: Manifest | None,
 ) -> BucketState:  # fmt: skip

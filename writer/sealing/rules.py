@@ -34,7 +34,7 @@ class Unsealed:
 
 
 @dataclass(frozen=True)
-class Hole:
+class MissingRange:
     """Where in event time records may be missing that Kafka lost: a gap's hint, margins included."""
 
     gap: str  # id of its ticket
@@ -123,20 +123,30 @@ def _by_clock(policy: Policy, ends: Sequence[datetime], now: datetime) -> Close 
 
 
 def to_seal(
-    policy: Policy, buckets: Iterable[Unsealed], holes: Sequence[Hole], closed_until: datetime | None, now: datetime
+    policy: Policy,
+    buckets: Iterable[Unsealed],
+    missing_ranges: Sequence[MissingRange],
+    closed_until: datetime | None,
+    now: datetime,
 ) -> list[State]:
     """Say of every closed bucket without a manifest of its rows what is to be done, earliest end first."""
     closed = [b for b in buckets if b.end is not None and is_closed(b.end, closed_until)]
-    return [_one(policy, b, holes, now) for b in sorted(closed, key=lambda b: (b.end, tuple(map(str, b.bucket))))]
+    return [
+        _one(policy, b, missing_ranges, now) for b in sorted(closed, key=lambda b: (b.end, tuple(map(str, b.bucket))))
+    ]
 
 
-def _one(policy: Policy, b: Unsealed, holes: Sequence[Hole], now: datetime) -> State:
+def _one(policy: Policy, b: Unsealed, missing_ranges: Sequence[MissingRange], now: datetime) -> State:
     assert b.start is not None
     assert b.end is not None
     if b.sealed:
         due = b.changed + policy.reopen_after
         return Ready(b.bucket) if due <= now else Resting(b.bucket, due)
-    missing = [hole.gap for hole in holes if hole.state == "open" and hole.touches(b.start, b.end)]
+    missing = [
+        missing_range.gap
+        for missing_range in missing_ranges
+        if missing_range.state == "open" and missing_range.touches(b.start, b.end)
+    ]
     if missing:
         why = (
             f"records of it may lie in gap {missing[0]}; `headrace backfill` brings them, `headrace gaps close --lost` "

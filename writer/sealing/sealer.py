@@ -17,13 +17,13 @@ from writer.core import fault_points, logging
 from writer.core.files import BucketFile, BucketKey
 from writer.core.offsets import Source
 from writer.core.units import instant
-from writer.sealing.bucket_states import BucketCounts, lives
+from writer.sealing.bucket_states import BucketCounts, bucket_counts
 from writer.sealing.manifest import Manifest, Manifests, Reason, bucket_path
 from writer.sealing.rules import Blocked, Ready, State, Unsealed, is_closed, to_seal
-from writer.sealing.unsealed import Ask, IndexCheckpoint, UnsealedIndex, after, expected, from_files, holes_of
+from writer.sealing.unsealed import Ask, IndexCheckpoint, UnsealedIndex, after, expected, from_files, missing_ranges_of
 from writer.sealing.watermark import Seen, Watermark
 from writer.table.factory import main_table
-from writer.table.gap_tickets import tickets
+from writer.table.gap_records import gap_records
 from writer.table.log.entries import parse_commit_info
 from writer.table.log.log import Action
 from writer.table.log.operations import Closing, Sealing
@@ -40,7 +40,7 @@ class BucketSnapshot:
     """A table and its buckets at one version."""
 
     snapshot: PipelineSnapshot
-    books: UnsealedIndex
+    unsealed: UnsealedIndex
     closing: datetime | None = None  # what is only thought of
 
     @property
@@ -66,9 +66,9 @@ class Sealer:
         self.watermark = Watermark(None)  # as it was last found
         self._unsound: dict[Unsealed, Blocked] = {}  # buckets whose rows are not as the log has them
         self.bucketer = bucketer
-        self._bookmark = IndexCheckpoint(self.table.store)
+        self._index_checkpoint = IndexCheckpoint(self.table.store)
         self._marked = -1
-        self._books: UnsealedIndex | None = None
+        self._unsealed: UnsealedIndex | None = None
 
     def follow(self, *, keep: bool = True) -> BucketSnapshot:
         """Read on in the log, and see to it that what its seals promise is there. Raises CommitFailed, OSError.
@@ -77,23 +77,25 @@ class Sealer:
         """
         snapshot = self.table.snapshot()
         table, version = snapshot.state.place
-        books = self._books if self._books and self._books.table == table else self._bookmark.read(table)
-        if books is None or books.version > version:
-            books = UnsealedIndex(table, -1)
-        entries = [entry for entry in self.table.entries(books.version) if entry[0] <= version]
+        unsealed = (
+            self._unsealed if self._unsealed and self._unsealed.table == table else self._index_checkpoint.read(table)
+        )
+        if unsealed is None or unsealed.version > version:
+            unsealed = UnsealedIndex(table, -1)
+        entries = [entry for entry in self.table.entries(unsealed.version) if entry[0] <= version]
         ask, promised = self._ask(snapshot), False
-        if [n for n, _ in entries] != list(range(books.version + 1, version + 1)):  # cleaned up before it was read
-            known = holes_of(tickets(self.table, self.pipeline), books.holes)
-            books = from_files(table, version, self.table.bucket_files(snapshot), known, datetime.now(UTC), ask)
+        if [n for n, _ in entries] != list(range(unsealed.version + 1, version + 1)):  # cleaned up before it was read
+            known = missing_ranges_of(gap_records(self.table, self.pipeline), unsealed.missing_ranges)
+            unsealed = from_files(table, version, self.table.bucket_files(snapshot), known, datetime.now(UTC), ask)
             entries, self._marked = [], -1
         for number, actions in entries:
             promised = (keep and self._keep(number, actions)) or promised
-            books = after(books, number, actions, self.columns, ask)
-        self._books = books
+            unsealed = after(unsealed, number, actions, self.columns, ask)
+        self._unsealed = unsealed
         if keep and (promised or version - self._marked >= _ENTRIES_UNMARKED_MAX):
-            self._bookmark.put(books)
+            self._index_checkpoint.put(unsealed)
             self._marked = version
-        return BucketSnapshot(snapshot, books)
+        return BucketSnapshot(snapshot, unsealed)
 
     def close(self, standing: BucketSnapshot, until: datetime, reason: Reason, now: datetime) -> int | None:
         """Close the buckets that end by then. Returns the version that does it; None: they are. Raises CommitFailed."""
@@ -107,9 +109,9 @@ class Sealer:
 
     def due(self, standing: BucketSnapshot, now: datetime) -> list[State]:
         """Say of every closed bucket that is not sealed what is to be done."""
-        books = standing.books
-        states = to_seal(self.policy, books.buckets.values(), books.holes, standing.closed_until, now)
-        return [self._unsound.get(books.buckets[state.bucket], state) for state in states]
+        unsealed = standing.unsealed
+        states = to_seal(self.policy, unsealed.buckets.values(), unsealed.missing_ranges, standing.closed_until, now)
+        return [self._unsound.get(unsealed.buckets[state.bucket], state) for state in states]
 
     def seal(self, ready: Sequence[Ready], now: datetime) -> None:
         """Seal buckets, after all that prepares them. Those whose rows are not as the log has them are blocked.
@@ -119,11 +121,13 @@ class Sealer:
         for at in range(0, len(ready), _BUCKETS_AT_ONCE):
             self._seal_some(ready[at : at + _BUCKETS_AT_ONCE], now)
 
-    def lives(self, standing: BucketSnapshot, now: datetime, trouble: Sequence[tuple[str, str]] = ()) -> BucketCounts:
+    def bucket_counts(
+        self, standing: BucketSnapshot, now: datetime, trouble: Sequence[tuple[str, str]] = ()
+    ) -> BucketCounts:
         """Say how the buckets are."""
-        return lives(
-            self.columns, list(standing.books.buckets.values()), self.due(standing, now), self.sealed, self.watermark,
-            standing.closed_until, trouble, now,
+        return bucket_counts(
+            self.columns, list(standing.unsealed.buckets.values()), self.due(standing, now), self.sealed,
+            self.watermark, standing.closed_until, trouble, now,
         )  # fmt: skip
 
     def draw(
@@ -157,7 +161,7 @@ class Sealer:
                 prepare(one.bucket)
         fault_points.point("before_verify")
         standing = self.follow()
-        drawn, blocked = self.draw(standing, [one for one in ready if one.bucket in standing.books.buckets], now)
+        drawn, blocked = self.draw(standing, [one for one in ready if one.bucket in standing.unsealed.buckets], now)
         if drawn:
             sealing = Sealing(uuid4().hex, [manifest.to_json() for manifest in drawn], {"at": now.isoformat()})
             version = self.table.seal(standing.snapshot, sealing)
@@ -170,14 +174,14 @@ class Sealer:
                 )  # fmt: skip
             self.follow()
         for state in blocked:
-            self._unsound[standing.books.buckets[state.bucket]] = state
+            self._unsound[standing.unsealed.buckets[state.bucket]] = state
             name = bucket_path(self.columns, state.bucket)
             logging.warning("bucket_blocked", pipeline=self.pipeline, bucket=name, reason=state.why)
 
     def _manifest(
         self, standing: BucketSnapshot, ready: Ready, files: Sequence[BucketFile], now: datetime
     ) -> Manifest | Blocked:
-        one = standing.books.buckets[ready.bucket]
+        one = standing.unsealed.buckets[ready.bucket]
         before = self.manifests.read(one.bucket, one.sealed) if one.sealed else None
         untold = next((file.path for file in files if file.rows is None), None)
         if untold is not None:
@@ -188,9 +192,9 @@ class Sealer:
                 one.bucket, f"its files hold {rows:,} rows, the log has {told:,}; `headrace audit --deep` says which"
             )
         times = [at for file in files for at in (file.event_time_min, file.event_time_max) if at is not None]
-        near = [h for h in standing.books.holes if one.start and one.end and h.touches(one.start, one.end)]
-        filled = any(hole.state == "done" for hole in near)
-        touched = any(hole.state != "done" for hole in near)
+        near = [h for h in standing.unsealed.missing_ranges if one.start and one.end and h.touches(one.start, one.end)]
+        filled = any(missing_range.state == "done" for missing_range in near)
+        touched = any(missing_range.state != "done" for missing_range in near)
         return Manifest(
             pipeline=self.pipeline, table=self.settings.table.location, columns=self.columns, bucket=one.bucket,
             start=one.start, end=one.end, version=one.sealed + 1, rows=rows, files=len(files),
@@ -199,7 +203,7 @@ class Sealer:
             deduped=(before.deduped if before else 0) + one.deduped, added=rows - (before.rows if before else 0),
             reason=one.reason or "command", with_gap=touched or bool(before and before.with_gap and not filled),
             sealed_at=now,
-            log_position=standing.books.version,
+            log_position=standing.unsealed.version,
         )  # fmt: skip
 
     def _files(self, snapshot: PipelineSnapshot, buckets: Sequence[BucketKey]) -> dict[BucketKey, list[BucketFile]]:

@@ -15,9 +15,9 @@ from typing import Any
 from writer.core.files import BucketFile, BucketKey
 from writer.core.units import from_iso, instant, to_iso
 from writer.sealing.manifest import Manifest, Reason
-from writer.sealing.rules import Hole, Unsealed, is_closed
+from writer.sealing.rules import MissingRange, Unsealed, is_closed
 from writer.storage.base import Store
-from writer.table.ledger.gap_ticket import GapRecord
+from writer.table.ledger.gap_record import GapRecord
 from writer.table.log.entries import parse_commit_info
 from writer.table.log.log import Action
 
@@ -33,7 +33,7 @@ class UnsealedIndex:
     table: str  # id
     version: int
     buckets: Mapping[BucketKey, Unsealed] = field(default_factory=dict)
-    holes: tuple[Hole, ...] = ()
+    missing_ranges: tuple[MissingRange, ...] = ()
     retained: datetime | None = None  # buckets that end by then may have lost their files to retention
     closed: tuple[datetime, Reason] | None = None  # how far buckets are closed, and why the last of them were
 
@@ -47,57 +47,62 @@ class Ask:
 
 
 def after(
-    books: UnsealedIndex, version: int, actions: Sequence[Action], columns: Sequence[str], ask: Ask
+    unsealed: UnsealedIndex, version: int, actions: Sequence[Action], columns: Sequence[str], ask: Ask
 ) -> UnsealedIndex:
     """Return the books after one more entry; `columns`: the table's bucket columns."""
     info, about = parse_commit_info(actions)
     at = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC)
-    books = replace(books, version=version)
+    unsealed = replace(unsealed, version=version)
     match about.get("kind"):
         case "batch" | "replay" | "fill":
-            books = replace(books, holes=_ended(books.holes, about))
+            unsealed = replace(unsealed, missing_ranges=_ended(unsealed.missing_ranges, about))
             late = Counter({tuple(key): rows for key, rows in about.get("late", {}).get("buckets", ())})
             return _with(
-                books, [_came(books, b, rows, late[b], at, ask) for b, rows in _adds(actions, columns).items()]
+                unsealed, [_came(unsealed, b, rows, late[b], at, ask) for b, rows in _adds(actions, columns).items()]
             )
         case "rewrite":
-            return _rewritten(books, about.get("taken"), actions, columns, at, ask)
+            return _rewritten(unsealed, about.get("taken"), actions, columns, at, ask)
         case "seal":
             sealed = {tuple(manifest["bucket"]) for manifest in about["manifests"]}
-            return replace(books, buckets={b: one for b, one in books.buckets.items() if b not in sealed})
+            return replace(unsealed, buckets={b: one for b, one in unsealed.buckets.items() if b not in sealed})
         case "close":
-            return _closed(books, datetime.fromisoformat(about["until"]), about["reason"])
+            return _closed(unsealed, datetime.fromisoformat(about["until"]), about["reason"])
         case "gap":
-            return replace(books, holes=(*books.holes, *holes(about)))
+            return replace(unsealed, missing_ranges=(*unsealed.missing_ranges, *missing_ranges(about)))
         case "lost":
-            return replace(books, holes=_ended(books.holes, about))
+            return replace(unsealed, missing_ranges=_ended(unsealed.missing_ranges, about))
         case "rewind":
-            return _rewound(books, about, at, ask)
+            return _rewound(unsealed, about, at, ask)
         case None:  # another client: which rows came or went it does not say
             touched = {_key(change, columns) for change in _changes(actions) if change.get("dataChange", True)}
-            return _with(books, [replace(_known(books, b, at, ask), changed=at, told=False) for b in touched])
+            return _with(unsealed, [replace(_known(unsealed, b, at, ask), changed=at, told=False) for b in touched])
         case _:
-            return books
+            return unsealed
 
 
 def from_files(
-    table: str, version: int, files: Iterable[BucketFile], holes: Iterable[Hole], at: datetime, ask: Ask
+    table: str,
+    version: int,
+    files: Iterable[BucketFile],
+    missing_ranges: Iterable[MissingRange],
+    at: datetime,
+    ask: Ask,
 ) -> UnsealedIndex:
     """Return the books of a table whose log does not reach back to its beginning: its files, taken at their word."""
     rows: dict[BucketKey, list[int | None]] = {}
     for file in files:
         rows.setdefault(file.bucket, []).append(file.rows)
-    books = UnsealedIndex(table, version, holes=tuple(holes))
+    unsealed = UnsealedIndex(table, version, missing_ranges=tuple(missing_ranges))
     found = []
     for bucket, counts in rows.items():
-        one = _known(books, bucket, at, ask)
+        one = _known(unsealed, bucket, at, ask)
         manifest = ask.newest(bucket) if one.sealed else None
         if manifest is None or any(count is None for count in counts) or manifest.rows != sum(c or 0 for c in counts):
             found.append(replace(one, told=False))
-    return _with(books, found)
+    return _with(unsealed, found)
 
 
-def holes(about: Mapping[str, Any]) -> list[Hole]:
+def missing_ranges(about: Mapping[str, Any]) -> list[MissingRange]:
     """Return where in event time a gap's records may have been, from what its entry says.
 
     An entry that gives no hint is of an older headrace: everything up to when it was written may be missing.
@@ -105,29 +110,31 @@ def holes(about: Mapping[str, Any]) -> list[Hole]:
     written = datetime.fromisoformat(about["at"]) if "at" in about else instant(2**53)
     hints = about.get("hints")
     if hints is None:
-        return [Hole(about["id"], None, written)]
+        return [MissingRange(about["id"], None, written)]
     starts = [from_iso(h["from"]) for h in hints]
     ends = [datetime.fromisoformat(h["until"]) for h in hints]
-    return [Hole(about["id"], start, end) for start, end in sorted(set(zip(starts, ends, strict=True)), key=str)]
+    return [
+        MissingRange(about["id"], start, end) for start, end in sorted(set(zip(starts, ends, strict=True)), key=str)
+    ]
 
 
-def _ended(holes: tuple[Hole, ...], about: Mapping[str, Any]) -> tuple[Hole, ...]:
+def _ended(missing_ranges: tuple[MissingRange, ...], about: Mapping[str, Any]) -> tuple[MissingRange, ...]:
     """Return the holes after an entry that may end a gap: filled, or given up."""
     lost = about.get("kind") == "lost"
     if not lost and not about.get("done"):
-        return holes
-    return tuple(replace(h, state="lost" if lost else "done") if h.gap == about["gap"] else h for h in holes)
+        return missing_ranges
+    return tuple(replace(h, state="lost" if lost else "done") if h.gap == about["gap"] else h for h in missing_ranges)
 
 
-def holes_of(tickets: Mapping[str, GapRecord], known: Iterable[Hole]) -> list[Hole]:
+def missing_ranges_of(gap_records: Mapping[str, GapRecord], known: Iterable[MissingRange]) -> list[MissingRange]:
     """Return the holes of tickets, and those `known` of gaps whose tickets nobody has any more."""
-    found = [hole for hole in known if hole.gap not in tickets]
-    for one in tickets.values():
+    found = [missing_range for missing_range in known if missing_range.gap not in gap_records]
+    for one in gap_records.values():
         if one.opened is None or (state := one.state) == "rewound":
             continue
         late = instant(2**53) if one.opened.at is None else one.opened.at
         spans = {(h.start, h.end) for h in one.opened.hints} or {(None, late)}
-        found += [Hole(one.id, start, end, state) for start, end in sorted(spans, key=str)]
+        found += [MissingRange(one.id, start, end, state) for start, end in sorted(spans, key=str)]
     return found
 
 
@@ -138,14 +145,14 @@ def expected(one: Unsealed, manifest: Manifest | None) -> int | None:
     return (manifest.rows if manifest else 0) + one.added - one.taken
 
 
-def _came(books: UnsealedIndex, bucket: BucketKey, rows: int | None, late: int, at: datetime, ask: Ask) -> Unsealed:
-    one = _known(books, bucket, at, ask)
+def _came(unsealed: UnsealedIndex, bucket: BucketKey, rows: int | None, late: int, at: datetime, ask: Ask) -> Unsealed:
+    one = _known(unsealed, bucket, at, ask)
     told = one.told and rows is not None
     return replace(one, added=one.added + (rows or 0), late=one.late + late, changed=at, told=told)
 
 
 def _rewritten(
-    books: UnsealedIndex,
+    unsealed: UnsealedIndex,
     taken: Mapping[str, Any] | None,
     actions: Sequence[Action],
     columns: Sequence[str],
@@ -154,33 +161,33 @@ def _rewritten(
 ) -> UnsealedIndex:
     """Follow a rewrite: rows that only move change nothing; what retention takes is no bucket any more."""
     if not taken or not taken["rows"]:
-        return books
+        return unsealed
     touched = {_key(change, columns) for change in _changes(actions)}
     if taken["why"] == "retention":
         ends = [span[1] for b in touched if (span := ask.interval(b)) is not None]
-        retained = max([*ends, *([books.retained] if books.retained else [])], default=None)
-        kept = {b: one for b, one in books.buckets.items() if b not in touched}
-        return replace(books, buckets=kept, retained=retained)
+        retained = max([*ends, *([unsealed.retained] if unsealed.retained else [])], default=None)
+        kept = {b: one for b, one in unsealed.buckets.items() if b not in touched}
+        return replace(unsealed, buckets=kept, retained=retained)
     found = []
     for bucket in touched:
-        one = _known(books, bucket, at, ask)
+        one = _known(unsealed, bucket, at, ask)
         if len(touched) > 1:  # how many rows of which bucket, it does not say
             found.append(replace(one, changed=at, told=False))
             continue
         deduped = taken["rows"] if taken["why"] == "dedupe" else 0
         found.append(replace(one, changed=at, taken=one.taken + taken["rows"], deduped=one.deduped + deduped))
-    return _with(books, found)
+    return _with(unsealed, found)
 
 
-def _rewound(books: UnsealedIndex, about: Mapping[str, Any], at: datetime, ask: Ask) -> UnsealedIndex:
+def _rewound(unsealed: UnsealedIndex, about: Mapping[str, Any], at: datetime, ask: Ask) -> UnsealedIndex:
     """Follow a rewind: what it names is open or closed as it was then, and no manifest says what it holds.
 
     A bucket that had no manifest and has no row any more is none.
     """
     until = from_iso(about["closed_until"])
-    gone, found = set(about["gaps"]), dict(books.buckets)
+    gone, found = set(about["gaps"]), dict(unsealed.buckets)
     for key, taken, left in about["reopened"]:
-        one = _known(books, tuple(key), at, ask)
+        one = _known(unsealed, tuple(key), at, ask)
         found[one.bucket] = replace(one, changed=at, taken=one.taken + taken)
         if not one.sealed and not left:
             del found[one.bucket]
@@ -188,28 +195,30 @@ def _rewound(books: UnsealedIndex, about: Mapping[str, Any], at: datetime, ask: 
         b: one if one.end is None or is_closed(one.end, until) else replace(one, reason=None)
         for b, one in found.items()
     }
-    closed = None if until is None or books.closed is None else (until, books.closed[1])
-    holes = tuple(hole for hole in books.holes if hole.gap not in gone)
-    return replace(books, buckets=opened, holes=holes, closed=closed)
+    closed = None if until is None or unsealed.closed is None else (until, unsealed.closed[1])
+    missing_ranges = tuple(missing_range for missing_range in unsealed.missing_ranges if missing_range.gap not in gone)
+    return replace(unsealed, buckets=opened, missing_ranges=missing_ranges, closed=closed)
 
 
-def _known(books: UnsealedIndex, bucket: BucketKey, at: datetime, ask: Ask) -> Unsealed:
-    if bucket in books.buckets:
-        return books.buckets[bucket]
+def _known(unsealed: UnsealedIndex, bucket: BucketKey, at: datetime, ask: Ask) -> Unsealed:
+    if bucket in unsealed.buckets:
+        return unsealed.buckets[bucket]
     span, manifest = ask.interval(bucket), ask.newest(bucket)
     start, end = span or (None, None)
-    lost = manifest is not None and end is not None and books.retained is not None and end <= books.retained
-    reason = books.closed[1] if books.closed and end is not None and end <= books.closed[0] else None
+    lost = manifest is not None and end is not None and unsealed.retained is not None and end <= unsealed.retained
+    reason = unsealed.closed[1] if unsealed.closed and end is not None and end <= unsealed.closed[0] else None
     return Unsealed(bucket, start, end, at, sealed=manifest.version if manifest else 0, told=not lost, reason=reason)
 
 
-def _closed(books: UnsealedIndex, until: datetime, reason: Reason) -> UnsealedIndex:
-    ended = [one for one in books.buckets.values() if one.end is not None and is_closed(one.end, until)]
-    return replace(_with(books, [replace(one, reason=one.reason or reason) for one in ended]), closed=(until, reason))
+def _closed(unsealed: UnsealedIndex, until: datetime, reason: Reason) -> UnsealedIndex:
+    ended = [one for one in unsealed.buckets.values() if one.end is not None and is_closed(one.end, until)]
+    return replace(
+        _with(unsealed, [replace(one, reason=one.reason or reason) for one in ended]), closed=(until, reason)
+    )
 
 
-def _with(books: UnsealedIndex, found: Iterable[Unsealed]) -> UnsealedIndex:
-    return replace(books, buckets={**books.buckets, **{one.bucket: one for one in found}})
+def _with(unsealed: UnsealedIndex, found: Iterable[Unsealed]) -> UnsealedIndex:
+    return replace(unsealed, buckets={**unsealed.buckets, **{one.bucket: one for one in found}})
 
 
 def _changes(actions: Sequence[Action]) -> list[Mapping[str, Any]]:
@@ -239,34 +248,35 @@ class IndexCheckpoint:
         """Take the store of the table."""
         self._store = store
 
-    def put(self, books: UnsealedIndex) -> None:
+    def put(self, unsealed: UnsealedIndex) -> None:
         """Write the books down, in place of whatever is there."""
-        text = json.dumps(to_json(books), separators=(",", ":"), ensure_ascii=False)
+        text = json.dumps(to_json(unsealed), separators=(",", ":"), ensure_ascii=False)
         self._store.put(BOOKMARK, text.encode())
 
     def read(self, table: str) -> UnsealedIndex | None:
         """Return the books of this table id; None where there are none, or nothing that can be read: look anew."""
         found = self._store.read(BOOKMARK)
         try:
-            books = None if found is None else from_json(json.loads(found.content))
+            unsealed = None if found is None else from_json(json.loads(found.content))
         except (ValueError, KeyError, TypeError):
             return None
-        return books if books is not None and books.table == table else None
+        return unsealed if unsealed is not None and unsealed.table == table else None
 
 
-def to_json(books: UnsealedIndex) -> dict[str, Any]:
+def to_json(unsealed: UnsealedIndex) -> dict[str, Any]:
     """Write books as JSON values."""
     return {
-        "format": FORMAT, "table": books.table, "version": books.version,
+        "format": FORMAT, "table": unsealed.table, "version": unsealed.version,
         "buckets": [
             {**vars(one), "start": to_iso(one.start), "end": to_iso(one.end), "changed": to_iso(one.changed)}
-            for one in books.buckets.values()
+            for one in unsealed.buckets.values()
         ],
         "holes": [
-            {"gap": h.gap, "start": to_iso(h.start), "end": to_iso(h.end), "state": h.state} for h in books.holes
+            {"gap": h.gap, "start": to_iso(h.start), "end": to_iso(h.end),
+            "state": h.state} for h in unsealed.missing_ranges
         ],
-        "retained": to_iso(books.retained),
-        "closed": None if books.closed is None else [to_iso(books.closed[0]), books.closed[1]],
+        "retained": to_iso(unsealed.retained),
+        "closed": None if unsealed.closed is None else [to_iso(unsealed.closed[0]), unsealed.closed[1]],
     }  # fmt: skip
 
 
@@ -281,11 +291,11 @@ def from_json(raw: Mapping[str, Any]) -> UnsealedIndex | None:
         })
         for one in raw["buckets"]
     ]  # fmt: skip
-    holes = tuple(
-        Hole(h["gap"], from_iso(h["start"]), datetime.fromisoformat(h["end"]), h.get("state", "open"))
+    missing_ranges = tuple(
+        MissingRange(h["gap"], from_iso(h["start"]), datetime.fromisoformat(h["end"]), h.get("state", "open"))
         for h in raw["holes"]
     )
     closed = None if raw["closed"] is None else (datetime.fromisoformat(raw["closed"][0]), raw["closed"][1])
     return UnsealedIndex(
-        raw["table"], raw["version"], {b.bucket: b for b in buckets}, holes, from_iso(raw["retained"]), closed
+        raw["table"], raw["version"], {b.bucket: b for b in buckets}, missing_ranges, from_iso(raw["retained"]), closed
     )

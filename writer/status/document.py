@@ -46,7 +46,7 @@ def _described(view: View, now: datetime, source: Source) -> dict[str, Any]:
         "buckets": view.buckets,
         "event_time_newest": None if view.event_time_newest is None else iso(view.event_time_newest),
         "event_time_newest_age_seconds": _behind(view.event_time_newest, now),
-        "seals": None if view.lives is None else buckets(view.lives, now),
+        "seals": None if view.bucket_counts is None else buckets(view.bucket_counts, now),
         "lateness": {
             "bounds_seconds": list(BOUNDS_S),
             "behind": view.totals.late.behind,
@@ -57,7 +57,7 @@ def _described(view: View, now: datetime, source: Source) -> dict[str, Any]:
         "gaps": {
             "count": view.gaps[0],
             "offsets": view.gaps[1],
-            "last": None if view.gap_last is None else ticket(view.gap_last),
+            "last": None if view.gap_last is None else gap_record(view.gap_last),
         },
         "restarts": view.restarts,
         "hooks": {name: _hook(hook, now) for name, hook in view.hooks.items()},
@@ -65,35 +65,38 @@ def _described(view: View, now: datetime, source: Source) -> dict[str, Any]:
     }
 
 
-def grid(views: Iterable[View], now: datetime) -> dict[str, Any]:
+def overview(views: Iterable[View], now: datetime) -> dict[str, Any]:
     """Describe the buckets one by one as JSON values."""
-    return {"at": iso(now), "pipelines": {view.pipeline: [_cell(cell) for cell in view.cells] for view in views}}
+    return {
+        "at": iso(now),
+        "pipelines": {view.pipeline: [_bucket_state(cell) for cell in view.cells] for view in views},
+    }
 
 
-def _cell(cell: BucketState) -> dict[str, Any]:
+def _bucket_state(cell: BucketState) -> dict[str, Any]:
     return {
         **asdict(cell), "start": None if cell.start is None else iso(cell.start),
         "end": None if cell.end is None else iso(cell.end),
     }  # fmt: skip
 
 
-def buckets(lives: BucketCounts, now: datetime) -> dict[str, Any]:
+def buckets(bucket_counts: BucketCounts, now: datetime) -> dict[str, Any]:
     """Describe how the buckets are as JSON values."""
-    mark = lives.watermark
+    mark = bucket_counts.watermark
     held = mark.held_by
     return {
-        "at": iso(lives.at),
+        "at": iso(bucket_counts.at),
         "watermark": None if mark.instant is None else iso(mark.instant),
         "watermark_delay_seconds": _behind(mark.instant, now),
         "held_by": None if held is None else {"topic": held.topic, "partition": held.partition},
         "idle": [{"topic": part.topic, "partition": part.partition} for part in mark.idle],
-        "closed_until": None if lives.closed_until is None else iso(lives.closed_until),
-        "open": lives.open, "closed": lives.closed, "reopened": lives.reopened,
-        "next": None if lives.next is None else {"bucket": lives.next[0], "ends": iso(lives.next[1])},
-        "blocked": [{"bucket": bucket, "reason": why} for bucket, why in lives.blocked],
-        "sealed": lives.sealed, "resealed": lives.resealed,
-        "last": None if lives.last is None else lives.last.to_json(),
-        "failing": [{"step": step, "reason": why} for step, why in lives.trouble],
+        "closed_until": None if bucket_counts.closed_until is None else iso(bucket_counts.closed_until),
+        "open": bucket_counts.open, "closed": bucket_counts.closed, "reopened": bucket_counts.reopened,
+        "next": None if bucket_counts.next is None else {"bucket": bucket_counts.next[0],
+        "ends": iso(bucket_counts.next[1])}, "blocked": [{"bucket": bucket, "reason": why} for bucket,
+        why in bucket_counts.blocked], "sealed": bucket_counts.sealed, "resealed": bucket_counts.resealed,
+        "last": None if bucket_counts.last is None else bucket_counts.last.to_json(),
+        "failing": [{"step": step, "reason": why} for step, why in bucket_counts.trouble],
     }  # fmt: skip
 
 
@@ -104,7 +107,7 @@ def _hook(hook: Health, now: datetime) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def ticket(facts: Mapping[str, Any]) -> dict[str, Any]:
+def gap_record(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Describe a gap as JSON values: what its entry of the log says, and how many offsets that are."""
     return {
         "id": facts["id"], "at": iso(facts["at"]), "cause": facts["cause"], "run": facts["run"],
@@ -160,7 +163,7 @@ def _totals(totals: Totals, since: datetime) -> dict[str, Any]:
         "files": totals.files, "bytes": totals.bytes,
         "dead_letter_bytes": totals.dead_letter_bytes, "spilled_bytes": totals.spilled_bytes,
         "offsets_without_records": totals.offsets_without_records,
-        "step_cpu_seconds": {room: round(seconds, 3) for room, seconds in totals.rooms.items()},
+        "step_cpu_seconds": {step: round(seconds, 3) for step, seconds in totals.steps.items()},
     }  # fmt: skip
 
 

@@ -43,7 +43,7 @@ def view(name: str, config: Config, cluster: Cluster, now: datetime) -> View:
             snapshot, buckets = table.snapshot(), len(table.buckets())
         if snapshot is not None and snapshot.epoch > 0:
             state, entries, hooks = "unknown", table.history(_ENTRIES_LOOKED_AT), seen(name, config)
-            found = _lives(name, config, now) if settings.seal.enabled else None
+            found = _bucket_counts(name, config, now) if settings.seal.enabled else None
     except (CommitFailed, OSError, ValueError) as error:
         state = "unreadable"
         trouble.append(" ".join(str(error).split()))
@@ -57,7 +57,9 @@ def view(name: str, config: Config, cluster: Cluster, now: datetime) -> View:
         phases={}, durations=(), duration_sum_seconds=0.0, duration_last_seconds=None, schemas={}, buckets=0,
         offset_commit_failures=0, logs=logs, pause=pause, hooks=hooks,
     )  # fmt: skip
-    return blank if snapshot is None else _filled(replace(blank, buckets=buckets, lives=found), snapshot, entries)
+    return (
+        blank if snapshot is None else _filled(replace(blank, buckets=buckets, bucket_counts=found), snapshot, entries)
+    )
 
 
 def heard(
@@ -90,13 +92,13 @@ def logs_now(name: str, config: Config, cluster: Cluster, now: datetime) -> tupl
     return heard(cluster, config.pipelines[name].topics, snapshot, now)
 
 
-def _lives(name: str, config: Config, now: datetime) -> BucketCounts:
+def _bucket_counts(name: str, config: Config, now: datetime) -> BucketCounts:
     """Say how the buckets are, and write nothing. Which partitions are idle, only the driver finds out."""
     sealer = Sealer(name, config)
     standing = sealer.follow(keep=False)
     numbers = {topic: len(ids) for topic, ids in standing.snapshot.incarnations().items()}
     sealer.watermark = watermark(sealer.parts(standing, numbers, frozenset()), sealer.policy.out_of_orderness)
-    return sealer.lives(standing, now)
+    return sealer.bucket_counts(standing, now)
 
 
 def _retention(cluster: Cluster, topics: list[str]) -> Mapping[str, timedelta | None]:

@@ -54,7 +54,7 @@ class Totals:
 
     commits: Counter[str] = field(default_factory=Counter)  # by reason
     records: Counter[str] = field(default_factory=Counter)  # read, and by outcome
-    rooms: dict[str, float] = field(default_factory=dict)  # processor seconds
+    steps: dict[str, float] = field(default_factory=dict)  # processor seconds
     value_bytes: int = 0  # of the records that were read
     files: int = 0
     bytes: int = 0
@@ -75,14 +75,14 @@ class Totals:
         self.commits[facts.get("reason", "unknown")] += 1
         for account in facts["ranges"]:
             self.records.update({name: account.get(name, 0) for name in OUTCOMES})
-        for room, seconds in facts.get("seconds", {}).items():
-            self.rooms[room] = self.rooms.get(room, 0.0) + seconds
+        for step, seconds in facts.get("seconds", {}).items():
+            self.steps[step] = self.steps.get(step, 0.0) + seconds
         self.value_bytes += facts.get("value_bytes", 0)
         self.files += facts.get("files", 0)
         self.bytes += facts["bytes"]
         self.dead_letter_bytes += facts.get("dead_letter_bytes", 0)
         self.spilled_bytes += facts.get("spilled_bytes", 0)
-        self.offsets_without_records += holes(facts)
+        self.offsets_without_records += without_records(facts)
         if "late" in facts:
             self.late = self.late.plus(Lateness.from_json(facts["late"]))
 
@@ -154,16 +154,16 @@ class View:
     offset_commit_failures: int
     logs: Logs
     gaps: tuple[int, int] = (0, 0)  # that are open, and the offsets they hold
-    gaps_settled: int | None = None  # offsets of gaps that are over, in the table's life; None: nobody looked
+    gap_offsets_closed: int | None = None  # offsets of gaps that are over, in the table's life; None: nobody looked
     gap_oldest: datetime | None = None  # when the oldest of those that are open was opened; None: nobody looked
     gap_last: Mapping[str, Any] | None = None  # what its entry says; None: none among the entries that were looked at
     restarts: int = 0  # inside this process
     incarnations: Mapping[str, int] = field(default_factory=dict)  # topic → number of the one that is read
     log_moved: str = ""  # why the logs are not those that this start began with
     pause: Pause | None = None
-    lives: BucketCounts | None = None  # of the buckets; None: nobody looked
+    bucket_counts: BucketCounts | None = None  # of the buckets; None: nobody looked
     hooks: Mapping[str, Health] = field(default_factory=dict)  # by name
-    proven: bool = False  # since the driver began, it committed or nothing waited
+    committed_since_start: bool = False  # since the driver began, it committed or nothing waited
     cells: tuple[BucketState, ...] = ()  # buckets one by one, the earliest first; empty: nobody looked
     recovery: tuple[Mapping[str, Any], ...] = ()  # what a supervisor decided, newest first
 
@@ -179,6 +179,6 @@ def event_time_newest(facts: Mapping[str, Any]) -> datetime | None:
     return None if found is None else datetime.fromisoformat(found)
 
 
-def holes(facts: Mapping[str, Any]) -> int:
+def without_records(facts: Mapping[str, Any]) -> int:
     """Offsets of a commit that gave no record: transaction markers, or what compaction took."""
     return sum(account["end"] - account["start"] - account.get("read", 0) for account in facts["ranges"])

@@ -40,7 +40,7 @@ class Pause:
         return f"paused since {self.at} by {self.by}{why}"
 
 
-class Board(Protocol):
+class PauseListener(Protocol):
     """Who is told whether the pipeline is paused."""
 
     @property
@@ -83,14 +83,14 @@ def resume(store: Store) -> Pause | None:
 class Gate:
     """Where a driver is held while its pipeline is paused."""
 
-    def __init__(self, store: Store, board: Board) -> None:
+    def __init__(self, store: Store, listener: PauseListener) -> None:
         """`store`: of the table."""
-        self._store, self._board = store, board
+        self._store, self._listener = store, listener
         self._once = False
         self._known: Pause | None = None
         self._lock = threading.Lock()
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name=f"pause of {board.pipeline}", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name=f"pause of {listener.pipeline}", daemon=True)
 
     def enter(self, *, once: bool) -> None:
         """Begin a start. `once`: nothing waits for the end of a pause. Raises Paused, StoreError."""
@@ -104,7 +104,7 @@ class Gate:
             if self._once:
                 self._refuse(pause)
             if stopping.wait(LOOK_S):
-                raise Draining(f"pipeline {self._board.pipeline!r} was asked to stop while it was paused")
+                raise Draining(f"pipeline {self._listener.pipeline!r} was asked to stop while it was paused")
             pause = self._look_patiently()
 
     def watch(self) -> None:
@@ -119,7 +119,7 @@ class Gate:
 
     def _refuse(self, pause: Pause | None) -> None:
         if pause is not None:
-            raise Paused(f"pipeline {self._board.pipeline!r} is {pause.words}. `headrace resume` ends it.")
+            raise Paused(f"pipeline {self._listener.pipeline!r} is {pause.words}. `headrace resume` ends it.")
 
     def _watch(self) -> None:
         while not self._closing.wait(LOOK_S):
@@ -137,10 +137,10 @@ class Gate:
             before, self._known = self._known, standing(self._store)
             now = self._known
             if now != before:
-                name = self._board.pipeline
+                name = self._listener.pipeline
                 if now is None:
                     logging.event("pipeline_resumed", pipeline=name)
                 else:
                     logging.event("pipeline_paused", pipeline=name, since=now.at, by=now.by, reason=now.reason)
-            self._board.paused(now)
+            self._listener.paused(now)
             return now

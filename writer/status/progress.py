@@ -68,18 +68,18 @@ class Progress:
         self._offset_commit_failures = 0
         self._logs = Logs()
         self._gaps = (0, 0)
-        self._gaps_settled: int | None = None
+        self._gap_offsets_closed: int | None = None
         self._gap_oldest: datetime | None = None
         self._incarnations: Mapping[str, int] = {}
         self._gap_last: Mapping[str, Any] | None = None
         self._restarts = 0
         self._log_moved = ""
         self._pause: Pause | None = None
-        self._lives: BucketCounts | None = None
+        self._bucket_counts: BucketCounts | None = None
         self._cells: tuple[BucketState, ...] = ()
         self._recovery: tuple[Mapping[str, Any], ...] = ()
         self._hooks: Mapping[str, Health] = {}
-        self._proven = False
+        self._committed_since_start = False
         self._listeners: list[Callable[[], None]] = []
         self._batch: Batch | None = None
         self._began = 0.0  # of the batch, as the measuring clock has it
@@ -97,21 +97,21 @@ class Progress:
         buckets: Iterable[BucketKey],
         recent: Iterable[Mapping[str, Any]],
         gaps: tuple[int, int] = (0, 0),
-        gaps_settled: int | None = None,
+        gap_offsets_closed: int | None = None,
         gap: Mapping[str, Any] | None = None,
         incarnations: Mapping[str, int] | None = None,
     ) -> None:
         """The start commit is made. `recent` are the facts of earlier commits, newest first; `gap` those of this start.
 
-        `gaps` are those that are open: their number, and the offsets they hold; `gaps_settled`: offsets of gaps that
-        are over. `incarnations`: topic → number of the one that is read.
+        `gaps` are those that are open: their number, and the offsets they hold; `gap_offsets_closed`: offsets of gaps
+        that are over. `incarnations`: topic → number of the one that is read.
         """
         earlier = list(recent)
         with self._lock:
             self._epoch, self._run = epoch, run
             self._frontier, self._limits, self._buckets = dict(frontier), dict(limits), set(buckets)
             self._gaps, self._log_moved, self._incarnations = gaps, "", dict(incarnations or {})
-            self._gaps_settled = gaps_settled
+            self._gap_offsets_closed = gap_offsets_closed
             if gap is not None:
                 self._gap_last = gap
                 self._totals.add_gap(gap)
@@ -198,7 +198,7 @@ class Progress:
         """Note that the batch is in the table, its dead letters too. Returns the wall seconds of all its phases."""
         with self._lock:
             self._end()
-            self._proven = True
+            self._committed_since_start = True
             done = dict(self._phases)
             seconds = sum(spent for phase, spent in done.items() if phase != "wait")
             self._commits.appendleft(Commit(version, self._now(), facts, done))
@@ -218,10 +218,10 @@ class Progress:
         """Call back after each commit, on the thread of the batch: return at once."""
         self._listeners.append(listener)
 
-    def lives(self, found: BucketCounts) -> None:
+    def bucket_counts(self, found: BucketCounts) -> None:
         """Somebody looked how the buckets are."""
         with self._lock:
-            self._lives = found
+            self._bucket_counts = found
 
     def cells(self, found: tuple[BucketState, ...]) -> None:
         """Somebody looked at the buckets one by one."""
@@ -239,7 +239,7 @@ class Progress:
         `settled`: offsets of gaps that are over, in the table's life.
         """
         with self._lock:
-            self._gaps, self._gaps_settled = gaps, settled
+            self._gaps, self._gap_offsets_closed = gaps, settled
 
     def oldest_gap(self, opened: datetime | None) -> None:
         """Note when the oldest gap that is open was opened."""
@@ -263,7 +263,7 @@ class Progress:
             if self._state == "running" and all(
                 end <= max(self._frontier.get(source, 0), starts.get(source, 0)) for source, end in sample.ends.items()
             ):
-                self._proven = True
+                self._committed_since_start = True
 
     def measured(self, interval: timedelta, earlier: tuple[Sample, ...]) -> None:
         """Note how often Kafka is asked, and where the logs ended before it was asked first."""
@@ -291,10 +291,11 @@ class Progress:
                 phases=dict(self._phase_totals), durations=tuple(self._durations),
                 duration_sum_seconds=self._duration_sum, duration_last_seconds=self._duration_last,
                 schemas=self._schemas, buckets=len(self._buckets), offset_commit_failures=self._offset_commit_failures,
-                logs=self._logs, gaps=self._gaps, gaps_settled=self._gaps_settled, gap_oldest=self._gap_oldest,
-                gap_last=self._gap_last, restarts=self._restarts,
-                log_moved=self._log_moved, incarnations=self._incarnations, pause=self._pause, lives=self._lives,
-                hooks=self._hooks, proven=self._proven, cells=self._cells, recovery=self._recovery,
+                logs=self._logs, gaps=self._gaps, gap_offsets_closed=self._gap_offsets_closed,
+                gap_oldest=self._gap_oldest, gap_last=self._gap_last, restarts=self._restarts,
+                log_moved=self._log_moved, incarnations=self._incarnations, pause=self._pause,
+                bucket_counts=self._bucket_counts, hooks=self._hooks,
+                committed_since_start=self._committed_since_start, cells=self._cells, recovery=self._recovery,
             )  # fmt: skip
 
     def _seen(self) -> State:

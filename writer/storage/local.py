@@ -14,7 +14,7 @@ from writer.storage.base import Mark, NotExclusive, OutcomeUnknown, StoredObject
 from writer.storage.disk_space import FULL, free
 
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # what file systems without them answer
-_MENDS = {
+_FIXES = {
     errno.ENOSPC: "Make room there.",
     errno.EDQUOT: "Make room there, or raise the quota.",
     errno.EACCES: "Let this user read and write there.",
@@ -125,7 +125,7 @@ def _as_store_error(operation: str, path: str) -> Iterator[None]:
     except StoreError:
         raise
     except OSError as error:
-        fix = _MENDS.get(error.errno or 0, "Look at the disk or mount below it.")
+        fix = _FIXES.get(error.errno or 0, "Look at the disk or mount below it.")
         said = error.strerror or str(error)
         raise StoreError(operation, path, f"{said}, {free(path)}" if error.errno in FULL else said, fix) from error
     if trouble == "after":

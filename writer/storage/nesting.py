@@ -42,7 +42,7 @@ def ancestors(path: str) -> Iterator[str]:
     """Yield the folders above an object or folder, the outermost first; "" is the folder that was listed."""
     if path:
         yield ""
-    yield from (path[:at] for at, letter in enumerate(path) if letter == "/")
+    yield from (path[:at] for at, dead_letter in enumerate(path) if dead_letter == "/")
 
 
 def parts(location: str) -> Parts:

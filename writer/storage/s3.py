@@ -55,7 +55,7 @@ _GRANT = (
     "(environment, profile or role: the standard chain of AWS)."
 )
 _REACH = "Look at the network, and at s3.endpoint and s3.region."
-_MENDS = {
+_FIXES = {
     "NoSuchBucket": "Make the bucket, or correct the location.",
     "PermanentRedirect": "Set s3.region to the bucket's.",
     "AuthorizationHeaderMalformed": "Set s3.region to the bucket's.",
@@ -213,7 +213,7 @@ class S3Store:
             try:
                 return call()
             except (ClientError, BotoCoreError) as error:
-                said, fix = _message(error), _mend(error)
+                said, fix = _message(error), _fix(error)
                 if not _passing(error):
                     raise StoreError(operation, self._path(name), said, fix) from error
                 wait = _BACKOFF.random_delay_s(tries - 1)
@@ -288,10 +288,10 @@ def _message(error: Exception) -> str:
     return " ".join(str(error).split()).rstrip(".") or type(error).__name__
 
 
-def _mend(error: Exception) -> str:
+def _fix(error: Exception) -> str:
     if isinstance(error, ClientError):
         code = str(error.response["Error"].get("Code"))
-        return _MENDS.get(code, _GRANT if _status(error) in (401, 403) else _REACH)
+        return _FIXES.get(code, _GRANT if _status(error) in (401, 403) else _REACH)
     return _GRANT if isinstance(error, _NO_CREDENTIALS) else _REACH
 
 

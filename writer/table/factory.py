@@ -9,7 +9,7 @@ from writer.core.files import StagedFile
 from writer.storage.base import S3Settings
 from writer.storage.locations import store_at
 from writer.table.delta import Delta
-from writer.table.log.appender import PATIENCE
+from writer.table.log.appender import RETRY_TIMEOUT
 from writer.table.parquet import LOG, Parquet
 from writer.table.table import CHECKPOINT_INTERVAL, PipelineTable
 
@@ -22,7 +22,7 @@ class Tables:
         self.main, self.side = main, cache(opened)
         self.settled = -1  # version up to which side files are known to be applied
 
-    def redo(self, despite: Collection[int] = ()) -> None:
+    def apply_side_files(self, despite: Collection[int] = ()) -> None:
         """End what commits began: let readers see their files, and apply to the side tables what newer ones list.
 
         Safe to run again, at any time. Raises ForeignChange when another client did what the ledger does not survive,
@@ -53,21 +53,21 @@ class Tables:
 
 
 def delta_table(
-    location: str, pipeline: str, *, patience: timedelta = PATIENCE, checkpoint_interval: int = CHECKPOINT_INTERVAL,
-    s3: S3Settings | None = None,
+    location: str, pipeline: str, *, retry_timeout: timedelta = RETRY_TIMEOUT,
+    checkpoint_interval: int = CHECKPOINT_INTERVAL, s3: S3Settings | None = None,
 ) -> PipelineTable:  # fmt: skip
     """Return the handle of a Delta table; it need not be there yet."""
     form = Delta(location, checkpoint_interval, s3)
-    return PipelineTable(form, pipeline, patience=patience, checkpoint_interval=checkpoint_interval)
+    return PipelineTable(form, pipeline, retry_timeout=retry_timeout, checkpoint_interval=checkpoint_interval)
 
 
 def parquet_table(
-    location: str, pipeline: str, *, patience: timedelta = PATIENCE, checkpoint_interval: int = CHECKPOINT_INTERVAL,
-    s3: S3Settings | None = None,
+    location: str, pipeline: str, *, retry_timeout: timedelta = RETRY_TIMEOUT,
+    checkpoint_interval: int = CHECKPOINT_INTERVAL, s3: S3Settings | None = None,
 ) -> PipelineTable:  # fmt: skip
     """Return the handle of a table of Parquet files; it need not be there yet."""
     form = Parquet(store_at(location, s3), store_at(f"{location}/{LOG}", s3))
-    return PipelineTable(form, pipeline, patience=patience, checkpoint_interval=checkpoint_interval)
+    return PipelineTable(form, pipeline, retry_timeout=retry_timeout, checkpoint_interval=checkpoint_interval)
 
 
 OPENED = {"delta": delta_table, "parquet": parquet_table}  # table.format → how it is opened

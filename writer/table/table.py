@@ -21,7 +21,7 @@ from writer.table import schema_ids, takeover
 from writer.table.ledger.segment import LedgerUnreadable
 from writer.table.ledger.segment_store import LedgerStore
 from writer.table.log import control_commits, data_commits
-from writer.table.log.appender import PATIENCE, Appender, LostRace, Swap
+from writer.table.log.appender import RETRY_TIMEOUT, Appender, LostRace, Swap
 from writer.table.log.control_commits import OWNER
 from writer.table.log.entries import Entry, changed, parse_entry
 from writer.table.log.foreign_writes import CommitFailed, one_line, reading
@@ -41,11 +41,11 @@ class PipelineTable(Appender):
     """
 
     def __init__(
-        self, form: Format, pipeline: str, *, patience: timedelta = PATIENCE,
+        self, form: Format, pipeline: str, *, retry_timeout: timedelta = RETRY_TIMEOUT,
         checkpoint_interval: int = CHECKPOINT_INTERVAL,
     ) -> None:  # fmt: skip
-        """Make the handle; `patience` is how long a commit is tried before CommitFailed."""
-        super().__init__(form, pipeline, patience)
+        """Make the handle; `retry_timeout` is how long a commit is tried before CommitFailed."""
+        super().__init__(form, pipeline, retry_timeout)
         self.store, self.log_location = form.store, form.log.location
         self.hidden = form.hidden  # files are to be staged where readers do not look
         self._interval = checkpoint_interval

@@ -15,7 +15,7 @@ from http import HTTPStatus
 from typing import Any
 
 from writer.config.connections import Http
-from writer.status.document import document, grid
+from writer.status.document import document, overview
 from writer.status.model import View
 from writer.status.progress import Progress
 from writer.web import page
@@ -47,12 +47,12 @@ def ready(views: list[View]) -> list[str]:
     return [f"pipeline {view.pipeline} is starting" for view in views if view.state == "starting"] + alive(views)
 
 
-def proven(views: list[View]) -> list[str]:
+def committed_since_start(views: list[View]) -> list[str]:
     """Return why the start is not proven: one line for each pipeline that has neither committed nor been up to date.
 
     What is paused commits nothing, and is as well as it was asked to be.
     """
-    waiting = [view for view in views if not view.proven and view.pause is None]
+    waiting = [view for view in views if not view.committed_since_start and view.pause is None]
     return ready(views) or [f"pipeline {view.pipeline} has records waiting and no commit yet" for view in waiting]
 
 
@@ -82,9 +82,9 @@ def answer(path: str, accept: str, board: Mapping[str, Progress], now: datetime,
             return _verdict(ready(views), held(views))
         case "/rolloutz":
             views = [progress.view() for progress in board.values()]
-            return _verdict(proven(views), held(views))
+            return _verdict(committed_since_start(views), held(views))
         case "/buckets":
-            told = grid((progress.view() for progress in board.values()), now)
+            told = overview((progress.view() for progress in board.values()), now)
             return HTTPStatus.OK, _JSON, (json.dumps(told) + "\n").encode()
         case "/" if "text/html" in accept:
             return HTTPStatus.OK, page.CONTENT_TYPE, page.content()

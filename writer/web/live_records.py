@@ -12,11 +12,11 @@ from urllib.parse import parse_qs, urlsplit
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
 from writer.output.tables import plain
-from writer.preflight.preview import Room, looked
+from writer.preflight.preview import Step, looked
 from writer.web.http_server import Answer, Guarded, allowed
 
 _PATH = "/records"
-_ROOMS: tuple[Room, ...] = ("raw", "decoded", "assigned")
+_ROOMS: tuple[Step, ...] = ("raw", "decoded", "assigned")
 _RECORDS, _RECORDS_MAX = 10, 50
 _TEXT, _JSON = "text/plain; charset=utf-8", "application/json"
 
@@ -49,13 +49,13 @@ def _answer(config: Config, query: str) -> Answer:
     name, at, count = asked.get("pipeline", ""), asked.get("at", "decoded"), asked.get("records", str(_RECORDS))
     if name not in config.pipelines:
         return HTTPStatus.NOT_FOUND, _TEXT, b"there is no such pipeline here\n"
-    room = next((room for room in _ROOMS if room == at), None)
-    if room is None or not count.isdecimal() or not 1 <= int(count) <= _RECORDS_MAX:
+    step = next((step for step in _ROOMS if step == at), None)
+    if step is None or not count.isdecimal() or not 1 <= int(count) <= _RECORDS_MAX:
         words = f"'at' is one of {', '.join(_ROOMS)}, and 'records' 1 to {_RECORDS_MAX}\n"
         return HTTPStatus.BAD_REQUEST, _TEXT, words.encode()
     try:
-        found = looked(config, name, at=room, records=int(count), now=datetime.now(UTC))
+        found = looked(config, name, at=step, records=int(count), now=datetime.now(UTC))
     except (HeadraceError, OSError) as error:
         return HTTPStatus.BAD_GATEWAY, _TEXT, f"{error}\n".encode()
-    told = {"pipeline": name, "at": room, "records": [plain(record) for record in found]}
+    told = {"pipeline": name, "at": step, "records": [plain(record) for record in found]}
     return HTTPStatus.OK, _JSON, (json.dumps(told) + "\n").encode()

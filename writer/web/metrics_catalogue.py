@@ -20,15 +20,19 @@ def _delay_max(reading: Reading) -> list[Value]:
 
 
 def _unsealed(reading: Reading) -> dict[str, float]:
-    lives = reading.view.lives
-    return {} if lives is None else {
-        "closed": lives.closed, "blocked": len(lives.blocked), "reopened": lives.reopened,
+    bucket_counts = reading.view.bucket_counts
+    return {} if bucket_counts is None else {
+        "closed": bucket_counts.closed, "blocked": len(bucket_counts.blocked), "reopened": bucket_counts.reopened,
     }  # fmt: skip
 
 
 def _seals(reading: Reading) -> dict[str, float]:
-    lives = reading.view.lives
-    return {} if lives is None else {"first": lives.sealed - lives.resealed, "again": lives.resealed}
+    bucket_counts = reading.view.bucket_counts
+    return (
+        {}
+        if bucket_counts is None
+        else {"first": bucket_counts.sealed - bucket_counts.resealed, "again": bucket_counts.resealed}
+    )
 
 
 CATALOGUE: tuple[Metric, ...] = (
@@ -123,13 +127,13 @@ CATALOGUE: tuple[Metric, ...] = (
         "headrace_watermark_delay_seconds",
         "gauge",
         "Now minus the table's watermark. It grows while a partition is behind; /status says which.",
-        lambda r: [] if r.view.lives is None else r.since(r.view.lives.watermark.instant),
+        lambda r: [] if r.view.bucket_counts is None else r.since(r.view.bucket_counts.watermark.instant),
     ),
     Metric(
         "headrace_closed_until_delay_seconds",
         "gauge",
         "Now minus the instant by which buckets have to end to be closed.",
-        lambda r: [] if r.view.lives is None else r.since(r.view.lives.closed_until),
+        lambda r: [] if r.view.bucket_counts is None else r.since(r.view.bucket_counts.closed_until),
     ),
     Metric(
         "headrace_batch_in_progress_seconds",
@@ -157,7 +161,7 @@ CATALOGUE: tuple[Metric, ...] = (
         "headrace_step_cpu_seconds_total",
         "counter",
         "Processor seconds of the tasks by step, of committed batches. The JVM's are not in it.",
-        named(lambda r: r.view.totals.rooms),
+        named(lambda r: r.view.totals.steps),
         ("pipeline", "step"),
     ),
     Metric(
@@ -223,7 +227,7 @@ CATALOGUE: tuple[Metric, ...] = (
         "counter",
         "Offsets of gaps, over the table's life, that are over: brought by a backfill, given up, or taken back by a "
         "rewind. Its rate is that of a backfill.",
-        lambda r: [] if r.view.gaps_settled is None else [((), r.view.gaps_settled)],
+        lambda r: [] if r.view.gap_offsets_closed is None else [((), r.view.gap_offsets_closed)],
     ),
     Metric(
         "headrace_gap_oldest_age_seconds",
@@ -274,7 +278,7 @@ CATALOGUE: tuple[Metric, ...] = (
         "headrace_open_buckets",
         "gauge",
         "Buckets of the table that have rows and are not closed.",
-        plain(lambda r: r.view.buckets if r.view.lives is None else r.view.lives.open),
+        plain(lambda r: r.view.buckets if r.view.bucket_counts is None else r.view.bucket_counts.open),
     ),
     Metric(
         "headrace_unsealed_buckets",
@@ -295,7 +299,7 @@ CATALOGUE: tuple[Metric, ...] = (
         "headrace_sealing_failing_steps",
         "gauge",
         "Steps of sealing that fail and are tried again; /status says which and why.",
-        plain(lambda r: len(r.view.lives.trouble) if r.view.lives else 0),
+        plain(lambda r: len(r.view.bucket_counts.trouble) if r.view.bucket_counts else 0),
     ),
     Metric(
         "headrace_late_rows_total",

@@ -88,9 +88,9 @@ _TEXT, _JSON = "text/plain; charset=utf-8", "application/json"
 
 def board(
     verb: str, *, families: Callable[[], Iterable[Family]], status: Callable[[], dict[str, Any]],
-    unwell: Callable[[], str],
+    unhealthy: Callable[[], str],
 ) -> Get:  # fmt: skip
-    """Answer a GET. `unwell`: why whoever looks after this process should act; empty while it is well."""
+    """Answer a GET. `unhealthy`: why whoever looks after this process should act; empty while it is well."""
 
     def get(path: str, accept: str) -> Answer:
         match path.split("?", 1)[0]:
@@ -100,7 +100,7 @@ def board(
             case "/status":
                 return HTTPStatus.OK, _JSON, (json.dumps(status()) + "\n").encode()
             case "/healthz":
-                why = unwell()
+                why = unhealthy()
                 code = HTTPStatus.SERVICE_UNAVAILABLE if why else HTTPStatus.OK
                 return code, _TEXT, f"{why or 'ok'}\n".encode()
             case "/":

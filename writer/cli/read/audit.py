@@ -54,25 +54,25 @@ def run_audit(
 
 def to_dict(one: Audit, *, deep: bool) -> dict[str, Any]:
     """Describe an audit as JSON values."""
-    statement = one.statement
+    reconciliation = one.reconciliation
     return {
         "adds_up": one.adds_up,
-        "versions": [statement.first, statement.last],
-        "records": {name: statement.total(name) for name in ("read", *EXITS)},
-        "replayed": sum(line.replayed for line in statement.lines),
-        "offsets_without_records": sum(line.holes for line in statement.lines),
-        "offsets_in_gaps": sum(line.gap for line in statement.lines),
-        "offsets_rewound": sum(line.back for line in statement.lines),
-        "rows_adopted": statement.adopted,
-        "rows_by_event_time": statement.unplaced,
-        "gaps": {state: sum(one.state == state for one in statement.tickets.values()) for state in _STATES},
+        "versions": [reconciliation.first, reconciliation.last],
+        "records": {name: reconciliation.total(name) for name in ("read", *EXITS)},
+        "replayed": sum(line.replayed for line in reconciliation.lines),
+        "offsets_without_records": sum(line.without_records for line in reconciliation.lines),
+        "offsets_in_gaps": sum(line.gap for line in reconciliation.lines),
+        "offsets_rewound": sum(line.back for line in reconciliation.lines),
+        "rows_adopted": reconciliation.adopted,
+        "rows_by_event_time": reconciliation.unplaced,
+        "gaps": {state: sum(one.state == state for one in reconciliation.gap_records.values()) for state in _STATES},
         "rows_removed": one.rows_removed,
         "rows_removed_by": dict(one.rows_taken),
         "dead_letters_removed": one.dead_letters_removed,
-        "dead_letters_removed_by": dict(one.letters_taken),
+        "dead_letters_removed_by": dict(one.dead_letters_taken),
         "late_rows_removed_by": dict(one.late_taken),
         "commits_waiting_for_side_files": one.waiting,
-        "topic_partitions": [_part(line, one, deep=deep) for line in statement.lines],
+        "topic_partitions": [_part(line, one, deep=deep) for line in reconciliation.lines],
         "accepted": one.accepted and vars(one.accepted),
         "problems": [
             {"what": p.what, **(vars(p.part) if p.part else {}), "ranges": [list(span) for span in p.spans]}
@@ -84,21 +84,21 @@ def to_dict(one: Audit, *, deep: bool) -> dict[str, Any]:
 def _part(line: PartitionSummary, one: Audit, *, deep: bool) -> dict[str, Any]:
     about = {
         **vars(line.part), "start": line.start, "end": line.end, **line.outcomes, "replayed": line.replayed,
-        "offsets_without_records": line.holes, "offsets_in_gaps": line.gap,
+        "offsets_without_records": line.without_records, "offsets_in_gaps": line.gap,
         "offsets_rewound": line.back,
     }  # fmt: skip
     if deep:
         there = one.found[line.part]
         about["found"] = {
-            "rows": there.rows, **there.letters, "distinct_offsets": there.distinct,
+            "rows": there.rows, **there.dead_letters, "distinct_offsets": there.distinct,
             "offsets_in_neither_table": there.nowhere_offsets,
         }  # fmt: skip
     return about
 
 
 def _page(name: str, one: Audit, *, deep: bool) -> list[RenderableType]:
-    statement = one.statement
-    head = Text.assemble((name, "bold"), (f"  versions {statement.first} to {statement.last}", "dim"))
+    reconciliation = one.reconciliation
+    head = Text.assemble((name, "bold"), (f"  versions {reconciliation.first} to {reconciliation.last}", "dim"))
     if deep:
         head.append(", every file read", style="dim")
     notes = [
@@ -106,13 +106,20 @@ def _page(name: str, one: Audit, *, deep: bool) -> list[RenderableType]:
         "they are counted"
         if one.waiting
         else "",
-        f"{plural(statement.adopted, 'row')} were there when the table was taken over" if statement.adopted else "",
-        f"{plural(statement.unplaced, 'row')} came from an archive by event time: about right, not proven by offsets"
-        if statement.unplaced
+        f"{plural(reconciliation.adopted, 'row')} were there when the table was taken over"
+        if reconciliation.adopted
+        else "",
+        f"{plural(reconciliation.unplaced, 'row')} came from an archive by event time: about right, not proven by "
+        "offsets"
+        if reconciliation.unplaced
         else "",
         *(_accepted(answer, deep=deep) for answer in ([one.accepted] if one.accepted else [])),
         *(f"{plural(rows, 'row')} {_taken(why, rows)}" for why, rows in one.rows_taken.items() if rows),
-        *(f"{plural(count, 'dead letter')} {_taken(why, count)}" for why, count in one.letters_taken.items() if count),
+        *(
+            f"{plural(count, 'dead letter')} {_taken(why, count)}"
+            for why, count in one.dead_letters_taken.items()
+            if count
+        ),
         *(f"{plural(count, 'late row')} {_taken(why, count)}" for why, count in one.late_taken.items() if count),
     ]
     return [head, "", _table(one, deep=deep), "", *filter(None, notes), _verdict(one)]
@@ -138,7 +145,7 @@ def _table(one: Audit, *, deep: bool) -> Table:
     table = ruled("partition", *columns, gap=1)
     table.columns[0].min_width = 12
     bad = {problem.part for problem in one.problems}
-    lines = one.statement.lines
+    lines = one.reconciliation.lines
     for i, line in enumerate(lines):
         style = "red" if line.part in bad else ""
         table.add_row(
@@ -151,32 +158,32 @@ def _table(one: Audit, *, deep: bool) -> Table:
 
 
 def _columns(one: Audit, *, deep: bool) -> Mapping[str, list[int]]:
-    lines = one.statement.lines
+    lines = one.reconciliation.lines
     found = {
         "from": [line.start for line in lines],
         "to": [line.end for line in lines],
         "read": [line.outcomes["read"] for line in lines],
         **{_WORDS[name]: [line.outcomes[name] for line in lines] for name in EXITS},
-        "no record": [line.holes for line in lines],
+        "no record": [line.without_records for line in lines],
         "gaps": [line.gap for line in lines],
         "replayed": [line.replayed for line in lines],
         "rewound": [line.back for line in lines],
     }
     if deep:
         there = [one.found[line.part] for line in lines]
-        found["in files"] = [f.rows + sum(f.letters.values()) for f in there]
+        found["in files"] = [f.rows + sum(f.dead_letters.values()) for f in there]
         if one.rows_removed or one.dead_letters_removed or one.late_taken:
-            kept = [line.outcomes["rows"] + line.outcomes["late"] + line.letters for line in lines]
+            kept = [line.outcomes["rows"] + line.outcomes["late"] + line.dead_letters for line in lines]
             found["removed"] = [should - is_ for should, is_ in zip(kept, found["in files"], strict=True)]
     always = ("to", "read", "rows", "in files")
     return {title: cells for title, cells in found.items() if title in always or any(cells)}
 
 
 def _verdict(one: Audit) -> Text:
-    statement = one.statement
-    sums = {_WORDS[name]: statement.total(name) for name in EXITS}
+    reconciliation = one.reconciliation
+    sums = {_WORDS[name]: reconciliation.total(name) for name in EXITS}
     terms = " + ".join(f"{n:,} {word if n != 1 else word.removesuffix('s')}" for word, n in sums.items() if n)
-    text = Text(f"{statement.total('read'):,} read = {terms or 'nothing'}. ")
+    text = Text(f"{reconciliation.total('read'):,} read = {terms or 'nothing'}. ")
     if one.adds_up:
         return text.append("It adds up.", style="bold green")
     text.append("It does not add up:", style="bold red")

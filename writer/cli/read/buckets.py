@@ -76,7 +76,7 @@ class Look:
             files.setdefault(file.bucket, []).append(file)
         spans = {key: bucketers.interval(self.bucketer, key) for key in files}
         chosen = [key for key in files if since is None or (span_ := spans[key]) is None or span_[1] > since]
-        never = {b.bucket for b in self.standing.books.buckets.values() if not b.sealed}
+        never = {b.bucket for b in self.standing.unsealed.buckets.values() if not b.sealed}
         sealed = [key for key in chosen if key not in never]
         with ThreadPoolExecutor(_READ_AT_ONCE) as threads:
             manifests = dict(zip(sealed, threads.map(self.sealer.manifests.newest, sealed), strict=True))
@@ -86,7 +86,7 @@ class Look:
 
     def why_not(self, key: BucketKey, version: int) -> tuple[str, str]:
         """Return the state of a bucket, and why it is not sealed in this version yet."""
-        one = self.standing.books.buckets.get(key)
+        one = self.standing.unsealed.buckets.get(key)
         span_ = bucketers.interval(self.bucketer, key)
         closed = span_ is not None and is_closed(span_[1], self.standing.closed_until)
         if one is not None:
@@ -105,7 +105,7 @@ class Look:
         self, key: BucketKey, files: Sequence[BucketFile], span_: tuple[datetime, datetime] | None,
         manifest: Manifest | None,
     ) -> Bucket:  # fmt: skip
-        one = self.standing.books.buckets.get(key)
+        one = self.standing.unsealed.buckets.get(key)
         rows = None if any(file.rows is None for file in files) else sum(file.rows or 0 for file in files)
         start, end = span_ or (None, None)
         state: State = "sealed" if one is None and manifest else "reopened" if manifest else (

@@ -43,7 +43,7 @@ class Kind:
     topic: str
     schema_id: int | None
     reason: str  # of the first
-    letters: int
+    dead_letters: int
     offset_min: int
     offset_max: int
     time_min: datetime
@@ -54,7 +54,7 @@ def kinds(name: str, config: Config, selection: Selection) -> list[Kind]:
     """Group the chosen letters, most first. Raises HeadraceError when there is no dead-letter table."""
     found: dict[tuple[str, str, int | None, str], Kind] = {}
     columns = ["_topic", "_partition", "_offset", "_kafka_time", "schema_id", "outcome", "error"]
-    for batch in _letters(name, config, selection, columns):
+    for batch in _dead_letters(name, config, selection, columns):
         for row in batch.to_pylist():  # cold: letters only
             offset, at = row["_offset"], row["_kafka_time"]
             key = (row["outcome"], row["_topic"], row["schema_id"], _NUMBERS.sub("#", row["error"]))
@@ -64,10 +64,10 @@ def kinds(name: str, config: Config, selection: Selection) -> list[Kind]:
             if kind is None:
                 found[key] = Kind(*key[:3], row["error"], 1, offset, offset, at, at)
                 continue
-            kind.letters += 1
+            kind.dead_letters += 1
             kind.offset_min, kind.offset_max = min(kind.offset_min, offset), max(kind.offset_max, offset)
             kind.time_min, kind.time_max = min(kind.time_min, at), max(kind.time_max, at)
-    return sorted(found.values(), key=lambda kind: -kind.letters)
+    return sorted(found.values(), key=lambda kind: -kind.dead_letters)
 
 
 def run_list(name: str, config: Config, selection: Selection, *, as_json: bool, out: Console) -> int:
@@ -76,8 +76,8 @@ def run_list(name: str, config: Config, selection: Selection, *, as_json: bool, 
     if as_json:
         emit_whole([{**vars(k), "time_min": iso(k.time_min), "time_max": iso(k.time_max)} for k in found])
         return 0
-    letters = sum(kind.letters for kind in found)
-    tables.sentence(out, f"{name}: {plural(letters, 'letter')} of {plural(len(found), 'kind')}", "bold")
+    dead_letters = sum(kind.dead_letters for kind in found)
+    tables.sentence(out, f"{name}: {plural(dead_letters, 'letter')} of {plural(len(found), 'kind')}", "bold")
     sheet = TextTable(out, _LIST)
     heads = _heads(found)
     sheet.settle(heads)
@@ -128,7 +128,7 @@ def run_replay(
 def _heads(found: list[Kind]) -> list[list[str]]:
     return [
         [
-            f"{k.letters:,}", k.outcome, k.topic, "-" if k.schema_id is None else str(k.schema_id),
+            f"{k.dead_letters:,}", k.outcome, k.topic, "-" if k.schema_id is None else str(k.schema_id),
             f"{k.offset_min} to {k.offset_max}", f"{k.time_max:%Y-%m-%d %H:%M}", f"{k.time_min:%Y-%m-%d %H:%M}",
         ]
         for k in found
@@ -145,7 +145,7 @@ def _to_dict(found: ReplayResult) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _letters(
+def _dead_letters(
     name: str, config: Config, selection: Selection, columns: list[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
     table = side_table(name, config, config.pipelines[name].dead_letters)
@@ -157,7 +157,7 @@ def _first(name: str, config: Config, selection: Selection, limit: int, *, value
     columns = ["_topic", "_partition", "_offset", "_kafka_time", "_incarnation", "key", "schema_id", "outcome", "error"]
     held: list[pa.RecordBatch] = []
     left = limit
-    for batch in _letters(name, config, selection, [*columns, *(["value", "headers"] if values else [])]):
+    for batch in _dead_letters(name, config, selection, [*columns, *(["value", "headers"] if values else [])]):
         held.append(batch.slice(0, left))
         left -= held[-1].num_rows
         if left == 0:
@@ -251,7 +251,7 @@ def show(
     schema_id: _SchemaId = None,
     since: _Since = None,
     until: _Until = None,
-    letters: Annotated[int, typer.Option("-n", "--limit", min=1, help="How many.")] = 20,
+    dead_letters: Annotated[int, typer.Option("-n", "--limit", min=1, help="How many.")] = 20,
     values: Annotated[
         bool, typer.Option("--values", help="Show what is in them, too: it may be about people.")
     ] = False,
@@ -265,7 +265,7 @@ def show(
     chosen = _selection(outcome, reason, topic, partition, offsets, schema_id, since, until)
     schemas = source(settings.registry)
     raise typer.Exit(
-        run_show(name, settings, chosen, schemas, limit=letters, values=values, as_json=as_json, out=console())
+        run_show(name, settings, chosen, schemas, limit=dead_letters, values=values, as_json=as_json, out=console())
     )
 
 

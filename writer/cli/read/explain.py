@@ -19,7 +19,7 @@ from writer.core.text import instant, iso, lost, plural, reason, what
 from writer.core.units import show_size
 from writer.output.cli_options import AsJson, ConfigFile, Pipelines
 from writer.output.tables import emit_whole, labelled, ruled, show
-from writer.status.document import ticket
+from writer.status.document import gap_record
 from writer.status.model import OUTCOMES, Totals
 from writer.table.factory import existing_table
 from writer.table.log.entries import Entry
@@ -82,7 +82,7 @@ def to_dict(one: Explained) -> dict[str, Any]:
     """Describe the commit as JSON values."""
     facts = one.entry.facts
     if one.entry.kind == "gap":
-        about = {**ticket(facts), "why": lost(facts["cause"])}
+        about = {**gap_record(facts), "why": lost(facts["cause"])}
         return {"version": one.entry.version, "kind": "gap", **about}
     if one.entry.kind != "batch":
         return {**facts, "version": one.entry.version, "at": iso(one.entry.at), "why": what(one.entry.kind, facts)}
@@ -144,7 +144,7 @@ def _page(name: str, one: Explained) -> list[RenderableType]:
     head = Text.assemble((name, "bold"), f"  batch {facts['batch']} of run {facts['run']}")
     head.append(f", committed as version {one.entry.version} at {instant(at)}", style="dim")
     why = Text(f"Its batch ended because {reason(facts)}.")
-    tables: list[RenderableType] = [_records(facts), _rooms(facts), *([_phases(one.phases)] if one.phases else [])]
+    tables: list[RenderableType] = [_records(facts), _steps(facts), *([_phases(one.phases)] if one.phases else [])]
     return [head, why, "", *(part for table in tables for part in (table, "")), _files(facts)]
 
 
@@ -153,7 +153,7 @@ def _gap_page(name: str, entry: Entry) -> list[RenderableType]:
     head = Text.assemble(
         (name, "bold"), "  gap", (f", recorded as version {entry.version} at {instant(entry.at)}", "dim")
     )
-    why = Text(f"{plural(ticket(facts)['offsets'], 'offset')} gave no record because {lost(facts['cause'])}.")
+    why = Text(f"{plural(gap_record(facts)['offsets'], 'offset')} gave no record because {lost(facts['cause'])}.")
     table = ruled("partition", "incarnation", "from", "to", "offsets")
     for r in facts["ranges"]:
         table.add_row(
@@ -190,14 +190,14 @@ def _records(facts: Mapping[str, Any]) -> Table:
     return table
 
 
-def _rooms(facts: Mapping[str, Any]) -> Table:
+def _steps(facts: Mapping[str, Any]) -> Table:
     seconds: Mapping[str, float] = facts.get("seconds", {})
     read = sum(account.get("read", 0) for account in facts["ranges"])
-    known = [room for room in _ROOMS if room in seconds] + sorted(seconds.keys() - set(_ROOMS))
+    known = [step for step in _ROOMS if step in seconds] + sorted(seconds.keys() - set(_ROOMS))
     table = ruled("step", "CPU s", "share", "µs/record")
-    for room in known:
+    for step in known:
         table.add_row(
-            room, f"{seconds[room]:.3f}", _share(seconds[room], sum(seconds.values())), _each(seconds[room], read)
+            step, f"{seconds[step]:.3f}", _share(seconds[step], sum(seconds.values())), _each(seconds[step], read)
         )
     tasks = facts.get("tasks")
     table.add_row(
@@ -231,8 +231,8 @@ def _files(facts: Mapping[str, Any]) -> Table:
     ]  # fmt: skip
     rows.append(("written", ", ".join(filter(None, out))))
     if facts.get("dead_letter_files"):
-        letters = plural(facts["dead_letter_files"], "file")
-        rows.append(("dead letters", f"{letters}, {show_size(facts['dead_letter_bytes'])}"))
+        dead_letters = plural(facts["dead_letter_files"], "file")
+        rows.append(("dead letters", f"{dead_letters}, {show_size(facts['dead_letter_bytes'])}"))
     rows.append(("spilled", show_size(facts.get("spilled_bytes", 0))))
     if facts["event_time_min"] is not None:
         rows.append(("event times", f"from {instant(facts['event_time_min'])} to {instant(facts['event_time_max'])}"))

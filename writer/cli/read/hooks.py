@@ -16,7 +16,7 @@ from writer.core.files import BucketKey
 from writer.core.text import instant, iso, span
 from writer.core.units import duration
 from writer.hooks.delivery import HookDelivery
-from writer.hooks.dispatcher import couriers
+from writer.hooks.dispatcher import deliveries
 from writer.hooks.outbox import OutboxContent, OutboxEntry
 from writer.output.bucket_names import bucket_of, name_of
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, Pipelines
@@ -29,7 +29,9 @@ _SHOWN = 10  # parcels of a hook
 def run_list(config: Config, names: list[str], *, as_json: bool, out: Console) -> int:
     """Show the hooks of the pipelines."""
     now = datetime.now(UTC)
-    told = {name: [_to_dict(courier, courier.outbox.read()) for courier in couriers(name, config)] for name in names}
+    told = {
+        name: [_to_dict(delivery, delivery.outbox.read()) for delivery in deliveries(name, config)] for name in names
+    }
     if as_json:
         emit_whole({"at": iso(now), "pipelines": told})
         return 0
@@ -47,30 +49,30 @@ def run_deliver(
     """Deliver what waits, and wait for what is under way. Returns 1 when something failed or still waits."""
     found = _chosen(config, name, hook)
     key = None if bucket is None else bucket_of(bucket, bucketers.build(config.pipelines[name].bucket))
-    boxes = [_worked_off(courier, key, within) for courier in found]
-    told = [_to_dict(courier, box) for courier, box in zip(found, boxes, strict=True)]
+    boxes = [_worked_off(delivery, key, within) for delivery in found]
+    told = [_to_dict(delivery, box) for delivery, box in zip(found, boxes, strict=True)]
     if as_json:
         emit_whole({"at": iso(datetime.now(UTC)), "pipelines": {name: told}})
     else:
         for one in told:
             _show(name, one, datetime.now(UTC), out)
-    return int(any(courier.health.failures or box.parcels for courier, box in zip(found, boxes, strict=True)))
+    return int(any(delivery.health.failures or box.pending for delivery, box in zip(found, boxes, strict=True)))
 
 
 def run_skip(config: Config, name: str, *, hook: str, bucket: str, as_json: bool, out: Console) -> int:
     """Give up what waits of a bucket. Returns 1 when nothing of it does."""
-    (courier,) = _chosen(config, name, hook)
+    (delivery,) = _chosen(config, name, hook)
     key = bucket_of(bucket, bucketers.build(config.pipelines[name].bucket))
-    courier.take_up()
+    delivery.take_up()
     gone: list[OutboxEntry] = []
 
     def without(box: OutboxContent | None) -> OutboxContent:
         known = box or OutboxContent(-1)
-        gone[:] = [parcel for parcel in known.parcels if parcel.bucket == key]
+        gone[:] = [pending for pending in known.pending if pending.bucket == key]
         return known.without(gone)
 
-    courier.outbox.change(without)
-    versions = [parcel.version for parcel in gone]
+    delivery.outbox.change(without)
+    versions = [pending.version for pending in gone]
     if as_json:
         emit_whole({"pipeline": name, "hook": hook, "bucket": list(key), "versions": versions})
     elif versions:
@@ -82,43 +84,43 @@ def run_skip(config: Config, name: str, *, hook: str, bucket: str, as_json: bool
 
 
 def _chosen(config: Config, name: str, hook: str | None) -> list[HookDelivery]:
-    found = couriers(name, config)
-    known = [courier.hook.name for courier in found]
+    found = deliveries(name, config)
+    known = [delivery.hook.name for delivery in found]
     if not found:
         raise ConfigError(f"pipeline {name!r} has no hooks; list them in pipelines.{name}.hooks")
     if hook is not None and hook not in known:
         raise ConfigError(f"pipeline {name!r} has no hook {hook!r}{did_you_mean(hook, known)}")
-    return [courier for courier in found if hook in (None, courier.hook.name)]
+    return [delivery for delivery in found if hook in (None, delivery.hook.name)]
 
 
-def _worked_off(courier: HookDelivery, key: BucketKey | None, within: timedelta) -> OutboxContent:
+def _worked_off(delivery: HookDelivery, key: BucketKey | None, within: timedelta) -> OutboxContent:
     """Do rounds until nothing waits, something failed, or the time is over. Returns the box."""
     deadline = time.monotonic() + within.total_seconds()
-    courier.take_up()
+    delivery.take_up()
     if key is not None:
-        courier.again(key)
-    courier.hurry()
+        delivery.again(key)
+    delivery.hurry()
     while True:
-        box = courier.round(datetime.now(UTC))
-        due = courier.due(box)
-        tried = all(parcel.error for parcel in box.next())
+        box = delivery.round(datetime.now(UTC))
+        due = delivery.due(box)
+        tried = all(pending.error for pending in box.next())
         if due is None or tried or time.monotonic() > deadline:
             return box
         time.sleep(_PAUSE_S)
 
 
-def _to_dict(courier: HookDelivery, box: OutboxContent | None) -> dict[str, Any]:
+def _to_dict(delivery: HookDelivery, box: OutboxContent | None) -> dict[str, Any]:
     known = box or OutboxContent(-1)
     return {
-        "hook": courier.hook.name, "target": courier.hook.target, "position": known.position if box else None,
+        "hook": delivery.hook.name, "target": delivery.hook.target, "position": known.position if box else None,
         "delivered": known.delivered, "superseded": known.superseded, "skipped": known.skipped, "last": known.last,
         "waiting": [
             {
-                "bucket": list(parcel.bucket), "version": parcel.version, "sealed_at": iso(parcel.since),
-                "attempts": parcel.attempts, "next": None if parcel.due is None else iso(parcel.due),
-                "error": parcel.error or None, "state": dict(parcel.state),
+                "bucket": list(pending.bucket), "version": pending.version, "sealed_at": iso(pending.since),
+                "attempts": pending.attempts, "next": None if pending.due is None else iso(pending.due),
+                "error": pending.error or None, "state": dict(pending.state),
             }
-            for parcel in known.parcels
+            for pending in known.pending
         ],
     }  # fmt: skip
 

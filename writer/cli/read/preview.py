@@ -7,7 +7,7 @@ import typer
 
 from writer.config.loader import load
 from writer.output.cli_options import ConfigFile, OnePipeline
-from writer.preflight import preview as verb
+from writer.preflight import preview as command
 
 
 def preview(
@@ -32,7 +32,7 @@ def preview(
     """
     now = datetime.now(UTC)
     raise typer.Exit(
-        verb.preview(
+        command.preview(
             load(config), pipeline, at=at, records=records, start=start, follow=follow, as_json=as_json, now=now
         )
     )

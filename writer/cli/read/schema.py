@@ -10,7 +10,7 @@ from writer.cli.write import schema_accept
 from writer.config.loader import load
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, time_of
 from writer.output.tables import console
-from writer.preflight import schema_effects as verb
+from writer.preflight import schema_effects as command
 from writer.schemas.registry import source
 
 schema = typer.Typer(
@@ -40,7 +40,7 @@ def plan(
     Exit codes: 0 every record becomes a row, 1 its records would be parked, or the registry does not answer,
     2 configuration.
     """
-    raise typer.Exit(verb.plan(load(config), pipeline, schema_id=schema_id, file=file, as_json=as_json))
+    raise typer.Exit(command.plan(load(config), pipeline, schema_id=schema_id, file=file, as_json=as_json))
 
 
 @schema.command()

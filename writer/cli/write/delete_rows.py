@@ -16,7 +16,7 @@ from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.text import plural
 from writer.maintenance import dead_letter_deletion
-from writer.maintenance.dead_letter_deletion import Letters
+from writer.maintenance.dead_letter_deletion import DeadLetters
 from writer.maintenance.local_pipeline import opened
 from writer.maintenance.row_deletion import DeletionResult, Looked, RowDeletion
 from writer.maintenance.row_keys import Keys, from_file, where as condition
@@ -29,8 +29,8 @@ from writer.table.log.foreign_writes import CommitFailed
 
 
 def run_delete(
-    config: Config, name: str, keys: Keys, source: SchemaSource, *, with_letters: bool, dry_run: bool, now: datetime,
-    as_json: bool, out: Console,
+    config: Config, name: str, keys: Keys, source: SchemaSource, *, with_dead_letters: bool, dry_run: bool,
+    now: datetime, as_json: bool, out: Console,
 ) -> int:  # fmt: skip
     """Take the rows out of a pipeline's tables, or only show what would go. Raises HeadraceError."""
     settings = config.pipelines[name]
@@ -47,11 +47,11 @@ def run_delete(
     apart = side(settings.dead_letters)
     try:
         if not dry_run:
-            known.redo()  # rows and letters that wait are there by then
+            known.apply_side_files()  # rows and letters that wait are there by then
         looks = [work.look() for work in works]
         done: list[list[DeletionResult]] = [[] if dry_run else list(work.run(now)) for work in works]
         found = None
-        if with_letters and apart.exists():
+        if with_dead_letters and apart.exists():
             walk = opened(name, config, source)
             find = partial(dead_letter_deletion.find, apart, walk, keys, main.snapshot().columns())
             found = find() if dry_run else dead_letter_deletion.delete(apart, find, keys, now, request)
@@ -67,7 +67,7 @@ def run_delete(
     else:
         for what, looked, gone in zip((name, f"{name}, late rows"), looks, done, strict=False):
             _show(out, what, keys, looked, gone)
-        _show_letters(out, found)
+        _show_dead_letters(out, found)
         if dry_run:
             lines.sentence(out, "Nothing was deleted. The same without --dry-run deletes it.")
         _left(out, name, delta=not main.hidden)
@@ -104,12 +104,12 @@ def _show(out: Console, name: str, keys: Keys, looked: Looked, done: Sequence[De
         ])  # fmt: skip
 
 
-def _show_letters(out: Console, found: Letters | None) -> None:
+def _show_dead_letters(out: Console, found: DeadLetters | None) -> None:
     if found is None:
         lines.sentence(out, "Dead letters were not looked at.")
     else:
         gone = "" if found.version is None else f", taken out in version {found.version} of their table"
-        lines.sentence(out, f"Dead letters: {found.meant:,} of {found.letters:,} hold such a row{gone}.")
+        lines.sentence(out, f"Dead letters: {found.meant:,} of {found.dead_letters:,} hold such a row{gone}.")
         if found.undecodable:
             lines.sentence(
                 out,
@@ -147,7 +147,7 @@ def delete_rows(
     title: Annotated[
         str | None, typer.Option("--file-column", help="With --keys: its name in the file, if it is another one.")
     ] = None,
-    letters: Annotated[
+    dead_letters: Annotated[
         bool, typer.Option("--dead-letters/--no-dead-letters", help="Decode the dead letters and take theirs out too.")
     ] = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would go.")] = False,
@@ -165,7 +165,7 @@ def delete_rows(
         raise ConfigError("say which rows: either --where, or --keys with --column")
     wanted = condition(where) if where is not None else from_file(keys or Path(), column or "", title)
     code = run_delete(
-        settings, settings.one(pipeline), wanted, source(settings.registry), with_letters=letters,
+        settings, settings.one(pipeline), wanted, source(settings.registry), with_dead_letters=dead_letters,
         dry_run=dry_run, now=datetime.now(UTC), as_json=as_json, out=console(),
     )  # fmt: skip
     raise typer.Exit(code)

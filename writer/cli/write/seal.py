@@ -99,13 +99,13 @@ def seal_pipeline(name: str, config: "Config", wanted: Wanted, now: datetime) ->
     sealer.table.check_exists()
     standing = sealer.follow(keep=not wanted.dry_run)
     chosen = None if wanted.bucket is None else _chosen(sealer, wanted.bucket)
-    if chosen is not None and chosen not in standing.books.buckets:
+    if chosen is not None and chosen not in standing.unsealed.buckets:
         return _nothing(sealer, standing, chosen, dry_run=wanted.dry_run)
     notes: list[str] = []
     unanswered = False
     until, reason = wanted.until, _COMMAND
     if chosen is not None:
-        until = standing.books.buckets[chosen].end
+        until = standing.unsealed.buckets[chosen].end
     elif until is None:
         try:
             until, reason = _due(sealer, config, now, keep=not wanted.dry_run)

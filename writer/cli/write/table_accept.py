@@ -66,7 +66,7 @@ def run_accept(config: Config, name: str, *, write: bool, now: datetime, as_json
         changes = [effect.change for effect in plan.effects]
         wanted = Acceptance(uuid4().hex, changes, plan.rows_fewer, {"at": now.isoformat()})
         version = tables.main.accept(plan.snapshot, wanted)
-        tables.redo()
+        tables.apply_side_files()
     if as_json:
         lines.emit_whole(_document(name, plan, version))
     else:

@@ -100,8 +100,8 @@ class Interruption:
         now = time.monotonic()
         if self.asked is None:
             self.asked, self._asked_at = number, now
-        patient = self._waits and now - self._asked_at < _PATIENCE.total_seconds()
-        if not (self._held or self._raised or patient):
+        supervised = self._waits and now - self._asked_at < _PATIENCE.total_seconds()
+        if not (self._held or self._raised or supervised):
             self._raised = True
             raise Stopped
 
@@ -143,7 +143,7 @@ class Workspace:
         self._kept = keep is not None
         self._scratch = self.directory / "scratch"
         self._writer: Writer | None = None
-        self._brood = ProcessGroup()
+        self._process_group = ProcessGroup()
         if keep and (keep.is_file() or (keep.is_dir() and any(keep.iterdir()))):
             raise ConfigError(f"{keep} is not empty. Give --keep a directory that is new.")
         if odd := sorted(set(str(self.directory)) & set("[]{}%?*")):
@@ -151,7 +151,7 @@ class Workspace:
 
     def make(self) -> None:
         """Create the directory. From here on, orphans among the descendants are this process's children."""
-        self._brood.adopt()
+        self._process_group.adopt()
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=self._kept)
             for part in (self._scratch, self.lake.parent):
@@ -183,7 +183,7 @@ class Workspace:
 
     def wait_for_orphans(self) -> None:
         """Return when the JVM that the writer left behind has ended: it does when it sees its driver gone."""
-        self._brood.end(grace=JVM_GRACE)
+        self._process_group.end(grace=JVM_GRACE)
 
     def clear(self) -> None:
         """End every process and remove what is not to be kept."""
@@ -195,7 +195,7 @@ class Workspace:
                 if self.stack is not None:
                     self.stack.stop()
             finally:
-                self._brood.end(grace=timedelta(0))
+                self._process_group.end(grace=timedelta(0))
                 shutil.rmtree(self._scratch if self._kept else self.directory, ignore_errors=True)
 
 

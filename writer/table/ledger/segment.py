@@ -16,8 +16,8 @@ from writer.batch.task_report import EXITS
 from writer.core.errors import HeadraceError
 from writer.core.offsets import TopicPartition
 from writer.core.units import from_iso
-from writer.table.ledger import gap_ticket
-from writer.table.ledger.gap_ticket import GapRecord, together
+from writer.table.ledger import gap_record
+from writer.table.ledger.gap_record import GapRecord, together
 from writer.table.log.entries import answers, parse_commit_info
 from writer.table.log.foreign_writes import Change, change
 from writer.table.log.log import Action
@@ -32,7 +32,7 @@ class LedgerUnreadable(HeadraceError):
 
 
 @dataclass(frozen=True)
-class Stretch:
+class CommittedRange:
     """Offsets [start, end) of one part that commits carried one after the other, and what became of them."""
 
     part: TopicPartition
@@ -41,7 +41,7 @@ class Stretch:
     first: int  # versions of the table that hold it
     last: int
     outcomes: Mapping[str, int] = field(default_factory=dict)  # read, and EXITS
-    holes: int = 0  # offsets without a record, as the log held none there
+    without_records: int = 0  # offsets without a record, as the log held none there
     unexplained: int = 0  # offsets without a record, and nobody looked why
     gap: bool = False  # skipped on purpose: a recorded gap
 
@@ -49,7 +49,7 @@ class Stretch:
     def sound(self) -> bool:
         """Each offset gave a record, a hole, or lies in a gap; each record has one outcome."""
         read = self.outcomes.get("read", 0)
-        without = self.end - self.start if self.gap else self.holes + self.unexplained
+        without = self.end - self.start if self.gap else self.without_records + self.unexplained
         return self.end - self.start == read + without and read == sum(self.outcomes.get(name, 0) for name in EXITS)
 
 
@@ -91,14 +91,14 @@ class LedgerSegment:
     ended: datetime | None = None
     starts: int = 0
     begins: Mapping[TopicPartition, int] = field(default_factory=dict)  # where parts begin that were new here
-    stretches: tuple[Stretch, ...] = ()
+    committed_ranges: tuple[CommittedRange, ...] = ()
     moves: Mapping[TopicPartition, Mapping[str, int]] = field(
         default_factory=dict
     )  # what replays changed of the outcomes
     removals: tuple[Removal, ...] = ()
     strange: tuple[str, ...] = ()  # what the account does not survive, each as a phrase
     adopted: int | None = None  # rows that were there when the table was taken over; None: it was not, here
-    tickets: Mapping[str, GapRecord] = field(default_factory=dict)  # of gaps, as far as is told of them here
+    gap_records: Mapping[str, GapRecord] = field(default_factory=dict)  # of gaps, as far as is told of them here
     backs: tuple[Back, ...] = ()  # where rewinds took the frontier back
     answers: tuple[Answer, ...] = ()
 
@@ -115,7 +115,7 @@ def _nothing(_: int) -> Mapping[str, int | None]:
     return {}
 
 
-def chapters(
+def segments(
     entries: Iterable[tuple[int, Sequence[Action]]], pipeline: str, known: Known = _nothing
 ) -> Iterator[LedgerSegment]:
     """Read entries, oldest first: a chapter of each. `known` is asked where an entry does not say what it took."""
@@ -142,50 +142,50 @@ def runs(each: Iterable[LedgerSegment]) -> list[LedgerSegment]:
     return [bound(group) for group in found]
 
 
-def since_adoption(chapters: Sequence[LedgerSegment]) -> list[LedgerSegment]:
+def since_adoption(segments: Sequence[LedgerSegment]) -> list[LedgerSegment]:
     """Return the chapters with nothing in those before the table was taken over: another writer's are no account."""
-    at = max((at for at, one in enumerate(chapters) if one.adopted is not None), default=0)
-    return [*(LedgerSegment(one.first, one.last, one.began, one.ended) for one in chapters[:at]), *chapters[at:]]
+    at = max((at for at, one in enumerate(segments) if one.adopted is not None), default=0)
+    return [*(LedgerSegment(one.first, one.last, one.began, one.ended) for one in segments[:at]), *segments[at:]]
 
 
-def bound(chapters: Sequence[LedgerSegment]) -> LedgerSegment:
+def bound(segments: Sequence[LedgerSegment]) -> LedgerSegment:
     """Put chapters together that follow each other."""
-    chapters = since_adoption(chapters)
+    segments = since_adoption(segments)
     begins: dict[TopicPartition, int] = {}
     moves: dict[TopicPartition, dict[str, int]] = {}
-    for one in chapters:
+    for one in segments:
         begins |= {part: at for part, at in one.begins.items() if part not in begins}
         for part, changed in one.moves.items():
             mine = moves.setdefault(part, {})
             for name, count in changed.items():
                 mine[name] = mine.get(name, 0) + count
     return LedgerSegment(
-        first=chapters[0].first, last=chapters[-1].last,
-        began=next((c.began for c in chapters if c.began), None),
-        ended=next((c.ended for c in reversed(chapters) if c.ended), None),
-        starts=sum(c.starts for c in chapters), begins=begins,
-        stretches=_joined(s for c in chapters for s in c.stretches),
-        moves=moves, removals=tuple(r for c in chapters for r in c.removals),
-        strange=tuple(text for c in chapters for text in c.strange),
-        adopted=next((c.adopted for c in chapters if c.adopted is not None), None),
-        tickets=together(c.tickets for c in chapters),
-        backs=tuple(back for c in chapters for back in c.backs),
-        answers=tuple(answer for c in chapters for answer in c.answers),
+        first=segments[0].first, last=segments[-1].last,
+        began=next((c.began for c in segments if c.began), None),
+        ended=next((c.ended for c in reversed(segments) if c.ended), None),
+        starts=sum(c.starts for c in segments), begins=begins,
+        committed_ranges=_joined(s for c in segments for s in c.committed_ranges),
+        moves=moves, removals=tuple(r for c in segments for r in c.removals),
+        strange=tuple(text for c in segments for text in c.strange),
+        adopted=next((c.adopted for c in segments if c.adopted is not None), None),
+        gap_records=together(c.gap_records for c in segments),
+        backs=tuple(back for c in segments for back in c.backs),
+        answers=tuple(answer for c in segments for answer in c.answers),
     )  # fmt: skip
 
 
-def _joined(stretches: Iterable[Stretch]) -> tuple[Stretch, ...]:
+def _joined(committed_ranges: Iterable[CommittedRange]) -> tuple[CommittedRange, ...]:
     """Join what touches and is sound, part by part; the rest stays as it is."""
-    done: list[Stretch] = []
+    done: list[CommittedRange] = []
     newest: dict[TopicPartition, int] = {}  # where in `done` a part's last stretch is
-    for one in stretches:
+    for one in committed_ranges:
         at = newest.get(one.part)
         before = None if at is None else done[at]
         if before and before.end == one.start and before.gap == one.gap and before.sound and one.sound:
             names = before.outcomes.keys() | one.outcomes.keys()
             assert at is not None
             done[at] = replace(
-                before, end=one.end, last=one.last, holes=before.holes + one.holes,
+                before, end=one.end, last=one.last, without_records=before.without_records + one.without_records,
                 unexplained=before.unexplained + one.unexplained,
                 outcomes={name: before.outcomes.get(name, 0) + one.outcomes.get(name, 0) for name in sorted(names)},
             )  # fmt: skip
@@ -206,12 +206,16 @@ def _of(version: int, actions: Sequence[Action], pipeline: str, known: Known) ->
         case "side":  # letters: their main commit has the account, but for how many a rewind took
             return replace(one, removals=_taken(version, about))
         case "batch":
-            return replace(one, stretches=tuple(_carried(account, version) for account in about.get("ranges", ())))
+            return replace(
+                one, committed_ranges=tuple(_carried(account, version) for account in about.get("ranges", ()))
+            )
         case "gap":
-            skipped = (Stretch(part_of(r), r["start"], r["end"], version, version, gap=True) for r in about["ranges"])
-            return replace(one, stretches=tuple(skipped), tickets=_ticket(version, about))
+            skipped = (
+                CommittedRange(part_of(r), r["start"], r["end"], version, version, gap=True) for r in about["ranges"]
+            )
+            return replace(one, committed_ranges=tuple(skipped), gap_records=_gap_record(version, about))
         case "fill" | "lost":
-            return replace(one, tickets=_ticket(version, about))
+            return replace(one, gap_records=_gap_record(version, about))
         case "replay":
             return replace(one, moves={part_of(m): {k: m[k] for k in EXITS if m.get(k)} for m in about["moves"]})
         case "take":
@@ -221,8 +225,8 @@ def _of(version: int, actions: Sequence[Action], pipeline: str, known: Known) ->
         case "rewind":
             backs = (Back(part_of(r), version, r["start"], r["end"]) for r in about["ranges"])
             return replace(
-                one, removals=_taken(version, about), backs=tuple(backs), tickets=gap_ticket.rewound(version, about),
-                answers=_answered(version, about, accepted=False),
+                one, removals=_taken(version, about), backs=tuple(backs), gap_records=gap_record.rewound(version,
+                about), answers=_answered(version, about, accepted=False),
             )  # fmt: skip
         case "accept":
             return replace(one, removals=_taken(version, about), answers=_answered(version, about, accepted=True))
@@ -234,8 +238,8 @@ def _of(version: int, actions: Sequence[Action], pipeline: str, known: Known) ->
             return one  # such as new columns: neither rows nor offsets
 
 
-def _ticket(version: int, about: Mapping[str, Any]) -> dict[str, GapRecord]:
-    found = gap_ticket.parse_gap(version, about)
+def _gap_record(version: int, about: Mapping[str, Any]) -> dict[str, GapRecord]:
+    found = gap_record.parse_gap(version, about)
     return {found.id: found} if found else {}
 
 
@@ -254,13 +258,13 @@ def _moved(actions: Sequence[Action], pipeline: str) -> Iterable[tuple[TopicPart
             yield TopicPartition(found["topic"], int(found["incarnation"]), int(found["partition"])), txn["version"]
 
 
-def _carried(account: Mapping[str, Any], version: int) -> Stretch:
+def _carried(account: Mapping[str, Any], version: int) -> CommittedRange:
     outcomes = {name: account.get(name, 0) for name in ("read", *EXITS)}
     missing = account["end"] - account["start"] - outcomes["read"]
     explained = account.get("holes", {}).get("offsets", 0)
-    return Stretch(
+    return CommittedRange(
         part_of(account), account["start"], account["end"], version, version, outcomes,
-        holes=explained, unexplained=0 if explained else max(0, missing),
+        without_records=explained, unexplained=0 if explained else max(0, missing),
     )  # fmt: skip
 
 
@@ -304,6 +308,12 @@ def _fewer(actions: Sequence[Action], before: Mapping[str, int | None]) -> int |
     return None if None in rows else sum(row or 0 for row in rows)
 
 
+def _range_to_json(one: CommittedRange) -> dict[str, Any]:
+    fields = {**vars(one), **vars(one.part), "part": None, "holes": one.without_records}  # its name on storage
+    del fields["without_records"]
+    return fields
+
+
 def to_json(one: LedgerSegment, pipeline: str, table_id: str) -> dict[str, Any]:
     """Write a chapter as JSON values: a page of the ledger."""
     return {
@@ -311,12 +321,12 @@ def to_json(one: LedgerSegment, pipeline: str, table_id: str) -> dict[str, Any]:
         "began": one.began and one.began.isoformat(), "ended": one.ended and one.ended.isoformat(),
         "starts": one.starts,
         "begins": [{**vars(part), "offset": at} for part, at in one.begins.items()],
-        "stretches": [{**vars(s), **vars(s.part), "part": None} for s in one.stretches],
+        "stretches": [_range_to_json(s) for s in one.committed_ranges],
         "moves": [{**vars(part), **changed} for part, changed in one.moves.items()],
         "removals": [vars(removal) for removal in one.removals],
         "strange": list(one.strange),
         "adopted": one.adopted,
-        "tickets": [gap_ticket.to_json(found) for found in one.tickets.values()],
+        "tickets": [gap_record.to_json(found) for found in one.gap_records.values()],
         "backs": [{**vars(back.part), "version": back.version, "start": back.start, "end": back.end}
                   for back in one.backs],
         "answers": [vars(answer) for answer in one.answers],
@@ -334,7 +344,7 @@ def from_json(raw: Mapping[str, Any], where: str) -> LedgerSegment:
             raw["first"], raw["last"], from_iso(raw["began"]), from_iso(raw["ended"]), raw["starts"],
             {part_of(begin): begin["offset"] for begin in raw["begins"]},
             tuple(
-                Stretch(
+                CommittedRange(
                     part_of(s), s["start"], s["end"], s["first"], s["last"], s["outcomes"], s["holes"],
                     s["unexplained"], s["gap"],
                 )
@@ -344,7 +354,7 @@ def from_json(raw: Mapping[str, Any], where: str) -> LedgerSegment:
             tuple(Removal(r["version"], r["operation"], r["rows"]) for r in raw["removals"]),
             tuple(raw["strange"]),
             raw.get("adopted"),
-            {found["id"]: gap_ticket.from_json(found) for found in raw.get("tickets", ())},
+            {found["id"]: gap_record.from_json(found) for found in raw.get("tickets", ())},
             tuple(Back(part_of(b), b["version"], b["start"], b["end"]) for b in raw.get("backs", ())),
             tuple(Answer(a["version"], tuple(a["changes"]), a["accepted"]) for a in raw.get("answers", ())),
         )  # fmt: skip

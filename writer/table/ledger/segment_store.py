@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Sequence
 
 from writer.storage.base import Store
-from writer.table.ledger.segment import Known, LedgerSegment, LedgerUnreadable, chapters, from_json, runs, to_json
+from writer.table.ledger.segment import Known, LedgerSegment, LedgerUnreadable, from_json, runs, segments, to_json
 from writer.table.log.log import Action
 
 FOLDER = "_headrace/ledger"  # Delta's readers and VACUUM pass over names that begin with an underscore
@@ -37,7 +37,7 @@ class LedgerStore:
 
         `known`: version → rows of each file that it names.
         """
-        for one in runs(chapters(entries, self._pipeline, known)):
+        for one in runs(segments(entries, self._pipeline, known)):
             page = json.dumps(to_json(one, self._pipeline, self._table_id), separators=(",", ":"), ensure_ascii=False)
             if not self._store.put_if_absent(f"{self._folder}/{one.first:020}.json", page.encode()):
                 return  # another writer's stands there; it says the same, and perhaps more

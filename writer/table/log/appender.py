@@ -24,7 +24,7 @@ from writer.table.log.log import Action, State
 from writer.table.log.snapshot import PipelineSnapshot, check_format
 from writer.table.log.table_format import Format
 
-PATIENCE = timedelta(minutes=2)
+RETRY_TIMEOUT = timedelta(minutes=2)
 _STORAGE, _RACES = Backoff(0.1, 5, jitter=0.5), Backoff(0.02, 1, jitter=1)
 _T = TypeVar("_T")
 Check = Callable[[PipelineSnapshot], None]  # refuses, by raising, a version that an entry may not follow
@@ -49,10 +49,10 @@ _NOTHING = Swap(())
 class Appender:
     """The end of one table's log, as one pipeline reads it and writes to it."""
 
-    def __init__(self, form: Format, pipeline: str, patience: timedelta) -> None:
-        """Take the format; `patience` is how long an entry is tried before CommitFailed."""
+    def __init__(self, form: Format, pipeline: str, retry_timeout: timedelta) -> None:
+        """Take the format; `retry_timeout` is how long an entry is tried before CommitFailed."""
         self._format, self._log, self.location = form, form.log, form.location
-        self.pipeline, self._patience = pipeline, patience
+        self.pipeline, self._retry_timeout = pipeline, retry_timeout
         self._reading = threading.Lock()  # a supervisor asks who owns the table while a batch is on its way
         self.table_id: str | None = None  # of the table that this process took over
 
@@ -125,7 +125,7 @@ class Appender:
         Returns where it stands. Whatever another writer puts in between is seen, and checked again. `values` that count
         something up are asked for the version they follow. `moment` names the fault points before and after.
         """
-        deadline = time.monotonic() + self._patience.total_seconds()
+        deadline = time.monotonic() + self._retry_timeout.total_seconds()
         problem: Exception
         failures = 0  # of the storage, since the last race was lost
         table, base = snapshot.state.place
@@ -153,7 +153,7 @@ class Appender:
                 snapshot = newer  # not before it was looked at: our own commit would pass for another writer's
             if time.monotonic() > deadline:
                 raise CommitFailed(
-                    f"the table at {self.location} took no commit for {self._patience.total_seconds():.0f} s: "
+                    f"the table at {self.location} took no commit for {self._retry_timeout.total_seconds():.0f} s: "
                     f"{one_line(problem)}. The next start looks what became of it, and reads it again if need be."
                 )
             time.sleep(_STORAGE.random_delay_s(failures - 1) if failures else 0)

@@ -116,7 +116,7 @@ class PipelineSnapshot:
         return count - self.gap_sums["gaps_ended"], offsets - self.gap_sums["gap_offsets_ended"]
 
     @property
-    def gaps_settled(self) -> int:
+    def gap_offsets_closed(self) -> int:
         """How many offsets of gaps are over: brought, given up, or taken back by a rewind."""
         return self.gap_sums["gap_offsets_ended"]
 

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 
 from bench.data import dataset
-from bench.poison import SHARE, Poisoned, poisoned
+from bench.failed_records import SHARE, Poisoned, poisoned
 from writer.avro import schema
 from writer.avro.block_decoder import NativeDecoder
 from writer.avro.decode import decode

@@ -2,7 +2,7 @@
 
 Every damaged record must be in the dead-letter table, and no other; what is carried is the events of a CPU-second.
 
-    python -m bench.poison [--events 1M] [--repeats 1]    exit 1 below 70 % of the clean run
+    python -m bench.failed_records [--events 1M] [--repeats 1]    exit 1 below 70 % of the clean run
 """
 
 import argparse
@@ -92,8 +92,8 @@ def _written(job: Job, bad: npt.NDArray[np.bool_]) -> Written:
     each = block(len(bad), PARTITIONS)
     turn, within = numbers // each, numbers % each  # as `fill` lays them
     places = (turn % PARTITIONS) * 2**40 + turn // PARTITIONS * each + within
-    letters = job.table.with_name(job.table.name + "_dead_letters")
-    for table, expected, what in ((job.table, places[~bad], "rows"), (letters, places[bad], "dead letters")):
+    dead_letters = job.table.with_name(job.table.name + "_dead_letters")
+    for table, expected, what in ((job.table, places[~bad], "rows"), (dead_letters, places[bad], "dead letters")):
         found = _places(table)
         if not np.array_equal(found, np.sort(expected)):
             lost, foreign = np.setdiff1d(expected, found), np.setdiff1d(found, expected)
@@ -150,7 +150,7 @@ def main(events: int, repeats: int) -> int:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m bench.poison", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.failed_records", description=__doc__)
     parser.add_argument("--events", type=number, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=1)
     given = parser.parse_args()

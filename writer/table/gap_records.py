@@ -4,8 +4,8 @@ from datetime import datetime
 
 from writer.core import logging
 from writer.core.errors import ConfigError
-from writer.table.ledger.gap_ticket import GapRecord, oldest, together
-from writer.table.ledger.segment import chapters
+from writer.table.ledger.gap_record import GapRecord, oldest, together
+from writer.table.ledger.segment import segments
 from writer.table.ledger.segment_store import LedgerStore
 from writer.table.log.operations import Gap
 from writer.table.log.snapshot import PipelineSnapshot
@@ -18,18 +18,18 @@ class NoSuchGap(ConfigError):
     """No ticket has this id, or several begin with it."""
 
 
-def tickets(table: PipelineTable, pipeline: str) -> dict[str, GapRecord]:
+def gap_records(table: PipelineTable, pipeline: str) -> dict[str, GapRecord]:
     """Return the tickets of all gaps, oldest first. Raises CommitFailed, LedgerUnreadable, OSError."""
     return standing(table, pipeline)[1]
 
 
 def standing(table: PipelineTable, pipeline: str) -> tuple[PipelineSnapshot, dict[str, GapRecord]]:
-    """Return a snapshot, and the tickets as they are in it. Raises as `tickets` does."""
+    """Return a snapshot, and the tickets as they are in it. Raises as `gap_records` does."""
     pages = LedgerStore(table.store, table.snapshot().state.metadata["id"], pipeline).pages()
     snapshot = table.snapshot()  # at or after the newest page
     after = pages[-1].last if pages else -1
     entries = ((version, actions) for version, actions in table.entries(after) if version <= snapshot.version)
-    return snapshot, together(one.tickets for one in [*pages, *chapters(entries, pipeline)])
+    return snapshot, together(one.gap_records for one in [*pages, *segments(entries, pipeline)])
 
 
 def named(found: dict[str, GapRecord], wanted: str) -> GapRecord:
@@ -56,7 +56,7 @@ class Oldest:
         found = sums["gaps"], sums["gaps_ended"]
         if found != self._known:
             some = found[0] > found[1]
-            self._opened = oldest(tickets(self._table, self._pipeline).values()) if some else None
+            self._opened = oldest(gap_records(self._table, self._pipeline).values()) if some else None
             self._known = found
         return self._opened
 

@@ -57,21 +57,25 @@ class Carried:
     spans: tuple[Span, ...] = ()
     offsets: int = 0
     outcomes: Mapping[str, int] = field(default_factory=dict)  # read, and EXITS
-    holes: int = 0
+    without_records: int = 0
 
     @property
     def sound(self) -> bool:
         """Each offset gave a record or a hole, once; each record has one outcome."""
         read = self.outcomes.get("read", 0)
         once = self.offsets == sum(end - start for start, end in self.spans)
-        return once and self.offsets == read + self.holes and read == sum(self.outcomes.get(name, 0) for name in EXITS)
+        return (
+            once
+            and self.offsets == read + self.without_records
+            and read == sum(self.outcomes.get(name, 0) for name in EXITS)
+        )
 
     def plus(self, other: "Carried") -> "Carried":
         """Add what another backfill brought."""
         names = ("read", *EXITS)
         outcomes = {name: self.outcomes.get(name, 0) + other.outcomes.get(name, 0) for name in names}
         spans = tuple(joined([*self.spans, *other.spans]))
-        return Carried(spans, self.offsets + other.offsets, outcomes, self.holes + other.holes)
+        return Carried(spans, self.offsets + other.offsets, outcomes, self.without_records + other.without_records)
 
 
 @dataclass(frozen=True)
@@ -112,9 +116,9 @@ class GapRecord:
         return found
 
 
-def oldest(tickets: Iterable[GapRecord]) -> datetime | None:
+def oldest(gap_records: Iterable[GapRecord]) -> datetime | None:
     """Return when the oldest of those that are open was opened; None: none is, or an old entry does not say."""
-    opened = (one.opened.at for one in tickets if one.state == "open" and one.opened)
+    opened = (one.opened.at for one in gap_records if one.state == "open" and one.opened)
     return min((at for at in opened if at is not None), default=None)
 
 
@@ -183,21 +187,21 @@ def merged(one: GapRecord, after: GapRecord) -> GapRecord:
     )  # fmt: skip
 
 
-def together(stretches: Iterable[Mapping[str, GapRecord]]) -> dict[str, GapRecord]:
+def together(committed_ranges: Iterable[Mapping[str, GapRecord]]) -> dict[str, GapRecord]:
     """Put the tickets of stretches of the history together, oldest stretch first."""
     found: dict[str, GapRecord] = {}
-    for tickets in stretches:
-        for key, ticket in tickets.items():
-            found[key] = merged(found[key], ticket) if key in found else ticket
+    for gap_records in committed_ranges:
+        for key, gap_record in gap_records.items():
+            found[key] = merged(found[key], gap_record) if key in found else gap_record
     return found
 
 
-def to_json(ticket: GapRecord) -> dict[str, Any]:
+def to_json(gap_record: GapRecord) -> dict[str, Any]:
     """Write a ticket as JSON values."""
-    opened, ended = ticket.opened, ticket.ended
+    opened, ended = gap_record.opened, gap_record.ended
     return {
-        "id": ticket.id, "unplaced": ticket.unplaced, "files": ticket.files, "changes": ticket.changes,
-        "sources": list(ticket.sources), "through": dict(ticket.through),
+        "id": gap_record.id, "unplaced": gap_record.unplaced, "files": gap_record.files, "changes": gap_record.changes,
+        "sources": list(gap_record.sources), "through": dict(gap_record.through),
         "opened": opened and {
             "version": opened.version, "at": to_iso(opened.at), "cause": opened.cause, "by": opened.by,
             "reason": opened.reason, "topic_ids": dict(opened.topic_ids),
@@ -205,8 +209,9 @@ def to_json(ticket: GapRecord) -> dict[str, Any]:
             "hints": [{"from": to_iso(h.start), "until": to_iso(h.end)} for h in opened.hints],
         },
         "carried": [
-            {**vars(part), "spans": [list(s) for s in c.spans], "offsets": c.offsets, "holes": c.holes, **c.outcomes}
-            for part, c in ticket.carried.items()
+            {**vars(part), "spans": [list(s) for s in c.spans], "offsets": c.offsets, "holes": c.without_records,
+            **c.outcomes}
+            for part, c in gap_record.carried.items()
         ],
         "ended": ended and {**vars(ended), "at": to_iso(ended.at)},
     }  # fmt: skip
