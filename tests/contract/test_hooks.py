@@ -35,13 +35,13 @@ import sys
 from datetime import datetime, timedelta
 from pathlib import Path
 from writer.config.pipelines import Config
-from writer.hooks.dispatcher import couriers
+from writer.hooks.dispatcher import deliveries
 
 config = Config.model_validate_json(Path(sys.argv[1]).read_text())
-(courier,) = couriers("clicks", config)
+(delivery,) = deliveries("clicks", config)
 now = datetime.fromisoformat("2026-11-20T12:00:00+00:00")
 for n in range(6):
-    courier.round(now + timedelta(minutes=n))
+    delivery.round(now + timedelta(minutes=n))
 """
 
 
