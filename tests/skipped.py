@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from writer.table.gap_records import gap_records
-from writer.table.ledger.gap_record import GapRecord
 
 from recovery.backfill.archive_source import opened
 from recovery.backfill.chunk_commit import ChunkCommit, Filling
-from recovery.backfill.loop import Outcome, ProgressListener, Wish, fill
+from recovery.backfill.loop import BackfillRequest, Outcome, ProgressListener, fill
 from recovery.backfill.source import Source
 from tests import oracle
 from tests.carried import Driver
@@ -19,6 +17,8 @@ from tests.looking import NOW, event
 from tests.unit.test_standing import Cluster
 from writer.audit.audit import audit
 from writer.offsets import skip_to_latest
+from writer.table.gap_records import gap_records
+from writer.table.ledger.gap_record import GapRecord
 
 RAW = pa.schema(
     [
@@ -97,7 +97,7 @@ def filled(
     def sources(gap_record: GapRecord) -> list[Source]:
         return [opened(filling, gap_record, [str(place) for place in places], columns, by_time)]
 
-    return fill(filling, sources, Wish(rows_max=rows_max, by=by), board or Silent())
+    return fill(filling, sources, BackfillRequest(rows_max=rows_max, by=by), board or Silent())
 
 
 def only(driver: Driver) -> GapRecord:

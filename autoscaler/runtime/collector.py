@@ -24,7 +24,7 @@ from writer.status.lag_sample import LagSample
 _KAFKA_WITHIN = timedelta(seconds=5)
 
 
-class Live:
+class FactsCollector:
     """The running application of a configuration."""
 
     def __init__(self, config: Config, names: Sequence[str], policy: Policy) -> None:

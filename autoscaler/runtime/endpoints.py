@@ -22,7 +22,7 @@ _LATE_TICKS = 4  # then whoever looks after this process may start it again
 
 
 @dataclass(frozen=True)
-class Shown:
+class LastTick:
     """The last tick, as it is shown."""
 
     began: datetime
@@ -44,30 +44,30 @@ class Metric:
     name: str
     kind: Literal["gauge", "counter"]
     help: str
-    read: Callable[[Shown], Iterable[Value]]
+    read: Callable[[LastTick], Iterable[Value]]
     labels: tuple[str, ...] = ()
 
 
-def _sums(shown: Shown) -> Sums | None:
+def _sums(shown: LastTick) -> Sums | None:
     return None if shown.decision is None or isinstance(shown.decision, Hold) else shown.decision.sums
 
 
-def _capacity(shown: Shown) -> Iterable[Value]:
+def _capacity(shown: LastTick) -> Iterable[Value]:
     sums = _sums(shown)
     if sums is None or shown.decision is None:
         return []
     return [((name,), per_s) for name, per_s in carried(sums, max(1, shown.decision.executors)).items()]
 
 
-def _of_driver(key: str) -> Callable[[Shown], Iterable[Value]]:
-    def read(shown: Shown) -> Iterable[Value]:
+def _of_driver(key: str) -> Callable[[LastTick], Iterable[Value]]:
+    def read(shown: LastTick) -> Iterable[Value]:
         value = (shown.executors or {}).get(key)
         return [] if value is None else [((), float(len(value) if isinstance(value, list) else value))]
 
     return read
 
 
-def _last(shown: Shown) -> Event | None:
+def _last(shown: LastTick) -> Event | None:
     return shown.events[-1] if shown.events else None
 
 
@@ -139,7 +139,7 @@ CATALOGUE: tuple[Metric, ...] = (
 )  # fmt: skip
 
 
-def answers(shown: Callable[[], Shown]) -> Get:
+def answers(shown: Callable[[], LastTick]) -> Get:
     """Answer a GET, as things are at its moment."""
 
     def families() -> list[Family]:
@@ -152,13 +152,13 @@ def answers(shown: Callable[[], Shown]) -> Get:
     )  # fmt: skip
 
 
-def unhealthy(shown: Shown, now: datetime) -> str:
+def unhealthy(shown: LastTick, now: datetime) -> str:
     """Say why this process should be started again; empty while it ticks."""
     silent_s = (now - (shown.at or shown.began)).total_seconds()
     return f"no tick for {silent_s:.0f} s" if silent_s > max(60.0, _LATE_TICKS * shown.interval_s) else ""
 
 
-def status(shown: Shown) -> dict[str, Any]:
+def status(shown: LastTick) -> dict[str, Any]:
     """Describe everything as JSON values."""
     decision = None if shown.decision is None or shown.at is None else explained(shown.decision, shown.at)
     return {

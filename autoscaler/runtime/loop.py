@@ -12,7 +12,7 @@ from autoscaler.decision.facts import Facts
 from autoscaler.decision.history import Memory, Scaling
 from autoscaler.decision.policy import Policy
 from autoscaler.runtime.driver_client import DriverReply
-from autoscaler.runtime.endpoints import Shown
+from autoscaler.runtime.endpoints import LastTick
 from autoscaler.runtime.state_store import AutoscalerState
 from writer.core import logging
 
@@ -41,7 +41,7 @@ class Loop:
         self._policy, self._source, self._kept = policy, source, kept
         self._ask, self._keep, self._dry_run, self._now = ask, keep, dry_run, now
         self._unkept = ""
-        self.shown = Shown(began=now(), interval_s=policy.interval_s, dry_run=dry_run, events=kept.events)
+        self.shown = LastTick(began=now(), interval_s=policy.interval_s, dry_run=dry_run, events=kept.events)
 
     def run(self, stop: threading.Event) -> None:
         """Tick until told to stop. What one tick fails at, the next may do."""

@@ -12,7 +12,7 @@ from autoscaler.decision.facts import Facts
 from autoscaler.decision.history import Memory
 from autoscaler.decision.policy import DEFAULTS, Policy, assigned
 from autoscaler.runtime import state_store
-from autoscaler.runtime.collector import Live
+from autoscaler.runtime.collector import FactsCollector
 from autoscaler.runtime.driver_client import DriverReply, ask
 from autoscaler.runtime.endpoints import answers
 from autoscaler.runtime.loop import Loop
@@ -38,7 +38,7 @@ def asked(path: Path, only: list[str] | None, assignments: Sequence[str]) -> tup
     """Ask everybody once: what is known now, the policy, and what is remembered. Raises ConfigError."""
     config = load(path)
     names, policy = config.chosen(only), policy_of(config, assignments)
-    facts = Live(config, names, policy).look(datetime.now(UTC))
+    facts = FactsCollector(config, names, policy).look(datetime.now(UTC))
     return (
         facts,
         policy,
@@ -61,7 +61,7 @@ def run(config: Config, names: Sequence[str], policy: Policy, *, dry_run: bool) 
     stop = threading.Event()
     on_signals(stop)
     store = store_at(f"{config.checkpoints}/{names[0]}", config.s3.settings)
-    live = Live(config, names, policy)
+    live = FactsCollector(config, names, policy)
 
     def request(executors: int, because: Event) -> DriverReply:
         driver = live.driver

@@ -16,14 +16,14 @@ _SKEW_TASKS_MIN = 3  # the longest of two tasks is no skew
 
 
 @dataclass(frozen=True)
-class Stood:
+class PartitionProgress:
     """A partition's frontier, and the newest commit when it was seen to move."""
 
     frontier: int | None
     version: int
 
 
-Frontiers = Mapping[Source, Stood]
+Frontiers = Mapping[Source, PartitionProgress]
 
 
 def moved(before: Frontiers, commits: Sequence[Mapping[str, Any]], lag: LagSample) -> Frontiers:
@@ -33,7 +33,7 @@ def moved(before: Frontiers, commits: Sequence[Mapping[str, Any]], lag: LagSampl
     for one in lag.partitions:
         source = one.topic, one.partition
         if source not in before or before[source].frontier != one.frontier:
-            stood[source] = Stood(one.frontier, newest)
+            stood[source] = PartitionProgress(one.frontier, newest)
     return stood
 
 

@@ -11,7 +11,6 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from writer.table.ledger.gap_record import GapRecord, Hint
 
 from recovery.backfill.archive_files import File, files, partitions
 from recovery.backfill.chunk_commit import Filling
@@ -22,6 +21,7 @@ from writer.batch.bucketing import TimeRule, times_of
 from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetRange, Span, TopicPartition, joined
 from writer.maintenance.local_pipeline import Piece
+from writer.table.ledger.gap_record import GapRecord, Hint
 from writer.table.row_removal import inside, spans_of
 
 _ROLES = ("topic", "partition", "offset", "time", "key", "value", "incarnation")
@@ -72,7 +72,7 @@ def columns_of(names: Sequence[str], said: str | None) -> dict[str, str]:
 
 
 @dataclass
-class _Held:
+class _ChunkRows:
     """Rows for one chunk."""
 
     records: list[pa.Table] = field(default_factory=list)
@@ -100,7 +100,7 @@ class ByOffset:
     def chunks(self, left: Callable[[], Sequence[OffsetRange]], rows_max: int) -> Iterator[Chunk]:
         """Yield chunks partition by partition; none reaches over two."""
         for _, found in partitions(self._files):
-            held = _Held()
+            held = _ChunkRows()
             for file in found:
                 for batch in file.batches():
                     for part, rows in self._by_part(batch, left(), held.spans):
@@ -108,7 +108,7 @@ class ByOffset:
                             self._hold(held, part, rows.slice(at, rows_max))
                             if held.count >= rows_max:
                                 yield self._chunk(held)
-                                held = _Held()
+                                held = _ChunkRows()
             if held.count:
                 yield self._chunk(held)
 
@@ -135,13 +135,13 @@ class ByOffset:
             if len(first):
                 yield part, batch.take(pa.array(at[first]))
 
-    def _hold(self, held: _Held, part: TopicPartition, rows: pa.Table) -> None:
+    def _hold(self, held: _ChunkRows, part: TopicPartition, rows: pa.Table) -> None:
         table = _named(rows, part, self._roles)
         held.records.append(table)
         held.spans[part] = joined([*held.spans.get(part, []), *spans_of(table.column("offset").to_numpy())])
         held.count += rows.num_rows
 
-    def _chunk(self, held: _Held) -> Chunk:
+    def _chunk(self, held: _ChunkRows) -> Chunk:
         return Chunk(held.spans, partial(self._read, held.records), in_full)
 
     def _read(self, held: Sequence[pa.Table], plan: SchemaPlan) -> Iterator[Piece]:

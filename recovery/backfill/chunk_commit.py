@@ -11,8 +11,6 @@ from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
-from writer.table.gap_records import standing
-from writer.table.ledger.gap_record import GapRecord, without
 
 from recovery.backfill.dedupe_rows import Unplaced
 from recovery.backfill.source import ANY_AGE, Chunk
@@ -27,6 +25,8 @@ from writer.core.offsets import Span, TopicPartition
 from writer.maintenance.local_pipeline import LocalPipeline, Piece, opened
 from writer.schemas.registry import SchemaSource
 from writer.table.factory import all_tables
+from writer.table.gap_records import standing
+from writer.table.ledger.gap_record import GapRecord, without
 from writer.table.log.foreign_writes import Overtaken
 from writer.table.log.operations import Fill
 from writer.table.log.snapshot import PipelineSnapshot
@@ -46,7 +46,7 @@ class ChunkCommit:
 
 
 @dataclass
-class _Carried:
+class _ChunkOutcome:
     """What the task made of a chunk."""
 
     report: Report
@@ -108,7 +108,7 @@ class Filling:
         size = sum(file.bytes for file in done.report.files)
         return ChunkCommit(version, fill.offsets, rows, len(done.report.files), size, fill.left, fill.done)
 
-    def _placed(self, chunk: Chunk, paced: Any) -> _Carried:
+    def _placed(self, chunk: Chunk, paced: Any) -> _ChunkOutcome:
         """Carry records that have offsets; again when they meet schemas that the plan does not know."""
         incarnations = {part.topic: part.incarnation for part in chunk.spans}
         assert len(incarnations) == len({(p.topic, p.incarnation) for p in chunk.spans}), "one incarnation a chunk"
@@ -124,7 +124,7 @@ class Filling:
             self._discard(report)
             raise
 
-    def _accounted(self, chunk: Chunk, report: Report) -> _Carried:
+    def _accounted(self, chunk: Chunk, report: Report) -> _ChunkOutcome:
         """Hold what was read against what the chunk settles. Raises SourceFailed, LimitReached."""
         each = {
             part: missing.without_records((part.topic, part.partition), spans, report)
@@ -138,17 +138,17 @@ class Filling:
             counts = report.counts.get((part.topic, part.partition), Counts())
             told = {"holes": without_records[part].told()} if part in without_records else {}
             accounts.append({**vars(part), "spans": [list(s) for s in spans], **counts.outcomes(), **told})
-        return _Carried(report, accounts=accounts)
+        return _ChunkOutcome(report, accounts=accounts)
 
-    def _unplaced(self, chunk: Chunk, snapshot: PipelineSnapshot, paced: Any) -> _Carried:
+    def _unplaced(self, chunk: Chunk, snapshot: PipelineSnapshot, paced: Any) -> _ChunkOutcome:
         """Carry rows that have no offset: those whose keys the table does not have."""
         doing = Unplaced(self.table, snapshot, self.settings, self._plan({}), self._rule(ANY_AGE))
         report, rows, out = doing.carried(p.rows for p in paced(chunk.read(self.walk.plan)) if p.rows is not None)
-        return _Carried(report, rows, out)
+        return _ChunkOutcome(report, rows, out)
 
     def _commit(
-        self, gap_record: GapRecord, snapshot: PipelineSnapshot, chunk: Chunk, done: _Carried, source: str, by: str,
-        now: datetime,
+        self, gap_record: GapRecord, snapshot: PipelineSnapshot, chunk: Chunk, done: _ChunkOutcome, source: str,
+        by: str, now: datetime,
     ) -> tuple[int, Fill]:  # fmt: skip
         builder.check_age(now, datetime.now(UTC), self.config.pipelines[self.name].table.orphan_retention)
         self.table.grow(list(self.walk.schemas.columns()))  # before any file has them

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 
 import bucketers
 from writer.avro.schema_plan import PROVENANCE
-from writer.batch.bucketing import Assigned, TimeRule, assign
+from writer.batch.bucketing import BucketAssignment, TimeRule, assign
 from writer.batch.parquet_files import open_file
 from writer.batch.spill_buffer import Stage
 from writer.batch.task import TaskPlan
@@ -55,7 +55,7 @@ class Unplaced:
             stage.abandon()
             raise
 
-    def _assigned(self, piece: pa.Table) -> Assigned:
+    def _assigned(self, piece: pa.Table) -> BucketAssignment:
         topics = pa.repeat(self._settings.topics[0], piece.num_rows)
         try:
             return assign(piece, self._rule, self._bucketer, self._to.now, topics)
@@ -63,7 +63,7 @@ class Unplaced:
             raise ConfigError(f"the archive's rows have no event time that can be read: {error}") from error
 
     def _fresh(
-        self, found: Assigned, keys: Sequence[str], known: dict[BucketKey, set[tuple[object, ...]]]
+        self, found: BucketAssignment, keys: Sequence[str], known: dict[BucketKey, set[tuple[object, ...]]]
     ) -> pa.BooleanArray:
         """Tell of each row whether its key is new in its bucket (cold: an archive is read once)."""
         columns = [found.rows.column(name).to_pylist() for name in keys]

@@ -38,7 +38,7 @@ class ProgressListener(Protocol):
 
 
 @dataclass(frozen=True)
-class Wish:
+class BackfillRequest:
     """What a person asked for."""
 
     gaps: Sequence[str] = ()  # ids, or their beginnings; none: all that are open
@@ -62,29 +62,31 @@ class Outcome:
         return sum(chunk.rows for chunk in self.chunks)
 
 
-def chosen(gap_records: Mapping[str, GapRecord], wish: Wish) -> list[GapRecord]:
+def chosen(gap_records: Mapping[str, GapRecord], wish: BackfillRequest) -> list[GapRecord]:
     """Return the open tickets that are meant, oldest first. Raises NoSuchGap."""
     meant = [named(dict(gap_records), gap) for gap in wish.gaps] if wish.gaps else list(gap_records.values())
     return [one for one in meant if one.state == "open"]
 
 
 def fill(
-    filling: Filling, sources: Callable[[GapRecord], Sequence[Source]], wish: Wish, listener: ProgressListener,
-    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    filling: Filling, sources: Callable[[GapRecord], Sequence[Source]], wish: BackfillRequest,
+    listener: ProgressListener, clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> list[Outcome]:  # fmt: skip
     """Fill the tickets that are meant. Raises Claimed, SourceFailed, LimitReached, CommitFailed."""
     _, gap_records = filling.look()
     done = []
     for gap_record in chosen(gap_records, wish):
-        with _Held(filling, gap_record, wish, clock) as held:
+        with _RenewedLock(filling, gap_record, wish, clock) as held:
             done.append(_one(filling, gap_record, sources(gap_record), wish, listener, held, clock))
     return done
 
 
-class _Held:
+class _RenewedLock:
     """A claim that is renewed while it is used."""
 
-    def __init__(self, filling: Filling, gap_record: GapRecord, wish: Wish, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self, filling: Filling, gap_record: GapRecord, wish: BackfillRequest, clock: Callable[[], datetime]
+    ) -> None:
         self._claims, self._gap, self._clock = BackfillLocks(filling.table.store), gap_record.id, clock
         self._by = identity.process(wish.by or identity.person())
         self._claim: BackfillLock | None = None
@@ -107,8 +109,8 @@ class _Held:
 
 
 def _one(
-    filling: Filling, gap_record: GapRecord, sources: Sequence[Source], wish: Wish, listener: ProgressListener,
-    held: _Held, clock: Callable[[], datetime],
+    filling: Filling, gap_record: GapRecord, sources: Sequence[Source], wish: BackfillRequest,
+    listener: ProgressListener, held: _RenewedLock, clock: Callable[[], datetime],
 ) -> Outcome:  # fmt: skip
     """Fill one ticket, as far as the sources have its records."""
     outcome = Outcome(gap_record)
@@ -134,7 +136,7 @@ def _one(
 
 
 def _from(
-    filling: Filling, outcome: Outcome, source: Source, wish: Wish, listener: ProgressListener, pace: Pace,
+    filling: Filling, outcome: Outcome, source: Source, wish: BackfillRequest, listener: ProgressListener, pace: Pace,
     clock: Callable[[], datetime],
 ) -> GapRecord:  # fmt: skip
     """Bring what one source has. Returns the ticket as it is then. Raises Overtaken."""

@@ -26,7 +26,7 @@ class Life:
 
 
 @dataclass(frozen=True)
-class Held:
+class PartitionOffsets:
     """Offsets of one partition that the lake holds."""
 
     times: int  # rows and letters
@@ -57,13 +57,13 @@ class Verdict:
         return not (self.lost or self.twice or self.unknown)
 
 
-def judge(lives: Mapping[tuple[str, int], Life], held: Mapping[Place, Held]) -> Verdict:
+def judge(lives: Mapping[tuple[str, int], Life], held: Mapping[Place, PartitionOffsets]) -> Verdict:
     """Compare. `lives` by topic and number, as the table numbers them. Pure."""
     lost = twice = unknown = taken = died = 0
     said: list[str] = []
     for (topic, number), life in lives.items():
         for partition, end in life.ends.items():
-            found = held.get((topic, number, partition), Held(0, ()))
+            found = held.get((topic, number, partition), PartitionOffsets(0, ()))
             last = max((stop for _, stop in found.spans), default=0)
             until = min(last, end) if life.deleted else end
             died += end - until
@@ -106,7 +106,7 @@ def without(whole: Interval, spans: Sequence[Interval]) -> Iterator[Interval]:
         yield at, end
 
 
-def look(tables: Sequence[Path]) -> dict[Place, Held]:
+def look(tables: Sequence[Path]) -> dict[Place, PartitionOffsets]:
     """Read the offsets of all rows and letters that the tables' logs name, with DuckDB."""
     import duckdb
 
@@ -134,4 +134,4 @@ def look(tables: Sequence[Path]) -> dict[Place, Held]:
         place = (str(topic), int(incarnation), int(partition))
         spans.setdefault(place, []).append((int(start), int(end)))
         times[place] = times.get(place, 0) + int(count)
-    return {place: Held(times[place], spans[place]) for place in spans}
+    return {place: PartitionOffsets(times[place], spans[place]) for place in spans}

@@ -11,7 +11,7 @@ from recovery.checkpoints.reader import Reading
 from recovery.ladder.levels import RecoveryLevel
 from writer.offsets.run_record import RunRecord
 from writer.offsets.spark_checkpoint import NO_FILE, Offsets, Source
-from writer.offsets.start_decision import Held
+from writer.offsets.start_decision import LogRange
 
 _SHOWN = 3  # things that a sentence names
 
@@ -40,7 +40,7 @@ class Facts:
     reading: Reading | None  # None: there is no checkpoint
     frontier: Offsets | None = None
     topics: Mapping[str, TopicIds] | None = None
-    held: Mapping[Source, Held] | None = None
+    held: Mapping[Source, LogRange] | None = None
     run_record: RunRecord | None = None
     lease: Lease | None = None
     lost: str | None = None  # a topic that the table knows, and of which it does not say how far it was read

@@ -14,7 +14,7 @@ from writer.core.errors import ConfigError, TopicMissing
 from writer.core.offsets import TopicPartition
 from writer.offsets import run_record
 from writer.offsets.spark_checkpoint import Checkpoints, Offsets
-from writer.offsets.start_decision import Held
+from writer.offsets.start_decision import LogRange
 from writer.storage.base import S3Settings
 from writer.storage.locations import store_at
 from writer.table.factory import main_table
@@ -27,7 +27,7 @@ _TIMEOUT = timedelta(seconds=10)  # of a broker that only the command line names
 
 
 @dataclass(frozen=True)
-class Asked:
+class CheckpointFacts:
     """A pipeline's newest run, and its facts."""
 
     run: int | None
@@ -35,7 +35,7 @@ class Asked:
     facts: Facts
 
 
-def of_pipeline(config: Config, name: str) -> Asked:
+def of_pipeline(config: Config, name: str) -> CheckpointFacts:
     """Gather the facts of a pipeline: its newest run, its table, its topics. Raises StoreError."""
     settings = config.pipelines[name]
     checkpoints = Checkpoints(config.checkpoints, name, config.s3.settings)
@@ -52,7 +52,7 @@ def of_pipeline(config: Config, name: str) -> Asked:
     cluster = Cluster(config.kafka.address, config.kafka.request_timeout)
     ids = {topic: known[topic][-1] if known.get(topic) else None for topic in settings.topics}
     location = checkpoints.store.location if run is None else checkpoints.path(run)
-    return Asked(run, location, _with_kafka(facts, cluster, ids))
+    return CheckpointFacts(run, location, _with_kafka(facts, cluster, ids))
 
 
 def _lease(config: Config, name: str, checkpoints: Checkpoints, unknown: dict[str, str]) -> Lease | None:
@@ -116,7 +116,7 @@ def _with_kafka(facts: Facts, cluster: Cluster, known: Mapping[str, str | None])
         name: TopicIds(known[name], topic.id) if isinstance(topic, Topic) else TopicIds(known[name], None, str(topic))
         for name, topic in topics.items()
     }
-    return replace(facts, topics=ids, held={source: Held(earliest[source], ends[source]) for source in asked})
+    return replace(facts, topics=ids, held={source: LogRange(earliest[source], ends[source]) for source in asked})
 
 
 def _described(cluster: Cluster, name: str) -> Topic | TopicMissing:

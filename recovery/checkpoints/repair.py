@@ -27,7 +27,7 @@ class Remove:
 
 
 @dataclass(frozen=True)
-class Leave:
+class NoRepair:
     """Do not touch it: another rung helps, or nothing is wrong."""
 
     reason: str
@@ -42,40 +42,42 @@ class RepairResult:
     copy: str
 
 
-def plan(reading: Reading, frontier: Offsets | None) -> Remove | Leave:
+def plan(reading: Reading, frontier: Offsets | None) -> Remove | NoRepair:
     """Choose which files of a checkpoint go. `frontier`: of the table; None: it cannot be told."""
     last, corrupt = reading.last, {found.name for found in reading.corrupt}
     if reading.newer:
-        return Leave(f"{reading.newer[0].name} was written by a newer Spark")
+        return NoRepair(f"{reading.newer[0].name} was written by a newer Spark")
     names = [*reading.orphans, *reading.directories]
     newest_commit = f"commits/{reading.committed[-1]}" if reading.committed else ""
     newest_plan = f"offsets/{last}" if last is not None else ""
     beyond_repair = sorted(corrupt - {newest_commit, newest_plan})
     if beyond_repair:
-        return Leave(f"{beyond_repair[0]} is torn, and nothing stands for it")
+        return NoRepair(f"{beyond_repair[0]} is torn, and nothing stands for it")
     if last and last - 1 not in reading.planned:
-        return Leave(f"offsets/{last - 1} is missing, and nothing stands for it")
+        return NoRepair(f"offsets/{last - 1} is missing, and nothing stands for it")
     if reading.committed and reading.committed[-1] > (-1 if last is None else last):
-        return Leave(f"offsets/{reading.committed[-1]} is missing, and its batch was done")
+        return NoRepair(f"offsets/{reading.committed[-1]} is missing, and its batch was done")
     if newest_plan in corrupt:
         start = reading.start()
         if reading.finished:
-            return Leave(f"{newest_plan} is torn, and its batch was done")
+            return NoRepair(f"{newest_plan} is torn, and its batch was done")
         if frontier is None:
-            return Leave(f"{newest_plan} is torn, and the table does not tell whether its batch was committed")
+            return NoRepair(f"{newest_plan} is torn, and the table does not tell whether its batch was committed")
         if start != frontier:
-            return Leave(f"{newest_plan} is torn, and the table does not prove that nothing of its batch was committed")
+            return NoRepair(
+                f"{newest_plan} is torn, and the table does not prove that nothing of its batch was committed"
+            )
         names += [newest_plan, _checksum(newest_plan)]
     if newest_commit in corrupt:
         if last is None or reading.committed[-1] != last:
-            return Leave(f"{newest_commit} is torn, and is not of the newest batch")
+            return NoRepair(f"{newest_commit} is torn, and is not of the newest batch")
         names += [newest_commit, _checksum(newest_commit)]
-    return Remove(names) if names else Leave("nothing in it is torn or in the way")
+    return Remove(names) if names else NoRepair("nothing in it is torn or in the way")
 
 
 def repair(
     checkpoints: Checkpoints, run: int, frontier: Offsets | None, now: datetime, s3: S3Settings | None = None
-) -> RepairResult | Leave:
+) -> RepairResult | NoRepair:
     """Mend a run's checkpoint, if that is safe. Nothing may be running from it. Raises StoreError.
 
     All its files are copied aside before one of them goes.
@@ -83,14 +85,14 @@ def repair(
     there = store_at(checkpoints.path(run), s3)
     reading = read(there)
     match plan(reading, frontier):
-        case Leave() as left:
+        case NoRepair() as left:
             return left
         case Remove(names):
             copy = checkpoint_backups.back_up(checkpoints.store, run, reading.last or 0, now, whole=True)
             repaired = RepairResult(run, names, f"{checkpoints.store.location}/{copy.folder}")
             if not checkpoints.store.put_if_absent(f"mended/{run:06d}.json", _to_json(repaired, now)):
                 checkpoint_backups.remove(checkpoints.store, copy)
-                return Leave(f"run {run} was mended before, and broke again")
+                return NoRepair(f"run {run} was mended before, and broke again")
             _remove(there, names)
             return repaired
         case other:

@@ -21,7 +21,7 @@ from writer.core.errors import TopicMissing
 from writer.core.offsets import TopicPartition
 from writer.offsets import checkpoint_backups
 from writer.offsets.spark_checkpoint import Checkpoints, Offsets, Source
-from writer.offsets.start_decision import Held
+from writer.offsets.start_decision import LogRange
 from writer.storage.base import S3Settings
 from writer.storage.locations import store_at
 from writer.table.factory import all_tables, main_table, side_table
@@ -63,7 +63,7 @@ def choose(
     proven: Mapping[TopicPartition, int],
     topics: Mapping[str, TopicIds],
     numbers: Mapping[str, int],
-    held: Mapping[Source, Held],
+    held: Mapping[Source, LogRange],
 ) -> RebuiltOffsets | NotRebuilt:
     """Choose the newest checkpoint that agrees with the files, and where each part is read on. Pure.
 
@@ -108,7 +108,7 @@ def walk_back(config: Config, name: str, cluster: Cluster) -> RebuiltOffsets | N
     sources = cluster.sources([topic for topic, ids in topics.items() if ids.now is not None])
     earliest, ends = cluster.earliest(sources), cluster.latest(sources)
     checkpoints = Checkpoints(config.checkpoints, name, s3)
-    held = {source: Held(earliest[source], ends[source]) for source in sources}
+    held = {source: LogRange(earliest[source], ends[source]) for source in sources}
     match choose(candidates(checkpoints, s3), rows, topics, numbers, held):
         case NotRebuilt() as nowhere:
             return nowhere
@@ -173,7 +173,7 @@ def _against(reading: Reading, files: Offsets, topics: Iterable[str]) -> str | N
     return None
 
 
-def _not_held(start: Offsets, held: Mapping[Source, Held]) -> str | None:
+def _not_held(start: Offsets, held: Mapping[Source, LogRange]) -> str | None:
     for source, at in sorted(start.items()):
         there = held.get(source)
         if there is None or not there.earliest <= at <= there.end:

@@ -8,11 +8,10 @@ from typing import Annotated, Any, Self
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from writer.table.ledger.gap_record import GapRecord
 
 from recovery.backfill import archive_source, source_factory
 from recovery.backfill.chunk_commit import ChunkCommit, Filling
-from recovery.backfill.loop import Outcome, Wish, chosen, fill
+from recovery.backfill.loop import BackfillRequest, Outcome, chosen, fill
 from recovery.backfill.source import Source
 from writer.commit.builder import bytes_per_row
 from writer.config.loader import load
@@ -24,6 +23,7 @@ from writer.output import tables
 from writer.output.cli_options import ConfigFile, Pipelines
 from writer.output.tables import console
 from writer.schemas import registry
+from writer.table.ledger.gap_record import GapRecord
 
 ROWS_A_SECOND = 60_000  # of one process, where nobody has measured more: decoding, writing, small chunks
 _BYTES_PER_ROW = 60.0  # of Parquet, until a commit has shown it
@@ -103,7 +103,12 @@ def ended(name: str, outcomes: Sequence[Outcome], *, as_json: bool, out: Console
 
 
 def estimated(
-    filling: Filling, sources: Callable[[GapRecord], Sequence[Source]], wish: Wish, *, as_json: bool, out: Console
+    filling: Filling,
+    sources: Callable[[GapRecord], Sequence[Source]],
+    wish: BackfillRequest,
+    *,
+    as_json: bool,
+    out: Console,
 ) -> int:
     """Say what a backfill would take: rows, time, and what it costs. Returns 1 when a source lacks offsets."""
     _, gap_records = filling.look()
@@ -223,7 +228,7 @@ def backfill(
     """
     settings = load(config)
     made = _sources(mirror, mapped or [], archive or [], columns, by_time)
-    wish = Wish(tuple(gap or ()), chunk_rows, rate, _limit(lag_max), by or "")
+    wish = BackfillRequest(tuple(gap or ()), chunk_rows, rate, _limit(lag_max), by or "")
     code, out = 0, console()
     if not dry_run:
         os.nice(5)  # the live writer comes first where both share a machine

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from recovery.rewind.execute import Look, Rewinding
+from recovery.rewind.execute import Rewinding, RewindPreview
 from recovery.rewind.plan import named
 from writer.config.loader import load
 from writer.config.pipelines import Config
@@ -69,7 +69,7 @@ def run(
     return _REFUSED if write and refused else 0
 
 
-def refusal(look: "Look", *, accept_loss: bool) -> list[str]:
+def refusal(look: "RewindPreview", *, accept_loss: bool) -> list[str]:
     """Say why it is not done."""
     found = list(look.plan.obstacles)
     if look.plan.lossy and not accept_loss:
@@ -77,7 +77,7 @@ def refusal(look: "Look", *, accept_loss: bool) -> list[str]:
     return found
 
 
-def to_dict(name: str, look: "Look", version: int | None, refused: list[str]) -> Mapping[str, Any]:
+def to_dict(name: str, look: "RewindPreview", version: int | None, refused: list[str]) -> Mapping[str, Any]:
     """Describe it as JSON values."""
     plan, unreadable = look.plan, {r.part: (r.start, r.end) for r in look.plan.unreadable}
     return {
@@ -101,7 +101,9 @@ def to_dict(name: str, look: "Look", version: int | None, refused: list[str]) ->
     }  # fmt: skip
 
 
-def show(out: "Console", name: str, look: "Look", version: int | None, refused: list[str], *, records: bool) -> None:
+def show(
+    out: "Console", name: str, look: "RewindPreview", version: int | None, refused: list[str], *, records: bool
+) -> None:
     """Show it to a person. `records`: the next start records what Kafka lost; else it stops."""
     plan = look.plan
     when = f" ({instant(look.then.at)})" if look.then.at else ""
@@ -138,7 +140,7 @@ def show(out: "Console", name: str, look: "Look", version: int | None, refused: 
         tables.sentence(out, "Nothing was written. Stop the driver if one runs, then the same with --yes writes it.")
 
 
-def notes(look: "Look") -> list[str]:
+def notes(look: "RewindPreview") -> list[str]:
     """Say what else a person should know before."""
     plan, taken, undo = look.plan, look.since.taken, look.undo
     found = []
@@ -164,7 +166,7 @@ def notes(look: "Look") -> list[str]:
     return found
 
 
-def _partitions(out: "Console", look: "Look") -> None:
+def _partitions(out: "Console", look: "RewindPreview") -> None:
 
     titles = ("goes back to", "table ends at", "offsets", "Kafka holds from", "to")
     columns = [
@@ -186,7 +188,7 @@ def _partitions(out: "Console", look: "Look") -> None:
     out.print()
 
 
-def _buckets(out: "Console", look: "Look") -> None:
+def _buckets(out: "Console", look: "RewindPreview") -> None:
 
     if not look.buckets:
         return

@@ -91,7 +91,7 @@ def next_step(rules: Policy, memory: Memory, frontier: Frontier | None, silent: 
 def _frontier(config: Config, name: str) -> tuple[Frontier | None, str | None]:
     try:
         return frontier_check.frontier(config, name), None
-    except frontier_check.Silent as error:
+    except frontier_check.FrontierUnknown as error:
         return None, str(error)
 
 

@@ -45,7 +45,7 @@ def unresponsive(why: str) -> Verdict:
 
 
 @dataclass(frozen=True)
-class Seen:
+class PipelineHealth:
     """A pipeline as a driver's `/status` has it."""
 
     state: str
@@ -63,12 +63,12 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Look:
+class DriverHealth:
     """A living driver at one moment."""
 
     age_s: float  # since its process began
     silent_s: float | None  # since its main thread was last seen alive; None: never yet
-    pipelines: Mapping[str, Seen]  # empty while it does not answer
+    pipelines: Mapping[str, PipelineHealth]  # empty while it does not answer
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Timeouts:
     stalled_after: Mapping[str, timedelta]  # by pipeline
 
 
-def why_unresponsive(look: Look, timeouts: Timeouts) -> str:
+def why_unresponsive(look: DriverHealth, timeouts: Timeouts) -> str:
     """Say why a driver hangs; empty while it does not."""
     states = {seen.state for seen in look.pipelines.values()}
     starting = not states or not states.isdisjoint({"starting", "failed"})  # a failed one may be starting again
@@ -101,13 +101,13 @@ def stalled_after(settings: timedelta, delay_max: timedelta) -> timedelta:
     return max(settings, _BATCHES * delay_max)
 
 
-def seen(told: Mapping[str, Any], since_s: float, at: datetime) -> Seen:
+def seen(told: Mapping[str, Any], since_s: float, at: datetime) -> PipelineHealth:
     """Read a pipeline's part of the `/status` of an instant. What Kafka said a while ago does not count as waiting.
 
     `since_s`: seconds for which it has been in this state, as far as was seen.
     """
     lag, last = LagSample.from_json(told["lag"]), told["last_commit"]
-    return Seen(
+    return PipelineHealth(
         told["state"], since_s, told["run"], None if last is None else last["version"],
         lag.offsets if lag.is_fresh(at) else None, told["commit_age_seconds"], told["error"] or None,
     )  # fmt: skip

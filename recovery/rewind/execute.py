@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import uuid4
 
-from writer.table.gap_records import gap_records
-
 from recovery.rewind.plan import Facts, Plan, Since, Then, plan, since
 from recovery.rewind.undo import Undone, undone
 from writer.clients import kafka_sample
@@ -20,9 +18,10 @@ from writer.core import fault_points
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketKey
 from writer.offsets.spark_checkpoint import Checkpoints
-from writer.offsets.start_decision import Held, number as number_of
+from writer.offsets.start_decision import LogRange, number as number_of
 from writer.sealing.manifest import Manifests
 from writer.table.factory import all_tables
+from writer.table.gap_records import gap_records
 from writer.table.log.appender import LostRace
 from writer.table.log.entries import parse_commit_info
 from writer.table.log.foreign_writes import CommitFailed
@@ -47,14 +46,14 @@ class Bucket:
 
 
 @dataclass(frozen=True)
-class Look:
+class RewindPreview:
     """A plan, and what it would take."""
 
     plan: Plan
     then: Then
     since: Since
     snapshot: PipelineSnapshot
-    held: Mapping[tuple[str, int], Held]
+    held: Mapping[tuple[str, int], LogRange]
     files: int  # that hold rows which go
     buckets: tuple[Bucket, ...]
     dead_letters: int
@@ -95,7 +94,7 @@ class Rewinding:
         if not self._main.exists():
             raise ConfigError(f"pipeline {name!r} has no table at {self._main.location}; there is nothing to rewind.")
 
-    def look(self, to: int | datetime) -> Look:
+    def look(self, to: int | datetime) -> RewindPreview:
         """Find what a rewind would take. Changes nothing. Raises ConfigError, CommitFailed, BrokerUnreachable."""
         snapshot = self._main.snapshot()
         version = to if isinstance(to, int) else self._at(to, snapshot.version)
@@ -116,7 +115,7 @@ class Rewinding:
         ))  # fmt: skip
         return self._counted(found, then, after, snapshot, held, undo)
 
-    def write(self, look: Look, now: datetime) -> tuple[Look, int]:
+    def write(self, look: RewindPreview, now: datetime) -> tuple[RewindPreview, int]:
         """Take back what a look found, unless something was committed since. Returns what went, and the version.
 
         Raises CommitFailed, HeadraceError when a driver runs.
@@ -170,7 +169,7 @@ class Rewinding:
         at = parse_commit_info(first[1])[0].get("timestamp") if first and first[0] == version else None
         return None if at is None else datetime.fromtimestamp(at / 1000, UTC)
 
-    def _asked(self, snapshot: PipelineSnapshot) -> tuple[dict[str, int], dict[tuple[str, int], Held]]:
+    def _asked(self, snapshot: PipelineSnapshot) -> tuple[dict[str, int], dict[tuple[str, int], LogRange]]:
         """Ask Kafka which incarnation each topic lives, and what its logs hold of the parts that the table knows."""
         cluster = self._cluster or kafka_sample.asked(self._config.kafka)
         known, topics = snapshot.incarnations(), cluster.topics(self._settings.topics)
@@ -181,12 +180,12 @@ class Rewinding:
             if numbers.get(part.topic) == part.incarnation and part.partition < topics[part.topic].partitions
         ]
         earliest, ends = cluster.earliest(sources), cluster.latest(sources)
-        return numbers, {source: Held(earliest[source], ends[source]) for source in sources}
+        return numbers, {source: LogRange(earliest[source], ends[source]) for source in sources}
 
     def _counted(
         self, found: Plan, then: Then, after: Since, snapshot: PipelineSnapshot,
-        held: Mapping[tuple[str, int], Held], undo: Undone | None,
-    ) -> Look:  # fmt: skip
+        held: Mapping[tuple[str, int], LogRange], undo: Undone | None,
+    ) -> RewindPreview:  # fmt: skip
         """Count the rows that would go, bucket by bucket, and the letters."""
         offsets = {r.part: [(r.start, r.end)] for r in found.ranges}
         taken, rows, files = self._rows(undo.base if undo else snapshot, {} if undo and undo.missing else offsets)
@@ -206,7 +205,9 @@ class Rewinding:
         dead_letters, late = (
             self._aside(place, offsets) for place in (self._settings.dead_letters, self._settings.late_place)
         )
-        return Look(found, then, after, snapshot, held, files, tuple(buckets), dead_letters, late, pending, undo)
+        return RewindPreview(
+            found, then, after, snapshot, held, files, tuple(buckets), dead_letters, late, pending, undo
+        )
 
     def _applied(self, version: int, places: Mapping[str, object]) -> bool:
         return all(

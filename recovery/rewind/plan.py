@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from writer.table.ledger.gap_record import GapRecord
-
 from writer.core.files import BucketKey
 from writer.core.offsets import OffsetRange, Source, TopicPartition
-from writer.offsets.start_decision import Held
+from writer.offsets.start_decision import LogRange
+from writer.table.ledger.gap_record import GapRecord
 from writer.table.log.entries import changes_files, parse_commit_info, unanswered
 from writer.table.log.foreign_writes import Change
 from writer.table.log.log import Action
@@ -54,7 +53,7 @@ class Facts:
     since: Since
     frontier: Mapping[TopicPartition, int]  # now
     numbers: Mapping[str, int]  # topic → number of its incarnation in Kafka; only of topics that the pipeline reads
-    held: Mapping[Source, Held]  # of the parts that are read
+    held: Mapping[Source, LogRange]  # of the parts that are read
     gap_records: Mapping[str, GapRecord] = field(default_factory=dict)
     missing: Sequence[str] = ()  # files that would come back, and are gone
 
@@ -146,9 +145,9 @@ def _forbidden(facts: Facts) -> Sequence[str]:
     return found
 
 
-def _lost(r: OffsetRange, held: Mapping[Source, Held]) -> Sequence[OffsetRange]:
+def _lost(r: OffsetRange, held: Mapping[Source, LogRange]) -> Sequence[OffsetRange]:
     """Return what of a range Kafka does not hold."""
-    there = held.get((r.part.topic, r.part.partition), Held(r.end, r.end))
+    there = held.get((r.part.topic, r.part.partition), LogRange(r.end, r.end))
     spans = [(r.start, min(r.end, there.earliest)), (max(r.start, there.end, there.earliest), r.end)]
     return [OffsetRange(r.part, start, end) for start, end in spans if start < end]
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
-from recovery.ladder.diagnosis import Look, Seen, seen
+from recovery.ladder.diagnosis import DriverHealth, PipelineHealth, seen
 from writer.clients.driver_endpoint import ask_at, status_at
 from writer.clients.http import RequestFailed
 from writer.driver.supervisor_channel import DUMP_ON, VARIABLE, ExitReport, Folder, Order, Orders
@@ -51,12 +51,14 @@ class Driver:
         """Take its last words, by pipeline."""
         return self._folder.heard()
 
-    def look(self) -> Look:
+    def look(self) -> DriverHealth:
         """Ask how it is."""
         now_s, beaten = time.monotonic(), self._folder.beaten_at()
         if beaten is not None and (self._beat is None or self._beat[0] != beaten):
             self._beat = beaten, now_s
-        return Look(now_s - self._began_s, None if self._beat is None else now_s - self._beat[1], self._status())
+        return DriverHealth(
+            now_s - self._began_s, None if self._beat is None else now_s - self._beat[1], self._status()
+        )
 
     def start(self, pipeline: str, *, new_run: bool) -> bool:
         """Ask it to start a pipeline that has ended. False when it does not take the order, or does not answer."""
@@ -101,7 +103,7 @@ class Driver:
             self._states[pipeline] = state, now_s
         return now_s - self._states[pipeline][1]
 
-    def _status(self) -> dict[str, Seen]:
+    def _status(self) -> dict[str, PipelineHealth]:
         _, url = self._folder.driver()
         if url is None:
             return {}

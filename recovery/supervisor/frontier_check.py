@@ -9,7 +9,7 @@ from writer.table.factory import main_table
 from writer.table.log.foreign_writes import CommitFailed
 
 
-class Silent(Exception):
+class FrontierUnknown(Exception):
     """Storage or broker do not answer."""
 
 
@@ -35,7 +35,7 @@ def frontier(config: Config, pipeline: str) -> Frontier:
             return Frontier.HELD
         snapshot = table.snapshot()
     except (OSError, CommitFailed) as error:
-        raise Silent(str(error)) from error
+        raise FrontierUnknown(str(error)) from error
     except HeadraceError:
         return Frontier.HELD
     except (ValueError, KeyError, TypeError):
@@ -51,7 +51,7 @@ def frontier(config: Config, pipeline: str) -> Frontier:
         at = {(topic, partition): offset for (topic, partition), offset in parts.items() if topic in same}
         earliest = cluster.earliest(at)
     except BrokerUnreachable as error:
-        raise Silent(str(error)) from error
+        raise FrontierUnknown(str(error)) from error
     except HeadraceError:
         return Frontier.HELD
     return Frontier.LOST if any(offset > at[source] for source, offset in earliest.items()) else Frontier.HELD

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from recovery.ladder.decide import Decision, Halt, Start, Stay
-from recovery.ladder.diagnosis import Seen
+from recovery.ladder.diagnosis import PipelineHealth
 from recovery.ladder.error_catalogue import Verdict
 from recovery.ladder.levels import RecoveryLevel
 from recovery.ladder.state import Failure, Memory
@@ -55,7 +55,7 @@ class SupervisedPipeline:
         """Whether its next start begins a new run."""
         return self.level == RecoveryLevel.NEW_RUN
 
-    def since_failure(self, seen: Seen) -> Seen:
+    def since_failure(self, seen: PipelineHealth) -> PipelineHealth:
         """Return what was seen of it, without a commit that was there before it failed."""
         if self.failed_s is not None and seen.version == self.version:
             return replace(seen, version=None)

@@ -6,7 +6,7 @@ from typing import assert_never
 
 from recovery.checkpoints.checks import leads_to, preflight
 from recovery.checkpoints.facts import newest_frontier, of_pipeline
-from recovery.checkpoints.repair import Leave, RepairResult, repair
+from recovery.checkpoints.repair import NoRepair, RepairResult, repair
 from recovery.checkpoints.walk_back import NotRebuilt, RebuiltOffsets, walk_back
 from recovery.ladder.error_catalogue import Verdict
 from recovery.ladder.levels import RecoveryLevel
@@ -62,7 +62,7 @@ def _fix(config: Config, name: str) -> str:
         match repair(checkpoints, run, frontier, datetime.now(UTC), config.s3.settings):
             case RepairResult(run, removed, copy):
                 return f"took {', '.join(removed)} out of run {run}; a copy is {copy}"
-            case Leave(reason):
+            case NoRepair(reason):
                 raise Refusal(reason)
             case other:
                 assert_never(other)

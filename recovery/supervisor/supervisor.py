@@ -257,7 +257,7 @@ class Supervisor:
             return Failed(found, Frontier.HELD, run), Frontier.HELD
         try:
             frontier = frontier_check.frontier(self._config, supervised.name)
-        except frontier_check.Silent as error:
+        except frontier_check.FrontierUnknown as error:
             return Down(f"{found.said} {error}"), Frontier.HELD
         return Failed(found, frontier, run), frontier
 

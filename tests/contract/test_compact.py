@@ -28,8 +28,8 @@ from writer.audit.audit import audit
 from writer.batch.rewrite import Job
 from writer.cli.main import app
 from writer.cli.write import compact
-from writer.cli.write.seal import Wanted, seal_pipeline
-from writer.maintenance.compaction import Compactor, Done, here
+from writer.cli.write.seal import SealRequest, seal_pipeline
+from writer.maintenance.compaction import CompactionResult, Compactor, here
 from writer.sealing.sealer import Sealer
 from writer.table.log.operations import Closing
 
@@ -64,7 +64,7 @@ def compactor(driver: Driver) -> Compactor:
     return Compactor("clicks", driver.settings, driver.table, None)
 
 
-def compacted(driver: Driver) -> list[Done]:
+def compacted(driver: Driver) -> list[CompactionResult]:
     snapshot = driver.table.snapshot()
     made = compactor(driver)
     pieces = made.planned(snapshot, [BUCKET], open_too=True)[BUCKET]
@@ -162,7 +162,9 @@ def test_rows_are_put_in_order_when_the_bucket_is_closed(tmp_path: Path, form: s
 
 def test_a_bucket_is_rewritten_before_it_is_sealed(tmp_path: Path, form: str) -> None:
     driver = filled(tmp_path, form, compact={"at_seal": True, "dedupe": {"key": ["id"]}})
-    seal_pipeline("clicks", driver.config, Wanted(None, HOUR + timedelta(hours=1), with_gap=False, dry_run=False), NOW)
+    seal_pipeline(
+        "clicks", driver.config, SealRequest(None, HOUR + timedelta(hours=1), with_gap=False, dry_run=False), NOW
+    )
     manifest = Sealer("clicks", driver.config).manifests.newest(BUCKET)
     assert manifest is not None
     assert (manifest.files, manifest.rows, manifest.deduped) == (1, len(offsets(driver)), 60 - len(offsets(driver)))
@@ -183,7 +185,9 @@ def test_files_of_a_sealed_bucket_are_near_the_target_size(tmp_path: Path, form:
         driver.carry([log(noise)], {0: 20 * n + 20})
     before = [file.bytes for file in driver.table.bucket_files(driver.table.snapshot(), BUCKET)]
     assert all(size < 0.7 * target for size in before), before
-    seal_pipeline("clicks", driver.config, Wanted(None, HOUR + timedelta(hours=1), with_gap=False, dry_run=False), NOW)
+    seal_pipeline(
+        "clicks", driver.config, SealRequest(None, HOUR + timedelta(hours=1), with_gap=False, dry_run=False), NOW
+    )
     manifest = Sealer("clicks", driver.config).manifests.newest(BUCKET)
     assert manifest is not None
     sizes = [file.bytes for file in driver.table.bucket_files(driver.table.snapshot(), BUCKET)]

@@ -29,7 +29,7 @@ from writer.core.offsets import TopicPartition
 from writer.core.units import instant, microseconds
 from writer.maintenance.retention import due
 from writer.sealing.rules import Hold, Unsealed, to_close
-from writer.sealing.watermark import Seen, furthest, watermark
+from writer.sealing.watermark import PartitionEventTime, furthest, watermark
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICRO, HOUR, DAY = timedelta(microseconds=1), timedelta(hours=1), timedelta(days=1)
@@ -235,10 +235,10 @@ POLICY = Policy(5 * HOUR, 5 * HOUR, HOUR, HOUR, HOUR)
 
 @given(INSTANTS, INSTANTS)
 def test_buckets_at_the_ends_are_closed_as_any_other(seen, end):
-    assert watermark([Seen(PART, seen)], DAY).instant == max(FIRST + DAY, seen) - DAY
-    assert furthest([Seen(PART, seen)], DAY) == max(FIRST + DAY, seen) - DAY
+    assert watermark([PartitionEventTime(PART, seen)], DAY).instant == max(FIRST + DAY, seen) - DAY
+    assert furthest([PartitionEventTime(PART, seen)], DAY) == max(FIRST + DAY, seen) - DAY
     bucket = Unsealed(("b",), None, end, NOW)
-    found = to_close(POLICY, [bucket], [Seen(PART, seen)], None, NOW, caught_up=False)
+    found = to_close(POLICY, [bucket], [PartitionEventTime(PART, seen)], None, NOW, caught_up=False)
     due = microseconds(end) + 5 * 3_600_000_000 <= microseconds(seen) - 5 * 3_600_000_000
     assert (not isinstance(found, Hold)) is due
 

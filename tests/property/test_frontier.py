@@ -3,7 +3,7 @@
 from hypothesis import given, strategies as st
 
 from writer.core.offsets import TopicPartition
-from writer.offsets.start_decision import Begin, Gap, Held, Refuse, changed, decide, incarnations, number, reborn
+from writer.offsets.start_decision import Begin, Gap, LogRange, Refuse, changed, decide, incarnations, number, reborn
 
 PARTS = [TopicPartition("clicks", 1, partition) for partition in range(4)]
 OFFSETS = st.integers(0, 30)
@@ -15,7 +15,7 @@ def facts(draw):
     held = {}
     for part in parts:
         earliest = draw(OFFSETS)
-        held[part] = Held(earliest, earliest + draw(OFFSETS))
+        held[part] = LogRange(earliest, earliest + draw(OFFSETS))
     return {part: draw(OFFSETS) for part in parts}, held
 
 

@@ -21,7 +21,7 @@ from writer.sealing.rules import (
     to_close,
     to_seal,
 )
-from writer.sealing.watermark import Look, Seen, furthest, risen, watermark
+from writer.sealing.watermark import KafkaEnds, PartitionEventTime, furthest, risen, watermark
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
@@ -31,7 +31,8 @@ POLICY = Policy(
 )  # fmt: skip
 MOMENTS = st.integers(-300, 300).map(lambda minutes: NOON + minutes * MINUTE)
 PARTS = st.lists(
-    st.builds(Seen, st.builds(TopicPartition, st.just("clicks"), st.just(1), st.integers(0, 9)), st.none() | MOMENTS,
+    st.builds(PartitionEventTime, st.builds(TopicPartition, st.just("clicks"), st.just(1), st.integers(0, 9)),
+    st.none() | MOMENTS,
               st.booleans()),
     max_size=6, unique_by=lambda seen: seen.part,
 )  # fmt: skip
@@ -67,7 +68,9 @@ def test_no_active_part_is_behind_the_watermark(parts, minutes):
 def test_the_watermark_never_falls_as_parts_come_further(parts, data):
     before = watermark(parts, 5 * MINUTE).instant
     further = [
-        Seen(s.part, None if s.instant is None else s.instant + data.draw(st.integers(0, 60)) * MINUTE, s.idle)
+        PartitionEventTime(
+            s.part, None if s.instant is None else s.instant + data.draw(st.integers(0, 60)) * MINUTE, s.idle
+        )
         for s in parts
     ]
     after = watermark(further, 5 * MINUTE).instant
@@ -108,12 +111,13 @@ def test_a_close_ends_a_bucket_that_nothing_is_expected_for(policy, buckets, par
 
 @given(POLICIES, BUCKETS, PARTS, st.none() | MOMENTS, MOMENTS)
 def test_kafka_is_asked_when_its_answer_may_close_a_bucket_and_only_then(policy, buckets, parts, closed, now):
-    unasked = [Seen(s.part, s.instant) for s in parts]
+    unasked = [PartitionEventTime(s.part, s.instant) for s in parts]
     first = to_close(policy, buckets, unasked, closed, now, caught_up=None)
     if isinstance(first, Close):
         return
     answers = [
-        to_close(policy, buckets, [Seen(s.part, s.instant, s.part.partition in idle) for s in parts], closed, now,
+        to_close(policy, buckets, [PartitionEventTime(s.part, s.instant, s.part.partition in idle) for s in parts],
+        closed, now,
                  caught_up=caught_up)
         for caught_up in (True, False)
         for idle in [set(), {s.part.partition for s in parts}, *({s.part.partition} for s in parts)]
@@ -150,7 +154,7 @@ def test_a_sealed_bucket_rests_before_it_is_sealed_again() -> None:
 
 def test_a_bucket_that_does_not_go_by_time_is_never_closed() -> None:
     timeless = Unsealed(("DE",), None, None, NOON, added=1)
-    parts = [Seen(TopicPartition("t", 1, 0), NOON + 9 * HOUR)]
+    parts = [PartitionEventTime(TopicPartition("t", 1, 0), NOON + 9 * HOUR)]
     assert to_close(POLICY, [timeless], parts, None, NOON + 10 * HOUR, caught_up=None) == Hold()
     assert to_seal(POLICY, [timeless], [], NOON + 9 * HOUR, NOON) == []
 
@@ -158,18 +162,18 @@ def test_a_bucket_that_does_not_go_by_time_is_never_closed() -> None:
 def test_an_outage_with_unread_backlog_closes_nothing_by_silence() -> None:
     """Partition 1 has three hours unread; partition 0 is read to its end."""
     frontier, ends = {("t", 0): 50, ("t", 1): 10}, {("t", 0): 50, ("t", 1): 90}
-    look = Look(NOON + 3 * HOUR, ends, frozenset(ends))  # nobody has written for a while: quiet, both of them
+    look = KafkaEnds(NOON + 3 * HOUR, ends, frozenset(ends))  # nobody has written for a while: quiet, both of them
     assert look.idle(frontier) == {("t", 0)}
     assert not look.caught_up(frontier)
     idle = look.idle(frontier)
     parts = [
-        Seen(TopicPartition("t", 1, 0), NOON + 3 * HOUR, ("t", 0) in idle),
-        Seen(TopicPartition("t", 1, 1), NOON - MINUTE, ("t", 1) in idle),
+        PartitionEventTime(TopicPartition("t", 1, 0), NOON + 3 * HOUR, ("t", 0) in idle),
+        PartitionEventTime(TopicPartition("t", 1, 1), NOON - MINUTE, ("t", 1) in idle),
     ]
     waiting = [bucket(NOON), bucket(NOON + HOUR)]
     assert to_close(POLICY, waiting, parts, None, look.at, caught_up=look.caught_up(frontier)) == Hold()
     read = {**frontier, ("t", 1): 90}
-    parts = [Seen(s.part, s.instant, True) for s in parts]
+    parts = [PartitionEventTime(s.part, s.instant, True) for s in parts]
     decision = to_close(POLICY, waiting, parts, None, look.at, caught_up=look.caught_up(read))
     assert decision == Close(NOON + HOUR, "watermark")
 

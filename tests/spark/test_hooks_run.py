@@ -12,7 +12,7 @@ import pytest
 
 from tests.servers.scripted import Asked, Reply, scripted
 from tests.writing import Site
-from writer.cli.read.buckets import Bucket, Look
+from writer.cli.read.buckets import Bucket, BucketListing
 from writer.config.loader import load
 from writer.hooks.dispatcher import seen
 
@@ -27,7 +27,7 @@ def say(*words: str) -> Any:
 
 
 def buckets(site: Site) -> list[Bucket]:
-    return Look("events", load(site.config), datetime.now(UTC)).buckets(None)
+    return BucketListing("events", load(site.config), datetime.now(UTC)).buckets(None)
 
 
 def waiting(site: Site) -> int:

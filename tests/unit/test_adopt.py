@@ -5,8 +5,8 @@ import pytest
 from writer.clients.kafka import Topic
 from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
-from writer.offsets.start_decision import Held, incarnations, number
-from writer.offsets.topic_adoption_plan import Asked, moves, plan, to_dict
+from writer.offsets.start_decision import LogRange, incarnations, number
+from writer.offsets.topic_adoption_plan import AdoptionRequest, moves, plan, to_dict
 
 KNOWN = {"clicks": ["a", "b"], "installs": ["c"]}
 FRONTIER = {
@@ -18,7 +18,7 @@ FRONTIER = {
 
 
 def adopted(topics, held, asked=None, same=None):
-    asked = asked or Asked()
+    asked = asked or AdoptionRequest()
     found = moves(KNOWN, topics, asked)
     return plan(found, KNOWN, FRONTIER, held, same or {}, asked)
 
@@ -28,7 +28,7 @@ def topic(name, id_, partitions=2):
 
 
 def logs(name, *held):
-    return {(name, partition): Held(*found) for partition, found in enumerate(held)}
+    return {(name, partition): LogRange(*found) for partition, found in enumerate(held)}
 
 
 def test_another_id_with_the_same_offsets_goes_on_as_the_same_incarnation():
@@ -51,7 +51,7 @@ def test_another_id_with_the_same_offsets_goes_on_as_the_same_incarnation():
 
 def test_another_name_begins_where_the_table_ends():
     topics = topic("west.clicks", "z", 3)
-    one = adopted(topics, logs("west.clicks", (0, 55), (0, 60), (0, 4)), Asked({"clicks": "west.clicks"}))
+    one = adopted(topics, logs("west.clicks", (0, 55), (0, 60), (0, 4)), AdoptionRequest({"clicks": "west.clicks"}))
     assert one.incarnations == {**KNOWN, "west.clicks": ["z"]}
     assert one.starts == {
         TopicPartition("west.clicks", 1, 0): 50, TopicPartition("west.clicks", 1, 1): 60,
@@ -61,14 +61,14 @@ def test_another_name_begins_where_the_table_ends():
 
 
 def test_given_offsets_begin_a_further_incarnation():
-    asked = Asked(offsets={("clicks", 0): 12, ("clicks", 1): 15})
+    asked = AdoptionRequest(offsets={("clicks", 0): 12, ("clicks", 1): 15})
     one = adopted(topic("clicks", "z"), logs("clicks", (0, 20), (10, 15)), asked)
     assert one.incarnations["clicks"] == ["a", "b", "z"]
     assert one.starts == {TopicPartition("clicks", 3, 0): 12, TopicPartition("clicks", 3, 1): 15}
 
 
 def test_a_log_that_was_cut_back_goes_on_under_its_own_id_as_a_further_incarnation():
-    asked = Asked(offsets={("clicks", 0): 40, ("clicks", 1): 60})
+    asked = AdoptionRequest(offsets={("clicks", 0): 40, ("clicks", 1): 60})
     one = adopted(topic("clicks", "b"), logs("clicks", (0, 40), (0, 60)), asked)
     assert one.incarnations["clicks"] == ["a", "b", "b"]
     assert one.starts == {TopicPartition("clicks", 3, 0): 40, TopicPartition("clicks", 3, 1): 60}
@@ -83,7 +83,7 @@ def test_an_id_that_the_table_knows_needs_no_adoption(known):
 
 
 def test_a_topic_that_the_table_never_saw_is_new_and_not_adopted():
-    assert moves(KNOWN, topic("views", "z"), Asked()) == []
+    assert moves(KNOWN, topic("views", "z"), AdoptionRequest()) == []
 
 
 def refused(match, *args, **settings):
@@ -103,17 +103,24 @@ def test_what_cannot_be_the_same_records_is_refused():
 
 def test_offsets_are_wanted_for_every_partition_and_must_be_in_the_log():
     topics, held = topic("clicks", "z"), logs("clicks", (10, 20), (10, 15))
-    refused("no offset is given for clicks/1", topics, held, Asked(offsets={("clicks", 0): 12}))
+    refused("no offset is given for clicks/1", topics, held, AdoptionRequest(offsets={("clicks", 0): 12}))
     for outside in (9, 21):
         refused(
             rf"--offsets clicks:0={outside}: the log holds \[10, 20\)",
-            topics, held, Asked(offsets={("clicks", 0): outside, ("clicks", 1): 15}),
+            topics, held, AdoptionRequest(offsets={("clicks", 0): outside, ("clicks", 1): 15}),
         )  # fmt: skip
-    refused("reads no such partition", topics, held, Asked(offsets={("clicks", 2): 12}))
+    refused("reads no such partition", topics, held, AdoptionRequest(offsets={("clicks", 2): 12}))
 
 
 def test_names_that_nobody_knows_are_refused():
     topics = topic("clicks", "z")
-    refused("the table knows no topic 'click'; it knows clicks, installs", topics, {}, Asked({"click": "clicks"}))
-    refused("the pipeline reads no topic 'west.clicks'; it reads clicks", topics, {}, Asked({"clicks": "west.clicks"}))
-    refused("two topics cannot go on as one", topics, {}, Asked({"clicks": "clicks", "installs": "clicks"}))
+    refused(
+        "the table knows no topic 'click'; it knows clicks, installs", topics, {}, AdoptionRequest({"click": "clicks"})
+    )
+    refused(
+        "the pipeline reads no topic 'west.clicks'; it reads clicks",
+        topics,
+        {},
+        AdoptionRequest({"clicks": "west.clicks"}),
+    )
+    refused("two topics cannot go on as one", topics, {}, AdoptionRequest({"clicks": "clicks", "installs": "clicks"}))

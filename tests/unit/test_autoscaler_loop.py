@@ -14,7 +14,7 @@ from autoscaler.decision.history import Memory
 from autoscaler.decision.policy import Policy
 from autoscaler.runtime import state_store
 from autoscaler.runtime.driver_client import DriverReply
-from autoscaler.runtime.endpoints import CATALOGUE, Shown, answers, unhealthy
+from autoscaler.runtime.endpoints import CATALOGUE, LastTick, answers, unhealthy
 from autoscaler.runtime.loop import Loop
 from autoscaler.runtime.state_store import AutoscalerState
 from tests.scaling import NOW, facts, pipeline
@@ -181,7 +181,7 @@ def test_what_cannot_be_read_is_begun_anew_with_a_warning(tmp_path, caplog: pyte
 # --- what is told over HTTP -------------------------------------------------------------------------------------
 
 
-def scraped(shown: Shown) -> str:
+def scraped(shown: LastTick) -> str:
     return answers(lambda: shown)("/metrics", "text/plain")[2].decode()
 
 
@@ -200,14 +200,14 @@ def test_every_metric_is_there_and_says_what_was_decided():
 
 
 def test_before_the_first_tick_there_is_little_to_say():
-    shown = Shown(began=NOW, interval_s=15, dry_run=False)
+    shown = LastTick(began=NOW, interval_s=15, dry_run=False)
     assert "headrace_autoscaler_evaluations_total 0.0" in scraped(shown)
     assert b'"decision": null' in answers(lambda: shown)("/status", "")[2]
     assert answers(lambda: shown)("/nothing", "")[0] == 404
 
 
 def test_who_does_not_tick_is_unwell():
-    shown = Shown(began=NOW, interval_s=30, dry_run=False, at=NOW)
+    shown = LastTick(began=NOW, interval_s=30, dry_run=False, at=NOW)
     assert unhealthy(shown, NOW + timedelta(seconds=120)) == ""
     assert unhealthy(shown, NOW + timedelta(seconds=121)) == "no tick for 121 s"
 

@@ -5,12 +5,10 @@ from io import StringIO
 
 import pytest
 from rich.console import Console
-from writer.table.gap_records import NoSuchGap
-from writer.table.ledger.gap_record import GapRecord, from_json, merged, parse_gap, to_json
 
 from recovery.backfill.archive_source import columns_of
 from recovery.backfill.chunk_commit import ChunkCommit
-from recovery.backfill.loop import Outcome, Wish, chosen
+from recovery.backfill.loop import BackfillRequest, Outcome, chosen
 from recovery.backfill.read_order import instants
 from recovery.backfill.source_factory import segmented
 from recovery.backfill.throttle import Go, Pace, Wait, by_lag, by_rate, lag_max
@@ -20,6 +18,8 @@ from tests.looking import records
 from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.maintenance.local_pipeline import Piece
+from writer.table.gap_records import NoSuchGap
+from writer.table.ledger.gap_record import GapRecord, from_json, merged, parse_gap, to_json
 from writer.table.log.operations import Fill
 
 P0, P1 = TopicPartition("t", 1, 0), TopicPartition("u", 1, 0)
@@ -100,11 +100,11 @@ def test_a_ticket_is_named_by_its_beginning_and_only_open_ones_are_chosen():
     assert isinstance(other, GapRecord)
     assert isinstance(lost, GapRecord)
     gap_records = {"abcdef": gap, "abcxyz": merged(other, lost)}
-    assert chosen(gap_records, Wish()) == [gap]
-    assert chosen(gap_records, Wish(("abcd",))) == [gap]
-    assert chosen(gap_records, Wish(("abcxyz",))) == []
+    assert chosen(gap_records, BackfillRequest()) == [gap]
+    assert chosen(gap_records, BackfillRequest(("abcd",))) == [gap]
+    assert chosen(gap_records, BackfillRequest(("abcxyz",))) == []
     with pytest.raises(NoSuchGap, match="is no gap"):
-        chosen(gap_records, Wish(("abc",)))
+        chosen(gap_records, BackfillRequest(("abc",)))
 
 
 def test_a_ticket_is_what_its_entries_say_however_they_are_kept():

@@ -10,7 +10,7 @@ import pytest
 
 from recovery.chaos.damage import damage
 from recovery.chaos.schedule import DAMAGES, Fault, script
-from recovery.chaos.verification import Held, Life, judge, look, without
+from recovery.chaos.verification import Life, PartitionOffsets, judge, look, without
 from writer.core.errors import CheckpointUnusable
 from writer.offsets.spark_checkpoint import Checkpoints
 from writer.storage.base import OutcomeUnknown, StoreError
@@ -87,37 +87,40 @@ def test_what_is_left_of_an_interval() -> None:
 
 
 def test_all_held_once_is_clean() -> None:
-    verdict = judge({("t", 1): Life("t", {0: 10})}, {("t", 1, 0): Held(10, [(0, 10)])})
+    verdict = judge({("t", 1): Life("t", {0: 10})}, {("t", 1, 0): PartitionOffsets(10, [(0, 10)])})
     assert verdict.clean
     assert (verdict.produced, verdict.held) == (10, 10)
 
 
 def test_a_hole_is_lost_and_said() -> None:
-    verdict = judge({("t", 1): Life("t", {0: 10})}, {("t", 1, 0): Held(7, [(0, 4), (7, 10)])})
+    verdict = judge({("t", 1): Life("t", {0: 10})}, {("t", 1, 0): PartitionOffsets(7, [(0, 4), (7, 10)])})
     assert (verdict.lost, verdict.clean) == (3, False)
     assert verdict.said == ["t/0 (life 1): offsets [4, 7) are nowhere in the lake"]
 
 
 def test_an_offset_that_is_there_twice_is_said() -> None:
-    verdict = judge({("t", 1): Life("t", {0: 10})}, {("t", 1, 0): Held(12, [(0, 10)])})
+    verdict = judge({("t", 1): Life("t", {0: 10})}, {("t", 1, 0): PartitionOffsets(12, [(0, 10)])})
     assert (verdict.twice, verdict.clean) == (2, False)
 
 
 def test_rows_that_nobody_produced_are_said() -> None:
     life = {("t", 1): Life("t", {0: 10})}
-    assert judge(life, {("t", 1, 0): Held(11, [(0, 11)])}).unknown == 1
-    assert judge(life, {("t", 1, 0): Held(10, [(0, 10)]), ("t", 2, 0): Held(5, [(0, 5)])}).unknown == 5
+    assert judge(life, {("t", 1, 0): PartitionOffsets(11, [(0, 11)])}).unknown == 1
+    assert (
+        judge(life, {("t", 1, 0): PartitionOffsets(10, [(0, 10)]), ("t", 2, 0): PartitionOffsets(5, [(0, 5)])}).unknown
+        == 5
+    )
 
 
 def test_what_retention_took_is_no_loss_and_the_rest_is() -> None:
     life = Life("t", {0: 10}, taken={0: [(0, 5)]})
-    verdict = judge({("t", 1): life}, {("t", 1, 0): Held(6, [(0, 2), (6, 10)])})
+    verdict = judge({("t", 1): life}, {("t", 1, 0): PartitionOffsets(6, [(0, 2), (6, 10)])})
     assert (verdict.taken, verdict.lost) == (3, 1)
 
 
 def test_the_end_of_a_deleted_topic_is_no_loss_and_a_hole_before_it_is() -> None:
     life = Life("t", {0: 10, 1: 10}, deleted=True)
-    held = {("t", 1, 0): Held(6, [(0, 6)]), ("t", 1, 1): Held(5, [(0, 2), (3, 6)])}
+    held = {("t", 1, 0): PartitionOffsets(6, [(0, 6)]), ("t", 1, 1): PartitionOffsets(5, [(0, 2), (3, 6)])}
     verdict = judge({("t", 1): life}, held)
     assert (verdict.died, verdict.lost) == (8, 1)
 
@@ -133,7 +136,7 @@ def test_offsets_are_read_as_intervals_with_their_doubles(tmp_path: Path) -> Non
     duckdb.execute(f"COPY ({source}) TO '{table / 'a.parquet'}' (FORMAT parquet)")
     entry = {"add": {"path": "a.parquet", "size": 1, "partitionValues": {}}}
     (table / "_delta_log" / f"{0:020}.json").write_text(json.dumps(entry))
-    assert look([table]) == {("t", 1, 0): Held(6, [(0, 3), (5, 7)])}
+    assert look([table]) == {("t", 1, 0): PartitionOffsets(6, [(0, 3), (5, 7)])}
 
 
 def test_local_storage_fails_as_it_is_asked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from writer.core.errors import CheckpointUnusable
-from writer.offsets.spark_checkpoint import Checkpoints, NewRun, Planned, Refuse, Resume, decide
+from writer.offsets.spark_checkpoint import Checkpoints, NewRun, NextBatch, Refuse, Resume, decide
 from writer.storage.base import Unanswered
 from writer.storage.local import LocalStore
 
@@ -20,20 +20,20 @@ A, B = ("clicks", 0), ("clicks", 1)
         (None, None, {}, NewRun(1, "there is no checkpoint")),
         (None, None, {A: 5}, NewRun(1, "there is no checkpoint")),
         (3, None, {A: 5}, NewRun(4, "run 3 planned no batch")),
-        (3, Planned({A: 5, B: 7}, None), {A: 5, B: 7}, Resume(3)),
-        (3, Planned({A: 5, B: 7}, {A: 9, B: 7}), {A: 5, B: 7}, Resume(3)),
-        (3, Planned({A: 5, B: 7}, {A: 9, B: 8}), {A: 9, B: 8}, Resume(3)),  # in the table, and Spark does not know
-        (3, Planned({A: 5, B: 7}, {A: 9, B: 8}), {A: 9, B: 7}, NewRun(4, "run 3 is older than the table")),
-        (3, Planned({A: 5, B: 7}, {A: 9, B: 8}), {A: 10, B: 8}, NewRun(4, "run 3 is older than the table")),
-        (3, Planned({A: 5, B: 7}, None), {A: 6, B: 7}, NewRun(4, "run 3 is older than the table")),
-        (3, Planned({A: 5}, None), {A: 5, B: 7}, NewRun(4, "run 3 knows other partitions than the table")),
-        (3, Planned({A: 5, B: 0}, None), {A: 5}, NewRun(4, "run 3 knows other partitions than the table")),
-        (3, Planned({A: 5}, None), {}, NewRun(4, "run 3 knows other partitions than the table")),
-        (3, Planned({A: 9, B: 7}, None), {A: 5, B: 7},
+        (3, NextBatch({A: 5, B: 7}, None), {A: 5, B: 7}, Resume(3)),
+        (3, NextBatch({A: 5, B: 7}, {A: 9, B: 7}), {A: 5, B: 7}, Resume(3)),
+        (3, NextBatch({A: 5, B: 7}, {A: 9, B: 8}), {A: 9, B: 8}, Resume(3)),  # in the table, and Spark does not know
+        (3, NextBatch({A: 5, B: 7}, {A: 9, B: 8}), {A: 9, B: 7}, NewRun(4, "run 3 is older than the table")),
+        (3, NextBatch({A: 5, B: 7}, {A: 9, B: 8}), {A: 10, B: 8}, NewRun(4, "run 3 is older than the table")),
+        (3, NextBatch({A: 5, B: 7}, None), {A: 6, B: 7}, NewRun(4, "run 3 is older than the table")),
+        (3, NextBatch({A: 5}, None), {A: 5, B: 7}, NewRun(4, "run 3 knows other partitions than the table")),
+        (3, NextBatch({A: 5, B: 0}, None), {A: 5}, NewRun(4, "run 3 knows other partitions than the table")),
+        (3, NextBatch({A: 5}, None), {}, NewRun(4, "run 3 knows other partitions than the table")),
+        (3, NextBatch({A: 9, B: 7}, None), {A: 5, B: 7},
          Refuse("run 3 would continue clicks/0 at offset 9, but the table ends at 5: 4 records would be lost")),
-        (3, Planned({A: 4, B: 9}, {A: 5, B: 9}), {A: 5, B: 7},
+        (3, NextBatch({A: 4, B: 9}, {A: 5, B: 9}), {A: 5, B: 7},
          Refuse("run 3 would continue clicks/1 at offset 9, but the table ends at 7: 2 records would be lost")),
-        (3, Planned({A: 9}, None), {A: 5, B: 7},
+        (3, NextBatch({A: 9}, None), {A: 5, B: 7},
          Refuse("run 3 would continue clicks/0 at offset 9, but the table ends at 5: 4 records would be lost")),
     ],
 )  # fmt: skip
@@ -98,12 +98,12 @@ def test_a_run_that_planned_nothing_says_nothing(checkpoints, tmp_path):
 
 def test_a_first_batch_begins_at_the_start_of_the_source(checkpoints, tmp_path):
     Run(tmp_path).started(3, 4).planned(0, 5, 4)
-    assert checkpoints.planned(1) == Planned({A: 3, B: 4}, {A: 5, B: 4})
+    assert checkpoints.planned(1) == NextBatch({A: 3, B: 4}, {A: 5, B: 4})
 
 
 def test_a_committed_batch_is_where_the_next_begins(checkpoints, tmp_path):
     Run(tmp_path).started(0, 0).planned(0, 5, 4).committed(0)
-    assert checkpoints.planned(1) == Planned({A: 5, B: 4}, None)
+    assert checkpoints.planned(1) == NextBatch({A: 5, B: 4}, None)
 
 
 def test_a_batch_that_was_only_planned_begins_at_the_one_before(checkpoints, tmp_path):
@@ -111,7 +111,7 @@ def test_a_batch_that_was_only_planned_begins_at_the_one_before(checkpoints, tmp
     for batch in range(12):
         run.planned(batch, batch, 2 * batch).committed(batch)
     run.planned(12, 40, 50)
-    assert checkpoints.planned(1) == Planned({A: 11, B: 22}, {A: 40, B: 50})
+    assert checkpoints.planned(1) == NextBatch({A: 11, B: 22}, {A: 40, B: 50})
     assert checkpoints.range(1, 12) == ({A: 11, B: 22}, {A: 40, B: 50})
 
 
@@ -150,7 +150,7 @@ def test_a_damaged_file_makes_the_checkpoint_unusable_and_is_named(checkpoints, 
         content = b"\0" + content.replace(b"\n{}", b"", 1)
     damaged(run, name, content)
     if name == "offsets/2" and content is None:  # as if the batch had never been planned
-        assert checkpoints.planned(1) == Planned({A: 6, B: 4}, None)
+        assert checkpoints.planned(1) == NextBatch({A: 6, B: 4}, None)
         return
     with pytest.raises(CheckpointUnusable) as unusable:
         checkpoints.planned(1)

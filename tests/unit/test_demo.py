@@ -26,7 +26,7 @@ from writer.demo.panel import View
 from writer.demo.progress_monitor import Lag, Rate
 from writer.demo.table_reader import TableLog
 from writer.demo.terminal import Screen
-from writer.demo.workload import Given
+from writer.demo.workload import ProducedMessages
 from writer.storage.locations import store_at
 from writer.table.factory import parquet_table
 from writer.table.log.operations import Batch
@@ -258,7 +258,7 @@ def test_an_account_that_adds_up(tmp_path):
         dead_letters, [2, 3], outcome=["dead_letter", "quarantined"],
         error=["bad", "event_time is 2026-12-20 05:30:00.123Z, outside [2025-11-20T05:00:00Z, 2026-11-21T05:00:00Z]"],
     )  # fmt: skip
-    given = Given(
+    given = ProducedMessages(
         SINCE, Counter({CLICKS: 3}), Counter({CLICKS: 1}), Counter({CLICKS: 1}), Counter({CLICKS: 1}), new_field=1
     )
     found = verification.of(lake, dead_letters, given.ends, since=SINCE)
@@ -277,7 +277,9 @@ def test_what_does_not_add_up_is_named(tmp_path):
     rows(lake, [0, 1], 5, 5)
     write(dead_letters, [2], error=["bad"], outcome=["dead_letter"])
     write(lake, [1, 2, 9], hour=["2026-11-20T05"] * 3, event_time=[SINCE, SINCE, SINCE.replace(hour=6)])
-    given = Given(SINCE, Counter({CLICKS: 2}), Counter({CLICKS: 1}), Counter({CLICKS: 1}), Counter({CLICKS: 2}), 3)
+    given = ProducedMessages(
+        SINCE, Counter({CLICKS: 2}), Counter({CLICKS: 1}), Counter({CLICKS: 1}), Counter({CLICKS: 2}), 3
+    )
     found = verification.of(lake, dead_letters, given.ends, since=SINCE)
     assert (found.lost, found.twice, found.unknown) == (3, 2, 1)
     assert found.differences(given) == [
@@ -335,7 +337,7 @@ def in_folders(place):
 def test_a_parquet_table_is_accounted_for_by_its_folders(tmp_path):
     place = tmp_path / "lake"
     first, second, _ = in_folders(place)
-    given = Given(SINCE, Counter({CLICKS: 3}))
+    given = ProducedMessages(SINCE, Counter({CLICKS: 3}))
     found = verification.of(place, tmp_path / "none", given.ends, since=SINCE)
     assert (found.damage(), found.rows) == ([], 3)
     assert [(b.name, b.rows, b.bytes) for b in found.buckets] == [

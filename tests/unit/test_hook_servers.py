@@ -18,7 +18,7 @@ from tests.servers.scripted import Asked, Reply, Scripted, scripted
 from writer.clients.http import RequestFailed, ask
 from writer.config.hooks import Druid, Presto, Trino, Webhook
 from writer.engines.table_description import TableDescription
-from writer.hooks.base import Done, File, Going, HookFailed, Sealed
+from writer.hooks.base import Delivered, File, Going, HookFailed, Sealed
 from writer.hooks.druid import DruidHook
 from writer.hooks.sql import SqlHook
 from writer.hooks.webhook import WebhookHook, signature
@@ -60,7 +60,7 @@ def test_a_signature_is_that_of_standard_webhooks():
 def test_a_webhook_gets_the_manifest_signed_under_an_id_that_stays():
     with scripted(lambda _: Reply(204)) as server:
         hook = webhook(f"{server.url}/in?key=1", secret="a plain secret", headers={"X-Team": "lake"})
-        assert hook.deliver(sealed(), {}) == Done("answered 204")
+        assert hook.deliver(sealed(), {}) == Delivered("answered 204")
         hook.deliver(sealed(), {})
         hook.deliver(sealed(entry=10), {})
     first, again, other = server.asked
@@ -140,7 +140,7 @@ def test_druid_ingests_exactly_the_interval_from_exactly_the_files():
         assert going.state == {"try": 1, "accepted": task}
         assert isinstance(hook.deliver(sealed(), going.state), Going)
         there.tasks[task] = "SUCCESS"
-        assert hook.deliver(sealed(), going.state) == Done(f"rows: 30, by task {task}")
+        assert hook.deliver(sealed(), going.state) == Delivered(f"rows: 30, by task {task}")
     assert task.startswith(TASK)
     (spec,) = (spec["spec"] for spec in there.specs)
     assert spec["dataSchema"]["granularitySpec"]["intervals"] == ["2026-11-20T05:00:00.000Z/2026-11-20T06:00:00.000Z"]
@@ -157,7 +157,7 @@ def test_who_looks_after_a_crash_finds_the_task_and_starts_no_second_one():
         (task,) = there.tasks
         there.tasks[task] = "SUCCESS"
         assert isinstance(going, Going)
-        assert isinstance(druid(server.url).deliver(sealed(), going.state), Done)
+        assert isinstance(druid(server.url).deliver(sealed(), going.state), Delivered)
         druid(server.url).deliver(sealed(entry=12), {})
         assert len(there.tasks) == 2
 
@@ -189,7 +189,7 @@ def test_rows_that_druid_threw_away_are_a_failure():
 
 def test_a_bucket_without_rows_is_dropped_from_druid():
     with overlord() as (there, server):
-        assert isinstance(druid(server.url).deliver(sealed(rows=0), {}), Done)
+        assert isinstance(druid(server.url).deliver(sealed(rows=0), {}), Delivered)
         assert not there.tasks
     (asked,) = server.asked
     assert asked.path == "/druid/coordinator/v1/datasources/clicks/markUnused"
@@ -239,13 +239,13 @@ def test_trino_registers_a_delta_table_once_and_then_leaves_it():
             type="trino", url=server.url, table="delta.lake.clicks", user="me", password="p", timeout="5 s"
         )
         there.busy = 2
-        assert SqlHook(settings).deliver(sealed(), {}) == Done("registered")
+        assert SqlHook(settings).deliver(sealed(), {}) == Delivered("registered")
         made, called = there.ran[1:]
         assert made == "CREATE SCHEMA IF NOT EXISTS delta.lake"
         named = "schema_name => 'lake', table_name => 'clicks', table_location => 'local:///lake/clicks'"
         assert called == f"CALL delta.system.register_table({named})"
         there.columns, there.ran = [["id", "bigint"], ["at", "timestamp(6)"]], []
-        assert isinstance(SqlHook(settings).deliver(sealed(), {}), Done)
+        assert isinstance(SqlHook(settings).deliver(sealed(), {}), Delivered)
         assert len(there.ran) == 1
     assert {asked.headers["x-trino-user"] for asked in server.asked} == {"me"}
     assert all(asked.headers["authorization"].startswith("Basic ") for asked in server.asked)
@@ -277,7 +277,7 @@ def test_what_another_was_faster_with_is_no_failure_and_what_the_server_refuses_
     with coordinator() as (there, server):
         hook = SqlHook(Trino(type="trino", url=server.url, table="delta.lake.clicks"))
         there.errors = {"CALL": {"message": "Table already exists: 'lake.clicks'", "errorName": "TABLE_ALREADY_EXISTS"}}
-        assert isinstance(hook.deliver(sealed(), {}), Done)
+        assert isinstance(hook.deliver(sealed(), {}), Delivered)
         there.errors = {"CALL": {"message": "register_table procedure is disabled", "errorName": "PERMISSION_DENIED"}}
         with pytest.raises(HookFailed, match="register_table procedure is disabled"):
             hook.deliver(sealed(), {})

@@ -4,14 +4,22 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from recovery.ladder.diagnosis import Look, Seen, Timeouts, judged, seen, stalled_after, why_unresponsive
+from recovery.ladder.diagnosis import (
+    DriverHealth,
+    PipelineHealth,
+    Timeouts,
+    judged,
+    seen,
+    stalled_after,
+    why_unresponsive,
+)
 from recovery.ladder.error_catalogue import Verdict
 from recovery.ladder.levels import RecoveryLevel
 from writer.status.lag_sample import Lag, LagSample
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 RETRY_TIMEOUT = Timeouts(timedelta(minutes=10), timedelta(minutes=2), {"clicks": timedelta(minutes=30)})
-RUNNING = Seen("running", since_s=5_000.0, run=1, version=7, waiting=10, commit_age_s=3.0)
+RUNNING = PipelineHealth("running", since_s=5_000.0, run=1, version=7, waiting=10, commit_age_s=3.0)
 
 
 def found(level: RecoveryLevel | None, *, halt: bool = False) -> Verdict:
@@ -51,8 +59,8 @@ def test_the_catalogue_is_asked_by_default() -> None:
 
 def test_a_driver_whose_main_thread_is_silent_hangs_and_one_that_starts_has_longer() -> None:
     def look(silent_s: float | None, state: str = "running", age_s: float = 5_000.0) -> str:
-        one = Seen(state, age_s, 1, 7, 0, 1.0)
-        return why_unresponsive(Look(age_s, silent_s, {"clicks": one} if state else {}), RETRY_TIMEOUT)
+        one = PipelineHealth(state, age_s, 1, 7, 0, 1.0)
+        return why_unresponsive(DriverHealth(age_s, silent_s, {"clicks": one} if state else {}), RETRY_TIMEOUT)
 
     assert look(119.0) == ""
     assert look(121.0) == "its main thread gave no sign for 121 s"
@@ -66,16 +74,16 @@ def test_a_driver_whose_main_thread_is_silent_hangs_and_one_that_starts_has_long
     ("one", "hangs"),
     [
         (RUNNING, False),
-        (Seen("running", 5_000.0, 1, 7, 10, 1_801.0), True),
-        (Seen("running", 1_000.0, 1, None, 10, 90_000.0), False),  # it has just begun with an old table
-        (Seen("running", 5_000.0, 1, 7, 0, 90_000.0), False),  # nothing waits
-        (Seen("running", 5_000.0, 1, 7, None, 90_000.0), False),  # Kafka has not said
-        (Seen("paused", 5_000.0, 1, 7, 10, 90_000.0), False),
-        (Seen("running", 1_801.0, 1, None, 10, None), True),
+        (PipelineHealth("running", 5_000.0, 1, 7, 10, 1_801.0), True),
+        (PipelineHealth("running", 1_000.0, 1, None, 10, 90_000.0), False),  # it has just begun with an old table
+        (PipelineHealth("running", 5_000.0, 1, 7, 0, 90_000.0), False),  # nothing waits
+        (PipelineHealth("running", 5_000.0, 1, 7, None, 90_000.0), False),  # Kafka has not said
+        (PipelineHealth("paused", 5_000.0, 1, 7, 10, 90_000.0), False),
+        (PipelineHealth("running", 1_801.0, 1, None, 10, None), True),
     ],
 )
-def test_a_driver_that_commits_nothing_while_records_wait_hangs(one: Seen, hangs: bool) -> None:
-    assert bool(why_unresponsive(Look(5_000.0, 1.0, {"clicks": one}), RETRY_TIMEOUT)) == hangs
+def test_a_driver_that_commits_nothing_while_records_wait_hangs(one: PipelineHealth, hangs: bool) -> None:
+    assert bool(why_unresponsive(DriverHealth(5_000.0, 1.0, {"clicks": one}), RETRY_TIMEOUT)) == hangs
 
 
 def test_a_long_delay_of_commits_is_no_stall() -> None:
@@ -91,5 +99,5 @@ def test_what_kafka_said_three_intervals_ago_is_not_waiting(age_s: float, waitin
         "state": "running", "run": 2, "last_commit": {"version": 4}, "commit_age_seconds": 1.5, "error": "",
         "lag": lag.to_json(NOON),
     }  # fmt: skip
-    assert seen(told, 9.0, NOON) == Seen("running", 9.0, 2, 4, waiting, 1.5)
+    assert seen(told, 9.0, NOON) == PipelineHealth("running", 9.0, 2, 4, waiting, 1.5)
     assert not seen({**told, "last_commit": None, "lag": LagSample().to_json(NOON)}, 9.0, NOON).well

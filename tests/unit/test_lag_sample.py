@@ -9,7 +9,7 @@ import pytest
 
 from autoscaler.decision.facts import Partition
 from autoscaler.decision.policy import Policy
-from autoscaler.runtime.collector import Live
+from autoscaler.runtime.collector import FactsCollector
 from recovery.backfill.throttle import live_lag
 from tests.looking import config
 from tests.unit.test_status import Cluster
@@ -113,7 +113,7 @@ def heard(progress: Progress, age_s: float) -> None:
 
 
 def look(settings: Config, cluster: Asked):
-    live = Live(settings, ["clicks"], Policy())
+    live = FactsCollector(settings, ["clicks"], Policy())
     live._cluster = cluster
     (found,) = live.look(datetime.now(UTC)).pipelines
     return found
@@ -153,7 +153,7 @@ def test_the_autoscaler_asks_kafka_where_no_driver_answers(settings: Config) -> 
 
 def test_a_sample_grows_old_where_nothing_answers(settings: Config, progress: Progress, caplog) -> None:
     heard(progress, 5)
-    live = Live(settings, ["clicks"], Policy())
+    live = FactsCollector(settings, ["clicks"], Policy())
     live._cluster = Asked(up=False)
     live.look(datetime.now(UTC))
     progress._logs = Logs()

@@ -11,12 +11,12 @@ import pytest
 
 from recovery.checkpoints.checks import Facts, Lease, TopicIds, leads_to, preflight
 from recovery.checkpoints.reader import read
-from recovery.checkpoints.repair import Leave, Remove, RepairResult, plan, repair
+from recovery.checkpoints.repair import NoRepair, Remove, RepairResult, plan, repair
 from recovery.ladder.levels import RecoveryLevel
 from tests.unit.test_checkpoint import METADATA, Run, offsets
 from writer.offsets import checkpoint_backups, run_record
 from writer.offsets.spark_checkpoint import Checkpoints
-from writer.offsets.start_decision import Held
+from writer.offsets.start_decision import LogRange
 from writer.storage.local import LocalStore
 
 A, B = ("clicks", 0), ("clicks", 1)
@@ -39,7 +39,7 @@ def reading(run):
 def facts(run, **changes):
     about = {
         "frontier": {A: 6, B: 4}, "topics": {"clicks": TopicIds("u1", "u1")},
-        "held": {A: Held(0, 9), B: Held(0, 9)}, "lease": Lease(held=True, said="held"), **changes,
+        "held": {A: LogRange(0, 9), B: LogRange(0, 9)}, "lease": Lease(held=True, said="held"), **changes,
     }  # fmt: skip
     return Facts(reading(run), **about)
 
@@ -85,8 +85,8 @@ def test_a_run_that_is_over_is_not_held_against_the_table(run):
         ({"lost": "clicks"}, "frontier", RecoveryLevel.WALK_BACK),
         ({"topics": {"clicks": TopicIds("u1", None)}}, "topics", None),
         ({"topics": {"clicks": TopicIds("u1", "u2")}}, "topics", RecoveryLevel.RESTART),
-        ({"held": {A: Held(7, 9), B: Held(0, 9)}}, "log", RecoveryLevel.RESTART),
-        ({"held": {A: Held(0, 5), B: Held(0, 9)}}, "log", None),
+        ({"held": {A: LogRange(7, 9), B: LogRange(0, 9)}}, "log", RecoveryLevel.RESTART),
+        ({"held": {A: LogRange(0, 5), B: LogRange(0, 9)}}, "log", None),
         ({"held": None, "unknown": {"kafka": "no broker answers."}}, "log", RecoveryLevel.WAIT),
         ({"frontier": None, "unknown": {"table": "no answer."}}, "frontier", RecoveryLevel.WAIT),
     ],
@@ -112,7 +112,7 @@ def test_a_topic_that_is_gone_is_told_in_kafkas_words(run):
 
 
 def test_a_topic_that_was_created_again_is_not_held_against_its_old_offsets(run):
-    found = facts(run, topics={"clicks": TopicIds("u1", "u2")}, held={A: Held(0, 1), B: Held(0, 1)})
+    found = facts(run, topics={"clicks": TopicIds("u1", "u2")}, held={A: LogRange(0, 1), B: LogRange(0, 1)})
     assert set(bad(found)) == {"topics"}
 
 
@@ -156,7 +156,7 @@ def test_several_sources_are_told_apart(run):
 
 
 def test_of_a_stranger_no_table_is_asked(run):
-    found = preflight(replace(facts(run), foreign=True, frontier=None, held={A: Held(7, 9), B: Held(0, 9)}))
+    found = preflight(replace(facts(run), foreign=True, frontier=None, held={A: LogRange(7, 9), B: LogRange(0, 9)}))
     said = {check.name: check for check in found}
     assert said["frontier"].ok is None
     assert said["log"].level is RecoveryLevel.LATEST
@@ -183,7 +183,7 @@ def corrupt(run, name, content=b""):
 )
 def test_only_what_costs_nothing_is_taken_away(run, name, frontier, wanted):
     found = plan(reading(corrupt(run, name)), frontier)
-    assert found == wanted or (isinstance(found, Leave) and str(wanted) in found.reason)
+    assert found == wanted or (isinstance(found, NoRepair) and str(wanted) in found.reason)
 
 
 def test_a_torn_commit_of_the_newest_batch_goes_whatever_the_table_says(run):
@@ -192,7 +192,7 @@ def test_a_torn_commit_of_the_newest_batch_goes_whatever_the_table_says(run):
 
 
 def test_what_is_whole_is_left_alone(run):
-    assert isinstance(plan(reading(run), {A: 6, B: 4}), Leave)
+    assert isinstance(plan(reading(run), {A: 6, B: 4}), NoRepair)
 
 
 def test_a_checksum_in_the_way_goes_and_others_stay(run):
@@ -258,7 +258,7 @@ def test_a_run_is_mended_once_and_a_copy_lies_aside(run, tmp_path):
     assert checkpoints.newest() == 1
     corrupt(run, "offsets/2", b"v1")
     again = repair(checkpoints, 1, {A: 6, B: 4}, AT + timedelta(minutes=1))
-    assert again == Leave("run 1 was mended before, and broke again")
+    assert again == NoRepair("run 1 was mended before, and broke again")
     assert (run.path / "offsets/2").exists()
     assert len(checkpoint_backups.backups(checkpoints.store)) == 1
 

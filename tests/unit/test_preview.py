@@ -67,7 +67,7 @@ def test_raw_shows_header_and_size_and_knows_a_tombstone():
 
 def test_a_narrow_terminal_keeps_room_for_the_value(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    look = preview.Look("clicks", config(tmp_path), "raw", tables.console(), NOW, as_json=False, whole=True)
+    look = preview.PreviewSession("clicks", config(tmp_path), "raw", tables.console(), NOW, as_json=False, whole=True)
     look.show([records([b'{"a": 1}'])])
     assert capsys.readouterr().out.rstrip().endswith('{"a": 1}')
 
@@ -148,7 +148,7 @@ def test_staged_as_json_is_one_object_a_file_dead_letters_included(ready, capsys
 @pytest.mark.parametrize("width", [60, 100, 200])
 def test_no_line_is_wider_than_the_terminal(ready, capsys, monkeypatch, at, width):
     monkeypatch.setenv("COLUMNS", str(width))
-    look = preview.Look("clicks", ready.config, at, tables.console(), NOW, as_json=False, whole=True)
+    look = preview.PreviewSession("clicks", ready.config, at, tables.console(), NOW, as_json=False, whole=True)
     look._records(preview.raw(records(MIXED)) if at == "raw" else through(ready, at), None if at == "raw" else ready)
     shown = capsys.readouterr().out.splitlines()
     assert len(shown) > len(MIXED) // 2
@@ -161,7 +161,7 @@ def through(ready, at):
 
 @pytest.mark.parametrize("at", ["raw", "decoded", "assigned"])
 def test_json_is_one_object_a_record(ready, capsys, at):
-    look = preview.Look("clicks", ready.config, at, wide(80), NOW, as_json=True, whole=True)
+    look = preview.PreviewSession("clicks", ready.config, at, wide(80), NOW, as_json=True, whole=True)
     look._records(preview.raw(records(MIXED)) if at == "raw" else through(ready, at), None if at == "raw" else ready)
     documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [document["offset"] for document in documents] == list(range(len(MIXED)))

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from writer.table.ledger.gap_record import Carried, GapRecord, parse_gap
 
 from recovery.rewind.plan import Facts, Plan, Since, Then, plan, since
 from writer.core.offsets import OffsetRange, TopicPartition
-from writer.offsets.start_decision import Held
+from writer.offsets.start_decision import LogRange
+from writer.table.ledger.gap_record import BackfilledOffsets, GapRecord, parse_gap
 from writer.table.log.foreign_writes import Change
 
 A, B, NEW, OLD = (
@@ -18,7 +18,7 @@ A, B, NEW, OLD = (
 )
 FACTS = Facts(
     Then(7, 2, {A: 10, B: 20}), Since(), {A: 15, B: 20}, {"clicks": 1},
-    {("clicks", 0): Held(0, 50), ("clicks", 1): Held(0, 20)},
+    {("clicks", 0): LogRange(0, 50), ("clicks", 1): LogRange(0, 20)},
 )  # fmt: skip
 
 
@@ -31,7 +31,7 @@ def test_only_parts_that_moved_go_back() -> None:
 def test_a_part_that_was_new_since_goes_back_to_its_beginning() -> None:
     grown = replace(
         FACTS, frontier={A: 15, B: 20, NEW: 8}, since=Since(begins={NEW: 3, A: 12}),
-        held={**FACTS.held, ("clicks", 2): Held(0, 9)},
+        held={**FACTS.held, ("clicks", 2): LogRange(0, 9)},
     )  # fmt: skip
     assert plan(grown).ranges == (OffsetRange(A, 10, 15), OffsetRange(NEW, 3, 8))
 
@@ -39,11 +39,11 @@ def test_a_part_that_was_new_since_goes_back_to_its_beginning() -> None:
 @pytest.mark.parametrize(
     ("held", "lost"),
     [
-        (Held(10, 15), []), (Held(12, 50), [(10, 12)]), (Held(40, 50), [(10, 15)]), (Held(0, 13), [(13, 15)]),
-        (Held(12, 13), [(10, 12), (13, 15)]),
+        (LogRange(10, 15), []), (LogRange(12, 50), [(10, 12)]), (LogRange(40, 50), [(10, 15)]), (LogRange(0, 13), [(13,
+        15)]), (LogRange(12, 13), [(10, 12), (13, 15)]),
     ],
 )  # fmt: skip
-def test_what_kafka_does_not_hold_is_named_exactly(held: Held, lost: list[tuple[int, int]]) -> None:
+def test_what_kafka_does_not_hold_is_named_exactly(held: LogRange, lost: list[tuple[int, int]]) -> None:
     found = plan(replace(FACTS, held={**FACTS.held, ("clicks", 0): held}))
     assert [(r.start, r.end) for r in found.unreadable] == lost
     assert bool(found.lossy) == bool(lost)
@@ -82,7 +82,7 @@ def test_gaps_that_opened_since_are_over_unless_they_were_filled() -> None:
     assert isinstance(gap_record, GapRecord)
     open_ = replace(FACTS, since=Since(gaps=("g1",)), gap_records={"g1": gap_record})
     assert plan(open_).gaps == {"g1": 2}
-    filled = replace(gap_record, carried={A: Carried(((12, 13),), 1, {"read": 1, "rows": 1})})
+    filled = replace(gap_record, carried={A: BackfilledOffsets(((12, 13),), 1, {"read": 1, "rows": 1})})
     assert "filled since" in plan(replace(open_, gap_records={"g1": filled})).obstacles[0]
 
 

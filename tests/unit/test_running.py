@@ -8,7 +8,7 @@ import pytest
 from writer.clients.kafka import BrokerUnreachable
 from writer.core.errors import ConfigError, Draining, Fenced, HeadraceError, LogChanged, LogMoved, TopicMissing
 from writer.driver import pipeline_runner
-from writer.driver.pipeline_runner import Asked, PipelineRunner, watch
+from writer.driver.pipeline_runner import PipelineRunner, StartRequests, watch
 from writer.status.progress import Progress
 
 
@@ -262,7 +262,7 @@ def test_one_that_has_ended_is_started_again_beside_the_others_when_asked(
     well.query = Going()
     assert sick.error is not None
     sick.fail()
-    asked, looks = Asked(), []
+    asked, looks = StartRequests(), []
 
     def beat() -> None:
         looks.append(sick.progress.view().state)

@@ -11,7 +11,7 @@ from tests.looking import config
 from writer.config.autoscaling import Autoscaler
 from writer.config.pipelines import Config
 from writer.scaling.executor_manager import KEPT, ExecutorManager
-from writer.scaling.scale_steps import Executor, Steps, Wanted, steps
+from writer.scaling.scale_steps import Executor, ExecutorTarget, Steps, steps
 from writer.scaling.spark_settings import records_per_range, refusal, settings, slots_most
 from writer.storage.locations import store_at
 
@@ -31,31 +31,31 @@ THREE = [executor(0), executor(1), executor(2)]
 
 
 def test_the_youngest_go_first_and_only_between_batches():
-    wanted = Wanted(1, since_s=100, asserted_s=100)
+    wanted = ExecutorTarget(1, since_s=100, asserted_s=100)
     assert steps(wanted, THREE, {}, 101, boundary=False) == Steps(None)
     assert steps(wanted, THREE, {}, 101, boundary=True) == Steps(1, ("2", "1"))
 
 
 def test_the_total_is_asked_for_before_any_goes_and_again_every_quarter_of_a_minute():
-    assert steps(Wanted(3, 0, None), THREE, {}, 1, boundary=False).total == 3
-    assert steps(Wanted(3, 0, 10), THREE, {}, 24, boundary=False).total is None
-    assert steps(Wanted(3, 0, 10), THREE, {}, 25, boundary=False).total == 3
-    assert steps(Wanted(2, 0, 10), THREE, {}, 11, boundary=True) == Steps(2, ("2",))
+    assert steps(ExecutorTarget(3, 0, None), THREE, {}, 1, boundary=False).total == 3
+    assert steps(ExecutorTarget(3, 0, 10), THREE, {}, 24, boundary=False).total is None
+    assert steps(ExecutorTarget(3, 0, 10), THREE, {}, 25, boundary=False).total == 3
+    assert steps(ExecutorTarget(2, 0, 10), THREE, {}, 11, boundary=True) == Steps(2, ("2",))
 
 
 def test_batches_that_always_overlap_do_not_keep_executors_for_ever():
-    assert steps(Wanted(2, 0, 0), THREE, {}, 119, boundary=False).drain == ()
-    assert steps(Wanted(2, 0, 0), THREE, {}, 120, boundary=False).drain == ("2",)
+    assert steps(ExecutorTarget(2, 0, 0), THREE, {}, 119, boundary=False).drain == ()
+    assert steps(ExecutorTarget(2, 0, 0), THREE, {}, 120, boundary=False).drain == ("2",)
 
 
 def test_what_drains_counts_as_gone():
-    assert steps(Wanted(2, 0, 0), THREE, {"2": 1.0}, 5, boundary=True).drain == ()
-    assert steps(Wanted(1, 0, 0), THREE, {"2": 1.0}, 5, boundary=True).drain == ("1",)
+    assert steps(ExecutorTarget(2, 0, 0), THREE, {"2": 1.0}, 5, boundary=True).drain == ()
+    assert steps(ExecutorTarget(1, 0, 0), THREE, {"2": 1.0}, 5, boundary=True).drain == ("1",)
 
 
 def test_of_two_that_came_at_once_the_later_number_is_younger():
     twins = [executor(n, since=NOW) for n in (10, 9)]
-    assert steps(Wanted(1, 0, 0), twins, {}, 5, boundary=True).drain == ("10",)
+    assert steps(ExecutorTarget(1, 0, 0), twins, {}, 5, boundary=True).drain == ("10",)
 
 
 # --- the keeper -------------------------------------------------------------------------------------------------

@@ -10,11 +10,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from recovery.ladder.levels import RecoveryLevel
 
 from recovery.ladder import state
 from recovery.ladder.decide import Failed, Healthy, Policy, decide
-from recovery.ladder.diagnosis import Seen
+from recovery.ladder.diagnosis import PipelineHealth
+from recovery.ladder.levels import RecoveryLevel
 from recovery.ladder.state import Memory
 from recovery.supervisor.driver_process import Driver, place, reap
 from recovery.supervisor.pipeline_state import SupervisedPipeline, failure
@@ -154,7 +154,7 @@ def test_a_failure_that_comes_again_counts_as_one_that_was_not_cured() -> None:
         at += timedelta(seconds=5)
     assert dict(supervised.results) == {("killed", "L1", "failed"): 1}
     supervised.began()
-    before = Seen("running", 5.0, 1, 7, 3, 1.0)
+    before = PipelineHealth("running", 5.0, 1, 7, 3, 1.0)
     supervised.version = 7
     assert not supervised.since_failure(before).well, "that commit is older than the failure"
     assert supervised.since_failure(replace(before, version=8)).well

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from writer.core.files import StagedFile
 from writer.core.offsets import TopicPartition
 from writer.table.factory import Tables
-from writer.table.log.entries import Committed
+from writer.table.log.entries import CommittedEntry
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -28,10 +28,10 @@ class Main:
     def publish(self, place: tuple[str, int]) -> None:
         assert place == ("id", 9)
 
-    def commits_since(self, version: int, despite: Collection[int] = ()) -> list[Committed]:  # noqa: ARG002 - none is here
+    def commits_since(self, version: int, despite: Collection[int] = ()) -> list[CommittedEntry]:  # noqa: ARG002 - none is here
         listed = {5: {"/dead": [staged(1)]}, 7: {}, 10: {"/dead": [staged(2)], "/late": [staged(3)]}, 11: {}}
         gone = {11: {"/dead": {TopicPartition("clicks", 1, 0): [(3, 4)]}}}
-        return [Committed(v, str(v), {}, files, gone.get(v, {})) for v, files in listed.items() if v > version]
+        return [CommittedEntry(v, str(v), {}, files, gone.get(v, {})) for v, files in listed.items() if v > version]
 
 
 def test_redo_applies_what_newer_commits_list_each_to_its_table():

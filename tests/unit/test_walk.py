@@ -11,11 +11,11 @@ from tests.unit.test_checkpoint import Run
 from writer.core.offsets import TopicPartition
 from writer.offsets import checkpoint_backups
 from writer.offsets.spark_checkpoint import Checkpoints
-from writer.offsets.start_decision import Held
+from writer.offsets.start_decision import LogRange
 from writer.storage.local import LocalStore
 
 A, B = TopicPartition("clicks", 1, 0), TopicPartition("clicks", 1, 1)
-HELD = {("clicks", 0): Held(0, 20), ("clicks", 1): Held(0, 20)}
+HELD = {("clicks", 0): LogRange(0, 20), ("clicks", 1): LogRange(0, 20)}
 SAME = {"clicks": TopicIds("u1", "u1")}
 
 
@@ -55,8 +55,8 @@ def test_the_newest_that_agrees_with_the_files_is_taken(tmp_path, starts, commit
     [
         ({"clicks": TopicIds("u1", "u2")}, HELD, "was created again"),
         ({"clicks": TopicIds("u1", None)}, HELD, "is not there"),
-        (SAME, {("clicks", 0): Held(7, 20), ("clicks", 1): Held(0, 20)}, "no checkpoint"),
-        (SAME, {("clicks", 0): Held(0, 5), ("clicks", 1): Held(0, 20)}, "no checkpoint"),
+        (SAME, {("clicks", 0): LogRange(7, 20), ("clicks", 1): LogRange(0, 20)}, "no checkpoint"),
+        (SAME, {("clicks", 0): LogRange(0, 5), ("clicks", 1): LogRange(0, 20)}, "no checkpoint"),
     ],
 )
 def test_where_nothing_agrees_a_person_must_say(tmp_path, topics, held, said):

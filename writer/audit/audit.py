@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pyarrow.parquet as pq
 
-from writer.audit.offset_count import NOBODY, FileSet, Found, count
+from writer.audit.offset_count import NOBODY, FileOffsets, FileSet, count
 from writer.audit.reconciliation import Problem, Reconciliation, compared, state, totals
 from writer.audit.table_history import Lake, Waiting, read, waiting
 from writer.avro.schema_plan import PROVENANCE
@@ -24,7 +24,7 @@ class Audit:
     """What was found. `found` is empty unless files were read."""
 
     reconciliation: Reconciliation
-    found: Mapping[TopicPartition, Found]
+    found: Mapping[TopicPartition, FileOffsets]
     problems: tuple[Problem, ...]
     waiting: int  # commits whose dead letters wait for redo
     rows_taken: Mapping[str, int]  # on purpose: retention, delete, dedupe; by other clients: DELETE
@@ -77,7 +77,7 @@ def audit(config: Config, pipeline: str, *, since: int | datetime | None, deep: 
     problems = [*account.reconciliation.problems, *_of_others(lake, account.reconciliation)]
     if account.whole:
         problems += _in_sum(lake, account)
-    found: dict[TopicPartition, Found] = {}
+    found: dict[TopicPartition, FileOffsets] = {}
     accepted = account.reconciliation.accepted
     if deep:
         if accepted:
@@ -152,7 +152,7 @@ def _in_sum(lake: Lake, account: _Account) -> list[Problem]:
     ]
 
 
-def _in_files(lake: Lake, account: _Account) -> tuple[dict[TopicPartition, Found], list[Problem]]:
+def _in_files(lake: Lake, account: _Account) -> tuple[dict[TopicPartition, FileOffsets], list[Problem]]:
     """Count what the files hold, and hold it against the account. Reads every file."""
     reconciliation, pending, problems = account.reconciliation, account.waiting, list[Problem]()
     late, dead_letters = lake.late.table, lake.dead_letters.table
@@ -165,7 +165,7 @@ def _in_files(lake: Lake, account: _Account) -> tuple[dict[TopicPartition, Found
         FileSet(dead_letters.store, pending.files, dead_letters=True),
     ]
     found = _counted(file_sets, reconciliation, below_is_known=not account.whole)
-    nobodys = found.pop(NOBODY, Found()).rows
+    nobodys = found.pop(NOBODY, FileOffsets()).rows
     adopted = account.unplaced - nobodys if account.whole else 0
     removed = sum(account.rows_taken.values())
     if adopted < 0:
@@ -201,7 +201,7 @@ def _seen(table: PipelineTable, named: Sequence[DataFile]) -> list[DataFile]:
 
 def _counted(
     file_sets: Sequence[FileSet], reconciliation: Reconciliation, *, below_is_known: bool
-) -> dict[TopicPartition, Found]:
+) -> dict[TopicPartition, FileOffsets]:
     ranges = {line.part: (line.start, line.end) for line in reconciliation.lines}
     gaps = {line.part: line.gaps for line in reconciliation.lines if line.gaps}
     try:

@@ -37,7 +37,7 @@ class FileSet:
 
 
 @dataclass
-class Found:
+class FileOffsets:
     """What files hold of one part."""
 
     rows: int = 0
@@ -63,12 +63,12 @@ def count(
     *,
     below_is_known: bool,
     at_once: int = OFFSETS_AT_ONCE,
-) -> dict[TopicPartition, Found]:
+) -> dict[TopicPartition, FileOffsets]:
     """Count what the files hold of each part's range. `below_is_known`: rows below a range are not astray.
 
     Raises OSError for a file that is gone.
     """
-    found = {part: Found() for part in ranges}
+    found = {part: FileOffsets() for part in ranges}
     looked: set[tuple[int, str]] = set()
     for number, windows in enumerate(_passes(ranges, at_once)):
         seen = {window: np.zeros(window.end - window.start, np.uint8) for window in windows}
@@ -83,7 +83,7 @@ def count(
                 looked.add((at, file.path))
                 for part, outcome, offsets in _pieces(file_set, file):
                     if part is NOBODY:
-                        found.setdefault(NOBODY, Found()).rows += len(offsets) if first else 0
+                        found.setdefault(NOBODY, FileOffsets()).rows += len(offsets) if first else 0
                         continue
                     if first:
                         _stray(found, part, offsets, ranges, below_is_known=below_is_known)
@@ -157,7 +157,7 @@ def _as_many(count: int) -> np.ndarray:
     return np.broadcast_to(np.int64(0), count)
 
 
-def _mark(found: Found, marks: np.ndarray, window: _Window, offsets: np.ndarray, outcome: str | None) -> None:
+def _mark(found: FileOffsets, marks: np.ndarray, window: _Window, offsets: np.ndarray, outcome: str | None) -> None:
     inside = offsets[(offsets >= window.start) & (offsets < window.end)] - window.start
     if outcome is None:
         found.rows += len(inside)
@@ -168,7 +168,7 @@ def _mark(found: Found, marks: np.ndarray, window: _Window, offsets: np.ndarray,
 
 
 def _stray(
-    found: dict[TopicPartition, Found],
+    found: dict[TopicPartition, FileOffsets],
     part: TopicPartition,
     offsets: np.ndarray,
     ranges: Mapping[TopicPartition, Span],
@@ -178,11 +178,11 @@ def _stray(
     start, end = ranges.get(part, (0, 0))
     outside = offsets[offsets >= end] if below_is_known else offsets[(offsets >= end) | (offsets < start)]
     if len(outside) and not (below_is_known and part not in ranges):
-        known = found.setdefault(part, Found())
+        known = found.setdefault(part, FileOffsets())
         known.astray = joined([*known.astray, *spans(np.unique(outside), 0)])[:SPANS_SHOWN]
 
 
-def _tell(found: Found, window: _Window, marks: np.ndarray, gaps: Sequence[Span]) -> None:
+def _tell(found: FileOffsets, window: _Window, marks: np.ndarray, gaps: Sequence[Span]) -> None:
     found.distinct += int(np.count_nonzero(marks))
     found.twice = _more(found.twice, marks, window.start, lambda some: some > 1)
     for start, end in gaps:  # holds nothing, and misses nothing

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from writer.audit.offset_count import Found
+from writer.audit.offset_count import FileOffsets
 from writer.batch.task_report import EXITS
 from writer.core.files import DataFile
 from writer.core.offsets import Span, TopicPartition, joined
-from writer.table.ledger.gap_record import Carried, GapRecord, together, without
-from writer.table.ledger.segment import Answer, Back, CommittedRange, LedgerSegment, Removal
+from writer.table.ledger.gap_record import BackfilledOffsets, GapRecord, together, without
+from writer.table.ledger.segment import Answer, CommittedRange, LedgerSegment, Removal, RewoundRange
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def state(
     answers = tuple(answer for one in segments for answer in one.answers)
     answered = {text for answer in answers for text in answer.changes}
     problems += [Problem(text) for one in segments for text in one.strange if text not in answered]
-    parts: dict[TopicPartition, list[CommittedRange | Back]] = {}
+    parts: dict[TopicPartition, list[CommittedRange | RewoundRange]] = {}
     begins: dict[TopicPartition, int] = {}
     moves: dict[TopicPartition, dict[str, int]] = {}
     for one in segments:
@@ -96,7 +96,7 @@ def state(
     problems += [p for part, known in brought.items() for p in _unsound_fills(part, known, gaps.get(part, []))]
     for part in sorted({*parts, *begins, *(frontier if since < 0 else ())}):
         line, wrong = _line(part, begins.get(part), parts.get(part, []), frontier.get(part), whole=since < 0)
-        line = _filled(line, brought.get(part, Carried()))
+        line = _filled(line, brought.get(part, BackfilledOffsets()))
         moved = moves.pop(part, {})
         if sum(moved.values()):
             wrong = [*wrong, Problem(f"replays changed its outcomes by {moved}, which is not nothing in sum", part)]
@@ -115,16 +115,16 @@ def state(
     )
 
 
-def _brought(gap_records: Mapping[str, GapRecord], *, whole: bool) -> dict[TopicPartition, Carried]:
+def _brought(gap_records: Mapping[str, GapRecord], *, whole: bool) -> dict[TopicPartition, BackfilledOffsets]:
     """Return what backfills brought of each part: of gaps that the versions looked at opened."""
-    found: dict[TopicPartition, Carried] = {}
+    found: dict[TopicPartition, BackfilledOffsets] = {}
     for one in gap_records.values():
         for part, carried in one.carried.items() if whole or one.opened else ():
-            found[part] = found.get(part, Carried()).plus(carried)
+            found[part] = found.get(part, BackfilledOffsets()).plus(carried)
     return found
 
 
-def _filled(line: PartitionSummary, carried: Carried) -> PartitionSummary:
+def _filled(line: PartitionSummary, carried: BackfilledOffsets) -> PartitionSummary:
     """Add what backfills brought to a line: fewer of its offsets lie in gaps."""
     gaps = tuple(without(line.gaps, carried.spans))
     outcomes = {name: count + carried.outcomes.get(name, 0) for name, count in line.outcomes.items()}
@@ -134,7 +134,7 @@ def _filled(line: PartitionSummary, carried: Carried) -> PartitionSummary:
     )
 
 
-def _unsound_fills(part: TopicPartition, carried: Carried, gaps: Sequence[CommittedRange]) -> list[Problem]:
+def _unsound_fills(part: TopicPartition, carried: BackfilledOffsets, gaps: Sequence[CommittedRange]) -> list[Problem]:
     """Say what does not add up of backfills: offsets twice, without an outcome, or in no gap."""
     found: list[Problem] = []
     if not carried.sound:
@@ -161,7 +161,7 @@ def _missing_versions(segments: Sequence[LedgerSegment], version: int, since: in
 def _line(
     part: TopicPartition,
     begin: int | None,
-    steps: Sequence[CommittedRange | Back],
+    steps: Sequence[CommittedRange | RewoundRange],
     frontier: int | None,
     *,
     whole: bool,
@@ -170,11 +170,11 @@ def _line(
     problems: list[Problem] = []
     if begin is None and whole:
         problems.append(Problem("no start says where it begins", part))
-    steps = sorted(steps, key=lambda one: one.version if isinstance(one, Back) else one.first)
+    steps = sorted(steps, key=lambda one: one.version if isinstance(one, RewoundRange) else one.first)
     start = at = begin if begin is not None else _first(steps, frontier)
     gaps: list[Span] = []
     for one in steps:
-        if isinstance(one, Back):
+        if isinstance(one, RewoundRange):
             if one.end != at:
                 problems.append(
                     Problem(f"version {one.version} goes back from {one.end}, the commits end at {at}", part)
@@ -203,14 +203,14 @@ def _line(
     skipped = tuple(joined(gaps))
     return PartitionSummary(
         part, start, at, outcomes, sum(s.without_records for s in committed_ranges), sum(end - first for first,
-        end in skipped), skipped, back=sum(one.end - one.start for one in steps if isinstance(one, Back)),
+        end in skipped), skipped, back=sum(one.end - one.start for one in steps if isinstance(one, RewoundRange)),
     ), problems  # fmt: skip
 
 
-def _first(steps: Sequence[CommittedRange | Back], frontier: int | None) -> int:
+def _first(steps: Sequence[CommittedRange | RewoundRange], frontier: int | None) -> int:
     """Return where a part is first spoken of, where no start says so."""
     match steps:
-        case [Back(end=end), *_]:
+        case [RewoundRange(end=end), *_]:
             return end
         case [CommittedRange(start=start), *_]:
             return start
@@ -239,7 +239,7 @@ def totals(noun: str, files: Sequence[DataFile], expected: int, withdrawn: int) 
 
 def compared(
     lines: Mapping[TopicPartition, PartitionSummary],
-    found: Mapping[TopicPartition, Found],
+    found: Mapping[TopicPartition, FileOffsets],
     rows_removed: int,
     dead_letters_removed: int,
     *,
@@ -275,7 +275,7 @@ def compared(
     return problems if explained and not problems else [*problems, *short]
 
 
-def _missing(line: PartitionSummary, there: Found, rows: int, dead_letters: int) -> str:
+def _missing(line: PartitionSummary, there: FileOffsets, rows: int, dead_letters: int) -> str:
     parts = [
         f"{count:,} {noun} are not there"
         for noun, count in (("rows", rows), ("dead letters", dead_letters))

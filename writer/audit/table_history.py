@@ -10,7 +10,7 @@ from writer.core.offsets import Span, TopicPartition
 from writer.table.factory import main_table, side_table
 from writer.table.ledger.segment import LedgerSegment, Removal, segments, since_adoption
 from writer.table.ledger.segment_store import LedgerStore
-from writer.table.log.entries import Committed, parse_commit_info, parse_committed
+from writer.table.log.entries import CommittedEntry, parse_commit_info, parse_committed
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.row_removal import count
 from writer.table.table import PipelineTable
@@ -117,7 +117,7 @@ def waiting(lake: Lake) -> Waiting:
     return Waiting(files, rows, without, withdrawn, pending, rewound, late_going, late_rewound)
 
 
-def _spans(commits: Sequence[Committed], place: str, applied: int) -> dict[TopicPartition, list[Span]]:
+def _spans(commits: Sequence[CommittedEntry], place: str, applied: int) -> dict[TopicPartition, list[Span]]:
     """Return which offsets of the table at a place go, by commits that it does not have yet."""
     found: dict[TopicPartition, list[Span]] = {}
     for one in commits:

@@ -84,7 +84,7 @@ class TimeRule:
 
 
 @dataclass(frozen=True)
-class Assigned:
+class BucketAssignment:
     """Rows with their event times and buckets, and the positions of the rows left out with the reason."""
 
     rows: pa.Table
@@ -108,13 +108,13 @@ def times_of(rows: pa.Table, rule: TimeRule, topics: pa.ChunkedArray | pa.Array)
 
 def assign(
     rows: pa.Table, rule: TimeRule, bucketer: Bucketer, now: datetime, topics: pa.ChunkedArray | pa.Array
-) -> Assigned:
+) -> BucketAssignment:
     """Split off unbelievable times and map the rest to buckets. Raises ValueError as `times_of` does."""
     times, unit = times_of(rows, rule, topics)
     first, last = (pa.scalar(bound, times.type) for bound in rule.window(now))
     good = pc.fill_null(pc.and_(pc.greater_equal(times, first), pc.less_equal(times, last)), False)
     if pc.all(good).as_py() in (True, None):
-        return Assigned(rows, times, bucketer.assign(rows, times), None, {}, unit)
+        return BucketAssignment(rows, times, bucketer.assign(rows, times), None, {}, unit)
     at = pc.indices_nonzero(pc.invert(good))
     from_, until = (f"{bound.as_py().replace(tzinfo=None).isoformat(timespec='seconds')}Z" for bound in (first, last))
     texts = pc.fill_null(pc.cast(times.take(at), pa.string()), "no time in the years 1 to 9999")
@@ -124,4 +124,4 @@ def assign(
         for i, text in zip(at.to_pylist(), texts.to_pylist(), strict=True)  # cold: only the unbelievable ones
     }
     rows, times = rows.filter(good), times.filter(good)
-    return Assigned(rows, times, bucketer.assign(rows, times), good, quarantined, unit)
+    return BucketAssignment(rows, times, bucketer.assign(rows, times), good, quarantined, unit)

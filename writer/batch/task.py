@@ -25,7 +25,7 @@ from writer.avro.decode import decode
 from writer.avro.record_decoder import SingleDecoder
 from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema, conform
 from writer.avro.wire_format import CONFLUENT, Wire, refusals, show_id, split
-from writer.batch.bucketing import Assigned, TimeRule, assign
+from writer.batch.bucketing import BucketAssignment, TimeRule, assign
 from writer.batch.dead_letters import DeadLetterFile, incarnation_column
 from writer.batch.lateness import Late, LatePolicy, follow, late, late_reasons
 from writer.batch.parquet_files import Destination
@@ -101,7 +101,7 @@ class Group:
     schema_id: int | None  # None: the rows were decoded elsewhere
     records: pa.Table
     rows: pa.Table
-    assigned: Assigned | None = None
+    assigned: BucketAssignment | None = None
 
 
 class RecordSteps:
@@ -282,7 +282,9 @@ class Task:
                 rows, assigned = self._set_aside(found, rows, assigned, group)
             self._stage.add(rows, assigned.event_time, assigned.buckets)
 
-    def _set_aside(self, found: Late, rows: pa.Table, assigned: Assigned, group: Group) -> tuple[pa.Table, Assigned]:
+    def _set_aside(
+        self, found: Late, rows: pa.Table, assigned: BucketAssignment, group: Group
+    ) -> tuple[pa.Table, BucketAssignment]:
         """Count the late rows, and do with them as the policy says (cold: late rows are few). Returns the others."""
         plan = self._plan
         assert plan.closed_until is not None

@@ -22,7 +22,7 @@ from writer.demo.interactive import invitation, question, stay
 from writer.demo.progress_monitor import Watch
 from writer.demo.terminal import Screen
 from writer.demo.verification import Account
-from writer.demo.workload import PIPELINE, TOPICS, Flow, Given, configuration, create_topics
+from writer.demo.workload import PIPELINE, TOPICS, Flow, ProducedMessages, configuration, create_topics
 
 _FORMATS = {"delta": "Delta", "parquet": "Parquet files"}
 DRAINED_WITHIN = timedelta(seconds=60)  # seen: 2 s
@@ -147,7 +147,7 @@ def _say_what_runs_where(events: int, stack: Stack, workspace: Workspace, screen
     screen.say()
 
 
-def _conclude(found: Account, given: Given, screen: Screen) -> bool:
+def _conclude(found: Account, given: ProducedMessages, screen: Screen) -> bool:
     """Say what was found, and whether it adds up with what was produced."""
     screen.say()
     screen.say(verification.show(found))
@@ -169,7 +169,9 @@ def _say_the_sum(found: Account, problems: list[str], screen: Screen) -> None:
         screen.say(f"  It does not add up: {'; '.join(problems)}.", style="red")
 
 
-def _offset_accounting(found: Account, given: Given, watch: Watch, workspace: Workspace, screen: Screen) -> bool:
+def _offset_accounting(
+    found: Account, given: ProducedMessages, watch: Watch, workspace: Workspace, screen: Screen
+) -> bool:
     """If more was produced while everything stayed up: account for all that is committed now."""
     frontier = watch.committed(given.ends)
     if frontier == given.ends:

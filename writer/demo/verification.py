@@ -14,7 +14,7 @@ from rich.text import Text
 
 from writer.core.offsets import Source
 from writer.demo.devstack.events import NEW_FIELD
-from writer.demo.workload import Given
+from writer.demo.workload import ProducedMessages
 from writer.output.tables import ruled
 
 _MIB = 2**20
@@ -71,7 +71,7 @@ class Account:
             }
         )
 
-    def differences(self, given: Given) -> list[str]:
+    def differences(self, given: ProducedMessages) -> list[str]:
         """What does not add up with what was produced, each as a phrase; empty when everything does."""
         good, late, ahead, broken = (counts.total() for counts in (given.good, given.late, given.ahead, given.broken))
         return self.damage() + _phrases(

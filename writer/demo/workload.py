@@ -18,7 +18,7 @@ from writer.demo.terminal import Screen
 
 
 @dataclass
-class Given:
+class ProducedMessages:
     """Messages of each partition, as the broker acknowledged them; each is counted once."""
 
     since: datetime  # event times of all but the late events lie at or after this
@@ -72,7 +72,7 @@ class Flow:
         self._events, self._stack, self._watch, self._screen = events, stack, watch, screen
         self._interruption = interruption
         now = datetime.now(UTC).replace(microsecond=0)
-        self.given = Given(now - timedelta(hours=HOURS))
+        self.given = ProducedMessages(now - timedelta(hours=HOURS))
         self._slices = max(HOURS, -(-events // SLICE))
         self._new_from = max(round(self._slices * HEAD_START) + 1, self._slices // 2)
         self._ends_before: Counter[Source] | None = None  # where the logs ended when the schema changed

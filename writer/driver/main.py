@@ -19,7 +19,7 @@ from writer.core import logging
 from writer.core.errors import HeadraceError, exit_code, most_severe
 from writer.driver import supervisor_channel
 from writer.driver.pipeline import PipelineRun
-from writer.driver.pipeline_runner import Asked, PipelineRunner, watch
+from writer.driver.pipeline_runner import PipelineRunner, StartRequests, watch
 from writer.driver.seal_loop import Closer, Listener, Rounds, Seals, Step, seal_due
 from writer.driver.spark import query, session
 from writer.hooks.dispatcher import HookDispatcher, deliveries
@@ -46,7 +46,7 @@ _LAST_WORDS = timedelta(seconds=5)  # for notices that wait when the process end
 
 def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = None) -> int:
     """Run the pipelines until they are done, fail, or a signal asks to stop. Returns the exit code."""
-    stop, asked = threading.Event(), Asked()
+    stop, asked = threading.Event(), StartRequests()
     names = only or list(config.pipelines)
     listener = {name: Progress(name) for name in names}
     notifier = notifications.opened(config.notifications)

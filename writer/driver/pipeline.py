@@ -25,7 +25,7 @@ from writer.config.pipelines import Config, layout
 from writer.core import fault_points, logging
 from writer.core.errors import Draining, Fenced, LogMoved
 from writer.core.offsets import OffsetRange, Source, TopicPartition
-from writer.driver.tasks import Frozen, Tasks
+from writer.driver.tasks import BatchDecision, Tasks
 from writer.offsets import start_decision, start_offsets
 from writer.offsets.run_record import RunRecorder
 from writer.offsets.spark_checkpoint import Checkpoints, NewRun, Offsets, Resume
@@ -259,7 +259,7 @@ class PipelineRun:
         self.progress.entered("tasks", offsets=sum(r.end - r.start for r in committing))
         fault_points.point("before_stage", self.name)
         starts = {source: span.start for source, span in waiting.items()}
-        frozen = Frozen(now, self.epoch, starts, self._standing.numbers, snapshot.closed_until)
+        frozen = BatchDecision(now, self.epoch, starts, self._standing.numbers, snapshot.closed_until)
         held = {} if self._lease is None else {"lease": self._lease}
         about = {"run": self._run_id, "batch": batch_id, "started": now.isoformat(), **held, **why}
         version, planned = self._carry(frame, snapshot, frozen, committing, about)
@@ -276,7 +276,7 @@ class PipelineRun:
         self._observed.done(batch_id, version)
 
     def _carry(
-        self, frame: Any, snapshot: PipelineSnapshot, frozen: Frozen, committing: list[OffsetRange],
+        self, frame: Any, snapshot: PipelineSnapshot, frozen: BatchDecision, committing: list[OffsetRange],
         about: Mapping[str, Any],
     ) -> tuple[int, Batch]:  # fmt: skip
         """Run the tasks and commit what they staged; once more when buckets of theirs were closed meanwhile."""

@@ -197,7 +197,7 @@ class PipelineRunner:
         return True
 
 
-class Asked:
+class StartRequests:
     """Which pipelines somebody asked to start anew, and whether with a new run. Asked on any thread."""
 
     def __init__(self) -> None:
@@ -219,7 +219,7 @@ class Asked:
 def watch(
     running: Mapping[str, PipelineRunner],
     stop: threading.Event,
-    asked: Asked | None = None,
+    asked: StartRequests | None = None,
     beat: Callable[[], None] = lambda: None,
 ) -> None:
     """Wait until all have ended, noting each end as it comes; drain when asked to stop.

@@ -21,7 +21,7 @@ from writer.offsets.start_decision import number
 from writer.sealing.bucket_grid import BucketOverview
 from writer.sealing.rules import Ask, Close, Hold, Ready, to_close
 from writer.sealing.sealer import BucketSnapshot, Sealer
-from writer.sealing.watermark import Look, Seen, watermark
+from writer.sealing.watermark import KafkaEnds, PartitionEventTime, watermark
 from writer.status.progress import Progress
 from writer.table.gap_records import Oldest
 from writer.table.log.foreign_writes import Resealed
@@ -53,7 +53,7 @@ class Listener:
     _ends: dict[Source, int] = field(default_factory=dict)
     _moved: dict[Source, datetime] = field(default_factory=dict)
 
-    def look(self, idle_timeout: timedelta, now: datetime) -> Look:
+    def look(self, idle_timeout: timedelta, now: datetime) -> KafkaEnds:
         """Ask. Raises BrokerUnreachable.
 
         The end of a log, not of what can be read: records of an open transaction are still to come.
@@ -67,7 +67,7 @@ class Listener:
                 self._moved[source] = now
         self._ends = ends
         quiet = {s for s in sources if young[s][0] < 0 and (s not in self._moved or self._moved[s] <= since)}
-        return Look(now, ends, frozenset(quiet))
+        return KafkaEnds(now, ends, frozenset(quiet))
 
 
 Step = Callable[[Sealer, datetime], None]  # does what is due; raises what HeadraceErrors and OSErrors there are
@@ -102,7 +102,12 @@ class Closer:
         return standing, decision
 
     def _decided(
-        self, sealer: Sealer, standing: BucketSnapshot, parts: Sequence[Seen], now: datetime, caught_up: bool | None
+        self,
+        sealer: Sealer,
+        standing: BucketSnapshot,
+        parts: Sequence[PartitionEventTime],
+        now: datetime,
+        caught_up: bool | None,
     ) -> Close | Ask | Hold:
         sealer.watermark = watermark(parts, sealer.policy.out_of_orderness)
         buckets = standing.unsealed.buckets.values()

@@ -113,7 +113,7 @@ _BYTES_PER_ROW_GUESS = 60  # of Parquet, until a commit has shown it
 
 
 @dataclass(frozen=True)
-class Frozen:
+class BatchDecision:
     """What is decided once for a batch, so that a task that is tried again decides the same."""
 
     now: datetime
@@ -152,7 +152,9 @@ class Tasks:
         """Learn from commits how large a row is."""
         self.bytes_per_row = builder.bytes_per_row(recent) or self.bytes_per_row
 
-    def run(self, frame: Any, frozen: Frozen, committing: Sequence[OffsetRange], *, behind: bool = False) -> Report:
+    def run(
+        self, frame: Any, frozen: BatchDecision, committing: Sequence[OffsetRange], *, behind: bool = False
+    ) -> Report:
         """Run the tasks, and again when they met schemas that the plan does not know yet.
 
         `behind`: more waits than the batch holds, so every slot that it may take is to work.
@@ -196,7 +198,7 @@ class Tasks:
         for one in late:
             one.grow(list(self._schemas.columns()))
 
-    def _plan(self, frozen: Frozen) -> task.TaskPlan:
+    def _plan(self, frozen: BatchDecision) -> task.TaskPlan:
         settings, found = self._settings, self._found
         return build_task_plan(
             settings, self._s3, self._schemas.plan, found.wire, found.unit, now=frozen.now,

@@ -31,7 +31,7 @@ class Sealed:
 
 
 @dataclass(frozen=True)
-class Done:
+class Delivered:
     """It is delivered. `what`: in a few words, for the log."""
 
     what: str
@@ -78,5 +78,5 @@ class Hook(Protocol):
     def at_once(self) -> int:
         """Most deliveries that may be under way."""
 
-    def deliver(self, sealed: Sealed, state: Mapping[str, Any]) -> Done | Going:
+    def deliver(self, sealed: Sealed, state: Mapping[str, Any]) -> Delivered | Going:
         """Deliver, or look how it goes. `state` is of the last try. Raises HookFailed, RequestFailed, OSError."""

@@ -13,7 +13,7 @@ from writer.core import fault_points, logging
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketKey
 from writer.engines.table_description import TableDescription
-from writer.hooks.base import Done, Hook, HookFailed, Per
+from writer.hooks.base import Delivered, Hook, HookFailed, Per
 from writer.hooks.outbox import Health, Outbox, OutboxContent, OutboxEntry, failed, read_from
 from writer.hooks.seal_feed import Seal, Seals
 from writer.sealing.manifest import Manifest
@@ -115,7 +115,7 @@ class HookDelivery:
         if result is None:
             late = replace(pending, due=now + _NOT_THERE_YET, error="its manifest is not there yet")
             return self._changed(lambda box: box.changed(late))
-        if isinstance(result, Done):
+        if isinstance(result, Delivered):
             fault_points.point("hook_delivered")
             box = self._changed(lambda box: box.done(pending, now, result.what))
             fault_points.point("hook_noted")

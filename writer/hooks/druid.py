@@ -16,7 +16,7 @@ from writer.clients.http import Answer, ask_leader, host, login
 from writer.config.hooks import Druid
 from writer.core import fault_points
 from writer.engines.druid_spec import bucket_task, interval_text
-from writer.hooks.base import Done, Going, HookFailed, Per, Sealed
+from writer.hooks.base import Delivered, Going, HookFailed, Per, Sealed
 
 _TASKS = "/druid/indexer/v1/task"
 _LOOK_AGAIN = timedelta(seconds=2)
@@ -45,7 +45,7 @@ class DruidHook:
         """Where it delivers."""
         return f"{host(self._url)}, datasource {self._datasource}"
 
-    def deliver(self, sealed: Sealed, state: Mapping[str, Any]) -> Done | Going:
+    def deliver(self, sealed: Sealed, state: Mapping[str, Any]) -> Delivered | Going:
         """Start the task of this version, or look how it goes."""
         manifest = sealed.manifest
         if manifest.start is None or manifest.end is None:
@@ -67,7 +67,7 @@ class DruidHook:
             match status.get("statusCode") or status.get("status"):
                 case "SUCCESS":
                     rows = self._taken(task_id, sum(file.rows or 0 for file in files), number)
-                    return Done(f"rows: {rows:,}, by task {task_id}")
+                    return Delivered(f"rows: {rows:,}, by task {task_id}")
                 case "FAILED" if state.get("accepted") != task_id:
                     number += 1  # whoever waited for it is gone
                 case "FAILED":
@@ -120,13 +120,13 @@ class DruidHook:
             )
         return rows
 
-    def _emptied(self, interval: tuple[Any, Any]) -> Done:
+    def _emptied(self, interval: tuple[Any, Any]) -> Delivered:
         """Let Druid forget an interval that holds no row any more: a task without rows replaces nothing."""
         path = f"/druid/coordinator/v1/datasources/{quote(self._datasource, safe='')}/markUnused"
         answer = self._ask(path, {"interval": interval_text(interval)})
         if not answer.ok and answer.status != _NOT_FOUND:
             raise HookFailed(f"Druid did not drop the interval: {_reason(answer)}")
-        return Done("the interval holds no row: dropped")
+        return Delivered("the interval holds no row: dropped")
 
     def _task_id(self, sealed: Sealed, number: int) -> str:
         manifest = sealed.manifest

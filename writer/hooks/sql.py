@@ -16,7 +16,7 @@ from writer.config.hooks import Presto, Trino
 from writer.engines import sql
 from writer.engines.table_description import TableDescription
 from writer.engines.types import PRESTO, TRINO
-from writer.hooks.base import Done, HookFailed, Per, Sealed
+from writer.hooks.base import Delivered, HookFailed, Per, Sealed
 
 _BUSY = (502, 503, 504)  # by the protocol: ask the same again
 _PAUSE_S = 0.1
@@ -101,7 +101,7 @@ class SqlHook:
         """Where it delivers."""
         return f"{host(self._url)}, table {self._table}"
 
-    def deliver(self, sealed: Sealed, state: Mapping[str, Any]) -> Done:  # noqa: ARG002 - nothing is ever under way
+    def deliver(self, sealed: Sealed, state: Mapping[str, Any]) -> Delivered:  # noqa: ARG002 - nothing is ever under way
         """Make the table known as it is now."""
         table, server = sealed.table, self._server(sealed.table)
         known = self._columns(server)
@@ -118,7 +118,7 @@ class SqlHook:
         if self._settings.analyze:
             server.run(sql.analyze(self._table))
             did.append("analysed")
-        return Done(", ".join(did) or "known; its log tells the rest")
+        return Delivered(", ".join(did) or "known; its log tells the rest")
 
     def _server(self, table: TableDescription) -> Server:
         settings = self._settings

@@ -11,7 +11,7 @@ from typing import Any
 
 from writer.clients.http import ask, host
 from writer.config.hooks import Webhook
-from writer.hooks.base import Done, HookFailed, Per, Sealed
+from writer.hooks.base import Delivered, HookFailed, Per, Sealed
 
 _MARKED = "whsec_"  # before a secret that is base64
 
@@ -32,7 +32,7 @@ class WebhookHook:
         """Where it delivers; the path may be a secret."""
         return host(self._url)
 
-    def deliver(self, sealed: Sealed, state: Mapping[str, Any]) -> Done:  # noqa: ARG002 - nothing is ever under way
+    def deliver(self, sealed: Sealed, state: Mapping[str, Any]) -> Delivered:  # noqa: ARG002 - nothing is ever under way
         """POST the manifest."""
         body = json.dumps({**sealed.manifest.to_json(), "retired": sealed.retired}, ensure_ascii=False).encode()
         told = message_id(sealed)
@@ -46,7 +46,7 @@ class WebhookHook:
         answer = ask(self._url, method="POST", body=body, headers={**headers, **own}, timeout_s=timeout_s)
         if not answer.ok:
             raise HookFailed(f"{self.target} answered {answer.shown()}", after=answer.after)
-        return Done(f"answered {answer.status}")
+        return Delivered(f"answered {answer.status}")
 
 
 def message_id(sealed: Sealed) -> str:

@@ -40,7 +40,7 @@ Wait = Callable[[float], object]  # seconds
 
 
 @dataclass(frozen=True)
-class Done:
+class CompactionResult:
     """What became of one piece of work. `version` is None where another writer came first, and rows stayed."""
 
     bucket: BucketKey
@@ -93,7 +93,7 @@ class Compactor:
             planned[bucket] = plan(found, self.policy if closed else open_policy, closed=closed)
         return planned
 
-    def carry_out(self, snapshot: PipelineSnapshot, pieces: Sequence[Piece], run: Run) -> Iterator[Done]:
+    def carry_out(self, snapshot: PipelineSnapshot, pieces: Sequence[Piece], run: Run) -> Iterator[CompactionResult]:
         """Rewrite, a piece at a time; each is an entry of its own. Pieces with nothing to do give nothing.
 
         `snapshot`: where the files were listed. Raises HeadraceError when a file is gone, ConfigError for columns that
@@ -153,17 +153,17 @@ class Compactor:
         for pieces in self.planned(snapshot, sorted(buckets, key=str)).values() if buckets else ():
             self._tell(self.carry_out(snapshot, pieces, run))
 
-    def _tell(self, done: Iterable[Done]) -> None:
+    def _tell(self, done: Iterable[CompactionResult]) -> None:
         for one in done:
             if one.version is not None:
                 logging.event("bucket_rewritten", pipeline=self._name, **vars(one))
 
     def _landed(
         self, snapshot: PipelineSnapshot, piece: Piece, rewritten: RewriteResult, started: datetime, seconds: float
-    ) -> Done:
+    ) -> CompactionResult:
         gone = [file for file in piece.files if file.path in set(rewritten.removed)]
         bucket, size = gone[0].bucket, sum(file.bytes for file in rewritten.files)
-        done = Done(
+        done = CompactionResult(
             bucket, None, len(gone), len(rewritten.files), rewritten.rows, sum(file.bytes for file in gone), size,
             rewritten.taken, round(seconds, 3),
         )  # fmt: skip
@@ -180,7 +180,7 @@ class Compactor:
             self._table.discard(rewritten.files)  # another entry stands where theirs might: none will name them
             logging.event("rewrite_conflict", pipeline=self._name, bucket=bucket, reason=str(error))
             return done
-        return Done(**{**vars(done), "version": version})
+        return CompactionResult(**{**vars(done), "version": version})
 
     def _job(self, piece: Piece, snapshot: PipelineSnapshot, unit: str) -> Job:
         names = tuple(snapshot.state.metadata["partitionColumns"])

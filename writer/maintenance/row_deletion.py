@@ -53,7 +53,7 @@ class DeletionResult:
 
 
 @dataclass
-class Looked:
+class DeletionScan:
     """What was looked at."""
 
     files: int = 0
@@ -86,7 +86,7 @@ class RowDeletion:
         self._rule, self._size, self._request = rule, target_file_size, request
         self._finder = Finder(keys, table.snapshot().columns())
 
-    def look(self) -> Looked:
+    def look(self) -> DeletionScan:
         """Find the files that hold such rows. Raises CommitFailed, OSError."""
         return self._looked()[1]
 
@@ -106,10 +106,10 @@ class RowDeletion:
                 if tries == _TRIES:
                     raise
 
-    def _looked(self) -> tuple[PipelineSnapshot, Looked]:
+    def _looked(self) -> tuple[PipelineSnapshot, DeletionScan]:
         snapshot = self._table.snapshot()
         self._table.publish(snapshot.state.place)  # what is left of a file is read in its place
-        files, looked = self._table.bucket_files(snapshot), Looked()
+        files, looked = self._table.bucket_files(snapshot), DeletionScan()
         with ThreadPoolExecutor(_FILES_AT_ONCE if on_s3(self._table.location) else 1) as threads:
             for file, found in zip(files, threads.map(self._counted, files), strict=True):
                 looked.files += 1

@@ -15,7 +15,7 @@ from writer.clients.kafka import Cluster
 from writer.config.pipelines import Config
 from writer.core.errors import LogChanged
 from writer.core.offsets import OffsetRange, Source, TopicPartition
-from writer.offsets.start_decision import Held, number
+from writer.offsets.start_decision import LogRange, number
 from writer.offsets.start_offsets import gap_hints
 from writer.table.factory import main_table
 from writer.table.gap_records import open_gap
@@ -48,7 +48,7 @@ class Refuse:
 
 
 @dataclass(frozen=True)
-class Look:
+class SkipPreview:
     """What a skip would do, and all that it was decided by."""
 
     snapshot: PipelineSnapshot
@@ -59,7 +59,7 @@ class Look:
 
 def decide(
     frontier: Mapping[TopicPartition, int],
-    held: Mapping[TopicPartition, Held],
+    held: Mapping[TopicPartition, LogRange],
     asker: Asker,
     changed: Sequence[str] = (),
 ) -> Skip | Nothing | Refuse:
@@ -91,7 +91,7 @@ def decide(
     return Skip(ranges)
 
 
-def look(config: Config, pipeline: str, cluster: Cluster, asker: Asker) -> Look:
+def look(config: Config, pipeline: str, cluster: Cluster, asker: Asker) -> SkipPreview:
     """Ask table and Kafka what a skip would do. Raises HeadraceError when there is no table, BrokerUnreachable."""
     table = _table(config, pipeline)
     snapshot = table.snapshot()
@@ -103,14 +103,14 @@ def look(config: Config, pipeline: str, cluster: Cluster, asker: Asker) -> Look:
     frontier = {part: at for part, at in snapshot.parts().items() if numbers.get(part.topic) == part.incarnation}
     sources = {(part.topic, part.partition): part for part in frontier}
     ends, earliest = cluster.readable(sources), cluster.earliest(sources)  # the ends first, and once
-    held = {part: Held(earliest[source], ends[source]) for source, part in sources.items()}
+    held = {part: LogRange(earliest[source], ends[source]) for source, part in sources.items()}
     decision = decide(frontier, held, asker, changed)
     there = sum(r.end - max(r.start, held[r.part].earliest) for r in _ranges(decision) if r.end > held[r.part].earliest)
-    return Look(snapshot, decision, there, ids)
+    return SkipPreview(snapshot, decision, there, ids)
 
 
 def skip(
-    config: Config, pipeline: str, found: Look, *, by: str, reason: str, now: datetime, fence: bool = False
+    config: Config, pipeline: str, found: SkipPreview, *, by: str, reason: str, now: datetime, fence: bool = False
 ) -> tuple[int, Gap] | None:
     """Write the entry that was looked at. Returns its version and the gap; None: there is nothing to skip.
 

@@ -24,7 +24,7 @@ _SHOWN = 80  # characters of a line that is not understood
 
 
 @dataclass(frozen=True)
-class Planned:
+class NextBatch:
     """What a checkpoint would do next: read from `start`; to `end`, when the batch was planned already."""
 
     start: Offsets
@@ -53,7 +53,7 @@ class Refuse:
     reason: str
 
 
-def decide(newest: int | None, planned: Planned | None, frontier: Offsets) -> Resume | NewRun | Refuse:
+def decide(newest: int | None, planned: NextBatch | None, frontier: Offsets) -> Resume | NewRun | Refuse:
     """Choose between the newest run's checkpoint and a new run. Pure.
 
     A checkpoint that begins where the table ends is continued. One that lags is replaced (the table already has what it
@@ -114,7 +114,7 @@ class Checkpoints:
             raise CheckpointUnusable(decision.reason)
         return decision
 
-    def planned(self, run: int) -> Planned | None:
+    def planned(self, run: int) -> NextBatch | None:
         """Read what Spark would do next; None when it never planned a batch. Raises CheckpointUnusable."""
         batches, done = self._numbers(run, "offsets"), self._numbers(run, "commits")
         if not batches:
@@ -126,13 +126,13 @@ class Checkpoints:
         if done and done[-1] == last:
             if last > 0:
                 self.ends(run, last - 1)  # Spark reads it, too
-            return Planned(self.ends(run, last), None)
+            return NextBatch(self.ends(run, last), None)
         if done and done[-1] != last - 1:
             raise self._unusable(
                 run, f"offsets end at batch {last}, commits at {done[-1]}: batches between are in doubt"
             )
         start, end = self.range(run, last)
-        return Planned(start, end)
+        return NextBatch(start, end)
 
     def range(self, run: int, batch: int) -> tuple[Offsets, Offsets]:
         """Offsets [start, end) of a planned batch. A partition that is new in it starts at 0, as Spark insists."""

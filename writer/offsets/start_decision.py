@@ -15,7 +15,7 @@ _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # sixteen zero bytes: what a broker without t
 
 
 @dataclass(frozen=True)
-class Held:
+class LogRange:
     """What Kafka holds of one partition: offsets [earliest, end)."""
 
     earliest: int
@@ -45,7 +45,9 @@ class Refuse:
 
 
 def decide(
-    frontier: Mapping[TopicPartition, int], held: Mapping[TopicPartition, Held], on_data_loss: Literal["record", "stop"]
+    frontier: Mapping[TopicPartition, int],
+    held: Mapping[TopicPartition, LogRange],
+    on_data_loss: Literal["record", "stop"],
 ) -> Begin | Gap | Refuse:
     """Choose where each part reads on.
 

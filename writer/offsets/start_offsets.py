@@ -14,7 +14,7 @@ from writer.core.units import instant, shifted
 from writer.offsets.start_decision import (
     Begin,
     Gap,
-    Held,
+    LogRange,
     Refuse,
     changed,
     decide,
@@ -185,6 +185,6 @@ def _initial(
     return {**dict.fromkeys(begun, 0), **found}
 
 
-def _held(cluster: Cluster, parts: Mapping[Source, TopicPartition]) -> dict[TopicPartition, Held]:
+def _held(cluster: Cluster, parts: Mapping[Source, TopicPartition]) -> dict[TopicPartition, LogRange]:
     earliest, ends = cluster.earliest(parts), cluster.latest(parts)
-    return {part: Held(earliest[source], ends[source]) for source, part in parts.items()}
+    return {part: LogRange(earliest[source], ends[source]) for source, part in parts.items()}

@@ -11,13 +11,13 @@ from typing import Literal
 from writer.clients.kafka import Topic
 from writer.core.errors import ConfigError
 from writer.core.offsets import Source, TopicPartition
-from writer.offsets.start_decision import Held, number
+from writer.offsets.start_decision import LogRange, number
 
 _OFFSETS = "Give the offset to read on from with --offsets topic:partition=offset, or a group's with --offsets-of"
 
 
 @dataclass(frozen=True)
-class Asked:
+class AdoptionRequest:
     """What the operator said."""
 
     renamed: Mapping[str, str] = field(default_factory=dict)  # topic's name in the table → name now
@@ -44,7 +44,7 @@ class Line:
     was: TopicPartition
     table_end: int | None  # None: the table has nothing of it
     now: TopicPartition
-    held: Held
+    held: LogRange
     start: int
     same: bool | None  # records at the same offsets are the same; None: none could be compared
 
@@ -59,7 +59,7 @@ class Plan:
     starts: Mapping[TopicPartition, int]
 
 
-def moves(known: Mapping[str, Sequence[str]], topics: Mapping[str, Topic], asked: Asked) -> list[Move]:
+def moves(known: Mapping[str, Sequence[str]], topics: Mapping[str, Topic], asked: AdoptionRequest) -> list[Move]:
     """Find the topics that an adoption is about. Raises ConfigError for a name that nobody knows."""
     for old, new in asked.renamed.items():
         if not known.get(old):
@@ -91,9 +91,9 @@ def plan(
     found: Sequence[Move],
     known: Mapping[str, Sequence[str]],
     frontier: Mapping[TopicPartition, int],
-    held: Mapping[Source, Held],
+    held: Mapping[Source, LogRange],
     same: Mapping[Source, bool],
-    asked: Asked,
+    asked: AdoptionRequest,
 ) -> Plan:
     """Work out the adoption. Raises ConfigError when the records cannot be those of the table.
 
@@ -121,7 +121,9 @@ def plan(
     return Plan(found, lines, incarnations, starts)
 
 
-def _line(move: Move, source: Source, at: int | None, held: Held, same: bool | None, asked: Asked) -> Line:
+def _line(
+    move: Move, source: Source, at: int | None, held: LogRange, same: bool | None, asked: AdoptionRequest
+) -> Line:
     was, now = TopicPartition(move.old, move.old_number, source[1]), TopicPartition(move.topic, move.number, source[1])
     name = f"{source[0]}/{source[1]}"
     if move.offsets == "given":

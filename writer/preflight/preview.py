@@ -47,7 +47,7 @@ def preview(
     cluster = kafka_sample.asked(config.kafka)
     spans = kafka_sample.spans(cluster, topics, records, kafka_sample.position(start))
     out = tables.console()
-    look = Look(
+    look = PreviewSession(
         name, config, at, out, now, as_json=as_json, whole=not follow,
         more=lambda: kafka_sample.read(config.kafka, kafka_sample.spans(cluster, topics, RECORDS_MAX)),
     )  # fmt: skip
@@ -77,7 +77,7 @@ def looked(config: Config, name: str, *, at: Step, records: int, now: datetime) 
     return decoded(walk, batch) if at == "decoded" else assigned(walk, batch, now)
 
 
-class Look:
+class PreviewSession:
     """One room of one pipeline, shown batch by batch."""
 
     def __init__(

@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from writer.config.autoscaling import Autoscaler
 from writer.core import logging
-from writer.scaling.scale_steps import Executor, Wanted, staying, steps
+from writer.scaling.scale_steps import Executor, ExecutorTarget, staying, steps
 from writer.storage.base import Store
 
 LOOK_S = 1.0
@@ -46,7 +46,7 @@ class Executors(Protocol):
 
 
 @dataclass
-class _Seen:
+class _ExecutorState:
     """What the last looks found."""
 
     at_s: float | None = None
@@ -71,13 +71,13 @@ class ExecutorManager:
         self._cluster: Executors | None = None
         self._lock = threading.Lock()
         self._wake, self._closing = threading.Event(), threading.Event()
-        self._wanted: Wanted | None = None
+        self._wanted: ExecutorTarget | None = None
         self._asked_s: float | None = None  # when somebody said last what is wanted
         self._decisions: deque[dict[str, Any]] = deque(maxlen=_DECISIONS_KEPT)  # of who asks, newest first
         self._draining: dict[str, float] = {}
         self._failed_by: dict[str, int] = {}
         self._gc_from: tuple[float, dict[str, Executor]] = (seconds(), {})
-        self._seen, self._trouble = _Seen(), ""
+        self._seen, self._trouble = _ExecutorState(), ""
         self._thread = threading.Thread(target=self._run, name="executors", daemon=True)
 
     def begin(self, cluster: Callable[[], Executors]) -> None:
@@ -87,7 +87,7 @@ class ExecutorManager:
         self._cluster = cluster()
         if (kept := self._kept()) is not None:
             logging.event("executors_requested", executors=kept, reason="a driver before this one was told so")
-            self._wanted = Wanted(self._bounded(kept), self._seconds())
+            self._wanted = ExecutorTarget(self._bounded(kept), self._seconds())
         self._thread.start()
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class ExecutorManager:
         with self._lock:
             known, now_s = self._wanted, self._seconds()
             changed = known is None or known.executors != executors
-            self._wanted = Wanted(executors, now_s if known is None or changed else known.since_s)
+            self._wanted = ExecutorTarget(executors, now_s if known is None or changed else known.since_s)
             self._asked_s = now_s
             before = None if known is None else known.executors
             said = {"decision": verdict, "reason": why, "from": before, "to": executors, "recommended": right}
@@ -133,7 +133,7 @@ class ExecutorManager:
             self._cluster.ask(plan.total)
             with self._lock:
                 if self._wanted == wanted:
-                    self._wanted = Wanted(wanted.executors, wanted.since_s, now_s)
+                    self._wanted = ExecutorTarget(wanted.executors, wanted.since_s, now_s)
         for one in plan.drain:
             told = self._cluster.drain(one)
             logging.event(
@@ -218,7 +218,7 @@ class ExecutorManager:
             came = ids - {one.id for one in before.executors}
             short = self._wanted is not None and len(staying(found, self._draining)) < self._wanted.executors
             since = before.short_since_s if before.short_since_s is not None and not came else now_s
-            self._seen = _Seen(
+            self._seen = _ExecutorState(
                 now_s, tuple(found), since if short else None, sum(self._failed_by.values()),
                 before.lost + len(lost), before.gone + len(told), self._gc_share(found, now_s),
             )  # fmt: skip

@@ -25,7 +25,7 @@ class Executor:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ExecutorTarget:
     """How many executors there should be."""
 
     executors: int
@@ -47,7 +47,12 @@ def staying(executors: Sequence[Executor], draining: Mapping[str, float]) -> lis
 
 
 def steps(
-    wanted: Wanted, executors: Sequence[Executor], draining: Mapping[str, float], now_s: float, *, boundary: bool
+    wanted: ExecutorTarget,
+    executors: Sequence[Executor],
+    draining: Mapping[str, float],
+    now_s: float,
+    *,
+    boundary: bool,
 ) -> Steps:
     """Decide. `draining`: id → since when; `boundary`: no batch has tasks at this moment."""
     surplus = staying(executors, draining)[wanted.executors :]

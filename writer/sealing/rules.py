@@ -13,7 +13,7 @@ from writer.config.sealing import Policy
 from writer.core.files import BucketKey
 from writer.core.units import shifted
 from writer.sealing.manifest import Reason
-from writer.sealing.watermark import Seen, furthest, watermark
+from writer.sealing.watermark import PartitionEventTime, furthest, watermark
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,8 @@ State = Ready | Blocked | Resting
 
 
 def to_close(
-    policy: Policy, buckets: Iterable[Unsealed], parts: Sequence[Seen], closed_until: datetime | None, now: datetime,
-    *, caught_up: bool | None,
+    policy: Policy, buckets: Iterable[Unsealed], parts: Sequence[PartitionEventTime], closed_until: datetime | None,
+    now: datetime, *, caught_up: bool | None,
 ) -> Close | Ask | Hold:  # fmt: skip
     """Say how far to close: up to the end of a bucket that has rows, or not.
 

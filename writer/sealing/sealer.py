@@ -20,8 +20,16 @@ from writer.core.units import instant
 from writer.sealing.bucket_states import BucketCounts, bucket_counts
 from writer.sealing.manifest import Manifest, Manifests, Reason, bucket_path
 from writer.sealing.rules import Blocked, Ready, State, Unsealed, is_closed, to_seal
-from writer.sealing.unsealed import Ask, IndexCheckpoint, UnsealedIndex, after, expected, from_files, missing_ranges_of
-from writer.sealing.watermark import Seen, Watermark
+from writer.sealing.unsealed import (
+    BucketQuestion,
+    IndexCheckpoint,
+    UnsealedIndex,
+    after,
+    expected,
+    from_files,
+    missing_ranges_of,
+)
+from writer.sealing.watermark import PartitionEventTime, Watermark
 from writer.table.factory import main_table
 from writer.table.gap_records import gap_records
 from writer.table.log.entries import parse_commit_info
@@ -145,13 +153,15 @@ class Sealer:
                 blocked.append(found)
         return drawn, blocked
 
-    def parts(self, standing: BucketSnapshot, numbers: Mapping[str, int], idle: frozenset[Source]) -> list[Seen]:
+    def parts(
+        self, standing: BucketSnapshot, numbers: Mapping[str, int], idle: frozenset[Source]
+    ) -> list[PartitionEventTime]:
         """Return how far the parts have come that the pipeline reads; `numbers`: topic → number of its incarnation."""
         snapshot = standing.snapshot
         mine = [part for part in snapshot.parts() if numbers.get(part.topic) == part.incarnation]
         seen = [(part, snapshot.seen(part)) for part in mine if part.topic in self.settings.topics]
         return [
-            Seen(part, None if at is None else instant(at), idle=(part.topic, part.partition) in idle)
+            PartitionEventTime(part, None if at is None else instant(at), idle=(part.topic, part.partition) in idle)
             for part, at in seen
         ]
 
@@ -233,11 +243,11 @@ class Sealer:
                 fault_points.point("after_success")
         return True
 
-    def _ask(self, snapshot: PipelineSnapshot) -> Ask:
+    def _ask(self, snapshot: PipelineSnapshot) -> BucketQuestion:
         def newest(bucket: BucketKey) -> Manifest | None:
             span = interval(self.bucketer, bucket)
             if span is not None and not is_closed(span[1], snapshot.closed_ever):
                 return None  # it was always open, so it was never sealed
             return self.manifests.newest(bucket)
 
-        return Ask(partial(interval, self.bucketer), newest)
+        return BucketQuestion(partial(interval, self.bucketer), newest)

@@ -39,7 +39,7 @@ class UnsealedIndex:
 
 
 @dataclass(frozen=True)
-class Ask:
+class BucketQuestion:
     """What the books need to know of a bucket that the log does not say."""
 
     interval: Callable[[BucketKey], Span | None]
@@ -47,7 +47,7 @@ class Ask:
 
 
 def after(
-    unsealed: UnsealedIndex, version: int, actions: Sequence[Action], columns: Sequence[str], ask: Ask
+    unsealed: UnsealedIndex, version: int, actions: Sequence[Action], columns: Sequence[str], ask: BucketQuestion
 ) -> UnsealedIndex:
     """Return the books after one more entry; `columns`: the table's bucket columns."""
     info, about = parse_commit_info(actions)
@@ -86,7 +86,7 @@ def from_files(
     files: Iterable[BucketFile],
     missing_ranges: Iterable[MissingRange],
     at: datetime,
-    ask: Ask,
+    ask: BucketQuestion,
 ) -> UnsealedIndex:
     """Return the books of a table whose log does not reach back to its beginning: its files, taken at their word."""
     rows: dict[BucketKey, list[int | None]] = {}
@@ -145,7 +145,9 @@ def expected(one: Unsealed, manifest: Manifest | None) -> int | None:
     return (manifest.rows if manifest else 0) + one.added - one.taken
 
 
-def _came(unsealed: UnsealedIndex, bucket: BucketKey, rows: int | None, late: int, at: datetime, ask: Ask) -> Unsealed:
+def _came(
+    unsealed: UnsealedIndex, bucket: BucketKey, rows: int | None, late: int, at: datetime, ask: BucketQuestion
+) -> Unsealed:
     one = _known(unsealed, bucket, at, ask)
     told = one.told and rows is not None
     return replace(one, added=one.added + (rows or 0), late=one.late + late, changed=at, told=told)
@@ -157,7 +159,7 @@ def _rewritten(
     actions: Sequence[Action],
     columns: Sequence[str],
     at: datetime,
-    ask: Ask,
+    ask: BucketQuestion,
 ) -> UnsealedIndex:
     """Follow a rewrite: rows that only move change nothing; what retention takes is no bucket any more."""
     if not taken or not taken["rows"]:
@@ -179,7 +181,7 @@ def _rewritten(
     return _with(unsealed, found)
 
 
-def _rewound(unsealed: UnsealedIndex, about: Mapping[str, Any], at: datetime, ask: Ask) -> UnsealedIndex:
+def _rewound(unsealed: UnsealedIndex, about: Mapping[str, Any], at: datetime, ask: BucketQuestion) -> UnsealedIndex:
     """Follow a rewind: what it names is open or closed as it was then, and no manifest says what it holds.
 
     A bucket that had no manifest and has no row any more is none.
@@ -200,7 +202,7 @@ def _rewound(unsealed: UnsealedIndex, about: Mapping[str, Any], at: datetime, as
     return replace(unsealed, buckets=opened, missing_ranges=missing_ranges, closed=closed)
 
 
-def _known(unsealed: UnsealedIndex, bucket: BucketKey, at: datetime, ask: Ask) -> Unsealed:
+def _known(unsealed: UnsealedIndex, bucket: BucketKey, at: datetime, ask: BucketQuestion) -> Unsealed:
     if bucket in unsealed.buckets:
         return unsealed.buckets[bucket]
     span, manifest = ask.interval(bucket), ask.newest(bucket)

@@ -16,7 +16,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
-class Seen:
+class PartitionEventTime:
     """How far a part has come in event time. `idle`: nothing waits in it, and nothing came for a while."""
 
     part: TopicPartition
@@ -34,7 +34,7 @@ class Watermark:
 
 
 @dataclass(frozen=True)
-class Look:
+class KafkaEnds:
     """What Kafka said at one instant, after a deadline: where the logs end, and where nothing is young.
 
     `quiet`: sources without any record in the last `idle_timeout`, by the broker's time, whose end did not move either.
@@ -53,7 +53,7 @@ class Look:
         return frozenset(s for s in self.quiet if s in self.ends and frontier.get(s, 0) >= self.ends[s])
 
 
-def watermark(parts: Iterable[Seen], out_of_orderness: timedelta) -> Watermark:
+def watermark(parts: Iterable[PartitionEventTime], out_of_orderness: timedelta) -> Watermark:
     """Return the table's watermark over the parts that it reads.
 
     An idle part does not hold it back. Are all of them idle, the one that came furthest speaks for them.
@@ -70,7 +70,7 @@ def watermark(parts: Iterable[Seen], out_of_orderness: timedelta) -> Watermark:
     return Watermark(None if behind.instant is None else shifted(behind.instant, -out_of_orderness), behind.part, idle)
 
 
-def furthest(parts: Iterable[Seen], out_of_orderness: timedelta) -> datetime | None:
+def furthest(parts: Iterable[PartitionEventTime], out_of_orderness: timedelta) -> datetime | None:
     """Return the watermark that there would be if only the part that came furthest counted: an upper bound."""
     instants = [seen.instant for seen in parts if seen.instant is not None]
     return shifted(max(instants), -out_of_orderness) if instants else None

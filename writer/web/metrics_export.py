@@ -22,7 +22,7 @@ from writer.web.metric_types import Metric, Reading, Value
 from writer.web.metrics_catalogue import CATALOGUE
 
 
-class _Given(Collector):
+class _StaticCollector(Collector):
     def __init__(self, families: Iterable[Family]) -> None:
         self._families = families
 
@@ -33,7 +33,7 @@ class _Given(Collector):
 def encoded(families: Iterable[Family], accept: str) -> tuple[bytes, str]:
     """Return the page of these families and its content type, in the format that the scraper prefers."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Given(families))
+    registry.register(_StaticCollector(families))
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
 

@@ -48,7 +48,7 @@ class Bucket:
     why: str  # it is not sealed, or not again
 
 
-class Look:
+class BucketListing:
     """The buckets of one pipeline at one moment. Changes nothing."""
 
     def __init__(self, name: str, config: Config, now: datetime) -> None:
@@ -153,7 +153,7 @@ def run_buckets(
 ) -> int:
     """Show the buckets of the pipelines."""
     now = datetime.now(UTC)
-    looks = {name: Look(name, config, now) for name in names}
+    looks = {name: BucketListing(name, config, now) for name in names}
     found = {name: [b for b in look.buckets(since) if state in (None, b.state)] for name, look in looks.items()}
     if as_json:
         emit_whole(
@@ -167,7 +167,7 @@ def run_buckets(
     return 0
 
 
-def _show(look: Look, found: Sequence[Bucket], out: Console) -> None:
+def _show(look: BucketListing, found: Sequence[Bucket], out: Console) -> None:
     titles = ("rows", "files", "size", "late", "version")
     right = [Column(title, right=True) for title in titles]
     sheet = TextTable(out, [Column("bucket", width_max=60), Column("state"), *right, Column("sealed at")])
@@ -194,7 +194,7 @@ def _row(bucket: Bucket) -> list[str | Text]:
     ]  # fmt: skip
 
 
-def _document(look: Look, found: Sequence[Bucket]) -> dict[str, Any]:
+def _document(look: BucketListing, found: Sequence[Bucket]) -> dict[str, Any]:
     closed = look.standing.closed_until
     return {
         "watermark": mark(look), "closed_until": None if closed is None else iso(closed),
@@ -210,7 +210,7 @@ def _document(look: Look, found: Sequence[Bucket]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def mark(look: Look) -> dict[str, Any]:
+def mark(look: BucketListing) -> dict[str, Any]:
     """Return the watermark as JSON values."""
     mark = look.watermark
     return {

@@ -39,7 +39,7 @@ _NEWEST = 50  # entries of the log that are looked at first: the last commit is 
 
 
 @dataclass(frozen=True)
-class Explained:
+class Explanation:
     """One commit and what followed it: the next commit of the same driver knows what this one's commit cost."""
 
     entry: Entry
@@ -50,7 +50,7 @@ def run_explain(
     config: Config, names: list[str], *, batch: int | None, version: int | None, as_json: bool, console: Console
 ) -> int:
     """Show the chosen or the last commit of each pipeline. Raises HeadraceError when one has none, after the others."""
-    found, missing = dict[str, Explained](), list[HeadraceError]()
+    found, missing = dict[str, Explanation](), list[HeadraceError]()
     for name in names:
         try:
             found[name] = _find(config, name, batch, version)
@@ -66,7 +66,7 @@ def run_explain(
     return 0
 
 
-def choose(entries: Sequence[Entry], *, batch: int | None, version: int | None) -> Explained | None:
+def choose(entries: Sequence[Entry], *, batch: int | None, version: int | None) -> Explanation | None:
     """Pick a commit of the log (newest first): by version, by the newest batch of that number, or the last."""
     commits = [entry for entry in entries if entry.kind in ("batch", "gap") or version is not None]
     for i, entry in enumerate(commits):
@@ -74,11 +74,11 @@ def choose(entries: Sequence[Entry], *, batch: int | None, version: int | None) 
             following = next((later for later in reversed(commits[:i]) if later.kind in ("batch", "gap")), None)
             after = (following.facts.get("former") or {}) if following else {}
             later = after.get("phases", {}) if after.get("version") == entry.version else {}
-            return Explained(entry, {**entry.facts.get("phases", {}), **later})
+            return Explanation(entry, {**entry.facts.get("phases", {}), **later})
     return None
 
 
-def to_dict(one: Explained) -> dict[str, Any]:
+def to_dict(one: Explanation) -> dict[str, Any]:
     """Describe the commit as JSON values."""
     facts = one.entry.facts
     if one.entry.kind == "gap":
@@ -107,7 +107,7 @@ def to_dict(one: Explained) -> dict[str, Any]:
     }
 
 
-def _find(config: Config, name: str, batch: int | None, version: int | None) -> Explained:
+def _find(config: Config, name: str, batch: int | None, version: int | None) -> Explanation:
     place = config.pipelines[name].table.location
     table = existing_table(name, config)
     entries: list[Entry] = []
@@ -135,7 +135,7 @@ def _missing(name: str, place: str, entries: Sequence[Entry], batch: int | None,
     )
 
 
-def _page(name: str, one: Explained) -> list[RenderableType]:
+def _page(name: str, one: Explanation) -> list[RenderableType]:
     facts, at = one.entry.facts, one.entry.at
     if one.entry.kind == "gap":
         return _gap_page(name, one.entry)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from writer.cli.read.buckets import Look, mark
+from writer.cli.read.buckets import BucketListing, mark
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.files import BucketKey
@@ -29,7 +29,7 @@ def run_wait(
 
     A bucket that is closed and never had a row is complete as well: it is not sealed, for there is nothing to seal.
     """
-    look = Look(name, config, datetime.now(UTC))
+    look = BucketListing(name, config, datetime.now(UTC))
     key = bucket_of(text, look.bucketer)
     deadline = time.monotonic() + within.total_seconds()
     pause_s = _LOOK_EVERY_ON_S3_S if on_s3(look.sealer.table.location) else _LOOK_EVERY_S

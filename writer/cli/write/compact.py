@@ -14,7 +14,7 @@ from writer.core.errors import ConfigError
 from writer.core.files import BucketFile, BucketKey
 from writer.core.text import plural
 from writer.core.units import show_size
-from writer.maintenance.compaction import Compactor, Done, here
+from writer.maintenance.compaction import CompactionResult, Compactor, here
 from writer.maintenance.compaction_plan import Piece
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
@@ -51,7 +51,7 @@ def run_compact(
         planned = compactor.planned(snapshot, buckets, open_too=True)
         return _shown(name, {b: pieces for b, pieces in planned.items() if pieces}, columns, as_json=as_json, out=out)
     table.publish(snapshot.state.place)  # what a crash broke off is ended, also where nothing is left to rewrite
-    done: list[Done] = []
+    done: list[CompactionResult] = []
     sheet = TextTable(out, _DONE)
     for one in _carried_out(compactor, table, buckets):
         done.append(one)
@@ -67,7 +67,9 @@ def run_compact(
     return 0
 
 
-def _carried_out(compactor: Compactor, table: PipelineTable, buckets: Sequence[BucketKey]) -> Iterator[Done]:
+def _carried_out(
+    compactor: Compactor, table: PipelineTable, buckets: Sequence[BucketKey]
+) -> Iterator[CompactionResult]:
     for at in range(0, len(buckets), _BUCKETS_AT_ONCE):
         snapshot = table.snapshot()
         planned = compactor.planned(snapshot, buckets[at : at + _BUCKETS_AT_ONCE], open_too=True)
@@ -90,7 +92,7 @@ def _named(bucket: BucketKey, columns: Sequence[str]) -> str:
     return "/".join(hive_folder(column, value) for column, value in zip(columns, bucket, strict=True))
 
 
-def _line(one: Done, columns: Sequence[str]) -> list[str]:
+def _line(one: CompactionResult, columns: Sequence[str]) -> list[str]:
     version = "overtaken" if one.version is None else str(one.version)
     return [
         _named(one.bucket, columns), f"{one.removed:,}", f"{one.files:,}", show_size(one.bytes_before),

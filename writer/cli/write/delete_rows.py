@@ -18,7 +18,7 @@ from writer.core.text import plural
 from writer.maintenance import dead_letter_deletion
 from writer.maintenance.dead_letter_deletion import DeadLetters
 from writer.maintenance.local_pipeline import opened
-from writer.maintenance.row_deletion import DeletionResult, Looked, RowDeletion
+from writer.maintenance.row_deletion import DeletionResult, DeletionScan, RowDeletion
 from writer.maintenance.row_keys import Keys, from_file, where as condition
 from writer.output import tables as lines
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
@@ -74,7 +74,7 @@ def run_delete(
     return 0
 
 
-def _to_dict(looked: Looked, done: Sequence[DeletionResult]) -> Mapping[str, Any]:
+def _to_dict(looked: DeletionScan, done: Sequence[DeletionResult]) -> Mapping[str, Any]:
     return {
         "files": looked.files, "files_read": looked.candidates, "files_with_rows": len(looked.hits),
         "rows": looked.rows,
@@ -84,7 +84,7 @@ def _to_dict(looked: Looked, done: Sequence[DeletionResult]) -> Mapping[str, Any
     }  # fmt: skip
 
 
-def _show(out: Console, name: str, keys: Keys, looked: Looked, done: Sequence[DeletionResult]) -> None:
+def _show(out: Console, name: str, keys: Keys, looked: DeletionScan, done: Sequence[DeletionResult]) -> None:
     lines.sentence(
         out,
         f"{name}: {plural(looked.rows, 'row')} with {plural(keys.count, 'value')} of {', '.join(keys.fields)}, in "

@@ -31,7 +31,7 @@ _SAID = {
 
 
 @dataclass(frozen=True)
-class Look:
+class SchemaMeaning:
     """What an id meant by the table's log, and what it means by the registry."""
 
     schema_id: int
@@ -89,18 +89,18 @@ def run_accept(
     return 0
 
 
-def look(schemas: SchemaSource, schema_id: int, before: int) -> Look:
+def look(schemas: SchemaSource, schema_id: int, before: int) -> SchemaMeaning:
     """Hold an id against the log. Raises RegistryUnreachable."""
     try:
         text = schemas.schema(schema_id)
     except SchemaNotFound:
-        return Look(schema_id, before, None, "gone", "")
+        return SchemaMeaning(schema_id, before, None, "gone", "")
     found = meant(text)
     if found is None:
-        return Look(schema_id, before, None, "no_avro", "")
+        return SchemaMeaning(schema_id, before, None, "no_avro", "")
     raw = json.loads(text)
     name = f"{raw.get('name')}, {plural(len(raw.get('fields', ())), 'field')}" if isinstance(raw, dict) else str(raw)
-    return Look(schema_id, before, found, "same" if found == before else "other", name)
+    return SchemaMeaning(schema_id, before, found, "same" if found == before else "other", name)
 
 
 def _chosen(wanted: Sequence[str], known: Mapping[int, int], where: str) -> list[int]:
@@ -126,7 +126,7 @@ def _newest(recent: Sequence[Mapping[str, Any]]) -> datetime:
 
 
 def _show(
-    out: Console, name: str, where: str, looks: Sequence[Look], since: datetime | None, version: int | None
+    out: Console, name: str, where: str, looks: Sequence[SchemaMeaning], since: datetime | None, version: int | None
 ) -> None:
     tables.sentence(out, f"{name}: {plural(len(looks), 'schema id')} of {where} by which records were read", "bold")
     columns = [tables.Column("id", right=True, width_min=6), *(

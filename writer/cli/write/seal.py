@@ -53,7 +53,7 @@ def seal(
     if bucket is not None and until is not None:
         raise ConfigError("give BUCKET or --until, not both")
     now = datetime.now(UTC)
-    wanted = Wanted(bucket, time_of("--until", until), with_gap=with_gap, dry_run=dry_run)
+    wanted = SealRequest(bucket, time_of("--until", until), with_gap=with_gap, dry_run=dry_run)
     found = seal_pipeline(name, settings, wanted, now)
     if as_json:
         emit_whole(found.to_json())
@@ -63,7 +63,7 @@ def seal(
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SealRequest:
     """What a person asks for."""
 
     bucket: str | None
@@ -73,7 +73,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Done:
+class SealResult:
     """What became of it. `sealed` are manifests as JSON values; in a dry run they are only drawn up."""
 
     closed_until: datetime | None
@@ -92,7 +92,7 @@ class Done:
         }  # fmt: skip
 
 
-def seal_pipeline(name: str, config: "Config", wanted: Wanted, now: datetime) -> Done:
+def seal_pipeline(name: str, config: "Config", wanted: SealRequest, now: datetime) -> SealResult:
     """Close and seal what is asked for. Raises ConfigError, HeadraceError when there is no table, CommitFailed."""
     sealer = Sealer(name, config)
     beside_seals(sealer, config.s3.settings, here)
@@ -134,11 +134,11 @@ def _due(sealer: "Sealer", config: "Config", now: datetime, *, keep: bool) -> "t
 def _sealed(
     sealer: "Sealer",
     standing: "BucketSnapshot",
-    wanted: Wanted,
+    wanted: SealRequest,
     chosen: "BucketKey | None",
     notes: list[str],
     now: datetime,
-) -> Done:
+) -> SealResult:
 
     states = [s for s in sealer.due(standing, now) if chosen in (None, s.bucket)]
     if chosen is not None and not states:  # it does not go by time: nothing closes it but this word
@@ -160,19 +160,19 @@ def _sealed(
     notes += [f"{_name(sealer, s.bucket)} changed; it is sealed again from {s.due:%Y-%m-%dT%H:%M:%SZ} on" for s in left
               if isinstance(s, Resting)]  # fmt: skip
     blocked = [*(s for s in left if isinstance(s, Blocked)), *unsound]
-    return Done(
+    return SealResult(
         standing.closed_until, tuple(m.to_json() for m in manifests),
         tuple((_name(sealer, s.bucket), s.why) for s in blocked), tuple(notes), wanted.dry_run,
     )  # fmt: skip
 
 
-def _nothing(sealer: "Sealer", standing: "BucketSnapshot", bucket: "BucketKey", *, dry_run: bool) -> Done:
+def _nothing(sealer: "Sealer", standing: "BucketSnapshot", bucket: "BucketKey", *, dry_run: bool) -> SealResult:
     """Say why a bucket is not to be sealed. Raises HeadraceError when there is none."""
     manifest = sealer.manifests.newest(bucket)
     if manifest is None:
         raise HeadraceError(f"{sealer.table.location} has no rows in {_name(sealer, bucket)}: there is nothing to seal")
     note = f"{manifest.name} is sealed: manifest {manifest.version} of {manifest.sealed_at:%Y-%m-%dT%H:%M:%SZ} holds"
-    return Done(standing.closed_until, (), (), (note,), dry_run)
+    return SealResult(standing.closed_until, (), (), (note,), dry_run)
 
 
 def _chosen(sealer: "Sealer", text: str) -> "BucketKey":
@@ -193,7 +193,7 @@ def _name(sealer: "Sealer", bucket: "BucketKey") -> str:
     return bucket_path(sealer.columns, bucket)
 
 
-def _show(found: Done, out: "Console") -> None:
+def _show(found: SealResult, out: "Console") -> None:
 
     until = "nothing is closed yet" if found.closed_until is None else f"closed until {instant(found.closed_until)}"
     word = "would be sealed" if found.dry_run else "sealed"

@@ -24,8 +24,8 @@ from writer.core.files import DataFile
 from writer.core.offsets import Source, TopicPartition
 from writer.core.text import plural
 from writer.offsets.spark_checkpoint import Checkpoints
-from writer.offsets.start_decision import Held
-from writer.offsets.topic_adoption_plan import Asked, Line, Move, Plan, moves, plan, to_dict
+from writer.offsets.start_decision import LogRange
+from writer.offsets.topic_adoption_plan import AdoptionRequest, Line, Move, Plan, moves, plan, to_dict
 from writer.output import tables
 from writer.output.cli_options import AsJson, OnePipeline
 from writer.table.factory import main_table
@@ -38,7 +38,7 @@ _COMPARED_PARTITIONS = 16  # of a topic, spread over all
 
 
 def run_adopt(
-    config: Config, name: str, wanted: Asked, group: str | None, *, write: bool, as_json: bool, now: datetime
+    config: Config, name: str, wanted: AdoptionRequest, group: str | None, *, write: bool, as_json: bool, now: datetime
 ) -> int:
     """Show the adoption of a pipeline's topics, and write it if told to. Raises HeadraceError when it cannot be."""
     settings = config.pipelines[name]
@@ -50,7 +50,7 @@ def run_adopt(
     snapshot, cluster = table.snapshot(), kafka_sample.asked(config.kafka)
     known, topics = snapshot.incarnations(), cluster.topics(settings.topics)
     if group is not None:
-        wanted = Asked(wanted.renamed, {**_committed(cluster, group, topics, known), **wanted.offsets})
+        wanted = AdoptionRequest(wanted.renamed, {**_committed(cluster, group, topics, known), **wanted.offsets})
     found = moves(known, topics, wanted)
     ready = plan(found, known, *_facts(config, table, cluster, snapshot, found, topics), wanted)
     version = None
@@ -73,11 +73,11 @@ def _facts(
     snapshot: PipelineSnapshot,
     found: Sequence[Move],
     topics: Mapping[str, Topic],
-) -> tuple[dict[TopicPartition, int], dict[Source, Held], dict[Source, bool]]:
+) -> tuple[dict[TopicPartition, int], dict[Source, LogRange], dict[Source, bool]]:
     """Ask table and Kafka: frontier of all parts, what each log holds, whether records at the same offsets agree."""
     sources = [(move.topic, p) for move in found for p in range(topics[move.topic].partitions)]
     earliest, ends = cluster.earliest(sources), cluster.latest(sources)
-    held = {source: Held(earliest[source], ends[source]) for source in sources}
+    held = {source: LogRange(earliest[source], ends[source]) for source in sources}
     frontier = snapshot.parts()
     same: dict[Source, bool] = {}
     for move in found:
@@ -92,7 +92,7 @@ def _facts(
 
 
 def _agree(
-    config: Config, table: PipelineTable, part: TopicPartition, end: int, source: Source, held: Held | None
+    config: Config, table: PipelineTable, part: TopicPartition, end: int, source: Source, held: LogRange | None
 ) -> bool | None:
     """Compare the timestamps of the table's last rows of a part with the records at the same offsets.
 
@@ -237,7 +237,7 @@ def adopt(
     """
     settings = load(config)
     name = settings.one(pipeline)
-    wanted = Asked(_pairs(renamed or []), _offsets(offsets or []))
+    wanted = AdoptionRequest(_pairs(renamed or []), _offsets(offsets or []))
     now = datetime.now(UTC)
     raise typer.Exit(run_adopt(settings, name, wanted, group, write=yes, as_json=as_json, now=now))
 

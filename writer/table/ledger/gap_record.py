@@ -39,7 +39,7 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class Ended:
+class GapEnd:
     """How a ticket ended."""
 
     version: int
@@ -51,7 +51,7 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Carried:
+class BackfilledOffsets:
     """What backfills brought of one part. `offsets` counts each of them; more than `spans` hold were brought twice."""
 
     spans: tuple[Span, ...] = ()
@@ -70,12 +70,14 @@ class Carried:
             and read == sum(self.outcomes.get(name, 0) for name in EXITS)
         )
 
-    def plus(self, other: "Carried") -> "Carried":
+    def plus(self, other: "BackfilledOffsets") -> "BackfilledOffsets":
         """Add what another backfill brought."""
         names = ("read", *EXITS)
         outcomes = {name: self.outcomes.get(name, 0) + other.outcomes.get(name, 0) for name in names}
         spans = tuple(joined([*self.spans, *other.spans]))
-        return Carried(spans, self.offsets + other.offsets, outcomes, self.without_records + other.without_records)
+        return BackfilledOffsets(
+            spans, self.offsets + other.offsets, outcomes, self.without_records + other.without_records
+        )
 
 
 @dataclass(frozen=True)
@@ -84,13 +86,13 @@ class GapRecord:
 
     id: str
     opened: Opened | None = None  # None: before this stretch
-    carried: Mapping[TopicPartition, Carried] = field(default_factory=dict)
+    carried: Mapping[TopicPartition, BackfilledOffsets] = field(default_factory=dict)
     unplaced: int = 0  # rows that came by event time, without an offset
     files: int = 0
     changes: int = 0  # fills and losses
     sources: tuple[str, ...] = ()  # where records came from
     through: Mapping[str, str] = field(default_factory=dict)  # archive by event time → last partition that was brought
-    ended: Ended | None = None
+    ended: GapEnd | None = None
 
     @property
     def state(self) -> Outcome:
@@ -111,7 +113,7 @@ class GapRecord:
         """Return the offsets that nobody brought, in order."""
         found = []
         for r in self.opened.ranges if self.opened else ():
-            known = self.carried.get(r.part, Carried())
+            known = self.carried.get(r.part, BackfilledOffsets())
             found += [OffsetRange(r.part, start, end) for start, end in without([(r.start, r.end)], known.spans)]
         return found
 
@@ -153,17 +155,17 @@ def parse_gap(version: int, about: Mapping[str, Any]) -> GapRecord | None:
             )  # fmt: skip
             return GapRecord(about["id"], opened)
         case "fill":
-            carried: dict[TopicPartition, Carried] = {}
+            carried: dict[TopicPartition, BackfilledOffsets] = {}
             for r in about.get("ranges", ()):
-                carried[_part(r)] = carried.get(_part(r), Carried()).plus(_carried(r))
+                carried[_part(r)] = carried.get(_part(r), BackfilledOffsets()).plus(_carried(r))
             through = {about["source"]: about["through"]} if about.get("through") else {}
-            ended = Ended(version, "done", from_iso(about.get("at")), left=about["left"]) if about["done"] else None
+            ended = GapEnd(version, "done", from_iso(about.get("at")), left=about["left"]) if about["done"] else None
             return GapRecord(
                 about["gap"], None, carried, about.get("unplaced", 0), about.get("files", 0), 1, (about["source"],),
                 through, ended,
             )  # fmt: skip
         case "lost":
-            ended = Ended(version, "lost", from_iso(about.get("at")), about["by"], about["reason"], about["left"])
+            ended = GapEnd(version, "lost", from_iso(about.get("at")), about["by"], about["reason"], about["left"])
             return GapRecord(about["gap"], changes=1, ended=ended)
     return None
 
@@ -171,14 +173,14 @@ def parse_gap(version: int, about: Mapping[str, Any]) -> GapRecord | None:
 def rewound(version: int, about: Mapping[str, Any]) -> dict[str, GapRecord]:
     """Return what the entry of a rewind says of tickets: those whose offsets it took back are over."""
     at = from_iso(about.get("at"))
-    return {gap: GapRecord(gap, changes=1, ended=Ended(version, "rewound", at)) for gap in about["gaps"]}
+    return {gap: GapRecord(gap, changes=1, ended=GapEnd(version, "rewound", at)) for gap in about["gaps"]}
 
 
 def merged(one: GapRecord, after: GapRecord) -> GapRecord:
     """Put together what two stretches of the history say of a ticket; `after` is the later one."""
     carried = dict(one.carried)
     for part, more in after.carried.items():
-        carried[part] = carried.get(part, Carried()).plus(more)
+        carried[part] = carried.get(part, BackfilledOffsets()).plus(more)
     return replace(
         one, opened=one.opened or after.opened, carried=carried, unplaced=one.unplaced + after.unplaced,
         files=one.files + after.files, changes=one.changes + after.changes,
@@ -222,20 +224,23 @@ def from_json(raw: Mapping[str, Any]) -> GapRecord:
     opened, ended = raw["opened"], raw["ended"]
     known = opened and parse_gap(opened["version"], {**opened, "kind": "gap", "id": raw["id"]})
     carried = {
-        _part(c): Carried(_spans(c["spans"]), c["offsets"], {n: c[n] for n in ("read", *EXITS) if n in c}, c["holes"])
+        _part(c): BackfilledOffsets(
+            _spans(c["spans"]), c["offsets"], {n: c[n] for n in ("read", *EXITS) if n in c}, c["holes"]
+        )
         for c in raw["carried"]
     }
     return GapRecord(
         raw["id"], known.opened if known else None, carried, raw["unplaced"], raw["files"], raw["changes"],
-        tuple(raw["sources"]), dict(raw["through"]), Ended(**{**ended, "at": from_iso(ended["at"])}) if ended else None,
+        tuple(raw["sources"]), dict(raw["through"]), GapEnd(**{**ended,
+        "at": from_iso(ended["at"])}) if ended else None,
     )  # fmt: skip
 
 
-def _carried(raw: Mapping[str, Any]) -> Carried:
+def _carried(raw: Mapping[str, Any]) -> BackfilledOffsets:
     spans = _spans(raw["spans"])
     outcomes = {name: raw.get(name, 0) for name in ("read", *EXITS)}
     offsets = sum(end - start for start, end in spans)
-    return Carried(tuple(joined(spans)), offsets, outcomes, raw.get("holes", {}).get("offsets", 0))
+    return BackfilledOffsets(tuple(joined(spans)), offsets, outcomes, raw.get("holes", {}).get("offsets", 0))
 
 
 def _spans(raw: Sequence[Sequence[int]]) -> tuple[Span, ...]:

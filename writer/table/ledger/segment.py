@@ -63,7 +63,7 @@ class Removal:
 
 
 @dataclass(frozen=True)
-class Back:
+class RewoundRange:
     """The frontier of a part returned from `end` to `start`: what was committed between counts as taken."""
 
     part: TopicPartition
@@ -99,7 +99,7 @@ class LedgerSegment:
     strange: tuple[str, ...] = ()  # what the account does not survive, each as a phrase
     adopted: int | None = None  # rows that were there when the table was taken over; None: it was not, here
     gap_records: Mapping[str, GapRecord] = field(default_factory=dict)  # of gaps, as far as is told of them here
-    backs: tuple[Back, ...] = ()  # where rewinds took the frontier back
+    backs: tuple[RewoundRange, ...] = ()  # where rewinds took the frontier back
     answers: tuple[Answer, ...] = ()
 
     @property
@@ -223,7 +223,7 @@ def _of(version: int, actions: Sequence[Action], pipeline: str, known: Known) ->
         case "rewrite":
             return replace(one, removals=_taken(version, about))
         case "rewind":
-            backs = (Back(part_of(r), version, r["start"], r["end"]) for r in about["ranges"])
+            backs = (RewoundRange(part_of(r), version, r["start"], r["end"]) for r in about["ranges"])
             return replace(
                 one, removals=_taken(version, about), backs=tuple(backs), gap_records=gap_record.rewound(version,
                 about), answers=_answered(version, about, accepted=False),
@@ -355,7 +355,7 @@ def from_json(raw: Mapping[str, Any], where: str) -> LedgerSegment:
             tuple(raw["strange"]),
             raw.get("adopted"),
             {found["id"]: gap_record.from_json(found) for found in raw.get("tickets", ())},
-            tuple(Back(part_of(b), b["version"], b["start"], b["end"]) for b in raw.get("backs", ())),
+            tuple(RewoundRange(part_of(b), b["version"], b["start"], b["end"]) for b in raw.get("backs", ())),
             tuple(Answer(a["version"], tuple(a["changes"]), a["accepted"]) for a in raw.get("answers", ())),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:

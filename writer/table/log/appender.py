@@ -18,7 +18,7 @@ from writer.core.errors import ConfigError, Fenced
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange
 from writer.storage.base import NotExclusive
-from writer.table.log.entries import Committed, ours, parse_commit_info, parse_committed, unanswered
+from writer.table.log.entries import CommittedEntry, ours, parse_commit_info, parse_committed, unanswered
 from writer.table.log.foreign_writes import CommitFailed, check_foreign, check_writable, one_line, reading
 from writer.table.log.log import Action, State
 from writer.table.log.snapshot import PipelineSnapshot, check_format
@@ -71,7 +71,7 @@ class Appender:
         with reading(self.location), self._reading:
             return list(self._log.since(since))
 
-    def commits_since(self, version: int, despite: Collection[int] = ()) -> list[Committed]:
+    def commits_since(self, version: int, despite: Collection[int] = ()) -> list[CommittedEntry]:
         """Commits of this pipeline after `version`, oldest first. Raises ForeignChange, CommitFailed.
 
         `despite`: versions of other clients that are passed over.

@@ -25,7 +25,7 @@ _EVENT_TIMES = ("headrace.event_time_min", "headrace.event_time_max")  # tags of
 
 
 @dataclass(frozen=True)
-class Committed:
+class CommittedEntry:
     """A batch or a gap of ours, as found in the table's history."""
 
     version: int
@@ -227,7 +227,7 @@ def parse_entry(version: int, actions: Sequence[Action]) -> Entry | None:
     return Entry(version, datetime.fromtimestamp(info["timestamp"] / 1000, UTC), about["kind"], about)
 
 
-def parse_committed(version: int, about: Mapping[str, Any]) -> Committed | None:
+def parse_committed(version: int, about: Mapping[str, Any]) -> CommittedEntry | None:
     """Return the batch, or what else is appended by an id, that an entry is which says this of itself; None: none."""
     if about.get("kind") not in _LANDED:
         return None
@@ -236,7 +236,7 @@ def parse_committed(version: int, about: Mapping[str, Any]) -> Committed | None:
         place: {TopicPartition(*part): [(start, end) for start, end in spans] for *part, spans in parts}
         for place, parts in about.get("withdrawn", {}).items()
     }
-    return Committed(version, about["id"], about, side, withdrawn)
+    return CommittedEntry(version, about["id"], about, side, withdrawn)
 
 
 def _side(side_files: Mapping[str, Sequence[StagedFile]]) -> dict[str, list[Any]]:
