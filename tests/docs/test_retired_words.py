@@ -1,7 +1,9 @@
 """Names that docs/UPGRADES.md lists as retired occur nowhere else, but on storage."""
 
+import ast
 import re
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -17,8 +19,13 @@ APART = (
     "tests/existing.py", "tests/fixtures/",
 )  # fmt: skip
 
-# Identifiers of the code that are retired without a table of their own.
-IDENTIFIERS = ("provenz", "_Told", "Physician")
+# Words that are no part of an identifier in the product's code any more.
+WORDS = frozenset({
+    "bookmark", "brood", "chapter", "chapters", "courier", "couriers", "hands", "hole", "holes", "keeper", "mend",
+    "mended", "parcel", "parcels", "patient", "patients", "poison", "provenz", "redo", "rung", "rungs", "shelf",
+    "stretch", "stretches", "ticket", "tickets", "torn", "unwell", "ward", "witness",
+})  # fmt: skip
+PACKAGES = ("writer", "recovery", "autoscaler", "bucketers")
 
 
 def tables() -> dict[str, dict[str, str]]:
@@ -70,7 +77,7 @@ def retired_names() -> set[str]:
     }  # fields have units
     answers = {old for old in found["Keys of JSON answers"] if "_" in old}
     return {
-        *keys, *answers, *found["Metrics"], *found["Log events"], *retired.VARIABLES, *IDENTIFIERS
+        *keys, *answers, *found["Metrics"], *found["Log events"], *retired.VARIABLES, "provenz"
     }  # fmt: skip
 
 
@@ -90,6 +97,43 @@ def test_no_retired_name_is_left(repository: list[tuple[str, str]]) -> None:
 
 def test_no_retired_command_is_left(repository: list[tuple[str, str]]) -> None:
     assert occurrences(repository, {f"headrace {old}" for old in retired.COMMANDS}) == []
+
+
+def identifiers(source: str) -> set[str]:
+    """Return the names that Python code defines: classes, functions, arguments, variables and attributes."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
+                found.add(name)
+            case ast.arg(arg=name):
+                found.add(name)
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                found.add(name)
+    return found
+
+
+def retired_words(names: Iterable[str]) -> list[str]:
+    """Return the names that have a retired word, and those that say `letters` without `dead`."""
+    parts = {name: [part.lower() for part in re.findall(r"[A-Z]?[a-z]+", name)] for name in names}
+    return sorted(
+        name
+        for name, words in parts.items()
+        if WORDS & set(words) or ({"letter", "letters"} & set(words) and "dead" not in words)
+    )
+
+
+def test_no_identifier_has_a_retired_word() -> None:
+    modules = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    assert modules
+    found = {str(path.relative_to(ROOT)): retired_words(identifiers(path.read_text())) for path in modules}
+    assert {name: names for name, names in found.items() if names} == {}
+
+
+def test_a_retired_word_would_be_found() -> None:
+    assert retired_words(identifiers("class Torn:\n    def next_rung(self, letters): self.ok = dead_letters = 1")) == [
+        "Torn", "letters", "next_rung"
+    ]  # fmt: skip
 
 
 def test_a_retired_name_would_be_found() -> None:
