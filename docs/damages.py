@@ -8,20 +8,20 @@ from datetime import timedelta
 from pathlib import Path
 
 from recovery.chaos.schedule import script
-from recovery.ladder.error_catalogue import SPARK, Damage, catalogue
+from recovery.escalation.error_catalogue import SPARK, Damage, catalogue
 from tests.fault import seen
 from tests.fault.damages import COMMITTED, Outcome, read
 
 _INTRODUCTION = f"""# Recovery of checkpoints
 
-Written by `make reference` from the catalogue, `recovery/ladder/damages.json`, and from what the tests have recorded in
-`tests/fault/recovered.json`; do not edit. `make test-long` records all of it anew.
+Written by `make reference` from the catalogue, `recovery/escalation/damages.json`, and from what the tests have
+recorded in `tests/fault/recovered.json`; do not edit. `make test-long` records all of it anew.
 
 Spark keeps no checksum of what it plans: a checkpoint that is damaged may stop a query for ever, or start it in silence
-at other offsets. headrace holds it against its table, which is the truth, so whatever the damage is, there is a rung
+at other offsets. headrace holds it against its table, which is the truth, so whatever the damage is, there is a level
 from which nothing is lost and nothing is twice.
 
-| rung | what is done |
+| level | what is done |
 | --- | --- |
 | L0 | wait: storage, broker or registry is down; nothing is wrong with checkpoint or table |
 | L1 | start again with the same checkpoint |
@@ -30,7 +30,7 @@ from which nothing is lost and nothing is twice.
 | L4 | the table's log forgot the frontier: put it together from its files and an older checkpoint that agrees |
 | L5 | skip to the end of Kafka's log, with a gap that says exactly what was skipped |
 
-`headrace doctor CONFIG` says what it finds, and which rung that leads to; `headrace doctor --checkpoint PATH` does so
+`headrace doctor CONFIG` says what it finds, and which level that leads to; `headrace doctor --checkpoint PATH` does so
 for any Structured Streaming checkpoint that reads Kafka. It changes nothing.
 
 ## What was tried
@@ -41,7 +41,7 @@ it right; none where it goes on by itself. Afterwards every offset below the fro
 letters and gaps, by DuckDB over the files: *lost* and *twice* are counted, not assumed.
 """
 _HEAD = (
-    "| row | damage | when | plain Spark | the doctor | headrace | rung | records | lost | twice |",
+    "| row | damage | when | plain Spark | the doctor | headrace | level | records | lost | twice |",
     "| --- | --- | --- | --- | --- | --- | --- | ---: | ---: | ---: |",
 )
 _TIMES = """## How long it takes
@@ -49,7 +49,7 @@ _TIMES = """## How long it takes
 From where the supervisor finds the failure to the first new commit, seconds, on two cores with another test beside.
 Most of it is the start of a JVM. Before L5 come starts that fail, as many as budgets allow, with pauses between them.
 
-| rung | after | seconds | aim |
+| level | after | seconds | aim |
 | --- | --- | ---: | ---: |"""
 _CHAOS = """## Ten minutes of chaos
 
@@ -63,11 +63,11 @@ _NOT_TRIED = """## What is not tried here
 
 These cannot happen to headrace, or are tried by other tests. The classifier knows their words all the same.
 
-| row | damage | rung | why |
+| row | damage | level | why |
 | --- | --- | --- | --- |"""
 _SAID = """## What each row means
 
-`recovery/ladder/error_catalogue.py` reads the text of an error with all its causes; the first row that fits counts.
+`recovery/escalation/error_catalogue.py` reads the text of an error with all its causes; the first row that fits counts.
 
 | row | class | begins at | what is said |
 | --- | --- | --- | --- |"""
@@ -88,7 +88,7 @@ def text() -> str:
 
 
 def _long_runs() -> list[str]:
-    """Say what long runs found: how long each rung took, and what chaos did."""
+    """Say what long runs found: how long each level took, and what chaos did."""
     found = seen.read(seen.COMMITTED)
     lines = [_TIMES]
     for tried, one in sorted(found["rungs"].items()):

@@ -70,7 +70,7 @@ class Pipeline:
     min_partitions: int = 0  # a full batch is cut into so many ranges at least; 0: partitions are not cut
     trigger_s: float = 1.0  # batches begin no closer than this
     headroom_s: float | None = None  # /status lag.headroom_seconds: until retention takes what waits
-    recovery_level: int = 0  # the rung that recovery is on; 0: none
+    recovery_level: int = 0  # the level that recovery is on; 0: none
     failing: str | None = None  # the error of a batch that is tried again, or of storage or Kafka; None: all is well
     paused: bool = False
     age_s: float = 0.0  # of what the driver or the table's log said last

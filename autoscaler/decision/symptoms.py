@@ -44,7 +44,7 @@ def _troubles(pipeline: Pipeline) -> Iterator[Symptom]:
     name = pipeline.name
     if pipeline.recovery_level > 0:
         yield Symptom(
-            "recovery", "hold", f"{name} is on rung L{pipeline.recovery_level} of recovery",
+            "recovery", "hold", f"{name} is on level L{pipeline.recovery_level} of recovery",
             "Recovery goes first: its restarts look like too few executors. `headrace status` tells more.", name,
         )  # fmt: skip
     if pipeline.failing is not None:

@@ -101,7 +101,7 @@ class FactsCollector:
             self._lags[name] = lag
 
     def _recovery_levels(self) -> dict[str, int]:
-        """Return on which rung recovery is, by pipeline, where a supervisor answers."""
+        """Return on which level recovery is, by pipeline, where a supervisor answers."""
         at, certificate = self._config.supervisor, self._config.http.certificate
         scheme = "http" if certificate is None else "https"
         told = status_at(f"{scheme}://{at.host}:{at.port}", str(certificate or "")) if at.port else None

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from recovery.checkpoints.reader import Reading
-from recovery.ladder.levels import RecoveryLevel
+from recovery.escalation.levels import RecoveryLevel
 from writer.offsets.run_record import RunRecord
 from writer.offsets.spark_checkpoint import NO_FILE, Offsets, Source
 from writer.offsets.start_decision import LogRange
@@ -51,7 +51,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Check:
-    """What one check found. `level`: where the ladder would begin; None for a finding that a person must repair."""
+    """What one check found. `level`: the first recovery level; None for a finding that a person must repair."""
 
     name: str
     ok: bool | None  # None: not looked at
@@ -77,7 +77,7 @@ def preflight(facts: Facts) -> list[Check]:
 
 
 def leads_to(checks: Iterable[Check]) -> RecoveryLevel | None:
-    """Where a ladder would begin: at the highest rung that a finding asks for; None when all is well."""
+    """Return the first recovery level: the highest that a finding asks for; None when all is well."""
     return max((check.level for check in checks if check.ok is False and check.level is not None), default=None)
 
 

@@ -28,7 +28,7 @@ class Remove:
 
 @dataclass(frozen=True)
 class NoRepair:
-    """Do not touch it: another rung helps, or nothing is wrong."""
+    """Do not touch it: another level helps, or nothing is wrong."""
 
     reason: str
 

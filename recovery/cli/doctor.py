@@ -12,7 +12,7 @@ from rich.text import Text
 
 from recovery.checkpoints.checks import Check, Facts, leads_to, preflight
 from recovery.checkpoints.facts import of_checkpoint, of_pipeline
-from recovery.ladder.levels import RecoveryLevel
+from recovery.escalation.levels import RecoveryLevel
 from writer.config.loader import load
 from writer.core.errors import ConfigError
 from writer.output.cli_options import Pipelines
@@ -74,7 +74,7 @@ def doctor(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="A JSON list with the checks of each checkpoint.")] = False,
 ) -> None:
-    """Examine Spark's checkpoints: can they be gone on from, and if not, which rung of the ladder helps?
+    """Examine Spark's checkpoints: can they be gone on from, and if not, which recovery level helps?
 
     Holds a checkpoint against itself, the table and Kafka, as each start of `headrace supervisor` does. Changes
     nothing.

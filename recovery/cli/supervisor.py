@@ -8,9 +8,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from recovery.ladder.decide import Down, Event, Failed, Frontier, Policy, decide, used
-from recovery.ladder.levels import RecoveryLevel
-from recovery.ladder.state import Memory, document, read
+from recovery.escalation.decide import Down, Event, Failed, Frontier, Policy, decide, used
+from recovery.escalation.levels import RecoveryLevel
+from recovery.escalation.state import Memory, document, read
 from recovery.lease.factory import leases_of
 from recovery.lease.lease import LeaseRecord
 from recovery.supervisor import frontier_check
@@ -64,7 +64,7 @@ def collect(config: Config, name: str, now: datetime) -> dict[str, Any]:
 
 
 def budgets(rules: Policy, memory: Memory, now: datetime) -> dict[str, dict[str, Any]]:
-    """Return by rung how much of its budget is used; null where the rung has no hands here."""
+    """Return by level how much of its budget is used; null where the level has no hands here."""
     return {
         level.label: {
             "level": level.name,
@@ -140,7 +140,7 @@ def run(
     ] = None,
     pipeline: Pipelines = None,
 ) -> None:
-    """Start the writer, watch it, and start it again as the ladder of recovery says. Can be process 1 of a container.
+    """Start the writer, watch it, and start it again as its recovery level says. Can be process 1 of a container.
 
     Takes the lease of each pipeline first; while another supervisor has it, waits. SIGTERM and SIGINT drain the driver.
     Without a command runs `headrace run CONFIG`. Answers at 127.0.0.1:9644 (`supervisor` in the configuration).

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
-from recovery.ladder.diagnosis import DriverHealth, PipelineHealth, seen
+from recovery.escalation.diagnosis import DriverHealth, PipelineHealth, seen
 from writer.clients.driver_endpoint import ask_at, status_at
 from writer.clients.http import RequestFailed
 from writer.driver.supervisor_channel import DUMP_ON, VARIABLE, ExitReport, Folder, Order, Orders

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from prometheus_client.metrics_core import Metric as Family
 
-from recovery.ladder.state import document
+from recovery.escalation.state import document
 from recovery.lease.holder import LeaseHolder
 from recovery.supervisor.pipeline_state import SupervisedPipeline
 from writer.core.text import iso

@@ -1,7 +1,7 @@
-"""How a pipeline's table stands to Kafka, asked before the ladder decides: is the frontier known, is it still held?"""
+"""How a pipeline's table stands to Kafka, asked before recovery decides: is the frontier known, is it still held?"""
 
 from recovery.checkpoints.facts import newest_frontier
-from recovery.ladder.decide import Frontier
+from recovery.escalation.decide import Frontier
 from writer.clients.kafka import BrokerUnreachable, Cluster
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 
-from recovery.ladder.state import Memory, forgiven, read
+from recovery.escalation.state import Memory, forgiven, read
 from recovery.lease.factory import leases_of, moved_from
 from recovery.lease.holder import LeaseHolder, Waiting
 from recovery.supervisor import frontier_check, notifications

@@ -1,4 +1,4 @@
-"""What recovery tells people at once: the two highest rungs, gaps, lost leases, and pipelines that were given up.
+"""What recovery tells people at once: the two highest levels, gaps, lost leases, and pipelines that were given up.
 
     tells = opened(config.notifications)
     tells.tell(level_reached(name, RecoveryLevel.LATEST, why, at=now))
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from recovery.ladder.levels import RecoveryLevel
+from recovery.escalation.levels import RecoveryLevel
 from writer.clients.notifications import Event, gap_opened, opened
 
 __all__ = ["Event", "gap_opened", "lease_lost", "level_reached", "opened", "pipeline_halted"]
@@ -20,7 +20,7 @@ __all__ = ["Event", "gap_opened", "lease_lost", "level_reached", "opened", "pipe
 def level_reached(
     pipeline: str, level: RecoveryLevel, why: str, *, at: datetime, fields: Mapping[str, Any] | None = None
 ) -> Event | None:
-    """Tell that a rung was taken which people should know of; None for the rungs that lose nothing and guess nothing.
+    """Tell that a level was taken which people should know of; None for the levels that lose nothing and guess nothing.
 
     `why`: the finding that led there, as a sentence.
     """

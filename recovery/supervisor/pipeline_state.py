@@ -4,11 +4,11 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from recovery.ladder.decide import Decision, Halt, Start, Stay
-from recovery.ladder.diagnosis import PipelineHealth
-from recovery.ladder.error_catalogue import Verdict
-from recovery.ladder.levels import RecoveryLevel
-from recovery.ladder.state import Failure, Memory
+from recovery.escalation.decide import Decision, Halt, Start, Stay
+from recovery.escalation.diagnosis import PipelineHealth
+from recovery.escalation.error_catalogue import Verdict
+from recovery.escalation.levels import RecoveryLevel
+from recovery.escalation.state import Failure, Memory
 
 FIRST = "start"  # in the place of a verdict, for what no failure led to
 _LEVELS = {

@@ -1,4 +1,4 @@
-"""What carries out the rungs that are more than a start, and the look that a supervisor takes before each start."""
+"""What carries out the levels that are more than a start, and the look that a supervisor takes before each start."""
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -8,8 +8,8 @@ from recovery.checkpoints.checks import leads_to, preflight
 from recovery.checkpoints.facts import newest_frontier, of_pipeline
 from recovery.checkpoints.repair import NoRepair, RepairResult, repair
 from recovery.checkpoints.walk_back import NotRebuilt, RebuiltOffsets, walk_back
-from recovery.ladder.error_catalogue import Verdict
-from recovery.ladder.levels import RecoveryLevel
+from recovery.escalation.error_catalogue import Verdict
+from recovery.escalation.levels import RecoveryLevel
 from writer.clients.kafka import Cluster
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
@@ -19,7 +19,7 @@ from writer.table.factory import main_table
 
 
 class Refusal(Exception):
-    """A rung cannot be carried out here. Its message says why."""
+    """A level cannot be carried out here. Its message says why."""
 
 
 Action = Callable[[str], str]  # pipeline → what was done; raises Refusal
@@ -84,7 +84,7 @@ def _skip(config: Config, name: str, kafka: Cluster) -> str:
     with _refusing():
         found, now = skip_to_latest.look(config, name, kafka, "automatic"), datetime.now(UTC)
         done = skip_to_latest.skip(
-            config, name, found, by="headrace supervisor", reason="no other rung is left", now=now
+            config, name, found, by="headrace supervisor", reason="no other level is left", now=now
         )
         if done is None:
             raise Refusal("everything that Kafka holds is in the table; there is nothing to be skipped")

@@ -1,4 +1,4 @@
-"""The supervisor: the driver's parent. It starts it, watches it, and carries out what the ladder decides."""
+"""The supervisor: the driver's parent. It starts it, watches it, and carries out what recovery decides."""
 
 import random
 import signal
@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
-from recovery.ladder.decide import Decision, Down, Event, Failed, Frontier, Halt, Healthy, Policy, decide
-from recovery.ladder.diagnosis import Timeouts, judged, stalled_after, unresponsive, why_unresponsive
-from recovery.ladder.error_catalogue import Verdict
-from recovery.ladder.levels import RecoveryLevel
-from recovery.ladder.state import write
+from recovery.escalation.decide import Decision, Down, Event, Failed, Frontier, Halt, Healthy, Policy, decide
+from recovery.escalation.diagnosis import Timeouts, judged, stalled_after, unresponsive, why_unresponsive
+from recovery.escalation.error_catalogue import Verdict
+from recovery.escalation.levels import RecoveryLevel
+from recovery.escalation.state import write
 from recovery.lease.holder import LeaseHolder
 from recovery.supervisor import frontier_check, notifications
 from recovery.supervisor.driver_process import Driver, reap
@@ -44,7 +44,7 @@ class Supervisor:
         stop: threading.Event, before: Callable[[Config, str], Verdict | None] = found_before, jitter: Callable[[],
         float] = random.random,
     ) -> None:  # fmt: skip
-        """`actions` carry out the rungs that are more than a start; a rung without one is passed over.
+        """`actions` carry out the levels that are more than a start; a level without one is passed over.
 
         `before` looks at a pipeline before each start.
         """
@@ -334,7 +334,7 @@ class Supervisor:
 
 
 def policy(config: Config, actions: Iterable[RecoveryLevel]) -> Policy:
-    """Return what the ladder may do."""
+    """Return what recovery may do."""
     settings = config.supervisor
     able = frozenset({RecoveryLevel.WAIT, RecoveryLevel.RESTART, RecoveryLevel.NEW_RUN, *actions})
     return Policy(actions=able, latest_allowed=settings.allow_skip_to_latest, healthy_after=settings.healthy_after)

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from recovery.ladder.levels import RecoveryLevel
-from writer.table.gap_records import gap_records
 
+from recovery.escalation.levels import RecoveryLevel
 from recovery.supervisor.recovery_actions import Refusal, actions
 from tests import oracle
 from tests.carried import Driver, log
@@ -15,6 +14,7 @@ from tests.unit.test_standing import Cluster
 from writer.clients.kafka import Topic
 from writer.core.errors import Fenced
 from writer.core.offsets import TopicPartition
+from writer.table.gap_records import gap_records
 
 
 class Held(Cluster):

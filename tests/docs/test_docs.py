@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from recovery.ladder.error_catalogue import catalogue
+from recovery.escalation.error_catalogue import catalogue
 from tests.fault import cells, damages, seen
 from writer.config.pipelines import Config
 

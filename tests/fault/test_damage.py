@@ -20,13 +20,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
-from recovery.ladder.levels import RecoveryLevel
 from typer.testing import CliRunner
 
 from recovery.checkpoints.checks import Check, leads_to, preflight
 from recovery.checkpoints.facts import of_pipeline
 from recovery.checkpoints.repair import RepairResult, repair
-from recovery.ladder.error_catalogue import Damage, catalogue, classify
+from recovery.escalation.error_catalogue import Damage, catalogue, classify
+from recovery.escalation.levels import RecoveryLevel
 from tests import oracle
 from tests.damaging import PIPELINE, Place, Seen, blank, die_in_a_batch, golden, plain, rewrite, session
 from tests.fault.damages import CASES, Case

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from recovery.ladder.error_catalogue import Verdict
-from recovery.ladder.levels import RecoveryLevel
+from recovery.escalation.error_catalogue import Verdict
+from recovery.escalation.levels import RecoveryLevel
 from recovery.lease.holder import LeaseHolder
 from recovery.lease.lease import StoreLeases
 from recovery.supervisor.driver_process import place

@@ -8,12 +8,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from recovery.ladder.levels import RecoveryLevel
 
 from recovery.checkpoints.checks import leads_to, preflight
 from recovery.checkpoints.facts import of_pipeline
 from recovery.checkpoints.walk_back import NotRebuilt, RebuiltOffsets, walk_back
-from recovery.ladder.error_catalogue import classify
+from recovery.escalation.error_catalogue import classify
+from recovery.escalation.levels import RecoveryLevel
 from tests import oracle
 from tests.damaging import PIPELINE, Place, blank, golden, rewrite, session
 from writer.audit.audit import audit

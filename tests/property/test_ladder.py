@@ -3,9 +3,8 @@
 from datetime import UTC, datetime, timedelta
 
 from hypothesis import given, strategies as st
-from recovery.ladder.levels import RecoveryLevel as L
 
-from recovery.ladder.decide import (
+from recovery.escalation.decide import (
     BUDGETS,
     Decision,
     Down,
@@ -21,7 +20,8 @@ from recovery.ladder.decide import (
     decide,
     used,
 )
-from recovery.ladder.error_catalogue import Verdict
+from recovery.escalation.error_catalogue import Verdict
+from recovery.escalation.levels import RecoveryLevel as L
 
 T0 = datetime(2026, 11, 20, tzinfo=UTC)
 ALL = frozenset(L)

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from recovery.ladder.levels import RecoveryLevel
 
-from recovery.ladder.error_catalogue import UNKNOWN, catalogue, classify
+from recovery.escalation.error_catalogue import UNKNOWN, catalogue, classify
+from recovery.escalation.levels import RecoveryLevel
 
 QUERY = (
     "[STREAM_FAILED] Query [id = a76f7e84-306b-4262-ab49-81df29c41119, runId = 84680364] terminated with exception: "
@@ -94,7 +94,7 @@ def test_a_version_of_spark_without_words_is_said():
 
 
 def test_the_catalogue_is_read_as_it_was_written():
-    raw = json.loads((Path(__file__).parents[2] / "recovery" / "ladder" / "damages.json").read_text())
+    raw = json.loads((Path(__file__).parents[2] / "recovery" / "escalation" / "damages.json").read_text())
     assert [row["row"] for row in raw["damages"]] == [row.row for row in catalogue()]
 
 

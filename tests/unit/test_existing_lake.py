@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autoscaler.runtime import state_store
-from recovery.ladder import state
+from recovery.escalation import state
 from recovery.lease.lease import StoreLeases
 from tests import oracle
 from tests.existing import DIED, FORMATS, OF_THE_LAKE, PAUSED, Place, differences, facts, now, then, unpack

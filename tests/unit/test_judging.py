@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from recovery.ladder.diagnosis import (
+from recovery.escalation.diagnosis import (
     DriverHealth,
     PipelineHealth,
     Timeouts,
@@ -13,8 +13,8 @@ from recovery.ladder.diagnosis import (
     stalled_after,
     why_unresponsive,
 )
-from recovery.ladder.error_catalogue import Verdict
-from recovery.ladder.levels import RecoveryLevel
+from recovery.escalation.error_catalogue import Verdict
+from recovery.escalation.levels import RecoveryLevel
 from writer.status.lag_sample import Lag, LagSample
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)

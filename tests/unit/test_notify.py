@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from recovery.ladder.levels import RecoveryLevel
+from recovery.escalation.levels import RecoveryLevel
 from recovery.supervisor.notifications import level_reached, pipeline_halted
 from tests.servers.scripted import Asked, Reply, Scripted, scripted
 from writer.clients.notifications import (

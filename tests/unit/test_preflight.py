@@ -12,7 +12,7 @@ import pytest
 from recovery.checkpoints.checks import Facts, Lease, TopicIds, leads_to, preflight
 from recovery.checkpoints.reader import read
 from recovery.checkpoints.repair import NoRepair, Remove, RepairResult, plan, repair
-from recovery.ladder.levels import RecoveryLevel
+from recovery.escalation.levels import RecoveryLevel
 from tests.unit.test_checkpoint import METADATA, Run, offsets
 from writer.offsets import checkpoint_backups, run_record
 from writer.offsets.spark_checkpoint import Checkpoints

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from recovery.ladder import state
-from recovery.ladder.decide import Failed, Healthy, Policy, decide
-from recovery.ladder.diagnosis import PipelineHealth
-from recovery.ladder.levels import RecoveryLevel
-from recovery.ladder.state import Memory
+from recovery.escalation import state
+from recovery.escalation.decide import Failed, Healthy, Policy, decide
+from recovery.escalation.diagnosis import PipelineHealth
+from recovery.escalation.levels import RecoveryLevel
+from recovery.escalation.state import Memory
 from recovery.supervisor.driver_process import Driver, place, reap
 from recovery.supervisor.pipeline_state import SupervisedPipeline, failure
 from writer.core.errors import CheckpointUnusable, ConfigError

@@ -6,13 +6,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from recovery.ladder.levels import RecoveryLevel
 from rich.console import Console
 
 from recovery.cli import supervisor
-from recovery.ladder import state
-from recovery.ladder.decide import Failed, Frontier, Healthy, Policy, decide
-from recovery.ladder.error_catalogue import Verdict
+from recovery.escalation import state
+from recovery.escalation.decide import Failed, Frontier, Healthy, Policy, decide
+from recovery.escalation.error_catalogue import Verdict
+from recovery.escalation.levels import RecoveryLevel
 from recovery.lease.holder import LeaseHolder
 from recovery.lease.lease import StoreLeases
 from recovery.supervisor.endpoints import CATALOGUE, PipelineStatus, answers

@@ -173,7 +173,7 @@ class Supervisor(Strict):
         "where that is more",
     )
     healthy_after: Duration = Field(
-        timedelta(minutes=30), description="after so long without a failure the budgets of the ladder are new"
+        timedelta(minutes=30), description="after so long without a failure the budgets of recovery are new"
     )
     allow_skip_to_latest: bool = Field(
         False,

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from recovery.ladder.decide import Attempt, State
-from recovery.ladder.levels import RecoveryLevel
+from recovery.escalation.decide import Attempt, State
+from recovery.escalation.levels import RecoveryLevel
 from writer.storage.base import Store
 
 NAME = "_recovery.json"  # beside the runs, whose names are numbers
@@ -36,7 +36,7 @@ class Memory:
     state: State = field(default_factory=State)
     failure: Failure | None = None
     action: str = ""  # what was decided last, and why
-    recovered_s: Mapping[str, float] = field(default_factory=dict)  # rung → seconds from failure to commit, the last
+    recovered_s: Mapping[str, float] = field(default_factory=dict)  # level → seconds from failure to commit, the last
 
 
 def read(store: Store) -> Memory:
@@ -48,7 +48,7 @@ def read(store: Store) -> Memory:
         raw = json.loads(found.content)
         return _memory(raw) if raw["format"] == _FORMAT else Memory()
     except (ValueError, KeyError, TypeError):
-        return Memory()  # it is a memory of budgets, not of data: without it the ladder begins at its foot
+        return Memory()  # it is a memory of budgets, not of data: without it recovery begins at the first level
 
 
 def write(store: Store, memory: Memory) -> None:

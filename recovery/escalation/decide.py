@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from recovery.ladder.error_catalogue import Verdict
-from recovery.ladder.levels import RecoveryLevel
+from recovery.escalation.error_catalogue import Verdict
+from recovery.escalation.levels import RecoveryLevel
 from writer.core.backoff import Backoff
 from writer.core.units import show_duration
 

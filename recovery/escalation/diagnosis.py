@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from recovery.ladder.error_catalogue import Verdict, classify
-from recovery.ladder.levels import RecoveryLevel
+from recovery.escalation.error_catalogue import Verdict, classify
+from recovery.escalation.levels import RecoveryLevel
 from writer.core.errors import ExitCode
 from writer.status.lag_sample import LagSample
 

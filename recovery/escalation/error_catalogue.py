@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from recovery.ladder.levels import RecoveryLevel
+from recovery.escalation.levels import RecoveryLevel
 
 SPARK = "4.0"  # whose words are looked for
 _FORMAT = 1
@@ -25,7 +25,7 @@ class Damage:
     row: str
     damage: str
     kind: str  # class: what all rows of a kind have in common
-    level: RecoveryLevel | None  # where the ladder begins; None: headrace goes on by itself, or a person must act
+    level: RecoveryLevel | None  # the first recovery level; None: headrace goes on by itself, or a person must act
     halt: bool
     loud: bool  # Spark says something; else it starts, and reads too much or too little
     said: str
@@ -45,7 +45,7 @@ class Verdict:
     """What an error leads to."""
 
     row: str
-    level: RecoveryLevel | None  # where the ladder begins; None where `halt`
+    level: RecoveryLevel | None  # the first recovery level; None where `halt`
     halt: bool  # a person must act: nothing that is tried again would help
     said: str
 
@@ -56,9 +56,9 @@ UNKNOWN = Verdict("unknown", RecoveryLevel.RESTART, halt=False, said="The catalo
 @cache
 def catalogue(spark: str = SPARK) -> tuple[Damage, ...]:
     """Return all damages, with the words of a version of Spark. Raises ValueError for a version without words."""
-    raw = json.loads(files("recovery.ladder").joinpath("damages.json").read_text(encoding="utf-8"))
+    raw = json.loads(files("recovery.escalation").joinpath("damages.json").read_text(encoding="utf-8"))
     if raw["format"] != _FORMAT:
-        raise ValueError(f"recovery/ladder/damages.json has format {raw['format']}, this version reads {_FORMAT}")
+        raise ValueError(f"recovery/escalation/damages.json has format {raw['format']}, this version reads {_FORMAT}")
     known = sorted({version for row in raw["damages"] for version in row["symptom"]})
     if spark not in known:
         raise ValueError(f"the catalogue has no words of Spark {spark}; it has those of {', '.join(known)}")

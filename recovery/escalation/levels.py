@@ -1,10 +1,10 @@
-"""The rungs of the ladder: what can be done about a pipeline that failed, from the mildest to the last resort."""
+"""Recovery levels: what can be done about a pipeline that failed, from the mildest to the last resort."""
 
 from enum import IntEnum
 
 
 class RecoveryLevel(IntEnum):
-    """A higher rung gives up more of what was kept; only the last one gives up records, and writes down which."""
+    """A higher level gives up more of what was kept; only the last one gives up records, and writes down which."""
 
     WAIT = 0  # storage, broker or registry is down: the same start again, with pauses, for ever; never climb for it
     RESTART = 1  # the same checkpoint again
