@@ -58,7 +58,7 @@ def pause(
     """Hold the pipelines: a driver finishes its batch, then commits nothing until `headrace resume`. It stays healthy.
 
     A start waits, too; with `run --once` it ends with exit 5. The lag goes on being measured, and SIGTERM still drains.
-    Verbs that people run, such as `dlq replay` and `delete`, are not held.
+    Commands that people run, such as `dlq replay` and `delete-rows`, are not held.
 
     Exit codes: 0 paused, by this or an earlier call, 1 the storage does not answer, 2 configuration.
     """
