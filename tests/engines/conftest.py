@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.servers.reconciliation import Coordinator
 
 from tests.engines.engines import spark_session
 from tests.servers.druid import Druid, druid
 from tests.servers.objects import ObjectServer
 from tests.servers.presto import presto
+from tests.servers.statement import Coordinator
 from tests.servers.trino import trino
 
 

@@ -11,7 +11,6 @@ from urllib.parse import unquote
 import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable
-from tests.servers.reconciliation import Coordinator
 
 from bench.job import DELTA
 from tests import oracle
@@ -21,6 +20,7 @@ from tests.engines.dialects import Dialect, DuckDB, Presto, Spark, Trino, TrinoH
 from tests.engines.lake import REWRITTEN, Lake
 from tests.servers.druid import Druid
 from tests.servers.objects import ObjectServer
+from tests.servers.statement import Coordinator
 from writer.clients import java_artifacts
 from writer.table.factory import OPENED
 

@@ -12,11 +12,11 @@ from typing import Any
 import duckdb
 import pytest
 from deltalake import DeltaTable
-from tests.servers.reconciliation import Coordinator
 
 from tests.engines.engines import delta_view
 from tests.engines.events import HOURS, Produced, Row
 from tests.servers.druid import Druid
+from tests.servers.statement import Coordinator
 from tests.writing import Site, Writer
 from writer.config.loader import load
 from writer.hooks.dispatcher import seen

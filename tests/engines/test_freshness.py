@@ -9,9 +9,9 @@ from statistics import median
 
 import pytest
 from confluent_kafka import Producer
-from tests.servers.reconciliation import Coordinator
 
 from tests.engines.engines import register
+from tests.servers.statement import Coordinator
 from tests.writing import Site, Writer
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(900)]

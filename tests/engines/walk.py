@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
-from tests.servers.reconciliation import Coordinator
 
 from tests.charts import ROOT
 from tests.deployed import Deployed
 from tests.servers.kubernetes import HELM, program
+from tests.servers.statement import Coordinator
 
 _HELM = """#!/bin/bash
 [ "$1" != install ] || set -- "$@" -f values.yaml
@@ -36,7 +36,7 @@ exec {kubectl} "$@"
 _TRINO = """#!{python}
 import sys
 sys.path.insert(0, "{root}")
-from tests.servers.reconciliation import Coordinator
+from tests.servers.statement import Coordinator
 text = sys.argv[sys.argv.index("--execute") + 1] if "--execute" in sys.argv else sys.stdin.read()
 text = text.replace("local:///lake/", "local:///")
 text = "\\n".join(line for line in text.splitlines() if not line.startswith("--"))

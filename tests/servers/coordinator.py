@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from tests.servers.reconciliation import Coordinator
+from tests.servers.statement import Coordinator
 from writer.clients import java_artifacts
 from writer.demo.devstack.process import LOOPBACK, Process, free_ports, java_options
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.servers import parts
 from tests.servers.coordinator import Program, coordinator
 from tests.servers.objects import ObjectServer
-from tests.servers.reconciliation import Coordinator
+from tests.servers.statement import Coordinator
 
 JAVA_MIN = 24
 HEAP_MEGABYTES = 768

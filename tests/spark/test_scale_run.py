@@ -72,7 +72,7 @@ def test_the_autoscaler_asks_the_driver_and_dies_without_harm(site: Site, topic:
     site.fill(name, 1_000)
     with started(site) as driver, autoscale(site, "--interval", "1 s") as scaler:
         scaler.until(lambda: scaler.times("scaling_decided") >= 1)
-        scaler.until(lambda: (scaler.told()["executors"] or {}).get("wanted") == 1)
+        scaler.until(lambda: (scaler.told()["executors"] or {}).get("requested") == 1)
         assert "headrace_executors_registered 1.0" in scaler.told("/metrics")
         assert scaler.told("/healthz") == "ok\n"
         done = subprocess.run(
