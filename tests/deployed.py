@@ -141,7 +141,7 @@ class Deployed:
         """Whether so many are wanted, take tasks, and run as pods."""
         told = self.told()
         return (
-            told.get("wanted") == told.get("registered") == executors
+            told.get("requested") == told.get("registered") == executors
             and not told["draining"]
             and len(self.executors()) == executors
         )
