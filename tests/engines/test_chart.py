@@ -211,7 +211,7 @@ def test_a_release_is_installed_upgraded_rolled_back_and_removed(kubernetes: Clu
     )
     assert seen()[0] == "registry.example.com/headrace:v2"
     assert seen()[1] != files, "another file of the place is another pod"
-    place = yaml.safe_load(api.get(f"{PLACES['ConfigMap'].format(name)}/clicks-headrace")["data"]["place.yaml"])
+    place = yaml.safe_load(api.get(f"{PLACES['ConfigMap'].format(name)}/clicks-headrace")["data"]["overlay.yaml"])
     assert place["spark"]["conf"]["spark.executor.cores"] == "4"
     pod = f"{PLACES['Pod'].format(name)}/clicks-headrace-0"
     until(
@@ -254,7 +254,7 @@ def test_a_driver_may_hold_the_leases_of_its_pipelines_and_no_other(kubernetes: 
     own = kubernetes.api.of(name, "clicks-headrace")
     api = cluster_api.Api(own.url, account(tmp_path, own.token, name, own.ca.read_bytes()))
     files = kubernetes.api.get(f"{PLACES['ConfigMap'].format(name)}/clicks-headrace")["data"]
-    place = yaml.safe_load(files["place.yaml"])["supervisor"]
+    place = yaml.safe_load(files["overlay.yaml"])["supervisor"]
     assert place["lease"] == "kubernetes"
     for pipeline in yaml.safe_load(files["pipelines.yaml"])["pipelines"]:
         lease = lease_name(place["lease_prefix"], pipeline)

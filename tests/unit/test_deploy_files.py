@@ -98,12 +98,15 @@ def test_the_pipelines_of_the_examples_are_a_configuration(values):
     assert Config.model_validate(yaml.safe_load(config)).pipelines
 
 
-def test_the_verbs_that_the_chart_runs_are_verbs():
-    text = "".join(path.read_text() for path in CHART.glob("templates/**/*") if path.is_file())
-    verbs = {"supervisor", "autoscaler", "validate", "status", "audit", "compact", "vacuum", "backfill"}
-    assert verbs <= get_command(app).commands.keys()
-    for verb in verbs:
-        assert re.search(rf"\b{verb}\b", text), verb
+def test_the_commands_that_chart_and_images_run_are_commands():
+    files = [*(path for path in CHART.glob("templates/**/*") if path.is_file()), *(ROOT / "docker").glob("*")]
+    run = re.compile(
+        r"""(?:\[headrace,|list "headrace"|"headrace",|headrace headrace)\s+"?([a-z][a-z-]+)"""  # [headrace, run, …]
+        r"""|(?:"arguments" \((?:ternary \(|concat \()?list|\$arguments := list|\$verb := tuple) "([a-z][a-z-]+)\""""
+    )
+    found = {word for path in files for pair in run.findall(path.read_text()) for word in pair if word} - {"headrace"}
+    assert {"supervisor", "autoscaler", "validate", "audit", "vacuum", "backfill"} <= found
+    assert found - get_command(app).commands.keys() == set()
 
 
 def test_an_image_in_which_somebody_else_owns_a_name_is_refused(monkeypatch, tmp_path):

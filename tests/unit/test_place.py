@@ -12,8 +12,8 @@ from writer.core.errors import ConfigError
 def run(tmp_path, monkeypatch):
     def loaded(told, place):
         (tmp_path / "pipelines.yaml").write_text(yaml.safe_dump({**base(), **told}))
-        (tmp_path / "place.yaml").write_text(place if isinstance(place, str) else yaml.safe_dump(place))
-        monkeypatch.setenv("HEADRACE_CONFIG_OVERLAY", str(tmp_path / "place.yaml"))
+        (tmp_path / "overlay.yaml").write_text(place if isinstance(place, str) else yaml.safe_dump(place))
+        monkeypatch.setenv("HEADRACE_CONFIG_OVERLAY", str(tmp_path / "overlay.yaml"))
         return load(tmp_path / "pipelines.yaml")
 
     return loaded
@@ -55,8 +55,8 @@ def test_without_a_place_nothing_is_added(tmp_path, monkeypatch):
             {"spark": {"mastr": "local"}},
             "beneath it, cannot be used:\n  spark: unknown key 'mastr'; did you mean 'master'?",
         ),
-        ("spark: [", "place.yaml is not YAML"),
-        ("", "place.yaml is empty or not a mapping"),
+        ("spark: [", "overlay.yaml is not YAML"),
+        ("", "overlay.yaml is empty or not a mapping"),
     ],
 )
 def test_a_place_that_decides_too_much_or_is_wrong_is_refused(run, place, said):
@@ -67,6 +67,6 @@ def test_a_place_that_decides_too_much_or_is_wrong_is_refused(run, place, said):
 
 def test_a_place_that_is_not_there_is_said(run, monkeypatch, tmp_path):
     run({}, {"http": {"port": 1}})
-    monkeypatch.setenv("HEADRACE_CONFIG_OVERLAY", "/nowhere/place.yaml")
-    with pytest.raises(ConfigError, match=r"cannot read /nowhere/place\.yaml.*Correct HEADRACE_CONFIG_OVERLAY"):
+    monkeypatch.setenv("HEADRACE_CONFIG_OVERLAY", "/nowhere/overlay.yaml")
+    with pytest.raises(ConfigError, match=r"cannot read /nowhere/overlay\.yaml.*Correct HEADRACE_CONFIG_OVERLAY"):
         load(tmp_path / "pipelines.yaml")

@@ -38,7 +38,7 @@
 {{- end -}}
 {{- end -}}
 {{- range $key, $value := .Values.sparkConf -}}{{- $conf = set $conf $key ($value | toString) -}}{{- end -}}
-# What this place decides, beneath the pipelines' file ($HEADRACE_CONFIG_OVERLAY).
+# What this cluster decides, beneath the pipelines' file ($HEADRACE_CONFIG_OVERLAY).
 http:
   host: 0.0.0.0
   port: {{ .Values.ports.driver }}
@@ -131,7 +131,7 @@ spec:
 {{/* The data of the ConfigMap: the file of the pipelines as it is, and the two above. */}}
 {{- define "headrace.files" -}}
 pipelines.yaml: {{ .Values.config | toJson }}
-place.yaml: |
+overlay.yaml: |
 {{ include "headrace.place" . | indent 2 }}
 executor.yaml: |
 {{ include "headrace.executor" . | indent 2 }}

@@ -154,14 +154,14 @@ capabilities: {drop: [ALL]}
 
 {{/* What the driver's pod is told beside; a job runs no driver, and has no place. */}}
 {{- define "headrace.driverEnv" -}}
-- {name: HEADRACE_CONFIG_OVERLAY, value: /etc/headrace/place.yaml}
+- {name: HEADRACE_CONFIG_OVERLAY, value: /etc/headrace/overlay.yaml}
 {{ include "headrace.env" . }}
 {{- end }}
 
 {{/* Single files, so that a running pod keeps those that it began with. */}}
 {{- define "headrace.mounts" -}}
 - {name: config, mountPath: /etc/headrace/pipelines.yaml, subPath: pipelines.yaml, readOnly: true}
-- {name: config, mountPath: /etc/headrace/place.yaml, subPath: place.yaml, readOnly: true}
+- {name: config, mountPath: /etc/headrace/overlay.yaml, subPath: overlay.yaml, readOnly: true}
 - {name: config, mountPath: /etc/headrace/executor.yaml, subPath: executor.yaml, readOnly: true}
 - {name: tmp, mountPath: /tmp}
 - {name: scratch, mountPath: /scratch}
