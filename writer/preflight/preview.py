@@ -169,7 +169,7 @@ def assigned(walk: LocalPipeline, batch: pa.RecordBatch, now: datetime) -> list[
 def _told(batch: pa.RecordBatch, sample: Sample, walk: LocalPipeline) -> list[Record]:
     columns = bucketers.build(walk.config.pipelines[walk.name].bucket).columns
     found: dict[tuple[str, int, int], Record] = {}
-    for group in sample.groups:
+    for group in sample.groups:  # cold: to_pylist() over a sample of some records, for a screen
         about: Record = {"schema_id": group.schema_id, "outcome": "row"}
         if (assigned := group.assigned) is not None:
             times, codes = assigned.event_time.to_pylist(), assigned.buckets.codes.to_pylist()

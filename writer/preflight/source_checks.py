@@ -290,6 +290,7 @@ def _candidates(columns: pa.Schema) -> str:
 
 def _buckets(sample: Sample) -> Finding:
     assigned = [group.assigned.buckets for group in sample.groups if group.assigned is not None]
+    # cold: a sample, once a command
     hit = Counter(buckets.values[code] for buckets in assigned for code in buckets.codes.to_pylist())
     rows = sum(hit.values())
     labels = sorted(", ".join(part or "null" for part in bucket) for bucket in hit)

@@ -68,7 +68,7 @@ def measured(
     """Measure a pipeline's traffic, and say in a phrase what was looked at. Raises NothingToMeasure, HeadraceError."""
     topics = config.pipelines[walk.name].topics
     batch = kafka_sample.read(config.kafka, kafka_sample.spans(cluster, topics, records))
-    times = [time for time in batch.column("timestamp").to_pylist() if time is not None]
+    times = [time for time in batch.column("timestamp").to_pylist() if time is not None]  # cold: a sample
     found = staged(walk, batch, now) if batch.num_rows else None
     if found is None or not found.rows or not times:
         raise NothingToMeasure(

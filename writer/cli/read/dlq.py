@@ -94,7 +94,7 @@ def run_show(
     """Show letters one by one; what is in them only with `values`. Returns 0."""
     rows = _first(name, config, selection, limit, values=values)
     decoded = _decoded(name, config, source, rows, out) if values and rows.num_rows else {}
-    for row in rows.to_pylist():
+    for row in rows.to_pylist():  # cold: at most --limit rows
         place = (row["_topic"], row["_partition"], row["_offset"])
         about = {name.lstrip("_"): value for name, value in row.items() if name not in ("value", "headers")}
         if as_json:

@@ -103,6 +103,7 @@ def _agree(
         return None
     rows = times_at(table, part, first, end)
     batch = kafka_sample.read(config.kafka, {source: kafka_sample.Span(first, end)})
+    # cold: at most _COMPARED_ROWS, once a command
     there = dict(zip(batch.column("offset").to_pylist(), batch.column("timestamp").to_pylist(), strict=True))
     if not rows.keys() & there.keys():
         return None
