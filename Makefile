@@ -19,8 +19,8 @@ test: check slow
 
 # Some minutes: format, lint, types, arrows, unit, property, docs.
 check: $(READY)
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
+	$(BIN)/ruff format --no-cache --check .
+	$(BIN)/ruff check --no-cache .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/pytest -q -m "not slow" $(TWO)

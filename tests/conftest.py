@@ -86,12 +86,12 @@ def embedded(directory: Path) -> Iterator[Servers]:
 
 @contextmanager
 def containers() -> Iterator[Servers]:
-    from docker.errors import DockerException
     from testcontainers.community.kafka import KafkaContainer
     from testcontainers.core.container import DockerContainer
     from testcontainers.core.docker_client import DockerClient
     from testcontainers.core.wait_strategies import HttpWaitStrategy
 
+    from docker.errors import DockerException
     from writer.demo.devstack import registry
 
     problem = ""

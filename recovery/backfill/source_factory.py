@@ -3,8 +3,6 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from writer.table.ledger.gap_record import GapRecord
-
 from recovery.backfill.chunk_commit import Filling
 from recovery.backfill.kafka_source import Segment, Topic
 from writer.cli.write.topic_adopt import times_at
@@ -12,6 +10,7 @@ from writer.clients import kafka_sample
 from writer.config.connections import Kafka
 from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetRange, TopicPartition
+from writer.table.ledger.gap_record import GapRecord
 
 _MIRROR = re.compile(r"^(?P<bootstrap>[^/]+)/(?P<topic>[A-Za-z0-9._-]+)$")
 _PAIR = re.compile(r"^(?:(?P<topic>[A-Za-z0-9._-]+)/)?(?P<partition>\d+):(?P<here>\d+)=(?P<there>\d+)$")

@@ -7,8 +7,6 @@ from uuid import uuid4
 
 import typer
 from rich.console import Console
-from writer.table.gap_records import gap_records, named, standing
-from writer.table.ledger.gap_record import GapRecord
 
 from recovery import identity
 from writer.clients.kafka_sample import asked
@@ -23,6 +21,8 @@ from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, Pipelines
 from writer.output.tables import console
 from writer.table.factory import existing_table
 from writer.table.gap_claims import BackfillLock, BackfillLocks
+from writer.table.gap_records import gap_records, named, standing
+from writer.table.ledger.gap_record import GapRecord
 from writer.table.log.operations import Loss
 
 _SHOWN = 8  # characters of an id, for a person

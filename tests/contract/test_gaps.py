@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from writer.table.gap_records import gap_records
 
 from tests.carried import Driver, log
 from tests.contract.gaps import driver, headrace
@@ -21,6 +20,7 @@ from writer.sealing.manifest import Manifest, Manifests
 from writer.sealing.rules import Blocked, Ready
 from writer.sealing.sealer import Sealer
 from writer.status.progress import Progress
+from writer.table.gap_records import gap_records
 from writer.table.log.control_commits import TooOld
 from writer.table.log.operations import Loss
 

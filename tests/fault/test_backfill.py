@@ -14,8 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from writer.table.gap_records import gap_records
-from writer.table.ledger.gap_record import GapRecord
 
 from tests import oracle
 from tests.writing import Site, Writer
@@ -23,6 +21,8 @@ from writer.audit.audit import audit
 from writer.clients.driver_endpoint import DriverAlive, nobody_runs
 from writer.config.loader import load
 from writer.table.factory import main_table
+from writer.table.gap_records import gap_records
+from writer.table.ledger.gap_record import GapRecord
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 MakeTopic = Callable[..., str]

@@ -3,11 +3,11 @@
 from collections import Counter
 
 from hypothesis import given, strategies as st
-from writer.table.ledger.gap_record import without
 
 from recovery.backfill.read_order import aligned
 from recovery.backfill.source_factory import segmented
 from writer.core.offsets import OffsetRange, TopicPartition
+from writer.table.ledger.gap_record import without
 
 PARTS = [TopicPartition("t", 1, p) for p in range(3)]
 
