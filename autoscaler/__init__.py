@@ -1,1 +1,1 @@
-"""Decides and requests the number of executors from lag and rates; simulates policies."""
+"""Decides and requests the number of executors from lag and rates."""

@@ -18,9 +18,9 @@ from autoscaler.decision.facts import Facts
 from autoscaler.decision.history import Memory
 from autoscaler.decision.policy import DEFAULTS, parameters
 from autoscaler.runtime import state_store
-from autoscaler.simulate.run import RIVALS, Score, compare
-from autoscaler.simulate.trace import Trace
-from autoscaler.simulate.workloads import SHAPES, shape
+from bench.simulation.run import RIVALS, Score, compare
+from bench.simulation.trace import Trace
+from bench.simulation.workloads import SHAPES, shape
 from writer.core.units import show_duration
 
 HERE = Path(__file__).parent
@@ -45,7 +45,7 @@ headrace autoscaler run pipelines.yaml              # keep as many executors as 
 headrace autoscaler run pipelines.yaml --dry-run    # only say what it would do
 headrace autoscaler explain pipelines.yaml          # what is decided now, and why; --save keeps the facts
 headrace autoscaler explain --facts docs/examples/autoscale-facts.json      # the same of facts that were kept
-headrace autoscaler simulate --trace day --plot day.png  # what a day costs, beside other policies
+headrace simulate --trace day --plot day.png  # what a day costs, beside other policies
 ```
 
 ## Running it
@@ -147,7 +147,7 @@ _VERDICTS = {
 
 _WORLD = """## Simulated days
 
-The world of `headrace autoscaler simulate` is not the model: tasks have luck (10 %), partitions are uneven, slots slow
+The world of `headrace simulate` is not the model: tasks have luck (10 %), partitions are uneven, slots slow
 each other down, machines are 6 % faster and slower through the day, executors take a minute or two to come and now and
 then one dies, batches that run are finished by the slots that came meanwhile. What a policy sees are facts, 20 batches
 at most, as `/status` has them. It is still a simulation: one pipeline, no cluster, no restarts, no neighbours.
@@ -296,7 +296,7 @@ def _summary() -> list[str]:
 def _scores() -> list[str]:
     page = [
         "### All policies", "",
-        "Each table is what `headrace autoscaler simulate --trace <day>` prints. `docs/autoscaling.py --play`: all.",
+        "Each table is what `headrace simulate --trace <day>` prints. `docs/autoscaling.py --play`: all.",
         "", f"![A simulated day: load, lateness and executors of several policies](images/{PICTURE.name})", "",
     ]  # fmt: skip
     for name, kept in scores().items():
@@ -351,7 +351,7 @@ def play(names: list[str]) -> None:
         played = compare(trace, DEFAULTS, RIVALS)
         _keep(trace, played)
         if name == _DRAWN:
-            from autoscaler.simulate.report import draw
+            from bench.simulation.report import draw
 
             shown = ("headrace", "Flink's autoscaler, defaults", "lag threshold of equal cost")
             draw(trace, [one for one in played if one.policy in shown], PICTURE)

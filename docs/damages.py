@@ -7,7 +7,7 @@ from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 
-from recovery.chaos.schedule import script
+from bench.chaos.schedule import script
 from recovery.escalation.error_catalogue import SPARK, Damage, catalogue
 from tests.fault import seen
 from tests.fault.damages import COMMITTED, Outcome, read

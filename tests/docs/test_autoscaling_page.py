@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from autoscaler.decision.policy import DEFAULTS
-from autoscaler.simulate.run import ours
-from autoscaler.simulate.workloads import SHAPES, shape
+from bench.simulation.run import ours
+from bench.simulation.workloads import SHAPES, shape
 
 ROOT = Path(__file__).parents[2]
 SPEC = importlib.util.spec_from_file_location("docs_autoscaling_page", ROOT / "docs" / "autoscaling.py")

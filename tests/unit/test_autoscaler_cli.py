@@ -1,4 +1,4 @@
-"""The verbs `autoscaler explain` and `autoscaler simulate`, and what they refuse."""
+"""The command `autoscaler explain`, and what it refuses."""
 
 import json
 from pathlib import Path
@@ -13,13 +13,9 @@ from autoscaler.decision.history import Memory
 from autoscaler.decision.policy import DEFAULTS, Policy, assigned
 from autoscaler.decision.symptoms import Symptom
 from autoscaler.runtime import state_store
-from autoscaler.simulate import trace as traces
-from autoscaler.simulate.trace import Trace
 from tests.scaling import decided, facts, pipeline
 from writer.core import logging
 from writer.core.errors import ConfigError
-
-SHORT = Trace("short", "an hour", 15.0, (30_000.0,) * 240, partitions=8, executors_first=1)
 
 
 def ran(*arguments: str) -> str:
@@ -134,10 +130,6 @@ def test_what_cannot_be_is_refused(recorded, tmp_path):
     )
     assert "is not a number" in refusal("explain", "--facts", recorded, "--set", "utilization_target=high")
     assert "must hold" in refusal("explain", "--facts", recorded, "--set", "utilization_target=0.99")
-    assert "no trace 'days'; did you mean 'day'" in refusal("simulate", "--trace", "days")
-    assert "name one with --trace" in refusal("simulate", "--plot", str(tmp_path / "a.png"))
-    assert "end it in .png" in refusal("simulate", "--trace", "day", "--plot", str(tmp_path / "a.gif"))
-    assert "neither a file nor a trace" in refusal("simulate", "--trace", str(tmp_path / "a.json"))
 
 
 @pytest.mark.parametrize(
@@ -157,18 +149,3 @@ def test_a_policy_that_contradicts_itself_is_refused(wrong):
 def test_parameters_are_set_by_name():
     found = assigned(DEFAULTS, ["utilization_target=0.7", "executors_max=7", "excluded=* 9 * * *; * 12 * * SUN"])
     assert (found.utilization_target, found.executors_max, found.excluded) == (0.7, 7, ("* 9 * * *", "* 12 * * SUN"))
-
-
-def test_simulate_plays_a_recorded_trace_and_draws_it(tmp_path):
-    path, picture, kept = tmp_path / "short.json", tmp_path / "short.png", tmp_path / "again.json"
-    traces.write(SHORT, path)
-    page = ran("simulate", "--trace", str(path), "--policy", "static", "--plot", str(picture), "--save", str(kept))
-    assert page.splitlines()[0] == "short: an hour (recorded)"
-    assert page.splitlines()[2].startswith("headrace")
-    assert picture.stat().st_size > 10_000
-    assert traces.read(kept) == SHORT
-    document = json.loads(ran("simulate", "--trace", str(path), "--policy", "none", "--json"))
-    (score,) = document["scores"]
-    assert score["policy"] == "headrace"
-    assert score["executor_hours"] > 0.5
-    assert document["policy"]["utilization_target"] == DEFAULTS.utilization_target

@@ -8,9 +8,9 @@ from random import Random
 import duckdb
 import pytest
 
-from recovery.chaos.damage import damage
-from recovery.chaos.schedule import DAMAGES, Fault, script
-from recovery.chaos.verification import Life, PartitionOffsets, judge, look, without
+from bench.chaos.damage import damage
+from bench.chaos.schedule import DAMAGES, Fault, script
+from bench.chaos.verification import Life, PartitionOffsets, judge, look, without
 from writer.core.errors import CheckpointUnusable
 from writer.offsets.spark_checkpoint import Checkpoints
 from writer.storage.base import OutcomeUnknown, StoreError

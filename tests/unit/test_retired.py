@@ -73,7 +73,7 @@ def test_a_retired_value_is_refused_with_its_heir(tmp_path: Path, at: tuple[str,
 
 @pytest.mark.parametrize(("old", "new"), retired.COMMANDS.items())
 def test_a_retired_command_is_refused_with_its_heir(old: str, new: str) -> None:
-    said = CliRunner().invoke(app, [old, "headrace.yaml"])
+    said = CliRunner().invoke(app, [*old.split(), "headrace.yaml"])
     assert (said.exit_code, f"`headrace {old}` is now `headrace {new}`." in " ".join(said.output.split())) == (2, True)
     assert new in InstalledCommands()
     assert old not in InstalledCommands()

@@ -53,8 +53,9 @@ class _Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command of the arguments. A retired name is a usage error that names its heir."""
-        if args and (heir := retired.COMMANDS.get(args[0])) is not None:
-            ctx.fail(f"`headrace {args[0]}` is now `headrace {heir}`.")
+        for old in (" ".join(args[:1]), " ".join(args[:2])):
+            if heir := retired.COMMANDS.get(old):
+                ctx.fail(f"`headrace {old}` is now `headrace {heir}`.")
         return super().resolve_command(ctx, args)
 
 

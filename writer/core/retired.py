@@ -8,6 +8,7 @@ from typing import Any
 
 COMMANDS = {
     "autoscale": "autoscaler",
+    "autoscaler simulate": "simulate",
     "delete": "delete-rows",
     "plan": "size",
     "recover": "supervisor",

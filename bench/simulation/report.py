@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Console
 
 from autoscaler.decision.policy import Policy
-from autoscaler.simulate.run import Score
-from autoscaler.simulate.trace import Trace
+from bench.simulation.run import Score
+from bench.simulation.trace import Trace
 from writer.output.tables import Column, TextTable, sentence
 
 _COLUMNS = [

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from rich.text import Text
 
-from recovery.chaos.schedule import Event, script
-from recovery.chaos.stack import PIPELINE, ChaosStack
-from recovery.chaos.verification import Verdict, judge, look
+from bench.chaos.schedule import Event, script
+from bench.chaos.stack import PIPELINE, ChaosStack
+from bench.chaos.verification import Verdict, judge, look
 from writer.audit.audit import audit
 from writer.config.loader import load
 from writer.config.pipelines import TableFormat

@@ -9,9 +9,9 @@ import pytest
 
 from autoscaler.decision.facts import Executors, Facts
 from autoscaler.decision.policy import DEFAULTS
-from autoscaler.simulate import baselines, run, trace
-from autoscaler.simulate.simulator import BEGAN, World
-from autoscaler.simulate.workloads import SHAPES, shape
+from bench.simulation import baselines, run, trace
+from bench.simulation.simulator import BEGAN, World
+from bench.simulation.workloads import SHAPES, shape
 from tests.scaling import NOW, batches, minutes, pipeline
 from writer.core.errors import ConfigError
 

@@ -7,9 +7,9 @@ from datetime import timedelta
 from itertools import pairwise
 
 from autoscaler.decision.policy import DEFAULTS, Policy
-from autoscaler.simulate.baselines import Busy, Dynamic, Flink, Ours, Scaler, Static, Threshold
-from autoscaler.simulate.simulator import BEGAN, World
-from autoscaler.simulate.trace import Trace
+from bench.simulation.baselines import Busy, Dynamic, Flink, Ours, Scaler, Static, Threshold
+from bench.simulation.simulator import BEGAN, World
+from bench.simulation.trace import Trace
 
 REVERSAL_S = 1800.0  # an up within half an hour of a down, or a down of an up
 THRESHOLDS_S = (30, 60, 120, 240)  # of work of an executor that may wait, for each executor

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from recovery.chaos.run import chaos as run
-from recovery.chaos.schedule import script
+from bench.chaos.run import chaos as run
+from bench.chaos.schedule import script
 from writer.config.pipelines import TableFormat
 from writer.demo.terminal import Screen
 

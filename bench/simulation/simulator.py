@@ -18,7 +18,7 @@ import numpy.typing as npt
 from autoscaler.decision.capacity import window_s
 from autoscaler.decision.facts import Batch, Executors, Facts, Partition, Pipeline
 from autoscaler.decision.policy import DEFAULTS, Policy
-from autoscaler.simulate.trace import Trace
+from bench.simulation.trace import Trace
 
 BEGAN = datetime(2026, 1, 5, tzinfo=UTC)
 _BATCHES_SEEN = 20  # as many commits as /status tells

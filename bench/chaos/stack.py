@@ -15,9 +15,9 @@ import yaml
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from recovery.chaos.damage import damage
-from recovery.chaos.schedule import TOPICS, Event, Fault
-from recovery.chaos.verification import Life, look, without
+from bench.chaos.damage import damage
+from bench.chaos.schedule import TOPICS, Event, Fault
+from bench.chaos.verification import Life, look, without
 from writer.clients.kafka import Cluster
 from writer.config.loader import load
 from writer.core.errors import TopicMissing

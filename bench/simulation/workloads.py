@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.simulate.trace import Hot, Trace
+from bench.simulation.trace import Hot, Trace
 from writer.config.base import did_you_mean
 from writer.core.errors import ConfigError
 

@@ -1,0 +1,104 @@
+"""The command `headrace simulate`, which joins through the entry-point group `headrace.commands`."""
+
+import json
+from enum import StrEnum
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autoscaler.decision.policy import DEFAULTS, Policy, assigned
+from bench.simulation import report, trace as traces
+from bench.simulation.report import draw
+from bench.simulation.run import RIVALS, compare
+from bench.simulation.trace import Trace, read
+from bench.simulation.workloads import SHAPES, shape
+from writer.core.errors import ConfigError
+from writer.output.tables import console
+
+_FORMATS = (".png", ".svg", ".pdf")
+
+
+class Rival(StrEnum):
+    """What a simulated day may be compared with."""
+
+    STATIC = "static"
+    DYNAMIC = "dynamic"
+    FLINK = "flink"
+    THRESHOLD = "threshold"
+    EQUAL = "equal"
+    NONE = "none"
+
+
+def simulate(
+    trace: Annotated[
+        list[str] | None,
+        typer.Option("--trace", help="A name, or a file of a trace (JSON); may be repeated. Default: all names."),
+    ] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", help="A parameter, such as utilization_target=0.7; may be repeated.")
+    ] = None,
+    rivals: Annotated[
+        list[Rival] | None,
+        typer.Option(
+            "--policy",
+            help="What to compare with, may be repeated; equal is the lag threshold that costs as much. Default: all.",
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw load, lag and executors (.png, .svg, .pdf).")
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option("--save", metavar="FILE", help="Write the trace here, to be changed and read again.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+) -> None:
+    """Play days in a simulated world: what a scaling policy would cost, how late records would be, beside others.
+
+    The world's truth is not the policy's model: tasks have luck, slots disturb each other, executors come late and die.
+    A day takes a second or two for each policy, and ten times as long for `equal`, which searches; all days, minutes.
+
+    Exit codes: 0 played, 2 a trace or a parameter is wrong.
+    """
+    policy = assigned(DEFAULTS, assignments or [])
+    found = [_trace(name) for name in (trace or SHAPES)]
+    _check(plot, save, len(found))
+    if save is not None:
+        traces.write(found[0], save)
+    _play(found, policy, rivals, plot, as_json=as_json)
+
+
+def _play(traces: list[Trace], policy: Policy, rivals: list[Rival] | None, plot: Path | None, *, as_json: bool) -> None:
+    chosen = RIVALS if rivals is None else [one.value for one in rivals if one is not Rival.NONE]
+    scores = []
+    for one in traces:
+        played = compare(one, policy, chosen)
+        scores += played
+        if not as_json:
+            report.show(console(), one, played)
+    if as_json:
+        typer.echo(json.dumps(report.as_json(scores, policy), indent=1))
+    if plot is not None:
+        draw(traces[0], scores, plot)
+
+
+def _trace(name: str) -> Trace:
+    return shape(name) if name in SHAPES or not (name.endswith(".json") or "/" in name) else read(Path(name))
+
+
+def _check(plot: Path | None, save: Path | None, traces: int) -> None:
+    """Raise ConfigError now, not after minutes, for what cannot be written."""
+    for option, path in (("--plot", plot), ("--save", save)):
+        if path is None:
+            continue
+        if traces != 1:
+            raise ConfigError(f"{option} is of one trace, and {traces} were asked for; name one with --trace")
+        if not path.absolute().parent.is_dir() or path.is_dir():
+            raise ConfigError(f"{option} {path} cannot be written: its directory must exist, and it must be a file")
+    if plot is None:
+        return
+    if plot.suffix not in _FORMATS:
+        raise ConfigError(f"--plot {plot} has no format that is known; end it in {', '.join(_FORMATS)}")
+    if find_spec("matplotlib") is None:
+        raise ConfigError("--plot needs matplotlib: pip install 'headrace[bench]'")
