@@ -13,7 +13,7 @@ from writer.avro.schema_plan import PROVENANCE
 from writer.batch.parquet_files import open_file, staged_name
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
-from writer.core.files import DataFile
+from writer.core.files import BucketFile
 from writer.core.offsets import TopicPartition
 from writer.table.ledger.segment import Answer, LedgerSegment, Removal
 from writer.table.table import PipelineTable
@@ -180,7 +180,7 @@ def _in_files(lake: Lake, account: _Account) -> tuple[dict[TopicPartition, FileO
     return found, problems + compared(known, found, rows, sum(account.dead_letters_taken.values()), exact=account.whole)
 
 
-def _seen(table: PipelineTable, named: Sequence[DataFile]) -> list[DataFile]:
+def _seen(table: PipelineTable, named: Sequence[BucketFile]) -> list[BucketFile]:
     """Return the files that readers see: where another client wrote, its files too, and what is left of ours.
 
     Raises HeadraceError where one of them says nothing of where its rows come from.
@@ -196,7 +196,7 @@ def _seen(table: PipelineTable, named: Sequence[DataFile]) -> list[DataFile]:
                     "Move it away."
                 )
     left = [file for file in named if any(map(table.store.mark, (file.path, staged_name(file.path))))]
-    return [*left, *(DataFile(path, None) for path in foreign)]
+    return [*left, *(BucketFile(path, (), None, 0) for path in foreign)]
 
 
 def _counted(

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from writer.audit.offset_count import FileOffsets
 from writer.batch.task_report import EXITS
-from writer.core.files import DataFile
+from writer.core.files import BucketFile
 from writer.core.offsets import Span, TopicPartition, joined
 from writer.table.ledger.gap_record import BackfilledOffsets, GapRecord, together, without
 from writer.table.ledger.segment import Answer, CommittedRange, LedgerSegment, Removal, RewoundRange
@@ -229,7 +229,7 @@ def _unsound(one: CommittedRange) -> list[Problem]:
     return []
 
 
-def totals(noun: str, files: Sequence[DataFile], expected: int, withdrawn: int) -> list[Problem]:
+def totals(noun: str, files: Sequence[BucketFile], expected: int, withdrawn: int) -> list[Problem]:
     """Compare the rows that the tables' logs count in their files. Files of other clients may say nothing."""
     if any(file.rows is None for file in files):
         return []

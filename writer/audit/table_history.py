@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
-from writer.core.files import DataFile
+from writer.core.files import BucketFile
 from writer.core.offsets import Span, TopicPartition
 from writer.table.factory import main_table, side_table
 from writer.table.ledger.segment import LedgerSegment, Removal, segments, since_adoption
@@ -23,7 +23,7 @@ class TableHistory:
     table: PipelineTable
     place: str  # where the configuration has it
     history: Sequence[LedgerSegment] = ()
-    files: Sequence[DataFile] = ()
+    files: Sequence[BucketFile] = ()
     applied: int = -1  # of a side table: version of the main table up to which its side files are there
 
     @property
@@ -54,7 +54,7 @@ def read(config: Config, pipeline: str) -> Lake:
     # The letters first: what they are by now, the main table's log says by then.
     dead_letters, late = (_beside(config, pipeline, place) for place in (settings.dead_letters, settings.late_place))
     snapshot, history = _history(main, pipeline)
-    rows = TableHistory(main, settings.table.location, history, main.files(snapshot.version))
+    rows = TableHistory(main, settings.table.location, history, main.bucket_files(snapshot))
     return Lake(rows, dead_letters, late, snapshot.version, snapshot.settled, snapshot.parts())
 
 
@@ -63,7 +63,7 @@ def _beside(config: Config, pipeline: str, place: str) -> TableHistory:
     if not table.exists():
         return TableHistory(table, place)
     snapshot, history = _history(table, pipeline)
-    return TableHistory(table, place, history, table.files(snapshot.version), snapshot.applied)
+    return TableHistory(table, place, history, table.bucket_files(snapshot), snapshot.applied)
 
 
 def _history(table: PipelineTable, pipeline: str) -> tuple[PipelineSnapshot, list[LedgerSegment]]:
@@ -79,8 +79,8 @@ def _history(table: PipelineTable, pipeline: str) -> tuple[PipelineSnapshot, lis
 class Waiting:
     """Dead letters and late rows that the main table's log lists, and redo has not applied yet."""
 
-    files: Sequence[DataFile]
-    late: Sequence[DataFile]
+    files: Sequence[BucketFile]
+    late: Sequence[BucketFile]
     without: Mapping[TopicPartition, Sequence[Span]]  # letters that replays made rows, or rewinds take
     withdrawn: int
     commits: int
@@ -100,7 +100,12 @@ def waiting(lake: Lake) -> Waiting:
     )
     listed = [one for n, about in entries if (one := parse_committed(n, about)) and (one.side_files or one.withdrawn)]
     files, rows = (
-        [DataFile(f.path, f.rows) for one in listed if one.version > at[place] for f in one.side_files.get(place, ())]
+        [
+            BucketFile(file.path, file.bucket, file.rows, file.bytes)
+            for one in listed
+            if one.version > at[place]
+            for file in one.side_files.get(place, ())
+        ]
         for place in (dead_letters.place, late.place)
     )
     rewinds = [one for one in listed if one.facts["kind"] == "rewind"]

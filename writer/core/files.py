@@ -30,14 +30,11 @@ class BucketFile:
     bytes: int
     event_time_min: datetime | None = None
     event_time_max: datetime | None = None
-
-
-@dataclass(frozen=True)
-class DataFile:
-    """A file of a table. Bounds are of `_offset`; None: the table's log does not tell."""
-
-    path: str  # relative to the table
-    rows: int | None
     offset_min: int | None = None
     offset_max: int | None = None
-    bytes: int = 0
+
+    def reaches(self, start: int, end: int) -> bool:
+        """Tell whether it may hold rows at offsets [start, end), of whatever part."""
+        if self.offset_min is None or self.offset_max is None:
+            return True
+        return self.offset_min < end and self.offset_max >= start

@@ -90,17 +90,18 @@ class Replaying:
 
     def _some(self, selection: Selection, tried: Mapping[TopicPartition, Sequence[Span]]) -> pa.Table:
         """Read the next of the chosen letters that were not tried yet: as many as one commit carries."""
-        version = self._dead_letters.snapshot().version
+        snapshot = self._dead_letters.snapshot()
         held: list[pa.RecordBatch] = []
         rows = size = 0
         try:
-            for batch in read(self._dead_letters.store, self._dead_letters.files(version), selection, without=tried):
+            files = self._dead_letters.bucket_files(snapshot)
+            for batch in read(self._dead_letters.store, files, selection, without=tried):
                 held.append(batch)
                 rows, size = rows + batch.num_rows, size + batch.nbytes
                 if rows >= LETTERS_AT_ONCE or size >= BYTES_AT_ONCE:
                     break
         except FileNotFoundError as error:
-            if self._dead_letters.snapshot().version == version:
+            if self._dead_letters.snapshot().version == snapshot.version:
                 raise
             raise Overtaken(
                 f"another replay of pipeline {self._name!r} wrote letters anew while they were read"

@@ -20,7 +20,7 @@ from pyarrow import dataset, fs
 
 from writer.batch.parquet_files import hive_value, staged_name
 from writer.core import fault_points
-from writer.core.files import BucketFile, BucketKey, DataFile
+from writer.core.files import BucketFile, BucketKey
 from writer.storage.base import Store
 from writer.storage.locations import on_s3
 from writer.storage.nesting import is_below, table_folders
@@ -86,20 +86,6 @@ class Parquet:
             ]
         # A folder of S3 is there by its files alone; to ask each would be a request each.
         return [key for at, key in folders if on_s3(self.location) or any(self.store.list(at))]
-
-    def files(self, version: int) -> list[DataFile]:
-        """Files that a version names: all that its log has added and not removed. Reads every entry."""
-        found: dict[str, DataFile] = {}
-        for number, actions in self.log.since(-1):
-            for action in actions if number <= version else ():
-                match action:
-                    case {"remove": {"path": path}}:
-                        found.pop(unquote(path), None)
-                    case {"add": {"path": path, "size": size, "stats": stats}}:
-                        said = json.loads(stats)
-                        low, high = (said.get(bound, {}).get("_offset") for bound in ("minValues", "maxValues"))
-                        found[unquote(path)] = DataFile(unquote(path), said.get("numRecords"), low, high, size)
-        return list(found.values())
 
     def bucket_files(self, state: State, bucket: BucketKey | None) -> list[BucketFile]:
         """Files by bucket, as all entries add and remove them. They are kept in memory, and followed from there."""

@@ -16,7 +16,7 @@ from pyarrow import dataset
 
 from writer.batch.parquet_files import staged_name
 from writer.core.errors import ConfigError, HeadraceError
-from writer.core.files import BucketFile, BucketKey, DataFile, StagedFile
+from writer.core.files import BucketFile, BucketKey, StagedFile
 from writer.table import schema_ids, takeover
 from writer.table.ledger.segment import LedgerUnreadable
 from writer.table.ledger.segment_store import LedgerStore
@@ -177,10 +177,9 @@ class PipelineTable(Appender):
             return
         self._format.publish(snapshot.state.place)  # what is left of a file is read in its place
         try:
-            files, known = self.files(snapshot.version), {one.path: one for one in self.bucket_files(snapshot)}
             columns = snapshot.state.metadata["partitionColumns"]
             with without(
-                self.store, files, offsets, columns=columns, known=known, hidden=self.hidden, prefix=prefix
+                self.store, self.bucket_files(snapshot), offsets, columns=columns, hidden=self.hidden, prefix=prefix
             ) as found:
                 yield found
         except FileNotFoundError as error:
@@ -253,11 +252,6 @@ class PipelineTable(Appender):
             state = replace(self.state(), version=version)
             return {file.path: file.rows for file in self._format.bucket_files(state, None)}
         return {}
-
-    def files(self, version: int) -> list[DataFile]:
-        """Files of a version. Looks at every file of the table."""
-        with reading(self.location):
-            return self._format.files(version)
 
     def foreign(self) -> list[str]:
         """Paths of files that readers of the table see and that no entry ever named. Reads every entry."""

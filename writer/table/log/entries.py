@@ -193,8 +193,10 @@ def named(columns: Sequence[str], add: Mapping[str, Any]) -> BucketFile:
     """Return the file that an action adds."""
     values, tags = dict(add["partitionValues"]), dict(add.get("tags") or {})
     low, high = (datetime.fromisoformat(tags[name]) if name in tags else None for name in _EVENT_TIMES)
-    rows = json.loads(add.get("stats") or "{}").get("numRecords")
-    return BucketFile(unquote(add["path"]), tuple(values.get(c) for c in columns), rows, add["size"], low, high)
+    stats = json.loads(add.get("stats") or "{}")
+    offsets = ((stats.get(bound) or {}).get("_offset") for bound in ("minValues", "maxValues"))
+    bucket = tuple(values.get(c) for c in columns)
+    return BucketFile(unquote(add["path"]), bucket, stats.get("numRecords"), add["size"], low, high, *offsets)
 
 
 def close_said(closing: Closing) -> dict[str, Any]:

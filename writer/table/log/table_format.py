@@ -6,7 +6,7 @@ from typing import Protocol
 import pyarrow as pa
 from pyarrow import dataset
 
-from writer.core.files import BucketFile, BucketKey, DataFile
+from writer.core.files import BucketFile, BucketKey
 from writer.storage.base import Store
 from writer.table.log.log import Log, State
 
@@ -49,9 +49,6 @@ class Format(Protocol):
 
     def rows(self, state: State) -> dataset.Dataset:
         """Return the rows, with the table's columns."""
-
-    def files(self, version: int) -> list[DataFile]:
-        """Files that a version of the table names."""
 
     def bucket_files(self, state: State, bucket: BucketKey | None) -> list[BucketFile]:
         """Files that a version of the table names, of one bucket or of all, from its log alone. For one thread."""
