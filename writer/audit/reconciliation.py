@@ -8,7 +8,7 @@ from writer.batch.task_report import EXITS
 from writer.core.files import BucketFile
 from writer.core.offsets import Span, TopicPartition, joined
 from writer.table.ledger.gap_record import BackfilledOffsets, GapRecord, together, without
-from writer.table.ledger.segment import Answer, CommittedRange, LedgerSegment, Removal, RewoundRange
+from writer.table.ledger.segment import Answer, CommittedRange, LedgerSegment, Removal, RewoundRange, begun
 
 
 @dataclass(frozen=True)
@@ -76,17 +76,12 @@ def state(
     answered = {text for answer in answers for text in answer.changes}
     problems += [Problem(text) for one in segments for text in one.strange if text not in answered]
     parts: dict[TopicPartition, list[CommittedRange | RewoundRange]] = {}
-    begins: dict[TopicPartition, int] = {}
-    moves: dict[TopicPartition, dict[str, int]] = {}
+    begins, moves = begun(segments)
     for one in segments:
-        begins |= {part: at for part, at in one.begins.items() if part not in begins}
         for committed_range in one.committed_ranges:
             parts.setdefault(committed_range.part, []).append(committed_range)
         for back in one.backs:
             parts.setdefault(back.part, []).append(back)
-        for part, changed in one.moves.items():
-            mine = moves.setdefault(part, {})
-            mine.update({name: mine.get(name, 0) + count for name, count in changed.items()})
     lines = []
     gap_records = together(one.gap_records for one in segments)
     brought = _brought(gap_records, whole=since < 0)

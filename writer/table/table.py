@@ -23,7 +23,7 @@ from writer.table.ledger.segment_store import LedgerStore
 from writer.table.log import control_commits, data_commits
 from writer.table.log.appender import RETRY_TIMEOUT, Appender, LostRace, Swap
 from writer.table.log.control_commits import OWNER
-from writer.table.log.entries import Entry, changed, parse_entry
+from writer.table.log.entries import Entry, parse_entry, redescribed
 from writer.table.log.foreign_writes import CommitFailed, one_line, reading
 from writer.table.log.snapshot import PipelineSnapshot, check_format
 from writer.table.log.table_format import Format
@@ -143,7 +143,8 @@ class PipelineTable(Appender):
                     f"the table at {self.location}: {error}. Start again: the next start looks."
                 ) from error
             if changes:
-                self.put(snapshot, changed(known, schema, changes, epoch))
+                about = {"kind": "columns", "epoch": epoch, "changes": changes}
+                self.put(snapshot, redescribed("CHANGE COLUMN", about, known, {}, schemaString=schema))
 
         self.retried(grow)
 
