@@ -1,5 +1,6 @@
 """Data files and the bucket that a file belongs to."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -38,3 +39,11 @@ class BucketFile:
         if self.offset_min is None or self.offset_max is None:
             return True
         return self.offset_min < end and self.offset_max >= start
+
+
+def by_bucket(files: Iterable[BucketFile]) -> dict[BucketKey, list[BucketFile]]:
+    """Put the files of each bucket together, in the order that they have."""
+    found: dict[BucketKey, list[BucketFile]] = {}
+    for file in files:
+        found.setdefault(file.bucket, []).append(file)
+    return found

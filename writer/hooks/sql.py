@@ -81,9 +81,6 @@ def _message(answer: Answer) -> str:
     return answer.shown() + hint
 
 
-_PRODUCT = {"trino": "Trino", "presto": "Presto"}
-
-
 class SqlHook:
     """One table of one server."""
 
@@ -126,7 +123,7 @@ class SqlHook:
         if self._engine == "trino" and table.format == "parquet":  # else it refuses columns of microseconds
             headers["X-Trino-Session"] = f"{self._table.catalog}.timestamp_precision=MICROSECONDS"
         return Server(
-            self._url, _PRODUCT[self._engine], settings.user or "headrace", headers, settings.timeout.total_seconds()
+            self._url, self._engine.title(), settings.user or "headrace", headers, settings.timeout.total_seconds()
         )
 
     def _columns(self, server: Server) -> dict[str, str]:

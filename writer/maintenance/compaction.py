@@ -8,7 +8,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ from writer.commit.builder import check_age
 from writer.config import pipelines
 from writer.core import logging
 from writer.core.errors import ConfigError, HeadraceError
-from writer.core.files import BucketFile, BucketKey
+from writer.core.files import BucketKey, by_bucket
 from writer.maintenance.compaction_plan import Pace, Piece, Policy, plan
 from writer.schemas.detected import unit_of
 from writer.sealing.rules import is_closed
@@ -82,15 +82,12 @@ class Compactor:
         self, snapshot: PipelineSnapshot, buckets: Sequence[BucketKey], *, open_too: bool = False
     ) -> dict[BucketKey, list[Piece]]:
         """Look at the files of buckets and choose. `open_too`: merge an open bucket, however few files it has."""
-        files: dict[BucketKey, list[BucketFile]] = {bucket: [] for bucket in buckets}
-        for file in self._table.bucket_files(snapshot, buckets[0] if len(buckets) == 1 else None):
-            if file.bucket in files:
-                files[file.bucket].append(file)
+        files = by_bucket(self._table.bucket_files(snapshot, buckets[0] if len(buckets) == 1 else None))
         open_policy = Policy(self.policy.target_file_size, 1) if open_too else self.policy
         planned = {}
-        for bucket, found in files.items():
+        for bucket in buckets:
             closed = self.closed(snapshot, bucket)
-            planned[bucket] = plan(found, self.policy if closed else open_policy, closed=closed)
+            planned[bucket] = plan(files.get(bucket, []), self.policy if closed else open_policy, closed=closed)
         return planned
 
     def carry_out(self, snapshot: PipelineSnapshot, pieces: Sequence[Piece], run: Run) -> Iterator[CompactionResult]:
@@ -180,7 +177,7 @@ class Compactor:
             self._table.discard(rewritten.files)  # another entry stands where theirs might: none will name them
             logging.event("rewrite_conflict", pipeline=self._name, bucket=bucket, reason=str(error))
             return done
-        return CompactionResult(**{**vars(done), "version": version})
+        return replace(done, version=version)
 
     def _job(self, piece: Piece, snapshot: PipelineSnapshot, unit: str) -> Job:
         names = tuple(snapshot.state.metadata["partitionColumns"])

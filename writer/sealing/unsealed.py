@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from writer.core.files import BucketFile, BucketKey
+from writer.core.files import BucketFile, BucketKey, by_bucket
 from writer.core.units import from_iso, instant
 from writer.sealing.manifest import Manifest, Reason
 from writer.sealing.rules import MissingRange, Unsealed, is_closed
@@ -96,15 +96,13 @@ def from_files(
     ask: BucketQuestion,
 ) -> UnsealedIndex:
     """Return the books of a table whose log does not reach back to its beginning: its files, taken at their word."""
-    rows: dict[BucketKey, list[int | None]] = {}
-    for file in files:
-        rows.setdefault(file.bucket, []).append(file.rows)
     unsealed = UnsealedIndex(table, version, missing_ranges=tuple(missing_ranges))
     found = []
-    for bucket, counts in rows.items():
+    for bucket, its in by_bucket(files).items():
         one = _known(unsealed, bucket, at, ask)
         manifest = ask.newest(bucket) if one.sealed else None
-        if manifest is None or any(count is None for count in counts) or manifest.rows != sum(c or 0 for c in counts):
+        untold = any(file.rows is None for file in its)
+        if manifest is None or untold or manifest.rows != sum(file.rows or 0 for file in its):
             found.append(replace(one, told=False))
     return _with(unsealed, found)
 
