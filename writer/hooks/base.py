@@ -58,25 +58,11 @@ class HookFailed(Exception):
 class Hook(Protocol):
     """Who is told. Idempotent: the same version of a bucket may come twice, after a crash."""
 
-    @property
-    def name(self) -> str:
-        """Name in the configuration."""
-
-    @property
-    def target(self) -> str:
-        """Where it delivers, without secrets."""
-
-    @property
-    def newest_only(self) -> bool:
-        """A newer version of a bucket makes an older one that still waits superfluous."""
-
-    @property
-    def per(self) -> Per:
-        """What one delivery is about: of several seals of the same, one that is newest may stand for all."""
-
-    @property
-    def at_once(self) -> int:
-        """Most deliveries that may be under way."""
+    name: str  # in the configuration
+    target: str  # where it delivers, without secrets
+    newest_only: bool  # a newer version of a bucket makes an older one that still waits superfluous
+    per: Per  # what one delivery is about: of several seals of the same, one that is newest may stand for all
+    at_once: int  # most deliveries that may be under way
 
     def deliver(self, sealed: Sealed, state: Mapping[str, Any]) -> Delivered | Going:
         """Deliver, or look how it goes. `state` is of the last try. Raises HookFailed, RequestFailed, OSError."""

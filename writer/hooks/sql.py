@@ -92,11 +92,7 @@ class SqlHook:
         self._url = settings.url.get_secret_value()
         self._dialect = TRINO if settings.type == "trino" else PRESTO
         self._table = sql.Name.of(settings.table)
-
-    @property
-    def target(self) -> str:
-        """Where it delivers."""
-        return f"{host(self._url)}, table {self._table}"
+        self.target = f"{host(self._url)}, table {self._table}"
 
     def deliver(self, sealed: Sealed, state: Mapping[str, Any]) -> Delivered:  # noqa: ARG002 - nothing is ever under way
         """Make the table known as it is now."""

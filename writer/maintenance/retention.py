@@ -78,11 +78,7 @@ class Retention:
 
     def __init__(self, table: PipelineTable, bucketer: bucketers.Bucketer, kept_for: timedelta) -> None:
         self._table, self._bucketer, self._kept_for = table, bucketer, kept_for
-
-    @property
-    def location(self) -> str:
-        """Where the table lies."""
-        return self._table.location
+        self.location = table.location
 
     def due(self, now: datetime) -> list[ExpiredBucket]:
         """List what is due; nothing where there is no table. Raises CommitFailed."""

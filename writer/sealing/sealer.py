@@ -66,14 +66,13 @@ class Sealer:
         self.pipeline, self.settings = pipeline, config.pipelines[pipeline]
         self.policy = self.settings.seal.policy
         self.table = main_table(pipeline, config)  # with a view of the log of its own: the stream's is not waited for
-        bucketer = bucketers.build(self.settings.bucket)
-        self.columns = bucketer.columns
+        self.bucketer = bucketers.build(self.settings.bucket)
+        self.columns = self.bucketer.columns
         self.manifests = Manifests(self.table.store, self.columns)
         self.prepare: list[Prepare] = []  # what is done to a bucket before it is sealed
         self.sealed: list[Manifest] = []  # by this process
         self.watermark = Watermark(None)  # as it was last found
         self._unsound: dict[Unsealed, Blocked] = {}  # buckets whose rows are not as the log has them
-        self.bucketer = bucketer
         self._index_checkpoint = IndexCheckpoint(self.table.store)
         self._marked = -1
         self._unsealed: UnsealedIndex | None = None

@@ -74,17 +74,13 @@ class Log:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.location = store.location  # where the entries lie
         self._state: State | None = None
         self._mark: Mark | None = None  # of the entry at the state's version, as it was read
 
     def exists(self) -> bool:
         """Tell whether there is an entry or a checkpoint."""
         return any(_ENTRY.match(name) or _CHECKPOINT.match(name) for name in self._store.list())
-
-    @property
-    def location(self) -> str:
-        """Where the entries lie."""
-        return self._store.location
 
     def state(self) -> State:
         """Return the newest state. Raises FileNotFoundError when there is no table, LogUnreadable."""
@@ -108,7 +104,7 @@ class Log:
                     state = state.then(state.version + 1, actions)
                 if state.version == version and state.metadata and state.protocol:
                     return state
-        raise LogUnreadable(f"{self._store.location} does not reach back to version {version} any more")
+        raise LogUnreadable(f"{self.location} does not reach back to version {version} any more")
 
     def checkpointed(self) -> int:
         """Version of the newest checkpoint, as its last writer noted; -1 when nothing, or nonsense, is noted."""
@@ -188,7 +184,7 @@ class Log:
         marks = (_CHECKPOINT.match(name) or _ENTRY.match(name) for name in names)
         newest = max((int(mark[1]) for mark in marks if mark), default=-1)
         if newest < 0:
-            raise FileNotFoundError(f"there is no log of a table at {self._store.location}")
+            raise FileNotFoundError(f"there is no log of a table at {self.location}")
         state, problem = State(-1), ""
         for version, files in sorted(_checkpoints(names).items(), reverse=True):
             try:
@@ -199,13 +195,11 @@ class Log:
         self._mark = self._store.mark(_name(state.version))
         if (reached := self._followed(state)).version < newest:
             raise LogUnreadable(
-                f"{self._store.location} goes to version {newest}, but there is neither an entry "
+                f"{self.location} goes to version {newest}, but there is neither an entry "
                 f"{reached.version + 1} nor a sound checkpoint after it{problem}"
             )
         if not (reached.metadata and reached.protocol):
-            raise LogUnreadable(
-                f"{self._store.location} names no metadata or no protocol up to version {reached.version}"
-            )
+            raise LogUnreadable(f"{self.location} names no metadata or no protocol up to version {reached.version}")
         return reached
 
     def _at_checkpoint(self, version: int, files: Sequence[str]) -> State:
@@ -225,7 +219,7 @@ class Log:
         found = self._store.read(name)
         if found is None:
             return None
-        path = f"{self._store.location}/{name}"
+        path = f"{self.location}/{name}"
         try:
             actions = [json.loads(line) for line in found.content.split(b"\n") if line.strip()]
         except ValueError as error:
@@ -239,7 +233,7 @@ class Log:
         if name.endswith(".json"):
             read = self._parsed(name, "a checkpoint")
             if read is None:
-                raise LogUnreadable(f"{self._store.location}/{name} is gone")
+                raise LogUnreadable(f"{self.location}/{name} is gone")
             yield from read[0]
             return
         filesystem, root = self._store.files()
@@ -251,7 +245,7 @@ class Log:
                     maps = {key: dict(value or []) for key, value in said.items() if key == "configuration"}
                     yield {column: {**said, **maps}}
         except (ValueError, KeyError) as error:  # pyarrow's errors are ValueErrors
-            path = f"{self._store.location}/{name}"
+            path = f"{self.location}/{name}"
             raise LogUnreadable(f"{path} is not a checkpoint of a table's log: {error}") from error
 
 

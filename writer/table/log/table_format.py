@@ -14,21 +14,10 @@ from writer.table.log.log import Log, State
 class Format(Protocol):
     """What one table format does in its own way. All operations raise OSError where the storage fails."""
 
-    @property
-    def location(self) -> str:
-        """Where the table lies."""
-
-    @property
-    def store(self) -> Store:
-        """Store of what lies below the location."""
-
-    @property
-    def hidden(self) -> bool:
-        """Files wait for their commit where readers do not look."""
-
-    @property
-    def log(self) -> Log:
-        """The log of the table."""
+    location: str  # where the table lies
+    store: Store  # of what lies below the location
+    hidden: bool  # files wait for their commit where readers do not look
+    log: Log
 
     def obstacle(self) -> str:
         """Name what lies at the location and keeps a table of this format from being made there; empty: nothing."""
