@@ -7,12 +7,11 @@ what left the table on purpose since then stays away, and a version whose files 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 from writer.core.files import BucketKey
 from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.offsets.start_decision import LogRange
-from writer.table.ledger.gap_record import GapRecord
+from writer.table.ledger.gap_record import GapRecord, part_of
 from writer.table.log.entries import file_changes, parse_commit_info, unanswered
 from writer.table.log.foreign_writes import Change
 from writer.table.log.log import Action
@@ -193,11 +192,6 @@ def _first(known: dict[TopicPartition, int], found: Mapping[TopicPartition, int]
     """Note where parts begin that were not known."""
     for part, at in found.items():
         known.setdefault(part, at)
-
-
-def part_of(raw: Mapping[str, Any]) -> TopicPartition:
-    """Return the part that an account in an entry speaks of."""
-    return TopicPartition(raw["topic"], raw["incarnation"], raw["partition"])
 
 
 def named(part: TopicPartition) -> str:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from writer.audit.offset_count import FileOffsets
 from writer.batch.task_report import EXITS
 from writer.core.files import BucketFile
-from writer.core.offsets import Span, TopicPartition, joined
-from writer.table.ledger.gap_record import BackfilledOffsets, GapRecord, together, without
+from writer.core.offsets import Span, TopicPartition, joined, without
+from writer.table.ledger.gap_record import BackfilledOffsets, GapRecord, together
 from writer.table.ledger.segment import Answer, CommittedRange, LedgerSegment, Removal, RewoundRange, begun
 
 

@@ -4,7 +4,6 @@ What is decided is in `compaction.py`, how rows are written in `writer/batch/rew
 doubling rows in `writer/table/`.
 """
 
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,6 +27,7 @@ from writer.schemas.detected import unit_of
 from writer.sealing.rules import is_closed
 from writer.sealing.sealer import Sealer
 from writer.storage.base import S3Settings
+from writer.storage.disk_space import scratch
 from writer.table.log.entries import named
 from writer.table.log.foreign_writes import CommitFailed, FilesGone
 from writer.table.log.operations import Rewrite, Takeover
@@ -242,7 +242,7 @@ def _carried(job: Job) -> tuple[RewriteResult | FileNotFoundError | UnknownColum
     began = time.process_time()  # of all threads of the worker, whose only task this is
     try:
         found: RewriteResult | FileNotFoundError | UnknownColumn
-        found = rewrite(job, os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None)
+        found = rewrite(job, scratch())
     except (FileNotFoundError, UnknownColumn) as error:
         found = error
     return found, time.process_time() - began

@@ -1,9 +1,7 @@
 """Delta Lake: what delta-rs does for a table. Making it, the log's checkpoints, and its rows."""
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
@@ -19,7 +17,6 @@ from writer.table.log import file_listing
 from writer.table.log.log import Log, State
 
 LOG = "_delta_log"
-_DRAFT_AGE_MAX = timedelta(days=1)  # of an entry that was begun; writing one takes milliseconds
 
 
 class Delta:
@@ -85,7 +82,6 @@ class Delta:
             table.create_checkpoint()
             if state.configuration.get("delta.enableExpiredLogCleanup") != "false":
                 table.cleanup_metadata()
-        self.log.sweep(before=time.time() - _DRAFT_AGE_MAX.total_seconds())
 
     def _opened(self) -> DeltaTable:
         """Open the table through delta-rs, which reads an entry for each of its files."""

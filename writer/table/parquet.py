@@ -8,10 +8,8 @@ that a reader sees is committed, and every committed file is seen, but for those
 """
 
 import json
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from typing import Any
 from urllib.parse import unquote
 
@@ -33,7 +31,6 @@ LOG = "_headrace/log"
 _PUBLISHED = "_headrace/published.json"  # id and version of the newest entry whose files were all seen in their place
 _FILES = ("remove", "add")
 _MOVES_AT_ONCE = 16  # S3 copies some hundred MB a second for each request
-_DRAFT_AGE_MAX = timedelta(days=1)
 
 
 class Parquet:
@@ -120,7 +117,6 @@ class Parquet:
     def tidy(self, state: State) -> None:
         """Write the log's checkpoint. Entries stay: they are the table's only history."""
         self.log.checkpoint(state)
-        self.log.sweep(before=time.time() - _DRAFT_AGE_MAX.total_seconds())
 
     def _place(self, path: str, version: int) -> None:
         fault_points.point("publish")

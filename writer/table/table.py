@@ -5,6 +5,7 @@ offset) and one for the epoch (`<pipeline>/epoch`).
 """
 
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -31,6 +32,7 @@ from writer.table.row_removal import Offsets, RemovalResult, without
 from writer.table.schema_evolution import Unfit, grown
 
 CHECKPOINT_INTERVAL = 50  # versions
+_DRAFT_AGE_MAX = timedelta(days=1)  # of an entry that was begun; writing one takes milliseconds
 
 
 class PipelineTable(Appender):
@@ -207,6 +209,7 @@ class PipelineTable(Appender):
             book = LedgerStore(self.store, state.metadata["id"], self.pipeline)
             book.write(((n, actions) for n, actions in self.entries(book.last()) if n <= version), self.rows_at)
             self._format.tidy(state)
+            self._log.sweep(before=time.time() - _DRAFT_AGE_MAX.total_seconds())
         except (OSError, LedgerUnreadable) as error:
             raise CommitFailed(f"cannot tidy the table at {self.location}: {one_line(error)}") from error
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from writer.batch.task_report import EXITS
-from writer.core.offsets import OffsetRange, Span, TopicPartition, joined
+from writer.core.offsets import OffsetRange, Span, TopicPartition, joined, without
 from writer.core.units import from_iso, to_iso
 
 Outcome = Literal["open", "done", "lost", "rewound"]
@@ -122,23 +122,6 @@ def oldest(gap_records: Iterable[GapRecord]) -> datetime | None:
     """Return when the oldest of those that are open was opened; None: none is, or an old entry does not say."""
     opened = (one.opened.at for one in gap_records if one.state == "open" and one.opened)
     return min((at for at in opened if at is not None), default=None)
-
-
-def without(spans: Iterable[Span], taken: Iterable[Span]) -> list[Span]:
-    """Return what is left of spans when others are taken out."""
-    out: list[Span] = []
-    gone = joined(taken)
-    for first, last in joined(spans):
-        start, end = first, last
-        for a, b in gone:
-            if b <= start or a >= end:
-                continue
-            if a > start:
-                out.append((start, a))
-            start = max(start, b)
-        if start < end:
-            out.append((start, end))
-    return out
 
 
 def parse_gap(version: int, about: Mapping[str, Any]) -> GapRecord | None:
