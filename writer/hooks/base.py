@@ -5,18 +5,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, Protocol
 
+from writer.core.files import BucketFile
 from writer.engines.table_description import TableDescription
 from writer.sealing.manifest import Manifest
 
 Per = Literal["bucket", "interval", "table"]
-
-
-@dataclass(frozen=True)
-class File:
-    """A data file of a sealed bucket."""
-
-    path: str  # relative to the table
-    rows: int | None
 
 
 @dataclass(frozen=True)
@@ -26,7 +19,7 @@ class Sealed:
     manifest: Manifest
     entry: int  # version of the table's log that sealed it
     table: TableDescription
-    files: Callable[[], Sequence[File]]  # of all buckets of its interval, as of that version. Raises OSError
+    files: Callable[[], Sequence[BucketFile]]  # of all buckets of its interval, as of that version. Raises OSError
     retired: bool = False  # retention took the bucket: it holds no row any more
 
 

@@ -53,7 +53,6 @@ class Replaying:
         """Open the tables. Raises HeadraceError when there are none."""
         self._settings = config.pipelines[name]
         self._name, self._config, self._source = name, config, schemas
-        self._s3 = config.s3.settings
         self._tables = all_tables(name, config)
         self._main, self._dead_letters = self._tables.main, self._tables.side(self._settings.dead_letters)
         self._main.check_exists()
