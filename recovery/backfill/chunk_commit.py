@@ -21,12 +21,12 @@ from writer.commit import builder, missing_offsets as missing
 from writer.commit.poison_limit import check as check_failed_records
 from writer.config.pipelines import Config
 from writer.core import fault_points
-from writer.core.offsets import Span, TopicPartition
+from writer.core.offsets import Span, TopicPartition, without
 from writer.maintenance.local_pipeline import LocalPipeline, Piece, opened
 from writer.schemas.registry import SchemaSource
 from writer.table.factory import all_tables
 from writer.table.gap_records import standing
-from writer.table.ledger.gap_record import GapRecord, without
+from writer.table.ledger.gap_record import GapRecord
 from writer.table.log.foreign_writes import Overtaken
 from writer.table.log.operations import Fill
 from writer.table.log.snapshot import PipelineSnapshot

@@ -220,20 +220,18 @@ class Rewinding:
         self, snapshot: PipelineSnapshot, offsets: Offsets
     ) -> tuple[dict[BucketKey, int], dict[BucketKey, int], int]:
         """Return the rows that go and the rows that there are, by bucket, and how many files hold some that go."""
-        buckets = {file.path: file.bucket for file in self._main.bucket_files(snapshot)}
         taken: dict[BucketKey, int] = {}
         rows: dict[BucketKey, int] = {}
         files = 0
-        for file in self._main.files(snapshot.version) if offsets else ():
+        for file in self._main.bucket_files(snapshot) if offsets else ():
             if file.rows is None:
                 raise HeadraceError(
                     f"another client wrote {self._main.location}/{file.path} and does not say how many rows it holds; "
                     "`headrace compact` writes it anew"
                 )
-            key = buckets[file.path]
-            rows[key] = rows.get(key, 0) + file.rows
+            rows[file.bucket] = rows.get(file.bucket, 0) + file.rows
             if going := count(self._main.store, file, offsets):
-                taken[key] = taken.get(key, 0) + going
+                taken[file.bucket] = taken.get(file.bucket, 0) + going
                 files += 1
         return taken, rows, files
 
@@ -242,4 +240,4 @@ class Rewinding:
         table = self._tables.side(place)
         if not offsets or not table.exists():
             return 0
-        return sum(count(table.store, file, offsets) for file in table.files(table.snapshot().version))
+        return sum(count(table.store, file, offsets) for file in table.bucket_files(table.snapshot()))

@@ -7,13 +7,12 @@ what left the table on purpose since then stays away, and a version whose files 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 from writer.core.files import BucketKey
 from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.offsets.start_decision import LogRange
-from writer.table.ledger.gap_record import GapRecord
-from writer.table.log.entries import changes_files, parse_commit_info, unanswered
+from writer.table.ledger.gap_record import GapRecord, part_of
+from writer.table.log.entries import file_changes, parse_commit_info, unanswered
 from writer.table.log.foreign_writes import Change
 from writer.table.log.log import Action
 
@@ -166,7 +165,7 @@ def since(entries: Sequence[tuple[int, Sequence[Action]]], frontiers: Mapping[st
     refused = {change.version for change in foreign}
     for version, actions in entries:
         about = parse_commit_info(actions)[1]
-        if refused and version > min(refused) and version not in refused and changes_files(actions):
+        if refused and version > min(refused) and version not in refused and file_changes(actions):
             after = version if after is None else after
         match about.get("kind"):
             case "start":
@@ -193,11 +192,6 @@ def _first(known: dict[TopicPartition, int], found: Mapping[TopicPartition, int]
     """Note where parts begin that were not known."""
     for part, at in found.items():
         known.setdefault(part, at)
-
-
-def part_of(raw: Mapping[str, Any]) -> TopicPartition:
-    """Return the part that an account in an entry speaks of."""
-    return TopicPartition(raw["topic"], raw["incarnation"], raw["partition"])
 
 
 def named(part: TopicPartition) -> str:

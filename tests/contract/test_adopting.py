@@ -31,5 +31,5 @@ def test_they_are_found_in_files_whose_columns_another_client_gave_no_bounds(dri
     table = DeltaTable(driver.lake)
     table.alter.set_table_properties({"delta.dataSkippingNumIndexedCols": "1"})
     table.optimize.compact()
-    assert any(file.offset_min is None for file in driver.table.files(driver.table.snapshot().version))
+    assert any(file.offset_min is None for file in driver.table.bucket_files(driver.table.snapshot()))
     assert times_at(driver.table, PART, 15, 25) == dict.fromkeys(range(15, 25), NOW)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from writer.audit.offset_count import FileSet, count
 from writer.audit.reconciliation import state
-from writer.core.files import DataFile
+from writer.core.files import BucketFile
 from writer.core.offsets import TopicPartition
 from writer.storage.local import LocalStore
 from writer.table.ledger.segment import LedgerUnreadable, bound, from_json, runs, segments, to_json
@@ -194,5 +194,5 @@ def file_set(root: Path, name: str, files, *, statistics: bool) -> FileSet:
         bounds = (
             (min(at for _, at in offsets), max(at for _, at in offsets)) if offsets and statistics else (None, None)
         )
-        made.append(DataFile(f"{number}.parquet", len(offsets), *bounds))
+        made.append(BucketFile(f"{number}.parquet", (), len(offsets), 0, None, None, *bounds))
     return FileSet(LocalStore(str(folder)), made, dead_letters=name == "letters")

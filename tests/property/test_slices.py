@@ -6,8 +6,7 @@ from hypothesis import given, strategies as st
 
 from recovery.backfill.read_order import aligned
 from recovery.backfill.source_factory import segmented
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.table.ledger.gap_record import without
+from writer.core.offsets import OffsetRange, TopicPartition, without
 
 PARTS = [TopicPartition("t", 1, p) for p in range(3)]
 

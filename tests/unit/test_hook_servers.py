@@ -17,8 +17,9 @@ from pydantic import SecretStr
 from tests.servers.scripted import Asked, Reply, Scripted, scripted
 from writer.clients.http import RequestFailed, ask
 from writer.config.hooks import Druid, Presto, Trino, Webhook
+from writer.core.files import BucketFile
 from writer.engines.table_description import TableDescription
-from writer.hooks.base import Delivered, File, Going, HookFailed, Sealed
+from writer.hooks.base import Delivered, Going, HookFailed, Sealed
 from writer.hooks.druid import DruidHook
 from writer.hooks.sql import SqlHook
 from writer.hooks.webhook import WebhookHook, signature
@@ -36,7 +37,14 @@ def sealed(*, form: str = "delta", rows: int = 30, entry: int = 9) -> Sealed:
         START, START, 0, 0, rows, "watermark", False, START + timedelta(hours=2), entry - 1, entry,
     )  # fmt: skip
     table = TableDescription("clicks", "/lake/clicks", form, COLUMNS, ("hour",), "at", id="t1")
-    files = [File("hour=2026-11-20T05/a.parquet", rows - 10), File("hour=2026-11-20T05/b.parquet", 10)] if rows else []
+    files = (
+        [
+            BucketFile("hour=2026-11-20T05/a.parquet", (), rows - 10, 0),
+            BucketFile("hour=2026-11-20T05/b.parquet", (), 10, 0),
+        ]
+        if rows
+        else []
+    )
     return Sealed(manifest, entry, table, lambda: files)
 
 

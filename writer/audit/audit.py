@@ -13,29 +13,46 @@ from writer.avro.schema_plan import PROVENANCE
 from writer.batch.parquet_files import open_file, staged_name
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
-from writer.core.files import DataFile
+from writer.core.files import BucketFile
 from writer.core.offsets import TopicPartition
 from writer.table.ledger.segment import Answer, LedgerSegment, Removal
 from writer.table.table import PipelineTable
 
 
 @dataclass(frozen=True)
-class Audit:
-    """What was found. `found` is empty unless files were read."""
+class Account:
+    """What the tables should hold by logs and ledgers, and what was taken out of them, by why."""
 
     reconciliation: Reconciliation
-    found: Mapping[TopicPartition, FileOffsets]
-    problems: tuple[Problem, ...]
-    waiting: int  # commits whose dead letters wait for redo
+    whole: bool  # from the beginning on
+    pending: Waiting
     rows_taken: Mapping[str, int]  # on purpose: retention, delete, dedupe; by other clients: DELETE
     dead_letters_taken: Mapping[str, int]
     late_taken: Mapping[str, int]  # out of the table of late rows
-    accepted: Answer | None = None  # what another client did, which stands: of rows from before less is proven
+
+    @property
+    def unplaced(self) -> int:
+        """Rows that say no offset: adopted, or brought by event time."""
+        return self.reconciliation.adopted + self.reconciliation.unplaced
+
+
+@dataclass(frozen=True)
+class Audit(Account):
+    """What was found. `found` is empty unless files were read."""
+
+    found: Mapping[TopicPartition, FileOffsets]
+    problems: tuple[Problem, ...]
+    accepted: Answer | None  # what another client did, which stands: of rows from before less is proven
 
     @property
     def adds_up(self) -> bool:
         """Nothing is wrong."""
         return not self.problems
+
+    @property
+    def waiting(self) -> int:
+        """Commits whose dead letters wait for redo."""
+        return self.pending.commits
 
     @property
     def rows_removed(self) -> int:
@@ -46,23 +63,6 @@ class Audit:
     def dead_letters_removed(self) -> int:
         """Letters that were taken out of their table, replays left aside."""
         return sum(self.dead_letters_taken.values())
-
-
-@dataclass(frozen=True)
-class _Account:
-    """What the tables should hold by logs and ledgers, and what was taken out of them, by why."""
-
-    reconciliation: Reconciliation
-    whole: bool  # from the beginning on
-    waiting: Waiting
-    rows_taken: Mapping[str, int]
-    dead_letters_taken: Mapping[str, int]
-    late_taken: Mapping[str, int]
-
-    @property
-    def unplaced(self) -> int:
-        """Rows that say no offset: adopted, or brought by event time."""
-        return self.reconciliation.adopted + self.reconciliation.unplaced
 
 
 def audit(config: Config, pipeline: str, *, since: int | datetime | None, deep: bool) -> Audit:
@@ -84,16 +84,13 @@ def audit(config: Config, pipeline: str, *, since: int | datetime | None, deep: 
             account = _drawn_up(lake, accepted.version + 1)
         found, more = _in_files(lake, account)
         problems += more
-    return Audit(
-        account.reconciliation, found, tuple(problems), account.waiting.commits, account.rows_taken,
-        account.dead_letters_taken, account.late_taken, accepted,
-    )  # fmt: skip
+    return Audit(**vars(account), found=found, problems=tuple(problems), accepted=accepted)
 
 
-def _drawn_up(lake: Lake, since: int | datetime | None) -> _Account:
+def _drawn_up(lake: Lake, since: int | datetime | None) -> Account:
     chosen, floor = _chosen(lake.rows.history, since)
     reconciliation, pending = state(chosen, lake.frontier, lake.version, floor), waiting(lake)
-    return _Account(
+    return Account(
         reconciliation, floor < 0, pending, _by_operation(reconciliation.removals),
         _by_operation(lake.dead_letters.removals, pending.rewound), _by_operation(lake.late.removals,
         pending.late_rewound),
@@ -135,9 +132,9 @@ def _of_others(lake: Lake, reconciliation: Reconciliation) -> list[Problem]:
     return [Problem(text) for text in (*unsaid, *strange)]
 
 
-def _in_sum(lake: Lake, account: _Account) -> list[Problem]:
+def _in_sum(lake: Lake, account: Account) -> list[Problem]:
     """Hold the rows that the tables' logs count in their files against the account."""
-    reconciliation, pending = account.reconciliation, account.waiting
+    reconciliation, pending = account.reconciliation, account.pending
     rows = reconciliation.total("rows") + account.unplaced - sum(account.rows_taken.values())
     late = reconciliation.total("late") - sum(account.late_taken.values())
     dead_letters = (
@@ -152,9 +149,9 @@ def _in_sum(lake: Lake, account: _Account) -> list[Problem]:
     ]
 
 
-def _in_files(lake: Lake, account: _Account) -> tuple[dict[TopicPartition, FileOffsets], list[Problem]]:
+def _in_files(lake: Lake, account: Account) -> tuple[dict[TopicPartition, FileOffsets], list[Problem]]:
     """Count what the files hold, and hold it against the account. Reads every file."""
-    reconciliation, pending, problems = account.reconciliation, account.waiting, list[Problem]()
+    reconciliation, pending, problems = account.reconciliation, account.pending, list[Problem]()
     late, dead_letters = lake.late.table, lake.dead_letters.table
     file_sets = [
         FileSet(lake.rows.table.store, _seen(lake.rows.table, lake.rows.files)),
@@ -180,7 +177,7 @@ def _in_files(lake: Lake, account: _Account) -> tuple[dict[TopicPartition, FileO
     return found, problems + compared(known, found, rows, sum(account.dead_letters_taken.values()), exact=account.whole)
 
 
-def _seen(table: PipelineTable, named: Sequence[DataFile]) -> list[DataFile]:
+def _seen(table: PipelineTable, named: Sequence[BucketFile]) -> list[BucketFile]:
     """Return the files that readers see: where another client wrote, its files too, and what is left of ours.
 
     Raises HeadraceError where one of them says nothing of where its rows come from.
@@ -196,7 +193,7 @@ def _seen(table: PipelineTable, named: Sequence[DataFile]) -> list[DataFile]:
                     "Move it away."
                 )
     left = [file for file in named if any(map(table.store.mark, (file.path, staged_name(file.path))))]
-    return [*left, *(DataFile(path, None) for path in foreign)]
+    return [*left, *(BucketFile(path, (), None, 0) for path in foreign)]
 
 
 def _counted(

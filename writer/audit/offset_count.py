@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from writer.batch.parquet_files import open_file
-from writer.core.files import DataFile
+from writer.core.files import BucketFile
 from writer.core.offsets import Span, TopicPartition, joined
 from writer.storage.base import Store
 from writer.table.row_removal import inside
@@ -31,7 +31,7 @@ class FileSet:
     """Files of one table, and how to read them. `kind` tells rows from letters; `without` leaves offsets out."""
 
     store: Store  # of the table
-    files: Sequence[DataFile]
+    files: Sequence[BucketFile]
     dead_letters: bool = False
     without: Mapping[TopicPartition, Sequence[Span]] = field(default_factory=dict)
 
@@ -125,13 +125,11 @@ def _all(ranges: Mapping[TopicPartition, Span]) -> list[_Window]:
     return [_Window(part, start, end) for part, (start, end) in ranges.items() if start < end]
 
 
-def _reaches(file: DataFile, windows: Iterable[_Window]) -> bool:
-    if file.offset_min is None or file.offset_max is None:
-        return True
-    return any(file.offset_min < window.end and file.offset_max >= window.start for window in windows)
+def _reaches(file: BucketFile, windows: Iterable[_Window]) -> bool:
+    return any(file.reaches(window.start, window.end) for window in windows)
 
 
-def _pieces(file_set: FileSet, file: DataFile) -> Iterator[tuple[TopicPartition, str | None, np.ndarray]]:
+def _pieces(file_set: FileSet, file: BucketFile) -> Iterator[tuple[TopicPartition, str | None, np.ndarray]]:
     """Yield the offsets of a file by part, and by outcome for letters, a batch at a time."""
     columns = [*_PLACE, "outcome"] if file_set.dead_letters else _PLACE
     keys = [name for name in columns if name != "_offset"]

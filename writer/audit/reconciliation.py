@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 
 from writer.audit.offset_count import FileOffsets
 from writer.batch.task_report import EXITS
-from writer.core.files import DataFile
-from writer.core.offsets import Span, TopicPartition, joined
-from writer.table.ledger.gap_record import BackfilledOffsets, GapRecord, together, without
-from writer.table.ledger.segment import Answer, CommittedRange, LedgerSegment, Removal, RewoundRange
+from writer.core.files import BucketFile
+from writer.core.offsets import Span, TopicPartition, joined, without
+from writer.table.ledger.gap_record import BackfilledOffsets, GapRecord, together
+from writer.table.ledger.segment import Answer, CommittedRange, LedgerSegment, Removal, RewoundRange, begun
 
 
 @dataclass(frozen=True)
@@ -76,17 +76,12 @@ def state(
     answered = {text for answer in answers for text in answer.changes}
     problems += [Problem(text) for one in segments for text in one.strange if text not in answered]
     parts: dict[TopicPartition, list[CommittedRange | RewoundRange]] = {}
-    begins: dict[TopicPartition, int] = {}
-    moves: dict[TopicPartition, dict[str, int]] = {}
+    begins, moves = begun(segments)
     for one in segments:
-        begins |= {part: at for part, at in one.begins.items() if part not in begins}
         for committed_range in one.committed_ranges:
             parts.setdefault(committed_range.part, []).append(committed_range)
         for back in one.backs:
             parts.setdefault(back.part, []).append(back)
-        for part, changed in one.moves.items():
-            mine = moves.setdefault(part, {})
-            mine.update({name: mine.get(name, 0) + count for name, count in changed.items()})
     lines = []
     gap_records = together(one.gap_records for one in segments)
     brought = _brought(gap_records, whole=since < 0)
@@ -229,7 +224,7 @@ def _unsound(one: CommittedRange) -> list[Problem]:
     return []
 
 
-def totals(noun: str, files: Sequence[DataFile], expected: int, withdrawn: int) -> list[Problem]:
+def totals(noun: str, files: Sequence[BucketFile], expected: int, withdrawn: int) -> list[Problem]:
     """Compare the rows that the tables' logs count in their files. Files of other clients may say nothing."""
     if any(file.rows is None for file in files):
         return []

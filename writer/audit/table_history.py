@@ -4,14 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from writer.config.pipelines import Config
-from writer.core.errors import HeadraceError
-from writer.core.files import DataFile
+from writer.core.files import BucketFile
 from writer.core.offsets import Span, TopicPartition
 from writer.table.factory import main_table, side_table
-from writer.table.ledger.segment import LedgerSegment, Removal, segments, since_adoption
-from writer.table.ledger.segment_store import LedgerStore
+from writer.table.gap_records import history
+from writer.table.ledger.segment import LedgerSegment, Removal, since_adoption
 from writer.table.log.entries import CommittedEntry, parse_commit_info, parse_committed
-from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.row_removal import count
 from writer.table.table import PipelineTable
 
@@ -23,7 +21,7 @@ class TableHistory:
     table: PipelineTable
     place: str  # where the configuration has it
     history: Sequence[LedgerSegment] = ()
-    files: Sequence[DataFile] = ()
+    files: Sequence[BucketFile] = ()
     applied: int = -1  # of a side table: version of the main table up to which its side files are there
 
     @property
@@ -48,13 +46,11 @@ def read(config: Config, pipeline: str) -> Lake:
     """Read logs and ledgers. Raises CommitFailed, LedgerUnreadable, HeadraceError when there is no table."""
     settings = config.pipelines[pipeline]
     main = main_table(pipeline, config)
-    if not main.exists():
-        place = settings.table.location
-        raise HeadraceError(f"pipeline {pipeline!r} has no table at {place} yet. `headrace run` makes it.")
+    main.check_exists()
     # The letters first: what they are by now, the main table's log says by then.
     dead_letters, late = (_beside(config, pipeline, place) for place in (settings.dead_letters, settings.late_place))
-    snapshot, history = _history(main, pipeline)
-    rows = TableHistory(main, settings.table.location, history, main.files(snapshot.version))
+    snapshot, segments = history(main, pipeline)
+    rows = TableHistory(main, settings.table.location, since_adoption(segments), main.bucket_files(snapshot))
     return Lake(rows, dead_letters, late, snapshot.version, snapshot.settled, snapshot.parts())
 
 
@@ -62,25 +58,16 @@ def _beside(config: Config, pipeline: str, place: str) -> TableHistory:
     table = side_table(pipeline, config, place)
     if not table.exists():
         return TableHistory(table, place)
-    snapshot, history = _history(table, pipeline)
-    return TableHistory(table, place, history, table.files(snapshot.version), snapshot.applied)
-
-
-def _history(table: PipelineTable, pipeline: str) -> tuple[PipelineSnapshot, list[LedgerSegment]]:
-    """Return a snapshot of a table, and what ledger and log say of it up to there, oldest first."""
-    pages = LedgerStore(table.store, table.snapshot().state.metadata["id"], pipeline).pages()
-    snapshot = table.snapshot()  # at or after the newest page
-    after = pages[-1].last if pages else -1
-    entries = ((version, actions) for version, actions in table.entries(after) if version <= snapshot.version)
-    return snapshot, since_adoption([*pages, *segments(entries, pipeline, table.rows_at)])
+    snapshot, segments = history(table, pipeline)
+    return TableHistory(table, place, since_adoption(segments), table.bucket_files(snapshot), snapshot.applied)
 
 
 @dataclass(frozen=True)
 class Waiting:
     """Dead letters and late rows that the main table's log lists, and redo has not applied yet."""
 
-    files: Sequence[DataFile]
-    late: Sequence[DataFile]
+    files: Sequence[BucketFile]
+    late: Sequence[BucketFile]
     without: Mapping[TopicPartition, Sequence[Span]]  # letters that replays made rows, or rewinds take
     withdrawn: int
     commits: int
@@ -100,7 +87,12 @@ def waiting(lake: Lake) -> Waiting:
     )
     listed = [one for n, about in entries if (one := parse_committed(n, about)) and (one.side_files or one.withdrawn)]
     files, rows = (
-        [DataFile(f.path, f.rows) for one in listed if one.version > at[place] for f in one.side_files.get(place, ())]
+        [
+            BucketFile(file.path, file.bucket, file.rows, file.bytes)
+            for one in listed
+            if one.version > at[place]
+            for file in one.side_files.get(place, ())
+        ]
         for place in (dead_letters.place, late.place)
     )
     rewinds = [one for one in listed if one.facts["kind"] == "rewind"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from writer.batch.task_report import Counts, Report
 from writer.core.errors import HeadraceError
-from writer.core.offsets import Source, Span, joined
+from writer.core.offsets import Source, Span, without
 
 ASKED_MAX = 32  # holes of a batch that the broker is asked about; a fetch each
 SHOWN_MAX = 20  # spans that a commit names
@@ -48,23 +48,11 @@ def without_records(source: Source, spans: Sequence[Span], report: Report) -> Mi
     assert missing >= 0, f"{source}: {counts.read} records were read from {offsets} offsets"
     if missing == 0:
         return None
-    unread = tuple(span for start, end in spans for span in gaps(counts.spans, start, end))
+    unread = tuple(span for start, end in spans for span in without([(start, end)], counts.spans))
     if counts.spans_whole:
         found = sum(end - start for start, end in unread)
         assert found == missing, f"{source}: {missing} offsets gave no record, but {found} were not seen"
     return MissingOffsets(source, missing, unread, counts.spans_whole)
-
-
-def gaps(spans: Iterable[Span], start: int, end: int) -> list[Span]:
-    """What of [start, end) the spans leave out."""
-    out, at = [], start
-    for first, last in joined(spans):
-        if first > at:
-            out.append((at, min(first, end)))
-        at = max(at, last)
-    if at < end:
-        out.append((at, end))
-    return [(a, b) for a, b in out if a < b]
 
 
 def questions(found: Iterable[MissingOffsets]) -> list[tuple[Source, Span]]:

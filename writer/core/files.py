@@ -1,5 +1,6 @@
 """Data files and the bucket that a file belongs to."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -30,14 +31,19 @@ class BucketFile:
     bytes: int
     event_time_min: datetime | None = None
     event_time_max: datetime | None = None
-
-
-@dataclass(frozen=True)
-class DataFile:
-    """A file of a table. Bounds are of `_offset`; None: the table's log does not tell."""
-
-    path: str  # relative to the table
-    rows: int | None
     offset_min: int | None = None
     offset_max: int | None = None
-    bytes: int = 0
+
+    def reaches(self, start: int, end: int) -> bool:
+        """Tell whether it may hold rows at offsets [start, end), of whatever part."""
+        if self.offset_min is None or self.offset_max is None:
+            return True
+        return self.offset_min < end and self.offset_max >= start
+
+
+def by_bucket(files: Iterable[BucketFile]) -> dict[BucketKey, list[BucketFile]]:
+    """Put the files of each bucket together, in the order that they have."""
+    found: dict[BucketKey, list[BucketFile]] = {}
+    for file in files:
+        found.setdefault(file.bucket, []).append(file)
+    return found

@@ -45,3 +45,20 @@ def joined(spans: Iterable[Span]) -> list[Span]:
         else:
             out.append((start, end))
     return out
+
+
+def without(spans: Iterable[Span], taken: Iterable[Span]) -> list[Span]:
+    """Return what is left of spans when others are taken out."""
+    out: list[Span] = []
+    gone = joined(taken)
+    for first, last in joined(spans):
+        start, end = first, last
+        for a, b in gone:
+            if b <= start or a >= end:
+                continue
+            if a > start:
+                out.append((start, a))
+            start = max(start, b)
+        if start < end:
+            out.append((start, end))
+    return out

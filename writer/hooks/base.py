@@ -5,18 +5,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, Protocol
 
+from writer.core.files import BucketFile
 from writer.engines.table_description import TableDescription
 from writer.sealing.manifest import Manifest
 
 Per = Literal["bucket", "interval", "table"]
-
-
-@dataclass(frozen=True)
-class File:
-    """A data file of a sealed bucket."""
-
-    path: str  # relative to the table
-    rows: int | None
 
 
 @dataclass(frozen=True)
@@ -26,7 +19,7 @@ class Sealed:
     manifest: Manifest
     entry: int  # version of the table's log that sealed it
     table: TableDescription
-    files: Callable[[], Sequence[File]]  # of all buckets of its interval, as of that version. Raises OSError
+    files: Callable[[], Sequence[BucketFile]]  # of all buckets of its interval, as of that version. Raises OSError
     retired: bool = False  # retention took the bucket: it holds no row any more
 
 
@@ -58,25 +51,11 @@ class HookFailed(Exception):
 class Hook(Protocol):
     """Who is told. Idempotent: the same version of a bucket may come twice, after a crash."""
 
-    @property
-    def name(self) -> str:
-        """Name in the configuration."""
-
-    @property
-    def target(self) -> str:
-        """Where it delivers, without secrets."""
-
-    @property
-    def newest_only(self) -> bool:
-        """A newer version of a bucket makes an older one that still waits superfluous."""
-
-    @property
-    def per(self) -> Per:
-        """What one delivery is about: of several seals of the same, one that is newest may stand for all."""
-
-    @property
-    def at_once(self) -> int:
-        """Most deliveries that may be under way."""
+    name: str  # in the configuration
+    target: str  # where it delivers, without secrets
+    newest_only: bool  # a newer version of a bucket makes an older one that still waits superfluous
+    per: Per  # what one delivery is about: of several seals of the same, one that is newest may stand for all
+    at_once: int  # most deliveries that may be under way
 
     def deliver(self, sealed: Sealed, state: Mapping[str, Any]) -> Delivered | Going:
         """Deliver, or look how it goes. `state` is of the last try. Raises HookFailed, RequestFailed, OSError."""

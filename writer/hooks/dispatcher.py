@@ -34,11 +34,6 @@ def built(settings: HookSettings, pipeline: str) -> Hook:
             return SqlHook(settings)
 
 
-def hooks_of(name: str, config: Config) -> list[tuple[HookSettings, Hook]]:
-    """Return the hooks of a pipeline, each with its section."""
-    return [(settings, built(settings, name)) for settings in config.pipelines[name].hooks]
-
-
 _LOOK_EVERY = timedelta(seconds=15)  # when nobody says that something was sealed
 _LEAST = timedelta(milliseconds=100)
 _END_WITHIN_S = 2.0  # a delivery under way is left alone: it is found again
@@ -48,11 +43,10 @@ def deliveries(name: str, config: Config) -> list[HookDelivery]:
     """Return a courier for each hook of a pipeline, with a handle of the table of its own."""
     bucketer = bucketers.build(config.pipelines[name].bucket)
     found = []
-    for settings, hook in hooks_of(name, config):
+    for settings in config.pipelines[name].hooks:
         table = main_table(name, config)
-        found.append(
-            HookDelivery(hook, settings.start, Seals(table, bucketer), partial(described, name, config, table))
-        )
+        describe = partial(described, name, config, table)
+        found.append(HookDelivery(built(settings, name), settings.start, Seals(table, bucketer), describe))
     return found
 
 

@@ -36,14 +36,10 @@ class DruidHook:
         self.name, self.at_once = settings.name, settings.at_once
         self._settings, self._datasource = settings, settings.datasource or pipeline
         self._url = settings.url.get_secret_value()
+        self.target = f"{host(self._url)}, datasource {self._datasource}"
         self._headers = {
             "Content-Type": "application/json", **login(settings.user, settings.password, settings.token),
         }  # fmt: skip
-
-    @property
-    def target(self) -> str:
-        """Where it delivers."""
-        return f"{host(self._url)}, datasource {self._datasource}"
 
     def deliver(self, sealed: Sealed, state: Mapping[str, Any]) -> Delivered | Going:
         """Start the task of this version, or look how it goes."""

@@ -6,8 +6,9 @@ from functools import partial
 from urllib.parse import unquote
 
 import bucketers
+from writer.core.files import BucketFile
 from writer.engines.table_description import TableDescription
-from writer.hooks.base import File, Sealed
+from writer.hooks.base import Sealed
 from writer.hooks.outbox import OutboxEntry
 from writer.sealing.manifest import Manifest, Manifests
 from writer.table.log.entries import parse_commit_info
@@ -81,7 +82,7 @@ class Seals:
         """Return the manifests that stand beside the table."""
         return Manifests(self.table.store, self.table.snapshot().state.metadata["partitionColumns"])
 
-    def _files(self, manifest: Manifest) -> list[File]:
+    def _files(self, manifest: Manifest) -> list[BucketFile]:
         """List the files of a manifest's interval: as they were sealed, or as they are, once they were written anew."""
         assert manifest.table_version is not None
         newest = self.table.snapshot()
@@ -96,12 +97,12 @@ class Seals:
         }
         then = [file for file in now if file.path not in later]
         known = sum(file.rows or 0 for file in then)
-        return [File(file.path, file.rows) for file in (then if known == manifest.rows else now)]
+        return then if known == manifest.rows else now
 
-    def _of_interval(self, snapshot: PipelineSnapshot, manifest: Manifest) -> list[File]:
+    def _of_interval(self, snapshot: PipelineSnapshot, manifest: Manifest) -> list[BucketFile]:
         span = (manifest.start, manifest.end)
         return [
-            File(file.path, file.rows)
+            file
             for file in self.table.bucket_files(snapshot)
             if file.bucket == manifest.bucket or bucketers.interval(self._bucketer, file.bucket) == span
         ]

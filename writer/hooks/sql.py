@@ -81,9 +81,6 @@ def _message(answer: Answer) -> str:
     return answer.shown() + hint
 
 
-_PRODUCT = {"trino": "Trino", "presto": "Presto"}
-
-
 class SqlHook:
     """One table of one server."""
 
@@ -95,11 +92,7 @@ class SqlHook:
         self._url = settings.url.get_secret_value()
         self._dialect = TRINO if settings.type == "trino" else PRESTO
         self._table = sql.Name.of(settings.table)
-
-    @property
-    def target(self) -> str:
-        """Where it delivers."""
-        return f"{host(self._url)}, table {self._table}"
+        self.target = f"{host(self._url)}, table {self._table}"
 
     def deliver(self, sealed: Sealed, state: Mapping[str, Any]) -> Delivered:  # noqa: ARG002 - nothing is ever under way
         """Make the table known as it is now."""
@@ -126,7 +119,7 @@ class SqlHook:
         if self._engine == "trino" and table.format == "parquet":  # else it refuses columns of microseconds
             headers["X-Trino-Session"] = f"{self._table.catalog}.timestamp_precision=MICROSECONDS"
         return Server(
-            self._url, _PRODUCT[self._engine], settings.user or "headrace", headers, settings.timeout.total_seconds()
+            self._url, self._engine.title(), settings.user or "headrace", headers, settings.timeout.total_seconds()
         )
 
     def _columns(self, server: Server) -> dict[str, str]:

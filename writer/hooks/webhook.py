@@ -26,11 +26,7 @@ class WebhookHook:
         """`now_s`: seconds since 1970, for the signature."""
         self.name, self._settings, self._now_s = settings.name, settings, now_s
         self._url = settings.url.get_secret_value()
-
-    @property
-    def target(self) -> str:
-        """Where it delivers; the path may be a secret."""
-        return host(self._url)
+        self.target = host(self._url)  # the path may be a secret
 
     def deliver(self, sealed: Sealed, state: Mapping[str, Any]) -> Delivered:  # noqa: ARG002 - nothing is ever under way
         """POST the manifest."""

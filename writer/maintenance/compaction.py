@@ -4,11 +4,10 @@ What is decided is in `compaction.py`, how rows are written in `writer/batch/rew
 doubling rows in `writer/table/`.
 """
 
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -22,12 +21,13 @@ from writer.commit.builder import check_age
 from writer.config import pipelines
 from writer.core import logging
 from writer.core.errors import ConfigError, HeadraceError
-from writer.core.files import BucketFile, BucketKey
+from writer.core.files import BucketKey, by_bucket
 from writer.maintenance.compaction_plan import Pace, Piece, Policy, plan
 from writer.schemas.detected import unit_of
 from writer.sealing.rules import is_closed
 from writer.sealing.sealer import Sealer
 from writer.storage.base import S3Settings
+from writer.storage.disk_space import scratch
 from writer.table.log.entries import named
 from writer.table.log.foreign_writes import CommitFailed, FilesGone
 from writer.table.log.operations import Rewrite, Takeover
@@ -82,15 +82,12 @@ class Compactor:
         self, snapshot: PipelineSnapshot, buckets: Sequence[BucketKey], *, open_too: bool = False
     ) -> dict[BucketKey, list[Piece]]:
         """Look at the files of buckets and choose. `open_too`: merge an open bucket, however few files it has."""
-        files: dict[BucketKey, list[BucketFile]] = {bucket: [] for bucket in buckets}
-        for file in self._table.bucket_files(snapshot, buckets[0] if len(buckets) == 1 else None):
-            if file.bucket in files:
-                files[file.bucket].append(file)
+        files = by_bucket(self._table.bucket_files(snapshot, buckets[0] if len(buckets) == 1 else None))
         open_policy = Policy(self.policy.target_file_size, 1) if open_too else self.policy
         planned = {}
-        for bucket, found in files.items():
+        for bucket in buckets:
             closed = self.closed(snapshot, bucket)
-            planned[bucket] = plan(found, self.policy if closed else open_policy, closed=closed)
+            planned[bucket] = plan(files.get(bucket, []), self.policy if closed else open_policy, closed=closed)
         return planned
 
     def carry_out(self, snapshot: PipelineSnapshot, pieces: Sequence[Piece], run: Run) -> Iterator[CompactionResult]:
@@ -180,7 +177,7 @@ class Compactor:
             self._table.discard(rewritten.files)  # another entry stands where theirs might: none will name them
             logging.event("rewrite_conflict", pipeline=self._name, bucket=bucket, reason=str(error))
             return done
-        return CompactionResult(**{**vars(done), "version": version})
+        return replace(done, version=version)
 
     def _job(self, piece: Piece, snapshot: PipelineSnapshot, unit: str) -> Job:
         names = tuple(snapshot.state.metadata["partitionColumns"])
@@ -245,7 +242,7 @@ def _carried(job: Job) -> tuple[RewriteResult | FileNotFoundError | UnknownColum
     began = time.process_time()  # of all threads of the worker, whose only task this is
     try:
         found: RewriteResult | FileNotFoundError | UnknownColumn
-        found = rewrite(job, os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None)
+        found = rewrite(job, scratch())
     except (FileNotFoundError, UnknownColumn) as error:
         found = error
     return found, time.process_time() - began

@@ -35,7 +35,7 @@ class DeadLetters:
 def find(side: PipelineTable, walk: LocalPipeline, keys: Keys, columns: pa.Schema) -> DeadLetters:
     """Find the letters that hold such rows. Raises ConfigError, CommitFailed, RegistryUnreachable, OSError."""
     found, finder = DeadLetters(), Finder(keys, columns)
-    for batch in read(side.store, side.files(side.snapshot().version), Selection()):
+    for batch in read(side.store, side.bucket_files(side.snapshot()), Selection()):
         dead_letters = pa.Table.from_batches([batch])
         found.dead_letters += dead_letters.num_rows
         for incarnation in pc.unique(dead_letters.column("_incarnation")).to_pylist():
@@ -59,12 +59,10 @@ def delete(
         found = find()
         if not found.meant:
             return found
-        by_path = {file.path: file for file in side.bucket_files(snapshot)}
         try:
-            with without(side.store, side.files(snapshot.version), found.places, hidden=side.hidden) as left:
-                removed = [by_path[file.path] for file in left.removed]
+            with without(side.store, side.bucket_files(snapshot), found.places, hidden=side.hidden) as left:
                 facts = {"at": now.isoformat(), "request": request, "fields": keys.fields, "keys": keys.count}
-                swap = Rewrite(uuid4().hex, removed, left.rest, Takeover(WHY, found.meant), facts)
+                swap = Rewrite(uuid4().hex, left.removed, left.rest, Takeover(WHY, found.meant), facts)
                 found.version = side.rewrite(snapshot, swap)
         except (FilesGone, FileNotFoundError):  # a replay wrote letters anew meanwhile
             if tries == _TRIES - 1:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from writer.batch.dead_letters import DEAD_LETTERS
 from writer.batch.parquet_files import open_file
 from writer.core.errors import HeadraceError
-from writer.core.files import DataFile
+from writer.core.files import BucketFile
 from writer.core.offsets import Span, TopicPartition
 from writer.storage.base import Store
 from writer.table.row_removal import among, spans_of
@@ -40,12 +40,6 @@ class Selection:
     since: datetime | None = None  # by the broker's time
     until: datetime | None = None
 
-    def reaches(self, file: DataFile) -> bool:
-        """Tell whether a file may hold such letters."""
-        if self.offsets is None or file.offset_min is None or file.offset_max is None:
-            return True
-        return self.offsets[0] <= file.offset_max and self.offsets[1] > file.offset_min
-
     def of(self, dead_letters: pa.RecordBatch) -> pa.RecordBatch:
         """Return those that are meant."""
         equal = {
@@ -67,7 +61,7 @@ class Selection:
 
 def read(
     store: Store,
-    files: Sequence[DataFile],
+    files: Sequence[BucketFile],
     selection: Selection,
     *,
     without: Mapping[TopicPartition, Sequence[Span]] | None = None,
@@ -75,7 +69,7 @@ def read(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the chosen letters, a small batch at a time; `without`: offsets that are left out."""
     for file in files:
-        if not selection.reaches(file):
+        if selection.offsets is not None and not file.reaches(*selection.offsets):
             continue
         with _opened(store, file) as source:
             opened = pq.ParquetFile(source)
@@ -88,7 +82,7 @@ def read(
                     yield found
 
 
-def _opened(store: Store, file: DataFile) -> Any:
+def _opened(store: Store, file: BucketFile) -> Any:
     try:
         return open_file(store, file.path)
     except FileNotFoundError as error:

@@ -53,7 +53,6 @@ class Replaying:
         """Open the tables. Raises HeadraceError when there are none."""
         self._settings = config.pipelines[name]
         self._name, self._config, self._source = name, config, schemas
-        self._s3 = config.s3.settings
         self._tables = all_tables(name, config)
         self._main, self._dead_letters = self._tables.main, self._tables.side(self._settings.dead_letters)
         self._main.check_exists()
@@ -90,17 +89,18 @@ class Replaying:
 
     def _some(self, selection: Selection, tried: Mapping[TopicPartition, Sequence[Span]]) -> pa.Table:
         """Read the next of the chosen letters that were not tried yet: as many as one commit carries."""
-        version = self._dead_letters.snapshot().version
+        snapshot = self._dead_letters.snapshot()
         held: list[pa.RecordBatch] = []
         rows = size = 0
         try:
-            for batch in read(self._dead_letters.store, self._dead_letters.files(version), selection, without=tried):
+            files = self._dead_letters.bucket_files(snapshot)
+            for batch in read(self._dead_letters.store, files, selection, without=tried):
                 held.append(batch)
                 rows, size = rows + batch.num_rows, size + batch.nbytes
                 if rows >= LETTERS_AT_ONCE or size >= BYTES_AT_ONCE:
                     break
         except FileNotFoundError as error:
-            if self._dead_letters.snapshot().version == version:
+            if self._dead_letters.snapshot().version == snapshot.version:
                 raise
             raise Overtaken(
                 f"another replay of pipeline {self._name!r} wrote letters anew while they were read"

@@ -17,7 +17,7 @@ import bucketers
 from writer.batch.parquet_files import open_file
 from writer.config.pipelines import Config
 from writer.core import logging
-from writer.core.files import BucketFile, BucketKey
+from writer.core.files import BucketFile, BucketKey, by_bucket
 from writer.core.units import shifted
 from writer.sealing.manifest import FOLDER, bucket_path
 from writer.storage.base import Store
@@ -63,9 +63,7 @@ def due(
     files: Iterable[BucketFile], interval: Callable[[BucketKey], Interval | None], kept_for: timedelta, now: datetime
 ) -> list[ExpiredBucket]:
     """Find the buckets whose end is at least `kept_for` ago, oldest first. A bucket without an interval stays. Pure."""
-    found: dict[BucketKey, list[BucketFile]] = {}
-    for file in files:
-        found.setdefault(file.bucket, []).append(file)
+    found = by_bucket(files)
     spans = {bucket: interval(bucket) for bucket in found}
     old = [
         ExpiredBucket(bucket, span, tuple(found[bucket]))
@@ -80,11 +78,7 @@ class Retention:
 
     def __init__(self, table: PipelineTable, bucketer: bucketers.Bucketer, kept_for: timedelta) -> None:
         self._table, self._bucketer, self._kept_for = table, bucketer, kept_for
-
-    @property
-    def location(self) -> str:
-        """Where the table lies."""
-        return self._table.location
+        self.location = table.location
 
     def due(self, now: datetime) -> list[ExpiredBucket]:
         """List what is due; nothing where there is no table. Raises CommitFailed."""

@@ -100,7 +100,6 @@ class Finder:
 
     def __init__(self, keys: Keys, columns: pa.Schema) -> None:
         """Raises ConfigError for a column that is not there, or cannot have such values."""
-        self._keys = keys
         empty = columns.empty_table()
         self._wanted = [(m.field, typed(m, _kind(empty, m.field))) for m in keys.matches]
         self._sorted = [(name, sorted(v.to_pylist())) for name, v in self._wanted]

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Literal
 
-from writer.core.files import BucketFile, BucketKey
+from writer.core.files import BucketFile
 from writer.sealing.manifest import Manifest, bucket_path
 from writer.sealing.rules import Blocked, Resting, State, Unsealed, is_closed
 from writer.sealing.watermark import Watermark
@@ -35,10 +36,7 @@ def bucket_counts(
     mark: Watermark, closed_until: datetime | None, trouble: Sequence[tuple[str, str]], at: datetime,
 ) -> BucketCounts:  # fmt: skip
     """Count what is where. `states`: of the closed buckets among those that are not sealed."""
-
-    def name(bucket: BucketKey) -> str:
-        return bucket_path(columns, bucket)
-
+    name = partial(bucket_path, columns)
     closed = {state.bucket for state in states}
     reopened = sum(b.sealed > 0 for b in buckets if b.bucket in closed)
     open_ = [b for b in buckets if b.bucket not in closed]

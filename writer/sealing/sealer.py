@@ -14,7 +14,7 @@ from bucketers import interval
 from writer.batch.parquet_files import bucket_folder
 from writer.config.pipelines import Config
 from writer.core import fault_points, logging
-from writer.core.files import BucketFile, BucketKey
+from writer.core.files import BucketFile, BucketKey, by_bucket
 from writer.core.offsets import Source
 from writer.core.units import instant
 from writer.sealing.bucket_states import BucketCounts, bucket_counts
@@ -66,14 +66,13 @@ class Sealer:
         self.pipeline, self.settings = pipeline, config.pipelines[pipeline]
         self.policy = self.settings.seal.policy
         self.table = main_table(pipeline, config)  # with a view of the log of its own: the stream's is not waited for
-        bucketer = bucketers.build(self.settings.bucket)
-        self.columns = bucketer.columns
+        self.bucketer = bucketers.build(self.settings.bucket)
+        self.columns = self.bucketer.columns
         self.manifests = Manifests(self.table.store, self.columns)
         self.prepare: list[Prepare] = []  # what is done to a bucket before it is sealed
         self.sealed: list[Manifest] = []  # by this process
         self.watermark = Watermark(None)  # as it was last found
         self._unsound: dict[Unsealed, Blocked] = {}  # buckets whose rows are not as the log has them
-        self.bucketer = bucketer
         self._index_checkpoint = IndexCheckpoint(self.table.store)
         self._marked = -1
         self._unsealed: UnsealedIndex | None = None
@@ -219,11 +218,8 @@ class Sealer:
     def _files(self, snapshot: PipelineSnapshot, buckets: Sequence[BucketKey]) -> dict[BucketKey, list[BucketFile]]:
         if len(buckets) <= _LISTED_SINGLY:
             return {bucket: self.table.bucket_files(snapshot, bucket) for bucket in buckets}
-        found: dict[BucketKey, list[BucketFile]] = {bucket: [] for bucket in buckets}
-        for file in self.table.bucket_files(snapshot):
-            if file.bucket in found:
-                found[file.bucket].append(file)
-        return found
+        found = by_bucket(self.table.bucket_files(snapshot))
+        return {bucket: found.get(bucket, []) for bucket in buckets}
 
     def _keep(self, version: int, actions: Sequence[Action]) -> bool:
         """Put the manifests of a seal where others look for them, again if need be. True when the entry is a seal."""

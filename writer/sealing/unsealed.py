@@ -12,13 +12,16 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from writer.core.files import BucketFile, BucketKey
-from writer.core.units import from_iso, instant, to_iso
+from pydantic import TypeAdapter
+
+from writer.core.files import BucketFile, BucketKey, by_bucket
+from writer.core.units import from_iso, instant
 from writer.sealing.manifest import Manifest, Reason
 from writer.sealing.rules import MissingRange, Unsealed, is_closed
 from writer.storage.base import Store
+from writer.table.ledger import gap_record
 from writer.table.ledger.gap_record import GapRecord
-from writer.table.log.entries import parse_commit_info
+from writer.table.log.entries import bucket_of, file_changes, parse_commit_info
 from writer.table.log.log import Action
 
 BOOKMARK = "_headrace/unsealed.json"
@@ -36,6 +39,9 @@ class UnsealedIndex:
     missing_ranges: tuple[MissingRange, ...] = ()
     retained: datetime | None = None  # buckets that end by then may have lost their files to retention
     closed: tuple[datetime, Reason] | None = None  # how far buckets are closed, and why the last of them were
+
+
+_BOOKS = TypeAdapter(UnsealedIndex)
 
 
 @dataclass(frozen=True)
@@ -68,13 +74,14 @@ def after(
         case "close":
             return _closed(unsealed, datetime.fromisoformat(about["until"]), about["reason"])
         case "gap":
-            return replace(unsealed, missing_ranges=(*unsealed.missing_ranges, *missing_ranges(about)))
+            known = missing_ranges_of(gap_record.told(version, about), unsealed.missing_ranges)
+            return replace(unsealed, missing_ranges=tuple(known))
         case "lost":
             return replace(unsealed, missing_ranges=_ended(unsealed.missing_ranges, about))
         case "rewind":
             return _rewound(unsealed, about, at, ask)
         case None:  # another client: which rows came or went it does not say
-            touched = {_key(change, columns) for change in _changes(actions) if change.get("dataChange", True)}
+            touched = {bucket_of(columns, change) for change in file_changes(actions) if change.get("dataChange", True)}
             return _with(unsealed, [replace(_known(unsealed, b, at, ask), changed=at, told=False) for b in touched])
         case _:
             return unsealed
@@ -89,33 +96,15 @@ def from_files(
     ask: BucketQuestion,
 ) -> UnsealedIndex:
     """Return the books of a table whose log does not reach back to its beginning: its files, taken at their word."""
-    rows: dict[BucketKey, list[int | None]] = {}
-    for file in files:
-        rows.setdefault(file.bucket, []).append(file.rows)
     unsealed = UnsealedIndex(table, version, missing_ranges=tuple(missing_ranges))
     found = []
-    for bucket, counts in rows.items():
+    for bucket, its in by_bucket(files).items():
         one = _known(unsealed, bucket, at, ask)
         manifest = ask.newest(bucket) if one.sealed else None
-        if manifest is None or any(count is None for count in counts) or manifest.rows != sum(c or 0 for c in counts):
+        untold = any(file.rows is None for file in its)
+        if manifest is None or untold or manifest.rows != sum(file.rows or 0 for file in its):
             found.append(replace(one, told=False))
     return _with(unsealed, found)
-
-
-def missing_ranges(about: Mapping[str, Any]) -> list[MissingRange]:
-    """Return where in event time a gap's records may have been, from what its entry says.
-
-    An entry that gives no hint is of an older headrace: everything up to when it was written may be missing.
-    """
-    written = datetime.fromisoformat(about["at"]) if "at" in about else instant(2**53)
-    hints = about.get("hints")
-    if hints is None:
-        return [MissingRange(about["id"], None, written)]
-    starts = [from_iso(h["from"]) for h in hints]
-    ends = [datetime.fromisoformat(h["until"]) for h in hints]
-    return [
-        MissingRange(about["id"], start, end) for start, end in sorted(set(zip(starts, ends, strict=True)), key=str)
-    ]
 
 
 def _ended(missing_ranges: tuple[MissingRange, ...], about: Mapping[str, Any]) -> tuple[MissingRange, ...]:
@@ -127,7 +116,10 @@ def _ended(missing_ranges: tuple[MissingRange, ...], about: Mapping[str, Any]) -
 
 
 def missing_ranges_of(gap_records: Mapping[str, GapRecord], known: Iterable[MissingRange]) -> list[MissingRange]:
-    """Return the holes of tickets, and those `known` of gaps whose tickets nobody has any more."""
+    """Return the holes of tickets, and those `known` of gaps whose tickets nobody has any more.
+
+    A ticket that gives no hint is of an older headrace: everything up to when it was opened may be missing.
+    """
     found = [missing_range for missing_range in known if missing_range.gap not in gap_records]
     for one in gap_records.values():
         if one.opened is None or (state := one.state) == "rewound":
@@ -164,7 +156,7 @@ def _rewritten(
     """Follow a rewrite: rows that only move change nothing; what retention takes is no bucket any more."""
     if not taken or not taken["rows"]:
         return unsealed
-    touched = {_key(change, columns) for change in _changes(actions)}
+    touched = {bucket_of(columns, change) for change in file_changes(actions)}
     if taken["why"] == "retention":
         ends = [span[1] for b in touched if (span := ask.interval(b)) is not None]
         retained = max([*ends, *([unsealed.retained] if unsealed.retained else [])], default=None)
@@ -223,24 +215,15 @@ def _with(unsealed: UnsealedIndex, found: Iterable[Unsealed]) -> UnsealedIndex:
     return replace(unsealed, buckets={**unsealed.buckets, **{one.bucket: one for one in found}})
 
 
-def _changes(actions: Sequence[Action]) -> list[Mapping[str, Any]]:
-    return [change for action in actions for kind in ("add", "remove") if (change := action.get(kind))]
-
-
 def _adds(actions: Sequence[Action], columns: Sequence[str]) -> dict[BucketKey, int | None]:
     """Return how many rows an entry adds to which buckets; None where a file does not tell."""
     found: dict[BucketKey, int | None] = {}
     for action in actions:
         if add := action.get("add"):
-            key, rows = _key(add, columns), json.loads(add.get("stats") or "{}").get("numRecords")
+            key, rows = bucket_of(columns, add), json.loads(add.get("stats") or "{}").get("numRecords")
             before = found.get(key, 0)
             found[key] = None if before is None or rows is None else before + rows
     return found
-
-
-def _key(change: Mapping[str, Any], columns: Sequence[str]) -> BucketKey:
-    values = change.get("partitionValues") or {}
-    return tuple(values.get(column) for column in columns)
 
 
 class IndexCheckpoint:
@@ -252,52 +235,32 @@ class IndexCheckpoint:
 
     def put(self, unsealed: UnsealedIndex) -> None:
         """Write the books down, in place of whatever is there."""
-        text = json.dumps(to_json(unsealed), separators=(",", ":"), ensure_ascii=False)
-        self._store.put(BOOKMARK, text.encode())
+        self._store.put(BOOKMARK, _to_json(unsealed))
 
     def read(self, table: str) -> UnsealedIndex | None:
         """Return the books of this table id; None where there are none, or nothing that can be read: look anew."""
         found = self._store.read(BOOKMARK)
         try:
-            unsealed = None if found is None else from_json(json.loads(found.content))
+            unsealed = None if found is None else _from_json(found.content)
         except (ValueError, KeyError, TypeError):
             return None
         return unsealed if unsealed is not None and unsealed.table == table else None
 
 
-def to_json(unsealed: UnsealedIndex) -> dict[str, Any]:
-    """Write books as JSON values."""
-    return {
+def _to_json(unsealed: UnsealedIndex) -> bytes:
+    said = {
         "format": FORMAT, "table": unsealed.table, "version": unsealed.version,
-        "buckets": [
-            {**vars(one), "start": to_iso(one.start), "end": to_iso(one.end), "changed": to_iso(one.changed)}
-            for one in unsealed.buckets.values()
-        ],
-        "holes": [
-            {"gap": h.gap, "start": to_iso(h.start), "end": to_iso(h.end),
-            "state": h.state} for h in unsealed.missing_ranges
-        ],
-        "retained": to_iso(unsealed.retained),
-        "closed": None if unsealed.closed is None else [to_iso(unsealed.closed[0]), unsealed.closed[1]],
+        "buckets": [vars(one) for one in unsealed.buckets.values()],
+        "holes": [vars(one) for one in unsealed.missing_ranges],  # their name on storage
+        "retained": unsealed.retained, "closed": unsealed.closed,
     }  # fmt: skip
+    return json.dumps(said, default=datetime.isoformat, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def from_json(raw: Mapping[str, Any]) -> UnsealedIndex | None:
-    """Read what `to_json` wrote; None for another format."""
+def _from_json(content: bytes) -> UnsealedIndex | None:
+    """Read what `_to_json` wrote; None for another format. Raises KeyError, TypeError, ValueError for anything else."""
+    raw = json.loads(content)
     if raw["format"] != FORMAT:
         return None
-    buckets = [
-        Unsealed(**{
-            **one, "bucket": tuple(one["bucket"]), "start": from_iso(one["start"]), "end": from_iso(one["end"]),
-            "changed": datetime.fromisoformat(one["changed"]),
-        })
-        for one in raw["buckets"]
-    ]  # fmt: skip
-    missing_ranges = tuple(
-        MissingRange(h["gap"], from_iso(h["start"]), datetime.fromisoformat(h["end"]), h.get("state", "open"))
-        for h in raw["holes"]
-    )
-    closed = None if raw["closed"] is None else (datetime.fromisoformat(raw["closed"][0]), raw["closed"][1])
-    return UnsealedIndex(
-        raw["table"], raw["version"], {b.bucket: b for b in buckets}, missing_ranges, from_iso(raw["retained"]), closed
-    )
+    buckets = {tuple(one["bucket"]): one for one in raw["buckets"]}
+    return _BOOKS.validate_python({**raw, "buckets": buckets, "missing_ranges": raw["holes"]})

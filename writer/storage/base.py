@@ -75,9 +75,7 @@ class Store(Protocol):
     again for a while.
     """
 
-    @property
-    def location(self) -> str:
-        """Where this store's objects lie, as a person writes it; no slash at its end."""
+    location: str  # where this store's objects lie, as a person writes it; no slash at its end
 
     def read(self, name: str) -> StoredObject | None:
         """Return the object, or None where there is none."""

@@ -77,7 +77,7 @@ class S3Store:
         """Get the object, or None where there is none."""
 
         def get() -> StoredObject | None:
-            found = self._or_none(lambda: self._s3.get_object(Bucket=self._bucket, Key=self._prefix + name))
+            found = self._or_none(lambda: self._s3.get_object(**self._key(name)))
             return None if found is None else StoredObject(found["Body"].read(), _mark_of(found))
 
         return self._tried("read", name, get)
@@ -89,13 +89,13 @@ class S3Store:
 
     def put(self, name: str, content: bytes) -> None:
         """Put the object."""
-        about = {"Bucket": self._bucket, "Key": self._prefix + name, "Metadata": {_PUT: uuid4().hex}}
+        about = {**self._key(name), "Metadata": {_PUT: uuid4().hex}}
         self._tried("write", name, lambda: self._s3.put_object(Body=content, **about))
 
     def put_if_absent(self, name: str, content: bytes, still: Callable[[], bool] = always) -> bool:
         """Put the object with `If-None-Match: *`."""
         token = uuid4().hex
-        about = {"Bucket": self._bucket, "Key": self._prefix + name, "Metadata": {_PUT: token}, "IfNoneMatch": "*"}
+        about = {**self._key(name), "Metadata": {_PUT: token}, "IfNoneMatch": "*"}
         doubt = False  # an earlier try may have put it, or may yet
 
         def put() -> bool:
@@ -141,23 +141,18 @@ class S3Store:
 
     def copy(self, source: str, target: str) -> None:
         """Let S3 copy the object, up to 5 GiB."""
-        origin = {"Bucket": self._bucket, "Key": self._prefix + source}
-        where = {"Bucket": self._bucket, "Key": self._prefix + target}
-        self._tried("copy", target, lambda: self._s3.copy_object(CopySource=origin, **where))
+        self._tried("copy", target, partial(self._copied, source, target))
 
     def move(self, source: str, target: str) -> bool:
         """Let S3 copy the object, then delete the first."""
-        origin = {"Bucket": self._bucket, "Key": self._prefix + source}
-        where = {"Bucket": self._bucket, "Key": self._prefix + target}
-        copy = partial(self._s3.copy_object, CopySource=origin, **where)
-        if self._tried("copy", target, lambda: self._or_none(copy)) is None:
+        if self._tried("copy", target, lambda: self._or_none(partial(self._copied, source, target))) is None:
             return False
         self.delete(source)
         return True
 
     def delete(self, name: str) -> None:
         """Delete the object, if it is there."""
-        self._tried("delete", name, lambda: self._s3.delete_object(Bucket=self._bucket, Key=self._prefix + name))
+        self._tried("delete", name, lambda: self._s3.delete_object(**self._key(name)))
 
     def sweep(self, folder: str, before: float) -> None:
         """Do nothing: a PUT that was broken off leaves nothing behind."""
@@ -180,12 +175,17 @@ class S3Store:
     def _s3(self) -> Any:
         return _client(self._settings)
 
+    def _key(self, name: str) -> dict[str, str]:
+        return {"Bucket": self._bucket, "Key": self._prefix + name}
+
+    def _copied(self, source: str, target: str) -> Any:
+        return self._s3.copy_object(CopySource=self._key(source), **self._key(target))
+
     def _page(self, prefix: str, more: dict[str, str]) -> Any:
         return self._s3.list_objects_v2(Bucket=self._bucket, Prefix=prefix, Delimiter="/", **more)
 
     def _head(self, name: str) -> Any | None:
-        where = {"Bucket": self._bucket, "Key": self._prefix + name}
-        return self._tried("look at", name, lambda: self._or_none(lambda: self._s3.head_object(**where)))
+        return self._tried("look at", name, lambda: self._or_none(lambda: self._s3.head_object(**self._key(name))))
 
     def _ours(self, name: str, token: str) -> bool:
         """Tell whether the object that is there came by our PUT. Raises OutcomeUnknown when none is there."""

@@ -1,17 +1,14 @@
-"""Delta Lake: what delta-rs does for a table. Making it, the log's checkpoints, and the list of its files."""
+"""Delta Lake: what delta-rs does for a table. Making it, the log's checkpoints, and its rows."""
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
-from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 from pyarrow import dataset
 
-from writer.core.files import BucketFile, BucketKey, DataFile
+from writer.core.files import BucketFile, BucketKey
 from writer.storage import disk_space
 from writer.storage.base import S3Settings
 from writer.storage.locations import delta_options, store_at
@@ -19,22 +16,7 @@ from writer.storage.nesting import METADATA, is_iceberg
 from writer.table.log import file_listing
 from writer.table.log.log import Log, State
 
-
-def list_files(table: DeltaTable) -> list[DataFile]:
-    """List the files of the version that a table was opened at."""
-    found = pa.table(table.get_add_actions(flatten=True))
-    names = {"path", "size_bytes", "num_records", "min._offset", "max._offset"} & set(found.column_names)
-    return [
-        DataFile(
-            unquote(row["path"]), row.get("num_records"), row.get("min._offset"), row.get("max._offset"),
-            row["size_bytes"],
-        )
-        for row in found.select(sorted(names)).to_pylist()  # one turn a file
-    ]  # fmt: skip
-
-
 LOG = "_delta_log"
-_DRAFT_AGE_MAX = timedelta(days=1)  # of an entry that was begun; writing one takes milliseconds
 
 
 class Delta:
@@ -80,11 +62,6 @@ class Delta:
             columns = table.metadata().partition_columns
             return [tuple(found[column] for column in columns) for found in table.partitions()]
 
-    def files(self, version: int) -> list[DataFile]:
-        """Files that a version of the table names, read through delta-rs."""
-        with _as_os_error(self.location):
-            return list_files(DeltaTable(self.location, version=version, storage_options=self._options))
-
     def bucket_files(self, state: State, bucket: BucketKey | None) -> list[BucketFile]:
         """Files by bucket: those of the newest checkpoint, and what the entries after it add and remove."""
         return file_listing.after_checkpoint(self.log, state, bucket)
@@ -105,7 +82,6 @@ class Delta:
             table.create_checkpoint()
             if state.configuration.get("delta.enableExpiredLogCleanup") != "false":
                 table.cleanup_metadata()
-        self.log.sweep(before=time.time() - _DRAFT_AGE_MAX.total_seconds())
 
     def _opened(self) -> DeltaTable:
         """Open the table through delta-rs, which reads an entry for each of its files."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 from functools import cache, partial
+from typing import Literal
 
 from writer.config.pipelines import Config
 from writer.core.files import StagedFile
@@ -10,6 +11,7 @@ from writer.storage.base import S3Settings
 from writer.storage.locations import store_at
 from writer.table.delta import Delta
 from writer.table.log.appender import RETRY_TIMEOUT
+from writer.table.log.table_format import Format
 from writer.table.parquet import LOG, Parquet
 from writer.table.table import CHECKPOINT_INTERVAL, PipelineTable
 
@@ -52,33 +54,27 @@ class Tables:
             table.tidy()
 
 
-def delta_table(
-    location: str, pipeline: str, *, retry_timeout: timedelta = RETRY_TIMEOUT,
+def table_at(
+    format_: Literal["delta", "parquet"], location: str, pipeline: str, *, retry_timeout: timedelta = RETRY_TIMEOUT,
     checkpoint_interval: int = CHECKPOINT_INTERVAL, s3: S3Settings | None = None,
 ) -> PipelineTable:  # fmt: skip
-    """Return the handle of a Delta table; it need not be there yet."""
-    form = Delta(location, checkpoint_interval, s3)
+    """Return the handle of a table; it need not be there yet."""
+    if format_ == "delta":
+        form: Format = Delta(location, checkpoint_interval, s3)
+    else:
+        form = Parquet(store_at(location, s3), store_at(f"{location}/{LOG}", s3))
     return PipelineTable(form, pipeline, retry_timeout=retry_timeout, checkpoint_interval=checkpoint_interval)
 
 
-def parquet_table(
-    location: str, pipeline: str, *, retry_timeout: timedelta = RETRY_TIMEOUT,
-    checkpoint_interval: int = CHECKPOINT_INTERVAL, s3: S3Settings | None = None,
-) -> PipelineTable:  # fmt: skip
-    """Return the handle of a table of Parquet files; it need not be there yet."""
-    form = Parquet(store_at(location, s3), store_at(f"{location}/{LOG}", s3))
-    return PipelineTable(form, pipeline, retry_timeout=retry_timeout, checkpoint_interval=checkpoint_interval)
-
-
+delta_table, parquet_table = partial(table_at, "delta"), partial(table_at, "parquet")
 OPENED = {"delta": delta_table, "parquet": parquet_table}  # table.format → how it is opened
 
 
 def main_table(name: str, config: Config) -> PipelineTable:
     """Return the table of a pipeline."""
     settings = config.pipelines[name].table
-    return OPENED[settings.format](
-        settings.location, name, checkpoint_interval=settings.checkpoint_interval, s3=config.s3.settings
-    )
+    interval, s3 = settings.checkpoint_interval, config.s3.settings
+    return table_at(settings.format, settings.location, name, checkpoint_interval=interval, s3=s3)
 
 
 def existing_table(name: str, config: Config) -> PipelineTable:
@@ -90,7 +86,7 @@ def existing_table(name: str, config: Config) -> PipelineTable:
 
 def side_table(name: str, config: Config, location: str) -> PipelineTable:
     """Return a table that rides along with a pipeline's, in the same format."""
-    return OPENED[config.pipelines[name].table.format](location, name, s3=config.s3.settings)
+    return table_at(config.pipelines[name].table.format, location, name, s3=config.s3.settings)
 
 
 def all_tables(name: str, config: Config) -> Tables:

@@ -65,21 +65,21 @@ class BackfillLocks:
                 f"gap {gap[:8]} is being filled by {known.by} since {known.at:%Y-%m-%dT%H:%M:%SZ}; without a sign of "
                 f"life it is free at {known.until:%H:%M:%SZ}."
             )
-        return self._put(gap, known, by, now, known.at if known and known.by == by else now)
+        return self._put(gap, by, now, known.at if known and known.by == by else now)
 
     def renew(self, gap: str, mine: BackfillLock, now: datetime) -> BackfillLock:
         """Prolong a claim. Raises Claimed when somebody else took the gap meanwhile."""
         known = self.newest(gap)
         if known is not None and known.by != mine.by:
             raise BackfillLocked(f"gap {gap[:8]} was taken over by {known.by} at {known.at:%Y-%m-%dT%H:%M:%SZ}.")
-        return self._put(gap, known, mine.by, now, mine.at)
+        return self._put(gap, mine.by, now, mine.at)
 
     def release(self, gap: str) -> None:
         """Let a gap go: all of its claims are removed."""
         for number in self._numbers(gap):
             self._store.delete(_path(gap, number))
 
-    def _put(self, gap: str, known: BackfillLock | None, by: str, now: datetime, since: datetime) -> BackfillLock:
+    def _put(self, gap: str, by: str, now: datetime, since: datetime) -> BackfillLock:
         numbers = self._numbers(gap)
         made = BackfillLock((numbers[-1] if numbers else 0) + 1, by, since, now + LEASE)
         text = json.dumps({"by": made.by, "at": made.at.isoformat(), "until": made.until.isoformat()})
@@ -87,7 +87,6 @@ class BackfillLocks:
             raise BackfillLocked(f"gap {gap[:8]} was claimed by somebody else at this moment.")
         for number in numbers[: -_KEPT + 1]:
             self._store.delete(_path(gap, number))
-        assert known is None or known.number < made.number
         return made
 
     def _numbers(self, gap: str) -> list[int]:

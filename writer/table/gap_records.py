@@ -1,11 +1,11 @@
-"""Where the tickets of a table's gaps are read: its ledger and, from there on, its log. Nothing else keeps them."""
+"""Reads a table's ledger and, from there on, its log: its whole history, and the tickets of its gaps."""
 
 from datetime import datetime
 
 from writer.core import logging
 from writer.core.errors import ConfigError
 from writer.table.ledger.gap_record import GapRecord, oldest, together
-from writer.table.ledger.segment import segments
+from writer.table.ledger.segment import LedgerSegment, segments
 from writer.table.ledger.segment_store import LedgerStore
 from writer.table.log.operations import Gap
 from writer.table.log.snapshot import PipelineSnapshot
@@ -25,11 +25,17 @@ def gap_records(table: PipelineTable, pipeline: str) -> dict[str, GapRecord]:
 
 def standing(table: PipelineTable, pipeline: str) -> tuple[PipelineSnapshot, dict[str, GapRecord]]:
     """Return a snapshot, and the tickets as they are in it. Raises as `gap_records` does."""
+    snapshot, whole = history(table, pipeline)
+    return snapshot, together(one.gap_records for one in whole)
+
+
+def history(table: PipelineTable, pipeline: str) -> tuple[PipelineSnapshot, list[LedgerSegment]]:
+    """Return a snapshot, and what ledger and log say of the table up to it, oldest first. Raises as `gap_records`."""
     pages = LedgerStore(table.store, table.snapshot().state.metadata["id"], pipeline).pages()
     snapshot = table.snapshot()  # at or after the newest page
     after = pages[-1].last if pages else -1
     entries = ((version, actions) for version, actions in table.entries(after) if version <= snapshot.version)
-    return snapshot, together(one.gap_records for one in [*pages, *segments(entries, pipeline)])
+    return snapshot, [*pages, *segments(entries, pipeline, table.rows_at)]
 
 
 def named(found: dict[str, GapRecord], wanted: str) -> GapRecord:

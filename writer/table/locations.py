@@ -4,13 +4,13 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from writer.config.pipelines import Config
+from writer.config.pipelines import Config, Pipeline
 from writer.core import logging
 from writer.core.errors import ConfigError
 from writer.storage.base import Store, StoreError, Unanswered
 from writer.storage.locations import on_s3, store_at
 from writer.storage.nesting import MARKS, METADATA, Location, Nesting, around, is_iceberg, location_of, nested, parts
-from writer.table.factory import main_table, side_table
+from writer.table.factory import side_table
 from writer.table.log.foreign_writes import reading
 
 MEND = (
@@ -67,26 +67,23 @@ def is_table(store: Store) -> bool:
 
 
 def _own(name: str, config: Config) -> Iterator[Location]:
-    settings, s3 = config.pipelines[name], config.s3.settings
-    table = main_table(name, config)
-    yield _location("table", name, table.location, own=True, new=not table.exists())
-    for what, place in (("dead-letter table", settings.dead_letters), ("late table", settings.late_table)):
-        if place is not None:
-            yield _location(what, name, place, own=True, new=not side_table(name, config, place).exists())
-    runs = store_at(f"{config.checkpoints}/{name}", s3).list()
+    for what, place in _tables(config.pipelines[name]):
+        yield _location(what, name, place, own=True, new=not side_table(name, config, place).exists())
+    runs = store_at(f"{config.checkpoints}/{name}", config.s3.settings).list()
     new = all(found.startswith("_") for found in runs)  # those are a supervisor's, which comes before the driver
     yield replace(_location("checkpoints", name, config.checkpoints, own=True, new=new), disposable=True)
 
 
 def _others(name: str, config: Config) -> Iterator[Location]:
     for other, settings in config.pipelines.items():
-        places = {
-            "table": settings.table.location, "dead-letter table": settings.dead_letters,
-            "late table": settings.late_table,
-        }  # fmt: skip
-        for what, place in places.items():
-            if other != name and place is not None:
-                yield _location(what, other, place)
+        yield from (_location(what, other, place) for what, place in _tables(settings) if other != name)
+
+
+def _tables(settings: Pipeline) -> Iterator[tuple[str, str]]:
+    yield "table", settings.table.location
+    yield "dead-letter table", settings.dead_letters
+    if settings.late_table is not None:
+        yield "late table", settings.late_table
 
 
 def _location(what: str, pipeline: str, location: str, *, own: bool = False, new: bool = False) -> Location:

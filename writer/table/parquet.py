@@ -8,10 +8,8 @@ that a reader sees is committed, and every committed file is seen, but for those
 """
 
 import json
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from typing import Any
 from urllib.parse import unquote
 
@@ -20,7 +18,7 @@ from pyarrow import dataset, fs
 
 from writer.batch.parquet_files import hive_value, staged_name
 from writer.core import fault_points
-from writer.core.files import BucketFile, BucketKey, DataFile
+from writer.core.files import BucketFile, BucketKey
 from writer.storage.base import Store
 from writer.storage.locations import on_s3
 from writer.storage.nesting import is_below, table_folders
@@ -33,7 +31,6 @@ LOG = "_headrace/log"
 _PUBLISHED = "_headrace/published.json"  # id and version of the newest entry whose files were all seen in their place
 _FILES = ("remove", "add")
 _MOVES_AT_ONCE = 16  # S3 copies some hundred MB a second for each request
-_DRAFT_AGE_MAX = timedelta(days=1)
 
 
 class Parquet:
@@ -87,20 +84,6 @@ class Parquet:
         # A folder of S3 is there by its files alone; to ask each would be a request each.
         return [key for at, key in folders if on_s3(self.location) or any(self.store.list(at))]
 
-    def files(self, version: int) -> list[DataFile]:
-        """Files that a version names: all that its log has added and not removed. Reads every entry."""
-        found: dict[str, DataFile] = {}
-        for number, actions in self.log.since(-1):
-            for action in actions if number <= version else ():
-                match action:
-                    case {"remove": {"path": path}}:
-                        found.pop(unquote(path), None)
-                    case {"add": {"path": path, "size": size, "stats": stats}}:
-                        said = json.loads(stats)
-                        low, high = (said.get(bound, {}).get("_offset") for bound in ("minValues", "maxValues"))
-                        found[unquote(path)] = DataFile(unquote(path), said.get("numRecords"), low, high, size)
-        return list(found.values())
-
     def bucket_files(self, state: State, bucket: BucketKey | None) -> list[BucketFile]:
         """Files by bucket, as all entries add and remove them. They are kept in memory, and followed from there."""
         self._listing = file_listing.followed(self.log, state, self._listing)
@@ -134,7 +117,6 @@ class Parquet:
     def tidy(self, state: State) -> None:
         """Write the log's checkpoint. Entries stay: they are the table's only history."""
         self.log.checkpoint(state)
-        self.log.sweep(before=time.time() - _DRAFT_AGE_MAX.total_seconds())
 
     def _place(self, path: str, version: int) -> None:
         fault_points.point("publish")

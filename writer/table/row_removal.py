@@ -19,7 +19,7 @@ from writer.batch.parquet_files import (
     open_file,
     parquet_writer,
 )
-from writer.core.files import BucketFile, DataFile, StagedFile
+from writer.core.files import BucketFile, StagedFile
 from writer.core.offsets import Span, TopicPartition, joined
 from writer.storage.base import OutcomeUnknown, Store
 from writer.table.log.entries import removed
@@ -28,7 +28,6 @@ from writer.table.log.log import Action
 _ROWS_AT_ONCE = 65_536
 _PREFIX = "replay"
 _PLACE = ["_topic", "_incarnation", "_partition", "_offset"]
-_NONE: Mapping[str, BucketFile] = {}
 Offsets = Mapping[TopicPartition, Sequence[Span]]
 
 
@@ -50,24 +49,22 @@ class RemovalResult:
 
 @contextmanager
 def without(
-    store: Store, files: Sequence[DataFile], offsets: Offsets, *, columns: Sequence[str] = (),
-    known: Mapping[str, BucketFile] = _NONE, hidden: bool = False, prefix: str = _PREFIX,
+    store: Store, files: Sequence[BucketFile], offsets: Offsets, *, columns: Sequence[str] = (),
+    hidden: bool = False, prefix: str = _PREFIX,
 ) -> Iterator[RemovalResult]:  # fmt: skip
     """Stage what is left of the files that hold rows at these offsets.
 
-    `columns`: of the table's buckets, and `known`: its files by path, which tell their bucket; neither for a table
-    without buckets. If the block is left by an exception, what was staged is removed. `hidden`: stage where readers do
-    not look.
+    `columns`: of the table's buckets. If the block is left by an exception, what was staged is removed. `hidden`: stage
+    where readers do not look.
     """
     found = RemovalResult(columns=columns)
     to = Destination(store, tuple(columns), prefix, 0, hidden=hidden)
     try:
         for file in files:
             if going := count(store, file, offsets):
-                one = known.get(file.path) or BucketFile(file.path, (), file.rows, file.bytes)
-                found.removed.append(one)
+                found.removed.append(file)
                 found.rows += going
-                if (left := left_of(to, one, going, partial(_going, offsets=offsets))) is not None:
+                if (left := left_of(to, file, going, partial(_going, offsets=offsets))) is not None:
                     found.rest.append(left)
         yield found
     except OutcomeUnknown:
@@ -77,22 +74,15 @@ def without(
         raise
 
 
-def count(store: Store, file: DataFile, offsets: Offsets) -> int:
+def count(store: Store, file: BucketFile, offsets: Offsets) -> int:
     """Count the rows of a file at these offsets. Raises OSError."""
-    if not _reached(file, offsets):
+    if not any(file.reaches(start, end) for spans in offsets.values() for start, end in spans):
         return 0
     with open_file(store, file.path) as source:
         opened = pq.ParquetFile(source)
         if not {*_PLACE} <= {*opened.schema_arrow.names}:
             return 0  # of a table that was taken over: its rows say no offset
         return sum(int(_going(batch, offsets).sum()) for batch in opened.iter_batches(_ROWS_AT_ONCE, columns=_PLACE))
-
-
-def _reached(file: DataFile, offsets: Offsets) -> bool:
-    low, high = file.offset_min, file.offset_max
-    if low is None or high is None:
-        return bool(offsets)
-    return any(start <= high and end > low for spans in offsets.values() for start, end in spans)
 
 
 def left_of(

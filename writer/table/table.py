@@ -5,6 +5,7 @@ offset) and one for the epoch (`<pipeline>/epoch`).
 """
 
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -16,14 +17,14 @@ from pyarrow import dataset
 
 from writer.batch.parquet_files import staged_name
 from writer.core.errors import ConfigError, HeadraceError
-from writer.core.files import BucketFile, BucketKey, DataFile, StagedFile
+from writer.core.files import BucketFile, BucketKey, StagedFile
 from writer.table import schema_ids, takeover
 from writer.table.ledger.segment import LedgerUnreadable
 from writer.table.ledger.segment_store import LedgerStore
 from writer.table.log import control_commits, data_commits
 from writer.table.log.appender import RETRY_TIMEOUT, Appender, LostRace, Swap
 from writer.table.log.control_commits import OWNER
-from writer.table.log.entries import Entry, changed, parse_entry
+from writer.table.log.entries import Entry, parse_entry, redescribed
 from writer.table.log.foreign_writes import CommitFailed, one_line, reading
 from writer.table.log.snapshot import PipelineSnapshot, check_format
 from writer.table.log.table_format import Format
@@ -31,6 +32,7 @@ from writer.table.row_removal import Offsets, RemovalResult, without
 from writer.table.schema_evolution import Unfit, grown
 
 CHECKPOINT_INTERVAL = 50  # versions
+_DRAFT_AGE_MAX = timedelta(days=1)  # of an entry that was begun; writing one takes milliseconds
 
 
 class PipelineTable(Appender):
@@ -143,7 +145,8 @@ class PipelineTable(Appender):
                     f"the table at {self.location}: {error}. Start again: the next start looks."
                 ) from error
             if changes:
-                self.put(snapshot, changed(known, schema, changes, epoch))
+                about = {"kind": "columns", "epoch": epoch, "changes": changes}
+                self.put(snapshot, redescribed("CHANGE COLUMN", about, known, {}, schemaString=schema))
 
         self.retried(grow)
 
@@ -177,10 +180,9 @@ class PipelineTable(Appender):
             return
         self._format.publish(snapshot.state.place)  # what is left of a file is read in its place
         try:
-            files, known = self.files(snapshot.version), {one.path: one for one in self.bucket_files(snapshot)}
             columns = snapshot.state.metadata["partitionColumns"]
             with without(
-                self.store, files, offsets, columns=columns, known=known, hidden=self.hidden, prefix=prefix
+                self.store, self.bucket_files(snapshot), offsets, columns=columns, hidden=self.hidden, prefix=prefix
             ) as found:
                 yield found
         except FileNotFoundError as error:
@@ -207,6 +209,7 @@ class PipelineTable(Appender):
             book = LedgerStore(self.store, state.metadata["id"], self.pipeline)
             book.write(((n, actions) for n, actions in self.entries(book.last()) if n <= version), self.rows_at)
             self._format.tidy(state)
+            self._log.sweep(before=time.time() - _DRAFT_AGE_MAX.total_seconds())
         except (OSError, LedgerUnreadable) as error:
             raise CommitFailed(f"cannot tidy the table at {self.location}: {one_line(error)}") from error
 
@@ -253,11 +256,6 @@ class PipelineTable(Appender):
             state = replace(self.state(), version=version)
             return {file.path: file.rows for file in self._format.bucket_files(state, None)}
         return {}
-
-    def files(self, version: int) -> list[DataFile]:
-        """Files of a version. Looks at every file of the table."""
-        with reading(self.location):
-            return self._format.files(version)
 
     def foreign(self) -> list[str]:
         """Paths of files that readers of the table see and that no entry ever named. Reads every entry."""

@@ -1,7 +1,6 @@
 """A Delta table of another writer becomes a pipeline's: one entry with its owner, its further columns and its rows."""
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
@@ -10,7 +9,7 @@ import pyarrow as pa
 
 from writer.table.log.appender import Appender, LostRace
 from writer.table.log.control_commits import OWNER
-from writer.table.log.entries import metadata
+from writer.table.log.entries import redescribed
 from writer.table.log.foreign_writes import CommitFailed, one_line, unwritable
 from writer.table.log.log import State
 from writer.table.log.snapshot import FORMAT, PipelineSnapshot
@@ -91,16 +90,10 @@ def take_over(
     pipeline, known, version = end.pipeline, snapshot.state.metadata, snapshot.version + 1
     schema, added = grown(known["schemaString"], columns)
     about = {"kind": "take", **facts, "added": added, "before": {k: known.get(k) for k in ("name", "description")}}
-    now = int(time.time() * 1000)
-    said = {
-        "timestamp": now, "operation": "ADD COLUMNS", "operationParameters": {}, "isBlindAppend": False,
-        "engineInfo": "headrace", "headrace": json.dumps(about, ensure_ascii=False),
-    }  # fmt: skip
     values = {f"{pipeline}/format": FORMAT, f"{pipeline}/settled": version}
-    moves = [{"txn": {"appId": name, "version": at, "lastUpdated": now}} for name, at in values.items()]
-    changed = metadata(known, name=OWNER + pipeline, description=layout, schemaString=schema)
+    changes = {"name": OWNER + pipeline, "description": layout, "schemaString": schema}
     try:
-        end.put(snapshot, [{"commitInfo": said}, changed, *moves])
+        end.put(snapshot, redescribed("ADD COLUMNS", about, known, values, **changes))
     except (LostRace, OSError) as error:
         raise CommitFailed(
             f"the table at {end.location} was written to meanwhile, or cannot be: {one_line(error)}. Stop "

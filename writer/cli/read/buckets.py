@@ -15,7 +15,7 @@ import bucketers
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
-from writer.core.files import BucketFile, BucketKey
+from writer.core.files import BucketFile, BucketKey, by_bucket
 from writer.core.offsets import TopicPartition
 from writer.core.text import instant, iso, span
 from writer.core.units import shifted, show_size
@@ -71,9 +71,7 @@ class BucketListing:
 
     def buckets(self, since: datetime | None) -> list[Bucket]:
         """Return the buckets that end after an instant, the earliest first; those that go by no time come last."""
-        files: dict[BucketKey, list[BucketFile]] = {}
-        for file in self.sealer.table.bucket_files(self.standing.snapshot):
-            files.setdefault(file.bucket, []).append(file)
+        files = by_bucket(self.sealer.table.bucket_files(self.standing.snapshot))
         spans = {key: bucketers.interval(self.bucketer, key) for key in files}
         chosen = [key for key in files if since is None or (span_ := spans[key]) is None or span_[1] > since]
         never = {b.bucket for b in self.standing.unsealed.buckets.values() if not b.sealed}

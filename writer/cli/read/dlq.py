@@ -150,7 +150,7 @@ def _dead_letters(
 ) -> Iterator[pa.RecordBatch]:
     table = side_table(name, config, config.pipelines[name].dead_letters)
     table.check_exists()
-    return read(table.store, table.files(table.snapshot().version), selection, columns=columns)
+    return read(table.store, table.bucket_files(table.snapshot()), selection, columns=columns)
 
 
 def _first(name: str, config: Config, selection: Selection, limit: int, *, values: bool) -> pa.Table:

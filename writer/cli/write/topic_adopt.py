@@ -20,7 +20,6 @@ from writer.clients.kafka import Cluster, Topic
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, HeadraceError
-from writer.core.files import DataFile
 from writer.core.offsets import Source, TopicPartition
 from writer.core.text import plural
 from writer.offsets.spark_checkpoint import Checkpoints
@@ -119,8 +118,8 @@ def times_at(table: PipelineTable, part: TopicPartition, first: int, end: int) -
     )  # fmt: skip
     found: dict[int, datetime] = {}
     try:
-        for file in table.files(table.snapshot().version):
-            if not _reaches(file, first, end):
+        for file in table.bucket_files(table.snapshot()):
+            if not file.reaches(first, end):
                 continue
             with suppress(FileNotFoundError), open_file(table.store, file.path) as source:  # gone: less to compare
                 rows = pq.read_table(source, columns=PROVENANCE.names, filters=wanted)
@@ -128,12 +127,6 @@ def times_at(table: PipelineTable, part: TopicPartition, first: int, end: int) -
     except OSError as error:
         raise HeadraceError(f"cannot read the table at {table.location}: {' '.join(str(error).split())}") from error
     return found
-
-
-def _reaches(file: DataFile, first: int, end: int) -> bool:
-    if file.offset_min is None or file.offset_max is None:
-        return True
-    return file.offset_min < end and file.offset_max >= first
 
 
 def _committed(

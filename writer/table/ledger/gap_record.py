@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from writer.batch.task_report import EXITS
-from writer.core.offsets import OffsetRange, Span, TopicPartition, joined
+from writer.core.offsets import OffsetRange, Span, TopicPartition, joined, without
 from writer.core.units import from_iso, to_iso
 
 Outcome = Literal["open", "done", "lost", "rewound"]
@@ -124,28 +124,11 @@ def oldest(gap_records: Iterable[GapRecord]) -> datetime | None:
     return min((at for at in opened if at is not None), default=None)
 
 
-def without(spans: Iterable[Span], taken: Iterable[Span]) -> list[Span]:
-    """Return what is left of spans when others are taken out."""
-    out: list[Span] = []
-    gone = joined(taken)
-    for first, last in joined(spans):
-        start, end = first, last
-        for a, b in gone:
-            if b <= start or a >= end:
-                continue
-            if a > start:
-                out.append((start, a))
-            start = max(start, b)
-        if start < end:
-            out.append((start, end))
-    return out
-
-
 def parse_gap(version: int, about: Mapping[str, Any]) -> GapRecord | None:
     """Return what an entry of the log says of a ticket; None: it is of no gap."""
     match about.get("kind"):
         case "gap":
-            ranges = tuple(OffsetRange(_part(r), r["start"], r["end"]) for r in about["ranges"])
+            ranges = tuple(OffsetRange(part_of(r), r["start"], r["end"]) for r in about["ranges"])
             hints = tuple(
                 Hint(from_iso(h["from"]), datetime.fromisoformat(h["until"])) for h in about.get("hints") or ()
             )
@@ -157,7 +140,7 @@ def parse_gap(version: int, about: Mapping[str, Any]) -> GapRecord | None:
         case "fill":
             carried: dict[TopicPartition, BackfilledOffsets] = {}
             for r in about.get("ranges", ()):
-                carried[_part(r)] = carried.get(_part(r), BackfilledOffsets()).plus(_carried(r))
+                carried[part_of(r)] = carried.get(part_of(r), BackfilledOffsets()).plus(_carried(r))
             through = {about["source"]: about["through"]} if about.get("through") else {}
             ended = GapEnd(version, "done", from_iso(about.get("at")), left=about["left"]) if about["done"] else None
             return GapRecord(
@@ -168,6 +151,12 @@ def parse_gap(version: int, about: Mapping[str, Any]) -> GapRecord | None:
             ended = GapEnd(version, "lost", from_iso(about.get("at")), about["by"], about["reason"], about["left"])
             return GapRecord(about["gap"], changes=1, ended=ended)
     return None
+
+
+def told(version: int, about: Mapping[str, Any]) -> dict[str, GapRecord]:
+    """Return what an entry of the log says of a ticket, by its id; empty: it is of no gap."""
+    found = parse_gap(version, about)
+    return {found.id: found} if found else {}
 
 
 def rewound(version: int, about: Mapping[str, Any]) -> dict[str, GapRecord]:
@@ -224,7 +213,7 @@ def from_json(raw: Mapping[str, Any]) -> GapRecord:
     opened, ended = raw["opened"], raw["ended"]
     known = opened and parse_gap(opened["version"], {**opened, "kind": "gap", "id": raw["id"]})
     carried = {
-        _part(c): BackfilledOffsets(
+        part_of(c): BackfilledOffsets(
             _spans(c["spans"]), c["offsets"], {n: c[n] for n in ("read", *EXITS) if n in c}, c["holes"]
         )
         for c in raw["carried"]
@@ -247,5 +236,6 @@ def _spans(raw: Sequence[Sequence[int]]) -> tuple[Span, ...]:
     return tuple((int(start), int(end)) for start, end in raw)
 
 
-def _part(raw: Mapping[str, Any]) -> TopicPartition:
+def part_of(raw: Mapping[str, Any]) -> TopicPartition:
+    """Return the part that an account in an entry speaks of."""
     return TopicPartition(raw["topic"], raw["incarnation"], raw["partition"])

@@ -17,8 +17,8 @@ from writer.core.errors import HeadraceError
 from writer.core.offsets import TopicPartition
 from writer.core.units import from_iso
 from writer.table.ledger import gap_record
-from writer.table.ledger.gap_record import GapRecord, together
-from writer.table.log.entries import answers, parse_commit_info
+from writer.table.ledger.gap_record import GapRecord, part_of, together
+from writer.table.log.entries import answers, file_changes, parse_commit_info
 from writer.table.log.foreign_writes import Change, change
 from writer.table.log.log import Action
 
@@ -151,14 +151,7 @@ def since_adoption(segments: Sequence[LedgerSegment]) -> list[LedgerSegment]:
 def bound(segments: Sequence[LedgerSegment]) -> LedgerSegment:
     """Put chapters together that follow each other."""
     segments = since_adoption(segments)
-    begins: dict[TopicPartition, int] = {}
-    moves: dict[TopicPartition, dict[str, int]] = {}
-    for one in segments:
-        begins |= {part: at for part, at in one.begins.items() if part not in begins}
-        for part, changed in one.moves.items():
-            mine = moves.setdefault(part, {})
-            for name, count in changed.items():
-                mine[name] = mine.get(name, 0) + count
+    begins, moves = begun(segments)
     return LedgerSegment(
         first=segments[0].first, last=segments[-1].last,
         began=next((c.began for c in segments if c.began), None),
@@ -172,6 +165,18 @@ def bound(segments: Sequence[LedgerSegment]) -> LedgerSegment:
         backs=tuple(back for c in segments for back in c.backs),
         answers=tuple(answer for c in segments for answer in c.answers),
     )  # fmt: skip
+
+
+def begun(segments: Iterable[LedgerSegment]) -> tuple[dict[TopicPartition, int], dict[TopicPartition, dict[str, int]]]:
+    """Return where parts begin first, and what replays changed of their outcomes in all."""
+    begins: dict[TopicPartition, int] = {}
+    moves: dict[TopicPartition, dict[str, int]] = {}
+    for one in segments:
+        begins |= {part: at for part, at in one.begins.items() if part not in begins}
+        for part, changed in one.moves.items():
+            mine = moves.setdefault(part, {})
+            mine.update({name: mine.get(name, 0) + count for name, count in changed.items()})
+    return begins, moves
 
 
 def _joined(committed_ranges: Iterable[CommittedRange]) -> tuple[CommittedRange, ...]:
@@ -202,7 +207,7 @@ def _of(version: int, actions: Sequence[Action], pipeline: str, known: Known) ->
     match about.get("kind"):
         case "start" | "adopt":
             starts = int(about["kind"] == "start")
-            return replace(one, starts=starts, begins=dict(_moved(actions, pipeline)))
+            return replace(one, starts=starts, begins=_moved(actions, pipeline))
         case "side":  # letters: their main commit has the account, but for how many a rewind took
             return replace(one, removals=_taken(version, about))
         case "batch":
@@ -213,9 +218,9 @@ def _of(version: int, actions: Sequence[Action], pipeline: str, known: Known) ->
             skipped = (
                 CommittedRange(part_of(r), r["start"], r["end"], version, version, gap=True) for r in about["ranges"]
             )
-            return replace(one, committed_ranges=tuple(skipped), gap_records=_gap_record(version, about))
+            return replace(one, committed_ranges=tuple(skipped), gap_records=gap_record.told(version, about))
         case "fill" | "lost":
-            return replace(one, gap_records=_gap_record(version, about))
+            return replace(one, gap_records=gap_record.told(version, about))
         case "replay":
             return replace(one, moves={part_of(m): {k: m[k] for k in EXITS if m.get(k)} for m in about["moves"]})
         case "take":
@@ -232,30 +237,23 @@ def _of(version: int, actions: Sequence[Action], pipeline: str, known: Known) ->
             return replace(one, removals=_taken(version, about), answers=_answered(version, about, accepted=True))
         case None:
             return replace(one, **_foreign(version, info, actions, known))
-        case kind if any("add" in action or "remove" in action for action in actions) or [*_moved(actions, pipeline)]:
+        case kind if file_changes(actions) or _moved(actions, pipeline):
             return replace(one, strange=(f"version {version} is of the kind {kind!r}, which a newer headrace writes",))
         case _:
             return one  # such as new columns: neither rows nor offsets
 
 
-def _gap_record(version: int, about: Mapping[str, Any]) -> dict[str, GapRecord]:
-    found = gap_record.parse_gap(version, about)
-    return {found.id: found} if found else {}
-
-
-def part_of(raw: Mapping[str, Any]) -> TopicPartition:
-    """Return the part that an account in an entry speaks of."""
-    return TopicPartition(raw["topic"], raw["incarnation"], raw["partition"])
-
-
-def _moved(actions: Sequence[Action], pipeline: str) -> Iterable[tuple[TopicPartition, int]]:
-    """Yield the frontiers that an entry sets."""
+def _moved(actions: Sequence[Action], pipeline: str) -> dict[TopicPartition, int]:
+    """Return the frontiers that an entry sets."""
+    frontiers = {}
     for action in actions:
         txn = action.get("txn") or {}
         owner, _, name = txn.get("appId", "").partition("/")
         found = _PART.match(name)
         if owner == pipeline and found:
-            yield TopicPartition(found["topic"], int(found["incarnation"]), int(found["partition"])), txn["version"]
+            part = TopicPartition(found["topic"], int(found["incarnation"]), int(found["partition"]))
+            frontiers[part] = txn["version"]
+    return frontiers
 
 
 def _carried(account: Mapping[str, Any], version: int) -> CommittedRange:
@@ -351,7 +349,7 @@ def from_json(raw: Mapping[str, Any], where: str) -> LedgerSegment:
                 for s in raw["stretches"]
             ),
             {part_of(move): {k: move[k] for k in EXITS if move.get(k)} for move in raw["moves"]},
-            tuple(Removal(r["version"], r["operation"], r["rows"]) for r in raw["removals"]),
+            tuple(Removal(**removal) for removal in raw["removals"]),
             tuple(raw["strange"]),
             raw.get("adopted"),
             {found["id"]: gap_record.from_json(found) for found in raw.get("tickets", ())},

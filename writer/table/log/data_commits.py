@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from writer.core.files import BucketFile, StagedFile
 from writer.core.units import microseconds
 from writer.table.log.appender import Appender, Swap
-from writer.table.log.entries import batch_said, removed, replay_said, rewind_said, rewrite_said
+from writer.table.log.entries import removed, said
 from writer.table.log.foreign_writes import ClosedMeanwhile, CommitFailed, FilesGone, Overtaken
 from writer.table.log.operations import Batch, Replay, Rewind, Rewrite
 from writer.table.log.snapshot import (
@@ -20,8 +20,6 @@ from writer.table.log.snapshot import (
     PipelineSnapshot,
     app_id,
     changes_name,
-    closed_ever_name,
-    closed_name,
     seen_name,
 )
 from writer.table.schema_ids import unrecorded
@@ -45,7 +43,7 @@ def commit(end: Appender, snapshot: PipelineSnapshot, batch: Batch) -> int:
             **unrecorded(newest.state.transactions, batch.meanings),
         }  # fmt: skip
 
-    return end.append(snapshot, batch.files, values, batch_said(batch), on_time)
+    return end.append(snapshot, batch.files, values, said(batch), on_time)
 
 
 def replay(end: Appender, snapshot: PipelineSnapshot, replay: Replay) -> int:
@@ -68,7 +66,7 @@ def replay(end: Appender, snapshot: PipelineSnapshot, replay: Replay) -> int:
             **unrecorded(newest.state.transactions, replay.meanings),
         }
 
-    return end.append(snapshot, replay.files, values, replay_said(replay), check)
+    return end.append(snapshot, replay.files, values, said(replay), check)
 
 
 def rewrite(end: Appender, snapshot: PipelineSnapshot, rewrite: Rewrite) -> int:
@@ -87,7 +85,7 @@ def rewrite(end: Appender, snapshot: PipelineSnapshot, rewrite: Rewrite) -> int:
 
     columns, moves_only = snapshot.state.metadata["partitionColumns"], not (rewrite.taken and rewrite.taken.rows)
     gone = [removed(file, columns, datetime.now(UTC), moves_only=moves_only) for file in rewrite.removed]
-    return end.append(snapshot, rewrite.files, {}, rewrite_said(rewrite), check, Swap(gone, moves_only))
+    return end.append(snapshot, rewrite.files, {}, said(rewrite), check, Swap(gone, moves_only))
 
 
 def _check_there(end: Appender, files: Sequence[BucketFile], since: int, until: int) -> None:
@@ -119,7 +117,7 @@ def rewind(end: Appender, snapshot: PipelineSnapshot, wanted: Rewind) -> int:
     gone, files = _swapped(wanted)
     swap = Swap([removed(file, columns, now) for file in gone])
     values = _values(end.pipeline, snapshot, wanted)
-    return end.append(snapshot, files, values, rewind_said(wanted), check, swap, moment="rewind")
+    return end.append(snapshot, files, values, said(wanted), check, swap, moment="rewind")
 
 
 def _swapped(wanted: Rewind) -> tuple[list[BucketFile], list[StagedFile]]:
@@ -140,8 +138,8 @@ def _values(pipeline: str, snapshot: PipelineSnapshot, wanted: Rewind) -> dict[s
     values |= {seen_name(pipeline, part): NEVER if at is None else at for part, at in wanted.seen.items()}
     if ever is not None:
         values |= {
-            closed_name(pipeline): NEVER if until is None else microseconds(until),
-            closed_ever_name(pipeline): microseconds(ever),
+            f"{pipeline}/closed_until": NEVER if until is None else microseconds(until),
+            f"{pipeline}/closed_ever": microseconds(ever),
         }
     values |= {changes_name(pipeline, gap): snapshot.changes(gap) + 1 for gap in wanted.gaps}  # fences a backfill
     ended = snapshot.gap_sums

@@ -14,13 +14,14 @@ from deltalake import Schema
 
 from writer.batch.task_report import file_from_json, file_to_json
 from writer.core.files import BucketFile, BucketKey, StagedFile
-from writer.core.offsets import OffsetRange, Span, TopicPartition
+from writer.core.offsets import Span, TopicPartition
 from writer.core.units import to_iso
 from writer.table.log.foreign_writes import READER, WRITER, Change, change
 from writer.table.log.log import Action, State
 from writer.table.log.operations import Acceptance, Batch, Closing, Fill, Gap, Loss, Replay, Rewind, Rewrite, Sealing
 
 _LANDED = ("batch", "gap", "replay", "rewrite", "close", "seal", "fill", "lost", "rewind", "schema", "accept")
+Operation = Batch | Replay | Rewrite | Rewind | Gap | Fill | Loss | Closing | Sealing | Acceptance
 _EVENT_TIMES = ("headrace.event_time_min", "headrace.event_time_max")  # tags of a file
 
 
@@ -53,14 +54,14 @@ class Entry:
 def created(name: str, layout: str, columns: pa.Schema, bucket_columns: Sequence[str]) -> list[Action]:
     """Return the first entry of a table."""
     now = int(time.time() * 1000)
-    said = {"timestamp": now, "operation": "CREATE TABLE", "operationParameters": {}, "engineInfo": "headrace"}
+    info = {"timestamp": now, "operation": "CREATE TABLE", "operationParameters": {}, "engineInfo": "headrace"}
     about = {
         "id": str(uuid4()), "name": name, "description": layout, "format": {"provider": "parquet", "options": {}},
         "schemaString": Schema.from_arrow(columns).to_json(), "partitionColumns": list(bucket_columns),
         "configuration": {}, "createdTime": now,
     }  # fmt: skip
     protocol = {"minReaderVersion": READER, "minWriterVersion": WRITER}
-    return [{"commitInfo": said}, {"protocol": protocol}, {"metaData": about}]
+    return [{"commitInfo": info}, {"protocol": protocol}, {"metaData": about}]
 
 
 def ours(
@@ -78,46 +79,57 @@ def ours(
     `gone`: its actions that remove files; `moves_only`: the rows that it adds are those that it removes.
     """
     columns, now = state.metadata["partitionColumns"], int(time.time() * 1000)
-    said = {
+    info = {
         "timestamp": now, "operation": "OPTIMIZE" if moves_only else "WRITE",
         "operationParameters": {"mode": "Append", "partitionBy": json.dumps(columns)},
         "isBlindAppend": not gone, "engineInfo": "headrace", "headrace": json.dumps(about),
     }  # fmt: skip
-    moves = [{"txn": {"appId": name, "version": at, "lastUpdated": now}} for name, at in values.items()]
-    configured = [metadata(state.metadata, configuration={**state.configuration, **properties})] if properties else []
+    configured = [_metadata(state.metadata, configuration={**state.configuration, **properties})] if properties else []
     return [
-        {"commitInfo": said}, *configured, *moves, *gone,
+        {"commitInfo": info}, *configured, *_moves(values, now), *gone,
         *(_add(columns, file, now, data_change=not moves_only) for file in files),
     ]  # fmt: skip
 
 
-def batch_said(batch: Batch) -> dict[str, Any]:
-    """Return what the entry of a batch says of itself."""
-    return {"kind": "batch", "id": batch.id, "side_files": _side(batch.side_files), **batch.facts}
+def said(one: Operation) -> dict[str, Any]:
+    """Return what the entry of an operation says of itself.
+
+    A gap's is its ticket; a rewrite and a rewind say which rows they take, a replay which letters go.
+    """
+    own: dict[str, Any]
+    match one:
+        case Batch():
+            own = {"kind": "batch", "side_files": _side(one.side_files)}
+        case Replay():
+            own = {"kind": "replay", "side_files": _side(one.side_files), "withdrawn": _withdrawn(one.withdrawn)}
+        case Rewrite():
+            own = {"kind": "rewrite", **({"taken": vars(one.taken)} if one.taken else {})}
+        case Rewind():
+            own = _rewound(one)
+        case Gap():
+            own = {"kind": "gap", "cause": one.cause, "ranges": [r.to_dict() for r in one.ranges]}
+        case Fill():
+            told = {"gap": one.gap, "offsets": one.offsets, "left": one.left, "done": one.done}
+            own = {"kind": "fill", **told, "side_files": _side(one.side_files)}
+        case Loss():
+            own = {"kind": "lost", "gap": one.gap, "left": one.left}
+        case Closing():
+            own = {"kind": "close", "until": one.until.isoformat()}
+        case Sealing():
+            own = {"kind": "seal", "manifests": list(one.manifests)}
+        case Acceptance():
+            taken = {"why": "accepted", "rows": one.rows}
+            own = {"kind": "accept", "answers": [vars(change) for change in one.changes], "taken": taken}
+    return {**own, "id": one.id, **one.facts}
 
 
-def gap_said(gap: Gap) -> dict[str, Any]:
-    """Return what the entry of a gap says of itself: its ticket."""
-    return {"kind": "gap", "id": gap.id, "cause": gap.cause, **gap.facts, "ranges": _ranges(gap.ranges)}
-
-
-def rewind_said(rewind: Rewind) -> dict[str, Any]:
-    """Return what the entry of a rewind says of itself: what goes back, and which rows it takes."""
-    until, undo = rewind.closed_until, rewind.undo
+def _rewound(rewind: Rewind) -> dict[str, Any]:
     return {
-        "kind": "rewind", "id": rewind.id, "to": rewind.to, "taken": {"why": "rewind", "rows": rewind.rows},
+        "kind": "rewind", "to": rewind.to, "taken": {"why": "rewind", "rows": rewind.rows},
         "reopened": [[list(one.bucket), one.taken, one.left] for one in rewind.reopened],
-        "closed_until": to_iso(until), "gaps": list(rewind.gaps), **rewind.facts,
-        **({"answers": [vars(one) for one in undo.changes]} if undo else {}),
-        "withdrawn": _withdrawn(rewind.withdrawn), "ranges": _ranges(rewind.ranges),
-    }  # fmt: skip
-
-
-def accept_said(acceptance: Acceptance) -> dict[str, Any]:
-    """Return what the entry of an acceptance says of itself: of which changes, and how many rows they took."""
-    return {
-        "kind": "accept", "id": acceptance.id, "answers": [vars(one) for one in acceptance.changes],
-        "taken": {"why": "accepted", "rows": acceptance.rows}, **acceptance.facts,
+        "closed_until": to_iso(rewind.closed_until), "gaps": list(rewind.gaps),
+        **({"answers": [vars(one) for one in rewind.undo.changes]} if rewind.undo else {}),
+        "withdrawn": _withdrawn(rewind.withdrawn), "ranges": [r.to_dict() for r in rewind.ranges],
     }  # fmt: skip
 
 
@@ -138,44 +150,11 @@ def unanswered(entries: Iterable[tuple[int, Sequence[Action]]]) -> list[Change]:
     return list(found.values())
 
 
-def _ranges(ranges: Sequence[OffsetRange]) -> list[dict[str, Any]]:
-    return [
-        {
-            "topic": r.part.topic, "incarnation": r.part.incarnation, "partition": r.part.partition,
-            "start": r.start, "end": r.end,
-        }
-        for r in ranges
-    ]  # fmt: skip
-
-
 def _withdrawn(withdrawn: Mapping[str, Mapping[TopicPartition, Sequence[Span]]]) -> dict[str, list[list[Any]]]:
     return {
         place: [[part.topic, part.incarnation, part.partition, spans] for part, spans in parts.items()]
         for place, parts in withdrawn.items()
     }
-
-
-def fill_said(fill: Fill) -> dict[str, Any]:
-    """Return what the entry of a fill says of itself: which offsets of its gap it settles, and what is left."""
-    told = {"gap": fill.gap, "offsets": fill.offsets, "left": fill.left, "done": fill.done}
-    return {"kind": "fill", "id": fill.id, **told, "side_files": _side(fill.side_files), **fill.facts}
-
-
-def loss_said(loss: Loss) -> dict[str, Any]:
-    """Return what the entry says of itself that gives a gap up."""
-    return {"kind": "lost", "id": loss.id, "gap": loss.gap, "left": loss.left, **loss.facts}
-
-
-def replay_said(replay: Replay) -> dict[str, Any]:
-    """Return what the entry of a replay says of itself: which letters failed again, and which go."""
-    side, withdrawn = _side(replay.side_files), _withdrawn(replay.withdrawn)
-    return {"kind": "replay", "id": replay.id, "side_files": side, "withdrawn": withdrawn, **replay.facts}
-
-
-def rewrite_said(rewrite: Rewrite) -> dict[str, Any]:
-    """Return what the entry of a rewrite says of itself: which rows it takes, if any."""
-    taken = {"taken": {"why": rewrite.taken.why, "rows": rewrite.taken.rows}} if rewrite.taken else {}
-    return {"kind": "rewrite", "id": rewrite.id, **taken, **rewrite.facts}
 
 
 def removed(file: BucketFile, columns: Sequence[str], now: datetime, *, moves_only: bool = False) -> Action:
@@ -191,32 +170,30 @@ def removed(file: BucketFile, columns: Sequence[str], now: datetime, *, moves_on
 
 def named(columns: Sequence[str], add: Mapping[str, Any]) -> BucketFile:
     """Return the file that an action adds."""
-    values, tags = dict(add["partitionValues"]), dict(add.get("tags") or {})
+    tags = dict(add.get("tags") or {})
     low, high = (datetime.fromisoformat(tags[name]) if name in tags else None for name in _EVENT_TIMES)
-    rows = json.loads(add.get("stats") or "{}").get("numRecords")
-    return BucketFile(unquote(add["path"]), tuple(values.get(c) for c in columns), rows, add["size"], low, high)
-
-
-def close_said(closing: Closing) -> dict[str, Any]:
-    """Return what the entry says of itself that moves `closed_until`."""
-    return {"kind": "close", "id": closing.id, "until": closing.until.isoformat(), **closing.facts}
-
-
-def seal_said(sealing: Sealing) -> dict[str, Any]:
-    """Return what the entry says of itself that seals buckets: their manifests."""
-    return {"kind": "seal", "id": sealing.id, "manifests": list(sealing.manifests), **sealing.facts}
+    stats = json.loads(add.get("stats") or "{}")
+    offsets = ((stats.get(bound) or {}).get("_offset") for bound in ("minValues", "maxValues"))
+    return BucketFile(
+        unquote(add["path"]), bucket_of(columns, add), stats.get("numRecords"), add["size"], low, high, *offsets
+    )
 
 
 def touched(columns: Sequence[str], actions: Sequence[Action]) -> set[BucketKey]:
     """Return the buckets that an entry changes the files of, or seals; `columns`: the table's bucket columns."""
-    files = [change for action in actions for kind in ("add", "remove") if (change := action.get(kind))]
-    moved = {tuple((change.get("partitionValues") or {}).get(c) for c in columns) for change in files}
+    moved = {bucket_of(columns, change) for change in file_changes(actions)}
     return moved | {tuple(m["bucket"]) for m in parse_commit_info(actions)[1].get("manifests", ())}
 
 
-def changes_files(actions: Sequence[Action]) -> bool:
-    """Tell whether an entry adds files, or removes some."""
-    return any("add" in action or "remove" in action for action in actions)
+def file_changes(actions: Sequence[Action]) -> list[Action]:
+    """Return what an entry says of each file that it adds or removes."""
+    return [change for action in actions for kind in ("add", "remove") if (change := action.get(kind))]
+
+
+def bucket_of(columns: Sequence[str], change: Action) -> BucketKey:
+    """Return the bucket of a file that an entry adds or removes; `columns`: the table's bucket columns."""
+    values = dict(change.get("partitionValues") or {})
+    return tuple(values.get(column) for column in columns)
 
 
 def parse_entry(version: int, actions: Sequence[Action]) -> Entry | None:
@@ -243,17 +220,26 @@ def _side(side_files: Mapping[str, Sequence[StagedFile]]) -> dict[str, list[Any]
     return {place: [file_to_json(file) for file in files] for place, files in side_files.items()}
 
 
-def changed(known: Action, schema: str, changes: Mapping[str, str], epoch: int | None) -> list[Action]:
-    """Return the actions of an entry that gives the table other columns; `changes`: place → how."""
-    said = {
-        "timestamp": int(time.time() * 1000), "operation": "CHANGE COLUMN", "operationParameters": {},
-        "isBlindAppend": False, "engineInfo": "headrace",
-        "headrace": json.dumps({"kind": "columns", "epoch": epoch, "changes": changes}, ensure_ascii=False),
+def redescribed(
+    operation: str, about: Mapping[str, Any], known: Action, values: Mapping[str, int], **changes: Any
+) -> list[Action]:
+    """Return the actions of an entry that changes what a table says of itself, and sets `txn` values. It adds no file.
+
+    `operation`: as Delta names it; `known`: what the table says of itself.
+    """
+    now = int(time.time() * 1000)
+    info = {
+        "timestamp": now, "operation": operation, "operationParameters": {}, "isBlindAppend": False,
+        "engineInfo": "headrace", "headrace": json.dumps(about, ensure_ascii=False),
     }  # fmt: skip
-    return [{"commitInfo": said}, metadata(known, schemaString=schema)]
+    return [{"commitInfo": info}, _metadata(known, **changes), *_moves(values, now)]
 
 
-def metadata(known: Action, **changes: Any) -> Action:
+def _moves(values: Mapping[str, int], now: int) -> list[Action]:
+    return [{"txn": {"appId": name, "version": at, "lastUpdated": now}} for name, at in values.items()]
+
+
+def _metadata(known: Action, **changes: Any) -> Action:
     """Return the action that changes what a table says of itself. A checkpoint has nulls in it, and pairs for maps."""
     kept = {key: value for key, value in known.items() if value is not None}
     layout = {**known["format"], "options": dict(known["format"].get("options") or {})}

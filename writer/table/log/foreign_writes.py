@@ -71,15 +71,10 @@ class Change:
 
 
 def change(info: Mapping[str, Any], version: int) -> Change | None:
-    """Return what an entry of another client did, where it moves rows and not offsets."""
-    if harmless(info):
+    """Return what an entry of another client did; None where offsets stay true: rows stay, or some are taken away."""
+    if info.get("operation") in _HARMLESS:
         return None
     return Change(version, str(info.get("operation", "something that it did not name")))
-
-
-def harmless(info: Mapping[str, Any]) -> bool:
-    """Tell whether what another client did leaves offsets true: rows stay, or some are taken away."""
-    return info.get("operation") in _HARMLESS
 
 
 def check_foreign(info: Mapping[str, Any], version: int, location: str) -> None:

@@ -8,7 +8,7 @@ in the few entries after it. Creating a Delta table and writing its checkpoints 
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -74,17 +74,13 @@ class Log:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.location = store.location  # where the entries lie
         self._state: State | None = None
         self._mark: Mark | None = None  # of the entry at the state's version, as it was read
 
     def exists(self) -> bool:
         """Tell whether there is an entry or a checkpoint."""
         return any(_ENTRY.match(name) or _CHECKPOINT.match(name) for name in self._store.list())
-
-    @property
-    def location(self) -> str:
-        """Where the entries lie."""
-        return self._store.location
 
     def state(self) -> State:
         """Return the newest state. Raises FileNotFoundError when there is no table, LogUnreadable."""
@@ -100,15 +96,15 @@ class Log:
 
     def at(self, version: int) -> State:
         """Return the state at an earlier version. Raises LogUnreadable when the log does not reach back to it."""
-        bases = [(at, names) for at, names in sorted(self._checkpoints().items(), reverse=True) if at <= version]
-        for at, names in [*bases, (-1, [])]:
+        checkpoints = sorted(_checkpoints(self._store.list()).items(), reverse=True)
+        for at, names in [*((at, names) for at, names in checkpoints if at <= version), (-1, [])]:
             with suppress(OSError):  # torn: the one before it leads to the same state
-                state = State(at).then(at, [said for name in names for said in self._checkpointed(name)])
+                state = self._at_checkpoint(at, names)
                 while state.version < version and (actions := self.entry(state.version + 1)) is not None:
                     state = state.then(state.version + 1, actions)
                 if state.version == version and state.metadata and state.protocol:
                     return state
-        raise LogUnreadable(f"{self._store.location} does not reach back to version {version} any more")
+        raise LogUnreadable(f"{self.location} does not reach back to version {version} any more")
 
     def checkpointed(self) -> int:
         """Version of the newest checkpoint, as its last writer noted; -1 when nothing, or nonsense, is noted."""
@@ -137,21 +133,14 @@ class Log:
         -1 and none without one, or where checkpoints name no files. Raises OSError.
         """
         filesystem, root = self._store.files()
-        for at, names in sorted(self._checkpoints(".parquet").items(), reverse=True):
+        parquet = (name for name in self._store.list() if name.endswith(".parquet"))
+        for at, names in sorted(_checkpoints(parquet).items(), reverse=True):
             with suppress(OSError, KeyError, ValueError):  # torn: the one before it leads to the same files
                 if at <= version:
                     read = partial(pq.read_table, columns=["add"], filesystem=filesystem, partitioning=None)
                     found = pa.concat_tables([read(f"{root}/{name}") for name in names])
                     return at, found.filter(pc.is_valid(found.column("add")))
         return -1, pa.table({"add": pa.array([], _ADD)})
-
-    def _checkpoints(self, ending: str = "") -> dict[int, list[str]]:
-        """Return the complete checkpoints: version → names of its files."""
-        found: dict[tuple[int, int], list[str]] = {}
-        for name in self._store.list():
-            if (match := _CHECKPOINT.match(name)) and name.endswith(ending):
-                found.setdefault((int(match[1]), int(match[2] or 1)), []).append(name)
-        return {version: names for (version, parts), names in found.items() if len(names) >= parts}
 
     def create(self, actions: Sequence[Action]) -> bool:
         """Write the first entry. False when there is one. Raises NotExclusive, OSError as `append` does."""
@@ -191,35 +180,30 @@ class Log:
         Raises LogUnreadable when the entries from there on do not lead to the end of the log, FileNotFoundError when
         there is no log.
         """
-        checkpoints: dict[tuple[int, int], list[str]] = {}  # (version, number of parts) → parts
-        newest = -1
-        for name in self._store.list():
-            if found := _CHECKPOINT.match(name):
-                checkpoints.setdefault((int(found[1]), int(found[2] or 1)), []).append(name)
-            if found := found or _ENTRY.match(name):
-                newest = max(newest, int(found[1]))
+        names = list(self._store.list())
+        marks = (_CHECKPOINT.match(name) or _ENTRY.match(name) for name in names)
+        newest = max((int(mark[1]) for mark in marks if mark), default=-1)
         if newest < 0:
-            raise FileNotFoundError(f"there is no log of a table at {self._store.location}")
+            raise FileNotFoundError(f"there is no log of a table at {self.location}")
         state, problem = State(-1), ""
-        for (version, parts), names in sorted(checkpoints.items(), reverse=True):
-            if len(names) < parts:
-                continue
+        for version, files in sorted(_checkpoints(names).items(), reverse=True):
             try:
-                state = State(version).then(version, [said for name in names for said in self._checkpointed(name)])
+                state = self._at_checkpoint(version, files)
                 break
             except OSError as error:  # torn, or removed meanwhile: an older one leads to the same end, or is refused
                 problem = problem or f" ({error})"
         self._mark = self._store.mark(_name(state.version))
         if (reached := self._followed(state)).version < newest:
             raise LogUnreadable(
-                f"{self._store.location} goes to version {newest}, but there is neither an entry "
+                f"{self.location} goes to version {newest}, but there is neither an entry "
                 f"{reached.version + 1} nor a sound checkpoint after it{problem}"
             )
         if not (reached.metadata and reached.protocol):
-            raise LogUnreadable(
-                f"{self._store.location} names no metadata or no protocol up to version {reached.version}"
-            )
+            raise LogUnreadable(f"{self.location} names no metadata or no protocol up to version {reached.version}")
         return reached
+
+    def _at_checkpoint(self, version: int, files: Sequence[str]) -> State:
+        return State(version).then(version, [said for name in files for said in self._checkpointed(name)])
 
     def _followed(self, state: State) -> State:
         """Return the state after all entries that follow it, and remember the mark of the last one."""
@@ -235,7 +219,7 @@ class Log:
         found = self._store.read(name)
         if found is None:
             return None
-        path = f"{self._store.location}/{name}"
+        path = f"{self.location}/{name}"
         try:
             actions = [json.loads(line) for line in found.content.split(b"\n") if line.strip()]
         except ValueError as error:
@@ -249,7 +233,7 @@ class Log:
         if name.endswith(".json"):
             read = self._parsed(name, "a checkpoint")
             if read is None:
-                raise LogUnreadable(f"{self._store.location}/{name} is gone")
+                raise LogUnreadable(f"{self.location}/{name} is gone")
             yield from read[0]
             return
         filesystem, root = self._store.files()
@@ -261,8 +245,17 @@ class Log:
                     maps = {key: dict(value or []) for key, value in said.items() if key == "configuration"}
                     yield {column: {**said, **maps}}
         except (ValueError, KeyError) as error:  # pyarrow's errors are ValueErrors
-            path = f"{self._store.location}/{name}"
+            path = f"{self.location}/{name}"
             raise LogUnreadable(f"{path} is not a checkpoint of a table's log: {error}") from error
+
+
+def _checkpoints(names: Iterable[str]) -> dict[int, list[str]]:
+    """Return the complete checkpoints among the names of a log: version → names of its files."""
+    found: dict[tuple[int, int], list[str]] = {}
+    for name in names:
+        if match := _CHECKPOINT.match(name):
+            found.setdefault((int(match[1]), int(match[2] or 1)), []).append(name)
+    return {version: files for (version, parts), files in found.items() if len(files) >= parts}
 
 
 def _name(version: int) -> str:

@@ -29,14 +29,9 @@ class TooNew(ConfigError):
     """The table was written by a newer headrace, in a format that this one would misread."""
 
 
-def format_of(transactions: Mapping[str, int], pipeline: str) -> int:
-    """Return the format of a table's log."""
-    return transactions.get(f"{pipeline}/format", 1)
-
-
 def check_format(transactions: Mapping[str, int], pipeline: str, location: str) -> None:
     """Raise TooNew when this headrace must not write to the table."""
-    found = format_of(transactions, pipeline)
+    found = transactions.get(f"{pipeline}/format", 1)
     if found > NEWEST:
         raise TooNew(
             f"the log of the table at {location} has format {found}, this headrace knows formats up to {NEWEST}: "
@@ -49,65 +44,49 @@ NEVER = -(2**62)  # what stands for no instant where a `txn` had one and goes ba
 INCARNATIONS = "headrace.incarnations"  # a property of the table
 
 
+class _Value:
+    """The value of a `txn` of the pipeline, as an attribute of a snapshot."""
+
+    def __init__(self, name: str, unset: int = 0) -> None:
+        self._name, self._unset = name, unset
+
+    def __get__(self, snapshot: "PipelineSnapshot", _: type) -> int:
+        return snapshot.state.transactions.get(f"{snapshot.pipeline}/{self._name}", self._unset)
+
+
 class PipelineSnapshot:
     """One version of a table, its files left aside."""
 
+    format = _Value("format", 1)  # of the table's log
+    epoch = _Value("epoch")  # number of starts that this pipeline has had
+    lease = _Value("lease")  # epoch of the newest lease under which a supervisor had this pipeline started; 0: none
+    closed = _Value("closed")  # number of the run up to which none is continued
+    settled = _Value("settled", -1)  # version up to which side files are known to be applied; -1: nothing is known
+    applied = _Value("main", -1)  # for a side table: newest main version whose files it has; -1: none
+    replays = _Value("replay")  # number of replays of dead letters that the table has had
+    rewinds = _Value("rewinds")  # number of rewinds that the table has had
+
     def __init__(self, state: State, pipeline: str) -> None:
-        self.state, self._pipeline = state, pipeline
+        self.state, self.pipeline = state, pipeline
 
     @property
     def version(self) -> int:
         """Version of the table."""
         return self.state.version
 
-    @property
-    def epoch(self) -> int:
-        """Number of starts that this pipeline has had."""
-        return self.state.transactions.get(f"{self._pipeline}/epoch", 0)
-
-    @property
-    def lease(self) -> int:
-        """Epoch of the newest lease under which a supervisor had this pipeline started; 0: none."""
-        return self.state.transactions.get(f"{self._pipeline}/lease", 0)
-
-    @property
-    def format(self) -> int:
-        """Format of the table's log."""
-        return format_of(self.state.transactions, self._pipeline)
-
     def frontier(self, part: TopicPartition) -> int | None:
         """Return the first offset of this part that is not committed."""
-        return self.state.transactions.get(app_id(self._pipeline, part))
+        return self.state.transactions.get(app_id(self.pipeline, part))
 
     def parts(self) -> dict[TopicPartition, int]:
         """Every part that the table has a frontier of."""
         found = {}
         for name, at in self.state.transactions.items():
             owner, *rest = name.split("/")
-            if owner == self._pipeline and len(rest) == 2:  # noqa: PLR2004 - as app_id writes it
+            if owner == self.pipeline and len(rest) == 2:  # noqa: PLR2004 - as app_id writes it
                 topic, _, incarnation = rest[0].rpartition("@")
                 found[TopicPartition(topic, int(incarnation), int(rest[1]))] = at
         return found
-
-    @property
-    def settled(self) -> int:
-        """Version up to which side files are known to be applied; -1 when nothing is known."""
-        return self.state.transactions.get(f"{self._pipeline}/settled", -1)
-
-    @property
-    def replays(self) -> int:
-        """Number of replays of dead letters that the table has had."""
-        return self.state.transactions.get(f"{self._pipeline}/replay", 0)
-
-    @property
-    def applied(self) -> int:
-        """For a side table: newest main version whose files it has; -1 when none."""
-        return self.state.transactions.get(f"{self._pipeline}/main", -1)
-
-    @property
-    def closed(self) -> int:
-        """Number of the run up to which none is continued."""
-        return self.state.transactions.get(f"{self._pipeline}/closed", 0)
 
     @property
     def gaps(self) -> tuple[int, int]:
@@ -123,31 +102,26 @@ class PipelineSnapshot:
     @property
     def gap_sums(self) -> dict[str, int]:
         """How many gaps were ever recorded and ended, and how many offsets these were."""
-        return {name: self.state.transactions.get(f"{self._pipeline}/{name}", 0) for name in GAP_SUMS}
+        return {name: self.state.transactions.get(f"{self.pipeline}/{name}", 0) for name in GAP_SUMS}
 
     def changes(self, gap: str) -> int:
         """Number of fills and losses that a gap has had, by the id of its ticket."""
-        return self.state.transactions.get(changes_name(self._pipeline, gap), 0)
+        return self.state.transactions.get(changes_name(self.pipeline, gap), 0)
 
     @property
     def closed_until(self) -> datetime | None:
         """Buckets that end at or before this instant take no more rows on time."""
-        return _instant(self.state.transactions.get(closed_name(self._pipeline), NEVER))
+        return _instant(self.state.transactions.get(f"{self.pipeline}/closed_until", NEVER))
 
     @property
     def closed_ever(self) -> datetime | None:
         """The furthest that `closed_until` ever was: buckets that end by then may have manifests."""
-        before = _instant(self.state.transactions.get(closed_ever_name(self._pipeline), NEVER))
+        before = _instant(self.state.transactions.get(f"{self.pipeline}/closed_ever", NEVER))
         return max((at for at in (before, self.closed_until) if at is not None), default=None)
-
-    @property
-    def rewinds(self) -> int:
-        """Number of rewinds that the table has had."""
-        return self.state.transactions.get(f"{self._pipeline}/rewinds", 0)
 
     def seen(self, part: TopicPartition) -> int | None:
         """Return how far rows of this part have come, in microseconds since 1970."""
-        at = self.state.transactions.get(seen_name(self._pipeline, part), NEVER)
+        at = self.state.transactions.get(seen_name(self.pipeline, part), NEVER)
         return None if at == NEVER else at
 
     def columns(self) -> pa.Schema:
@@ -176,13 +150,3 @@ def seen_name(pipeline: str, part: TopicPartition) -> str:
 def changes_name(pipeline: str, gap: str) -> str:
     """Name of the `txn` that counts the changes of a gap."""
     return f"{pipeline}/gap/{gap}/changes"
-
-
-def closed_ever_name(pipeline: str) -> str:
-    """Name of the `txn` that says up to which instant buckets ever were closed, before rewinds."""
-    return f"{pipeline}/closed_ever"
-
-
-def closed_name(pipeline: str) -> str:
-    """Name of the `txn` that says up to which instant buckets are closed."""
-    return f"{pipeline}/closed_until"

@@ -6,7 +6,7 @@ from typing import Protocol
 import pyarrow as pa
 from pyarrow import dataset
 
-from writer.core.files import BucketFile, BucketKey, DataFile
+from writer.core.files import BucketFile, BucketKey
 from writer.storage.base import Store
 from writer.table.log.log import Log, State
 
@@ -14,21 +14,10 @@ from writer.table.log.log import Log, State
 class Format(Protocol):
     """What one table format does in its own way. All operations raise OSError where the storage fails."""
 
-    @property
-    def location(self) -> str:
-        """Where the table lies."""
-
-    @property
-    def store(self) -> Store:
-        """Store of what lies below the location."""
-
-    @property
-    def hidden(self) -> bool:
-        """Files wait for their commit where readers do not look."""
-
-    @property
-    def log(self) -> Log:
-        """The log of the table."""
+    location: str  # where the table lies
+    store: Store  # of what lies below the location
+    hidden: bool  # files wait for their commit where readers do not look
+    log: Log
 
     def obstacle(self) -> str:
         """Name what lies at the location and keeps a table of this format from being made there; empty: nothing."""
@@ -49,9 +38,6 @@ class Format(Protocol):
 
     def rows(self, state: State) -> dataset.Dataset:
         """Return the rows, with the table's columns."""
-
-    def files(self, version: int) -> list[DataFile]:
-        """Files that a version of the table names."""
 
     def bucket_files(self, state: State, bucket: BucketKey | None) -> list[BucketFile]:
         """Files that a version of the table names, of one bucket or of all, from its log alone. For one thread."""
