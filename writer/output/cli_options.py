@@ -1,12 +1,15 @@
 """What many commands take, in the same words: the file, one pipeline or several, JSON, a time."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from writer.config.loader import load
+from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
+from writer.core.units import duration
 
 ConfigFile = Annotated[Path, typer.Argument(help="Configuration file (YAML).")]
 Pipelines = Annotated[list[str] | None, typer.Option("--pipeline", help="Only this pipeline; may be repeated.")]
@@ -14,6 +17,21 @@ OnePipeline = Annotated[
     str | None, typer.Option("--pipeline", help="Which pipeline; may be left out when there is one.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Write it. Without, it is only shown.")]
+
+
+def opened(path: Path, pipeline: str | None) -> tuple[Config, str]:
+    """Read the configuration, and name the pipeline that is meant. Raises ConfigError."""
+    config = load(path)
+    return config, config.one(pipeline)
+
+
+def duration_of(option: str, text: str) -> timedelta:
+    """Read a duration from the command line. Raises BadParameter."""
+    try:
+        return duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
 
 
 def time_of(option: str, text: str | None) -> datetime | None:
