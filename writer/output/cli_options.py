@@ -1,8 +1,11 @@
 """What many commands take, in the same words: the file, one pipeline or several, JSON, a time."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -24,6 +27,25 @@ def opened(path: Path, pipeline: str | None) -> tuple[Config, str]:
     """Read the configuration, and name the pipeline that is meant. Raises ConfigError."""
     config = load(path)
     return config, config.one(pipeline)
+
+
+def options_of(choose: Callable[..., object]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of `choose`, in place of its parameter `chosen`, which takes what `choose` returns."""
+    shared = signature(choose).parameters
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def run(**given: Any) -> None:
+            chosen = choose(**{name: given.pop(name) for name in shared})
+            command(**given, chosen=chosen)
+
+        own = signature(command).parameters.values()
+        listed = [each for one in own for each in (shared.values() if one.name == "chosen" else [one])]
+        by_name = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in listed]
+        run.__signature__ = Signature(by_name)  # type: ignore[attr-defined]  # typer reads it
+        return run
+
+    return decorated
 
 
 def duration_of(option: str, text: str) -> timedelta:

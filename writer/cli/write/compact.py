@@ -1,14 +1,12 @@
 """`headrace compact` and `headrace vacuum`: what they did, or would do."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from writer.batch.parquet_files import hive_folder, hive_value
-from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.files import BucketFile, BucketKey
@@ -17,7 +15,7 @@ from writer.core.units import show_size
 from writer.maintenance.compaction import CompactionResult, Compactor, here
 from writer.maintenance.compaction_plan import Piece
 from writer.output import tables
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened
 from writer.output.tables import Column, TextTable, console, emit_whole
 from writer.table.factory import existing_table
 from writer.table.table import PipelineTable
@@ -28,7 +26,6 @@ _DONE = [
     Column("version", right=True),
 ]  # fmt: skip
 _BUCKETS_AT_ONCE = 50  # between two looks at the list of files: each entry since the last is looked at by the next
-_APART = "a table of its own or a link: what lies there is not looked at"
 
 
 def run_compact(
@@ -137,11 +134,5 @@ def compact(
 
     Exit codes: 0 done, 1 a file is gone or the storage does not answer, 2 configuration.
     """
-    settings, name = _opened(config, pipeline)
+    settings, name = opened(config, pipeline)
     raise typer.Exit(run_compact(name, settings, bucket, dry_run=dry_run, as_json=as_json))
-
-
-def _opened(path: Path, pipeline: str | None) -> "tuple[Config, str]":
-
-    settings = load(path)
-    return settings, settings.one(pipeline)

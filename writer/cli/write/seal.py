@@ -9,14 +9,13 @@ from rich.console import Console
 
 from writer.batch.parquet_files import hive_value
 from writer.clients.kafka import BrokerUnreachable, Cluster
-from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketKey
 from writer.core.text import instant, plural
 from writer.driver.seal_loop import Closer, Listener, numbers_now
 from writer.maintenance.compaction import beside_seals, here
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, time_of
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened, time_of
 from writer.output.tables import Column, TextTable, console, emit_whole, hanging, sentence
 from writer.sealing.manifest import Manifest, Reason, bucket_path
 from writer.sealing.rules import Blocked, Close, Ready, Resting, State
@@ -48,8 +47,7 @@ def seal(
 
     Exit codes: 0 sealed, or nothing to do, 1 a bucket could not be sealed, or nobody answers, 2 it cannot be so.
     """
-    settings = load(config)
-    name = settings.one(pipeline)
+    settings, name = opened(config, pipeline)
     if bucket is not None and until is not None:
         raise ConfigError("give BUCKET or --until, not both")
     now = datetime.now(UTC)

@@ -17,9 +17,8 @@ from writer.batch.parquet_files import open_file
 from writer.clients import kafka_sample
 from writer.clients.driver_endpoint import nobody_runs
 from writer.clients.kafka import Cluster, Topic
-from writer.config.loader import load
 from writer.config.pipelines import Config
-from writer.core.errors import ConfigError, HeadraceError
+from writer.core.errors import ConfigError
 from writer.core.files import DataFile
 from writer.core.offsets import Source, TopicPartition
 from writer.core.text import plural
@@ -27,8 +26,9 @@ from writer.offsets.spark_checkpoint import Checkpoints
 from writer.offsets.start_decision import LogRange
 from writer.offsets.topic_adoption_plan import AdoptionRequest, Line, Move, Plan, moves, plan, to_dict
 from writer.output import tables
-from writer.output.cli_options import AsJson, OnePipeline
+from writer.output.cli_options import AsJson, OnePipeline, Yes, opened
 from writer.table.factory import main_table
+from writer.table.log.foreign_writes import reading
 from writer.table.log.operations import Adoption
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
@@ -118,15 +118,13 @@ def times_at(table: PipelineTable, part: TopicPartition, first: int, end: int) -
         & (column("_partition") == part.partition) & (column("_offset") >= first) & (column("_offset") < end)
     )  # fmt: skip
     found: dict[int, datetime] = {}
-    try:
+    with reading(table.location):
         for file in table.files(table.snapshot().version):
             if not _reaches(file, first, end):
                 continue
             with suppress(FileNotFoundError), open_file(table.store, file.path) as source:  # gone: less to compare
                 rows = pq.read_table(source, columns=PROVENANCE.names, filters=wanted)
                 found |= zip(rows.column("_offset").to_pylist(), rows.column("_kafka_time").to_pylist(), strict=True)
-    except OSError as error:
-        raise HeadraceError(f"cannot read the table at {table.location}: {' '.join(str(error).split())}") from error
     return found
 
 
@@ -225,7 +223,7 @@ def adopt(
         str | None,
         typer.Option("--offsets-of", help="Consumer group whose committed offsets say where to read on."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Write it. Without, it is only shown.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Go on with topics that hold the same records under another id or name, as after a move to another cluster.
@@ -236,8 +234,7 @@ def adopt(
 
     Exit codes: 0 shown or written, 1 a driver runs or Kafka does not answer, 2 it cannot be so.
     """
-    settings = load(config)
-    name = settings.one(pipeline)
+    settings, name = opened(config, pipeline)
     wanted = AdoptionRequest(_pairs(renamed or []), _offsets(offsets or []))
     now = datetime.now(UTC)
     raise typer.Exit(run_adopt(settings, name, wanted, group, write=yes, as_json=as_json, now=now))

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from writer.cli.write.compact import _APART, _opened
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.text import iso, plural
@@ -15,9 +14,10 @@ from writer.core.units import duration, show_duration, show_size
 from writer.maintenance.vacuum import Place, find_unneeded, remove
 from writer.maintenance.vacuum_plan import WORDS
 from writer.output import tables
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened
 from writer.output.tables import Column, TextTable, console, emit_whole
 
+_APART = "a table of its own or a link: what lies there is not looked at"
 _WASTE = [Column("what"), Column("objects", right=True), Column("size", right=True), Column("oldest"), Column("why")]
 
 
@@ -92,6 +92,6 @@ def vacuum(
 
     Exit codes: 0 shown or removed, 1 the storage does not answer, 2 configuration.
     """
-    settings, name = _opened(config, pipeline)
+    settings, name = opened(config, pipeline)
     now = datetime.now(UTC)
     raise typer.Exit(run_vacuum(name, settings, older_than, delete=delete, as_json=as_json, now=now))
