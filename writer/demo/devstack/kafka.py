@@ -3,7 +3,7 @@
 import base64
 import os
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -43,7 +43,6 @@ class Broker(Server):
         auto_create: bool = False,
         joins: "Broker | None" = None,
         overrides: Mapping[str, str] | None = None,
-        say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._directory = directory.absolute()
         free = free_ports(2)
@@ -56,7 +55,6 @@ class Broker(Server):
             "auto.create.topics.enable": str(auto_create).lower(),
             **(overrides or {}),
         }
-        self._say = say
         self.cluster_id = ""
 
     @property
@@ -69,7 +67,7 @@ class Broker(Server):
 
         Raises ArtifactError, JavaMissing, ServerFailed.
         """
-        jars = java_artifacts.fetch("kafka", say=self._say)
+        jars = java_artifacts.fetch("kafka", say=lambda _: None)
         java = java_artifacts.java()
         require_free("kafka", self.port)
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -94,15 +92,10 @@ class Broker(Server):
         )
         self._process.launch()
 
-    def wait(self, *, within: timedelta = READY_WITHIN) -> None:
+    def wait(self) -> None:
         """Return once the broker answers clients. Raises ServerFailed."""
         assert self._process is not None, "launch comes before wait"
-        self._process.wait_until(self._answers, within=within)
-
-    def restart(self) -> None:
-        """Stop and start with the same data on the same port. Raises ServerFailed."""
-        self.stop()
-        self.start()
+        self._process.wait_until(self._answers, within=READY_WITHIN)
 
     def _format(self, tool: list[str], properties: Path) -> None:
         if (self._directory / "data" / "meta.properties").exists():
