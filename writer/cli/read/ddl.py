@@ -24,7 +24,7 @@ _HOUR = timedelta(hours=1)
 
 def run_ddl(
     config: Config, pipeline: str, engine: Engine, *, name: str | None, location: str | None, as_json: bool
-) -> int:
+) -> None:
     """Print the texts. Notes are comments, or go to standard error where the text is JSON."""
     table = main_table(pipeline, config)
     if not table.exists():
@@ -44,7 +44,6 @@ def run_ddl(
     else:
         print(*(f"-- {note}" for note in told), sep="\n")  # noqa: T201
         print(*(f"{statement};" for statement in found), sep="\n")  # noqa: T201
-    return 0
 
 
 def texts(
@@ -97,4 +96,4 @@ def ddl(
     Exit codes: 0 printed, 1 the table cannot be read, 2 configuration, or there is no table yet.
     """
     settings, name = opened(config, pipeline)
-    raise typer.Exit(run_ddl(settings, name, engine, name=table, location=location, as_json=as_json))
+    run_ddl(settings, name, engine, name=table, location=location, as_json=as_json)

@@ -18,11 +18,6 @@ schema = typer.Typer(
 )
 
 
-@schema.callback()
-def _group() -> None:
-    """What a schema is to a pipeline's table."""
-
-
 @schema.command()
 def plan(
     config: ConfigFile,

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from writer.batch.parquet_files import hive_folder, hive_value
+from writer.batch.parquet_files import hive_value
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.files import BucketFile, BucketKey
@@ -17,6 +17,7 @@ from writer.maintenance.compaction_plan import Piece
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened
 from writer.output.tables import Column, TextTable, console, emit_whole
+from writer.sealing.manifest import bucket_path
 from writer.table.factory import existing_table
 from writer.table.table import PipelineTable
 
@@ -28,11 +29,9 @@ _DONE = [
 _BUCKETS_AT_ONCE = 50  # between two looks at the list of files: each entry since the last is looked at by the next
 
 
-def run_compact(
-    name: str, config: Config, asked: Sequence[str] | None, *, dry_run: bool, as_json: bool, out: Console | None = None
-) -> int:
-    """Rewrite what is worth it, in this process. Returns 0."""
-    out = out or console()
+def run_compact(name: str, config: Config, asked: Sequence[str] | None, *, dry_run: bool, as_json: bool) -> None:
+    """Rewrite what is worth it, in this process."""
+    out = console()
     table = existing_table(name, config)
     snapshot = table.snapshot()
     columns = tuple(snapshot.state.metadata["partitionColumns"])
@@ -46,7 +45,8 @@ def run_compact(
         buckets = compactor.buckets(snapshot)
     if dry_run:
         planned = compactor.planned(snapshot, buckets, open_too=True)
-        return _shown(name, {b: pieces for b, pieces in planned.items() if pieces}, columns, as_json=as_json, out=out)
+        _show(name, {b: pieces for b, pieces in planned.items() if pieces}, columns, as_json=as_json, out=out)
+        return
     table.publish(snapshot.state.place)  # what a crash broke off is ended, also where nothing is left to rewrite
     done: list[CompactionResult] = []
     sheet = TextTable(out, _DONE)
@@ -61,7 +61,6 @@ def run_compact(
         taken = sum(one.taken for one in done if one.version is not None)
         said = f"{plural(fewer, 'file')} fewer" + (f", {plural(taken, 'row')} taken by dedupe" if taken else "")
         tables.sentence(out, f"{name}: {said if done else 'the files are as they should be'}", "bold")
-    return 0
 
 
 def _carried_out(
@@ -85,36 +84,31 @@ def bucket_of(text: str, columns: Sequence[str]) -> BucketKey:
     )  # fmt: skip
 
 
-def _named(bucket: BucketKey, columns: Sequence[str]) -> str:
-    return "/".join(hive_folder(column, value) for column, value in zip(columns, bucket, strict=True))
-
-
 def _line(one: CompactionResult, columns: Sequence[str]) -> list[str]:
     version = "overtaken" if one.version is None else str(one.version)
     return [
-        _named(one.bucket, columns), f"{one.removed:,}", f"{one.files:,}", show_size(one.bytes_before),
+        bucket_path(columns, one.bucket), f"{one.removed:,}", f"{one.files:,}", show_size(one.bytes_before),
         show_size(one.bytes), f"{one.rows - one.taken:,}", f"{one.taken:,}", version,
     ]  # fmt: skip
 
 
-def _shown(
+def _show(
     name: str, work: Mapping[BucketKey, Sequence[Piece]], columns: Sequence[str], *, as_json: bool, out: Console
-) -> int:
+) -> None:
     files: dict[BucketKey, list[BucketFile]] = {b: [f for p in pieces for f in p.files] for b, pieces in work.items()}
     if as_json:
         emit_whole([
             {"bucket": list(b), "files": [f.path for f in found], "bytes": sum(f.bytes for f in found)}
             for b, found in files.items()
         ])  # fmt: skip
-        return 0
+        return
     count = sum(len(found) for found in files.values())
     told = f"would look at {plural(count, 'file')} of {plural(len(files), 'bucket')}"
     tables.sentence(out, f"{name}: {told if files else 'the files are as they should be'}", "bold")
     sheet = TextTable(out, [*_DONE[:2], _DONE[3]])
     for bucket, found in files.items():
         size = show_size(sum(file.bytes for file in found))
-        sheet.add([[_named(bucket, columns), f"{len(found):,}", size]])
-    return 0
+        sheet.add([[bucket_path(columns, bucket), f"{len(found):,}", size]])
 
 
 def compact(
@@ -135,4 +129,4 @@ def compact(
     Exit codes: 0 done, 1 a file is gone or the storage does not answer, 2 configuration.
     """
     settings, name = opened(config, pipeline)
-    raise typer.Exit(run_compact(name, settings, bucket, dry_run=dry_run, as_json=as_json))
+    run_compact(name, settings, bucket, dry_run=dry_run, as_json=as_json)

@@ -49,7 +49,7 @@ class Plan:
     added: Sequence[str]  # columns
 
 
-def run_adopt(config: Config, name: str, *, write: bool, now: datetime, as_json: bool, out: Console) -> int:
+def run_adopt(config: Config, name: str, *, write: bool, now: datetime, as_json: bool, out: Console) -> None:
     """Show the adoption of a pipeline's table, and write it if told to. Raises ConfigError when it cannot be."""
     settings = config.pipelines[name]
     table = main_table(name, config)
@@ -73,7 +73,6 @@ def run_adopt(config: Config, name: str, *, write: bool, now: datetime, as_json:
         })  # fmt: skip
     else:
         _show(out, name, settings, table, plan, version)
-    return 0
 
 
 def _plan(name: str, settings: Pipeline, table: PipelineTable) -> Plan:
@@ -196,11 +195,6 @@ def _words(start: str | Mapping[str, Any]) -> str:
 
 
 table = typer.Typer(no_args_is_help=True, help="Tables that other clients made, or changed.")
-
-
-@table.callback()
-def _group() -> None:
-    """Take a table over that another writer made, or accept what another client did to the pipeline's own."""
 
 
 @table.command()

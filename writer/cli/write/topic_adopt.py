@@ -37,35 +37,6 @@ _COMPARED_ROWS = 50  # of a partition, the last that the table has
 _COMPARED_PARTITIONS = 16  # of a topic, spread over all
 
 
-def run_adopt(
-    config: Config, name: str, wanted: AdoptionRequest, group: str | None, *, write: bool, as_json: bool, now: datetime
-) -> int:
-    """Show the adoption of a pipeline's topics, and write it if told to. Raises HeadraceError when it cannot be."""
-    settings = config.pipelines[name]
-    table = main_table(name, config)
-    if not table.exists():
-        raise ConfigError(
-            f"pipeline {name!r} has no table at {settings.table.location}; there is nothing to go on with."
-        )
-    snapshot, cluster = table.snapshot(), kafka_sample.asked(config.kafka)
-    known, topics = snapshot.incarnations(), cluster.topics(settings.topics)
-    if group is not None:
-        wanted = AdoptionRequest(wanted.renamed, {**_committed(cluster, group, topics, known), **wanted.offsets})
-    found = moves(known, topics, wanted)
-    ready = plan(found, known, *_facts(config, table, cluster, snapshot, found, topics), wanted)
-    version = None
-    if write and found:
-        nobody_runs(config, name, "Stop it, then adopt: it may commit once more.")
-        closed = Checkpoints(config.checkpoints, name, config.s3.settings).newest() or 0
-        facts = {"at": now.isoformat(), **to_dict(ready)}
-        version = table.adopt(snapshot, Adoption(ready.incarnations, ready.starts, closed, facts))
-    if as_json:
-        tables.emit_whole({"pipeline": name, "version": version, **to_dict(ready), "partitions": _partitions(ready)})
-    else:
-        _show(tables.console(), name, ready, version)
-    return 0
-
-
 def _facts(
     config: Config,
     table: PipelineTable,
@@ -236,8 +207,25 @@ def adopt(
     """
     settings, name = opened(config, pipeline)
     wanted = AdoptionRequest(_pairs(renamed or []), _offsets(offsets or []))
-    now = datetime.now(UTC)
-    raise typer.Exit(run_adopt(settings, name, wanted, group, write=yes, as_json=as_json, now=now))
+    table = main_table(name, settings)
+    if not table.exists():
+        raise ConfigError(f"pipeline {name!r} has no table at {table.location}; there is nothing to go on with.")
+    snapshot, cluster = table.snapshot(), kafka_sample.asked(settings.kafka)
+    known, topics = snapshot.incarnations(), cluster.topics(settings.pipelines[name].topics)
+    if group is not None:
+        wanted = AdoptionRequest(wanted.renamed, {**_committed(cluster, group, topics, known), **wanted.offsets})
+    found = moves(known, topics, wanted)
+    ready = plan(found, known, *_facts(settings, table, cluster, snapshot, found, topics), wanted)
+    version = None
+    if yes and found:
+        nobody_runs(settings, name, "Stop it, then adopt: it may commit once more.")
+        closed = Checkpoints(settings.checkpoints, name, settings.s3.settings).newest() or 0
+        facts = {"at": datetime.now(UTC).isoformat(), **to_dict(ready)}
+        version = table.adopt(snapshot, Adoption(ready.incarnations, ready.starts, closed, facts))
+    if as_json:
+        tables.emit_whole({"pipeline": name, "version": version, **to_dict(ready), "partitions": _partitions(ready)})
+    else:
+        _show(tables.console(), name, ready, version)
 
 
 def _pairs(given: Sequence[str]) -> dict[str, str]:

@@ -158,7 +158,6 @@ def _joining(port: int, controller_port: int) -> dict[str, str]:
         "node.id": str(NODE_ID + 1),
         "controller.quorum.voters": f"{NODE_ID}@{LOOPBACK}:{controller_port}",
         "listeners": f"PLAINTEXT://{LOOPBACK}:{port}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
     }
 
 
