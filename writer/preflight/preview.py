@@ -39,8 +39,8 @@ _TROUBLE = {"dead_letter": "red", "quarantined": "yellow", "tombstone": "dim"}
 
 def preview(
     config: Config, name: str | None, *, at: Step, records: int, start: str, follow: bool, as_json: bool, now: datetime
-) -> int:
-    """Show records of a pipeline's topics at a room. Returns the exit code. Raises HeadraceError."""
+) -> None:
+    """Show records of a pipeline's topics at a room. Raises HeadraceError."""
     name = config.one(name)
     topics = config.pipelines[name].topics
     if follow and at == "staged":
@@ -52,13 +52,12 @@ def preview(
     if follow:
         with suppress(KeyboardInterrupt):
             look.show(kafka_sample.follow(config.kafka, {source: span.start for source, span in spans.items()}))
-        return 0
+        return
     batch = kafka_sample.read(config.kafka, spans)
     if not as_json:
         tables.sentence(out, _scope(name, topics, batch, spans, start), "dim")
     if batch.num_rows:
         look.show([batch])
-    return 0
 
 
 def looked(config: Config, name: str, *, at: Step, records: int, now: datetime) -> list[Record]:

@@ -1,5 +1,8 @@
 """The catalogue of metrics: the one source of what `/metrics` says and of what docs/METRICS.md says about it."""
 
+from collections.abc import Callable, Mapping
+
+from writer.sealing.bucket_states import BucketCounts
 from writer.status.model import DECODERS, GAP_CAUSES, OUTCOMES
 from writer.web.metric_types import PARTITION, Metric, Reading, Value, by_partition, named, plain
 
@@ -9,20 +12,10 @@ def _source_age(reading: Reading) -> list[Value]:
     return reading.age(samples[-1].at if samples else reading.view.since)
 
 
-def _unsealed(reading: Reading) -> dict[str, float]:
-    bucket_counts = reading.view.bucket_counts
-    return {} if bucket_counts is None else {
-        "closed": bucket_counts.closed, "blocked": len(bucket_counts.blocked), "reopened": bucket_counts.reopened,
-    }  # fmt: skip
-
-
-def _seals(reading: Reading) -> dict[str, float]:
-    bucket_counts = reading.view.bucket_counts
-    return (
-        {}
-        if bucket_counts is None
-        else {"first": bucket_counts.sealed - bucket_counts.resealed, "again": bucket_counts.resealed}
-    )
+def _of_buckets(
+    read: Callable[[BucketCounts], Mapping[str, float]], always: tuple[str, ...]
+) -> Callable[[Reading], list[Value]]:
+    return named(lambda r: {} if r.view.bucket_counts is None else read(r.view.bucket_counts), always)
 
 
 CATALOGUE: tuple[Metric, ...] = (
@@ -239,13 +232,16 @@ CATALOGUE: tuple[Metric, ...] = (
         "headrace_unsealed_buckets",
         "Buckets that are closed, and have no manifest of what they hold: closed (about to be sealed, or blocked), "
         "blocked (alert: somebody must act), reopened (sealed, and changed since).",
-        named(_unsealed, ("closed", "blocked", "reopened")),
+        _of_buckets(
+            lambda b: {"closed": b.closed, "blocked": len(b.blocked), "reopened": b.reopened},
+            ("closed", "blocked", "reopened"),
+        ),
         ("pipeline", "state"),
     ),
     Metric(
         "headrace_seals_total",
         "Manifests of this driver, by kind: first, or again after late rows and rewrites.",
-        named(_seals, ("first", "again")),
+        _of_buckets(lambda b: {"first": b.sealed - b.resealed, "again": b.resealed}, ("first", "again")),
         ("pipeline", "kind"),
     ),
     Metric(
