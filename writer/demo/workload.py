@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import yaml
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from writer.core.offsets import Source
 from writer.core.text import plural
@@ -150,14 +149,6 @@ class Flow:
                 found = "the table has its column" if there else "but the table has no such column"
                 self._screen.done(f"commit {commit.number} is the first to carry it: {found}", good=there)
                 return
-
-
-def create_topics(bootstrap: str) -> None:
-    """Create both topics. Raises KafkaException."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    new = [NewTopic(name, num_partitions=partitions, replication_factor=1) for name, partitions in TOPICS.items()]
-    for created in admin.create_topics(new).values():
-        created.result(timeout=30)
 
 
 def configuration(events: int, stack: Stack, workspace: Workspace) -> str:

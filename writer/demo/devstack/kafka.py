@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from writer.clients import java_artifacts
 from writer.demo.devstack.process import (
@@ -25,6 +25,7 @@ from writer.demo.devstack.process import (
 HEAP_MEGABYTES = 512
 READY_WITHIN = timedelta(seconds=60)  # seen: 3 s; a crowded CI machine is ten times slower
 NODE_ID = 1
+_TOPIC_WITHIN = timedelta(seconds=30)
 
 
 class Broker(Server):
@@ -126,6 +127,17 @@ class Broker(Server):
                 f"{self.bootstrap} is answered by another cluster ({found.cluster_id}). Take another port."
             )
         return True
+
+
+def create_topics(bootstrap: str, topics: Mapping[str, int]) -> None:
+    """Create the topics that do not exist. `topics`: name → partitions. Raises KafkaException."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    for created in admin.create_topics([NewTopic(name, count, 1) for name, count in topics.items()]).values():
+        try:
+            created.result(_TOPIC_WITHIN.total_seconds())
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
 
 
 def _settings(directory: Path, port: int, controller_port: int) -> dict[str, str]:
