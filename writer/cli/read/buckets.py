@@ -21,7 +21,7 @@ from writer.core.text import instant, iso, span
 from writer.core.units import shifted, show_size
 from writer.output.bucket_names import name_of
 from writer.output.cli_options import AsJson, ConfigFile, Pipelines, time_of
-from writer.output.tables import Column, TextTable, console, emit_whole, hanging, sentence
+from writer.output.tables import Column, TextTable, console, emit_whole, hanging, numbers, sentence
 from writer.sealing.manifest import Manifest
 from writer.sealing.rules import Blocked, Resting, is_closed
 from writer.sealing.sealer import Sealer
@@ -149,8 +149,7 @@ class BucketListing:
 
 
 def _show(look: BucketListing, found: Sequence[Bucket], out: Console) -> None:
-    titles = ("rows", "files", "size", "late", "version")
-    right = [Column(title, right=True) for title in titles]
+    right = numbers("rows", "files", "size", "late", "version")
     sheet = TextTable(out, [Column("bucket", width_max=60), Column("state"), *right, Column("sealed at")])
     if found:
         sheet.add([_row(bucket) for bucket in found])

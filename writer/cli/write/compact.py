@@ -16,16 +16,12 @@ from writer.maintenance.compaction import CompactionResult, Compactor, here
 from writer.maintenance.compaction_plan import Piece
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened
-from writer.output.tables import Column, TextTable, console, emit_whole
+from writer.output.tables import Column, TextTable, console, emit_whole, numbers
 from writer.sealing.manifest import bucket_path
 from writer.table.factory import existing_table
 from writer.table.table import PipelineTable
 
-_DONE = [
-    Column("bucket", width_max=48), Column("files", right=True), Column("then", right=True),
-    Column("size", right=True), Column("then", right=True), Column("rows", right=True), Column("taken", right=True),
-    Column("version", right=True),
-]  # fmt: skip
+_DONE = [Column("bucket", width_max=48), *numbers("files", "then", "size", "then", "rows", "taken", "version")]
 _BUCKETS_AT_ONCE = 50  # between two looks at the list of files: each entry since the last is looked at by the next
 
 

@@ -94,9 +94,7 @@ def _show(out: Console, name: str, keys: Keys, looked: DeletionScan, done: Seque
         (bucket, sum(hit.rows for hit in hits), len(hits), "-") for bucket, hits in looked.buckets.items()
     ]
     if shown:
-        columns = [lines.Column("bucket", width_min=20), *(
-            lines.Column(title, right=True) for title in ("rows", "files", "version")
-        )]  # fmt: skip
+        columns = [lines.Column("bucket", width_min=20), *lines.numbers("rows", "files", "version")]
         lines.TextTable(out, columns).add([
             [", ".join(value or "null" for value in bucket), f"{rows:,}", f"{files:,}", version]
             for bucket, rows, files, version in shown

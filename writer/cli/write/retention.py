@@ -39,10 +39,7 @@ def _show(out: Console, name: str, old: Sequence[ExpiredBucket], which: str) -> 
         tables.sentence(out, f"{name}: no bucket {which}.")
         return
     tables.sentence(out, f"{name}: {plural(len(old), 'bucket')} {which}:")
-    columns = [
-        tables.Column("bucket", width_min=20),
-        *(tables.Column(t, right=True) for t in ("rows", "files", "size")),
-    ]
+    columns = [tables.Column("bucket", width_min=20), *tables.numbers("rows", "files", "size")]
     tables.TextTable(out, columns).add([
         [
             ", ".join(value or "null" for value in one.bucket),

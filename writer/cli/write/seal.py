@@ -16,7 +16,7 @@ from writer.core.text import instant, plural
 from writer.driver.seal_loop import Closer, Listener, numbers_now
 from writer.maintenance.compaction import beside_seals, here
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened, time_of
-from writer.output.tables import Column, TextTable, console, emit_whole, hanging, sentence
+from writer.output.tables import Column, TextTable, console, emit_whole, hanging, numbers, sentence
 from writer.sealing.manifest import Manifest, Reason, bucket_path
 from writer.sealing.rules import Blocked, Close, Ready, Resting, State
 from writer.sealing.sealer import BucketSnapshot, Sealer
@@ -193,8 +193,7 @@ def _show(found: SealResult, out: Console) -> None:
     until = "nothing is closed yet" if found.closed_until is None else f"closed until {instant(found.closed_until)}"
     word = "would be sealed" if found.dry_run else "sealed"
     sentence(out, f"{until}; {plural(len(found.sealed), 'bucket')} {word}")
-    sheet = TextTable(out, [Column("bucket"), *(Column(t, right=True) for t in ("version", "rows", "files", "late")),
-                        Column("why")])  # fmt: skip
+    sheet = TextTable(out, [Column("bucket"), *numbers("version", "rows", "files", "late"), Column("why")])
     sealed = [Manifest.from_json(raw) for raw in found.sealed]
     if sealed:
         sheet.add([

@@ -140,9 +140,8 @@ def _show(out: Console, name: str, plan: Plan, version: int | None) -> None:
             f"{name}: {move.topic} (id {move.id}) goes on for {move.old} (incarnation {move.old_number}, id "
             f"{move.old_id}) as incarnation {move.number}, {how}.",
         )
-    columns = [tables.Column("partition", width_min=20), *(
-        tables.Column(title, right=True) for title in ("table ends at", "log begins at", "log ends at", "reads on at")
-    ), tables.Column("")]  # fmt: skip
+    ends = tables.numbers("table ends at", "log begins at", "log ends at", "reads on at")
+    columns = [tables.Column("partition", width_min=20), *ends, tables.Column("")]
     out.print()
     tables.TextTable(out, columns).add([
         [

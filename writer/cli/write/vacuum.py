@@ -14,10 +14,10 @@ from writer.maintenance.vacuum import Place, find_unneeded, remove
 from writer.maintenance.vacuum_plan import WORDS
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened
-from writer.output.tables import Column, TextTable, console, emit_whole
+from writer.output.tables import Column, TextTable, console, emit_whole, numbers
 
 _APART = "a table of its own or a link: what lies there is not looked at"
-_WASTE = [Column("what"), Column("objects", right=True), Column("size", right=True), Column("oldest"), Column("why")]
+_WASTE = [Column("what"), *numbers("objects", "size"), Column("oldest"), Column("why")]
 
 
 def run_vacuum(
