@@ -49,14 +49,14 @@ def foreign(root: Path, rows: pa.Table | None = None, **settings: Any) -> str:
     return lake
 
 
-def adopted(settings: Config, *, write: bool = True) -> int:
-    return table_adopt.run_adopt(settings, "clicks", write=write, now=NOW, as_json=True, out=console())
+def adopted(settings: Config, *, write: bool = True) -> None:
+    table_adopt.run_adopt(settings, "clicks", write=write, now=NOW, as_json=True, out=console())
 
 
 @pytest.mark.parametrize("deep", [False, True])
 def test_the_old_rows_stay_the_new_ones_come_and_the_audit_adds_up(tmp_path: Path, deep: bool) -> None:
     lake = foreign(tmp_path)
-    assert adopted(config(tmp_path, start=START)) == 0
+    adopted(config(tmp_path, start=START))
     driver = Driver(tmp_path, start=START)
     driver.start(at=100)
     driver.carry([log({at: event(at) for at in range(100, 130)} | {130: b"broken"})], {0: 131})

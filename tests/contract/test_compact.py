@@ -344,7 +344,7 @@ def test_a_compaction_killed_at_any_moment_keeps_every_row(
 
 def test_the_verb_shows_and_does_it(driver: Driver, capsys: pytest.CaptureFixture[str]) -> None:
     (hour,) = BUCKET
-    assert compact.run_compact("clicks", driver.config, None, dry_run=True, as_json=False) == 0
+    compact.run_compact("clicks", driver.config, None, dry_run=True, as_json=False)
     assert "would look at 6 files of 1 bucket" in capsys.readouterr().out
     assert files(driver) == 6
     compact.run_compact("clicks", driver.config, [f"hour={hour}"], dry_run=True, as_json=True)

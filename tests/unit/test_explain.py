@@ -155,7 +155,7 @@ def page(config, **wanted) -> str:
     out = StringIO()
     console = Console(file=out, width=100, highlight=False)
     wanted = {"batch": None, "version": None, "as_json": False} | wanted
-    assert run_explain(config, ["clicks"], console=console, **wanted) == 0
+    run_explain(config, ["clicks"], console=console, **wanted)
     return out.getvalue()
 
 

@@ -156,7 +156,7 @@ def test_a_sample_grows_old_where_nothing_answers(settings: Config, progress: Pr
     live = FactsCollector(settings, ["clicks"], Policy())
     live._cluster = Asked(up=False)
     live.look(datetime.now(UTC))
-    progress._logs = Logs()
+    progress._note(logs=Logs())
     for _ in range(2):
         (found,) = live.look(datetime.now(UTC) + timedelta(seconds=90)).pipelines
     assert found.lag_age_s > 90
@@ -168,6 +168,6 @@ def test_a_backfill_is_slowed_by_a_fresh_lag_only(settings: Config, progress: Pr
     heard(progress, 5)
     progress.dated({A: (40, datetime.now(UTC) - timedelta(seconds=300))})
     assert live_lag(settings, "clicks") == pytest.approx(300, abs=2)
-    progress._logs = replace(progress._logs, samples=())
+    progress._note(logs=replace(progress.view().logs, samples=()))
     heard(progress, 7)
     assert live_lag(settings, "clicks") is None

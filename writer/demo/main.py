@@ -15,6 +15,7 @@ from writer.clients.java_artifacts import JavaMissing
 from writer.config.pipelines import TableFormat
 from writer.core.errors import ConfigError
 from writer.demo import verification
+from writer.demo.devstack.kafka import create_topics
 from writer.demo.devstack.registry import JAVA_MIN
 from writer.demo.devstack.stack import ServerFailed, Stack
 from writer.demo.devstack.workspace import Interruption, Stopped, Workspace, Writer
@@ -22,7 +23,7 @@ from writer.demo.interactive import invitation, question, stay
 from writer.demo.progress_monitor import Watch
 from writer.demo.terminal import Screen
 from writer.demo.verification import Account
-from writer.demo.workload import PIPELINE, TOPICS, Flow, ProducedMessages, configuration, create_topics
+from writer.demo.workload import PIPELINE, TOPICS, Flow, ProducedMessages, configuration
 
 _FORMATS = {"delta": "Delta", "parquet": "Parquet files"}
 DRAINED_WITHIN = timedelta(seconds=60)  # seen: 2 s
@@ -100,7 +101,7 @@ def _play(events: int, workspace: Workspace, interruption: Interruption, screen:
     with screen.step("starting broker and registry", "broker and registry answer"):
         stack.start()
     with screen.step("creating topics", "topics created"):
-        create_topics(stack.broker.bootstrap)
+        create_topics(stack.broker.bootstrap, TOPICS)
     workspace.config.write_text(configuration(events, stack, workspace), encoding="utf-8")
     watch = Watch(workspace.lake, workspace.dead_letters, PIPELINE, screen, title="the writer starts")
     flow = Flow(events, stack, watch, screen, interruption)

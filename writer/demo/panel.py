@@ -11,6 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from writer.core.text import plural
+
 WIDTH_MAX = 100  # a wider one is harder to read, not easier
 _MIB = 2**20
 _WIDE, _MIDDLE = 76, 52  # from these widths on: three blocks side by side; rates
@@ -60,7 +62,7 @@ def sentence(view: View) -> str:
     behind = f"lag {view.behind:,} ({view.lag.total_seconds():.1f} s)" if view.behind else "no lag"
     return (
         f"commit {view.commits}: {view.committed:,} of {view.total:,} in the lake, {behind}, "
-        f"{counted(view.files, 'file')}, {view.bytes / _MIB:.1f} MiB, {counted(view.buckets, 'bucket')}"
+        f"{plural(view.files, 'file')}, {view.bytes / _MIB:.1f} MiB, {plural(view.buckets, 'bucket')}"
     )
 
 
@@ -69,11 +71,6 @@ def duration(value: timedelta) -> str:
     minutes, seconds = divmod(int(value.total_seconds()), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
-
-
-def counted(count: int, noun: str) -> str:
-    """`1 file`, `2,000 files`."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def _bars(view: View, width: int) -> Table:

@@ -6,13 +6,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import KafkaException
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from writer.clients.kafka import Cluster
 from writer.core.errors import HeadraceError
 from writer.demo.devstack.events import SCHEMAS, produce
+from writer.demo.devstack.kafka import create_topics
 from writer.schemas.registry import ConfluentRegistry, without_user
 
 ANSWER_WITHIN = timedelta(seconds=5)
@@ -42,7 +42,7 @@ def main(
         cluster = Cluster(bootstrap, ANSWER_WITHIN)
         cluster.brokers()  # the producer would try for minutes
         if partitions:
-            _create(bootstrap, topic, partitions)
+            create_topics(bootstrap, {topic: partitions})
         cluster.topics([topic])
         ConfluentRegistry(registry).known(topic)
         made = produce(
@@ -57,17 +57,6 @@ def main(
         sys.exit(f"produce: {without_user(registry)} took no schema for {topic}: {error}")
     total = sum(made.per_partition.values())
     typer.echo(f"{total:,} events in {topic}, {time.monotonic() - began:.1f} s")
-
-
-def _create(bootstrap: str, topic: str, partitions: int) -> None:
-    """Create the topic unless it is there. Raises KafkaException."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    made = admin.create_topics([NewTopic(topic, partitions, 1)])[topic]
-    try:
-        made.result(ANSWER_WITHIN.total_seconds())
-    except KafkaException as error:
-        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise
 
 
 if __name__ == "__main__":

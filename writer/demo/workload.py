@@ -6,13 +6,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import yaml
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from writer.core.offsets import Source
+from writer.core.text import plural
 from writer.demo.devstack.events import NEW_FIELD, Produced, produce
 from writer.demo.devstack.stack import Stack
 from writer.demo.devstack.workspace import Interruption, Workspace, Writer
-from writer.demo.panel import counted
 from writer.demo.progress_monitor import Watch
 from writer.demo.terminal import Screen
 
@@ -101,7 +100,7 @@ class Flow:
         within = COMMITTED_WITHIN + self._events * PER_EVENT
         writer.wait_until(lambda: self._look() and self._watch.reached(given.ends), within=within)
         self._watch.rest("all committed")
-        self._screen.done(f"all committed, in {counted(self._watch.commits, 'commit')}")
+        self._screen.done(f"all committed, in {plural(self._watch.commits, 'commit')}")
 
     def _slice(self, i: int) -> None:
         """Produce the i-th part of the events; its hour of event time ends a little later than the last one's."""
@@ -150,14 +149,6 @@ class Flow:
                 found = "the table has its column" if there else "but the table has no such column"
                 self._screen.done(f"commit {commit.number} is the first to carry it: {found}", good=there)
                 return
-
-
-def create_topics(bootstrap: str) -> None:
-    """Create both topics. Raises KafkaException."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    new = [NewTopic(name, num_partitions=partitions, replication_factor=1) for name, partitions in TOPICS.items()]
-    for created in admin.create_topics(new).values():
-        created.result(timeout=30)
 
 
 def configuration(events: int, stack: Stack, workspace: Workspace) -> str:

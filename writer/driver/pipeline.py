@@ -90,7 +90,7 @@ class PipelineRun:
         self._late = None if self.config.late_table is None else self._tables.side(self.config.late_table)
         tables = [self._table, *([self._late] if self._late else [])]
         self._tasks = Tasks(self.config, tables, self._schemas, self._found, self.progress, self._s3, pipelines)
-        self.gate = Gate(self._table.store, self.progress)
+        self.gate = Gate(self._table.store, self.progress.pipeline, self.progress.paused)
         self.epoch = 0  # before the start commit
         self._lease: int | None = None
         self._former: dict[str, Any] | None = None  # what the commit before this one cost; it could not say so itself

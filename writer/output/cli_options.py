@@ -1,12 +1,18 @@
 """What many commands take, in the same words: the file, one pipeline or several, JSON, a time."""
 
-from datetime import UTC, datetime
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from writer.config.loader import load
+from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
+from writer.core.units import duration
 
 ConfigFile = Annotated[Path, typer.Argument(help="Configuration file (YAML).")]
 Pipelines = Annotated[list[str] | None, typer.Option("--pipeline", help="Only this pipeline; may be repeated.")]
@@ -14,6 +20,40 @@ OnePipeline = Annotated[
     str | None, typer.Option("--pipeline", help="Which pipeline; may be left out when there is one.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Write it. Without, it is only shown.")]
+
+
+def opened(path: Path, pipeline: str | None) -> tuple[Config, str]:
+    """Read the configuration, and name the pipeline that is meant. Raises ConfigError."""
+    config = load(path)
+    return config, config.one(pipeline)
+
+
+def options_of(choose: Callable[..., object]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of `choose`, in place of its parameter `chosen`, which takes what `choose` returns."""
+    shared = signature(choose).parameters
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def run(**given: Any) -> None:
+            chosen = choose(**{name: given.pop(name) for name in shared})
+            command(**given, chosen=chosen)
+
+        own = signature(command).parameters.values()
+        listed = [each for one in own for each in (shared.values() if one.name == "chosen" else [one])]
+        by_name = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in listed]
+        run.__signature__ = Signature(by_name)  # type: ignore[attr-defined]  # typer reads it
+        return run
+
+    return decorated
+
+
+def duration_of(option: str, text: str) -> timedelta:
+    """Read a duration from the command line. Raises BadParameter."""
+    try:
+        return duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
 
 
 def time_of(option: str, text: str | None) -> datetime | None:

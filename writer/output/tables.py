@@ -92,6 +92,11 @@ class Column:
     width_max: int = 40
 
 
+def numbers(*titles: str) -> list[Column]:
+    """Return columns that line up on the right."""
+    return [Column(title, right=True) for title in titles]
+
+
 class TextTable:
     """Rows under columns, printed as they come. The first rows settle the widths, so that later ones line up."""
 

@@ -1,8 +1,9 @@
 """Records of a topic as any room of the writer sees them, on a terminal or as JSON. Nothing is committed or changed."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from typing import Any, Literal
 
@@ -38,8 +39,8 @@ _TROUBLE = {"dead_letter": "red", "quarantined": "yellow", "tombstone": "dim"}
 
 def preview(
     config: Config, name: str | None, *, at: Step, records: int, start: str, follow: bool, as_json: bool, now: datetime
-) -> int:
-    """Show records of a pipeline's topics at a room. Returns the exit code. Raises HeadraceError."""
+) -> None:
+    """Show records of a pipeline's topics at a room. Raises HeadraceError."""
     name = config.one(name)
     topics = config.pipelines[name].topics
     if follow and at == "staged":
@@ -47,20 +48,16 @@ def preview(
     cluster = kafka_sample.asked(config.kafka)
     spans = kafka_sample.spans(cluster, topics, records, kafka_sample.position(start))
     out = tables.console()
-    look = PreviewSession(
-        name, config, at, out, now, as_json=as_json, whole=not follow,
-        more=lambda: kafka_sample.read(config.kafka, kafka_sample.spans(cluster, topics, RECORDS_MAX)),
-    )  # fmt: skip
+    look = PreviewSession(name, config, at, out, now, as_json=as_json, whole=not follow)
     if follow:
         with suppress(KeyboardInterrupt):
             look.show(kafka_sample.follow(config.kafka, {source: span.start for source, span in spans.items()}))
-        return 0
+        return
     batch = kafka_sample.read(config.kafka, spans)
     if not as_json:
         tables.sentence(out, _scope(name, topics, batch, spans, start), "dim")
     if batch.num_rows:
         look.show([batch])
-    return 0
 
 
 def looked(config: Config, name: str, *, at: Step, records: int, now: datetime) -> list[Record]:
@@ -69,72 +66,71 @@ def looked(config: Config, name: str, *, at: Step, records: int, now: datetime) 
     batch = kafka_sample.read(config.kafka, kafka_sample.spans(cluster, topics, records))
     if batch.num_rows == 0:
         return []
+    return _described(config, name, at, batch, _walk(config, name, at), now)
+
+
+def _walk(config: Config, name: str, at: Step) -> LocalPipeline | None:
+    """Open the pipeline with its wire format, found by the newest records where it is not known; None for raw ones."""
     if at == "raw":
-        return raw(batch, config.pipelines[name].wire.fixed)
+        return None
     walk = opened(name, config, source(config.registry))
     if walk.wire is None:
-        walk.settled(kafka_sample.read(config.kafka, kafka_sample.spans(cluster, topics, RECORDS_MAX)))
+        cluster = kafka_sample.asked(config.kafka)
+        walk.settled(
+            kafka_sample.read(config.kafka, kafka_sample.spans(cluster, config.pipelines[name].topics, RECORDS_MAX))
+        )
+    return walk
+
+
+def _described(
+    config: Config, name: str, at: Step, batch: pa.RecordBatch, walk: LocalPipeline | None, now: datetime
+) -> list[Record]:
+    if walk is None:
+        return raw(batch, config.pipelines[name].wire.fixed)
     return decoded(walk, batch) if at == "decoded" else assigned(walk, batch, now)
 
 
+@dataclass
 class PreviewSession:
     """One room of one pipeline, shown batch by batch."""
 
-    def __init__(
-        self,
-        name: str,
-        config: Config,
-        at: Step,
-        out: Console,
-        now: datetime,
-        *,
-        as_json: bool,
-        whole: bool,
-        more: Callable[[], pa.RecordBatch] | None = None,
-    ) -> None:
-        """Show on `out`, or as JSON; `whole` means that one batch comes and may be summed up.
-
-        `more` are records to find the wire format by, where the shown ones are too few.
-        """
-        self._more = more
-        self._name, self._config, self._at = name, config, at
-        self._out, self._now = out, now
-        self._json, self._whole = as_json, whole
-        self._sheet: TextTable | None = None
+    name: str
+    config: Config
+    at: Step
+    out: Console
+    now: datetime
+    _: KW_ONLY
+    as_json: bool
+    whole: bool  # one batch comes, and may be summed up
+    _sheet: TextTable | None = None
 
     def show(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Show each batch as it comes."""
-        walk = None if self._at == "raw" else opened(self._name, self._config, source(self._config.registry))
-        if walk is not None and walk.wire is None and self._more is not None:
-            walk.settled(self._more())
+        walk = _walk(self.config, self.name, self.at)
         for batch in batches:
-            if walk is None:
-                self._records(raw(batch, self._config.pipelines[self._name].wire.fixed))
-            elif self._at == "staged":
-                show_staged(walk, batch, self._now, self._out, as_json=self._json)
-            elif self._at == "decoded":
-                self._records(decoded(walk, batch), walk)
+            if walk is not None and self.at == "staged":
+                show_staged(walk, batch, self.now, self.out, as_json=self.as_json)
             else:
-                self._records(assigned(walk, batch, self._now), walk)
+                self._records(_described(self.config, self.name, self.at, batch, walk, self.now), walk)
 
     def _records(self, records: list[Record], walk: LocalPipeline | None = None) -> None:
-        if self._json:
+        if self.as_json:
             for record in records:
                 emit(plain(record))
             return
         if walk is None:
-            narrow = self._out.width < _NARROW
+            narrow = self.out.width < _NARROW
             self._lines(_RAW_NARROW if narrow else _RAW, [_raw_line(record, narrow=narrow) for record in records])
-        elif self._at == "decoded":
-            _transposed(self._out, [record for record in records if record["outcome"] == "row"], walk)
-            _others(self._out, [record for record in records if record["outcome"] != "row"])
+        elif self.at == "decoded":
+            _transposed(self.out, [record for record in records if record["outcome"] == "row"], walk)
+            _others(self.out, [record for record in records if record["outcome"] != "row"])
         else:
             self._lines(_ASSIGNED, [_assigned_line(record) for record in records])
-        if walk is not None and self._whole:
-            tables.sentence(self._out, _summary(records, walk), "dim")
+        if walk is not None and self.whole:
+            tables.sentence(self.out, _summary(records, walk), "dim")
 
     def _lines(self, columns: list[Column], rows: list[list[str | Text]]) -> None:
-        self._sheet = self._sheet or TextTable(self._out, columns)
+        self._sheet = self._sheet or TextTable(self.out, columns)
         self._sheet.add(rows)
 
 
@@ -181,12 +177,10 @@ def _told(batch: pa.RecordBatch, sample: Sample, walk: LocalPipeline) -> list[Re
         else:
             more = ({"row": row} for row in group.rows.to_pylist())
         found |= {place: {**about, **rest} for place, rest in zip(record_places(group.records), more, strict=True)}
-    for dead_letter in sample.dead_letters:
-        found[dead_letter.place] = {
-            "schema_id": dead_letter.schema_id,
-            "outcome": dead_letter.outcome,
-            "reason": dead_letter.reason,
-        }
+    found |= {
+        one.place: {"schema_id": one.schema_id, "outcome": one.outcome, "reason": one.reason}
+        for one in sample.dead_letters
+    }
     tombstone = {"schema_id": None, "outcome": "tombstone"}
     return [{**about, **found.get(place, tombstone)} for place, about in _about(pa.Table.from_batches([batch]))]
 

@@ -95,6 +95,9 @@ class Line:
         return _digits(self.value)
 
 
+_Step = tuple[str, float, str, str]  # a line without its group
+
+
 @dataclass(frozen=True)
 class Sizing:
     """The arithmetic of one pipeline, and what somebody should know about its result."""
@@ -160,14 +163,15 @@ def size(traffic: Traffic, settings: Pipeline, known: Rates, given: float | None
     busy = traffic.events_per_s / per_core
     cores = max(1, math.ceil(busy / UTILISATION))
     batch = steady(traffic, settings, per_core, cores, known.seconds_per_commit)
-    lines = [
-        *_traffic(traffic),
-        *_processors(traffic, per_core, per_core_how, busy, cores),
-        *_commits(traffic, settings, batch, per_core, cores),
-        *_files(traffic, settings, batch),
-        *_memory(traffic, settings, batch, cores),
-        *_requests(traffic, settings, batch),
-    ]
+    groups = {
+        "Traffic": _traffic(traffic),
+        "Processors": _processors(traffic, per_core, per_core_how, busy, cores),
+        "Commits": _commits(traffic, settings, batch, per_core, cores),
+        "Files": _files(traffic, settings, batch),
+        "Memory": _memory(traffic, settings, batch, cores),
+        "Storage": _requests(traffic, settings, batch),
+    }
+    lines = [Line(group, *step) for group, steps in groups.items() for step in steps]
     return Sizing(lines, list(_warnings(traffic, settings, per_core, cores, Sizing(lines, []))))
 
 
@@ -195,46 +199,43 @@ def steady(traffic: Traffic, settings: Pipeline, per_core: float, cores: int, co
     return Steady(records, max(records / per_s, busy_s), tasks, busy_s, why)
 
 
-def _traffic(traffic: Traffic) -> Iterator[Line]:
+def _traffic(traffic: Traffic) -> Iterator[_Step]:
     per_s, event, parquet = traffic.events_per_s, traffic.event_bytes, traffic.row_bytes_parquet
-    yield Line("Traffic", "events per second", per_s, "", traffic.events_how)
-    yield Line(
-        "Traffic", "an event in Kafka", event, "B", f"{traffic.sampled_how}, {plural(traffic.columns, 'column')}"
-    )
-    yield Line("Traffic", "Kafka to read", per_s * event, "bytes/s", f"{per_s:,.0f} x {event:,.1f} B")
-    yield Line("Traffic", "Kafka a day", per_s * event * _DAY_S, "bytes/day", f"x {_DAY_S:,} s")
-    yield Line("Traffic", "a row in the lake", parquet, "B", f"{traffic.sampled_how}, staged as Parquet")
-    yield Line(
-        "Traffic", "lake a day", per_s * parquet * _DAY_S / 2**30, "GiB/day",
+    yield ("events per second", per_s, "", traffic.events_how)
+    yield ("an event in Kafka", event, "B", f"{traffic.sampled_how}, {plural(traffic.columns, 'column')}")
+    yield ("Kafka to read", per_s * event, "bytes/s", f"{per_s:,.0f} x {event:,.1f} B")
+    yield ("Kafka a day", per_s * event * _DAY_S, "bytes/day", f"x {_DAY_S:,} s")
+    yield ("a row in the lake", parquet, "B", f"{traffic.sampled_how}, staged as Parquet")
+    yield (
+        "lake a day",
+        per_s * parquet * _DAY_S / 2**30,
+        "GiB/day",
         f"{per_s:,.0f} x {parquet:,.1f} B x {_DAY_S:,} s; {event / parquet:.1f} times less than Kafka's values",
-    )  # fmt: skip
+    )
 
 
-def _processors(traffic: Traffic, per_core: float, how: str, busy: float, cores: int) -> Iterator[Line]:
-    yield Line("Processors", "events a processor second", per_core, "", how)
-    yield Line("Processors", "busy", busy, "cores", f"{traffic.events_per_s:,.0f} ÷ {per_core:,.0f}")
-    yield Line(
-        "Processors", "cores", cores, "cores",
-        f"{busy:,.2f} ÷ {UTILISATION}, rounded up: the rest is for bursts and catching up",
-    )  # fmt: skip
+def _processors(traffic: Traffic, per_core: float, how: str, busy: float, cores: int) -> Iterator[_Step]:
+    yield ("events a processor second", per_core, "", how)
+    yield ("busy", busy, "cores", f"{traffic.events_per_s:,.0f} ÷ {per_core:,.0f}")
+    yield ("cores", cores, "cores", f"{busy:,.2f} ÷ {UTILISATION}, rounded up: the rest is for bursts and catching up")
 
 
-def _commits(traffic: Traffic, settings: Pipeline, batch: Steady, per_core: float, cores: int) -> Iterator[Line]:
-    yield Line("Commits", "records in a commit", batch.records, "", batch.why)
-    yield Line("Commits", "a commit every", batch.every_s, "s", f"{batch.records:,.0f} ÷ {traffic.events_per_s:,.0f}")
-    yield Line("Commits", "commits a day", _DAY_S / batch.every_s, "", f"{_DAY_S:,} s ÷ {batch.every_s:,.1f} s")
+def _commits(traffic: Traffic, settings: Pipeline, batch: Steady, per_core: float, cores: int) -> Iterator[_Step]:
+    yield ("records in a commit", batch.records, "", batch.why)
+    yield ("a commit every", batch.every_s, "s", f"{batch.records:,.0f} ÷ {traffic.events_per_s:,.0f}")
+    yield ("commits a day", _DAY_S / batch.every_s, "", f"{_DAY_S:,} s ÷ {batch.every_s:,.1f} s")
     how = f"it waits {span(batch.every_s)} and is carried for {span(batch.busy_s)} by {plural(batch.tasks, 'task')}"
-    yield Line("Commits", "a record is readable within", batch.every_s + batch.busy_s, "s", how)
+    yield ("a record is readable within", batch.every_s + batch.busy_s, "s", how)
     most, per_s = settings.commit.max_records, traffic.events_per_s
     row_bytes, target = traffic.row_bytes_parquet, settings.roll.target_file_size
     tasks = min(cores, task_count(most * row_bytes, target, cores, partitions=traffic.partitions))
     spare = tasks * per_core - per_s
     if spare > 0:
         how = f"{3600 * per_s:,.0f} ÷ ({plural(tasks, 'task')} x {per_core:,.0f} - {per_s:,.0f})"
-        yield Line("Commits", "an hour's outage is caught up in", 3600 * per_s / spare, "s", how)
+        yield ("an hour's outage is caught up in", 3600 * per_s / spare, "s", how)
 
 
-def _files(traffic: Traffic, settings: Pipeline, batch: Steady) -> Iterator[Line]:
+def _files(traffic: Traffic, settings: Pipeline, batch: Steady) -> Iterator[_Step]:
     target, parquet = settings.roll.target_file_size, traffic.row_bytes_parquet
     hit = [batch.records * share for share in traffic.bucket_shares]
     each = [max(min(batch.tasks, math.ceil(rows)), math.ceil(rows * parquet / target)) for rows in hit]
@@ -242,61 +243,51 @@ def _files(traffic: Traffic, settings: Pipeline, batch: Steady) -> Iterator[Line
     how = f"{plural(batch.tasks, 'task')} x {plural(len(hit), 'bucket')} in the sample"
     if per_commit > batch.tasks * len(hit):
         how += f", and more where one fills several of {show_size(target)}"
-    yield Line("Files", "files in a commit", per_commit, "", how)
+    yield ("files in a commit", per_commit, "", how)
     small = [(files, rows) for files, rows in zip(each, hit, strict=True) if rows * parquet / files < _SMALL * target]
     share = sum(rows for _, rows in small) / batch.records
     how = f"under {show_size(_SMALL * target)} ({_SMALL:.0%} of roll.target_file_size); {share:.1%} of the rows"
-    yield Line("Files", "small ones of them", sum(files for files, _ in small), "", how)
+    yield ("small ones of them", sum(files for files, _ in small), "", how)
     how = f"{hit[0]:,.0f} rows x {parquet:,.1f} B ÷ {plural(each[0], 'file')}"
-    yield Line("Files", "a file of the largest bucket", hit[0] * parquet / each[0], "bytes", how)
-    yield Line("Files", "files a day", per_day, "", f"{per_commit:,} x {_DAY_S / batch.every_s:,.0f} commits")
+    yield ("a file of the largest bucket", hit[0] * parquet / each[0], "bytes", how)
+    yield ("files a day", per_day, "", f"{per_commit:,} x {_DAY_S / batch.every_s:,.0f} commits")
     buckets = traffic.buckets_per_day
     how = f"÷ {buckets:,.0f} buckets a day" if buckets else f"a day: ÷ {plural(len(hit), 'bucket')}, the same every day"
-    yield Line("Files", "files in a bucket", per_day / (buckets or len(hit)), "", how)
+    yield ("files in a bucket", per_day / (buckets or len(hit)), "", how)
 
 
-def _memory(traffic: Traffic, settings: Pipeline, batch: Steady, cores: int) -> Iterator[Line]:
+def _memory(traffic: Traffic, settings: Pipeline, batch: Steady, cores: int) -> Iterator[_Step]:
     arrow = min(settings.memory.batch_records * traffic.event_bytes, _ARROW_BYTES) * _ARROW_COPIES
     held = {"budget": settings.memory.buffer, "row group": GROUP_BYTES_MAX, "Arrow batches": arrow}
     parts = {**held, "libraries": _PYTHON_BYTES}
     task, heap = sum(parts.values()), _HEAP_PER_TASK
-    yield Line(
-        "Memory", "a task's Python", task, "bytes", " + ".join(f"{show_size(n)} {what}" for what, n in parts.items())
-    )
+    yield ("a task's Python", task, "bytes", " + ".join(f"{show_size(n)} {what}" for what, n in parts.items()))
     how = f"{plural(cores, 'core')} x ({show_size(task)} + {show_size(heap)} of heap); spark.master local[{cores}, 4]"
-    yield Line("Memory", "on one machine", cores * (task + heap), "bytes", how)
+    yield ("on one machine", cores * (task + heap), "bytes", how)
     each = min(CORES_PER_EXECUTOR, cores)
     spare = max(_OVERHEAD_MIN, each * heap / 10)
-    yield Line(
-        "Memory",
-        "or as executors",
-        math.ceil(cores / each),
-        "",
-        f"{plural(cores, 'core')} ÷ spark.executor.cores={each}",
-    )
-    yield Line(
-        "Memory", "an executor's heap", each * heap, "bytes", f"{each} x {show_size(heap)}: spark.executor.memory"
-    )
+    yield ("or as executors", math.ceil(cores / each), "", f"{plural(cores, 'core')} ÷ spark.executor.cores={each}")
+    yield ("an executor's heap", each * heap, "bytes", f"{each} x {show_size(heap)}: spark.executor.memory")
     how = f"{each} x {show_size(task)} + {show_size(spare)} of Spark's own: spark.executor.memoryOverhead"
-    yield Line("Memory", "an executor's overhead", each * task + spare, "bytes", how)
+    yield ("an executor's overhead", each * task + spare, "bytes", how)
     rows = batch.records / batch.tasks
     over = max(0.0, rows * traffic.row_bytes - settings.memory.buffer)
     how = f"{rows:,.0f} rows x {traffic.row_bytes:,.0f} B in memory = {show_size(rows * traffic.row_bytes)}, "
     how += "less the budget" if over else "within the budget"
-    yield Line("Memory", "spilled by a task", over, "bytes", how)
+    yield ("spilled by a task", over, "bytes", how)
 
 
-def _requests(traffic: Traffic, settings: Pipeline, batch: Steady) -> Iterator[Line]:
+def _requests(traffic: Traffic, settings: Pipeline, batch: Steady) -> Iterator[_Step]:
     commits, interval = _DAY_S / batch.every_s, settings.table.checkpoint_interval
-    files_a_day = next(line.value for line in _files(traffic, settings, batch) if line.name == "files a day")
+    files_a_day = next(value for name, value, *_ in _files(traffic, settings, batch) if name == "files a day")
     checkpoints = 2 * commits / interval
     how = (
         f"{files_a_day:,.0f} files + {commits:,.0f} commits x {_WRITES_PER_COMMIT} (log, Spark's offsets and commits) "
         f"+ {checkpoints:,.0f} for checkpoints of the log"
     )
-    yield Line("Storage", "writes a day", files_a_day + commits * _WRITES_PER_COMMIT + checkpoints, "", how)
+    yield ("writes a day", files_a_day + commits * _WRITES_PER_COMMIT + checkpoints, "", how)
     how = f"{commits:,.0f} commits x {_READS_PER_COMMIT} (the log: has it grown, and by what)"
-    yield Line("Storage", "reads a day", commits * _READS_PER_COMMIT, "", how)
+    yield ("reads a day", commits * _READS_PER_COMMIT, "", how)
 
 
 def _warnings(traffic: Traffic, settings: Pipeline, per_core: float, cores: int, found: Sizing) -> Iterator[str]:

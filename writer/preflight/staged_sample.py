@@ -20,7 +20,7 @@ from writer.core.text import plural
 from writer.core.units import show_size
 from writer.maintenance.local_pipeline import LocalPipeline
 from writer.output import tables
-from writer.output.tables import Column, TextTable, emit, instant, plain
+from writer.output.tables import Column, TextTable, emit, instant, numbers, plain
 
 
 @dataclass
@@ -114,11 +114,8 @@ def show_staged(walk: LocalPipeline, records: pa.RecordBatch, now: datetime, out
 
 
 def _files(out: Console, found: Staged) -> None:
-    sheet = TextTable(
-        out,
-        [Column("bucket"), Column("rows", right=True), Column("size", right=True), Column("B/row", right=True),
-         Column("first event"), Column("last event")],
-    )  # fmt: skip
+    figures = numbers("rows", "size", "B/row")
+    sheet = TextTable(out, [Column("bucket"), *figures, Column("first event"), Column("last event")])
     rows: list[list[str | Text]] = [
         [
             ", ".join(part or "null" for part in file.bucket), f"{file.rows:,}", show_size(file.bytes),
@@ -135,11 +132,8 @@ def _files(out: Console, found: Staged) -> None:
 
 def _columns(out: Console, found: Staged) -> None:
     total = sum(column.bytes for column in found.columns)
-    sheet = TextTable(
-        out,
-        [Column("column"), Column("stored as"), Column("B/row", right=True), Column("share", right=True),
-         Column("nulls", right=True), Column("compression"), Column("encodings")],
-    )  # fmt: skip
+    figures, how = numbers("B/row", "share", "nulls"), (Column("compression"), Column("encodings"))
+    sheet = TextTable(out, [Column("column"), Column("stored as"), *figures, *how])
     ours = set(PROVENANCE.names)
     sheet.add(
         [

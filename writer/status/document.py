@@ -10,6 +10,7 @@ from writer.core.text import iso
 from writer.hooks.outbox import Health
 from writer.sealing.bucket_states import BucketCounts, BucketState
 from writer.status.lag import arrival_rate, lag_sample
+from writer.status.lag_sample import rounded
 from writer.status.model import OUTCOMES, Batch, Commit, Totals, View
 
 Source = Literal["driver", "lake"]
@@ -35,8 +36,8 @@ def _described(view: View, now: datetime, source: Source) -> dict[str, Any]:
         "batch": None if view.batch is None else _batch(view.batch, now),
         "lag": lag_sample(view.logs, view.frontier, now).to_json(now),
         "rates": {
-            "arriving_per_second": _rounded(arrival_rate(view.logs.appended)),
-            "committed_per_second": _rounded(commit_rate(view.commits, now, delay)),
+            "arriving_per_second": rounded(arrival_rate(view.logs.appended)),
+            "committed_per_second": rounded(commit_rate(view.commits, now, delay)),
         },
         "limits": view.limits,
         "last_commit": _commit(view.commits[0]) if view.commits else None,
@@ -146,14 +147,14 @@ def _commit(commit: Commit) -> dict[str, Any]:
         "reason": facts.get("reason"), **{name: sums.records[name] for name in OUTCOMES}, "files": facts.get("files"),
         "bytes": facts["bytes"], "buckets": facts.get("buckets"), "seconds": _seconds(commit),
         "began": None if (began := facts.get("started")) is None else iso(began), "tasks": facts.get("tasks"),
-        "phases": {phase: _rounded(spent) for phase, spent in (commit.phases or facts.get("phases") or {}).items()},
+        "phases": {phase: rounded(spent) for phase, spent in (commit.phases or facts.get("phases") or {}).items()},
         "work": facts.get("work"),
     }  # fmt: skip
 
 
 def _seconds(commit: Commit) -> float | None:
     spent = [seconds for phase, seconds in commit.phases.items() if phase != "wait"]
-    return _rounded(sum(spent)) if spent else None
+    return rounded(sum(spent)) if spent else None
 
 
 def _totals(totals: Totals, since: datetime) -> dict[str, Any]:
@@ -169,12 +170,8 @@ def _totals(totals: Totals, since: datetime) -> dict[str, Any]:
 
 def _behind(at: datetime | None, now: datetime) -> float | None:
     """Seconds since then; below zero when it is still to come."""
-    return None if at is None else _rounded((now - at).total_seconds())
+    return None if at is None else rounded((now - at).total_seconds())
 
 
 def _age(at: datetime | None, now: datetime) -> float | None:
-    return None if at is None else _rounded(max(0.0, (now - at).total_seconds()))
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)
+    return None if at is None else rounded(max(0.0, (now - at).total_seconds()))

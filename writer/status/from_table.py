@@ -52,14 +52,10 @@ def view(name: str, config: Config, cluster: Cluster, now: datetime) -> View:
     except HeadraceError as error:
         trouble.append(str(error))
     blank = View(
-        pipeline=name, state=state, since=now, error="; ".join(trouble), epoch=None, run=None, batch=None,
-        frontier=frontier, limits={}, commits=(), committed_at=None, event_time_newest=None, totals=Totals(),
-        phases={}, durations=(), duration_sum_seconds=0.0, duration_last_seconds=None, schemas={}, buckets=0,
-        offset_commit_failures=0, logs=logs, pause=pause, hooks=hooks,
+        name, now, state=state, error="; ".join(trouble), frontier=frontier, logs=logs, pause=pause, hooks=hooks,
+        buckets=buckets, bucket_counts=found,
     )  # fmt: skip
-    return (
-        blank if snapshot is None else _filled(replace(blank, buckets=buckets, bucket_counts=found), snapshot, entries)
-    )
+    return blank if snapshot is None else _filled(blank, snapshot, entries)
 
 
 def heard(

@@ -76,15 +76,15 @@ class LagSample:
         age_s = None if self.at is None else max(0.0, (now - self.at).total_seconds())
         return {
             "offsets": self.offsets,
-            "seconds": _rounded(self.seconds),
+            "seconds": rounded(self.seconds),
             "worst": None
             if worst is None or not worst.offsets
             else {"topic": worst.topic, "partition": worst.partition, "offsets": worst.offsets},
             "at": None if self.at is None else iso(self.at),
-            "source_age_seconds": _rounded(age_s),
+            "source_age_seconds": rounded(age_s),
             "interval_seconds": self.interval.total_seconds(),
-            "headroom_seconds": _rounded(self.headroom_seconds),
-            "partitions": [{name: _rounded(value) for name, value in asdict(lag).items()} for lag in self.partitions],
+            "headroom_seconds": rounded(self.headroom_seconds),
+            "partitions": [{name: rounded(value) for name, value in asdict(lag).items()} for lag in self.partitions],
             "appended": [{"at": iso(one.at), "records": one.records} for one in self.appended],
         }
 
@@ -101,5 +101,6 @@ class LagSample:
         )
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
+    """Write a number as `/status` does: with three decimals."""
     return round(value, 3) if isinstance(value, float) else value

@@ -133,26 +133,27 @@ class View:
     """A pipeline at one moment."""
 
     pipeline: str
-    state: Seen
     since: datetime  # when the driver began with it
-    error: str
-    epoch: int | None  # None before the start commit
-    run: int | None
-    batch: Batch | None
-    frontier: Mapping[Source, int]
-    limits: Mapping[str, Any]
-    commits: tuple[Commit, ...]  # of this start, newest first
-    committed_at: datetime | None  # the newest commit, also of an earlier start
-    event_time_newest: datetime | None
-    totals: Totals
-    phases: Mapping[str, float]  # wall seconds of the driver since the start
-    durations: tuple[int, ...]  # batches by DURATION_BOUNDS, each counted once; the last is beyond all bounds
-    duration_sum_seconds: float
-    duration_last_seconds: float | None
-    schemas: Mapping[str, int]  # by DECODERS
-    buckets: int
-    offset_commit_failures: int
-    logs: Logs
+    state: Seen = "starting"
+    error: str = ""
+    epoch: int | None = None  # None before the start commit
+    run: int | None = None
+    batch: Batch | None = None
+    frontier: Mapping[Source, int] = field(default_factory=dict)
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    commits: tuple[Commit, ...] = ()  # of this start, newest first
+    committed_at: datetime | None = None  # the newest commit, also of an earlier start
+    event_time_newest: datetime | None = None
+    totals: Totals = field(default_factory=Totals)
+    phases: Mapping[str, float] = field(default_factory=dict)  # wall seconds of the driver since the start
+    # Batches by DURATION_BOUNDS, each counted once; the last is beyond all bounds.
+    durations: tuple[int, ...] = (0,) * (len(DURATION_BOUNDS) + 1)
+    duration_sum_seconds: float = 0.0
+    duration_last_seconds: float | None = None
+    schemas: Mapping[str, int] = field(default_factory=dict)  # by DECODERS
+    buckets: int = 0
+    offset_commit_failures: int = 0
+    logs: Logs = field(default_factory=Logs)
     gaps: tuple[int, int] = (0, 0)  # that are open, and the offsets they hold
     gap_offsets_closed: int | None = None  # offsets of gaps that are over, in the table's life; None: nobody looked
     gap_oldest: datetime | None = None  # when the oldest of those that are open was opened; None: nobody looked

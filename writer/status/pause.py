@@ -6,9 +6,9 @@ start, and every other second besides, so that it says so while no records come.
 
 import json
 import threading
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Protocol
 
 from writer.core import logging
 from writer.core.errors import Draining, ExitCode, HeadraceError
@@ -38,17 +38,6 @@ class Pause:
         """Say it as a phrase."""
         why = f": {self.reason}" if self.reason else ""
         return f"paused since {self.at} by {self.by}{why}"
-
-
-class PauseListener(Protocol):
-    """Who is told whether the pipeline is paused."""
-
-    @property
-    def pipeline(self) -> str:
-        """Name of the pipeline."""
-
-    def paused(self, pause: Pause | None) -> None:
-        """Note a pause, or that there is none."""
 
 
 def standing(store: Store) -> Pause | None:
@@ -83,14 +72,14 @@ def resume(store: Store) -> Pause | None:
 class Gate:
     """Where a driver is held while its pipeline is paused."""
 
-    def __init__(self, store: Store, listener: PauseListener) -> None:
-        """`store`: of the table."""
-        self._store, self._listener = store, listener
+    def __init__(self, store: Store, pipeline: str, listener: Callable[[Pause | None], None]) -> None:
+        """`store`: of the table. `listener` notes the pause that stands, or that there is none."""
+        self._store, self._pipeline, self._listener = store, pipeline, listener
         self._once = False
         self._known: Pause | None = None
         self._lock = threading.Lock()
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name=f"pause of {listener.pipeline}", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name=f"pause of {pipeline}", daemon=True)
 
     def enter(self, *, once: bool) -> None:
         """Begin a start. `once`: nothing waits for the end of a pause. Raises Paused, StoreError."""
@@ -104,7 +93,7 @@ class Gate:
             if self._once:
                 self._refuse(pause)
             if stopping.wait(LOOK_S):
-                raise Draining(f"pipeline {self._listener.pipeline!r} was asked to stop while it was paused")
+                raise Draining(f"pipeline {self._pipeline!r} was asked to stop while it was paused")
             pause = self._look_patiently()
 
     def watch(self) -> None:
@@ -119,7 +108,7 @@ class Gate:
 
     def _refuse(self, pause: Pause | None) -> None:
         if pause is not None:
-            raise Paused(f"pipeline {self._listener.pipeline!r} is {pause.words}. `headrace resume` ends it.")
+            raise Paused(f"pipeline {self._pipeline!r} is {pause.words}. `headrace resume` ends it.")
 
     def _watch(self) -> None:
         while not self._closing.wait(LOOK_S):
@@ -137,10 +126,10 @@ class Gate:
             before, self._known = self._known, standing(self._store)
             now = self._known
             if now != before:
-                name = self._listener.pipeline
+                name = self._pipeline
                 if now is None:
                     logging.event("pipeline_resumed", pipeline=name)
                 else:
                     logging.event("pipeline_paused", pipeline=name, since=now.at, by=now.by, reason=now.reason)
-            self._listener.paused(now)
+            self._listener(now)
             return now

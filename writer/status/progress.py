@@ -5,7 +5,6 @@ Nothing here asks anybody: a reader gets the facts as they were last written, an
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -24,8 +23,6 @@ from writer.status.model import (
     Dates,
     Logs,
     Sample,
-    State,
-    Totals,
     View,
     assembled,
     event_time_newest,
@@ -48,43 +45,12 @@ class Progress:
         """`now` tells the time, `seconds` measures: it never jumps."""
         self._lock = threading.Lock()
         self._now, self._seconds = now, seconds
-        self.pipeline, self._since = pipeline, now()
-        self._state: State = "starting"
-        self._error = ""
-        self._epoch: int | None = None
-        self._run: int | None = None
-        self._frontier: dict[Source, int] = {}
-        self._limits: Mapping[str, Any] = {}
-        self._commits: deque[Commit] = deque(maxlen=COMMITS_KEPT)
-        self._committed_at: datetime | None = None
-        self._event_time_newest: datetime | None = None
-        self._totals = Totals()
-        self._phase_totals: dict[str, float] = {}
-        self._durations = [0] * (len(DURATION_BOUNDS) + 1)
-        self._duration_sum = 0.0
-        self._duration_last: float | None = None
-        self._schemas: Mapping[str, int] = {}
+        self.pipeline = pipeline
+        self._view = View(pipeline, now())  # its `state` is the driver's own: a pause is laid over it when it is read
         self._buckets: set[BucketKey] = set()
-        self._offset_commit_failures = 0
-        self._logs = Logs()
-        self._gaps = (0, 0)
-        self._gap_offsets_closed: int | None = None
-        self._gap_oldest: datetime | None = None
-        self._incarnations: Mapping[str, int] = {}
-        self._gap_last: Mapping[str, Any] | None = None
-        self._restarts = 0
-        self._log_moved = ""
-        self._pause: Pause | None = None
-        self._bucket_counts: BucketCounts | None = None
-        self._cells: tuple[BucketState, ...] = ()
-        self._recovery: tuple[Mapping[str, Any], ...] = ()
-        self._hooks: Mapping[str, Health] = {}
-        self._committed_since_start = False
         self._listeners: list[Callable[[], None]] = []
-        self._batch: Batch | None = None
-        self._began = 0.0  # of the batch, as the measuring clock has it
         self._idle_since: float | None = None
-        self._phases: dict[str, float] = {}
+        self._phases: dict[str, float] = {}  # of the batch
         self._phase_began = 0.0
 
     def started(
@@ -108,83 +74,77 @@ class Progress:
         """
         earlier = list(recent)
         with self._lock:
-            self._epoch, self._run = epoch, run
-            self._frontier, self._limits, self._buckets = dict(frontier), dict(limits), set(buckets)
-            self._gaps, self._log_moved, self._incarnations = gaps, "", dict(incarnations or {})
-            self._gap_offsets_closed = gap_offsets_closed
+            self._buckets = set(buckets)
+            self._set(
+                epoch=epoch, run=run, frontier=dict(frontier), limits=dict(limits), buckets=len(self._buckets),
+                gaps=gaps, gap_offsets_closed=gap_offsets_closed, log_moved="", incarnations=dict(incarnations or {}),
+                committed_at=next((assembled(facts) for facts in earlier), None),
+                event_time_newest=max((t for f in earlier if (t := event_time_newest(f))), default=None),
+            )  # fmt: skip
             if gap is not None:
-                self._gap_last = gap
-                self._totals.add_gap(gap)
-            self._committed_at = next((assembled(facts) for facts in earlier), None)
-            self._event_time_newest = max((t for f in earlier if (t := event_time_newest(f))), default=None)
+                totals = self._view.totals.copy()
+                totals.add_gap(gap)
+                self._set(gap_last=gap, totals=totals)
 
     def running(self) -> None:
         """The query has started."""
         with self._lock:
-            self._state, self._error = "running", ""
+            self._set(state="running", error="")
             self._idle_since = self._seconds()
 
     def paused(self, pause: Pause | None) -> None:
         """Somebody asked that nothing is committed, or it is over."""
-        with self._lock:
-            self._pause = pause
+        self._note(pause=pause)
 
     def waits(self, frontier: Mapping[Source, int], logs: Logs) -> None:
         """Note how far a pipeline is that is held before its start: nobody else listens yet."""
-        with self._lock:
-            self._frontier, self._logs = dict(frontier), logs
+        self._note(frontier=dict(frontier), logs=logs)
 
     def draining(self) -> None:
         """It was asked to stop after the batch that is running."""
         with self._lock:
-            if self._state in ("starting", "running"):
-                self._state = "draining"
+            if self._view.state in ("starting", "running"):
+                self._set(state="draining")
 
     def restarting(self, why: str) -> None:
         """It ended, and is about to be started again in this process."""
         with self._lock:
-            self._state, self._error, self._batch = "starting", why, None
+            self._set(state="starting", error=why, batch=None, restarts=self._view.restarts + 1)
             self._idle_since = None
-            self._restarts += 1
 
     def moved(self, why: str) -> None:
         """Kafka said that the logs are not those that this start began with."""
-        with self._lock:
-            self._log_moved = why
+        self._note(log_moved=why)
 
     def stopped(self) -> None:
         """It ended as it was asked to."""
-        with self._lock:
-            self._state, self._batch = "stopped", None
+        self._note(state="stopped", batch=None)
 
     def failed(self, why: str) -> None:
         """It ended, and why."""
-        with self._lock:
-            self._state, self._error, self._batch = "failed", why, None
+        self._note(state="failed", error=why, batch=None)
 
     def admitted(self, schemas: Mapping[int, WriterSchema | Rejected]) -> None:
         """Count the schemas of the plan by how they are decoded."""
         found = dict.fromkeys(DECODERS, 0)
         for known in schemas.values():
             found["rejected" if isinstance(known, Rejected) else "native" if known.native else "fastavro"] += 1
-        with self._lock:
-            self._schemas = found
+        self._note(schemas=found)
 
     def began(self, number: int, phase: str) -> None:
         """Note a batch that began with this phase; what was between it and the one before was waiting."""
         with self._lock:
             now, seconds = self._now(), self._seconds()
-            self._batch = Batch(number, now, phase, now, None)
+            self._set(batch=Batch(number, now, phase, now, None))
             self._phases = {} if self._idle_since is None else {"wait": seconds - self._idle_since}
-            self._began = self._phase_began = seconds
+            self._phase_began = seconds
 
     def entered(self, phase: str, *, offsets: int | None = None) -> dict[str, float]:
         """Note that the batch entered its next phase. Returns the wall seconds of the phases before."""
         with self._lock:
-            assert self._batch is not None, "a phase belongs to a batch"
-            self._leave()
-            known = self._batch.offsets if offsets is None else offsets
-            self._batch = Batch(self._batch.number, self._batch.began, phase, self._now(), known)
+            batch = self._leave()
+            known = batch.offsets if offsets is None else offsets
+            self._set(batch=Batch(batch.number, batch.began, phase, self._now(), known))
             return dict(self._phases)
 
     def skipped(self) -> None:
@@ -198,18 +158,21 @@ class Progress:
         """Note that the batch is in the table, its dead letters too. Returns the wall seconds of all its phases."""
         with self._lock:
             self._end()
-            self._committed_since_start = True
-            done = dict(self._phases)
+            before, done, at = self._view, dict(self._phases), self._now()
             seconds = sum(spent for phase, spent in done.items() if phase != "wait")
-            self._commits.appendleft(Commit(version, self._now(), facts, done))
-            self._committed_at = self._now()
-            self._totals.add(facts)
-            self._frontier |= frontier
+            durations = list(before.durations)
+            durations[sum(seconds > bound for bound in DURATION_BOUNDS)] += 1
+            newest = [t for t in (before.event_time_newest, event_time_newest(facts)) if t is not None]
+            totals = before.totals.copy()
+            totals.add(facts)
             self._buckets |= set(buckets)
-            newest = [t for t in (self._event_time_newest, event_time_newest(facts)) if t is not None]
-            self._event_time_newest = max(newest, default=None)
-            self._durations[sum(seconds > bound for bound in DURATION_BOUNDS)] += 1
-            self._duration_sum, self._duration_last = self._duration_sum + seconds, seconds
+            self._set(
+                committed_since_start=True, committed_at=at, totals=totals,
+                commits=(Commit(version, at, facts, done), *before.commits)[:COMMITS_KEPT],
+                frontier={**before.frontier, **frontier}, buckets=len(self._buckets),
+                event_time_newest=max(newest, default=None), durations=tuple(durations),
+                duration_sum_seconds=before.duration_sum_seconds + seconds, duration_last_seconds=seconds,
+            )  # fmt: skip
         for listener in self._listeners:
             listener()
         return done
@@ -220,96 +183,87 @@ class Progress:
 
     def bucket_counts(self, found: BucketCounts) -> None:
         """Somebody looked how the buckets are."""
-        with self._lock:
-            self._bucket_counts = found
+        self._note(bucket_counts=found)
 
     def cells(self, found: tuple[BucketState, ...]) -> None:
         """Somebody looked at the buckets one by one."""
-        with self._lock:
-            self._cells = found
+        self._note(cells=found)
 
     def recovered(self, decisions: tuple[Mapping[str, Any], ...]) -> None:
         """A supervisor told what it decided about this pipeline, newest first."""
-        with self._lock:
-            self._recovery = decisions
+        self._note(recovery=decisions)
 
     def open_gaps(self, gaps: tuple[int, int], settled: int) -> None:
         """Note how many gaps are open by now, and the offsets they hold: others fill them and give them up.
 
         `settled`: offsets of gaps that are over, in the table's life.
         """
-        with self._lock:
-            self._gaps, self._gap_offsets_closed = gaps, settled
+        self._note(gaps=gaps, gap_offsets_closed=settled)
 
     def oldest_gap(self, opened: datetime | None) -> None:
         """Note when the oldest gap that is open was opened."""
-        with self._lock:
-            self._gap_oldest = opened
+        self._note(gap_oldest=opened)
 
     def mirror_failed(self) -> None:
         """The frontier could not be written to the consumer group."""
         with self._lock:
-            self._offset_commit_failures += 1
+            self._set(offset_commit_failures=self._view.offset_commit_failures + 1)
 
     def hooked(self, hooks: Mapping[str, Health]) -> None:
         """Note how the hooks are doing, all of them."""
-        with self._lock:
-            self._hooks = hooks
+        self._note(hooks=hooks)
 
     def heard(self, sample: Sample, starts: Mapping[Source, int]) -> None:
         """Kafka said where the logs end and begin. Samples that are older than the window go."""
         with self._lock:
-            self._logs = replace(self._logs.with_sample(sample), starts=starts)
-            if self._state == "running" and all(
-                end <= max(self._frontier.get(source, 0), starts.get(source, 0)) for source, end in sample.ends.items()
+            before = self._view
+            self._set(logs=replace(before.logs.with_sample(sample), starts=starts))
+            if before.state == "running" and all(
+                end <= max(before.frontier.get(source, 0), starts.get(source, 0)) for source, end in sample.ends.items()
             ):
-                self._committed_since_start = True
+                self._set(committed_since_start=True)
 
     def measured(self, interval: timedelta, earlier: tuple[Sample, ...]) -> None:
         """Note how often Kafka is asked, and where the logs ended before it was asked first."""
         with self._lock:
-            self._logs = replace(self._logs.with_history(earlier), interval=interval)
+            self._set(logs=replace(self._view.logs.with_history(earlier), interval=interval))
 
     def kept(self, retention: Mapping[str, timedelta | None]) -> None:
         """Kafka said how long the topics keep their records."""
         with self._lock:
-            self._logs = replace(self._logs, retention=retention)
+            self._set(logs=replace(self._view.logs, retention=retention))
 
     def dated(self, found: Dates) -> None:
         """Kafka said how old the records at these offsets are."""
         with self._lock:
-            self._logs = replace(self._logs, dated={**self._logs.dated, **found})
+            self._set(logs=replace(self._view.logs, dated={**self._view.logs.dated, **found}))
 
     def view(self) -> View:
         """Everything, as it is at this moment."""
         with self._lock:
-            return View(
-                pipeline=self.pipeline, state=self._seen(), since=self._since, error=self._error, epoch=self._epoch,
-                run=self._run, batch=self._batch, frontier=dict(self._frontier), limits=self._limits,
-                commits=tuple(self._commits), committed_at=self._committed_at,
-                event_time_newest=self._event_time_newest, totals=self._totals.copy(),
-                phases=dict(self._phase_totals), durations=tuple(self._durations),
-                duration_sum_seconds=self._duration_sum, duration_last_seconds=self._duration_last,
-                schemas=self._schemas, buckets=len(self._buckets), offset_commit_failures=self._offset_commit_failures,
-                logs=self._logs, gaps=self._gaps, gap_offsets_closed=self._gap_offsets_closed,
-                gap_oldest=self._gap_oldest, gap_last=self._gap_last, restarts=self._restarts,
-                log_moved=self._log_moved, incarnations=self._incarnations, pause=self._pause,
-                bucket_counts=self._bucket_counts, hooks=self._hooks,
-                committed_since_start=self._committed_since_start, cells=self._cells, recovery=self._recovery,
-            )  # fmt: skip
+            view = self._view
+        held = view.pause is not None and view.state in ("starting", "running")
+        return replace(view, state="paused") if held else view
 
-    def _seen(self) -> State:
-        return "paused" if self._pause is not None and self._state in ("starting", "running") else self._state
+    def _note(self, **changes: Any) -> None:
+        """Change fields of the view, under the lock."""
+        with self._lock:
+            self._set(**changes)
 
-    def _leave(self) -> None:
-        assert self._batch is not None, "a phase belongs to a batch"
-        seconds = self._seconds()
-        phase = self._batch.phase
-        self._phases[phase] = self._phases.get(phase, 0.0) + seconds - self._phase_began
+    def _set(self, **changes: Any) -> None:
+        """Change fields of the view; the caller has the lock."""
+        self._view = replace(self._view, **changes)
+
+    def _leave(self) -> Batch:
+        batch, seconds = self._view.batch, self._seconds()
+        assert batch is not None, "a phase belongs to a batch"
+        self._phases[batch.phase] = self._phases.get(batch.phase, 0.0) + seconds - self._phase_began
         self._phase_began = seconds
+        return batch
 
     def _end(self) -> None:
         self._leave()
-        for phase, spent in self._phases.items():
-            self._phase_totals[phase] = self._phase_totals.get(phase, 0.0) + spent
-        self._batch, self._idle_since = None, self._phase_began
+        self._idle_since = self._phase_began
+        before = self._view.phases
+        spent = {phase: before.get(phase, 0.0) + seconds for phase, seconds in self._phases.items()}
+        self._set(batch=None, phases={**before, **spent})

@@ -6,7 +6,6 @@ has a token: a supervisor may start a pipeline that has ended, and an autoscaler
 be. Live records are told to who has another token, where they are switched on.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,17 +18,7 @@ from writer.status.document import document, overview
 from writer.status.model import View
 from writer.status.progress import Progress
 from writer.web import page
-from writer.web.http_server import (
-    _JSON,
-    _TEXT,
-    Answer,
-    Guarded,
-    Post,
-    allowed,
-    answering,
-    nothing_guarded,
-    nothing_posted,
-)
+from writer.web.http_server import NOT_HERE, TEXT, Answer, Guarded, Post, allowed, answering, json_answer, nothing
 from writer.web.metrics_export import exposition
 
 _INDEX = b"headrace; a browser is shown a page here\n\n/metrics\n/healthz\n/readyz\n/rolloutz\n/status\n/buckets\n"
@@ -61,36 +50,28 @@ def held(views: list[View]) -> list[str]:
     return [f"pipeline {view.pipeline} is {view.pause.words}" for view in views if view.pause is not None]
 
 
-def nothing_more() -> Mapping[str, Any]:
-    """Say nothing beside the pipelines."""
-    return {}
-
-
-def answer(path: str, accept: str, board: Mapping[str, Progress], now: datetime, more: More = nothing_more) -> Answer:
+def answer(path: str, accept: str, board: Mapping[str, Progress], now: datetime, more: More = dict) -> Answer:
     """Answer a GET."""
+    views = [progress.view() for progress in board.values()]
     match path.split("?", 1)[0]:
         case "/metrics":
             body, content_type = exposition(board, accept)
             return HTTPStatus.OK, content_type, body
         case "/status":
-            known = {**document((progress.view() for progress in board.values()), now), **more()}
-            return HTTPStatus.OK, _JSON, (json.dumps(known) + "\n").encode()
+            return json_answer({**document(views, now), **more()})
         case "/healthz":
-            return _verdict(alive([progress.view() for progress in board.values()]))
+            return _verdict(alive(views))
         case "/readyz":
-            views = [progress.view() for progress in board.values()]
             return _verdict(ready(views), held(views))
         case "/rolloutz":
-            views = [progress.view() for progress in board.values()]
             return _verdict(committed_since_start(views), held(views))
         case "/buckets":
-            told = overview((progress.view() for progress in board.values()), now)
-            return HTTPStatus.OK, _JSON, (json.dumps(told) + "\n").encode()
+            return json_answer(overview(views, now))
         case "/" if "text/html" in accept:
             return HTTPStatus.OK, page.CONTENT_TYPE, page.content()
         case "/":
-            return HTTPStatus.OK, _TEXT, _INDEX
-    return HTTPStatus.NOT_FOUND, _TEXT, b"not here; see /\n"
+            return HTTPStatus.OK, TEXT, _INDEX
+    return NOT_HERE
 
 
 def starts(board: Mapping[str, Progress], token: str, ask: Callable[[str, bool], None]) -> Post:
@@ -101,32 +82,32 @@ def starts(board: Mapping[str, Progress], token: str, ask: Callable[[str, bool],
         if found is None:
             return None
         if not allowed(token, authorization):
-            return HTTPStatus.FORBIDDEN, _TEXT, b"this needs the token of the supervisor\n"
+            return HTTPStatus.FORBIDDEN, TEXT, b"this needs the token of the supervisor\n"
         progress = board.get(found[1])
         if progress is None:
-            return HTTPStatus.NOT_FOUND, _TEXT, f"there is no pipeline {found[1]} here\n".encode()
+            return HTTPStatus.NOT_FOUND, TEXT, f"there is no pipeline {found[1]} here\n".encode()
         state = progress.view().state
         if state not in ("failed", "stopped"):
-            return HTTPStatus.CONFLICT, _TEXT, f"pipeline {found[1]} has not ended: {state}\n".encode()
+            return HTTPStatus.CONFLICT, TEXT, f"pipeline {found[1]} has not ended: {state}\n".encode()
         ask(found[1], found[3] == "true")
-        return HTTPStatus.ACCEPTED, _TEXT, b"asked\n"
+        return HTTPStatus.ACCEPTED, TEXT, b"asked\n"
 
     return answered
 
 
 def _verdict(reasons: list[str], notes: list[str] | None = None) -> Answer:
     if reasons:
-        return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, ("\n".join(reasons) + "\n").encode()
-    return HTTPStatus.OK, _TEXT, "\n".join(["ok", *(notes or []), ""]).encode()
+        return HTTPStatus.SERVICE_UNAVAILABLE, TEXT, ("\n".join(reasons) + "\n").encode()
+    return HTTPStatus.OK, TEXT, "\n".join(["ok", *(notes or []), ""]).encode()
 
 
 @contextmanager
 def serving(
     settings: Http,
     board: Mapping[str, Progress],
-    post: Post = nothing_posted,
-    guarded: Guarded = nothing_guarded,
-    more: More = nothing_more,
+    post: Post = nothing,
+    guarded: Guarded = nothing,
+    more: More = dict,
 ) -> Iterator[str | None]:
     """Serve while inside; gives the URL, None when it is switched off. Raises HeadraceError when the port is taken."""
     if not settings.enabled:

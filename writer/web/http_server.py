@@ -3,6 +3,7 @@
 import errno
 import hmac
 import ipaddress
+import json
 import socket
 import socketserver
 import ssl
@@ -29,30 +30,23 @@ HEADERS: Mapping[str, str] = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-
-
 _SILENT_CLIENT_S = 10  # a connection that says nothing for so long is closed
-
 _POLL_S = 0.1  # the end waits for it once
-
-_TEXT, _JSON = "text/plain; charset=utf-8", "application/json"
-
+TEXT = "text/plain; charset=utf-8"
 Answer = tuple[HTTPStatus, str, bytes]
-
 Get = Callable[[str, str], Answer]  # path, what the client accepts
-
 Post = Callable[[str, str], Answer | None]  # path, the Authorization header; None: nothing is posted there
-
 Guarded = Post  # the same for a GET that needs a token; None: it is open to all, or nothing
+NOT_HERE: Answer = (HTTPStatus.NOT_FOUND, TEXT, b"not here; see /\n")
 
 
-def nothing_posted(_path: str, _authorization: str) -> Answer | None:
-    """Refuse every POST."""
-    return None
+def json_answer(document: Mapping[str, Any]) -> Answer:
+    """Answer with one JSON document."""
+    return HTTPStatus.OK, "application/json", (json.dumps(document) + "\n").encode()
 
 
-def nothing_guarded(_path: str, _authorization: str) -> Answer | None:
-    """Nothing needs a token."""
+def nothing(_path: str, _authorization: str) -> Answer | None:
+    """Refuse every POST, and guard no GET."""
     return None
 
 
@@ -91,7 +85,7 @@ def is_ours(host: str, known: str) -> bool:
 
 class _Handler(BaseHTTPRequestHandler):
     timeout = _SILENT_CLIENT_S
-    error_content_type, error_message_format = _TEXT, "%(message)s\n"  # for what is no GET
+    error_content_type, error_message_format = TEXT, "%(message)s\n"  # for what is no GET
     server: "_Server"
 
     def do_GET(self) -> None:
@@ -108,7 +102,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self._misled():
             return
         if not is_near(self.client_address[0]):
-            self._send((HTTPStatus.FORBIDDEN, _TEXT, b"this is done from the same machine only\n"))
+            self._send((HTTPStatus.FORBIDDEN, TEXT, b"this is done from the same machine only\n"))
             return
         found = self.server.post(self.path, self.headers.get("Authorization", ""))
         if found is None:
@@ -120,7 +114,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Turn away a browser that another site's name led to this machine, by a name server of its own."""
         misled = self.server.is_local and not is_ours(self.headers.get("Host", ""), self.server.host)
         if misled:
-            self._send((HTTPStatus.MISDIRECTED_REQUEST, _TEXT, b"ask by address, or as localhost\n"))
+            self._send((HTTPStatus.MISDIRECTED_REQUEST, TEXT, b"ask by address, or as localhost\n"))
         return misled
 
     def _send(self, answered: Answer) -> None:
@@ -177,7 +171,7 @@ class _Server(ThreadingHTTPServer):
 
 @contextmanager
 def answering(
-    settings: Http, get: Get, post: Post = nothing_posted, section: str = "http", guarded: Guarded = nothing_guarded
+    settings: Http, get: Get, post: Post = nothing, section: str = "http", guarded: Guarded = nothing
 ) -> Iterator[str]:
     """Answer while inside; gives the URL. Raises HeadraceError, naming the section, when the port is taken."""
     server = _bound(settings, get, post, guarded, section)

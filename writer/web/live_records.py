@@ -3,7 +3,6 @@
 Nobody is shown any unless the configuration says so (`http.expose_records`), and then only who has the token.
 """
 
-import json
 import threading
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -13,12 +12,11 @@ from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
 from writer.output.tables import plain
 from writer.preflight.preview import Step, looked
-from writer.web.http_server import Answer, Guarded, allowed
+from writer.web.http_server import TEXT, Answer, Guarded, allowed, json_answer
 
 _PATH = "/records"
 _ROOMS: tuple[Step, ...] = ("raw", "decoded", "assigned")
 _RECORDS, _RECORDS_MAX = 10, 50
-_TEXT, _JSON = "text/plain; charset=utf-8", "application/json"
 
 
 def guarded(config: Config) -> Guarded:
@@ -31,11 +29,11 @@ def guarded(config: Config) -> Guarded:
         if address.path != _PATH:
             return None
         if not token:
-            return HTTPStatus.NOT_FOUND, _TEXT, b"live records are not shown; http.expose_records switches them on\n"
+            return HTTPStatus.NOT_FOUND, TEXT, b"live records are not shown; http.expose_records switches them on\n"
         if not allowed(token, authorization):
-            return HTTPStatus.FORBIDDEN, _TEXT, b"this needs the token of http.token\n"
+            return HTTPStatus.FORBIDDEN, TEXT, b"this needs the token of http.token\n"
         if not busy.acquire(blocking=False):
-            return HTTPStatus.TOO_MANY_REQUESTS, _TEXT, b"somebody else looks at records; try again\n"
+            return HTTPStatus.TOO_MANY_REQUESTS, TEXT, b"somebody else looks at records; try again\n"
         try:
             return _answer(config, address.query)
         finally:
@@ -48,14 +46,13 @@ def _answer(config: Config, query: str) -> Answer:
     asked = {name: values[-1] for name, values in parse_qs(query).items()}
     name, at, count = asked.get("pipeline", ""), asked.get("at", "decoded"), asked.get("records", str(_RECORDS))
     if name not in config.pipelines:
-        return HTTPStatus.NOT_FOUND, _TEXT, b"there is no such pipeline here\n"
+        return HTTPStatus.NOT_FOUND, TEXT, b"there is no such pipeline here\n"
     step = next((step for step in _ROOMS if step == at), None)
     if step is None or not count.isdecimal() or not 1 <= int(count) <= _RECORDS_MAX:
         words = f"'at' is one of {', '.join(_ROOMS)}, and 'records' 1 to {_RECORDS_MAX}\n"
-        return HTTPStatus.BAD_REQUEST, _TEXT, words.encode()
+        return HTTPStatus.BAD_REQUEST, TEXT, words.encode()
     try:
         found = looked(config, name, at=step, records=int(count), now=datetime.now(UTC))
     except (HeadraceError, OSError) as error:
-        return HTTPStatus.BAD_GATEWAY, _TEXT, f"{error}\n".encode()
-    told = {"pipeline": name, "at": step, "records": [plain(record) for record in found]}
-    return HTTPStatus.OK, _JSON, (json.dumps(told) + "\n").encode()
+        return HTTPStatus.BAD_GATEWAY, TEXT, f"{error}\n".encode()
+    return json_answer({"pipeline": name, "at": step, "records": [plain(record) for record in found]})

@@ -31,18 +31,24 @@ class Reading:
 
 @dataclass(frozen=True)
 class Metric:
-    """One entry of the catalogue. `read` gives its values for one pipeline."""
+    """One entry of the catalogue. `read` gives its values for one pipeline; None for the histogram of batches."""
 
     name: str
-    kind: Literal["gauge", "counter", "histogram"]
     help: str
-    read: Callable[[Reading], Iterable[Value]]
+    read: Callable[[Reading], Iterable[Value]] | None
     labels: tuple[str, ...] = ("pipeline",)
 
+    @property
+    def kind(self) -> Literal["gauge", "counter", "histogram"]:
+        """Prometheus' type: the name of a counter, and only that, ends in `_total`."""
+        if self.read is None:
+            return "histogram"
+        return "counter" if self.name.endswith("_total") else "gauge"
 
-def plain(read: Callable[[Reading], float]) -> Callable[[Reading], list[Value]]:
-    """Read one number of a pipeline."""
-    return lambda reading: [((), read(reading))]
+
+def plain(read: Callable[[Reading], float | None]) -> Callable[[Reading], list[Value]]:
+    """Read one number of a pipeline; None: it has none."""
+    return lambda reading: [((), value)] if (value := read(reading)) is not None else []
 
 
 def by_partition(read: Callable[[Lag], float | None]) -> Callable[[Reading], list[Value]]:

@@ -1,5 +1,8 @@
 """The catalogue of metrics: the one source of what `/metrics` says and of what docs/METRICS.md says about it."""
 
+from collections.abc import Callable, Mapping
+
+from writer.sealing.bucket_states import BucketCounts
 from writer.status.model import DECODERS, GAP_CAUSES, OUTCOMES
 from writer.web.metric_types import PARTITION, Metric, Reading, Value, by_partition, named, plain
 
@@ -9,68 +12,42 @@ def _source_age(reading: Reading) -> list[Value]:
     return reading.age(samples[-1].at if samples else reading.view.since)
 
 
-def _last_duration(reading: Reading) -> list[Value]:
-    last = reading.view.duration_last_seconds
-    return [] if last is None else [((), last)]
-
-
-def _delay_max(reading: Reading) -> list[Value]:
-    found = reading.view.limits.get("delay_max_seconds")
-    return [] if found is None else [((), float(found))]
-
-
-def _unsealed(reading: Reading) -> dict[str, float]:
-    bucket_counts = reading.view.bucket_counts
-    return {} if bucket_counts is None else {
-        "closed": bucket_counts.closed, "blocked": len(bucket_counts.blocked), "reopened": bucket_counts.reopened,
-    }  # fmt: skip
-
-
-def _seals(reading: Reading) -> dict[str, float]:
-    bucket_counts = reading.view.bucket_counts
-    return (
-        {}
-        if bucket_counts is None
-        else {"first": bucket_counts.sealed - bucket_counts.resealed, "again": bucket_counts.resealed}
-    )
+def _of_buckets(
+    read: Callable[[BucketCounts], Mapping[str, float]], always: tuple[str, ...]
+) -> Callable[[Reading], list[Value]]:
+    return named(lambda r: {} if r.view.bucket_counts is None else read(r.view.bucket_counts), always)
 
 
 CATALOGUE: tuple[Metric, ...] = (
-    Metric("headrace_build_info", "gauge", "Always 1; the versions that run.", lambda _: [], ("version", "python")),
+    Metric("headrace_build_info", "Always 1; the versions that run.", lambda _: [], ("version", "python")),
     Metric(
         "headrace_pipeline_alive",
-        "gauge",
         "1 while the pipeline starts, runs, is paused or drains; 0 when it failed or ended.",
         plain(lambda r: float(r.view.state in ("starting", "running", "paused", "draining"))),
     ),
     Metric(
         "headrace_paused",
-        "gauge",
         "1 while somebody has paused the pipeline (`headrace pause`): it commits nothing, and its lag grows.",
         plain(lambda r: float(r.view.pause is not None)),
     ),
     Metric(
         "headrace_epoch",
-        "gauge",
         "Number of starts that the pipeline has had, from the table. Two drivers that rise in turn fence each other.",
-        lambda r: [] if r.view.epoch is None else [((), r.view.epoch)],
+        plain(lambda r: r.view.epoch),
     ),
     Metric(
         "headrace_run_id",
-        "gauge",
         "Number of the checkpoint that the query uses; it rises with each new run.",
-        lambda r: [] if r.view.run is None else [((), r.view.run)],
+        plain(lambda r: r.view.run),
     ),
     Metric(
         "headrace_lag_records",
-        "gauge",
         "Offsets between the frontier and the end of the log.",
         by_partition(lambda lag: lag.offsets),
         PARTITION,
     ),
     Metric(
         "headrace_lag_seconds",
-        "gauge",
         "How long the oldest offset that is not committed has waited; 0 when nothing waits. Between two looks at Kafka "
         "the log is taken to grow evenly; what came more than an hour ago, or before the driver listened, is dated by "
         "its record timestamp, to 5 %.",
@@ -79,13 +56,11 @@ CATALOGUE: tuple[Metric, ...] = (
     ),
     Metric(
         "headrace_lag_source_age_seconds",
-        "gauge",
         "Seconds since Kafka last told where the logs end. Lag and headroom are blind when it grows.",
         _source_age,
     ),
     Metric(
         "headrace_retention_headroom_seconds",
-        "gauge",
         "Time until the topic's retention.ms takes the oldest offset that is not committed; below 0 it is due. Not "
         "there when nothing waits or the topic keeps records without a limit in time. retention.bytes is not reckoned.",
         by_partition(lambda lag: lag.headroom_seconds),
@@ -93,157 +68,135 @@ CATALOGUE: tuple[Metric, ...] = (
     ),
     Metric(
         "headrace_topic_retention_seconds",
-        "gauge",
         "The topic's retention.ms; not there where it keeps records without a limit in time, or does not say.",
         named(lambda r: {t: kept.total_seconds() for t, kept in r.view.logs.retention.items() if kept is not None}),
         ("pipeline", "topic"),
     ),
     Metric(
         "headrace_retention_headroom_records",
-        "gauge",
         "Offsets between the beginning of the log and the frontier; below 0, so many were lost to retention.",
         by_partition(lambda lag: lag.headroom_offsets),
         PARTITION,
     ),
     Metric(
         "headrace_commit_age_seconds",
-        "gauge",
         "Seconds since the newest commit, also of an earlier start. A topic without new records makes it grow too.",
         lambda r: r.age(r.view.committed_at),
     ),
     Metric(
         "headrace_commit_delay_max_seconds",
-        "gauge",
         "commit.max_delay, for alerts: how long a record may wait for its commit to begin. Not with `run --once`.",
-        _delay_max,
+        plain(lambda r: r.view.limits.get("delay_max_seconds")),
     ),
     Metric(
         "headrace_newest_event_age_seconds",
-        "gauge",
         "Now minus the newest event time in the table. Events from the future make it small, late ones do not grow it.",
         lambda r: r.since(r.view.event_time_newest),
     ),
     Metric(
         "headrace_watermark_delay_seconds",
-        "gauge",
         "Now minus the table's watermark. It grows while a partition is behind; /status says which.",
         lambda r: [] if r.view.bucket_counts is None else r.since(r.view.bucket_counts.watermark.instant),
     ),
     Metric(
         "headrace_closed_until_delay_seconds",
-        "gauge",
         "Now minus the instant by which buckets have to end to be closed.",
         lambda r: [] if r.view.bucket_counts is None else r.since(r.view.bucket_counts.closed_until),
     ),
     Metric(
         "headrace_batch_in_progress_seconds",
-        "gauge",
         "Seconds since the batch that is being carried began; 0 when none is.",
         lambda r: [((), 0.0)] if r.view.batch is None else r.age(r.view.batch.began),
     ),
     Metric(
-        "headrace_batch_last_duration_seconds", "gauge", "Wall seconds of the last committed batch.", _last_duration
+        "headrace_batch_last_duration_seconds",
+        "Wall seconds of the last committed batch.",
+        plain(lambda r: r.view.duration_last_seconds),
     ),
     Metric(
         "headrace_batch_duration_seconds",
-        "histogram",
         "Wall seconds of committed batches on the driver, from Spark's call to the end of redo.",
-        lambda _: [],
+        None,
     ),
     Metric(
         "headrace_driver_phase_seconds_total",
-        "counter",
         "Wall seconds of the driver by phase: wait (between batches), look, tasks, commit, redo.",
         named(lambda r: r.view.phases),
         ("pipeline", "phase"),
     ),
     Metric(
         "headrace_step_cpu_seconds_total",
-        "counter",
         "Processor seconds of the tasks by step, of committed batches. The JVM's are not in it.",
         named(lambda r: r.view.totals.steps),
         ("pipeline", "step"),
     ),
     Metric(
         "headrace_commits_total",
-        "counter",
         "Commits by the reason why their batch ended: size, backlog, timeout, start, once, replay.",
         named(lambda r: r.view.totals.commits),
         ("pipeline", "reason"),
     ),
     Metric(
         "headrace_records_read_total",
-        "counter",
         "Records read, of committed batches. Equals the sum of headrace_records_total over its outcomes.",
         plain(lambda r: r.view.totals.records["read"]),
     ),
     Metric(
         "headrace_read_bytes_total",
-        "counter",
         "Bytes of the values of records read, of committed batches: Avro with its header, as Kafka holds it.",
         plain(lambda r: r.view.totals.value_bytes),
     ),
     Metric(
         "headrace_records_total",
-        "counter",
         "Committed records by outcome: rows, late (in the table of late rows), dead_letters, quarantined, tombstones.",
         named(lambda r: {name: n for name, n in r.view.totals.records.items() if name != "read"}, OUTCOMES[1:]),
         ("pipeline", "outcome"),
     ),
     Metric(
         "headrace_offsets_without_records_total",
-        "counter",
         "Committed offsets that gave no record: transaction markers, or what compaction took. Else an alarm.",
         plain(lambda r: r.view.totals.offsets_without_records),
     ),
     Metric(
         "headrace_gaps_total",
-        "counter",
         "Gaps recorded by this driver, by cause: retention, latest. Each is one entry of the log, with its ranges.",
         named(lambda r: r.view.totals.gaps, GAP_CAUSES),
         ("pipeline", "cause"),
     ),
     Metric(
         "headrace_gap_offsets_total",
-        "counter",
         "Offsets of those gaps: records that Kafka no longer held when they were to be read.",
         named(lambda r: r.view.totals.gap_offsets, GAP_CAUSES),
         ("pipeline", "cause"),
     ),
     Metric(
         "headrace_gaps_open",
-        "gauge",
         "Gaps of the table that are open: nobody has brought their records, or given them up. As of the last batch.",
         plain(lambda r: r.view.gaps[0]),
     ),
     Metric(
         "headrace_gap_offsets_open",
-        "gauge",
         "Offsets of the open gaps that nobody has brought.",
         plain(lambda r: r.view.gaps[1]),
     ),
     Metric(
         "headrace_gap_offsets_closed_total",
-        "counter",
         "Offsets of gaps, over the table's life, that are over: brought by a backfill, given up, or taken back by a "
         "rewind. Its rate is that of a backfill.",
-        lambda r: [] if r.view.gap_offsets_closed is None else [((), r.view.gap_offsets_closed)],
+        plain(lambda r: r.view.gap_offsets_closed),
     ),
     Metric(
         "headrace_gap_oldest_age_seconds",
-        "gauge",
         "Seconds since the oldest gap that is open was opened; not there when none is, or `seal.enabled` is off.",
         lambda r: r.age(r.view.gap_oldest) if r.view.gaps[0] else [],
     ),
     Metric(
         "headrace_restarts_total",
-        "counter",
         "Times that this driver started the pipeline again because a log of Kafka's changed under it.",
         plain(lambda r: r.view.restarts),
     ),
     Metric(
         "headrace_topic_incarnation",
-        "gauge",
         "Number of the life of a topic's name that is read, from 1. Alert when it rises: the topic was deleted and "
         "created again.",
         named(lambda r: r.view.incarnations),
@@ -251,93 +204,82 @@ CATALOGUE: tuple[Metric, ...] = (
     ),
     Metric(
         "headrace_dead_letters_total",
-        "counter",
         "Rows committed to the dead-letter table: dead letters and quarantined records.",
         plain(lambda r: r.view.totals.records["dead_letters"] + r.view.totals.records["quarantined"]),
     ),
     Metric(
         "headrace_files_total",
-        "counter",
         "Parquet files committed to the table.",
         plain(lambda r: r.view.totals.files),
     ),
-    Metric("headrace_bytes_total", "counter", "Bytes of those files.", plain(lambda r: r.view.totals.bytes)),
+    Metric("headrace_bytes_total", "Bytes of those files.", plain(lambda r: r.view.totals.bytes)),
     Metric(
         "headrace_staged_bytes_total",
-        "counter",
         "Bytes of committed files, those of the dead-letter table included.",
         plain(lambda r: r.view.totals.bytes + r.view.totals.dead_letter_bytes),
     ),
     Metric(
         "headrace_spilled_bytes_total",
-        "counter",
         "Bytes that tasks of committed batches wrote to local disk because their budget was full.",
         plain(lambda r: r.view.totals.spilled_bytes),
     ),
     Metric(
         "headrace_open_buckets",
-        "gauge",
         "Buckets of the table that have rows and are not closed.",
         plain(lambda r: r.view.buckets if r.view.bucket_counts is None else r.view.bucket_counts.open),
     ),
     Metric(
         "headrace_unsealed_buckets",
-        "gauge",
         "Buckets that are closed, and have no manifest of what they hold: closed (about to be sealed, or blocked), "
         "blocked (alert: somebody must act), reopened (sealed, and changed since).",
-        named(_unsealed, ("closed", "blocked", "reopened")),
+        _of_buckets(
+            lambda b: {"closed": b.closed, "blocked": len(b.blocked), "reopened": b.reopened},
+            ("closed", "blocked", "reopened"),
+        ),
         ("pipeline", "state"),
     ),
     Metric(
         "headrace_seals_total",
-        "counter",
         "Manifests of this driver, by kind: first, or again after late rows and rewrites.",
-        named(_seals, ("first", "again")),
+        _of_buckets(lambda b: {"first": b.sealed - b.resealed, "again": b.resealed}, ("first", "again")),
         ("pipeline", "kind"),
     ),
     Metric(
         "headrace_sealing_failing_steps",
-        "gauge",
         "Steps of sealing that fail and are tried again; /status says which and why.",
         plain(lambda r: len(r.view.bucket_counts.trouble) if r.view.bucket_counts else 0),
     ),
     Metric(
         "headrace_late_rows_total",
-        "counter",
         "Rows of committed batches whose bucket was closed, whatever became of them (seal.late).",
         plain(lambda r: sum(r.view.totals.late.beyond)),
     ),
     Metric(
         "headrace_schemas",
-        "gauge",
         "Schemas that the pipeline knows, by decoder: native, fastavro, or rejected (records go to the dead letters).",
         named(lambda r: r.view.schemas, DECODERS),
         ("pipeline", "decoder"),
     ),
     Metric(
         "headrace_hook_deliveries_total",
-        "counter",
         "Sealed buckets that a hook was told of by this driver.",
         named(lambda r: {name: hook.delivered for name, hook in r.view.hooks.items()}),
         ("pipeline", "hook"),
     ),
     Metric(
         "headrace_hook_failures_total",
-        "counter",
         "Attempts of a hook that failed; each is tried again.",
         named(lambda r: {name: hook.failures for name, hook in r.view.hooks.items()}),
         ("pipeline", "hook"),
     ),
     Metric(
         "headrace_hook_pending",
-        "gauge",
         "Deliveries that a hook has not done yet, those under way included.",
         named(lambda r: {name: hook.waiting for name, hook in r.view.hooks.items()}),
         ("pipeline", "hook"),
     ),
     Metric(
         "headrace_hook_oldest_pending_seconds",
-        "gauge",
         "Seconds since the oldest bucket was sealed that a hook is still to be told of; 0 when none is.",
         named(
             lambda r: {
@@ -349,7 +291,6 @@ CATALOGUE: tuple[Metric, ...] = (
     ),
     Metric(
         "headrace_offset_commit_failures_total",
-        "counter",
         "Times that the frontier could not be written to the consumer group of commit_offsets_to_group.",
         plain(lambda r: r.view.offset_commit_failures),
     ),

@@ -1,6 +1,5 @@
 """How metrics are served: from what a driver knows of its pipelines to the text that a scraper reads."""
 
-import json
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -17,7 +16,7 @@ from prometheus_client.registry import Collector
 from writer.status.lag import lags
 from writer.status.model import DURATION_BOUNDS
 from writer.status.progress import Progress
-from writer.web.http_server import Answer, Get
+from writer.web.http_server import NOT_HERE, TEXT, Answer, Get, json_answer
 from writer.web.metric_types import Metric, Reading, Value
 from writer.web.metrics_catalogue import CATALOGUE
 
@@ -53,21 +52,20 @@ def exposition(board: Mapping[str, Progress], accept: str) -> tuple[bytes, str]:
 
 def families(board: Mapping[str, Progress], now: datetime) -> Iterator[Family]:
     """Give every family of a driver's catalogue, those without a value too."""
+    build = [((version("headrace"), platform.python_version()), 1)]
     views = [progress.view() for progress in board.values()]
     readings = [Reading(view, lags(view.logs, view.frontier, now), now) for view in views]
     for metric in CATALOGUE:
-        if metric.kind == "histogram":
+        if metric.read is None:
             yield _histogram(metric, readings)
         else:
-            yield family(metric.name, metric.kind, metric.help, metric.labels, _values(metric, readings))
+            values = _values(metric.read, readings) if "pipeline" in metric.labels else build
+            yield family(metric.name, metric.kind, metric.help, metric.labels, values)
 
 
-def _values(metric: Metric, readings: Iterable[Reading]) -> Iterator[Value]:
-    if "pipeline" not in metric.labels:
-        yield (version("headrace"), platform.python_version()), 1
-        return
+def _values(read: Callable[[Reading], Iterable[Value]], readings: Iterable[Reading]) -> Iterator[Value]:
     for reading in readings:
-        for labels, number in metric.read(reading):
+        for labels, number in read(reading):
             yield (reading.view.pipeline, *labels), number
 
 
@@ -83,9 +81,6 @@ def _histogram(metric: Metric, readings: Iterable[Reading]) -> Family:
     return family
 
 
-_TEXT, _JSON = "text/plain; charset=utf-8", "application/json"
-
-
 def board(
     verb: str, *, families: Callable[[], Iterable[Family]], status: Callable[[], dict[str, Any]],
     unhealthy: Callable[[], str],
@@ -98,13 +93,13 @@ def board(
                 body, content_type = encoded(families(), accept)
                 return HTTPStatus.OK, content_type, body
             case "/status":
-                return HTTPStatus.OK, _JSON, (json.dumps(status()) + "\n").encode()
+                return json_answer(status())
             case "/healthz":
                 why = unhealthy()
                 code = HTTPStatus.SERVICE_UNAVAILABLE if why else HTTPStatus.OK
-                return code, _TEXT, f"{why or 'ok'}\n".encode()
+                return code, TEXT, f"{why or 'ok'}\n".encode()
             case "/":
-                return HTTPStatus.OK, _TEXT, f"{verb}\n\n/metrics\n/healthz\n/status\n".encode()
-        return HTTPStatus.NOT_FOUND, _TEXT, b"not here; see /\n"
+                return HTTPStatus.OK, TEXT, f"{verb}\n\n/metrics\n/healthz\n/status\n".encode()
+        return NOT_HERE
 
     return get

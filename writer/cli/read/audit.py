@@ -101,6 +101,8 @@ def _page(name: str, one: Audit, *, deep: bool) -> list[RenderableType]:
     head = Text.assemble((name, "bold"), (f"  versions {reconciliation.first} to {reconciliation.last}", "dim"))
     if deep:
         head.append(", every file read", style="dim")
+    tables = {"row": one.rows_taken, "dead letter": one.dead_letters_taken, "late row": one.late_taken}
+    taken = [(noun, why, count) for noun, counts in tables.items() for why, count in counts.items()]
     notes = [
         f"{plural(one.waiting, 'commit')} of dead letters wait for redo, which the writer's next batch or start does; "
         "they are counted"
@@ -113,14 +115,8 @@ def _page(name: str, one: Audit, *, deep: bool) -> list[RenderableType]:
         "offsets"
         if reconciliation.unplaced
         else "",
-        *(_accepted(answer, deep=deep) for answer in ([one.accepted] if one.accepted else [])),
-        *(f"{plural(rows, 'row')} {_taken(why, rows)}" for why, rows in one.rows_taken.items() if rows),
-        *(
-            f"{plural(count, 'dead letter')} {_taken(why, count)}"
-            for why, count in one.dead_letters_taken.items()
-            if count
-        ),
-        *(f"{plural(count, 'late row')} {_taken(why, count)}" for why, count in one.late_taken.items() if count),
+        _accepted(one.accepted, deep=deep) if one.accepted else "",
+        *(f"{plural(count, noun)} {_taken(why, count)}" for noun, why, count in taken if count),
     ]
     return [head, "", _table(one, deep=deep), "", *filter(None, notes), _verdict(one)]
 

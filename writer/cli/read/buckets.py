@@ -21,7 +21,7 @@ from writer.core.text import instant, iso, span
 from writer.core.units import shifted, show_size
 from writer.output.bucket_names import name_of
 from writer.output.cli_options import AsJson, ConfigFile, Pipelines, time_of
-from writer.output.tables import Column, TextTable, console, emit_whole, hanging, sentence
+from writer.output.tables import Column, TextTable, console, emit_whole, hanging, numbers, sentence
 from writer.sealing.manifest import Manifest
 from writer.sealing.rules import Blocked, Resting, is_closed
 from writer.sealing.sealer import Sealer
@@ -146,28 +146,8 @@ class BucketListing:
         )
 
 
-def run_buckets(
-    config: Config, names: Sequence[str], *, state: State | None, since: datetime | None, as_json: bool, out: Console
-) -> int:
-    """Show the buckets of the pipelines."""
-    now = datetime.now(UTC)
-    looks = {name: BucketListing(name, config, now) for name in names}
-    found = {name: [b for b in look.buckets(since) if state in (None, b.state)] for name, look in looks.items()}
-    if as_json:
-        emit_whole(
-            {"at": iso(now), "pipelines": {name: _document(look, found[name]) for name, look in looks.items()}}
-        )  # fmt: skip
-        return 0
-    for name, look in looks.items():
-        if len(names) > 1:
-            sentence(out, name, "bold")
-        _show(look, found[name], out)
-    return 0
-
-
 def _show(look: BucketListing, found: Sequence[Bucket], out: Console) -> None:
-    titles = ("rows", "files", "size", "late", "version")
-    right = [Column(title, right=True) for title in titles]
+    right = numbers("rows", "files", "size", "late", "version")
     sheet = TextTable(out, [Column("bucket", width_max=60), Column("state"), *right, Column("sealed at")])
     if found:
         sheet.add([_row(bucket) for bucket in found])
@@ -228,8 +208,7 @@ def buckets(
     config: ConfigFile,
     pipeline: Pipelines = None,
     state: Annotated[
-        Literal["open", "closed", "sealed", "reopened"] | None,
-        typer.Option("--state", help="Only buckets in this state.", show_default=False),
+        State | None, typer.Option("--state", help="Only buckets in this state.", show_default=False)
     ] = None,
     since: Annotated[
         str | None, typer.Option("--since", help="Only buckets that end after this time: 2026-11-20T05:00Z.")
@@ -240,6 +219,14 @@ def buckets(
 
     Exit codes: 0 shown, 1 a table cannot be read, 2 configuration, or there is no table yet.
     """
-    settings = load(config)
-    names, after = settings.chosen(pipeline), time_of("--since", since)
-    raise typer.Exit(run_buckets(settings, names, state=state, since=after, as_json=as_json, out=console()))
+    settings, now = load(config), datetime.now(UTC)
+    names, after, out = settings.chosen(pipeline), time_of("--since", since), console()
+    looks = {name: BucketListing(name, settings, now) for name in names}
+    found = {name: [b for b in look.buckets(after) if state in (None, b.state)] for name, look in looks.items()}
+    if as_json:
+        emit_whole({"at": iso(now), "pipelines": {name: _document(look, found[name]) for name, look in looks.items()}})
+        return
+    for name, look in looks.items():
+        if len(names) > 1:
+            sentence(out, name, "bold")
+        _show(look, found[name], out)

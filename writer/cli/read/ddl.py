@@ -3,18 +3,17 @@
 import json
 import sys
 from datetime import timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
-from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.engines import sql
 from writer.engines.caveats import Engine, notes
 from writer.engines.druid_spec import table_task
 from writer.engines.table_description import TableDescription, described
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened
 from writer.output.tables import emit_whole
 from writer.table.factory import main_table
 
@@ -25,7 +24,7 @@ _HOUR = timedelta(hours=1)
 
 def run_ddl(
     config: Config, pipeline: str, engine: Engine, *, name: str | None, location: str | None, as_json: bool
-) -> int:
+) -> None:
     """Print the texts. Notes are comments, or go to standard error where the text is JSON."""
     table = main_table(pipeline, config)
     if not table.exists():
@@ -45,7 +44,6 @@ def run_ddl(
     else:
         print(*(f"-- {note}" for note in told), sep="\n")  # noqa: T201
         print(*(f"{statement};" for statement in found), sep="\n")  # noqa: T201
-    return 0
 
 
 def texts(
@@ -80,9 +78,7 @@ def _segment(config: Config, pipeline: str) -> str:
 
 def ddl(
     config: ConfigFile,
-    engine: Annotated[
-        Literal["trino", "presto", "druid", "spark", "duckdb"], typer.Option("--engine", help="Who is to read it.")
-    ],
+    engine: Annotated[Engine, typer.Option("--engine", help="Who is to read it.")],
     pipeline: OnePipeline = None,
     table: Annotated[
         str | None,
@@ -99,6 +95,5 @@ def ddl(
 
     Exit codes: 0 printed, 1 the table cannot be read, 2 configuration, or there is no table yet.
     """
-    settings = load(config)
-    name = settings.one(pipeline)
-    raise typer.Exit(run_ddl(settings, name, engine, name=table, location=location, as_json=as_json))
+    settings, name = opened(config, pipeline)
+    run_ddl(settings, name, engine, name=table, location=location, as_json=as_json)

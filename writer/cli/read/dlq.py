@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pyarrow as pa
@@ -13,15 +12,15 @@ from rich.console import Console
 from rich.text import Text
 
 from writer.avro.wire_format import CONFLUENT
-from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import SchemaChanged
 from writer.core.text import iso, plural
+from writer.maintenance import local_pipeline
 from writer.maintenance.dead_letters import Selection, as_read, read
-from writer.maintenance.local_pipeline import LocalPipeline, opened, record_places
+from writer.maintenance.local_pipeline import LocalPipeline, record_places
 from writer.maintenance.replay import Replaying, ReplayResult
 from writer.output import tables
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, time_of
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened, options_of, time_of
 from writer.output.tables import Column, TextTable, console, emit, emit_whole, hanging, instant, plain, visible
 from writer.schemas.registry import RegistryUnreachable, SchemaSource, source
 from writer.table.factory import side_table
@@ -70,61 +69,6 @@ def kinds(name: str, config: Config, selection: Selection) -> list[Kind]:
     return sorted(found.values(), key=lambda kind: -kind.dead_letters)
 
 
-def run_list(name: str, config: Config, selection: Selection, *, as_json: bool, out: Console) -> int:
-    """Show the kinds of letters. Returns 0."""
-    found = kinds(name, config, selection)
-    if as_json:
-        emit_whole([{**vars(k), "time_min": iso(k.time_min), "time_max": iso(k.time_max)} for k in found])
-        return 0
-    dead_letters = sum(kind.dead_letters for kind in found)
-    tables.sentence(out, f"{name}: {plural(dead_letters, 'letter')} of {plural(len(found), 'kind')}", "bold")
-    sheet = TextTable(out, _LIST)
-    heads = _heads(found)
-    sheet.settle(heads)
-    for head, kind in zip(heads, found, strict=True):
-        sheet.add([head])
-        hanging(out, "    ", kind.reason, "dim")
-    return 0
-
-
-def run_show(
-    name: str, config: Config, selection: Selection, source: SchemaSource, *, limit: int, values: bool, as_json: bool,
-    out: Console,
-) -> int:  # fmt: skip
-    """Show letters one by one; what is in them only with `values`. Returns 0."""
-    rows = _first(name, config, selection, limit, values=values)
-    decoded = _decoded(name, config, source, rows, out) if values and rows.num_rows else {}
-    for row in rows.to_pylist():  # cold: at most --limit rows
-        place = (row["_topic"], row["_partition"], row["_offset"])
-        about = {name.lstrip("_"): value for name, value in row.items() if name not in ("value", "headers")}
-        if as_json:
-            extra = {"value": row["value"], "decoded": decoded.get(place)} if values else {}
-            emit(plain({**about, **extra}))
-            continue
-        _print(out, row, decoded.get(place), values=values)
-    if not (rows.num_rows or as_json):
-        tables.sentence(out, f"{name}: no such letters")
-    return 0
-
-
-def run_replay(
-    name: str, config: Config, selection: Selection, source: SchemaSource, *, now: datetime, as_json: bool, out: Console
-) -> int:
-    """Replay letters and say what became of them. Returns 0."""
-    found = Replaying(name, config, source).run(selection, now)
-    if as_json:
-        emit_whole(_to_dict(found))
-        return 0
-    failed = sum(found.failed.values())
-    commits = f" in {plural(len(found.versions), 'commit')}" if found.versions else ""
-    tables.sentence(out, f"{name}: of {plural(found.chosen, 'letter')} {found.rows:,} became rows{commits}", "bold")
-    if failed:
-        tables.sentence(out, f"{plural(failed, 'letter')} failed again and stay:")
-    for (_, _, why), count in sorted(found.failed.items(), key=lambda item: -item[1])[:10]:
-        hanging(out, f"{count:>8,} ", why)
-    return 0
-
-
 def _heads(found: list[Kind]) -> list[list[str]]:
     return [
         [
@@ -171,7 +115,7 @@ def _decoded(
     """Decode what can be: quarantined records, and those whose schema is known by now."""
     records = as_read(rows)
     try:
-        walk: LocalPipeline = opened(name, config, source)
+        walk: LocalPipeline = local_pipeline.opened(name, config, source)
         walk.wire = walk.wire or CONFLUENT  # letters show what a format is not
         found = [g for batch in records.combine_chunks().to_batches() for g in walk.decoded(batch).groups]
     except (RegistryUnreachable, SchemaChanged) as error:
@@ -204,53 +148,55 @@ def _print(out: Console, row: Mapping[str, Any], decoded: Mapping[str, Any] | No
 
 dlq = typer.Typer(no_args_is_help=True, help="Dead letters: list them, look at them, carry them through once more.")
 
-_Outcome = Annotated[
-    Literal["dead_letter", "quarantined"] | None, typer.Option("--outcome", help="Only these.", show_default=False)
-]
-_Reason = Annotated[str | None, typer.Option("--reason", help="Only where the reason has this text in it.")]
-_Topic = Annotated[str | None, typer.Option("--topic", help="Only of this topic.")]
-_Partition = Annotated[int | None, typer.Option("--partition", help="Only of this partition.")]
-_Offsets = Annotated[str | None, typer.Option("--offsets", help="Only from START to before END: 100:200.")]
-_SchemaId = Annotated[int | None, typer.Option("--schema-id", help="Only with this schema id.")]
-_Since = Annotated[str | None, typer.Option("--since", help="Only written to Kafka at or after this time.")]
-_Until = Annotated[str | None, typer.Option("--until", help="Only written to Kafka before this time.")]
+
+def selection(
+    outcome: Annotated[
+        Literal["dead_letter", "quarantined"] | None, typer.Option("--outcome", help="Only these.", show_default=False)
+    ] = None,
+    reason: Annotated[str | None, typer.Option("--reason", help="Only where the reason has this text in it.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="Only of this topic.")] = None,
+    partition: Annotated[int | None, typer.Option("--partition", help="Only of this partition.")] = None,
+    offsets: Annotated[str | None, typer.Option("--offsets", help="Only from START to before END: 100:200.")] = None,
+    schema_id: Annotated[int | None, typer.Option("--schema-id", help="Only with this schema id.")] = None,
+    since: Annotated[str | None, typer.Option("--since", help="Only written to Kafka at or after this time.")] = None,
+    until: Annotated[str | None, typer.Option("--until", help="Only written to Kafka before this time.")] = None,
+) -> Selection:
+    """Choose dead letters by the options that each command of the group has. Raises BadParameter."""
+    return Selection(
+        outcome, reason, topic, partition, _span(offsets), schema_id,
+        time_of("--since", since), time_of("--until", until),
+    )  # fmt: skip
 
 
 @dlq.command("list")
-def list_(
-    config: ConfigFile,
-    pipeline: OnePipeline = None,
-    outcome: _Outcome = None,
-    reason: _Reason = None,
-    topic: _Topic = None,
-    partition: _Partition = None,
-    offsets: _Offsets = None,
-    schema_id: _SchemaId = None,
-    since: _Since = None,
-    until: _Until = None,
-    as_json: AsJson = False,
-) -> None:
+@options_of(selection)
+def list_(config: ConfigFile, pipeline: OnePipeline = None, *, chosen: Selection, as_json: AsJson = False) -> None:
     """List dead letters by outcome, topic, schema and reason. Reads the lake only.
 
     Exit codes: 0 shown, 1 the table is not there or cannot be read, 2 configuration.
     """
-    settings, name = _opened(config, pipeline)
-    chosen = _selection(outcome, reason, topic, partition, offsets, schema_id, since, until)
-    raise typer.Exit(run_list(name, settings, chosen, as_json=as_json, out=console()))
+    settings, name = opened(config, pipeline)
+    found = kinds(name, settings, chosen)
+    if as_json:
+        emit_whole([{**vars(k), "time_min": iso(k.time_min), "time_max": iso(k.time_max)} for k in found])
+        return
+    out, dead_letters = console(), sum(kind.dead_letters for kind in found)
+    tables.sentence(out, f"{name}: {plural(dead_letters, 'letter')} of {plural(len(found), 'kind')}", "bold")
+    sheet = TextTable(out, _LIST)
+    heads = _heads(found)
+    sheet.settle(heads)
+    for head, kind in zip(heads, found, strict=True):
+        sheet.add([head])
+        hanging(out, "    ", kind.reason, "dim")
 
 
 @dlq.command()
+@options_of(selection)
 def show(
     config: ConfigFile,
     pipeline: OnePipeline = None,
-    outcome: _Outcome = None,
-    reason: _Reason = None,
-    topic: _Topic = None,
-    partition: _Partition = None,
-    offsets: _Offsets = None,
-    schema_id: _SchemaId = None,
-    since: _Since = None,
-    until: _Until = None,
+    *,
+    chosen: Selection,
     dead_letters: Annotated[int, typer.Option("-n", "--limit", min=1, help="How many.")] = 20,
     values: Annotated[
         bool, typer.Option("--values", help="Show what is in them, too: it may be about people.")
@@ -261,28 +207,24 @@ def show(
 
     Exit codes: 0 shown, 1 the table is not there or cannot be read, 2 configuration.
     """
-    settings, name = _opened(config, pipeline)
-    chosen = _selection(outcome, reason, topic, partition, offsets, schema_id, since, until)
-    schemas = source(settings.registry)
-    raise typer.Exit(
-        run_show(name, settings, chosen, schemas, limit=dead_letters, values=values, as_json=as_json, out=console())
-    )
+    (settings, name), out = opened(config, pipeline), console()
+    rows = _first(name, settings, chosen, dead_letters, values=values)
+    decoded = _decoded(name, settings, source(settings.registry), rows, out) if values and rows.num_rows else {}
+    for row in rows.to_pylist():  # cold: at most --limit rows
+        place = (row["_topic"], row["_partition"], row["_offset"])
+        about = {name.lstrip("_"): value for name, value in row.items() if name not in ("value", "headers")}
+        if as_json:
+            extra = {"value": row["value"], "decoded": decoded.get(place)} if values else {}
+            emit(plain({**about, **extra}))
+            continue
+        _print(out, row, decoded.get(place), values=values)
+    if not (rows.num_rows or as_json):
+        tables.sentence(out, f"{name}: no such letters")
 
 
 @dlq.command()
-def replay(
-    config: ConfigFile,
-    pipeline: OnePipeline = None,
-    outcome: _Outcome = None,
-    reason: _Reason = None,
-    topic: _Topic = None,
-    partition: _Partition = None,
-    offsets: _Offsets = None,
-    schema_id: _SchemaId = None,
-    since: _Since = None,
-    until: _Until = None,
-    as_json: AsJson = False,
-) -> None:
+@options_of(selection)
+def replay(config: ConfigFile, pipeline: OnePipeline = None, *, chosen: Selection, as_json: AsJson = False) -> None:
     """Carry dead letters through the writer once more, by today's schemas and configuration, exactly once.
 
     What becomes a row leaves the dead letters in the same commit; what fails again stays, with its new reason. May be
@@ -290,32 +232,18 @@ def replay(
 
     Exit codes: 0 done, 1 Kafka's registry or the storage does not answer, 2 configuration.
     """
-    settings, name = _opened(config, pipeline)
-    chosen = _selection(outcome, reason, topic, partition, offsets, schema_id, since, until)
-    schemas, now = source(settings.registry), datetime.now(UTC)
-    raise typer.Exit(run_replay(name, settings, chosen, schemas, now=now, as_json=as_json, out=console()))
-
-
-def _opened(path: Path, pipeline: str | None) -> "tuple[Config, str]":
-
-    settings = load(path)
-    return settings, settings.one(pipeline)
-
-
-def _selection(
-    outcome: str | None,
-    reason: str | None,
-    topic: str | None,
-    partition: int | None,
-    offsets: str | None,
-    schema_id: int | None,
-    since: str | None,
-    until: str | None,
-) -> "Selection":
-    return Selection(
-        outcome, reason, topic, partition, _span(offsets), schema_id,
-        time_of("--since", since), time_of("--until", until),
-    )  # fmt: skip
+    settings, name = opened(config, pipeline)
+    found = Replaying(name, settings, source(settings.registry)).run(chosen, datetime.now(UTC))
+    if as_json:
+        emit_whole(_to_dict(found))
+        return
+    out, failed = console(), sum(found.failed.values())
+    commits = f" in {plural(len(found.versions), 'commit')}" if found.versions else ""
+    tables.sentence(out, f"{name}: of {plural(found.chosen, 'letter')} {found.rows:,} became rows{commits}", "bold")
+    if failed:
+        tables.sentence(out, f"{plural(failed, 'letter')} failed again and stay:")
+    for (_, _, why), count in sorted(found.failed.items(), key=lambda item: -item[1])[:10]:
+        hanging(out, f"{count:>8,} ", why)
 
 
 def _span(text: str | None) -> tuple[int, int] | None:

@@ -48,7 +48,7 @@ class Explanation:
 
 def run_explain(
     config: Config, names: list[str], *, batch: int | None, version: int | None, as_json: bool, console: Console
-) -> int:
+) -> None:
     """Show the chosen or the last commit of each pipeline. Raises HeadraceError when one has none, after the others."""
     found, missing = dict[str, Explanation](), list[HeadraceError]()
     for name in names:
@@ -63,7 +63,6 @@ def run_explain(
             show(Group(*([""] if i else []), *_page(name, one)), console)
     if missing:
         raise HeadraceError("\nheadrace: ".join(map(str, missing)))
-    return 0
 
 
 def choose(entries: Sequence[Entry], *, batch: int | None, version: int | None) -> Explanation | None:
@@ -266,7 +265,5 @@ def explain(
 
     Exit codes: 0 shown, 1 a pipeline has no such commit, 2 configuration.
     """
-    settings = load(config)
-    console = Console(highlight=False)
-    names = settings.chosen(pipeline)
-    raise typer.Exit(run_explain(settings, names, batch=batch, version=version, as_json=as_json, console=console))
+    settings, console = load(config), Console(highlight=False)
+    run_explain(settings, settings.chosen(pipeline), batch=batch, version=version, as_json=as_json, console=console)

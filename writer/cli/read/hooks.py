@@ -14,73 +14,15 @@ from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.files import BucketKey
 from writer.core.text import instant, iso, span
-from writer.core.units import duration
 from writer.hooks.delivery import HookDelivery
 from writer.hooks.dispatcher import deliveries
 from writer.hooks.outbox import OutboxContent, OutboxEntry
 from writer.output.bucket_names import bucket_of, name_of
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, Pipelines
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, Pipelines, duration_of, opened
 from writer.output.tables import Column, TextTable, console, emit_whole, hanging, sentence
 
 _PAUSE_S = 0.5
 _SHOWN = 10  # parcels of a hook
-
-
-def run_list(config: Config, names: list[str], *, as_json: bool, out: Console) -> int:
-    """Show the hooks of the pipelines."""
-    now = datetime.now(UTC)
-    told = {
-        name: [_to_dict(delivery, delivery.outbox.read()) for delivery in deliveries(name, config)] for name in names
-    }
-    if as_json:
-        emit_whole({"at": iso(now), "pipelines": told})
-        return 0
-    for name, found in told.items():
-        if not found:
-            sentence(out, f"{name} has no hooks (pipelines.{name}.hooks)")
-        for one in found:
-            _show(name, one, now, out)
-    return 0
-
-
-def run_deliver(
-    config: Config, name: str, *, hook: str | None, bucket: str | None, within: timedelta, as_json: bool, out: Console
-) -> int:
-    """Deliver what waits, and wait for what is under way. Returns 1 when something failed or still waits."""
-    found = _chosen(config, name, hook)
-    key = None if bucket is None else bucket_of(bucket, bucketers.build(config.pipelines[name].bucket))
-    boxes = [_worked_off(delivery, key, within) for delivery in found]
-    told = [_to_dict(delivery, box) for delivery, box in zip(found, boxes, strict=True)]
-    if as_json:
-        emit_whole({"at": iso(datetime.now(UTC)), "pipelines": {name: told}})
-    else:
-        for one in told:
-            _show(name, one, datetime.now(UTC), out)
-    return int(any(delivery.health.failures or box.pending for delivery, box in zip(found, boxes, strict=True)))
-
-
-def run_skip(config: Config, name: str, *, hook: str, bucket: str, as_json: bool, out: Console) -> int:
-    """Give up what waits of a bucket. Returns 1 when nothing of it does."""
-    (delivery,) = _chosen(config, name, hook)
-    key = bucket_of(bucket, bucketers.build(config.pipelines[name].bucket))
-    delivery.take_up()
-    gone: list[OutboxEntry] = []
-
-    def without(box: OutboxContent | None) -> OutboxContent:
-        known = box or OutboxContent(-1)
-        gone[:] = [pending for pending in known.pending if pending.bucket == key]
-        return known.without(gone)
-
-    delivery.outbox.change(without)
-    versions = [pending.version for pending in gone]
-    if as_json:
-        emit_whole({"pipeline": name, "hook": hook, "bucket": list(key), "versions": versions})
-    elif versions:
-        shown = ", ".join(map(str, versions))
-        sentence(out, f"{hook} is not told of {name_of(key)} version {shown}")
-    else:
-        sentence(out, f"nothing of {name_of(key)} waits for {hook}")
-    return int(not versions)
 
 
 def _chosen(config: Config, name: str, hook: str | None) -> list[HookDelivery]:
@@ -125,7 +67,19 @@ def _to_dict(delivery: HookDelivery, box: OutboxContent | None) -> dict[str, Any
     }  # fmt: skip
 
 
-def _show(pipeline: str, told: dict[str, Any], now: datetime, out: Console) -> None:
+def _show(told: dict[str, list[dict[str, Any]]], *, as_json: bool) -> None:
+    now, out = datetime.now(UTC), console()
+    if as_json:
+        emit_whole({"at": iso(now), "pipelines": told})
+        return
+    for name, found in told.items():
+        if not found:
+            sentence(out, f"{name} has no hooks (pipelines.{name}.hooks)")
+        for one in found:
+            _show_hook(name, one, now, out)
+
+
+def _show_hook(pipeline: str, told: dict[str, Any], now: datetime, out: Console) -> None:
     waiting = told["waiting"]
     head = f"{pipeline}  {told['hook']}  → {told['target']}"
     state = f"{told['delivered']:,} delivered, {len(waiting):,} waiting"
@@ -188,7 +142,13 @@ def list_(config: ConfigFile, pipeline: Pipelines = None, as_json: AsJson = Fals
     Exit codes: 0 shown, 1 a table cannot be read, 2 configuration.
     """
     settings = load(config)
-    raise typer.Exit(run_list(settings, settings.chosen(pipeline), as_json=as_json, out=console()))
+    _show(
+        {
+            name: [_to_dict(delivery, delivery.outbox.read()) for delivery in deliveries(name, settings)]
+            for name in settings.chosen(pipeline)
+        },
+        as_json=as_json,
+    )
 
 
 @hooks.command()
@@ -207,15 +167,12 @@ def run(
 
     Exit codes: 0 nothing waits any more, 1 something failed or still waits, 2 configuration.
     """
-    settings = load(config)
-    try:
-        within = duration(timeout)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--timeout") from error
-    name = settings.one(pipeline)
-    raise typer.Exit(
-        run_deliver(settings, name, hook=hook, bucket=bucket, within=within, as_json=as_json, out=console())
-    )
+    (settings, name), within = opened(config, pipeline), duration_of("--timeout", timeout)
+    found = _chosen(settings, name, hook)
+    key = None if bucket is None else bucket_of(bucket, bucketers.build(settings.pipelines[name].bucket))
+    worked_off = [(delivery, _worked_off(delivery, key, within)) for delivery in found]
+    _show({name: [_to_dict(*one) for one in worked_off]}, as_json=as_json)
+    raise typer.Exit(int(any(delivery.health.failures or box.pending for delivery, box in worked_off)))
 
 
 @hooks.command()
@@ -230,6 +187,24 @@ def skip(
 
     Exit codes: 0 given up, 1 nothing of it waits, 2 configuration.
     """
-    settings = load(config)
-    name = settings.one(pipeline)
-    raise typer.Exit(run_skip(settings, name, hook=hook, bucket=bucket, as_json=as_json, out=console()))
+    settings, name = opened(config, pipeline)
+    (delivery,) = _chosen(settings, name, hook)
+    key = bucket_of(bucket, bucketers.build(settings.pipelines[name].bucket))
+    delivery.take_up()
+    gone: list[OutboxEntry] = []
+
+    def without(box: OutboxContent | None) -> OutboxContent:
+        known = box or OutboxContent(-1)
+        gone[:] = [pending for pending in known.pending if pending.bucket == key]
+        return known.without(gone)
+
+    delivery.outbox.change(without)
+    versions = [pending.version for pending in gone]
+    if as_json:
+        emit_whole({"pipeline": name, "hook": hook, "bucket": list(key), "versions": versions})
+    elif versions:
+        shown = ", ".join(map(str, versions))
+        sentence(console(), f"{hook} is not told of {name_of(key)} version {shown}")
+    else:
+        sentence(console(), f"nothing of {name_of(key)} waits for {hook}")
+    raise typer.Exit(int(not versions))

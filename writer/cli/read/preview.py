@@ -1,7 +1,7 @@
 """`headrace preview`: shows what becomes of records, without Spark."""
 
 from datetime import UTC, datetime
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -14,7 +14,7 @@ def preview(
     config: ConfigFile,
     pipeline: OnePipeline = None,
     at: Annotated[
-        Literal["raw", "decoded", "assigned", "staged"],
+        command.Step,
         typer.Option("--at", help="As Kafka holds them, as rows, with event times and buckets, or as Parquet files."),
     ] = "decoded",
     records: Annotated[int, typer.Option("-n", "--records", min=1, help="How many records.")] = 20,
@@ -31,8 +31,6 @@ def preview(
     Exit codes: 0 shown, 1 Kafka or the registry does not answer, 2 configuration.
     """
     now = datetime.now(UTC)
-    raise typer.Exit(
-        command.preview(
-            load(config), pipeline, at=at, records=records, start=start, follow=follow, as_json=as_json, now=now
-        )
+    command.preview(
+        load(config), pipeline, at=at, records=records, start=start, follow=follow, as_json=as_json, now=now
     )

@@ -8,7 +8,7 @@ import typer
 
 from writer.cli.write import schema_accept
 from writer.config.loader import load
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, time_of
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, Yes, opened, time_of
 from writer.output.tables import console
 from writer.preflight import schema_effects as command
 from writer.schemas.registry import source
@@ -16,11 +16,6 @@ from writer.schemas.registry import source
 schema = typer.Typer(
     name="schema", help="What a schema is to a pipeline's table.", no_args_is_help=True, pretty_exceptions_enable=False
 )
-
-
-@schema.callback()
-def _group() -> None:
-    """What a schema is to a pipeline's table."""
 
 
 @schema.command()
@@ -56,7 +51,7 @@ def accept(
             "--since", help="From when on the ids mean this (2026-11-20T05:00Z). Default: when the newest batch began."
         ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Write it. Without, it is only shown.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Let schema ids mean what the registry says now, after it was made anew or gave ids out again.
@@ -67,9 +62,8 @@ def accept(
 
     Exit codes: 0 shown or written, 1 the registry or the storage does not answer, or a driver runs, 2 configuration.
     """
-    settings, now = load(config), datetime.now(UTC)
-    code = schema_accept.run_accept(
-        settings, settings.one(pipeline), source(settings.registry), ids or [], time_of("--since", since),
-        write=yes, now=now, as_json=as_json, out=console(),
+    settings, name = opened(config, pipeline)
+    schema_accept.run_accept(
+        settings, name, source(settings.registry), ids or [], time_of("--since", since),
+        write=yes, now=datetime.now(UTC), as_json=as_json, out=console(),
     )  # fmt: skip
-    raise typer.Exit(code)

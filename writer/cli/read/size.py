@@ -9,7 +9,6 @@ from rich.text import Text
 
 from writer.clients import kafka_sample
 from writer.config.loader import load
-from writer.config.pipelines import Config
 from writer.maintenance.local_pipeline import opened
 from writer.output import tables
 from writer.output.cli_options import ConfigFile, Pipelines
@@ -19,37 +18,6 @@ from writer.schemas.registry import source
 
 _NAME, _VALUE = 33, 13  # columns for a line's name and its value
 _SUMMED = ("cores", "on one machine", "lake a day", "files a day", "commits a day", "writes a day")
-
-
-def run_sizing(
-    config: Config,
-    only: list[str] | None,
-    *,
-    records: int,
-    events_per_s: float | None,
-    rate: float | None,
-    as_json: bool,
-    now: datetime,
-) -> int:
-    """Size each pipeline by a sample of `records`. Returns the exit code. Raises HeadraceError."""
-    cluster = kafka_sample.asked(config.kafka)
-    known, out = rates(), tables.console()
-    done: dict[str, tuple[Sizing, str]] = {}
-    for name in config.chosen(only):
-        walk = opened(name, config, source(config.registry))
-        traffic, looked_at = measured(walk, config, cluster, records, now, events_per_s)
-        done[name] = (compute_size(traffic, config.pipelines[name], known, rate), looked_at)
-        if not as_json:
-            _show(out, name, *done[name])
-    if as_json:
-        tables.emit_whole(
-            [{**document(name, sizing), "sample": looked_at} for name, (sizing, looked_at) in done.items()]
-        )
-        return 0
-    if len(done) > 1:
-        _together(out, [sizing for sizing, _ in done.values()])
-    _provenance(out, known, rate)
-    return 0
 
 
 def _show(out: Console, name: str, sizing: Sizing, looked_at: str) -> None:
@@ -108,8 +76,21 @@ def size(
 
     Exit codes: 0 shown, 1 Kafka or the registry does not answer, 2 configuration, or nothing to measure.
     """
-    now = datetime.now(UTC)
-    code = run_sizing(
-        load(config), pipeline, records=sample, events_per_s=events_per_second, rate=rate, as_json=as_json, now=now
-    )
-    raise typer.Exit(code)
+    settings, now = load(config), datetime.now(UTC)
+    cluster = kafka_sample.asked(settings.kafka)
+    known, out = rates(), tables.console()
+    done: dict[str, tuple[Sizing, str]] = {}
+    for name in settings.chosen(pipeline):
+        walk = opened(name, settings, source(settings.registry))
+        traffic, looked_at = measured(walk, settings, cluster, sample, now, events_per_second)
+        done[name] = (compute_size(traffic, settings.pipelines[name], known, rate), looked_at)
+        if not as_json:
+            _show(out, name, *done[name])
+    if as_json:
+        tables.emit_whole(
+            [{**document(name, sizing), "sample": looked_at} for name, (sizing, looked_at) in done.items()]
+        )
+        return
+    if len(done) > 1:
+        _together(out, [sizing for sizing, _ in done.values()])
+    _provenance(out, known, rate)

@@ -16,8 +16,8 @@ from writer.clients.driver_endpoint import announced, ask_driver
 from writer.clients.kafka import Cluster
 from writer.config.loader import load
 from writer.config.pipelines import Config
-from writer.core.units import duration, show_duration
-from writer.output.cli_options import ConfigFile, Pipelines
+from writer.core.units import show_duration
+from writer.output.cli_options import ConfigFile, Pipelines, duration_of
 from writer.output.status_screen import line, screen
 from writer.output.tables import emit, emit_whole, show
 from writer.status import from_table
@@ -101,9 +101,6 @@ def status(
     Exit codes: 0 shown, 1 a pipeline has failed or its table cannot be read, 2 configuration.
     """
     settings = load(config)
-    try:
-        every = duration(interval) if watch else None
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--interval") from error
+    every = duration_of("--interval", interval) if watch else None
     console = Console(highlight=False)
     raise typer.Exit(run_status(settings, settings.chosen(pipeline), every=every, as_json=as_json, console=console))

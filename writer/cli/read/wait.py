@@ -1,79 +1,23 @@
 """`headrace wait`: blocks until a bucket is sealed. From the lake alone."""
 
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from writer.cli.read.buckets import BucketListing, mark
-from writer.config.loader import load
-from writer.config.pipelines import Config
 from writer.core.files import BucketKey
 from writer.core.text import instant, plural
-from writer.core.units import duration, show_duration
+from writer.core.units import show_duration
 from writer.output.bucket_names import bucket_of, name_of
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, duration_of, opened
 from writer.output.tables import console, emit_whole, sentence
 from writer.sealing.manifest import Manifest
 from writer.storage.locations import on_s3
 
 _LOOK_EVERY_S, _LOOK_EVERY_ON_S3_S = 1.0, 5.0
-
-
-def run_wait(
-    config: Config, name: str, text: str, *, version: int, within: timedelta, as_json: bool, out: Console
-) -> int:
-    """Block until a bucket is sealed in this version or a newer one. Returns 1 when the time is over.
-
-    A bucket that is closed and never had a row is complete as well: it is not sealed, for there is nothing to seal.
-    """
-    look = BucketListing(name, config, datetime.now(UTC))
-    key = bucket_of(text, look.bucketer)
-    deadline = time.monotonic() + within.total_seconds()
-    pause_s = _LOOK_EVERY_ON_S3_S if on_s3(look.sealer.table.location) else _LOOK_EVERY_S
-    while True:
-        manifest = look.sealer.manifests.newest(key)
-        if manifest is not None and manifest.version >= version:
-            return _arrived(manifest, as_json=as_json, out=out)
-        state, why = look.why_not(key, version)
-        if state == "empty" and version == 1:
-            return _empty(name, key, as_json=as_json, out=out)
-        left_s = deadline - time.monotonic()
-        if left_s <= 0:
-            break
-        time.sleep(min(pause_s, left_s))
-        look.again(datetime.now(UTC))
-    if as_json:
-        told = {"pipeline": name, "bucket": list(key), "state": state, "why": why, "watermark": mark(look)}
-        emit_whole({**told, "manifest": None})
-    else:
-        wanted = f"version {version} of {name_of(key)}" if version > 1 else name_of(key)
-        sentence(out, f"{wanted} is not sealed after {show_duration(within)}; it is {state}: {why}")
-    return 1
-
-
-def _arrived(manifest: Manifest, *, as_json: bool, out: Console) -> int:
-    if as_json:
-        bucket = list(manifest.bucket)
-        emit_whole({"pipeline": manifest.pipeline, "bucket": bucket, "state": "sealed", "manifest": manifest.to_json()})
-    else:
-        late = f", {manifest.late:,} of them late" if manifest.late else ""
-        gap = "; records that Kafka lost may be missing" if manifest.with_gap else ""
-        sentence(
-            out, f"{name_of(manifest.bucket)} is sealed: version {manifest.version} at {instant(manifest.sealed_at)}, "
-            f"{plural(manifest.rows, 'row')}{late} in {plural(manifest.files, 'file')}{gap}",
-        )  # fmt: skip
-    return 0
-
-
-def _empty(name: str, key: BucketKey, *, as_json: bool, out: Console) -> int:
-    if as_json:
-        emit_whole({"pipeline": name, "bucket": list(key), "state": "empty", "manifest": None})
-    else:
-        sentence(out, f"{name_of(key)} is complete, and empty: it is closed, and no row of it came")
-    return 0
 
 
 def wait(
@@ -93,15 +37,50 @@ def wait(
     Exit codes: 0 sealed, 1 not within the time (the reason is said), or the table cannot be read, 2 configuration, or
     no such bucket can be.
     """
-    settings = load(config)
-    within, name = _duration(timeout), settings.one(pipeline)
-    code = run_wait(settings, name, sealed, version=version, within=within, as_json=as_json, out=console())
-    raise typer.Exit(code)
+    settings, name = opened(config, pipeline)
+    within, out = duration_of("--timeout", timeout), console()
+    look = BucketListing(name, settings, datetime.now(UTC))
+    key = bucket_of(sealed, look.bucketer)
+    deadline = time.monotonic() + within.total_seconds()
+    pause_s = _LOOK_EVERY_ON_S3_S if on_s3(look.sealer.table.location) else _LOOK_EVERY_S
+    while True:
+        manifest = look.sealer.manifests.newest(key)
+        if manifest is not None and manifest.version >= version:
+            _arrived(manifest, as_json=as_json, out=out)
+            return
+        state, why = look.why_not(key, version)
+        if state == "empty" and version == 1:
+            _empty(name, key, as_json=as_json, out=out)
+            return
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            break
+        time.sleep(min(pause_s, left_s))
+        look.again(datetime.now(UTC))
+    if as_json:
+        told = {"pipeline": name, "bucket": list(key), "state": state, "why": why, "watermark": mark(look)}
+        emit_whole({**told, "manifest": None})
+    else:
+        wanted = f"version {version} of {name_of(key)}" if version > 1 else name_of(key)
+        sentence(out, f"{wanted} is not sealed after {show_duration(within)}; it is {state}: {why}")
+    raise typer.Exit(1)
 
 
-def _duration(text: str) -> timedelta:
+def _arrived(manifest: Manifest, *, as_json: bool, out: Console) -> None:
+    if as_json:
+        bucket = list(manifest.bucket)
+        emit_whole({"pipeline": manifest.pipeline, "bucket": bucket, "state": "sealed", "manifest": manifest.to_json()})
+    else:
+        late = f", {manifest.late:,} of them late" if manifest.late else ""
+        gap = "; records that Kafka lost may be missing" if manifest.with_gap else ""
+        sentence(
+            out, f"{name_of(manifest.bucket)} is sealed: version {manifest.version} at {instant(manifest.sealed_at)}, "
+            f"{plural(manifest.rows, 'row')}{late} in {plural(manifest.files, 'file')}{gap}",
+        )  # fmt: skip
 
-    try:
-        return duration(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--timeout") from error
+
+def _empty(name: str, key: BucketKey, *, as_json: bool, out: Console) -> None:
+    if as_json:
+        emit_whole({"pipeline": name, "bucket": list(key), "state": "empty", "manifest": None})
+    else:
+        sentence(out, f"{name_of(key)} is complete, and empty: it is closed, and no row of it came")

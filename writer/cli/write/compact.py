@@ -1,14 +1,12 @@
 """`headrace compact` and `headrace vacuum`: what they did, or would do."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from writer.batch.parquet_files import hive_folder, hive_value
-from writer.config.loader import load
+from writer.batch.parquet_files import hive_value
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.files import BucketFile, BucketKey
@@ -17,25 +15,19 @@ from writer.core.units import show_size
 from writer.maintenance.compaction import CompactionResult, Compactor, here
 from writer.maintenance.compaction_plan import Piece
 from writer.output import tables
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
-from writer.output.tables import Column, TextTable, console, emit_whole
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened
+from writer.output.tables import Column, TextTable, console, emit_whole, numbers
+from writer.sealing.manifest import bucket_path
 from writer.table.factory import existing_table
 from writer.table.table import PipelineTable
 
-_DONE = [
-    Column("bucket", width_max=48), Column("files", right=True), Column("then", right=True),
-    Column("size", right=True), Column("then", right=True), Column("rows", right=True), Column("taken", right=True),
-    Column("version", right=True),
-]  # fmt: skip
+_DONE = [Column("bucket", width_max=48), *numbers("files", "then", "size", "then", "rows", "taken", "version")]
 _BUCKETS_AT_ONCE = 50  # between two looks at the list of files: each entry since the last is looked at by the next
-_APART = "a table of its own or a link: what lies there is not looked at"
 
 
-def run_compact(
-    name: str, config: Config, asked: Sequence[str] | None, *, dry_run: bool, as_json: bool, out: Console | None = None
-) -> int:
-    """Rewrite what is worth it, in this process. Returns 0."""
-    out = out or console()
+def run_compact(name: str, config: Config, asked: Sequence[str] | None, *, dry_run: bool, as_json: bool) -> None:
+    """Rewrite what is worth it, in this process."""
+    out = console()
     table = existing_table(name, config)
     snapshot = table.snapshot()
     columns = tuple(snapshot.state.metadata["partitionColumns"])
@@ -49,7 +41,8 @@ def run_compact(
         buckets = compactor.buckets(snapshot)
     if dry_run:
         planned = compactor.planned(snapshot, buckets, open_too=True)
-        return _shown(name, {b: pieces for b, pieces in planned.items() if pieces}, columns, as_json=as_json, out=out)
+        _show(name, {b: pieces for b, pieces in planned.items() if pieces}, columns, as_json=as_json, out=out)
+        return
     table.publish(snapshot.state.place)  # what a crash broke off is ended, also where nothing is left to rewrite
     done: list[CompactionResult] = []
     sheet = TextTable(out, _DONE)
@@ -64,7 +57,6 @@ def run_compact(
         taken = sum(one.taken for one in done if one.version is not None)
         said = f"{plural(fewer, 'file')} fewer" + (f", {plural(taken, 'row')} taken by dedupe" if taken else "")
         tables.sentence(out, f"{name}: {said if done else 'the files are as they should be'}", "bold")
-    return 0
 
 
 def _carried_out(
@@ -88,36 +80,31 @@ def bucket_of(text: str, columns: Sequence[str]) -> BucketKey:
     )  # fmt: skip
 
 
-def _named(bucket: BucketKey, columns: Sequence[str]) -> str:
-    return "/".join(hive_folder(column, value) for column, value in zip(columns, bucket, strict=True))
-
-
 def _line(one: CompactionResult, columns: Sequence[str]) -> list[str]:
     version = "overtaken" if one.version is None else str(one.version)
     return [
-        _named(one.bucket, columns), f"{one.removed:,}", f"{one.files:,}", show_size(one.bytes_before),
+        bucket_path(columns, one.bucket), f"{one.removed:,}", f"{one.files:,}", show_size(one.bytes_before),
         show_size(one.bytes), f"{one.rows - one.taken:,}", f"{one.taken:,}", version,
     ]  # fmt: skip
 
 
-def _shown(
+def _show(
     name: str, work: Mapping[BucketKey, Sequence[Piece]], columns: Sequence[str], *, as_json: bool, out: Console
-) -> int:
+) -> None:
     files: dict[BucketKey, list[BucketFile]] = {b: [f for p in pieces for f in p.files] for b, pieces in work.items()}
     if as_json:
         emit_whole([
             {"bucket": list(b), "files": [f.path for f in found], "bytes": sum(f.bytes for f in found)}
             for b, found in files.items()
         ])  # fmt: skip
-        return 0
+        return
     count = sum(len(found) for found in files.values())
     told = f"would look at {plural(count, 'file')} of {plural(len(files), 'bucket')}"
     tables.sentence(out, f"{name}: {told if files else 'the files are as they should be'}", "bold")
     sheet = TextTable(out, [*_DONE[:2], _DONE[3]])
     for bucket, found in files.items():
         size = show_size(sum(file.bytes for file in found))
-        sheet.add([[_named(bucket, columns), f"{len(found):,}", size]])
-    return 0
+        sheet.add([[bucket_path(columns, bucket), f"{len(found):,}", size]])
 
 
 def compact(
@@ -137,11 +124,5 @@ def compact(
 
     Exit codes: 0 done, 1 a file is gone or the storage does not answer, 2 configuration.
     """
-    settings, name = _opened(config, pipeline)
-    raise typer.Exit(run_compact(name, settings, bucket, dry_run=dry_run, as_json=as_json))
-
-
-def _opened(path: Path, pipeline: str | None) -> "tuple[Config, str]":
-
-    settings = load(path)
-    return settings, settings.one(pipeline)
+    settings, name = opened(config, pipeline)
+    run_compact(name, settings, bucket, dry_run=dry_run, as_json=as_json)

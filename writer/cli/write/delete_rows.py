@@ -25,13 +25,13 @@ from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
 from writer.output.tables import console
 from writer.schemas.registry import SchemaSource, source
 from writer.table.factory import all_tables
-from writer.table.log.foreign_writes import CommitFailed
+from writer.table.log.foreign_writes import CommitFailed, one_line
 
 
 def run_delete(
     config: Config, name: str, keys: Keys, source: SchemaSource, *, with_dead_letters: bool, dry_run: bool,
     now: datetime, as_json: bool, out: Console,
-) -> int:  # fmt: skip
+) -> None:  # fmt: skip
     """Take the rows out of a pipeline's tables, or only show what would go. Raises HeadraceError."""
     settings = config.pipelines[name]
     known = all_tables(name, config)
@@ -56,7 +56,7 @@ def run_delete(
             find = partial(dead_letter_deletion.find, apart, walk, keys, main.snapshot().columns())
             found = find() if dry_run else dead_letter_deletion.delete(apart, find, keys, now, request)
     except OSError as error:
-        raise CommitFailed(f"cannot read {main.location}: {' '.join(str(error).split())}") from error
+        raise CommitFailed(f"cannot read {main.location}: {one_line(error)}") from error
     if as_json:
         rows, *late = (_to_dict(*one) for one in zip(looks, done, strict=True))
         told = {
@@ -71,7 +71,6 @@ def run_delete(
         if dry_run:
             lines.sentence(out, "Nothing was deleted. The same without --dry-run deletes it.")
         _left(out, name, delta=not main.hidden)
-    return 0
 
 
 def _to_dict(looked: DeletionScan, done: Sequence[DeletionResult]) -> Mapping[str, Any]:
@@ -95,9 +94,7 @@ def _show(out: Console, name: str, keys: Keys, looked: DeletionScan, done: Seque
         (bucket, sum(hit.rows for hit in hits), len(hits), "-") for bucket, hits in looked.buckets.items()
     ]
     if shown:
-        columns = [lines.Column("bucket", width_min=20), *(
-            lines.Column(title, right=True) for title in ("rows", "files", "version")
-        )]  # fmt: skip
+        columns = [lines.Column("bucket", width_min=20), *lines.numbers("rows", "files", "version")]
         lines.TextTable(out, columns).add([
             [", ".join(value or "null" for value in bucket), f"{rows:,}", f"{files:,}", version]
             for bucket, rows, files, version in shown
@@ -164,8 +161,7 @@ def delete_rows(
     if (where is None) == (keys is None) or (keys is None) != (column is None):
         raise ConfigError("say which rows: either --where, or --keys with --column")
     wanted = condition(where) if where is not None else from_file(keys or Path(), column or "", title)
-    code = run_delete(
+    run_delete(
         settings, settings.one(pipeline), wanted, source(settings.registry), with_dead_letters=dead_letters,
         dry_run=dry_run, now=datetime.now(UTC), as_json=as_json, out=console(),
     )  # fmt: skip
-    raise typer.Exit(code)

@@ -2,48 +2,18 @@
 
 import getpass
 import socket
-from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from writer.config.loader import load
-from writer.config.pipelines import Config
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, Pipelines
 from writer.output.tables import console
 from writer.status import pause as pauses
 from writer.table.factory import main_table
-
-
-def run_pause(
-    config: Config, names: Sequence[str], *, by: str | None, reason: str, now: datetime, as_json: bool, out: Console
-) -> int:
-    """Ask for a pause of the pipelines, and show the one that stands. Raises StoreError."""
-    who = by or f"{getpass.getuser()}@{socket.gethostname()}"
-    told = {name: pauses.pause(main_table(name, config).store, who, reason, now) for name in names}
-    if as_json:
-        tables.emit_whole({name: {"paused": asdict(one), "new": new} for name, (one, new) in told.items()})
-        return 0
-    for name, (one, new) in told.items():
-        after = "A driver finishes its batch first. `headrace resume` ends it." if new else "It stays so."
-        tables.sentence(out, f"{name}: {'' if new else 'already '}{one.words}. {after}")
-    return 0
-
-
-def run_resume(config: Config, names: Sequence[str], *, as_json: bool, out: Console) -> int:
-    """End the pause of the pipelines, and show what stood. Raises StoreError."""
-    told = {name: pauses.resume(main_table(name, config).store) for name in names}
-    if as_json:
-        tables.emit_whole({name: {"was_paused": None if one is None else asdict(one)} for name, one in told.items()})
-        return 0
-    for name, one in told.items():
-        what = "it was not paused" if one is None else f"it was {one.words}; a driver goes on within seconds"
-        tables.sentence(out, f"{name}: {what}.")
-    return 0
 
 
 def pause(
@@ -63,8 +33,15 @@ def pause(
     Exit codes: 0 paused, by this or an earlier call, 1 the storage does not answer, 2 configuration.
     """
     settings, now = load(config), datetime.now(UTC)
+    who = by or f"{getpass.getuser()}@{socket.gethostname()}"
     names = settings.chosen(pipeline)
-    raise typer.Exit(run_pause(settings, names, by=by, reason=reason, now=now, as_json=as_json, out=console()))
+    told = {name: pauses.pause(main_table(name, settings).store, who, reason, now) for name in names}
+    if as_json:
+        tables.emit_whole({name: {"paused": asdict(one), "new": new} for name, (one, new) in told.items()})
+        return
+    for name, (one, new) in told.items():
+        after = "A driver finishes its batch first. `headrace resume` ends it." if new else "It stays so."
+        tables.sentence(console(), f"{name}: {'' if new else 'already '}{one.words}. {after}")
 
 
 def resume(config: ConfigFile, pipeline: Pipelines = None, as_json: AsJson = False) -> None:
@@ -73,4 +50,10 @@ def resume(config: ConfigFile, pipeline: Pipelines = None, as_json: AsJson = Fal
     Exit codes: 0 no pipeline is paused any more, 1 the storage does not answer, 2 configuration.
     """
     settings = load(config)
-    raise typer.Exit(run_resume(settings, settings.chosen(pipeline), as_json=as_json, out=console()))
+    told = {name: pauses.resume(main_table(name, settings).store) for name in settings.chosen(pipeline)}
+    if as_json:
+        tables.emit_whole({name: {"was_paused": None if one is None else asdict(one)} for name, one in told.items()})
+        return
+    for name, one in told.items():
+        what = "it was not paused" if one is None else f"it was {one.words}; a driver goes on within seconds"
+        tables.sentence(console(), f"{name}: {what}.")

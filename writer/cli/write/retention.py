@@ -8,7 +8,6 @@ import typer
 from rich.console import Console
 
 from writer.config.loader import load
-from writer.config.pipelines import Config
 from writer.core.text import instant, plural
 from writer.core.units import show_duration, show_size
 from writer.maintenance.retention import DroppedBucket, ExpiredBucket, works
@@ -18,38 +17,6 @@ from writer.output.tables import console
 from writer.table.factory import existing_table
 
 _BUCKETS_SHOWN = 20  # for a person
-
-
-def run_retention(
-    config: Config, names: Sequence[str], *, dry_run: bool, now: datetime, as_json: bool, out: Console
-) -> int:
-    """Drop what is due in each pipeline, or only show it. Raises HeadraceError when there is no table."""
-    told: dict[str, Any] = {}
-    for name in names:
-        kept_for = config.pipelines[name].retention
-        if kept_for is None:
-            told[name] = None
-            if not as_json:
-                tables.sentence(out, f"{name}: no retention is set (pipelines.{name}.retention); every bucket stays.")
-            continue
-        existing_table(name, config)
-        main, late = works(name, config)
-        told[name] = {"before": (now - kept_for).isoformat()}
-        for what, work in (("", main), ("late rows", late)):
-            old = work.due(now)
-            if what and not old:
-                continue
-            done = [] if dry_run else list(work.run(now))
-            found = {"due": [_to_dict(one) for one in old], **_result_to_dict(done)}
-            told[name] |= {what.replace(" ", "_"): found} if what else found
-            if not as_json:
-                which = f"ended by {instant(now - kept_for)} (retention {show_duration(kept_for)})"
-                _show(out, f"{name}, {what}" if what else name, old, which)
-                if old:
-                    _verdict(out, done, delta=config.pipelines[name].table.format == "delta")
-    if as_json:
-        tables.emit_whole({"dry_run": dry_run, "pipelines": told})
-    return 0
 
 
 def _to_dict(one: ExpiredBucket) -> Mapping[str, Any]:
@@ -72,10 +39,7 @@ def _show(out: Console, name: str, old: Sequence[ExpiredBucket], which: str) -> 
         tables.sentence(out, f"{name}: no bucket {which}.")
         return
     tables.sentence(out, f"{name}: {plural(len(old), 'bucket')} {which}:")
-    columns = [
-        tables.Column("bucket", width_min=20),
-        *(tables.Column(t, right=True) for t in ("rows", "files", "size")),
-    ]
+    columns = [tables.Column("bucket", width_min=20), *tables.numbers("rows", "files", "size")]
     tables.TextTable(out, columns).add([
         [
             ", ".join(value or "null" for value in one.bucket),
@@ -111,6 +75,29 @@ def retention(
 
     Exit codes: 0 done or shown, 1 the storage does not answer, 2 configuration.
     """
-    settings, now = load(config), datetime.now(UTC)
-    names = settings.chosen(pipeline)
-    raise typer.Exit(run_retention(settings, names, dry_run=dry_run, now=now, as_json=as_json, out=console()))
+    settings, now, out = load(config), datetime.now(UTC), console()
+    told: dict[str, Any] = {}
+    for name in settings.chosen(pipeline):
+        kept_for = settings.pipelines[name].retention
+        if kept_for is None:
+            told[name] = None
+            if not as_json:
+                tables.sentence(out, f"{name}: no retention is set (pipelines.{name}.retention); every bucket stays.")
+            continue
+        existing_table(name, settings)
+        main, late = works(name, settings)
+        told[name] = {"before": (now - kept_for).isoformat()}
+        for what, work in (("", main), ("late rows", late)):
+            old = work.due(now)
+            if what and not old:
+                continue
+            done = [] if dry_run else list(work.run(now))
+            found = {"due": [_to_dict(one) for one in old], **_result_to_dict(done)}
+            told[name] |= {what.replace(" ", "_"): found} if what else found
+            if not as_json:
+                which = f"ended by {instant(now - kept_for)} (retention {show_duration(kept_for)})"
+                _show(out, f"{name}, {what}" if what else name, old, which)
+                if old:
+                    _verdict(out, done, delta=settings.pipelines[name].table.format == "delta")
+    if as_json:
+        tables.emit_whole({"dry_run": dry_run, "pipelines": told})

@@ -44,8 +44,8 @@ class SchemaMeaning:
 def run_accept(
     config: Config, name: str, source: SchemaSource, wanted: Sequence[str], since: datetime | None, *, write: bool,
     now: datetime, as_json: bool, out: Console,
-) -> int:  # fmt: skip
-    """Show which ids have other meanings, and write these if told to. Returns 0. Raises HeadraceError."""
+) -> None:  # fmt: skip
+    """Show which ids have other meanings, and write these if told to. Raises HeadraceError."""
     table = main_table(name, config)
     if not table.exists():
         raise ConfigError(f"pipeline {name!r} has no table at {table.location}; its schema ids mean nothing yet.")
@@ -86,7 +86,6 @@ def run_accept(
         })  # fmt: skip
     else:
         _show(out, name, where, looks, began, version)
-    return 0
 
 
 def look(schemas: SchemaSource, schema_id: int, before: int) -> SchemaMeaning:

@@ -9,15 +9,14 @@ from rich.console import Console
 
 from writer.batch.parquet_files import hive_value
 from writer.clients.kafka import BrokerUnreachable, Cluster
-from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketKey
 from writer.core.text import instant, plural
 from writer.driver.seal_loop import Closer, Listener, numbers_now
 from writer.maintenance.compaction import beside_seals, here
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, time_of
-from writer.output.tables import Column, TextTable, console, emit_whole, hanging, sentence
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened, time_of
+from writer.output.tables import Column, TextTable, console, emit_whole, hanging, numbers, sentence
 from writer.sealing.manifest import Manifest, Reason, bucket_path
 from writer.sealing.rules import Blocked, Close, Ready, Resting, State
 from writer.sealing.sealer import BucketSnapshot, Sealer
@@ -48,8 +47,7 @@ def seal(
 
     Exit codes: 0 sealed, or nothing to do, 1 a bucket could not be sealed, or nobody answers, 2 it cannot be so.
     """
-    settings = load(config)
-    name = settings.one(pipeline)
+    settings, name = opened(config, pipeline)
     if bucket is not None and until is not None:
         raise ConfigError("give BUCKET or --until, not both")
     now = datetime.now(UTC)
@@ -92,7 +90,7 @@ class SealResult:
         }  # fmt: skip
 
 
-def seal_pipeline(name: str, config: "Config", wanted: SealRequest, now: datetime) -> SealResult:
+def seal_pipeline(name: str, config: Config, wanted: SealRequest, now: datetime) -> SealResult:
     """Close and seal what is asked for. Raises ConfigError, HeadraceError when there is no table, CommitFailed."""
     sealer = Sealer(name, config)
     beside_seals(sealer, config.s3.settings, here)
@@ -123,7 +121,7 @@ def seal_pipeline(name: str, config: "Config", wanted: SealRequest, now: datetim
     return replace(_sealed(sealer, standing, wanted, chosen, notes, now), unanswered=unanswered)
 
 
-def _due(sealer: "Sealer", config: "Config", now: datetime, *, keep: bool) -> "tuple[datetime | None, Reason]":
+def _due(sealer: Sealer, config: Config, now: datetime, *, keep: bool) -> tuple[datetime | None, Reason]:
     """Return how far watermark or clock close by now, and which. Raises BrokerUnreachable."""
     cluster = Cluster(config.kafka.address, min(config.kafka.request_timeout, _KAFKA_WITHIN))
     numbers = numbers_now(sealer, cluster)
@@ -132,14 +130,13 @@ def _due(sealer: "Sealer", config: "Config", now: datetime, *, keep: bool) -> "t
 
 
 def _sealed(
-    sealer: "Sealer",
-    standing: "BucketSnapshot",
+    sealer: Sealer,
+    standing: BucketSnapshot,
     wanted: SealRequest,
-    chosen: "BucketKey | None",
+    chosen: BucketKey | None,
     notes: list[str],
     now: datetime,
 ) -> SealResult:
-
     states = [s for s in sealer.due(standing, now) if chosen in (None, s.bucket)]
     if chosen is not None and not states:  # it does not go by time: nothing closes it but this word
         states = [Ready(chosen)]
@@ -166,7 +163,7 @@ def _sealed(
     )  # fmt: skip
 
 
-def _nothing(sealer: "Sealer", standing: "BucketSnapshot", bucket: "BucketKey", *, dry_run: bool) -> SealResult:
+def _nothing(sealer: Sealer, standing: BucketSnapshot, bucket: BucketKey, *, dry_run: bool) -> SealResult:
     """Say why a bucket is not to be sealed. Raises HeadraceError when there is none."""
     manifest = sealer.manifests.newest(bucket)
     if manifest is None:
@@ -175,7 +172,7 @@ def _nothing(sealer: "Sealer", standing: "BucketSnapshot", bucket: "BucketKey", 
     return SealResult(standing.closed_until, (), (), (note,), dry_run)
 
 
-def _chosen(sealer: "Sealer", text: str) -> "BucketKey":
+def _chosen(sealer: Sealer, text: str) -> BucketKey:
     """Read a bucket as people write it. Raises ConfigError."""
     pieces = text.strip("/").split("/")
     names = [piece.partition("=")[0] if "=" in piece else None for piece in pieces]
@@ -188,18 +185,15 @@ def _chosen(sealer: "Sealer", text: str) -> "BucketKey":
     return tuple(hive_value(piece if name else f"={piece}") for piece, name in zip(pieces, names, strict=True))
 
 
-def _name(sealer: "Sealer", bucket: "BucketKey") -> str:
-
+def _name(sealer: Sealer, bucket: BucketKey) -> str:
     return bucket_path(sealer.columns, bucket)
 
 
-def _show(found: SealResult, out: "Console") -> None:
-
+def _show(found: SealResult, out: Console) -> None:
     until = "nothing is closed yet" if found.closed_until is None else f"closed until {instant(found.closed_until)}"
     word = "would be sealed" if found.dry_run else "sealed"
     sentence(out, f"{until}; {plural(len(found.sealed), 'bucket')} {word}")
-    sheet = TextTable(out, [Column("bucket"), *(Column(t, right=True) for t in ("version", "rows", "files", "late")),
-                        Column("why")])  # fmt: skip
+    sheet = TextTable(out, [Column("bucket"), *numbers("version", "rows", "files", "late"), Column("why")])
     sealed = [Manifest.from_json(raw) for raw in found.sealed]
     if sealed:
         sheet.add([

@@ -51,7 +51,7 @@ class Plan:
         return sum(effect.rows_before - effect.rows_after for effect in self.effects)
 
 
-def run_accept(config: Config, name: str, *, write: bool, now: datetime, as_json: bool, out: Console) -> int:
+def run_accept(config: Config, name: str, *, write: bool, now: datetime, as_json: bool, out: Console) -> None:
     """Show what other clients did and what is no longer proven, and accept it if told to.
 
     Raises ConfigError where there is no table of the pipeline's, or its frontier went back; CommitFailed, DriverAlive.
@@ -71,7 +71,6 @@ def run_accept(config: Config, name: str, *, write: bool, now: datetime, as_json
         lines.emit_whole(_document(name, plan, version))
     else:
         _show(out, name, plan, version)
-    return 0
 
 
 def _plan(table: PipelineTable) -> Plan:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,17 +16,16 @@ from writer.avro.schema_plan import PROVENANCE
 from writer.batch.bucketing import times_of
 from writer.batch.parquet_files import open_file
 from writer.cli.write import table_accept
-from writer.config.loader import load
 from writer.config.pipelines import Config, Pipeline, layout
 from writer.core.errors import ConfigError
 from writer.core.files import BucketFile
 from writer.core.text import plural
 from writer.maintenance.retention import rows_of
 from writer.output import tables
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, Yes, opened
 from writer.output.tables import console
 from writer.table.factory import main_table
-from writer.table.log.foreign_writes import CommitFailed
+from writer.table.log.foreign_writes import reading
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
 from writer.table.takeover import obstacles, outside
@@ -50,7 +49,7 @@ class Plan:
     added: Sequence[str]  # columns
 
 
-def run_adopt(config: Config, name: str, *, write: bool, now: datetime, as_json: bool, out: Console) -> int:
+def run_adopt(config: Config, name: str, *, write: bool, now: datetime, as_json: bool, out: Console) -> None:
     """Show the adoption of a pipeline's table, and write it if told to. Raises ConfigError when it cannot be."""
     settings = config.pipelines[name]
     table = main_table(name, config)
@@ -61,10 +60,8 @@ def run_adopt(config: Config, name: str, *, write: bool, now: datetime, as_json:
         )
     if not table.exists():
         raise ConfigError(f"there is no Delta table at {table.location}; `headrace run` makes one.")
-    try:
+    with reading(table.location):
         plan = _plan(name, settings, table)
-    except OSError as error:
-        raise CommitFailed(f"cannot read the table at {table.location}: {' '.join(str(error).split())}") from error
     version = None
     if write:
         facts = {"at": now.isoformat(), "rows": plan.rows, "files": plan.files, "buckets": plan.buckets}
@@ -76,7 +73,6 @@ def run_adopt(config: Config, name: str, *, write: bool, now: datetime, as_json:
         })  # fmt: skip
     else:
         _show(out, name, settings, table, plan, version)
-    return 0
 
 
 def _plan(name: str, settings: Pipeline, table: PipelineTable) -> Plan:
@@ -201,16 +197,11 @@ def _words(start: str | Mapping[str, Any]) -> str:
 table = typer.Typer(no_args_is_help=True, help="Tables that other clients made, or changed.")
 
 
-@table.callback()
-def _group() -> None:
-    """Take a table over that another writer made, or accept what another client did to the pipeline's own."""
-
-
 @table.command()
 def adopt(
     config: ConfigFile,
     pipeline: OnePipeline = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Write it. Without, it is only shown.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Make a Delta table that headrace did not make the pipeline's, with the rows that it has.
@@ -221,16 +212,15 @@ def adopt(
 
     Exit codes: 0 shown or written, 1 somebody wrote the table meanwhile, 2 it cannot be adopted.
     """
-    settings, now = load(config), datetime.now(UTC)
-    name = settings.one(pipeline)
-    raise typer.Exit(run_adopt(settings, name, write=yes, now=now, as_json=as_json, out=console()))
+    settings, name = opened(config, pipeline)
+    run_adopt(settings, name, write=yes, now=datetime.now(UTC), as_json=as_json, out=console())
 
 
 @table.command()
 def accept(
     config: ConfigFile,
     pipeline: OnePipeline = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Write it. Without, it is only shown.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Accept what another client did to the pipeline's table, such as UPDATE or RESTORE: its rows stay as they are.
@@ -241,6 +231,5 @@ def accept(
 
     Exit codes: 0 shown or written, 1 a driver runs, or somebody wrote the table meanwhile, 2 configuration.
     """
-    settings, now = load(config), datetime.now(UTC)
-    name = settings.one(pipeline)
-    raise typer.Exit(table_accept.run_accept(settings, name, write=yes, now=now, as_json=as_json, out=console()))
+    settings, name = opened(config, pipeline)
+    table_accept.run_accept(settings, name, write=yes, now=datetime.now(UTC), as_json=as_json, out=console())

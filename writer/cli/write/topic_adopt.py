@@ -17,52 +17,23 @@ from writer.batch.parquet_files import open_file
 from writer.clients import kafka_sample
 from writer.clients.driver_endpoint import nobody_runs
 from writer.clients.kafka import Cluster, Topic
-from writer.config.loader import load
 from writer.config.pipelines import Config
-from writer.core.errors import ConfigError, HeadraceError
+from writer.core.errors import ConfigError
 from writer.core.offsets import Source, TopicPartition
 from writer.core.text import plural
 from writer.offsets.spark_checkpoint import Checkpoints
 from writer.offsets.start_decision import LogRange
 from writer.offsets.topic_adoption_plan import AdoptionRequest, Line, Move, Plan, moves, plan, to_dict
 from writer.output import tables
-from writer.output.cli_options import AsJson, OnePipeline
+from writer.output.cli_options import AsJson, OnePipeline, Yes, opened
 from writer.table.factory import main_table
+from writer.table.log.foreign_writes import reading
 from writer.table.log.operations import Adoption
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
 
 _COMPARED_ROWS = 50  # of a partition, the last that the table has
 _COMPARED_PARTITIONS = 16  # of a topic, spread over all
-
-
-def run_adopt(
-    config: Config, name: str, wanted: AdoptionRequest, group: str | None, *, write: bool, as_json: bool, now: datetime
-) -> int:
-    """Show the adoption of a pipeline's topics, and write it if told to. Raises HeadraceError when it cannot be."""
-    settings = config.pipelines[name]
-    table = main_table(name, config)
-    if not table.exists():
-        raise ConfigError(
-            f"pipeline {name!r} has no table at {settings.table.location}; there is nothing to go on with."
-        )
-    snapshot, cluster = table.snapshot(), kafka_sample.asked(config.kafka)
-    known, topics = snapshot.incarnations(), cluster.topics(settings.topics)
-    if group is not None:
-        wanted = AdoptionRequest(wanted.renamed, {**_committed(cluster, group, topics, known), **wanted.offsets})
-    found = moves(known, topics, wanted)
-    ready = plan(found, known, *_facts(config, table, cluster, snapshot, found, topics), wanted)
-    version = None
-    if write and found:
-        nobody_runs(config, name, "Stop it, then adopt: it may commit once more.")
-        closed = Checkpoints(config.checkpoints, name, config.s3.settings).newest() or 0
-        facts = {"at": now.isoformat(), **to_dict(ready)}
-        version = table.adopt(snapshot, Adoption(ready.incarnations, ready.starts, closed, facts))
-    if as_json:
-        tables.emit_whole({"pipeline": name, "version": version, **to_dict(ready), "partitions": _partitions(ready)})
-    else:
-        _show(tables.console(), name, ready, version)
-    return 0
 
 
 def _facts(
@@ -117,15 +88,13 @@ def times_at(table: PipelineTable, part: TopicPartition, first: int, end: int) -
         & (column("_partition") == part.partition) & (column("_offset") >= first) & (column("_offset") < end)
     )  # fmt: skip
     found: dict[int, datetime] = {}
-    try:
+    with reading(table.location):
         for file in table.bucket_files(table.snapshot()):
             if not file.reaches(first, end):
                 continue
             with suppress(FileNotFoundError), open_file(table.store, file.path) as source:  # gone: less to compare
                 rows = pq.read_table(source, columns=PROVENANCE.names, filters=wanted)
                 found |= zip(rows.column("_offset").to_pylist(), rows.column("_kafka_time").to_pylist(), strict=True)
-    except OSError as error:
-        raise HeadraceError(f"cannot read the table at {table.location}: {' '.join(str(error).split())}") from error
     return found
 
 
@@ -164,9 +133,8 @@ def _show(out: Console, name: str, plan: Plan, version: int | None) -> None:
             f"{name}: {move.topic} (id {move.id}) goes on for {move.old} (incarnation {move.old_number}, id "
             f"{move.old_id}) as incarnation {move.number}, {how}.",
         )
-    columns = [tables.Column("partition", width_min=20), *(
-        tables.Column(title, right=True) for title in ("table ends at", "log begins at", "log ends at", "reads on at")
-    ), tables.Column("")]  # fmt: skip
+    ends = tables.numbers("table ends at", "log begins at", "log ends at", "reads on at")
+    columns = [tables.Column("partition", width_min=20), *ends, tables.Column("")]
     out.print()
     tables.TextTable(out, columns).add([
         [
@@ -218,7 +186,7 @@ def adopt(
         str | None,
         typer.Option("--offsets-of", help="Consumer group whose committed offsets say where to read on."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Write it. Without, it is only shown.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Go on with topics that hold the same records under another id or name, as after a move to another cluster.
@@ -229,11 +197,27 @@ def adopt(
 
     Exit codes: 0 shown or written, 1 a driver runs or Kafka does not answer, 2 it cannot be so.
     """
-    settings = load(config)
-    name = settings.one(pipeline)
+    settings, name = opened(config, pipeline)
     wanted = AdoptionRequest(_pairs(renamed or []), _offsets(offsets or []))
-    now = datetime.now(UTC)
-    raise typer.Exit(run_adopt(settings, name, wanted, group, write=yes, as_json=as_json, now=now))
+    table = main_table(name, settings)
+    if not table.exists():
+        raise ConfigError(f"pipeline {name!r} has no table at {table.location}; there is nothing to go on with.")
+    snapshot, cluster = table.snapshot(), kafka_sample.asked(settings.kafka)
+    known, topics = snapshot.incarnations(), cluster.topics(settings.pipelines[name].topics)
+    if group is not None:
+        wanted = AdoptionRequest(wanted.renamed, {**_committed(cluster, group, topics, known), **wanted.offsets})
+    found = moves(known, topics, wanted)
+    ready = plan(found, known, *_facts(settings, table, cluster, snapshot, found, topics), wanted)
+    version = None
+    if yes and found:
+        nobody_runs(settings, name, "Stop it, then adopt: it may commit once more.")
+        closed = Checkpoints(settings.checkpoints, name, settings.s3.settings).newest() or 0
+        facts = {"at": datetime.now(UTC).isoformat(), **to_dict(ready)}
+        version = table.adopt(snapshot, Adoption(ready.incarnations, ready.starts, closed, facts))
+    if as_json:
+        tables.emit_whole({"pipeline": name, "version": version, **to_dict(ready), "partitions": _partitions(ready)})
+    else:
+        _show(tables.console(), name, ready, version)
 
 
 def _pairs(given: Sequence[str]) -> dict[str, str]:

@@ -5,9 +5,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from writer.cli.write.compact import _APART, _opened
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.text import iso, plural
@@ -15,18 +13,18 @@ from writer.core.units import duration, show_duration, show_size
 from writer.maintenance.vacuum import Place, find_unneeded, remove
 from writer.maintenance.vacuum_plan import WORDS
 from writer.output import tables
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
-from writer.output.tables import Column, TextTable, console, emit_whole
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened
+from writer.output.tables import Column, TextTable, console, emit_whole, numbers
 
-_WASTE = [Column("what"), Column("objects", right=True), Column("size", right=True), Column("oldest"), Column("why")]
+_APART = "a table of its own or a link: what lies there is not looked at"
+_WASTE = [Column("what"), *numbers("objects", "size"), Column("oldest"), Column("why")]
 
 
 def run_vacuum(
-    name: str, config: Config, older_than: str | None, *, delete: bool, as_json: bool, now: datetime,
-    out: Console | None = None,
-) -> int:  # fmt: skip
-    """Show what nobody needs, and remove it if asked. Returns 0."""
-    out = out or console()
+    name: str, config: Config, older_than: str | None, *, delete: bool, as_json: bool, now: datetime
+) -> None:
+    """Show what nobody needs, and remove it if asked."""
+    out = console()
     try:
         age = None if older_than is None else duration(older_than)
     except ValueError as error:
@@ -36,7 +34,7 @@ def run_vacuum(
         remove(config, found)
     if as_json:
         emit_whole(_to_dict(name, found, deleted=delete))
-        return 0
+        return
     objects = sum(len(place.waste) for place in found)
     size = show_size(sum(waste.bytes for place in found for waste in place.waste))
     least = show_duration(age or config.pipelines[name].table.orphan_retention)
@@ -54,7 +52,6 @@ def run_vacuum(
         for path in place.left_alone:
             tables.sentence(out, f"left alone: {f'{place.location}/{path}'.rstrip('/')}, {_APART}")
     tables.sentence(out, f"{name}: {said}", "bold")
-    return 0
 
 
 def _to_dict(name: str, found: Sequence[Place], *, deleted: bool) -> dict[str, Any]:
@@ -92,6 +89,5 @@ def vacuum(
 
     Exit codes: 0 shown or removed, 1 the storage does not answer, 2 configuration.
     """
-    settings, name = _opened(config, pipeline)
-    now = datetime.now(UTC)
-    raise typer.Exit(run_vacuum(name, settings, older_than, delete=delete, as_json=as_json, now=now))
+    settings, name = opened(config, pipeline)
+    run_vacuum(name, settings, older_than, delete=delete, as_json=as_json, now=datetime.now(UTC))

@@ -40,69 +40,48 @@ _NAMES = ["open", "view", "view", "view", "click", "click", "purchase", "share"]
 _TIMESTAMP = {"type": "long", "logicalType": "timestamp-millis"}
 
 
-def _optional(name: str, kind: Any) -> dict[str, Any]:
-    return {"name": name, "type": ["null", kind], "default": None}
+def _fields(kind: Any, *names: str) -> list[dict[str, Any]]:
+    return [{"name": name, "type": kind} for name in names]
 
 
-_FIRST: Mapping[str, dict[str, Any]] = {
-    "clicks": {
-        "type": "record",
-        "name": "Click",
-        "namespace": "headrace.demo",
-        "fields": [
-            {"name": "event_id", "type": "string"},
-            {"name": "event_time", "type": _TIMESTAMP},
-            {"name": "app_id", "type": "long"},
-            {"name": "user_id", "type": "string"},
-            {"name": "session_id", "type": "string"},
-            {"name": "event_name", "type": "string"},
-            _optional("os", "string"),
-            _optional("os_version", "string"),
-            _optional("country", "string"),
-            _optional("city", "string"),
-            _optional("campaign", "string"),
-            _optional("channel", "string"),
-            _optional("url", "string"),
-            _optional("ip", "string"),
-            _optional("revenue", "double"),
-            {"name": "is_install", "type": "boolean"},
-            {"name": "duration_ms", "type": "int"},
-            _optional("lat", "double"),
-            _optional("lon", "double"),
-            {"name": "sdk", "type": "string"},
-        ],
-    },
-    "installs": {
-        "type": "record",
-        "name": "Install",
-        "namespace": "headrace.demo",
-        "fields": [
-            {"name": "event_id", "type": "string"},
-            {"name": "event_time", "type": _TIMESTAMP},
-            {"name": "app_id", "type": "long"},
-            {"name": "user_id", "type": "string"},
-            _optional("os", "string"),
-            _optional("country", "string"),
-            _optional(
-                "attribution",
-                {
-                    "type": "record",
-                    "name": "Attribution",
-                    "fields": [
-                        {"name": "network", "type": "string"},
-                        _optional("click_time", _TIMESTAMP),
-                        {"name": "touch_count", "type": "int"},
-                    ],
-                },
-            ),
-            {"name": "tags", "type": {"type": "array", "items": "string"}},
-            {"name": "cost", "type": {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}},
-        ],
-    },
+def _optional(kind: Any, *names: str) -> list[dict[str, Any]]:
+    return [{"name": name, "type": ["null", kind], "default": None} for name in names]
+
+
+def _record(name: str, fields: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"type": "record", "name": name, "namespace": "headrace.demo", "fields": fields}
+
+
+_EVENT = [
+    *_fields("string", "event_id"), *_fields(_TIMESTAMP, "event_time"), *_fields("long", "app_id"),
+    *_fields("string", "user_id"),
+]  # fmt: skip
+_CLICK = [
+    *_EVENT,
+    *_fields("string", "session_id", "event_name"),
+    *_optional("string", "os", "os_version", "country", "city", "campaign", "channel", "url", "ip"),
+    *_optional("double", "revenue"),
+    *_fields("boolean", "is_install"),
+    *_fields("int", "duration_ms"),
+    *_optional("double", "lat", "lon"),
+    *_fields("string", "sdk"),
+]
+_ATTRIBUTION = {
+    "type": "record",
+    "name": "Attribution",
+    "fields": [*_fields("string", "network"), *_optional(_TIMESTAMP, "click_time"), *_fields("int", "touch_count")],
 }
+_INSTALL = [
+    *_EVENT,
+    *_optional("string", "os", "country"),
+    *_optional(_ATTRIBUTION, "attribution"),
+    *_fields({"type": "array", "items": "string"}, "tags"),
+    *_fields({"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}, "cost"),
+]
 SCHEMAS: Mapping[str, dict[str, Any]] = {
-    **_FIRST,
-    "clicks_2": {**_FIRST["clicks"], "fields": [*_FIRST["clicks"]["fields"], _optional(NEW_FIELD, "string")]},
+    "clicks": _record("Click", _CLICK),
+    "installs": _record("Install", _INSTALL),
+    "clicks_2": _record("Click", [*_CLICK, *_optional("string", NEW_FIELD)]),
 }
 
 

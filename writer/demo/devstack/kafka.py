@@ -3,12 +3,12 @@
 import base64
 import os
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from writer.clients import java_artifacts
 from writer.demo.devstack.process import (
@@ -25,6 +25,7 @@ from writer.demo.devstack.process import (
 HEAP_MEGABYTES = 512
 READY_WITHIN = timedelta(seconds=60)  # seen: 3 s; a crowded CI machine is ten times slower
 NODE_ID = 1
+_TOPIC_WITHIN = timedelta(seconds=30)
 
 
 class Broker(Server):
@@ -43,7 +44,6 @@ class Broker(Server):
         auto_create: bool = False,
         joins: "Broker | None" = None,
         overrides: Mapping[str, str] | None = None,
-        say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._directory = directory.absolute()
         free = free_ports(2)
@@ -56,7 +56,6 @@ class Broker(Server):
             "auto.create.topics.enable": str(auto_create).lower(),
             **(overrides or {}),
         }
-        self._say = say
         self.cluster_id = ""
 
     @property
@@ -69,7 +68,7 @@ class Broker(Server):
 
         Raises ArtifactError, JavaMissing, ServerFailed.
         """
-        jars = java_artifacts.fetch("kafka", say=self._say)
+        jars = java_artifacts.fetch("kafka", say=lambda _: None)
         java = java_artifacts.java()
         require_free("kafka", self.port)
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -94,15 +93,10 @@ class Broker(Server):
         )
         self._process.launch()
 
-    def wait(self, *, within: timedelta = READY_WITHIN) -> None:
+    def wait(self) -> None:
         """Return once the broker answers clients. Raises ServerFailed."""
         assert self._process is not None, "launch comes before wait"
-        self._process.wait_until(self._answers, within=within)
-
-    def restart(self) -> None:
-        """Stop and start with the same data on the same port. Raises ServerFailed."""
-        self.stop()
-        self.start()
+        self._process.wait_until(self._answers, within=READY_WITHIN)
 
     def _format(self, tool: list[str], properties: Path) -> None:
         if (self._directory / "data" / "meta.properties").exists():
@@ -135,6 +129,17 @@ class Broker(Server):
         return True
 
 
+def create_topics(bootstrap: str, topics: Mapping[str, int]) -> None:
+    """Create the topics that do not exist. `topics`: name → partitions. Raises KafkaException."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    for created in admin.create_topics([NewTopic(name, count, 1) for name, count in topics.items()]).values():
+        try:
+            created.result(_TOPIC_WITHIN.total_seconds())
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+
+
 def _settings(directory: Path, port: int, controller_port: int) -> dict[str, str]:
     return {
         "process.roles": "broker,controller",
@@ -165,7 +170,6 @@ def _joining(port: int, controller_port: int) -> dict[str, str]:
         "node.id": str(NODE_ID + 1),
         "controller.quorum.voters": f"{NODE_ID}@{LOOPBACK}:{controller_port}",
         "listeners": f"PLAINTEXT://{LOOPBACK}:{port}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
     }
 
 

@@ -1,7 +1,6 @@
 """A real schema registry on loopback: Apicurio, which speaks Confluent's protocol, for the demo and the tests."""
 
 import json
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -19,14 +18,11 @@ _ANSWER_WITHIN_S = 10.0
 class Registry(Server):
     """A registry, compatibility BACKWARD as Confluent's. The directory keeps its schemas and their ids."""
 
-    def __init__(
-        self, directory: Path, *, port: int | None = None, say: Callable[[str], None] = lambda _: None
-    ) -> None:
+    def __init__(self, directory: Path, *, port: int | None = None) -> None:
         self._directory = directory.absolute()
         free = free_ports(2)
         self.port = port or free[0]
         self._management_port = free[1]
-        self._say = say
 
     @property
     def url(self) -> str:
@@ -35,7 +31,7 @@ class Registry(Server):
 
     def launch(self) -> None:
         """Start the registry; `wait` tells when it answers. Raises ArtifactError, JavaMissing, ServerFailed."""
-        home = java_artifacts.fetch("registry", say=self._say)
+        home = java_artifacts.fetch("registry", say=lambda _: None)
         java = java_artifacts.java(JAVA_MIN)
         require_free("registry", self.port)
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -61,10 +57,10 @@ class Registry(Server):
         )
         self._process.launch()
 
-    def wait(self, *, within: timedelta = READY_WITHIN) -> None:
+    def wait(self) -> None:
         """Return once the registry answers and refuses incompatible schemas. Raises ServerFailed."""
         assert self._process is not None, "launch comes before wait"
-        self._process.wait_until(self._answers, within=within)
+        self._process.wait_until(self._answers, within=READY_WITHIN)
         set_compatibility(self.url, "BACKWARD")
 
     def _answers(self) -> bool:
