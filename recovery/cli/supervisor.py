@@ -15,7 +15,7 @@ from recovery.lease.factory import leases_of
 from recovery.lease.lease import LeaseRecord
 from recovery.supervisor import frontier_check
 from recovery.supervisor.main import supervise
-from recovery.supervisor.pipeline_state import describe, verdict
+from recovery.supervisor.pipeline_state import describe
 from recovery.supervisor.recovery_actions import actions
 from recovery.supervisor.supervisor import impatient, policy, store
 from writer.config.loader import load
@@ -82,7 +82,7 @@ def next_step(rules: Policy, memory: Memory, frontier: Frontier | None, silent: 
     known = memory.failure
     if known is None:
         return "nothing failed yet, as far as is kept"
-    event: Event = Failed(verdict(known), frontier or Frontier.HELD, known.run)
+    event: Event = Failed(known.verdict, frontier or Frontier.HELD, known.run)
     if silent is not None and not known.halt:
         event = Down(silent)
     return describe(decide(rules, memory.state, event, now, 1.0))

@@ -110,12 +110,7 @@ class SupervisedPipeline:
 
 def failure(verdict: Verdict, code: int, error: str, run: int | None, frontier: str, at: datetime) -> Failure:
     """Write down a failure as it was understood."""
-    return Failure(at, code, verdict.row, verdict.level, verdict.halt, verdict.said, error, run, frontier)
-
-
-def verdict(found: Failure) -> Verdict:
-    """Return what a failure was understood as."""
-    return Verdict(found.row, found.level, found.halt, found.said)
+    return Failure(at, code, verdict.row, verdict.halt, verdict.said, error, run, frontier, verdict.level)
 
 
 def describe(decision: Decision) -> str:

@@ -17,7 +17,7 @@ from recovery.escalation.state import write
 from recovery.lease.holder import LeaseHolder
 from recovery.supervisor import frontier_check, notifications
 from recovery.supervisor.driver_process import Driver, reap
-from recovery.supervisor.pipeline_state import SupervisedPipeline, failure, verdict
+from recovery.supervisor.pipeline_state import SupervisedPipeline, failure
 from recovery.supervisor.recovery_actions import Action, Refusal, found_before
 from writer.clients.notifications import NotificationSink
 from writer.config.pipelines import Config
@@ -275,9 +275,7 @@ class Supervisor:
                     done=action(supervised.name),
                 )
             except Refusal as refusal:
-                self._refused(
-                    supervised, Failed(verdict(known), Frontier(known.frontier), supervised.run, str(refusal))
-                )
+                self._refused(supervised, Failed(known.verdict, Frontier(known.frontier), supervised.run, str(refusal)))
                 return False
         if supervised.level < RecoveryLevel.NEW_RUN and (found := self._found(supervised.name)) is not None:
             self._failed(supervised, 0, found, None)
