@@ -152,7 +152,7 @@ def test_a_terminal_gets_a_bar_with_what_is_left_and_a_pipe_a_line_a_chunk():
     said = {}
     for terminal in (True, False):
         out = Console(file=StringIO(), force_terminal=terminal, width=140)
-        with ProgressListener("clicks", out, as_json=False, now=NOON) as board:
+        with ProgressListener("clicks", out, as_json=False) as board:
             board.began(opened, 100)
             board.settled(opened, chunk)
             board.waits("the live writer is 90 s behind, beyond 60 s")
