@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 
 from recovery.lease.lease import EXPIRES_AFTER, LeaseRecord, Leases, ObservedLease, free, watched
@@ -13,12 +12,7 @@ from writer.core import logging
 _CLOSE_WITHIN_S = 5.0
 
 
-@dataclass(frozen=True)
-class Waiting:
-    """Another supervisor has a lease that this one wants."""
-
-    pipeline: str
-    seen: LeaseRecord
+Waits = Callable[[str, LeaseRecord], None]  # called with a pipeline, and its lease that another supervisor has
 
 
 class LeaseHolder:
@@ -41,7 +35,7 @@ class LeaseHolder:
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="leases", daemon=True)
 
-    def take(self, stop: Callable[[float], bool], said: Callable[[Waiting], None] = lambda _: None) -> bool:
+    def take(self, stop: Callable[[float], bool], said: Waits = lambda _pipeline, _seen: None) -> bool:
         """Take all leases, in the order of their names, so that two supervisors never wait for each other.
 
         `stop` waits some seconds and tells whether to give up. `said` is called for each one that is waited for. False
@@ -64,9 +58,7 @@ class LeaseHolder:
                 if self._leases[pipeline].renew(epoch, self._holder):
                     self._leases[pipeline].release(epoch, self._holder)
 
-    def _taken(
-        self, pipeline: str, leases: Leases, stop: Callable[[float], bool], said: Callable[[Waiting], None]
-    ) -> bool:
+    def _taken(self, pipeline: str, leases: Leases, stop: Callable[[float], bool], said: Waits) -> bool:
         watch: ObservedLease | None = None
         told: tuple[int, str] | None = None
         silent = False
@@ -82,7 +74,7 @@ class LeaseHolder:
                         return True
                 elif seen is not None and told != (seen.epoch, seen.holder):
                     told = seen.epoch, seen.holder
-                    said(Waiting(pipeline, seen))
+                    said(pipeline, seen)
             except OSError as error:
                 if not silent:
                     logging.warning("lease_unreadable", pipeline=pipeline, error=str(error))

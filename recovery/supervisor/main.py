@@ -11,13 +11,15 @@ from pathlib import Path
 
 from recovery.escalation.state import Memory, forgiven, read
 from recovery.lease.factory import leases_of, moved_from
-from recovery.lease.holder import LeaseHolder, Waiting
-from recovery.supervisor import frontier_check, notifications
+from recovery.lease.holder import LeaseHolder
+from recovery.lease.lease import LeaseRecord
+from recovery.supervisor import frontier_check
 from recovery.supervisor.driver_process import adopt_orphans, place
 from recovery.supervisor.endpoints import PipelineStatus, answers
 from recovery.supervisor.pipeline_state import SupervisedPipeline
 from recovery.supervisor.recovery_actions import actions
 from recovery.supervisor.supervisor import Supervisor, impatient, store
+from writer.clients import notifications
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.signals import on_signals
@@ -82,8 +84,8 @@ def _remembered(config: Config, name: str) -> Memory:
         return Memory()
 
 
-def _waits(waiting: Waiting) -> None:
+def _waits(pipeline: str, seen: LeaseRecord) -> None:
     logging.warning(
-        "lease_awaited", pipeline=waiting.pipeline, holder=waiting.seen.holder, epoch=waiting.seen.epoch,
+        "lease_awaited", pipeline=pipeline, holder=seen.holder, epoch=seen.epoch,
         reason="another supervisor holds it and renews it",
     )  # fmt: skip

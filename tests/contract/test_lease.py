@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from recovery.lease.holder import LeaseHolder, Waiting
+from recovery.lease.holder import LeaseHolder
 from recovery.lease.kubernetes_api import Api
 from recovery.lease.kubernetes_lease import About, KubernetesLeases
-from recovery.lease.lease import Leases, ObservedLease, StoreLeases, free, watched
+from recovery.lease.lease import LeaseRecord, Leases, ObservedLease, StoreLeases, free, watched
 from tests.servers.kubernetes import Cluster, cluster, until
 from tests.servers.leases import account, lease_api
 from tests.servers.objects import ObjectServer
@@ -178,13 +178,13 @@ def test_only_silence_by_ones_own_clock_frees_a_lease(leases: Callable[[], Lease
 def test_the_second_waits_says_for_whom_and_takes_over_at_a_release(leases: Callable[[], Leases]) -> None:
     first = LeaseHolder({"clicks": leases()}, "host-a", expires_after=SHORT)
     assert first.take(never)
-    waiting: list[Waiting] = []
+    waiting: list[tuple[str, LeaseRecord]] = []
     second = LeaseHolder({"clicks": leases()}, "host-b", expires_after=SHORT)
-    taken = threading.Thread(target=lambda: second.take(never, waiting.append))
+    taken = threading.Thread(target=lambda: second.take(never, lambda *one: waiting.append(one)))
     taken.start()
     time.sleep(2 * SHORT.total_seconds())
     assert second.epochs == {}, "the first renews it"
-    assert [(w.pipeline, w.seen.holder, w.seen.epoch) for w in waiting] == [("clicks", "host-a", 1)]
+    assert [(pipeline, seen.holder, seen.epoch) for pipeline, seen in waiting] == [("clicks", "host-a", 1)]
     first.close()
     taken.join(10)
     assert second.epochs == {"clicks": 2}
@@ -233,7 +233,7 @@ from pathlib import Path
 from recovery.lease.holder import LeaseHolder
 from recovery.lease.kubernetes_api import Api
 from recovery.lease.kubernetes_lease import About, KubernetesLeases
-from recovery.lease.lease import StoreLeases
+from recovery.lease.lease import LeaseRecord, StoreLeases
 from writer.storage.locations import store_at
 held = LeaseHolder({"clicks": eval(sys.argv[1])}, "paused", expires_after=timedelta(seconds=2))
 held.take(lambda s: time.sleep(s))
