@@ -11,7 +11,6 @@ from autoscaler.decision.events import Event, added, event
 from autoscaler.decision.facts import Facts
 from autoscaler.decision.history import Memory, Scaling
 from autoscaler.decision.policy import Policy
-from autoscaler.runtime.driver_client import DriverReply
 from autoscaler.runtime.endpoints import LastTick
 from autoscaler.runtime.state_store import AutoscalerState
 from writer.core import logging
@@ -34,10 +33,13 @@ class Loop:
     """Ticks. What it knows is in `shown`, replaced whole at each tick."""
 
     def __init__(
-        self, policy: Policy, source: Source, kept: AutoscalerState, *, ask: Callable[[int, Event], DriverReply],
+        self, policy: Policy, source: Source, kept: AutoscalerState, *, ask: Callable[[int, Event], str | None],
         keep: Callable[[AutoscalerState], None], dry_run: bool, now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:  # fmt: skip
-        """`ask`: the driver, for so many executors. `keep`: what is to outlive this process; may raise OSError."""
+        """`ask`: the driver, for so many executors; returns why it refuses, or None.
+
+        `keep`: what is to outlive this process; may raise OSError.
+        """
         self._policy, self._source, self._kept = policy, source, kept
         self._ask, self._keep, self._dry_run, self._now = ask, keep, dry_run, now
         self._unkept = ""
@@ -90,10 +92,10 @@ class Loop:
         """Ask the driver for what is desired, with what was said at this tick. Returns why it did not take it."""
         if memory.desired is None or facts.executors is None:
             return None  # nothing was ever decided, or nobody is there who could be asked
-        answered = self._ask(memory.desired, because)
-        if not answered.taken and answered.says != self.shown.refused:
-            logging.warning("executors_request_refused", executors=memory.desired, says=answered.says)
-        return None if answered.taken else answered.says
+        refused = self._ask(memory.desired, because)
+        if refused is not None and refused != self.shown.refused:
+            logging.warning("executors_request_refused", executors=memory.desired, says=refused)
+        return refused
 
     def _counted(self, decision: Decision, earlier: tuple[Scaling, ...]) -> dict[str, int]:
         counts = {**dict.fromkeys(("ticks", "up", "down", "reversals"), 0), **self.shown.counts}

@@ -13,7 +13,7 @@ from autoscaler.decision.history import Memory
 from autoscaler.decision.policy import DEFAULTS, Policy, assigned
 from autoscaler.runtime import state_store
 from autoscaler.runtime.collector import FactsCollector
-from autoscaler.runtime.driver_client import DriverReply, ask
+from autoscaler.runtime.driver_client import ask
 from autoscaler.runtime.endpoints import answers
 from autoscaler.runtime.loop import Loop
 from writer.config.loader import load
@@ -22,6 +22,7 @@ from writer.core import logging
 from writer.core.errors import ConfigError
 from writer.core.signals import on_signals
 from writer.scaling.spark_settings import refusal
+from writer.storage.base import Store
 from writer.storage.locations import store_at
 from writer.web.http_server import answering
 
@@ -39,11 +40,7 @@ def asked(path: Path, only: list[str] | None, assignments: Sequence[str]) -> tup
     config = load(path)
     names, policy = config.chosen(only), policy_of(config, assignments)
     facts = FactsCollector(config, names, policy).look(datetime.now(UTC))
-    return (
-        facts,
-        policy,
-        state_store.read_state(store_at(f"{config.checkpoints}/{names[0]}", config.s3.settings)).memory,
-    )
+    return facts, policy, state_store.read_state(_store(config, names)).memory
 
 
 def run(config: Config, names: Sequence[str], policy: Policy, *, dry_run: bool) -> int:
@@ -60,14 +57,11 @@ def run(config: Config, names: Sequence[str], policy: Policy, *, dry_run: bool) 
         raise ConfigError("http.enabled is false: the driver tells nothing and cannot be asked. Set it to true.")
     stop = threading.Event()
     on_signals(stop)
-    store = store_at(f"{config.checkpoints}/{names[0]}", config.s3.settings)
+    store = _store(config, names)
     live = FactsCollector(config, names, policy)
 
-    def request(executors: int, because: Event) -> DriverReply:
-        driver = live.driver
-        return (
-            DriverReply(taken=False, says="no driver") if driver is None else ask(driver, section, executors, because)
-        )
+    def request(executors: int, because: Event) -> str | None:
+        return "no driver" if live.driver is None else ask(live.driver, section, executors, because)
 
     loop = Loop(
         policy,
@@ -83,6 +77,10 @@ def run(config: Config, names: Sequence[str], policy: Policy, *, dry_run: bool) 
         logging.event("autoscaler_listening", url=url, pipelines=len(names), dry_run=dry_run)
         loop.run(stop)
     return 0
+
+
+def _store(config: Config, names: Sequence[str]) -> Store:
+    return store_at(f"{config.checkpoints}/{names[0]}", config.s3.settings)
 
 
 def _text(value: object) -> str:
