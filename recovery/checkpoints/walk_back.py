@@ -8,7 +8,6 @@ rows. Nothing is lost, as reading begins behind the last row at the latest; noth
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import assert_never
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -109,15 +108,11 @@ def walk_back(config: Config, name: str, cluster: Cluster) -> RebuiltOffsets | N
     earliest, ends = cluster.earliest(sources), cluster.latest(sources)
     checkpoints = Checkpoints(config.checkpoints, name, s3)
     held = {source: LogRange(earliest[source], ends[source]) for source in sources}
-    match choose(candidates(checkpoints, s3), rows, topics, numbers, held):
-        case NotRebuilt() as nowhere:
-            return nowhere
-        case RebuiltOffsets() as found:
-            ids = {topic: known.get(topic) or [str(topics[topic].now)] for topic in settings.topics}
-            table.begin(found.offsets, {**known, **ids}, checkpoints.newest() or 0)
-            return found
-        case other:
-            assert_never(other)
+    found = choose(candidates(checkpoints, s3), rows, topics, numbers, held)
+    if isinstance(found, RebuiltOffsets):
+        ids = {topic: known.get(topic) or [str(topics[topic].now)] for topic in settings.topics}
+        table.begin(found.offsets, {**known, **ids}, checkpoints.newest() or 0)
+    return found
 
 
 def missing(snapshot: PipelineSnapshot, rows: Mapping[TopicPartition, int]) -> list[TopicPartition]:
