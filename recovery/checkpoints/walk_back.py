@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recovery.checkpoints.checks import TopicIds
+from recovery.checkpoints.facts import topic_ids
 from recovery.checkpoints.reader import Reading, read
 from writer.clients.kafka import Cluster
 from writer.config.pipelines import Config
-from writer.core.errors import TopicMissing
 from writer.core.offsets import TopicPartition
 from writer.offsets import checkpoint_backups
 from writer.offsets.spark_checkpoint import Checkpoints, Offsets, Source
@@ -103,7 +103,7 @@ def walk_back(config: Config, name: str, cluster: Cluster) -> RebuiltOffsets | N
     if not lost:
         return NotRebuilt("the table tells the frontier of every part that has rows; a new run from it loses nothing")
     numbers = {topic: len(known.get(topic, ())) or 1 for topic in settings.topics}
-    topics = {topic: TopicIds(known[topic][-1] if known.get(topic) else None, _id(cluster, topic)) for topic in numbers}
+    topics = topic_ids(cluster, {topic: known[topic][-1] if known.get(topic) else None for topic in numbers})
     sources = cluster.sources([topic for topic, ids in topics.items() if ids.now is not None])
     earliest, ends = cluster.earliest(sources), cluster.latest(sources)
     checkpoints = Checkpoints(config.checkpoints, name, s3)
@@ -175,10 +175,3 @@ def _not_held(start: Offsets, held: Mapping[Source, LogRange]) -> str | None:
             what = "no such partition" if there is None else f"[{there.earliest}, {there.end})"
             return f"it would read on at offset {at} of {source[0]}/{source[1]}, of which Kafka holds {what}"
     return None
-
-
-def _id(cluster: Cluster, topic: str) -> str | None:
-    try:
-        return cluster.topics([topic])[topic].id
-    except TopicMissing:
-        return None
