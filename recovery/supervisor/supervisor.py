@@ -345,6 +345,6 @@ def store(config: Config, pipeline: str) -> Store:
 
 def impatient(config: Config) -> Config:
     """Return the configuration with little patience for storage and brokers: the supervisor looks again soon."""
-    s3 = config.s3.model_copy(update={"patience": min(config.s3.retry_timeout, _ANSWER_WITHIN)})
+    s3 = config.s3.model_copy(update={"retry_timeout": min(config.s3.retry_timeout, _ANSWER_WITHIN)})
     kafka = config.kafka.model_copy(update={"request_timeout": min(config.kafka.request_timeout, _ANSWER_WITHIN)})
     return config.model_copy(update={"s3": s3, "kafka": kafka})
