@@ -61,7 +61,8 @@ class Loop:
         facts = self._source.look(now)
         decision, memory = tick(self._policy, before.memory, facts, now)
         if self._dry_run:
-            memory = _from_where_it_is(before.memory, memory)
+            # Nothing is changed, so what is there is judged at the next tick too.
+            memory = replace(memory, desired=None, scalings=before.memory.scalings)
         new = event(decision, now)
         self._kept = AutoscalerState(memory, added(before.events, new))
         if len(self._kept.events) != len(before.events) or self._kept.events[-1].ticks == 1:
@@ -106,11 +107,6 @@ class Loop:
             back = last is not None and (last.after > last.before) != isinstance(decision, Up)
             counts["reversals"] += back and last is not None and self._now() - last.at < _REVERSED_WITHIN
         return counts
-
-
-def _from_where_it_is(before: Memory, after: Memory) -> Memory:
-    """Return a memory in which nothing was changed: what is there is judged at the next tick too."""
-    return replace(after, desired=None, scalings=before.scalings)
 
 
 def _say(new: Event, *, dry_run: bool) -> None:

@@ -54,7 +54,7 @@ def collect(config: Config, name: str, now: datetime) -> dict[str, Any]:
     return {
         "at": iso(now),
         "error": error,
-        "lease": None if lease is None else _lease(lease),
+        "lease": lease and {"epoch": lease.epoch, "holder": lease.holder, "released": lease.released},
         "frontier": frontier.value if frontier else None,
         "silent": silent,
         "memory": document(memory),
@@ -93,10 +93,6 @@ def _frontier(config: Config, name: str) -> tuple[Frontier | None, str | None]:
         return frontier_check.frontier(config, name), None
     except frontier_check.FrontierUnknown as error:
         return None, str(error)
-
-
-def _lease(seen: LeaseRecord) -> dict[str, Any]:
-    return {"epoch": seen.epoch, "holder": seen.holder, "released": seen.released}
 
 
 def _show(console: Console, name: str, told: dict[str, Any]) -> None:

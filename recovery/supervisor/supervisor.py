@@ -48,13 +48,8 @@ class Supervisor:
 
         `before` looks at a pipeline before each start.
         """
-        self._config = impatient(config)
-        self.supervised_pipelines, self._command, self._folder, self._held = (
-            dict(supervised_pipelines),
-            command,
-            folder,
-            held,
-        )
+        self._config, self.supervised_pipelines = impatient(config), dict(supervised_pipelines)
+        self._command, self._folder, self._held = command, folder, held
         self._notifier, self._actions, self._stop, self._jitter = notifier, actions, stop, jitter
         self._before = before
         settings = config.supervisor
