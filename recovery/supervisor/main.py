@@ -12,7 +12,6 @@ from pathlib import Path
 from recovery.escalation.state import Memory, forgiven, read
 from recovery.lease.factory import leases_of, moved_from
 from recovery.lease.holder import LeaseHolder
-from recovery.lease.lease import LeaseRecord
 from recovery.supervisor import frontier_check
 from recovery.supervisor.driver_process import adopt_orphans, place
 from recovery.supervisor.endpoints import PipelineStatus, answers
@@ -52,7 +51,7 @@ def supervise(config: Config, path: Path, names: Sequence[str], command: Sequenc
         url = after.enter_context(answering(http, answers(supervisor_status), section="supervisor"))
         logging.event("supervisor_listening", url=url)
         after.callback(held.close)
-        if not held.take(stop.wait, _waits):
+        if not held.take(stop.wait):
             return 0
         for supervised in supervised_pipelines.values():
             supervised.memory = _remembered(config, supervised.name)
@@ -82,10 +81,3 @@ def _remembered(config: Config, name: str) -> Memory:
     except OSError as error:
         logging.warning("supervisor_state_unreadable", pipeline=name, error=str(error))
         return Memory()
-
-
-def _waits(pipeline: str, seen: LeaseRecord) -> None:
-    logging.warning(
-        "lease_awaited", pipeline=pipeline, holder=seen.holder, epoch=seen.epoch,
-        reason="another supervisor holds it and renews it",
-    )  # fmt: skip
