@@ -1,11 +1,10 @@
 """What was decided, as events that are kept: one for each change of mind, not one for each tick. Pure."""
 
 from dataclasses import dataclass, replace
-from typing import assert_never
 
 from pydantic import AwareDatetime, ConfigDict
 
-from autoscaler.decision.decide import Blocked, Decision, Down, Hold, Stay, Up, Wait
+from autoscaler.decision.decide import Blocked, Decision, Hold, Wait
 from autoscaler.decision.explanation import verdict
 
 KEPT = 100
@@ -31,20 +30,9 @@ class Event:
 def event(decision: Decision, at: AwareDatetime) -> Event:
     """Make the event of a decision."""
     word, why = verdict(decision)
-    wanted: int | None = None
-    by: str | None = None
-    match decision:
-        case Hold(why=symptom):
-            by = symptom.kind
-        case Blocked(to=to, by=symptom):
-            wanted, by = to, symptom.kind
-        case Wait(to=to):
-            wanted = to
-        case Stay() | Up() | Down():
-            pass
-        case _:
-            assert_never(decision)
-    return Event(at, at, 1, word, decision.executors, wanted, by, why)
+    wanted = decision.to if isinstance(decision, Blocked | Wait) else None
+    symptom = decision.why if isinstance(decision, Hold) else decision.by if isinstance(decision, Blocked) else None
+    return Event(at, at, 1, word, decision.executors, wanted, None if symptom is None else symptom.kind, why)
 
 
 def added(events: tuple[Event, ...], new: Event) -> tuple[Event, ...]:

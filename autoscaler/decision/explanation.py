@@ -50,15 +50,10 @@ def to_dict(decision: Decision, now: datetime) -> dict[str, Any]:
     word, sentence = verdict(decision)
     document: dict[str, Any] = {"at": now.isoformat(), "verdict": word, "why": sentence}
     document["executors"] = decision.executors
-    match decision:
-        case Blocked(to=to) | Wait(to=to):
-            document["wanted"] = to
-        case Up(before=before) | Down(before=before):
-            document["before"] = before
-        case Hold() | Stay():
-            pass
-        case _:
-            assert_never(decision)
+    if isinstance(decision, Blocked | Wait):
+        document["wanted"] = decision.to
+    if isinstance(decision, Up | Down):
+        document["before"] = decision.before
     if isinstance(decision, Wait):
         document["until"] = decision.until.isoformat()
     document["symptoms"] = [asdict(one) for one in decision.symptoms]

@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from prometheus_client.metrics_core import Metric as Family
+from pydantic_core import to_jsonable_python
 
 from autoscaler.decision.decide import Decision, Hold, Sums, carried
 from autoscaler.decision.events import Event
 from autoscaler.decision.explanation import to_dict as explained
 from autoscaler.decision.facts import Facts
-from autoscaler.runtime.state_store import events_to_json
 from writer.core.text import iso
 from writer.web.http_server import Get
 from writer.web.metric_types import Value
@@ -168,5 +168,5 @@ def status(shown: LastTick) -> dict[str, Any]:
         "executors": shown.executors,
         "refused": shown.refused,
         "counts": dict(shown.counts),
-        "events": events_to_json(shown.events[::-1]),
+        "events": to_jsonable_python(shown.events[::-1]),
     }

@@ -11,7 +11,6 @@ from autoscaler.decision.events import Event, added, event
 from autoscaler.decision.facts import Facts
 from autoscaler.decision.history import Memory, Scaling
 from autoscaler.decision.policy import Policy
-from autoscaler.runtime.driver_client import DriverReply
 from autoscaler.runtime.endpoints import LastTick
 from autoscaler.runtime.state_store import AutoscalerState
 from writer.core import logging
@@ -34,10 +33,13 @@ class Loop:
     """Ticks. What it knows is in `shown`, replaced whole at each tick."""
 
     def __init__(
-        self, policy: Policy, source: Source, kept: AutoscalerState, *, ask: Callable[[int, Event], DriverReply],
+        self, policy: Policy, source: Source, kept: AutoscalerState, *, ask: Callable[[int, Event], str | None],
         keep: Callable[[AutoscalerState], None], dry_run: bool, now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:  # fmt: skip
-        """`ask`: the driver, for so many executors. `keep`: what is to outlive this process; may raise OSError."""
+        """`ask`: the driver, for so many executors; returns why it refuses, or None.
+
+        `keep`: what is to outlive this process; may raise OSError.
+        """
         self._policy, self._source, self._kept = policy, source, kept
         self._ask, self._keep, self._dry_run, self._now = ask, keep, dry_run, now
         self._unkept = ""
@@ -59,7 +61,8 @@ class Loop:
         facts = self._source.look(now)
         decision, memory = tick(self._policy, before.memory, facts, now)
         if self._dry_run:
-            memory = _from_where_it_is(before.memory, memory)
+            # Nothing is changed, so what is there is judged at the next tick too.
+            memory = replace(memory, desired=None, scalings=before.memory.scalings)
         new = event(decision, now)
         self._kept = AutoscalerState(memory, added(before.events, new))
         if len(self._kept.events) != len(before.events) or self._kept.events[-1].ticks == 1:
@@ -90,10 +93,10 @@ class Loop:
         """Ask the driver for what is desired, with what was said at this tick. Returns why it did not take it."""
         if memory.desired is None or facts.executors is None:
             return None  # nothing was ever decided, or nobody is there who could be asked
-        answered = self._ask(memory.desired, because)
-        if not answered.taken and answered.says != self.shown.refused:
-            logging.warning("executors_request_refused", executors=memory.desired, says=answered.says)
-        return None if answered.taken else answered.says
+        refused = self._ask(memory.desired, because)
+        if refused is not None and refused != self.shown.refused:
+            logging.warning("executors_request_refused", executors=memory.desired, says=refused)
+        return refused
 
     def _counted(self, decision: Decision, earlier: tuple[Scaling, ...]) -> dict[str, int]:
         counts = {**dict.fromkeys(("ticks", "up", "down", "reversals"), 0), **self.shown.counts}
@@ -104,11 +107,6 @@ class Loop:
             back = last is not None and (last.after > last.before) != isinstance(decision, Up)
             counts["reversals"] += back and last is not None and self._now() - last.at < _REVERSED_WITHIN
         return counts
-
-
-def _from_where_it_is(before: Memory, after: Memory) -> Memory:
-    """Return a memory in which nothing was changed: what is there is judged at the next tick too."""
-    return replace(after, desired=None, scalings=before.scalings)
 
 
 def _say(new: Event, *, dry_run: bool) -> None:

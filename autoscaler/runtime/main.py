@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlencode
 
 from autoscaler.decision.events import Event
 from autoscaler.decision.facts import Facts
@@ -13,17 +14,23 @@ from autoscaler.decision.history import Memory
 from autoscaler.decision.policy import DEFAULTS, Policy, assigned
 from autoscaler.runtime import state_store
 from autoscaler.runtime.collector import FactsCollector
-from autoscaler.runtime.driver_client import DriverReply, ask
 from autoscaler.runtime.endpoints import answers
 from autoscaler.runtime.loop import Loop
+from writer.clients.driver_endpoint import Driver, ask_at
+from writer.clients.http import RequestFailed
+from writer.config.autoscaling import Autoscaler
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.errors import ConfigError
 from writer.core.signals import on_signals
 from writer.scaling.spark_settings import refusal
+from writer.storage.base import Store
 from writer.storage.locations import store_at
 from writer.web.http_server import answering
+
+_ANSWER_WITHIN_S = 5.0
+_WORDS_MAX = 500  # characters of a reason
 
 
 def policy_of(config: Config, assignments: Sequence[str]) -> Policy:
@@ -39,11 +46,7 @@ def asked(path: Path, only: list[str] | None, assignments: Sequence[str]) -> tup
     config = load(path)
     names, policy = config.chosen(only), policy_of(config, assignments)
     facts = FactsCollector(config, names, policy).look(datetime.now(UTC))
-    return (
-        facts,
-        policy,
-        state_store.read_state(store_at(f"{config.checkpoints}/{names[0]}", config.s3.settings)).memory,
-    )
+    return facts, policy, state_store.read_state(_store(config, names)).memory
 
 
 def run(config: Config, names: Sequence[str], policy: Policy, *, dry_run: bool) -> int:
@@ -60,14 +63,11 @@ def run(config: Config, names: Sequence[str], policy: Policy, *, dry_run: bool) 
         raise ConfigError("http.enabled is false: the driver tells nothing and cannot be asked. Set it to true.")
     stop = threading.Event()
     on_signals(stop)
-    store = store_at(f"{config.checkpoints}/{names[0]}", config.s3.settings)
+    store = _store(config, names)
     live = FactsCollector(config, names, policy)
 
-    def request(executors: int, because: Event) -> DriverReply:
-        driver = live.driver
-        return (
-            DriverReply(taken=False, says="no driver") if driver is None else ask(driver, section, executors, because)
-        )
+    def request(executors: int, because: Event) -> str | None:
+        return "no driver" if live.driver is None else _ask(live.driver, section, executors, because)
 
     loop = Loop(
         policy,
@@ -83,6 +83,23 @@ def run(config: Config, names: Sequence[str], policy: Policy, *, dry_run: bool) 
         logging.event("autoscaler_listening", url=url, pipelines=len(names), dry_run=dry_run)
         loop.run(stop)
     return 0
+
+
+def _ask(driver: Driver, section: Autoscaler, executors: int, because: Event) -> str | None:
+    """Ask a driver for so many executors. Returns why it does not take that, or does not answer; None: it does."""
+    token = "" if section.token is None else section.token.get_secret_value()
+    said = {"executors": executors, "decision": because.verdict, "reason": because.why[:_WORDS_MAX]}
+    query = said if because.wanted is None else {**said, "recommended": because.wanted}
+    url, headers = f"{driver.url}/scale?{urlencode(query)}", {"Authorization": f"Bearer {token}"}
+    try:
+        answer = ask_at(url, driver.certificate, timeout_s=_ANSWER_WITHIN_S, method="POST", headers=headers)
+    except RequestFailed as error:
+        return f"the driver at {driver.url} does not answer: {error}"
+    return None if answer.ok else answer.shown()
+
+
+def _store(config: Config, names: Sequence[str]) -> Store:
+    return store_at(f"{config.checkpoints}/{names[0]}", config.s3.settings)
 
 
 def _text(value: object) -> str:

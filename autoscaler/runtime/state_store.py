@@ -6,9 +6,10 @@ It is replaced whole, before anything is asked of the driver: who starts anew as
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import to_jsonable_python
 
 from autoscaler.decision.events import Event
 from autoscaler.decision.facts import Facts
@@ -50,34 +51,19 @@ def write_state(store: Store, kept: AutoscalerState) -> None:
     store.put(NAME, _AS_JSON.dump_json(kept, indent=1) + b"\n")
 
 
-def events_to_json(events: tuple[Event, ...]) -> Any:
-    """Return events as JSON values."""
-    return TypeAdapter(tuple[Event, ...]).dump_python(events, mode="json")
-
-
 _T = TypeVar("_T", Facts, Memory)
 
 
-def to_json(kept: Facts | Memory) -> Any:
-    """Return JSON values."""
-    return TypeAdapter(type(kept)).dump_python(kept, mode="json")
-
-
-def from_json(kind: type[_T], text: str | bytes) -> _T:
-    """Read what `as_json` gave. Raises ValueError."""
-    return TypeAdapter(kind).validate_json(text)
-
-
 def write_file(kept: Facts | Memory, path: Path) -> None:
-    """Write a file that `read` reads."""
-    path.write_text(json.dumps(to_json(kept), indent=1) + "\n", encoding="utf-8")
+    """Write a file that `read_file` reads."""
+    path.write_text(json.dumps(to_jsonable_python(kept), indent=1) + "\n", encoding="utf-8")
 
 
 def read_file(kind: type[_T], path: Path) -> _T:
     """Read a file. Raises ConfigError with what is wrong in it."""
     what = kind.__name__.lower()
     try:
-        return from_json(kind, path.read_bytes())
+        return TypeAdapter(kind).validate_json(path.read_bytes())
     except FileNotFoundError as error:
         raise ConfigError(f"{path} is not there; it should hold {what} as JSON (docs/AUTOSCALING.md)") from error
     except ValidationError as error:

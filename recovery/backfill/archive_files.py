@@ -32,13 +32,6 @@ class File:
         """Its folder: what is called a partition of the archive, in the order of the names."""
         return self.path.rpartition("/")[0]
 
-    def rows(self) -> int | None:
-        """How many rows it holds; None where only reading would tell."""
-        if not self.path.endswith(".parquet"):
-            return None
-        with self.system.open_input_file(f"{self.root}/{self.path}") as source:
-            return int(pq.read_metadata(source).num_rows)
-
     def batches(self) -> Iterator[pa.Table]:
         """Yield its rows, some at a time."""
         with self.system.open_input_file(f"{self.root}/{self.path}") as source:

@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 
 from recovery.backfill.archive_files import File, files, partitions
 from recovery.backfill.chunk_commit import Filling
-from recovery.backfill.dedupe_rows import KEYS
 from recovery.backfill.source import NO_TIME_MS, Chunk, Source, SourceFailed, in_full
 from writer.avro.schema_plan import SchemaPlan
 from writer.batch.bucketing import TimeRule, times_of
@@ -223,10 +222,10 @@ class ByTime:
                         yield self._chunk(held, "")
                         held = []
             yield self._chunk(held, partition)
-        yield Chunk({}, lambda _: iter(()), in_full, unplaced=True, last=True)
+        yield Chunk({}, lambda _: iter(()), in_full, self._keys, last=True)
 
     def _chunk(self, held: Sequence[pa.Table], through: str) -> Chunk:
-        return Chunk({}, partial(self._read, held), in_full, unplaced=True, through=through)
+        return Chunk({}, partial(self._read, held), in_full, self._keys, through=through)
 
     def _read(self, held: Sequence[pa.Table], plan: SchemaPlan) -> Iterator[Piece]:
         if absent := [key for key in self._keys if key not in plan.columns.names]:
@@ -240,7 +239,7 @@ class ByTime:
                 if hint.start is not None:
                     within = pc.and_(within, pc.greater_equal(times, pa.scalar(hint.start, times.type)))
                 mine = pc.or_(mine, pc.fill_null(within, False))
-            kept = rows.filter(mine).replace_schema_metadata({KEYS: ",".join(self._keys)})
+            kept = rows.filter(mine)
             nothing = pa.RecordBatch.from_pydict({"timestamp": pa.nulls(kept.num_rows, _TIMES)})
             yield Piece(nothing, kept)
 

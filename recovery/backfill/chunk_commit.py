@@ -143,7 +143,8 @@ class Filling:
     def _unplaced(self, chunk: Chunk, snapshot: PipelineSnapshot, paced: Any) -> _ChunkOutcome:
         """Carry rows that have no offset: those whose keys the table does not have."""
         doing = Unplaced(self.table, snapshot, self.settings, self._plan({}), self._rule(ANY_AGE))
-        report, rows, out = doing.carried(p.rows for p in paced(chunk.read(self.walk.plan)) if p.rows is not None)
+        pieces = (p.rows for p in paced(chunk.read(self.walk.plan)) if p.rows is not None)
+        report, rows, out = doing.carried(pieces, chunk.keys)
         return _ChunkOutcome(report, rows, out)
 
     def _commit(

@@ -19,8 +19,6 @@ from writer.core.files import BucketKey
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
 
-KEYS = "headrace.keys"  # of the rows' schema: which columns tell one event from another
-
 
 class Unplaced:
     """Stages rows without provenance, bucket by bucket, less those whose keys are in the bucket already."""
@@ -32,15 +30,17 @@ class Unplaced:
         self._table, self._snapshot, self._settings, self._to, self._rule = table, snapshot, settings, to, rule
         self._bucketer = bucketers.build(settings.bucket)
 
-    def carried(self, pieces: Iterable[pa.Table]) -> tuple[Report, int, int]:
-        """Stage what is new. Returns the report, the rows, and how many were left out: known, or without a time."""
+    def carried(self, pieces: Iterable[pa.Table], keys: Sequence[str]) -> tuple[Report, int, int]:
+        """Stage what is new, each row once by its keys.
+
+        Returns the report, the rows, and how many were left out: known, or without a time.
+        """
         to = self._to
         stage = Stage(to.destination(to.table, self._bucketer.columns, to.entropy_bits), budget=to.budget)
         known: dict[BucketKey, set[tuple[object, ...]]] = {}
         rows = out = 0
         try:
             for piece in pieces:
-                keys = _keys(piece)
                 found = self._assigned(piece)
                 fresh = self._fresh(found, keys, known)
                 out += piece.num_rows - (pc.sum(fresh).as_py() or 0)
@@ -87,11 +87,6 @@ class Unplaced:
                 columns = [rows.column(k).to_pylist() if k in have else [None] * rows.num_rows for k in keys]
                 found |= set(zip(*columns, strict=True))
         return found
-
-
-def _keys(piece: pa.Table) -> list[str]:
-    told: bytes = (piece.schema.metadata or {})[KEYS.encode()]
-    return told.decode().split(",")
 
 
 def _nowhere(rows: pa.Table) -> pa.Table:

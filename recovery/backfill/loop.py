@@ -4,11 +4,12 @@ It may be killed anywhere and run again, and run beside the live writer and besi
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Protocol, Self
+from typing import Protocol
 
 from recovery import identity
 from recovery.backfill.chunk_commit import ChunkCommit, Filling
@@ -16,7 +17,7 @@ from recovery.backfill.source import Source
 from recovery.backfill.throttle import Pace, lag_max, live_lag
 from writer.core import logging
 from writer.core.offsets import OffsetRange, joined
-from writer.table.gap_claims import LEASE, BackfillLock, BackfillLocks
+from writer.table.gap_claims import LEASE, BackfillLocks
 from writer.table.gap_records import named
 from writer.table.ledger.gap_record import GapRecord
 from writer.table.log.foreign_writes import Overtaken
@@ -70,58 +71,50 @@ def chosen(gap_records: Mapping[str, GapRecord], wish: BackfillRequest) -> list[
 
 def fill(
     filling: Filling, sources: Callable[[GapRecord], Sequence[Source]], wish: BackfillRequest,
-    listener: ProgressListener, clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    listener: ProgressListener,
 ) -> list[Outcome]:  # fmt: skip
     """Fill the tickets that are meant. Raises Claimed, SourceFailed, LimitReached, CommitFailed."""
     _, gap_records = filling.look()
     done = []
     for gap_record in chosen(gap_records, wish):
-        with _RenewedLock(filling, gap_record, wish, clock) as held:
-            done.append(_one(filling, gap_record, sources(gap_record), wish, listener, held, clock))
+        with _locked(filling, gap_record.id, wish) as renew:
+            done.append(_one(filling, gap_record, sources(gap_record), wish, listener, renew))
     return done
 
 
-class _RenewedLock:
-    """A claim that is renewed while it is used."""
+@contextmanager
+def _locked(filling: Filling, gap: str, wish: BackfillRequest) -> Iterator[Callable[[], None]]:
+    """Hold the claim of a gap. Raises Claimed. Yields what prolongs it once a quarter of its time is over."""
+    claims, by = BackfillLocks(filling.table.store), identity.process(wish.by or identity.person())
+    claim, renewed_s = claims.take(gap, by, datetime.now(UTC), identity.gone), time.monotonic()
 
-    def __init__(
-        self, filling: Filling, gap_record: GapRecord, wish: BackfillRequest, clock: Callable[[], datetime]
-    ) -> None:
-        self._claims, self._gap, self._clock = BackfillLocks(filling.table.store), gap_record.id, clock
-        self._by = identity.process(wish.by or identity.person())
-        self._claim: BackfillLock | None = None
-        self._renewed = time.monotonic()
+    def renew() -> None:
+        """Raises Claimed where another backfill has it by now."""
+        nonlocal claim, renewed_s
+        if time.monotonic() - renewed_s > LEASE.total_seconds() / 4:
+            claim, renewed_s = claims.renew(gap, claim, datetime.now(UTC)), time.monotonic()
 
-    def __enter__(self) -> Self:
-        self._claim = self._claims.take(self._gap, self._by, self._clock(), identity.gone)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._claim is not None and (newest := self._claims.newest(self._gap)) and newest.by == self._by:
-            self._claims.release(self._gap)
-
-    def renew(self) -> None:
-        """Prolong the claim once a quarter of its time is over. Raises Claimed."""
-        assert self._claim is not None
-        if time.monotonic() - self._renewed > LEASE.total_seconds() / 4:
-            self._claim = self._claims.renew(self._gap, self._claim, self._clock())
-            self._renewed = time.monotonic()
+    try:
+        yield renew
+    finally:
+        if (newest := claims.newest(gap)) and newest.by == by:
+            claims.release(gap)
 
 
 def _one(
     filling: Filling, gap_record: GapRecord, sources: Sequence[Source], wish: BackfillRequest,
-    listener: ProgressListener, held: _RenewedLock, clock: Callable[[], datetime],
+    listener: ProgressListener, renew: Callable[[], None],
 ) -> Outcome:  # fmt: skip
     """Fill one ticket, as far as the sources have its records."""
     outcome = Outcome(gap_record)
     listener.began(gap_record, _offsets(gap_record.left()))
     lag, limit = partial(live_lag, filling.config, filling.name), lag_max(filling.settings.commit.max_delay)
-    pace = Pace(lag, wish.lag_max or limit, wish.rate, alive=held.renew, told=listener.waits)
+    pace = Pace(lag, wish.lag_max or limit, wish.rate, alive=renew, told=listener.waits)
     for source in sources:
         lost, came = 0, len(outcome.chunks)
         while lost < _OVERTAKEN_MAX:
             try:
-                outcome.gap_record = _from(filling, outcome, source, wish, listener, pace, clock)
+                outcome.gap_record = _from(filling, outcome, source, wish, listener, pace)
                 break
             except Overtaken as error:
                 lost = 1 if len(outcome.chunks) > came else lost + 1
@@ -137,7 +130,6 @@ def _one(
 
 def _from(
     filling: Filling, outcome: Outcome, source: Source, wish: BackfillRequest, listener: ProgressListener, pace: Pace,
-    clock: Callable[[], datetime],
 ) -> GapRecord:  # fmt: skip
     """Bring what one source has. Returns the ticket as it is then. Raises Overtaken."""
     snapshot, gap_records = filling.look()
@@ -151,7 +143,7 @@ def _from(
     for chunk in source.chunks(left, wish.rows_max):
         pace.hold()
         by = wish.by or identity.person()
-        settled = filling.carry(gap_record, snapshot, chunk, source.name, by, clock(), pace.pieces)
+        settled = filling.carry(gap_record, snapshot, chunk, source.name, by, datetime.now(UTC), pace.pieces)
         outcome.chunks.append(settled)
         logging.event(
             "gap_filled", pipeline=filling.name, gap=gap_record.id, version=settled.version, source=source.name,

@@ -28,9 +28,14 @@ class Chunk:
     confirm: Callable[
         [Sequence[MissingOffsets]], None
     ]  # raises SourceFailed when an offset without a record may be a loss
-    unplaced: bool = False  # its rows have no offset: they come by event time
+    keys: Sequence[str] = ()  # columns that tell one event from another, where rows have no offset: by event time
     through: str = ""  # partition of the archive that is whole with it
     last: bool = False  # the source has no more for this gap, and what is left of it nobody will prove
+
+    @property
+    def unplaced(self) -> bool:
+        """Its rows have no offset."""
+        return bool(self.keys)
 
     @property
     def offsets(self) -> int:

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import assert_never
 
 from writer.clients.driver_endpoint import announced, ask_driver
 from writer.config.pipelines import Config
@@ -14,11 +13,6 @@ from writer.status.lag_sample import LagSample
 LOOK_S = 5.0  # between two looks at the live writer
 _NAP_S = 1.0  # between two signs of life while it waits
 _SLACK_MIN = timedelta(seconds=30)
-
-
-@dataclass(frozen=True)
-class Go:
-    """Carry on."""
 
 
 @dataclass(frozen=True)
@@ -35,18 +29,18 @@ def lag_max(delay_max: timedelta) -> timedelta:
     return delay_max + max(_SLACK_MIN, delay_max / 2)
 
 
-def by_lag(lag_seconds: float | None, limit: timedelta) -> Go | Wait:
-    """Wait while the live writer is behind. None: no writer runs, or it does not know its lag yet."""
+def by_lag(lag_seconds: float | None, limit: timedelta) -> Wait | None:
+    """Wait while the live writer is behind. `lag_seconds` None: no writer runs, or it does not know its lag yet."""
     if lag_seconds is None or lag_seconds <= limit.total_seconds():
-        return Go()
+        return None
     why = f"the live writer is {lag_seconds:.0f} s behind, beyond {limit.total_seconds():.0f} s"
     return Wait(LOOK_S, why, for_live=True)
 
 
-def by_rate(rows: int, seconds: float, rate: float | None) -> Go | Wait:
+def by_rate(rows: int, seconds: float, rate: float | None) -> Wait | None:
     """Wait until `rows` in `seconds` are no more than the rate (rows a second); None: as fast as it goes."""
     early = 0.0 if rate is None else rows / rate - seconds
-    return Wait(early, f"{rate:,.0f} rows a second are enough") if early > 0 else Go()
+    return Wait(early, f"{rate:,.0f} rows a second are enough") if early > 0 else None
 
 
 def live_lag(config: Config, pipeline: str) -> float | None:
@@ -90,17 +84,13 @@ class Pace:
                 break
         self._pause(by_rate(self._rows, self._clock() - self._began - self.waited_s, self._rate))
 
-    def _pause(self, decision: Go | Wait) -> bool:
-        match decision:
-            case Go():
-                return False
-            case Wait(seconds=seconds, why=why, for_live=for_live):
-                self._told(why)
-                end = self._clock() + seconds
-                while (left := end - self._clock()) > 0:
-                    self._sleep(min(left, _NAP_S))
-                    self._alive()
-                self.waited_s += seconds if for_live else 0.0
-                return True
-            case _:
-                assert_never(decision)
+    def _pause(self, decision: Wait | None) -> bool:
+        if decision is None:
+            return False
+        self._told(decision.why)
+        end = self._clock() + decision.seconds
+        while (left := end - self._clock()) > 0:
+            self._sleep(min(left, _NAP_S))
+            self._alive()
+        self.waited_s += decision.seconds if decision.for_live else 0.0
+        return True

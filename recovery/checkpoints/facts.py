@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from recovery.checkpoints.checks import Facts, Lease, TopicIds
+from recovery.checkpoints.checks import Facts, TopicIds
 from recovery.checkpoints.reader import Reading, read
 from recovery.lease.factory import leases_of
 from recovery.lease.kubernetes_api import ApiFailed
-from writer.clients.kafka import BrokerUnreachable, Cluster, Topic
+from writer.clients.kafka import BrokerUnreachable, Cluster
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, TopicMissing
 from writer.core.offsets import TopicPartition
@@ -55,7 +55,7 @@ def of_pipeline(config: Config, name: str) -> CheckpointFacts:
     return CheckpointFacts(run, location, _with_kafka(facts, cluster, ids))
 
 
-def _lease(config: Config, name: str, checkpoints: Checkpoints, unknown: dict[str, str]) -> Lease | None:
+def _lease(config: Config, name: str, checkpoints: Checkpoints, unknown: dict[str, str]) -> str | None:
     try:
         seen = leases_of(config, name, checkpoints.store).look()
     except (ApiFailed, ConfigError) as error:  # no start waits for it: who has lost the lease is fenced
@@ -63,8 +63,7 @@ def _lease(config: Config, name: str, checkpoints: Checkpoints, unknown: dict[st
         return None
     if seen is None:
         return None
-    said = f"epoch {seen.epoch}, {'released' if seen.released else 'taken'} by {seen.holder}"
-    return Lease(held=True, said=said)  # who looks is the holder, or only looks
+    return f"epoch {seen.epoch}, {'released' if seen.released else 'taken'} by {seen.holder}"
 
 
 def of_checkpoint(location: str, bootstrap: str | None, s3: S3Settings | None = None) -> Facts:
@@ -106,24 +105,24 @@ def _with_kafka(facts: Facts, cluster: Cluster, known: Mapping[str, str | None])
     """Ask Kafka for the topics, and for what it holds of where the next batch begins. `known`: topic → its id."""
     start = facts.frontier or (facts.reading.start() if facts.reading else None) or {}
     try:
-        topics = {name: _described(cluster, name) for name in known}
-        there = {(t.name, p) for t in topics.values() if isinstance(t, Topic) for p in range(t.partitions)}
-        asked = sorted(start.keys() & there)
+        topics = topic_ids(cluster, known)
+        there = cluster.sources(name for name, ids in topics.items() if ids.now is not None)
+        asked = sorted(start.keys() & set(there))
         earliest, ends = cluster.earliest(asked), cluster.latest(asked)
     except (BrokerUnreachable, TopicMissing) as error:
         return replace(facts, unknown={**facts.unknown, "kafka": str(error)})
-    ids = {
-        name: TopicIds(known[name], topic.id) if isinstance(topic, Topic) else TopicIds(known[name], None, str(topic))
-        for name, topic in topics.items()
-    }
-    return replace(facts, topics=ids, held={source: LogRange(earliest[source], ends[source]) for source in asked})
+    return replace(facts, topics=topics, held={source: LogRange(earliest[source], ends[source]) for source in asked})
 
 
-def _described(cluster: Cluster, name: str) -> Topic | TopicMissing:
-    try:
-        return cluster.topics([name])[name]
-    except TopicMissing as error:
-        return error
+def topic_ids(cluster: Cluster, known: Mapping[str, str | None]) -> dict[str, TopicIds]:
+    """Ask for the ids that topics have now. `known`: topic → the id that the table knows. Raises BrokerUnreachable."""
+    found = {}
+    for name, id_ in known.items():
+        try:
+            found[name] = TopicIds(id_, cluster.topics([name])[name].id)
+        except TopicMissing as error:
+            found[name] = TopicIds(id_, None, str(error))
+    return found
 
 
 def _snapshot(table: PipelineTable, unknown: dict[str, str]) -> PipelineSnapshot | None:

@@ -25,7 +25,6 @@ from writer.offsets.spark_checkpoint import (
 from writer.storage.base import Store
 
 _CHECKSUM = re.compile(r"\.(\d+)\.crc")  # local disks only: Hadoop's, beside each file
-_DRAFT = re.compile(r"\.\d+\..+\.tmp(?:\.crc)?")
 _T = TypeVar("_T")
 _FOLDERS = ("commits", "offsets", "sources", "state")
 _FILES_AT_ONCE = 16  # of a store, each of which takes a round trip to answer
@@ -73,8 +72,6 @@ class Reading:
     newer: Sequence[CorruptFile] = ()  # files of a version that Spark 4.0 does not read
     orphans: Sequence[str] = ()  # checksums of files that are not there, which would stand in Spark's way
     directories: Sequence[str] = ()  # that stand where Spark is to write a file; each with a slash at its end
-    drafts: Sequence[str] = ()  # half-written files that Spark does not look at
-    state: bool = False
 
     @property
     def blank(self) -> bool:
@@ -137,8 +134,6 @@ def read(store: Store) -> Reading:
         store.location, query_id, batches, planned, committed, _begun(store, corrupt, root), corrupt, newer,
         orphans=_in_the_way(store, names, root),
         directories=[f"{folder}/{number}/" for folder, found in names.items() for number in directories(found)],
-        drafts=sorted(f"{folder}/{name}" for folder, found in names.items() for name in found if _DRAFT.match(name)),
-        state="state" not in root and any(True for _ in store.list("state")),
     )  # fmt: skip
 
 

@@ -10,12 +10,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import assert_never
 
 from recovery.checkpoints.reader import Reading, read
 from writer.offsets import checkpoint_backups
 from writer.offsets.spark_checkpoint import Checkpoints, Offsets
-from writer.storage.base import S3Settings, Store, below
+from writer.storage.base import S3Settings, below
 from writer.storage.locations import store_at
 
 
@@ -84,25 +83,18 @@ def repair(
     """
     there = store_at(checkpoints.path(run), s3)
     reading = read(there)
-    match plan(reading, frontier):
-        case NoRepair() as left:
-            return left
-        case Remove(names):
-            copy = checkpoint_backups.back_up(checkpoints.store, run, reading.last or 0, now, whole=True)
-            repaired = RepairResult(run, names, f"{checkpoints.store.location}/{copy.folder}")
-            if not checkpoints.store.put_if_absent(f"mended/{run:06d}.json", _to_json(repaired, now)):
-                checkpoint_backups.remove(checkpoints.store, copy)
-                return NoRepair(f"run {run} was mended before, and broke again")
-            _remove(there, names)
-            return repaired
-        case other:
-            assert_never(other)
-
-
-def _remove(store: Store, names: Sequence[str]) -> None:
-    for name in names:
-        for each in [*below(store, name), name] if name.endswith("/") else [name]:
-            store.delete(each)
+    decision = plan(reading, frontier)
+    if isinstance(decision, NoRepair):
+        return decision
+    copy = checkpoint_backups.back_up(checkpoints.store, run, reading.last or 0, now, whole=True)
+    repaired = RepairResult(run, decision.names, f"{checkpoints.store.location}/{copy.folder}")
+    if not checkpoints.store.put_if_absent(f"mended/{run:06d}.json", _to_json(repaired, now)):
+        checkpoint_backups.remove(checkpoints.store, copy)
+        return NoRepair(f"run {run} was mended before, and broke again")
+    for name in decision.names:
+        for each in [*below(there, name), name] if name.endswith("/") else [name]:
+            there.delete(each)
+    return repaired
 
 
 def _to_json(repaired: RepairResult, now: datetime) -> bytes:

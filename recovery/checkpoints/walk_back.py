@@ -8,16 +8,15 @@ rows. Nothing is lost, as reading begins behind the last row at the latest; noth
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import assert_never
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from recovery.checkpoints.checks import TopicIds
+from recovery.checkpoints.facts import topic_ids
 from recovery.checkpoints.reader import Reading, read
 from writer.clients.kafka import Cluster
 from writer.config.pipelines import Config
-from writer.core.errors import TopicMissing
 from writer.core.offsets import TopicPartition
 from writer.offsets import checkpoint_backups
 from writer.offsets.spark_checkpoint import Checkpoints, Offsets, Source
@@ -104,20 +103,16 @@ def walk_back(config: Config, name: str, cluster: Cluster) -> RebuiltOffsets | N
     if not lost:
         return NotRebuilt("the table tells the frontier of every part that has rows; a new run from it loses nothing")
     numbers = {topic: len(known.get(topic, ())) or 1 for topic in settings.topics}
-    topics = {topic: TopicIds(known[topic][-1] if known.get(topic) else None, _id(cluster, topic)) for topic in numbers}
+    topics = topic_ids(cluster, {topic: known[topic][-1] if known.get(topic) else None for topic in numbers})
     sources = cluster.sources([topic for topic, ids in topics.items() if ids.now is not None])
     earliest, ends = cluster.earliest(sources), cluster.latest(sources)
     checkpoints = Checkpoints(config.checkpoints, name, s3)
     held = {source: LogRange(earliest[source], ends[source]) for source in sources}
-    match choose(candidates(checkpoints, s3), rows, topics, numbers, held):
-        case NotRebuilt() as nowhere:
-            return nowhere
-        case RebuiltOffsets() as found:
-            ids = {topic: known.get(topic) or [str(topics[topic].now)] for topic in settings.topics}
-            table.begin(found.offsets, {**known, **ids}, checkpoints.newest() or 0)
-            return found
-        case other:
-            assert_never(other)
+    found = choose(candidates(checkpoints, s3), rows, topics, numbers, held)
+    if isinstance(found, RebuiltOffsets):
+        ids = {topic: known.get(topic) or [str(topics[topic].now)] for topic in settings.topics}
+        table.begin(found.offsets, {**known, **ids}, checkpoints.newest() or 0)
+    return found
 
 
 def missing(snapshot: PipelineSnapshot, rows: Mapping[TopicPartition, int]) -> list[TopicPartition]:
@@ -180,10 +175,3 @@ def _not_held(start: Offsets, held: Mapping[Source, LogRange]) -> str | None:
             what = "no such partition" if there is None else f"[{there.earliest}, {there.end})"
             return f"it would read on at offset {at} of {source[0]}/{source[1]}, of which Kafka holds {what}"
     return None
-
-
-def _id(cluster: Cluster, topic: str) -> str | None:
-    try:
-        return cluster.topics([topic])[topic].id
-    except TopicMissing:
-        return None

@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
+from functools import partial
 from typing import Annotated, Any, Self
 
 import typer
@@ -20,7 +21,7 @@ from writer.core.offsets import OffsetRange
 from writer.core.text import plural
 from writer.core.units import duration, show_size
 from writer.output import tables
-from writer.output.cli_options import ConfigFile, Pipelines
+from writer.output.cli_options import By, ConfigFile, Pipelines
 from writer.output.tables import console
 from writer.schemas import registry
 from writer.table.ledger.gap_record import GapRecord
@@ -33,9 +34,9 @@ _SHOWN = 8  # characters of an id
 class ProgressListener:
     """Tells whoever watches."""
 
-    def __init__(self, pipeline: str, out: Console, *, as_json: bool, now: datetime) -> None:
+    def __init__(self, pipeline: str, out: Console, *, as_json: bool) -> None:
         """`as_json`: one line for each chunk."""
-        self._pipeline, self._out, self._json, self._began = pipeline, out, as_json, now
+        self._pipeline, self._out, self._json = pipeline, out, as_json
         self._bar = Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("offsets"),
             TimeRemainingColumn(), TextColumn("[dim]{task.fields[note]}"), console=out,
@@ -200,7 +201,6 @@ _LagMax = Annotated[
     str | None,
     typer.Option("--lag-max", help="Wait while the live writer is further behind. Default: by commit.max_delay."),
 ]
-_By = Annotated[str | None, typer.Option("--by", help="Who. Default: this user at this machine.", show_default=False)]
 
 
 def backfill(
@@ -216,7 +216,7 @@ def backfill(
     rate: _Rate = None,
     lag_max: _LagMax = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would take.")] = False,
-    by: _By = None,
+    by: By = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON: one line for each chunk, and one at the end.")] = False,
 ) -> None:
     """Bring the records of gaps: from Kafka as far as it holds them, from a mirror, or from an archive.
@@ -235,10 +235,10 @@ def backfill(
     for name in settings.chosen(pipeline):
         filling = Filling(name, settings, registry.source(settings.registry))
         if dry_run:
-            code = max(code, estimated(filling, made(filling), wish, as_json=as_json, out=out))
+            code = max(code, estimated(filling, partial(made, filling), wish, as_json=as_json, out=out))
             continue
-        with ProgressListener(name, out, as_json=as_json, now=datetime.now(UTC)) as listener:
-            found = fill(filling, made(filling), wish, listener)
+        with ProgressListener(name, out, as_json=as_json) as listener:
+            found = fill(filling, partial(made, filling), wish, listener)
         code = max(code, ended(name, found, as_json=as_json, out=out))
     raise typer.Exit(code)
 
@@ -253,8 +253,8 @@ def _limit(lag_max: str | None) -> timedelta | None:
 
 def _sources(
     mirror: str | None, mapped: Sequence[str], archive: Sequence[str], columns: str | None, by_time: str | None
-) -> "Callable[[Filling], Callable[[GapRecord], Sequence[Source]]]":
-    """Return who makes the sources of a ticket. Raises ConfigError for options that do not go together."""
+) -> Callable[[Filling, GapRecord], Sequence[Source]]:
+    """Return what makes the sources of a ticket. Raises ConfigError for options that do not go together."""
     if mapped and not mirror:
         raise ConfigError("--map says where records stand in a mirror; say which with --from-mirror")
     if (columns or by_time) and not archive:
@@ -262,17 +262,14 @@ def _sources(
     if mirror and not mapped:
         raise ConfigError("--from-mirror needs --map: a mirror's offsets are other offsets")
 
-    def of(filling: "Filling") -> "Callable[[GapRecord], Sequence[Source]]":
-        def made(gap_record: "GapRecord") -> "Sequence[Source]":
-            if not mirror and not archive:
-                return [source_factory.kafka(filling)]
-            found: list[Source] = []
-            if mirror:
-                found.append(source_factory.mirror(filling, gap_record, mirror, mapped))
-            if archive:
-                found.append(archive_source.opened(filling, gap_record, archive, columns, by_time))
-            return found
+    def made(filling: Filling, gap_record: GapRecord) -> Sequence[Source]:
+        if not mirror and not archive:
+            return [source_factory.kafka(filling)]
+        found: list[Source] = []
+        if mirror:
+            found.append(source_factory.mirror(filling, gap_record, mirror, mapped))
+        if archive:
+            found.append(archive_source.opened(filling, gap_record, archive, columns, by_time))
+        return found
 
-        return made
-
-    return of
+    return made

@@ -126,7 +126,6 @@ def _words(level: RecoveryLevel, one: Examined) -> str:
 
 
 def _of_pipelines(path: Path, only: list[str] | None) -> list[Examined]:
-
     settings = load(path)
     found = []
     for name in settings.chosen(only):
@@ -140,7 +139,6 @@ def _of_pipelines(path: Path, only: list[str] | None) -> list[Examined]:
 
 
 def _of_place(place: str, bootstrap: str | None) -> Examined:
-
     try:
         location = checked(place)
     except ValueError as error:

@@ -54,8 +54,8 @@ def rewind(
 
 
 def run(
-    way: Any, config: "Config", to: int | datetime, *, write: bool, accept_loss: bool, now: datetime, as_json: bool,
-    out: "Console",
+    way: Any, config: Config, to: int | datetime, *, write: bool, accept_loss: bool, now: datetime, as_json: bool,
+    out: Console,
 ) -> int:  # fmt: skip
     """Show the way back, and go it if told to. Returns the exit code. Raises HeadraceError."""
     look, version = way.look(to), None
@@ -69,7 +69,7 @@ def run(
     return _REFUSED if write and refused else 0
 
 
-def refusal(look: "RewindPreview", *, accept_loss: bool) -> list[str]:
+def refusal(look: RewindPreview, *, accept_loss: bool) -> list[str]:
     """Say why it is not done."""
     found = list(look.plan.obstacles)
     if look.plan.lossy and not accept_loss:
@@ -77,7 +77,7 @@ def refusal(look: "RewindPreview", *, accept_loss: bool) -> list[str]:
     return found
 
 
-def to_dict(name: str, look: "RewindPreview", version: int | None, refused: list[str]) -> Mapping[str, Any]:
+def to_dict(name: str, look: RewindPreview, version: int | None, refused: list[str]) -> Mapping[str, Any]:
     """Describe it as JSON values."""
     plan, unreadable = look.plan, {r.part: (r.start, r.end) for r in look.plan.unreadable}
     return {
@@ -102,7 +102,7 @@ def to_dict(name: str, look: "RewindPreview", version: int | None, refused: list
 
 
 def show(
-    out: "Console", name: str, look: "RewindPreview", version: int | None, refused: list[str], *, records: bool
+    out: Console, name: str, look: RewindPreview, version: int | None, refused: list[str], *, records: bool
 ) -> None:
     """Show it to a person. `records`: the next start records what Kafka lost; else it stops."""
     plan = look.plan
@@ -140,7 +140,7 @@ def show(
         tables.sentence(out, "Nothing was written. Stop the driver if one runs, then the same with --yes writes it.")
 
 
-def notes(look: "RewindPreview") -> list[str]:
+def notes(look: RewindPreview) -> list[str]:
     """Say what else a person should know before."""
     plan, taken, undo = look.plan, look.since.taken, look.undo
     found = []
@@ -166,8 +166,7 @@ def notes(look: "RewindPreview") -> list[str]:
     return found
 
 
-def _partitions(out: "Console", look: "RewindPreview") -> None:
-
+def _partitions(out: Console, look: RewindPreview) -> None:
     titles = ("goes back to", "table ends at", "offsets", "Kafka holds from", "to")
     columns = [
         tables.Column("partition", width_min=20),
@@ -188,8 +187,7 @@ def _partitions(out: "Console", look: "RewindPreview") -> None:
     out.print()
 
 
-def _buckets(out: "Console", look: "RewindPreview") -> None:
-
+def _buckets(out: Console, look: RewindPreview) -> None:
     if not look.buckets:
         return
     columns = [

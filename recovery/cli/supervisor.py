@@ -15,7 +15,7 @@ from recovery.lease.factory import leases_of
 from recovery.lease.lease import LeaseRecord
 from recovery.supervisor import frontier_check
 from recovery.supervisor.main import supervise
-from recovery.supervisor.pipeline_state import describe, verdict
+from recovery.supervisor.pipeline_state import describe
 from recovery.supervisor.recovery_actions import actions
 from recovery.supervisor.supervisor import impatient, policy, store
 from writer.config.loader import load
@@ -54,7 +54,7 @@ def collect(config: Config, name: str, now: datetime) -> dict[str, Any]:
     return {
         "at": iso(now),
         "error": error,
-        "lease": None if lease is None else _lease(lease),
+        "lease": lease and {"epoch": lease.epoch, "holder": lease.holder, "released": lease.released},
         "frontier": frontier.value if frontier else None,
         "silent": silent,
         "memory": document(memory),
@@ -82,7 +82,7 @@ def next_step(rules: Policy, memory: Memory, frontier: Frontier | None, silent: 
     known = memory.failure
     if known is None:
         return "nothing failed yet, as far as is kept"
-    event: Event = Failed(verdict(known), frontier or Frontier.HELD, known.run)
+    event: Event = Failed(known.verdict, frontier or Frontier.HELD, known.run)
     if silent is not None and not known.halt:
         event = Down(silent)
     return describe(decide(rules, memory.state, event, now, 1.0))
@@ -93,10 +93,6 @@ def _frontier(config: Config, name: str) -> tuple[Frontier | None, str | None]:
         return frontier_check.frontier(config, name), None
     except frontier_check.FrontierUnknown as error:
         return None, str(error)
-
-
-def _lease(seen: LeaseRecord) -> dict[str, Any]:
-    return {"epoch": seen.epoch, "holder": seen.holder, "released": seen.released}
 
 
 def _show(console: Console, name: str, told: dict[str, Any]) -> None:

@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
 
 from recovery.escalation.error_catalogue import Verdict
-from recovery.escalation.levels import RecoveryLevel
+from recovery.escalation.levels import Instant, RecoveryLevel, StoredLevel
 from writer.core.backoff import Backoff
 from writer.core.units import show_duration
 
@@ -67,8 +70,8 @@ class Policy:
 class Attempt:
     """A level that was taken."""
 
-    level: RecoveryLevel
-    at: datetime
+    level: Annotated[StoredLevel, Field(alias="rung")]
+    at: Instant
     row: str  # the verdict that led to it
     run: int | None = None  # run of the checkpoint at that time
 
@@ -77,10 +80,11 @@ class Attempt:
 class State:
     """What is remembered of a pipeline."""
 
-    level: RecoveryLevel | None = None  # the last that was taken since it was healthy for long; None: none yet
+    # The last that was taken since it was healthy for long; None: none yet.
+    level: Annotated[StoredLevel | None, Field(alias="rung")] = None
     attempts: tuple[Attempt, ...] = ()  # oldest first; pauses on the lowest level are not among them
     streak: int = 0  # starts since it was last well: pauses grow by it
-    healthy_since: datetime | None = None
+    healthy_since: Instant | None = None
     halted: str = ""  # why nothing is done any more
 
 

@@ -27,7 +27,6 @@ class Damage:
     kind: str  # class: what all rows of a kind have in common
     level: RecoveryLevel | None  # the first recovery level; None: headrace goes on by itself, or a person must act
     halt: bool
-    loud: bool  # Spark says something; else it starts, and reads too much or too little
     said: str
     symptom: re.Pattern[str] | None = None  # what plain Spark says
     ours: re.Pattern[str] | None = None  # what headrace says itself
@@ -81,7 +80,7 @@ def classify(text: str, damages: Sequence[Damage] | None = None) -> Verdict:
 def _damage(raw: dict[str, Any], spark: str) -> Damage:
     return Damage(
         raw["row"], raw["damage"], raw["class"], None if raw["level"] is None else RecoveryLevel[raw["level"]],
-        raw["halt"], raw["loud"], raw["said"], _pattern(raw["symptom"].get(spark)), _pattern(raw.get("ours")),
+        raw["halt"], raw["said"], _pattern(raw["symptom"].get(spark)), _pattern(raw.get("ours")),
         raw.get("finding"), raw.get("not_run"), tuple(raw.get("elsewhere", ())),
     )  # fmt: skip
 

@@ -1,6 +1,10 @@
 """Recovery levels: what can be done about a pipeline that failed, from the mildest to the last resort."""
 
+from datetime import datetime
 from enum import IntEnum
+from typing import Annotated
+
+from pydantic import BeforeValidator, PlainSerializer
 
 
 class RecoveryLevel(IntEnum):
@@ -17,3 +21,14 @@ class RecoveryLevel(IntEnum):
     def label(self) -> str:
         """As in tables and logs: L3."""
         return f"L{self.value}"
+
+
+def _named(name: str) -> RecoveryLevel:
+    if name not in RecoveryLevel.__members__:
+        raise ValueError(f"{name!r} is no recovery level")
+    return RecoveryLevel[name]
+
+
+# As they are kept on storage: a level by its name, an instant with its offset.
+StoredLevel = Annotated[RecoveryLevel, BeforeValidator(_named), PlainSerializer(lambda level: level.name)]
+Instant = Annotated[datetime, PlainSerializer(datetime.isoformat)]

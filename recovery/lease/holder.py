@@ -4,21 +4,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 
-from recovery.lease.lease import EXPIRES_AFTER, LeaseRecord, Leases, ObservedLease, free, watched
+from recovery.lease.lease import EXPIRES_AFTER, Leases, ObservedLease, free, watched
 from writer.core import logging
 
 _CLOSE_WITHIN_S = 5.0
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """Another supervisor has a lease that this one wants."""
-
-    pipeline: str
-    seen: LeaseRecord
 
 
 class LeaseHolder:
@@ -41,15 +32,15 @@ class LeaseHolder:
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="leases", daemon=True)
 
-    def take(self, stop: Callable[[float], bool], said: Callable[[Waiting], None] = lambda _: None) -> bool:
+    def take(self, stop: Callable[[float], bool]) -> bool:
         """Take all leases, in the order of their names, so that two supervisors never wait for each other.
 
-        `stop` waits some seconds and tells whether to give up. `said` is called for each one that is waited for. False
-        when it was told to give up; what was taken is released. What it has taken is renewed from then on.
+        `stop` waits some seconds and tells whether to give up. False when it was told to give up; what was taken is
+        released. What it has taken is renewed from then on.
         """
         self._thread.start()
         for pipeline, leases in self._leases.items():
-            if not self._taken(pipeline, leases, stop, said):
+            if not self._taken(pipeline, leases, stop):
                 self.close()
                 return False
         return True
@@ -64,9 +55,7 @@ class LeaseHolder:
                 if self._leases[pipeline].renew(epoch, self._holder):
                     self._leases[pipeline].release(epoch, self._holder)
 
-    def _taken(
-        self, pipeline: str, leases: Leases, stop: Callable[[float], bool], said: Callable[[Waiting], None]
-    ) -> bool:
+    def _taken(self, pipeline: str, leases: Leases, stop: Callable[[float], bool]) -> bool:
         watch: ObservedLease | None = None
         told: tuple[int, str] | None = None
         silent = False
@@ -82,7 +71,10 @@ class LeaseHolder:
                         return True
                 elif seen is not None and told != (seen.epoch, seen.holder):
                     told = seen.epoch, seen.holder
-                    said(Waiting(pipeline, seen))
+                    logging.warning(
+                        "lease_awaited", pipeline=pipeline, holder=seen.holder, epoch=seen.epoch,
+                        reason="another supervisor holds it and renews it",
+                    )  # fmt: skip
             except OSError as error:
                 if not silent:
                     logging.warning("lease_unreadable", pipeline=pipeline, error=str(error))

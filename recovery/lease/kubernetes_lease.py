@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import assert_never
 
 from recovery.lease.kubernetes_api import Api, ApiFailed, Json, Verb
 from recovery.lease.lease import LeaseRecord
@@ -23,15 +22,10 @@ _PLAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 
 @dataclass(frozen=True)
 class Put:
-    """Put this object."""
+    """Put this object. A decision is None instead where another holder has the lease."""
 
     verb: Verb
     body: Json
-
-
-@dataclass(frozen=True)
-class Lost:
-    """Somebody else has it."""
 
 
 @dataclass(frozen=True)
@@ -69,30 +63,30 @@ def seen(lease: Json) -> LeaseRecord:
 
 def taking(
     found: Json | None, looked: LeaseRecord | None, epoch: int, holder: str, about: About, now: datetime
-) -> Put | Lost:
+) -> Put | None:
     """Decide on taking a lease. `looked`: what was judged to be free, where somebody looked; another one is not."""
     if found is None:
         return _anew(epoch, holder, about, now)
     is_now = seen(found)
     if is_now.epoch >= epoch or (looked is not None and looked.mark != is_now.mark):
-        return Lost()
+        return None
     return _written(found, epoch, holder, about, now, acquired=True)
 
 
-def renewing(found: Json | None, epoch: int, holder: str, about: About, now: datetime) -> Put | Lost:
+def renewing(found: Json | None, epoch: int, holder: str, about: About, now: datetime) -> Put | None:
     """Decide on a renewal. One that was removed, or set back, is put anew; a higher epoch or another holder has it."""
     if found is None:
         return _anew(epoch, holder, about, now)
     is_now = seen(found)
     if is_now.epoch > epoch or (is_now.epoch == epoch and is_now.holder != holder):
-        return Lost()
+        return None
     return _written(found, epoch, holder, about, now, acquired=is_now.epoch < epoch)
 
 
-def releasing(found: Json | None, epoch: int, holder: str, now: datetime) -> Put | Lost:
+def releasing(found: Json | None, epoch: int, holder: str, now: datetime) -> Put | None:
     """Decide on a release: the holder goes, the epoch stays."""
     if found is None or (seen(found).epoch, seen(found).holder) != (epoch, holder):
-        return Lost()
+        return None
     body = copy.deepcopy(found)
     body["metadata"].setdefault("annotations", {})[RELEASED_BY] = holder
     body["spec"] |= {"holderIdentity": None, "leaseDurationSeconds": 1, "renewTime": _micro(now)}
@@ -117,54 +111,45 @@ class KubernetesLeases:
         """Put the Lease in the place of the one that was looked at, or of none."""
         decision = taking(self._found(), self._looked, epoch, holder, self._about, self._clock())
         self._looked = None
-        return self._done(decision)
+        return self._put(decision)
 
     def renew(self, epoch: int, holder: str) -> bool:
         """Put it in the place of one's own last one; where that is gone, look who has it."""
-        found = self._held or self._found()
-        for _ in range(_TRIES):
-            decision = renewing(found, epoch, holder, self._about, self._clock())
-            if self._done(decision):
-                return True
-            if isinstance(decision, Lost):
-                return False
-            found = self._found()
-        raise ApiFailed(self._restless())
+        return self._replace(lambda found: renewing(found, epoch, holder, self._about, self._clock()))
 
     def release(self, epoch: int, holder: str) -> None:
         """Leave the Lease without a holder."""
-        found = self._held or self._found()
-        for _ in range(_TRIES):
-            decision = releasing(found, epoch, holder, self._clock())
-            if self._done(decision) or isinstance(decision, Lost):
-                self._held = None
-                return
-            found = self._found()
-        raise ApiFailed(self._restless())
+        self._replace(lambda found: releasing(found, epoch, holder, self._clock()))
+        self._held = None
 
     def _found(self) -> Json | None:
         reply = self._api.lease("get", self._about.name)
         return None if reply.nothing else reply.body
 
-    def _done(self, decision: Put | Lost) -> bool:
-        self._held = None  # until the API says that it is: an answer may be lost
-        match decision:
-            case Lost():
-                return False
-            case Put(verb, body):
-                reply = self._api.lease(verb, self._about.name, body)
-                if reply.nothing or reply.overtaken:
-                    return False
-                self._held = reply.body
+    def _replace(self, decide: Callable[[Json | None], Put | None]) -> bool:
+        """Put what is decided of one's own last Lease, then of the one that is there. False: another holder has it."""
+        found = self._held or self._found()
+        for _ in range(_TRIES):
+            decision = decide(found)
+            if self._put(decision):
                 return True
-            case _:
-                assert_never(decision)
-
-    def _restless(self) -> str:
-        return (
+            if decision is None:
+                return False
+            found = self._found()
+        raise ApiFailed(
             f"lease {self._about.name} was changed by somebody {_TRIES} times while it was put: see with "
             f"`kubectl get lease {self._about.name} -o yaml --show-managed-fields` who writes it, and stop that."
         )
+
+    def _put(self, decision: Put | None) -> bool:
+        self._held = None  # until the API says that it is: an answer may be lost
+        if decision is None:
+            return False
+        reply = self._api.lease(decision.verb, self._about.name, decision.body)
+        if reply.nothing or reply.overtaken:
+            return False
+        self._held = reply.body
+        return True
 
 
 def _anew(epoch: int, holder: str, about: About, now: datetime) -> Put:

@@ -8,7 +8,7 @@ under an older epoch is refused there.
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
@@ -126,13 +126,7 @@ def _name(epoch: int) -> str:
 
 
 def _content(holder: str, *, released: bool = False) -> bytes:
-    return (json.dumps(asdict(_Said(holder, released)), ensure_ascii=False) + "\n").encode()
-
-
-@dataclass(frozen=True)
-class _Said:
-    holder: str
-    released: bool
+    return (json.dumps({"holder": holder, "released": released}, ensure_ascii=False) + "\n").encode()
 
 
 def _json(content: bytes) -> dict[str, object]:

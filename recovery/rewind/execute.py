@@ -3,7 +3,7 @@
 The entry decides. What it lists of dead letters and late rows is taken out by redo right after, or by the next start.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import uuid4
@@ -29,10 +29,8 @@ from writer.table.log.log import Action
 from writer.table.log.operations import Reopened, Rewind
 from writer.table.log.snapshot import PipelineSnapshot, app_id
 from writer.table.row_removal import Offsets, count
-from writer.table.table import PipelineTable
 
 _REACHES = (64, 1_024, None)  # entries of the log in which a time is looked for
-Side = Callable[[str], PipelineTable]
 
 
 @dataclass(frozen=True)

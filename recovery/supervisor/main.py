@@ -11,13 +11,14 @@ from pathlib import Path
 
 from recovery.escalation.state import Memory, forgiven, read
 from recovery.lease.factory import leases_of, moved_from
-from recovery.lease.holder import LeaseHolder, Waiting
-from recovery.supervisor import frontier_check, notifications
+from recovery.lease.holder import LeaseHolder
+from recovery.supervisor import frontier_check
 from recovery.supervisor.driver_process import adopt_orphans, place
 from recovery.supervisor.endpoints import PipelineStatus, answers
 from recovery.supervisor.pipeline_state import SupervisedPipeline
 from recovery.supervisor.recovery_actions import actions
 from recovery.supervisor.supervisor import Supervisor, impatient, store
+from writer.clients import notifications
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.signals import on_signals
@@ -50,7 +51,7 @@ def supervise(config: Config, path: Path, names: Sequence[str], command: Sequenc
         url = after.enter_context(answering(http, answers(supervisor_status), section="supervisor"))
         logging.event("supervisor_listening", url=url)
         after.callback(held.close)
-        if not held.take(stop.wait, _waits):
+        if not held.take(stop.wait):
             return 0
         for supervised in supervised_pipelines.values():
             supervised.memory = _remembered(config, supervised.name)
@@ -80,10 +81,3 @@ def _remembered(config: Config, name: str) -> Memory:
     except OSError as error:
         logging.warning("supervisor_state_unreadable", pipeline=name, error=str(error))
         return Memory()
-
-
-def _waits(waiting: Waiting) -> None:
-    logging.warning(
-        "lease_awaited", pipeline=waiting.pipeline, holder=waiting.seen.holder, epoch=waiting.seen.epoch,
-        reason="another supervisor holds it and renews it",
-    )  # fmt: skip

@@ -7,24 +7,18 @@
 Drivers tell of holes, gaps of retention and topics that were created again themselves.
 """
 
-from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
 
 from recovery.escalation.levels import RecoveryLevel
-from writer.clients.notifications import Event, gap_opened, opened
-
-__all__ = ["Event", "gap_opened", "lease_lost", "level_reached", "opened", "pipeline_halted"]
+from writer.clients.notifications import Event
 
 
-def level_reached(
-    pipeline: str, level: RecoveryLevel, why: str, *, at: datetime, fields: Mapping[str, Any] | None = None
-) -> Event | None:
+def level_reached(pipeline: str, level: RecoveryLevel, why: str, *, at: datetime) -> Event | None:
     """Tell that a level was taken which people should know of; None for the levels that lose nothing and guess nothing.
 
     `why`: the finding that led there, as a sentence.
     """
-    about = {"level": level.label, **(fields or {})}
+    about = {"level": level.label}
     match level:
         case RecoveryLevel.WALK_BACK:
             text = f"{level.label}: the table's frontier cannot be told; it is rebuilt from an older checkpoint. {why}"
@@ -36,10 +30,10 @@ def level_reached(
             return None
 
 
-def pipeline_halted(pipeline: str, why: str, *, at: datetime, fields: Mapping[str, Any] | None = None) -> Event:
+def pipeline_halted(pipeline: str, why: str, *, at: datetime) -> Event:
     """Tell that nothing more is tried: somebody must act."""
     text = f"given up, nothing is written any more. {why}"
-    return Event("pipeline_halted", "page", pipeline, text, at, fields or {})
+    return Event("pipeline_halted", "page", pipeline, text, at, {})
 
 
 def lease_lost(pipeline: str, *, at: datetime) -> Event:

@@ -37,7 +37,6 @@ class SupervisedPipeline:
     starts: int = 0
     row: str = FIRST  # verdict that led to the attempt that is under way
     failed_s: float | None = None  # since when it is not well, by the clock that measures
-    well_s: float | None = None  # when it was last seen well
     results: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # class, level, result
 
     @property
@@ -86,7 +85,7 @@ class SupervisedPipeline:
 
     def well(self, decision: Decision, now_s: float) -> float | None:
         """Note that it runs and commits. Returns the seconds since it failed, the first time after a failure."""
-        self.well_s, took_s = now_s, None
+        took_s = None
         recovered = self.memory.recovered_s
         if self.failed_s is not None:
             took_s, self.failed_s = now_s - self.failed_s, None
@@ -110,12 +109,7 @@ class SupervisedPipeline:
 
 def failure(verdict: Verdict, code: int, error: str, run: int | None, frontier: str, at: datetime) -> Failure:
     """Write down a failure as it was understood."""
-    return Failure(at, code, verdict.row, verdict.level, verdict.halt, verdict.said, error, run, frontier)
-
-
-def verdict(found: Failure) -> Verdict:
-    """Return what a failure was understood as."""
-    return Verdict(found.row, found.level, found.halt, found.said)
+    return Failure(at, code, verdict.row, verdict.halt, verdict.said, error, run, frontier, verdict.level)
 
 
 def describe(decision: Decision) -> str:

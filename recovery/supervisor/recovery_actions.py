@@ -1,13 +1,13 @@
 """What carries out the levels that are more than a start, and the look that a supervisor takes before each start."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import assert_never
 
 from recovery.checkpoints.checks import leads_to, preflight
 from recovery.checkpoints.facts import newest_frontier, of_pipeline
-from recovery.checkpoints.repair import NoRepair, RepairResult, repair
-from recovery.checkpoints.walk_back import NotRebuilt, RebuiltOffsets, walk_back
+from recovery.checkpoints.repair import NoRepair, repair
+from recovery.checkpoints.walk_back import NotRebuilt, walk_back
 from recovery.escalation.error_catalogue import Verdict
 from recovery.escalation.levels import RecoveryLevel
 from writer.clients.kafka import Cluster
@@ -52,53 +52,42 @@ def found_before(config: Config, pipeline: str) -> Verdict | None:
     return Verdict(f"preflight {worst.name}", level, halt=False, said=f"Before the start: {worst.said}.")
 
 
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Turn what a storage or broker could not answer into a refusal."""
+    try:
+        yield
+    except (OSError, HeadraceError) as error:
+        raise Refusal(str(error)) from error
+
+
+@_refusing()
 def _fix(config: Config, name: str) -> str:
     checkpoints = Checkpoints(config.checkpoints, name, config.s3.settings)
-    with _refusing():
-        run, table = checkpoints.newest(), main_table(name, config)
-        if run is None:
-            raise Refusal("there is no checkpoint to be repaired")
-        frontier = newest_frontier(table.snapshot(), config.pipelines[name].topics) if table.exists() else None
-        match repair(checkpoints, run, frontier, datetime.now(UTC), config.s3.settings):
-            case RepairResult(run, removed, copy):
-                return f"took {', '.join(removed)} out of run {run}; a copy is {copy}"
-            case NoRepair(reason):
-                raise Refusal(reason)
-            case other:
-                assert_never(other)
+    run, table = checkpoints.newest(), main_table(name, config)
+    if run is None:
+        raise Refusal("there is no checkpoint to be repaired")
+    frontier = newest_frontier(table.snapshot(), config.pipelines[name].topics) if table.exists() else None
+    done = repair(checkpoints, run, frontier, datetime.now(UTC), config.s3.settings)
+    if isinstance(done, NoRepair):
+        raise Refusal(done.reason)
+    return f"took {', '.join(done.removed)} out of run {done.run}; a copy is {done.copy}"
 
 
+@_refusing()
 def _walk(config: Config, name: str, kafka: Cluster) -> str:
-    with _refusing():
-        match walk_back(config, name, kafka):
-            case RebuiltOffsets(offsets, place, _):
-                return f"the frontier of {len(offsets)} partitions was put together again; {place} agrees with it"
-            case NotRebuilt(reason):
-                raise Refusal(reason)
-            case other:
-                assert_never(other)
+    done = walk_back(config, name, kafka)
+    if isinstance(done, NotRebuilt):
+        raise Refusal(done.reason)
+    return f"the frontier of {len(done.offsets)} partitions was put together again; {done.place} agrees with it"
 
 
+@_refusing()
 def _skip(config: Config, name: str, kafka: Cluster) -> str:
     """Skip what Kafka lost and what comes after, up to the ends of its logs; never a frontier that it still holds."""
-    with _refusing():
-        found, now = skip_to_latest.look(config, name, kafka, "automatic"), datetime.now(UTC)
-        done = skip_to_latest.skip(
-            config, name, found, by="headrace supervisor", reason="no other level is left", now=now
-        )
-        if done is None:
-            raise Refusal("everything that Kafka holds is in the table; there is nothing to be skipped")
-        version, gap = done
-        return f"version {version} of the table records gap {gap.id} with {gap.offsets} offsets"
-
-
-class _refusing:  # noqa: N801 - reads as a word of the with statement
-    """Turn what a storage or broker could not answer into a refusal."""
-
-    def __enter__(self) -> None:
-        """Begin."""
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        """Refuse."""
-        if isinstance(error, OSError | HeadraceError):
-            raise Refusal(str(error)) from error
+    found, now = skip_to_latest.look(config, name, kafka, "automatic"), datetime.now(UTC)
+    done = skip_to_latest.skip(config, name, found, by="headrace supervisor", reason="no other level is left", now=now)
+    if done is None:
+        raise Refusal("everything that Kafka holds is in the table; there is nothing to be skipped")
+    version, gap = done
+    return f"version {version} of the table records gap {gap.id} with {gap.offsets} offsets"

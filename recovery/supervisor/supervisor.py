@@ -17,7 +17,7 @@ from recovery.escalation.state import write
 from recovery.lease.holder import LeaseHolder
 from recovery.supervisor import frontier_check, notifications
 from recovery.supervisor.driver_process import Driver, reap
-from recovery.supervisor.pipeline_state import SupervisedPipeline, failure, verdict
+from recovery.supervisor.pipeline_state import SupervisedPipeline, failure
 from recovery.supervisor.recovery_actions import Action, Refusal, found_before
 from writer.clients.notifications import NotificationSink
 from writer.config.pipelines import Config
@@ -48,13 +48,8 @@ class Supervisor:
 
         `before` looks at a pipeline before each start.
         """
-        self._config = impatient(config)
-        self.supervised_pipelines, self._command, self._folder, self._held = (
-            dict(supervised_pipelines),
-            command,
-            folder,
-            held,
-        )
+        self._config, self.supervised_pipelines = impatient(config), dict(supervised_pipelines)
+        self._command, self._folder, self._held = command, folder, held
         self._notifier, self._actions, self._stop, self._jitter = notifier, actions, stop, jitter
         self._before = before
         settings = config.supervisor
@@ -275,9 +270,7 @@ class Supervisor:
                     done=action(supervised.name),
                 )
             except Refusal as refusal:
-                self._refused(
-                    supervised, Failed(verdict(known), Frontier(known.frontier), supervised.run, str(refusal))
-                )
+                self._refused(supervised, Failed(known.verdict, Frontier(known.frontier), supervised.run, str(refusal)))
                 return False
         if supervised.level < RecoveryLevel.NEW_RUN and (found := self._found(supervised.name)) is not None:
             self._failed(supervised, 0, found, None)
@@ -347,6 +340,6 @@ def store(config: Config, pipeline: str) -> Store:
 
 def impatient(config: Config) -> Config:
     """Return the configuration with little patience for storage and brokers: the supervisor looks again soon."""
-    s3 = config.s3.model_copy(update={"patience": min(config.s3.retry_timeout, _ANSWER_WITHIN)})
+    s3 = config.s3.model_copy(update={"retry_timeout": min(config.s3.retry_timeout, _ANSWER_WITHIN)})
     kafka = config.kafka.model_copy(update={"request_timeout": min(config.kafka.request_timeout, _ANSWER_WITHIN)})
     return config.model_copy(update={"s3": s3, "kafka": kafka})

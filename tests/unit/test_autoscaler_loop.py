@@ -13,7 +13,6 @@ from autoscaler.decision.facts import Executors
 from autoscaler.decision.history import Memory
 from autoscaler.decision.policy import Policy
 from autoscaler.runtime import state_store
-from autoscaler.runtime.driver_client import DriverReply
 from autoscaler.runtime.endpoints import CATALOGUE, LastTick, answers, unhealthy
 from autoscaler.runtime.loop import Loop
 from autoscaler.runtime.state_store import AutoscalerState
@@ -29,7 +28,7 @@ class World:
     """Facts to be seen, a driver to be asked, a clock; and in which order all was done."""
 
     def __init__(self, seen=LATE, remembered: AutoscalerState | None = None, *, dry_run: bool = False) -> None:
-        self.seen, self.now, self.done, self.answer = seen, NOW, [], DriverReply(taken=True)
+        self.seen, self.now, self.done, self.answer = seen, NOW, [], None
         self.executors = TOLD
         self.loop = Loop(
             POLICY, self, remembered or AutoscalerState(Memory()), ask=self.ask, keep=self.keep, dry_run=dry_run,
@@ -39,7 +38,7 @@ class World:
     def look(self, now):
         return replace(self.seen, at=now)
 
-    def ask(self, executors: int, because: Event) -> DriverReply:
+    def ask(self, executors: int, because: Event) -> str | None:
         self.done.append(("ask", executors))
         self.said = because
         return self.answer
@@ -103,13 +102,13 @@ def test_a_dry_run_asks_for_nothing_keeps_nothing_and_judges_what_is_there_again
 
 def test_a_refusal_is_shown_until_it_is_taken(caplog: pytest.LogCaptureFixture):
     world = World()
-    world.answer = DriverReply(taken=False, says="403: this needs the token")
+    world.answer = "403: this needs the token"
     world.tick()
     world.tick()
     assert world.loop.shown.refused == "403: this needs the token"
     assert "headrace_autoscaler_request_refused 1.0" in scraped(world.loop.shown)
     assert sum("executors_request_refused" in one for one in caplog.messages) == 1
-    world.answer = DriverReply(taken=True)
+    world.answer = None
     world.tick()
     assert world.loop.shown.refused is None
 

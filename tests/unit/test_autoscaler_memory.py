@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from pydantic_core import to_jsonable_python
 
 from autoscaler.decision.decide import Up
 from autoscaler.decision.facts import Facts
@@ -119,7 +120,7 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path):
     path = tmp_path / "facts.json"
     with pytest.raises(ConfigError, match="is not there"):
         state_store.read_file(Facts, path)
-    known = state_store.to_json(facts(pipeline(partitions=1)))
+    known = to_jsonable_python(facts(pipeline(partitions=1)))
     known["pipelines"][0]["lags"] = 5
     path.write_text(json.dumps(known))
     with pytest.raises(ConfigError, match=r"holds no facts of the autoscaler: pipelines\.0\.lags"):

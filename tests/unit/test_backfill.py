@@ -11,7 +11,7 @@ from recovery.backfill.chunk_commit import ChunkCommit
 from recovery.backfill.loop import BackfillRequest, Outcome, chosen
 from recovery.backfill.read_order import instants
 from recovery.backfill.source_factory import segmented
-from recovery.backfill.throttle import Go, Pace, Wait, by_lag, by_rate, lag_max
+from recovery.backfill.throttle import Pace, Wait, by_lag, by_rate, lag_max
 from recovery.cli.backfill import ProgressListener, ended
 from recovery.identity import gone, process
 from tests.looking import records
@@ -30,13 +30,13 @@ def test_it_waits_while_the_live_writer_is_behind_and_not_because_none_runs():
     limit = lag_max(timedelta(minutes=10))
     assert limit == timedelta(minutes=15)
     assert lag_max(timedelta(seconds=2)) == timedelta(seconds=32)
-    assert (by_lag(None, limit), by_lag(900.0, limit)) == (Go(), Go())
+    assert (by_lag(None, limit), by_lag(900.0, limit)) == (None, None)
     assert isinstance(by_lag(901.0, limit), Wait)
 
 
 def test_it_waits_for_its_rate():
-    assert by_rate(100, 0.5, None) == Go()
-    assert by_rate(100, 1.0, 100.0) == Go()
+    assert by_rate(100, 0.5, None) is None
+    assert by_rate(100, 1.0, 100.0) is None
     found = by_rate(100, 0.25, 100.0)
     assert isinstance(found, Wait)
     assert found.seconds == 0.75
@@ -152,7 +152,7 @@ def test_a_terminal_gets_a_bar_with_what_is_left_and_a_pipe_a_line_a_chunk():
     said = {}
     for terminal in (True, False):
         out = Console(file=StringIO(), force_terminal=terminal, width=140)
-        with ProgressListener("clicks", out, as_json=False, now=NOON) as board:
+        with ProgressListener("clicks", out, as_json=False) as board:
             board.began(opened, 100)
             board.settled(opened, chunk)
             board.waits("the live writer is 90 s behind, beyond 60 s")

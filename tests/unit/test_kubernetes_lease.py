@@ -21,7 +21,6 @@ from recovery.lease.kubernetes_lease import (
     RELEASED_BY,
     About,
     KubernetesLeases,
-    Lost,
     Put,
     lease_name,
     releasing,
@@ -50,7 +49,7 @@ def with_spec(**spec: object) -> dict[str, Any]:
     return {**copy.deepcopy(HELD), "spec": {**HELD["spec"], **spec}}
 
 
-def body(decision: Put | Lost) -> dict[str, Any]:
+def body(decision: Put | None) -> dict[str, Any]:
     assert isinstance(decision, Put)
     return decision.body
 
@@ -71,12 +70,12 @@ def test_a_lease_is_what_kubectl_shows() -> None:
 
 def test_only_a_higher_epoch_is_taken_and_only_from_what_was_looked_at() -> None:
     for epoch in (3, 4):
-        assert taking(HELD, None, epoch, "b", ABOUT, NOW) == Lost()
+        assert taking(HELD, None, epoch, "b", ABOUT, NOW) is None
     assert isinstance(taking(HELD, None, 5, "b", ABOUT, NOW), Put)
     assert isinstance(taking(HELD, seen(HELD), 5, "b", ABOUT, NOW), Put)
     renewed = copy.deepcopy(HELD)
     renewed["metadata"]["resourceVersion"] = "8"
-    assert taking(renewed, seen(HELD), 5, "b", ABOUT, NOW) == Lost(), "its holder lives"
+    assert taking(renewed, seen(HELD), 5, "b", ABOUT, NOW) is None, "its holder lives"
 
 
 def test_a_renewal_keeps_what_others_wrote_and_when_it_was_taken() -> None:
@@ -99,7 +98,7 @@ def test_a_renewal_keeps_what_others_wrote_and_when_it_was_taken() -> None:
     ],
 )
 def test_a_holder_has_lost_to_a_higher_epoch_or_to_another_holder_of_its_own(found: Any, lost: bool) -> None:
-    assert (renewing(found, 4, "a", ABOUT, NOW) == Lost()) is lost
+    assert (renewing(found, 4, "a", ABOUT, NOW) is None) is lost
 
 
 def test_who_releases_leaves_the_epoch_and_a_name() -> None:
@@ -108,7 +107,7 @@ def test_who_releases_leaves_the_epoch_and_a_name() -> None:
     assert seen(put) == LeaseRecord(4, "a", ("u", "7"), released=True)
     assert RELEASED_BY not in body(taking(put, None, 5, "b", ABOUT, NOW))["metadata"]["annotations"]
     for found in (None, with_spec(holderIdentity="b"), with_spec(leaseTransitions=5)):
-        assert releasing(found, 4, "a", NOW) == Lost()
+        assert releasing(found, 4, "a", NOW) is None
 
 
 def test_a_lease_that_somebody_else_made_is_one_of_epoch_0() -> None:

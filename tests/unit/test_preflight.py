@@ -9,7 +9,7 @@ from zlib import crc32
 
 import pytest
 
-from recovery.checkpoints.checks import Facts, Lease, TopicIds, leads_to, preflight
+from recovery.checkpoints.checks import Facts, TopicIds, leads_to, preflight
 from recovery.checkpoints.reader import read
 from recovery.checkpoints.repair import NoRepair, Remove, RepairResult, plan, repair
 from recovery.escalation.levels import RecoveryLevel
@@ -39,7 +39,7 @@ def reading(run):
 def facts(run, **changes):
     about = {
         "frontier": {A: 6, B: 4}, "topics": {"clicks": TopicIds("u1", "u1")},
-        "held": {A: LogRange(0, 9), B: LogRange(0, 9)}, "lease": Lease(held=True, said="held"), **changes,
+        "held": {A: LogRange(0, 9), B: LogRange(0, 9)}, "lease": "held", **changes,
     }  # fmt: skip
     return Facts(reading(run), **about)
 
@@ -77,7 +77,6 @@ def test_a_run_that_is_over_is_not_held_against_the_table(run):
 @pytest.mark.parametrize(
     ("changes", "name", "level"),
     [
-        ({"lease": Lease(held=False, said="pod-2 holds it")}, "lease", None),
         ({"frontier": {A: 5, B: 4}}, "frontier", RecoveryLevel.NEW_RUN),
         ({"frontier": {A: 7, B: 4}}, "frontier", RecoveryLevel.NEW_RUN),
         ({"frontier": {A: 6}}, "partitions", RecoveryLevel.NEW_RUN),

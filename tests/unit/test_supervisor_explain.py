@@ -17,7 +17,7 @@ from recovery.lease.holder import LeaseHolder
 from recovery.lease.lease import StoreLeases
 from recovery.supervisor.endpoints import CATALOGUE, PipelineStatus, answers
 from recovery.supervisor.pipeline_state import SupervisedPipeline, failure
-from recovery.supervisor.supervisor import store
+from recovery.supervisor.supervisor import impatient, store
 from tests.looking import config
 from writer.config.pipelines import Config
 
@@ -117,3 +117,10 @@ def test_status_and_health_say_what_is_given_up(ward: PipelineStatus) -> None:
     )
     assert get("/healthz", "")[::2] == (503, b"pipeline clicks is given up: The topic is not there.\n")
     assert get("/elsewhere", "")[0] == 404
+
+
+def test_a_supervisor_waits_little_for_storage_and_brokers(settings: Config) -> None:
+    assert settings.s3.retry_timeout > timedelta(seconds=5)
+    assert impatient(settings).s3.retry_timeout == timedelta(seconds=5)
+    slow = settings.model_copy(update={"kafka": settings.kafka.model_copy(update={"request_timeout": timedelta(60)})})
+    assert impatient(slow).kafka.request_timeout == timedelta(seconds=5)

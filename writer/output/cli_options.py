@@ -20,6 +20,7 @@ OnePipeline = Annotated[
     str | None, typer.Option("--pipeline", help="Which pipeline; may be left out when there is one.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
+By = Annotated[str | None, typer.Option("--by", help="Who. Default: this user at this machine.", show_default=False)]
 Yes = Annotated[bool, typer.Option("--yes", help="Write it. Without, it is only shown.")]
 
 
