@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 from autoscaler.decision.events import Event
 from writer.clients.driver_endpoint import Driver, ask_at
 from writer.clients.http import RequestFailed
-from writer.config.autoscaling import Autoscaler
+from writer.config.connections import Autoscaler
 
 _ANSWER_WITHIN_S = 5.0
 _WORDS_MAX = 500  # characters of a reason

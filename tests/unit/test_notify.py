@@ -21,7 +21,7 @@ from writer.clients.notifications import (
     opened,
     topic_recreated,
 )
-from writer.config.notifications import Notifications
+from writer.config.connections import Notifications
 from writer.core.backoff import Backoff
 from writer.core.errors import ConfigError
 

@@ -15,7 +15,7 @@ from writer.avro import schema
 from writer.avro.wire_format import CONFLUENT, HEADERS, ID_HEADERS, Wire, kafka_header, recognised, refusals, split
 from writer.batch.dead_letters import DEAD_LETTERS
 from writer.clients.kafka_sample import RECORDS
-from writer.config.wire_format import Wire as Section
+from writer.config.pipeline_sections import Wire as Section
 from writer.schemas.registry import SchemaFiles, SchemaNotFound, by
 from writer.schemas.wire_detection import UnclearWire, judge
 

@@ -16,7 +16,7 @@ from http import HTTPStatus
 from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
-from writer.config.autoscaling import Autoscaler
+from writer.config.connections import Autoscaler
 from writer.core import logging
 from writer.scaling.scale_steps import Executor, ExecutorTarget, staying, steps
 from writer.storage.base import Store
