@@ -118,7 +118,7 @@ def _beat(link: supervisor_channel.Folder | None, stop: threading.Event, listene
 
 
 def _begin(
-    spark: Any, config: Config, url: str | None, notifier: notifications.NotificationSink,
+    spark: Any, config: Config, url: str | None, notifier: notifications.Notifier,
     orders: supervisor_channel.Orders, once: bool, r: PipelineRunner, new_run: bool, *, pipelines: int = 1,
 ) -> None:  # fmt: skip
     """Start the pipeline and its query, and let others see it: its lag, and where this driver answers.

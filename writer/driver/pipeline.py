@@ -61,16 +61,13 @@ class PipelineRun:
 
     def __init__(
         self, name: str, config: Config, *, schemas: SchemaSource, cluster: Cluster, progress: Progress | None = None,
-        notifier: notifications.NotificationSink | None = None, pipelines: int = 1,
+        notifier: notifications.Notifier | None = None, pipelines: int = 1,
     ) -> None:  # fmt: skip
         """`pipelines`: how many the driver runs, this one among them."""
         self.name, self.config, self._kafka = name, config.pipelines[name], config.kafka
         self.progress = progress or Progress(name)
-        self.cluster, self._notifier, self._notified_without_records = (
-            cluster,
-            notifier or notifications.NoNotifications(),
-            False,
-        )
+        self.cluster, self._notifier = cluster, notifier or notifications.Notifier()
+        self._notified_without_records = False
         self._s3, self._cut = config.s3.settings, records_per_range(config, self.config.commit.max_records)
         self._tables = all_tables(name, config)
         self._table = self._tables.main
