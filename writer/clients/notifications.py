@@ -80,9 +80,7 @@ class Notifier:
     Without a URL, as where there is no `notifications.url_env`, it sends nothing.
     """
 
-    def __init__(
-        self, url: str = "", section: Notifications = _DEFAULTS, *, backoff: Backoff = _BACKOFF
-    ) -> None:
+    def __init__(self, url: str = "", section: Notifications = _DEFAULTS, *, backoff: Backoff = _BACKOFF) -> None:
         self._url, self._kinds = url, frozenset(section.kinds if url else ())
         self._timeout_s, self._retry_timeout_s = section.timeout.total_seconds(), section.retry_timeout.total_seconds()
         self._backoff = backoff
