@@ -15,7 +15,7 @@ from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.text import plural
 from writer.core.units import to_iso
-from writer.offsets import skip_to_latest
+from writer.offsets import skip_to_latest, start_decision
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, Pipelines
 from writer.output.tables import console
@@ -117,7 +117,7 @@ def run_open(
     if not reason.strip():
         raise ConfigError("--reason is empty; say why what waits is to be skipped")
     found = skip_to_latest.look(config, name, asked(config.kafka), "person")
-    if isinstance(found.decision, skip_to_latest.Refuse):
+    if isinstance(found.decision, start_decision.Refuse):
         raise ConfigError(found.decision.reason)
     ranges = found.decision.ranges if isinstance(found.decision, skip_to_latest.Skip) else ()
     offsets = sum(r.end - r.start for r in ranges)

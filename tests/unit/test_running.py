@@ -267,7 +267,7 @@ def test_one_that_has_ended_is_started_again_beside_the_others_when_asked(
     def beat() -> None:
         looks.append(sick.progress.view().state)
         if len(looks) == 2:
-            asked.ask("sick", new_run=True)
+            asked.put(("sick", True))
         if looks[-1] == "stopped":
             well.query.isActive = False
         assert len(looks) < 100

@@ -3,7 +3,6 @@
 import contextlib
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -14,7 +13,7 @@ from writer.avro.wire_format import HEADERS
 from writer.clients.kafka import BrokerUnreachable, Cluster, client
 from writer.config.connections import Kafka
 from writer.core.errors import ConfigError, HeadraceError
-from writer.core.offsets import Source
+from writer.core.offsets import Source, Span
 from writer.core.units import show_size
 
 # What Spark hands to a task, in the types that it has there; the headers only where the wire format needs them.
@@ -39,14 +38,6 @@ _FOLLOW_S = 0.3  # how long a tail waits for more before it shows what has come
 
 class TooLarge(ConfigError):
     """The sample would take more memory than a look should."""
-
-
-@dataclass(frozen=True)
-class Span:
-    """Offsets [start, end) of one partition."""
-
-    start: int
-    end: int
 
 
 def asked(kafka: Kafka) -> Cluster:
@@ -90,8 +81,8 @@ def spans(cluster: Cluster, topics: list[str], count: int, start: Position = "la
         first = cluster.at(start, sources)
     shares = spread({source: max(0, end[source] - first[source]) for source in sources}, count)
     if start == "latest":
-        return {source: Span(end[source] - shares[source], end[source]) for source in sources}
-    return {source: Span(first[source], first[source] + shares[source]) for source in sources}
+        return {source: (end[source] - shares[source], end[source]) for source in sources}
+    return {source: (first[source], first[source] + shares[source]) for source in sources}
 
 
 def read(kafka: Kafka, wanted: Mapping[Source, Span]) -> pa.RecordBatch:
@@ -100,10 +91,10 @@ def read(kafka: Kafka, wanted: Mapping[Source, Span]) -> pa.RecordBatch:
     Offsets without a record (compacted away, or a transaction's mark) give none. Raises BrokerUnreachable when the
     broker stops answering, HeadraceError when it refuses, TooLarge beyond `_BYTES_MAX`.
     """
-    left = {source: span.end for source, span in wanted.items() if span.start < span.end}
+    left = {source: end for source, (start, end) in wanted.items() if start < end}
     found: list[Message] = []
     held_bytes = 0
-    with _consumer(kafka, {source: wanted[source].start for source in left}) as consumer:
+    with _consumer(kafka, {source: wanted[source][0] for source in left}) as consumer:
         deadline = _deadline(kafka)
         while left:
             messages = consumer.consume(_AT_ONCE, timeout=0.2)
@@ -118,7 +109,7 @@ def read(kafka: Kafka, wanted: Mapping[Source, Span]) -> pa.RecordBatch:
             for message in messages:
                 source = (message.topic(), message.partition())
                 at_end = _at_end(message, kafka)
-                if not at_end and message.offset() < wanted[source].end:
+                if not at_end and message.offset() < wanted[source][1]:
                     found.append(message)
                     held_bytes += len(message)
                 if held_bytes > _BYTES_MAX:

@@ -20,6 +20,7 @@ from writer.config.connections import Kind, Notifications
 from writer.core import logging
 from writer.core.backoff import Backoff
 from writer.core.errors import ConfigError
+from writer.core.text import listed
 
 Severity = Literal["page", "warn"]
 _SHOWN = 5  # ranges in a text; the fields have all
@@ -41,9 +42,8 @@ class Event:
 def gap_opened(pipeline: str, gap: Mapping[str, Any], version: int, at: datetime) -> Event:
     """Tell of a gap; `gap`: what its entry says of itself."""
     offsets = sum(r["end"] - r["start"] for r in gap["ranges"])
-    named = ", ".join(f"{r['topic']}/{r['partition']} [{r['start']}, {r['end']})" for r in gap["ranges"][:_SHOWN])
-    more = f" and {len(gap['ranges']) - _SHOWN} more" if len(gap["ranges"]) > _SHOWN else ""
-    text = f"{offsets:,} offsets were skipped ({gap['cause']}): {named}{more}. Ticket {gap['id']}, version {version}."
+    named = listed([f"{r['topic']}/{r['partition']} [{r['start']}, {r['end']})" for r in gap["ranges"]], _SHOWN)
+    text = f"{offsets:,} offsets were skipped ({gap['cause']}): {named}. Ticket {gap['id']}, version {version}."
     fields = {"gap": gap["id"], "cause": gap["cause"], "version": version, "ranges": list(gap["ranges"])}
     return Event("gap_opened", "page", pipeline, text, at, fields)
 

@@ -53,7 +53,7 @@ def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = N
     link = supervisor_channel.folder()
     orders = supervisor_channel.Orders() if link is None else link.orders()
     executor_manager = _executor_manager(config, listener)
-    starts = endpoints.starts(listener, orders.token, lambda name, new_run: asked.ask(name, new_run=new_run))
+    starts = endpoints.starts(listener, orders.token, lambda name, new_run: asked.put((name, new_run)))
     serving = endpoints.serving(
         config.http, listener, http_server.first_of(starts, executor_manager.post), live_records.guarded(config),
         lambda: {"executors": executor_manager.told()},

@@ -16,7 +16,6 @@ from writer.batch.dead_letters import DEAD_LETTERS
 from writer.batch.task_report import Report
 from writer.clients import notifications
 from writer.clients.kafka import BrokerUnreachable, Cluster, next_records
-from writer.clients.kafka_sample import Span
 from writer.commit import batch_limits, builder
 from writer.commit.batch_limits import Endings
 from writer.commit.missing_offsets import RecordsMissed, check as check_without_records, questions
@@ -158,7 +157,7 @@ class PipelineRun:
         self._found.keep_wire(wire_of(recent), self._schemas)
         begin = self._standing.offsets
         ends = {} if self._found.wire_known else self.cluster.latest(begin)
-        waiting = {source: Span(min(begin[source], end), end) for source, end in ends.items()}
+        waiting = {source: (min(begin[source], end), end) for source, end in ends.items()}
         self._found.look_for_wire(waiting, self._schemas)
 
     def _why_anew(self, snapshot: PipelineSnapshot, *, asked: bool) -> str:
@@ -251,11 +250,11 @@ class PipelineRun:
             self.progress.skipped()
             self._observed.done(batch_id, None)
             return
-        waiting = {(r.part.topic, r.part.partition): Span(r.start, r.end) for r in committing}
+        waiting = {(r.part.topic, r.part.partition): (r.start, r.end) for r in committing}
         self._found.look_for_wire(waiting, self._schemas)
         self.progress.entered("tasks", offsets=sum(r.end - r.start for r in committing))
         fault_points.point("before_stage", self.name)
-        starts = {source: span.start for source, span in waiting.items()}
+        starts = {source: begin for source, (begin, _) in waiting.items()}
         frozen = BatchDecision(now, self.epoch, starts, self._standing.numbers, snapshot.closed_until)
         held = {} if self._lease is None else {"lease": self._lease}
         about = {"run": self._run_id, "batch": batch_id, "started": now.isoformat(), **held, **why}

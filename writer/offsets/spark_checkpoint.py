@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from writer.core.errors import CheckpointUnusable
+from writer.core.offsets import Source
+from writer.offsets.start_decision import Refuse
 from writer.storage.base import S3Settings, StoreError, Unanswered
 from writer.storage.locations import store_at
 
-Source = tuple[str, int]  # topic, partition
 Offsets = Mapping[Source, int]
 VERSION = "v1"  # of the files of offsets that Spark 4.0 reads and writes
 COMMIT_VERSIONS = ("v1", "v2")  # of commits: v2 where `stateStore.checkpointFormatVersion` is 2
@@ -43,13 +44,6 @@ class NewRun:
     """Begin a checkpoint of its own from the table's frontier."""
 
     run: int
-    reason: str
-
-
-@dataclass(frozen=True)
-class Refuse:
-    """Do not start: the checkpoint would lose records."""
-
     reason: str
 
 

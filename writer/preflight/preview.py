@@ -16,7 +16,7 @@ from writer.avro.wire_format import WIDTHS, Wire, each, recognised, show_id
 from writer.clients import kafka_sample
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
-from writer.core.offsets import Source
+from writer.core.offsets import Source, Span
 from writer.core.text import plural, span
 from writer.core.units import show_size
 from writer.maintenance.local_pipeline import LocalPipeline, Sample, opened, record_places
@@ -53,7 +53,7 @@ def preview(
     )  # fmt: skip
     if follow:
         with suppress(KeyboardInterrupt):
-            look.show(kafka_sample.follow(config.kafka, {source: span.start for source, span in spans.items()}))
+            look.show(kafka_sample.follow(config.kafka, {source: first for source, (first, _) in spans.items()}))
         return 0
     batch = kafka_sample.read(config.kafka, spans)
     if not as_json:
@@ -198,11 +198,9 @@ def _about(table: pa.Table) -> Iterator[tuple[tuple[str, int, int], Record]]:
         yield (row["topic"], row["partition"], row["offset"]), row
 
 
-def _scope(
-    name: str, topics: list[str], batch: pa.RecordBatch, spans: Mapping[Source, kafka_sample.Span], start: str
-) -> str:
+def _scope(name: str, topics: list[str], batch: pa.RecordBatch, spans: Mapping[Source, Span], start: str) -> str:
     since = "" if start in ("latest", "earliest") else f" from {start} on"
-    offsets = sum(span.end - span.start for span in spans.values())
+    offsets = sum(end - first for first, end in spans.values())
     where = f"{plural(len(spans), 'partition')} of {', '.join(topics)}"
     if offsets == 0:
         return f"{name}: nothing to show, {where} hold no records{since}"

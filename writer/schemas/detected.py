@@ -7,12 +7,11 @@ import pyarrow as pa
 
 from writer.avro.wire_format import CONFLUENT, Wire
 from writer.batch.bucketing import times_of
-from writer.clients.kafka_sample import Span
 from writer.config import pipelines
 from writer.config.connections import Kafka
 from writer.core import logging
 from writer.core.errors import ConfigError
-from writer.core.offsets import Source
+from writer.core.offsets import Source, Span
 from writer.schemas import wire_detection
 from writer.schemas.tracker import Schemas
 
@@ -72,7 +71,7 @@ class DetectedFormat:
 
     def look_for_wire(self, waiting: Mapping[Source, Span], schemas: Schemas) -> None:
         """Look for the wire format among the records that wait, until one shows it. Raises UnclearWire."""
-        if self.wire_known or not any(span.start < span.end for span in waiting.values()):
+        if self.wire_known or not any(start < end for start, end in waiting.values()):
             return
         try:
             verdict = wire_detection.judge(wire_detection.looked_at(self._kafka, waiting), schemas.knows)

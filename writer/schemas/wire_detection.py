@@ -9,10 +9,9 @@ import pyarrow.compute as pc
 
 from writer.avro.wire_format import CONFLUENT, Wire, each, recognised
 from writer.clients import kafka_sample
-from writer.clients.kafka_sample import Span
 from writer.config.connections import Kafka
 from writer.core.errors import ConfigError
-from writer.core.offsets import Source
+from writer.core.offsets import Source, Span
 
 RECORDS_MAX = 100  # of a sample: half of them the oldest, half the newest
 _ENOUGH = 20  # fewer values that nobody recognises may be somebody's first tries; so many are a topic
@@ -40,9 +39,9 @@ class Verdict:
 
 def looked_at(kafka: Kafka, held: Mapping[Source, Span]) -> pa.Table:
     """Read the oldest and the newest records of these spans. Raises as `sample.read` does."""
-    shares = kafka_sample.spread({source: span.end - span.start for source, span in held.items()}, RECORDS_MAX)
-    oldest = {source: Span(held[source].start, held[source].start + share // 2) for source, share in shares.items()}
-    newest = {source: Span(held[source].end - share + share // 2, held[source].end) for source, share in shares.items()}
+    shares = kafka_sample.spread({source: end - start for source, (start, end) in held.items()}, RECORDS_MAX)
+    oldest = {source: (start, start + shares[source] // 2) for source, (start, _) in held.items()}
+    newest = {source: (end - shares[source] + shares[source] // 2, end) for source, (_, end) in held.items()}
     return pa.Table.from_batches([kafka_sample.read(kafka, oldest), kafka_sample.read(kafka, newest)])
 
 
