@@ -82,9 +82,7 @@ class Cluster:
 
                 others = sorted(t for t in known if not t.startswith("__"))
                 raise self._missing(f"topic {name!r}", did_you_mean(name, others) if others else "")
-        answers = self._admin.describe_topics(TopicCollection(wanted), request_timeout=self._seconds)
-        described = {name: self._result(future, f"topic {name!r}") for name, future in answers.items()}
-        return {name: Topic(name, str(d.topic_id), len(d.partitions)) for name, d in described.items()}
+        return {name: Topic(name, str(d.topic_id), len(d.partitions)) for name, d in self._described(wanted).items()}
 
     def earliest(self, sources: Iterable[Source]) -> dict[Source, int]:
         """First offset still held, by partition."""
@@ -115,22 +113,15 @@ class Cluster:
 
     def sources(self, topics: Iterable[str]) -> list[Source]:
         """Every partition that the topics have now."""
-        answers = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=self._seconds)
-        described = {name: self._result(future, f"topic {name!r}") for name, future in answers.items()}
-        return [(name, p.id) for name, about in described.items() for p in about.partitions]
+        return [(name, p.id) for name, about in self._described(topics).items() for p in about.partitions]
 
     def retention(self, topics: Iterable[str]) -> dict[str, timedelta | None]:
         """How long each topic keeps its records (`retention.ms`); None when it deletes none by their age."""
-        resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
-        answers = self._admin.describe_configs(resources, request_timeout=self._seconds)
-        return {r.name: _retention(self._result(future, f"topic {r.name!r}")) for r, future in answers.items()}
+        return {name: _retention(found) for name, found in self._settings(topics).items()}
 
     def cleanup(self, topics: Iterable[str]) -> dict[str, str]:
         """How each topic lets go of records (`cleanup.policy`): delete, compact, or both with a comma."""
-        resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
-        answers = self._admin.describe_configs(resources, request_timeout=self._seconds)
-        settings = {r.name: self._result(future, f"topic {r.name!r}") for r, future in answers.items()}
-        return {name: str(found["cleanup.policy"].value) for name, found in settings.items()}
+        return {name: str(found["cleanup.policy"].value) for name, found in self._settings(topics).items()}
 
     def committed(self, group: str, sources: Iterable[Source]) -> dict[Source, int]:
         """Offsets that a consumer group has committed, where it has. Raises BrokerUnreachable."""
@@ -140,6 +131,15 @@ class Cluster:
         (answer,) = self._admin.list_consumer_group_offsets(request, request_timeout=self._seconds).values()
         found = self._result(answer, f"group {group!r}").topic_partitions
         return {(tp.topic, tp.partition): int(tp.offset) for tp in found if tp.offset >= 0 and not tp.error}
+
+    def _described(self, topics: Iterable[str]) -> dict[str, Any]:
+        answers = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=self._seconds)
+        return {name: self._result(future, f"topic {name!r}") for name, future in answers.items()}
+
+    def _settings(self, topics: Iterable[str]) -> dict[str, Any]:
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
+        answers = self._admin.describe_configs(resources, request_timeout=self._seconds)
+        return {r.name: self._result(future, f"topic {r.name!r}") for r, future in answers.items()}
 
     def _alter(self, group: str, offsets: Mapping[Source, int]) -> list[TopicPartition]:
         """Commit offsets as a consumer group. Returns the partitions whose offsets are refused."""

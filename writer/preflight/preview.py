@@ -23,8 +23,8 @@ from writer.maintenance.local_pipeline import LocalPipeline, Sample, opened, rec
 from writer.output import tables
 from writer.output.tables import Column, TextTable, cell, emit, instant, plain, short_type
 from writer.preflight.staged_sample import show_staged
+from writer.schemas.format_detection import RECORDS_MAX
 from writer.schemas.registry import source
-from writer.schemas.wire_detection import RECORDS_MAX
 
 Step = Literal["raw", "decoded", "assigned", "staged"]
 Record = dict[str, Any]  # one record as a room sees it
