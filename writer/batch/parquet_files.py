@@ -43,9 +43,7 @@ def delta_statistics(metadata: pq.FileMetaData) -> str:
         if any(b is None or not b.has_null_count for b in bounds):
             continue
         nulls[names[i]] = sum(b.null_count for b in bounds)
-        with_values = [
-            b for b, g in zip(bounds, range(metadata.num_row_groups), strict=True) if _has_values(metadata, g, b)
-        ]
+        with_values = [b for g, b in enumerate(bounds) if b.null_count < metadata.row_group(g).num_rows]
         if not with_values or not all(b.has_min_max for b in with_values):
             continue
         smallest, largest = _floor(min(b.min for b in with_values)), _ceiling(max(b.max for b in with_values))
@@ -54,10 +52,6 @@ def delta_statistics(metadata: pq.FileMetaData) -> str:
     stats = {"numRecords": metadata.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
     # As text, not escaped: delta-rs reads the escapes of U+20000 to U+2FFFF as other, lower characters.
     return json.dumps(stats, separators=(",", ":"), ensure_ascii=False)
-
-
-def _has_values(metadata: pq.FileMetaData, group: int, bounds: pq.Statistics) -> bool:
-    return bool(bounds.null_count < metadata.row_group(group).num_rows)
 
 
 def _floor(value: Any) -> Any:

@@ -1,7 +1,8 @@
 """What the driver asks Kafka directly: topic ids, partitions, log ends, retention. Never records."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -95,8 +96,7 @@ class Cluster:
     def readable(self, sources: Iterable[Source]) -> dict[Source, int]:
         """Up to where committed records can be read: the first offset of the oldest open transaction, or the end."""
         wanted = {source: OffsetSpec.latest() for source in sources}
-        answers = self._listed(wanted, isolation_level=IsolationLevel.READ_COMMITTED)
-        return {source: int(answer.offset) for source, answer in answers.items()}
+        return self._offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED)
 
     def at(self, when: datetime, sources: Iterable[Source]) -> dict[Source, int]:
         """First offset with a broker timestamp at or after `when`; the end of the log where there is none."""
@@ -169,8 +169,8 @@ class Cluster:
                 f"{refused[0].topic}/{refused[0].partition} ({refused[0].error}). Check the rights on the group."
             )
 
-    def _offsets(self, wanted: Mapping[Source, Any]) -> dict[Source, int]:
-        return {source: int(answer.offset) for source, answer in self._listed(wanted).items()}
+    def _offsets(self, wanted: Mapping[Source, Any], **options: Any) -> dict[Source, int]:
+        return {source: int(answer.offset) for source, answer in self._listed(wanted, **options).items()}
 
     def _listed(self, wanted: Mapping[Source, Any], **options: Any) -> dict[Source, Any]:
         if not wanted:
@@ -231,7 +231,20 @@ def client(address: Address | str) -> dict[str, Any]:
     return {**about, **settings}
 
 
-_GROUP = "headrace-audit"  # required by the client; it joins no group and commits nothing
+@contextmanager
+def consumer(address: Address | str, group: str, settings: Mapping[str, Any]) -> Iterator[Any]:
+    """Open a consumer that reads committed records, as Spark's source does, and says where a log ends.
+
+    `group`: a name that the client wants; no group is joined and no offset committed.
+    """
+    opened = Consumer({
+        **client(address), "group.id": group, "enable.auto.commit": False, "enable.auto.offset.store": False,
+        "enable.partition.eof": True, "isolation.level": "read_committed", **settings,
+    })  # fmt: skip
+    try:
+        yield opened
+    finally:
+        opened.close()
 
 
 def next_records(
@@ -244,24 +257,19 @@ def next_records(
     if not questions:
         return {}
     settings = {
-        "group.id": _GROUP, "enable.auto.commit": False, "enable.partition.eof": True,
         "auto.offset.reset": "earliest",  # retention may have taken the hole meanwhile: then it holds nothing
-        "isolation.level": "read_committed", "queued.min.messages": 1, "fetch.message.max.bytes": 16_384,
-        "fetch.wait.max.ms": 50,
+        "queued.min.messages": 1, "fetch.message.max.bytes": 16_384, "fetch.wait.max.ms": 50,
     }  # fmt: skip
-    consumer = Consumer(client(address) | settings)
-    try:
-        return {(source, span): _next(consumer, timeout, source, span[0]) for source, span in questions}
-    finally:
-        consumer.close()
+    with consumer(address, "headrace-audit", settings) as opened:
+        return {(source, span): _next(opened, timeout, source, span[0]) for source, span in questions}
 
 
-def _next(consumer: Any, timeout: timedelta, source: Source, start: int) -> int | None:
+def _next(opened: Any, timeout: timedelta, source: Source, start: int) -> int | None:
     topic, partition = source
-    consumer.assign([TopicPartition(topic, partition, start)])
+    opened.assign([TopicPartition(topic, partition, start)])
     deadline = time.monotonic() + timeout.total_seconds()
     while time.monotonic() < deadline:
-        message = consumer.poll(0.2)
+        message = opened.poll(0.2)
         if message is None or (message.topic(), message.partition()) != source:
             continue
         error = message.error()

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from writer.avro.wire_format import HEADERS
-from writer.clients.kafka import BrokerUnreachable, Cluster, client
+from writer.clients.kafka import BrokerUnreachable, Cluster, consumer
 from writer.config.connections import Kafka
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.offsets import Source, Span
@@ -29,7 +29,6 @@ RECORDS = pa.schema(
     ]
 )
 Position = Literal["earliest", "latest"] | datetime
-_GROUP = "headrace-look"  # librdkafka wants a name; no group is joined and no offset committed
 _AT_ONCE = 1_000  # messages taken from librdkafka in one call
 _BYTES_MAX = 512 * 2**20  # of values in one sample
 _ANSWER_WITHIN = timedelta(seconds=10)
@@ -94,10 +93,10 @@ def read(kafka: Kafka, wanted: Mapping[Source, Span]) -> pa.RecordBatch:
     left = {source: end for source, (start, end) in wanted.items() if start < end}
     found: list[Message] = []
     held_bytes = 0
-    with _consumer(kafka, {source: wanted[source][0] for source in left}) as consumer:
+    with _assigned(kafka, {source: wanted[source][0] for source in left}) as opened:
         deadline = _deadline(kafka)
         while left:
-            messages = consumer.consume(_AT_ONCE, timeout=0.2)
+            messages = opened.consume(_AT_ONCE, timeout=0.2)
             deadline = _deadline(kafka) if messages else deadline
             if time.monotonic() > deadline:
                 topic, partition = min(left)
@@ -118,38 +117,28 @@ def read(kafka: Kafka, wanted: Mapping[Source, Span]) -> pa.RecordBatch:
                     )
                 if source in left and (at_end or message.offset() >= left[source] - 1):
                     del left[source]
-                    consumer.incremental_unassign([TopicPartition(*source)])
+                    opened.incremental_unassign([TopicPartition(*source)])
     return _batch(found)
 
 
 def follow(kafka: Kafka, start: Mapping[Source, int]) -> Iterator[pa.RecordBatch]:
     """Yield records from these offsets on as they come, for ever. Raises HeadraceError when the broker refuses."""
-    with _consumer(kafka, start) as consumer:
+    with _assigned(kafka, start) as opened:
         while True:
-            messages = [m for m in consumer.consume(_AT_ONCE, timeout=_FOLLOW_S) if not _at_end(m, kafka)]
+            messages = [m for m in opened.consume(_AT_ONCE, timeout=_FOLLOW_S) if not _at_end(m, kafka)]
             if messages:
                 yield _batch(messages)
 
 
 @contextlib.contextmanager
-def _consumer(kafka: Kafka, start: Mapping[Source, int]) -> Iterator[Any]:
-    consumer = Consumer(
-        client(kafka.address)
-        | {
-            "group.id": _GROUP,
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",  # retention may take the first records between the question and the read
-            "isolation.level": "read_committed",  # as Spark's source reads
-            "queued.min.messages": _AT_ONCE,  # a look needs no deep read-ahead
-        }
-    )
-    try:
-        consumer.assign([TopicPartition(topic, partition, offset) for (topic, partition), offset in start.items()])
-        yield consumer
-    finally:
-        consumer.close()
+def _assigned(kafka: Kafka, start: Mapping[Source, int]) -> Iterator[Any]:
+    settings = {
+        "auto.offset.reset": "earliest",  # retention may take the first records between the question and the read
+        "queued.min.messages": _AT_ONCE,  # a look needs no deep read-ahead
+    }
+    with consumer(kafka.address, "headrace-look", settings) as opened:
+        opened.assign([TopicPartition(topic, partition, offset) for (topic, partition), offset in start.items()])
+        yield opened
 
 
 def _at_end(message: Message, kafka: Kafka) -> bool:

@@ -229,6 +229,14 @@ def offsets_of(line: str) -> dict[Source, int]:
     return {(topic, int(p)): _offset(found) for topic, partitions in raw.items() for p, found in partitions.items()}
 
 
+def by_topic(offsets: Offsets) -> dict[str, dict[str, int]]:
+    """Return what `offsets_of` reads."""
+    found: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        found.setdefault(topic, {})[str(partition)] = offset
+    return found
+
+
 def _offset(found: object) -> int:
     if not isinstance(found, int) or isinstance(found, bool) or found < 0:
         raise ValueError(f"{found!r} is no offset")
