@@ -14,6 +14,8 @@ from writer.config.base import Strict
 from writer.core.units import Duration, Shift, Slack
 from writer.storage import locations
 
+Place = Annotated[str, AfterValidator(locations.checked)]
+
 
 class ClockRule(Strict):
     """Whose clock is not UTC, and what it shows instead. Without `topic` and `field` it is everybody's."""
@@ -119,7 +121,7 @@ class Seal(Strict):
         description="what becomes of a row whose bucket is closed: reopen: it joins the bucket, which is sealed again; "
         "late_table: it goes to a table beside; dead_letter: to the dead letters",
     )
-    late_table: Annotated[str, AfterValidator(locations.checked)] | None = Field(
+    late_table: Place | None = Field(
         None, description="location of the table of late rows; default: location of the table + '_late'"
     )
     reopen_after: Slack = Field(

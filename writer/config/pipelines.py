@@ -15,10 +15,9 @@ from writer.batch.bucketing import TimeRule
 from writer.config.base import Strict, did_you_mean
 from writer.config.connections import S3, Autoscaler, Http, Kafka, Notifications, Recovery, Registry, Spark, Supervisor
 from writer.config.hooks import Hooks
-from writer.config.pipeline_sections import ClockRule, Compact, Seal, Wire
+from writer.config.pipeline_sections import ClockRule, Compact, Place, Seal, Wire
 from writer.core.errors import ConfigError
 from writer.core.units import Duration, Size, duration, show_duration
-from writer.storage import locations
 from writer.storage.nesting import Parts, parts
 
 _POSITIONS = "must be earliest, latest, {timestamp: 2026-11-20T05:00:00Z} or {offsets: {topic: {0: 17}}}"
@@ -57,9 +56,6 @@ def _bucketer(spec: Any) -> dict[str, Any]:
         ready["parts"] = [_bucketer(part) for part in ready["parts"]]
     bucketers.build(ready)  # raises ValueError with the fix
     return ready
-
-
-Place = Annotated[str, AfterValidator(locations.checked)]
 
 
 def layout(spec: dict[str, Any]) -> str:
