@@ -29,6 +29,7 @@ RECORDS = pa.schema(
     ]
 )
 Position = Literal["earliest", "latest"] | datetime
+_GROUP = "headrace-look"  # no group is joined and no offset committed
 _AT_ONCE = 1_000  # messages taken from librdkafka in one call
 _BYTES_MAX = 512 * 2**20  # of values in one sample
 _ANSWER_WITHIN = timedelta(seconds=10)
@@ -136,7 +137,7 @@ def _assigned(kafka: Kafka, start: Mapping[Source, int]) -> Iterator[Any]:
         "auto.offset.reset": "earliest",  # retention may take the first records between the question and the read
         "queued.min.messages": _AT_ONCE,  # a look needs no deep read-ahead
     }
-    with consumer(kafka.address, "headrace-look", settings) as opened:
+    with consumer(kafka.address, _GROUP, settings) as opened:
         opened.assign([TopicPartition(topic, partition, offset) for (topic, partition), offset in start.items()])
         yield opened
 
