@@ -32,7 +32,7 @@ from writer.batch.bucketing import TimeRule
 from writer.batch.rewrite import Job, Source, rewrite
 from writer.batch.sorting import Dedupe
 from writer.batch.task import Task, TaskPlan
-from writer.config.compaction import Compact
+from writer.config.pipeline_sections import Compact
 from writer.config.pipelines import Config, Memory, Roll
 from writer.core.files import BucketFile, BucketKey
 from writer.core.offsets import OffsetRange, TopicPartition

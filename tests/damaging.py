@@ -15,7 +15,7 @@ from threading import Event
 from typing import Any
 
 from tests.writing import QUICK_START, Site
-from writer.clients.notifications import NoNotifications
+from writer.clients.notifications import Notifier
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import exit_code
@@ -134,7 +134,7 @@ class Place:
     def carry(self, spark: Any, *, new_run: bool = False) -> tuple[int, str]:
         """Run headrace until it has read what is there. Returns exit code and all causes of its error."""
         config = self.config
-        begin = partial(main._begin, spark, config, None, NoNotifications(), Orders(), True)
+        begin = partial(main._begin, spark, config, None, Notifier(), Orders(), True)
         running = PipelineRunner(Progress(PIPELINE), begin, waits=False)
         try:
             running.begin(new_run=new_run)

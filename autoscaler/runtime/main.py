@@ -18,7 +18,7 @@ from autoscaler.runtime.endpoints import answers
 from autoscaler.runtime.loop import Loop
 from writer.clients.driver_endpoint import Driver, ask_at
 from writer.clients.http import RequestFailed
-from writer.config.autoscaling import Autoscaler
+from writer.config.connections import Autoscaler
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core import logging

@@ -2,25 +2,22 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import KafkaError, Message, TopicPartition
 
 from recovery.backfill.source import NO_TIME_MS, SourceFailed
 from writer.avro.wire_format import HEADERS
-from writer.clients.kafka import BrokerUnreachable, client
+from writer.clients.kafka import BrokerUnreachable, consumer
 from writer.config.security import Address
 from writer.core.offsets import Source, Span
 
-_GROUP = "headrace-backfill"  # librdkafka wants a name; no group is joined and no offset committed
 _AT_ONCE = 10_000
 _SETTINGS = {
-    "group.id": _GROUP, "enable.auto.commit": False, "enable.auto.offset.store": False, "enable.partition.eof": True,
     "auto.offset.reset": "error",  # an offset that retention took ends the chunk
-    "isolation.level": "read_committed", "queued.min.messages": 50_000, "queued.max.messages.kbytes": 65_536,
+    "queued.min.messages": 50_000, "queued.max.messages.kbytes": 65_536,
 }  # fmt: skip
 _GONE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}  # noqa: SLF001 - its public name
 
@@ -32,12 +29,12 @@ def fetched(
 
     Raises SourceFailed for offsets that the log no longer holds, BrokerUnreachable.
     """
-    with _consumer(address) as consumer:
+    with consumer(address, "headrace-backfill", _SETTINGS) as opened:
         for (topic, partition), (start, end) in sorted(wanted.items()):
-            consumer.assign([TopicPartition(topic, partition, start)])
+            opened.assign([TopicPartition(topic, partition, start)])
             at, deadline = start, time.monotonic() + timeout.total_seconds()
             while at < end:
-                came = consumer.consume(min(_AT_ONCE, end - at), timeout=0.2)
+                came = opened.consume(min(_AT_ONCE, end - at), timeout=0.2)
                 messages = [m for m in came if m.partition() == partition and m.topic() == topic]
                 if not messages and time.monotonic() > deadline:
                     raise BrokerUnreachable(
@@ -94,12 +91,3 @@ def _batch(topic: str, partition: int, messages: list[Message], *, headers: bool
         beside = [[{"key": k, "value": v} for k, v in m.headers() or []] or None for m in messages]
         columns["headers"] = pa.array(beside, HEADERS)
     return pa.RecordBatch.from_pydict(columns)
-
-
-@contextmanager
-def _consumer(address: Address | str) -> Iterator[Any]:
-    consumer = Consumer(client(address) | _SETTINGS)
-    try:
-        yield consumer
-    finally:
-        consumer.close()

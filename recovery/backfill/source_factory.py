@@ -86,7 +86,7 @@ def _comparing(filling: Filling, kafka: Kafka) -> Callable[[Segment], bool | Non
             rows = times_at(filling.table, s.part, first, end)
             if not rows:
                 continue
-            there = kafka_sample.read(kafka, {s.source: kafka_sample.Span(first + s.shift, end + s.shift)})
+            there = kafka_sample.read(kafka, {s.source: (first + s.shift, end + s.shift)})
             offsets = (at - s.shift for at in there.column("offset").to_pylist())
             times = dict(zip(offsets, there.column("timestamp").to_pylist(), strict=True))
             if rows.keys() & times.keys():

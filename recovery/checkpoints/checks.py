@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 from recovery.checkpoints.reader import Reading
 from recovery.escalation.levels import RecoveryLevel
+from writer.core.offsets import Source
 from writer.offsets.run_record import RunRecord
-from writer.offsets.spark_checkpoint import NO_FILE, Offsets, Source
+from writer.offsets.spark_checkpoint import NO_FILE, Offsets
 from writer.offsets.start_decision import LogRange
 
 _SHOWN = 3  # things that a sentence names

@@ -17,9 +17,9 @@ from recovery.checkpoints.facts import topic_ids
 from recovery.checkpoints.reader import Reading, read
 from writer.clients.kafka import Cluster
 from writer.config.pipelines import Config
-from writer.core.offsets import TopicPartition
+from writer.core.offsets import Source, TopicPartition
 from writer.offsets import checkpoint_backups
-from writer.offsets.spark_checkpoint import Checkpoints, Offsets, Source
+from writer.offsets.spark_checkpoint import Checkpoints, Offsets
 from writer.offsets.start_decision import LogRange
 from writer.storage.base import S3Settings
 from writer.storage.locations import store_at

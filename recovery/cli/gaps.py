@@ -14,7 +14,7 @@ from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetRange
 from writer.core.text import plural
 from writer.core.units import to_iso
-from writer.offsets import skip_to_latest
+from writer.offsets import skip_to_latest, start_decision
 from writer.output import tables
 from writer.output.cli_options import AsJson, By, ConfigFile, OnePipeline, Pipelines
 from writer.output.tables import console
@@ -204,7 +204,7 @@ def open_(
     if not reason.strip():
         raise ConfigError("--reason is empty; say why what waits is to be skipped")
     found = skip_to_latest.look(settings, name, asked(settings.kafka), "person")
-    if isinstance(found.decision, skip_to_latest.Refuse):
+    if isinstance(found.decision, start_decision.Refuse):
         raise ConfigError(found.decision.reason)
     ranges = found.decision.ranges if isinstance(found.decision, skip_to_latest.Skip) else ()
     written = None

@@ -19,7 +19,7 @@ from recovery.supervisor import frontier_check, notifications
 from recovery.supervisor.driver_process import Driver, reap
 from recovery.supervisor.pipeline_state import SupervisedPipeline, failure
 from recovery.supervisor.recovery_actions import Action, Refusal, found_before
-from writer.clients.notifications import NotificationSink
+from writer.clients.notifications import Notifier
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.errors import ExitCode, HeadraceError, most_severe
@@ -40,7 +40,7 @@ class Supervisor:
 
     def __init__(
         self, config: Config, supervised_pipelines: Mapping[str, SupervisedPipeline], command: Sequence[str], *,
-        folder: Folder, held: LeaseHolder, notifier: NotificationSink, actions: Mapping[RecoveryLevel, Action],
+        folder: Folder, held: LeaseHolder, notifier: Notifier, actions: Mapping[RecoveryLevel, Action],
         stop: threading.Event, before: Callable[[Config, str], Verdict | None] = found_before, jitter: Callable[[],
         float] = random.random,
     ) -> None:  # fmt: skip

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from writer.clients import java_artifacts
-from writer.clients.tar_archive import unpack
 
 
 @pytest.fixture
@@ -99,7 +98,7 @@ def test_an_archive_that_reaches_outside_is_refused(filters, member, tmp_path, m
         tar.addfile(info)
     (tmp_path / "into").mkdir()
     with pytest.raises(tarfile.TarError):
-        unpack(tmp_path / "evil.tar.gz", tmp_path / "into")
+        java_artifacts.unpack(tmp_path / "evil.tar.gz", tmp_path / "into")
     assert not (tmp_path / "outside").exists()
 
 

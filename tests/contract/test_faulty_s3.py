@@ -3,9 +3,11 @@
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -24,10 +26,12 @@ from tests.servers.faulty import (
 )  # fmt: skip
 from tests.servers.objects import SECRET, ObjectServer, moto
 from writer.batch.parquet_files import Destination
+from writer.core.files import BucketFile
 from writer.storage.base import NotExclusive, OutcomeUnknown, S3Settings, Store, StoreError, Unanswered
 from writer.storage.local import LocalStore
 from writer.storage.locations import store_at
 from writer.storage.probe import ProbeFailed, StoreSilent, probe
+from writer.table.row_removal import left_of
 
 RETRY_TIMEOUT = timedelta(seconds=1.5)  # so one request waits half a second for its answer
 
@@ -248,3 +252,23 @@ def test_an_upload_that_is_over_already_is_judged_by_what_is_there(tmp_path: Pat
     else:
         with pytest.raises(OSError, match="NO_SUCH_UPLOAD"):
             to.close(path, Ended(file, done=False))
+
+
+class LostAtTheEnd(FileIO):
+    """A file whose content is written, and whose end fails."""
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            raise OSError("AWS Error INTERNAL_FAILURE during CompleteMultipartUpload operation")
+
+
+def test_the_rest_of_a_file_is_not_staged_when_its_upload_does_not_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq.write_table(pa.table({"id": [1, 2, 3]}), tmp_path / "whole.parquet")
+    sink = pa.PythonFile(LostAtTheEnd(tmp_path / "rest.parquet", "wb"), mode="w")
+    monkeypatch.setattr(Destination, "open", lambda *_: ("rest.parquet", sink))
+    to = Destination(LocalStore(str(tmp_path)), (), "test", 2**30)
+    with pytest.raises(OSError, match="INTERNAL_FAILURE"):
+        left_of(to, BucketFile("whole.parquet", (), 3, 1), 1, lambda rows: np.arange(rows.num_rows) == 0)

@@ -15,7 +15,7 @@ from writer.audit.audit import audit
 from writer.core.errors import Fenced, LogChanged
 from writer.core.offsets import TopicPartition
 from writer.driver.seal_loop import Rounds
-from writer.offsets import skip_to_latest
+from writer.offsets import skip_to_latest, start_decision
 from writer.sealing.manifest import Manifest, Manifests
 from writer.sealing.rules import Blocked, Ready
 from writer.sealing.sealer import Sealer
@@ -77,7 +77,7 @@ def test_another_log_under_the_name_is_not_skipped(tmp_path):
     driver.start()
     for cluster, said in ((Cluster((0, 50), id_="new"), "created again"), (Cluster((0, -1), id_="uuid-1"), "shorter")):
         found = skip_to_latest.look(driver.config, "clicks", cluster, "person").decision
-        assert isinstance(found, skip_to_latest.Refuse)
+        assert isinstance(found, start_decision.Refuse)
         assert said in found.reason
 
 

@@ -20,7 +20,7 @@ from tests.writing import NOW
 from writer.cli.main import app
 from writer.clients import kafka_sample
 from writer.clients.kafka import Cluster
-from writer.clients.kafka_sample import RECORDS, Span
+from writer.clients.kafka_sample import RECORDS
 from writer.config.connections import Kafka
 from writer.core.errors import HeadraceError
 from writer.demo.devstack.events import SCHEMAS, encoder, generate
@@ -104,7 +104,7 @@ def test_offsets_without_a_record_are_passed_over(bootstrap, topic, kafka, clust
         assert time.monotonic() < began + 10
         time.sleep(0.05)
     spans = kafka_sample.spans(cluster, [name], 100)
-    assert spans == {(name, 0): Span(0, 12)}
+    assert spans == {(name, 0): (0, 12)}
     began = time.monotonic()
     values = kafka_sample.read(kafka, spans).column("value").to_pylist()
     assert values == [b"a"] * 5  # what was aborted never appears, as in the table

@@ -23,7 +23,7 @@ from writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from writer.batch.bucketing import Clock, TimeRule, times_of
 from writer.batch.task import TaskPlan, run
 from writer.batch.task_report import Report
-from writer.config.sealing import Policy
+from writer.config.pipeline_sections import Seal
 from writer.core.files import BucketFile
 from writer.core.offsets import TopicPartition
 from writer.core.units import instant, microseconds
@@ -230,7 +230,7 @@ def test_a_clock_that_is_put_right_beyond_the_years_shows_no_time(how, at):
 # --- what is decided by such times ------------------------------------------------------------------------------
 
 PART = TopicPartition("clicks", 1, 0)
-POLICY = Policy(5 * HOUR, 5 * HOUR, HOUR, HOUR, HOUR)
+POLICY = Seal(out_of_orderness=5 * HOUR, allowed_lateness=5 * HOUR, idle_timeout=HOUR, after=HOUR, reopen_after=HOUR)
 
 
 @given(INSTANTS, INSTANTS)

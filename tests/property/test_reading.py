@@ -10,7 +10,8 @@ from recovery.checkpoints.checks import Facts, leads_to, preflight
 from recovery.checkpoints.reader import read
 from tests.unit.test_checkpoint import Run
 from writer.core.errors import CheckpointUnusable
-from writer.offsets.spark_checkpoint import Checkpoints, Refuse, Resume, decide
+from writer.offsets.spark_checkpoint import Checkpoints, Resume, decide
+from writer.offsets.start_decision import Refuse
 from writer.storage.local import LocalStore
 
 FRONTIER = {("clicks", 0): 6, ("clicks", 1): 4}

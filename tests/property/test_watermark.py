@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import given, strategies as st
 
-from writer.config.sealing import Policy
+from writer.config.pipeline_sections import Seal
 from writer.core.offsets import TopicPartition
 from writer.core.units import instant, microseconds
 from writer.driver.seal_loop import Listener
@@ -25,7 +25,7 @@ from writer.sealing.watermark import KafkaEnds, PartitionEventTime, furthest, ri
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
-POLICY = Policy(
+POLICY = Seal(
     out_of_orderness=5 * MINUTE, allowed_lateness=timedelta(0), idle_timeout=10 * MINUTE, after=HOUR,
     reopen_after=10 * MINUTE,
 )  # fmt: skip
@@ -37,7 +37,11 @@ PARTS = st.lists(
     max_size=6, unique_by=lambda seen: seen.part,
 )  # fmt: skip
 POLICIES = st.builds(
-    Policy, *[st.integers(0, 90).map(lambda n: n * MINUTE)] * 3, st.none() | st.just(HOUR), st.just(10 * MINUTE)
+    Seal,
+    out_of_orderness=st.integers(0, 90).map(lambda n: n * MINUTE),
+    allowed_lateness=st.integers(0, 90).map(lambda n: n * MINUTE),
+    idle_timeout=st.integers(1, 90).map(lambda n: n * MINUTE),
+    after=st.none() | st.just(HOUR),
 )
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from writer.core.errors import CheckpointUnusable
-from writer.offsets.spark_checkpoint import Checkpoints, NewRun, NextBatch, Refuse, Resume, decide
+from writer.offsets.spark_checkpoint import Checkpoints, NewRun, NextBatch, Resume, decide
+from writer.offsets.start_decision import Refuse
 from writer.storage.base import Unanswered
 from writer.storage.local import LocalStore
 

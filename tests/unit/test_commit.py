@@ -14,8 +14,7 @@ from writer.commit.builder import batch, bytes_per_row, merged, ranges, side_fil
 from writer.commit.task_plan import build_task_plan
 from writer.core.errors import CheckpointUnusable
 from writer.core.files import StagedFile
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.offsets.spark_checkpoint import Source
+from writer.core.offsets import OffsetRange, Source, TopicPartition
 
 A, B, C = ("clicks", 0), ("clicks", 1), ("views", 0)
 PARTS = {A: TopicPartition("clicks", 1, 0), B: TopicPartition("clicks", 1, 1), C: TopicPartition("views", 2, 0)}

@@ -15,7 +15,7 @@ from tests import oracle
 from tests.existing import DIED, FORMATS, OF_THE_LAKE, PAUSED, Place, differences, facts, now, then, unpack
 from tests.unit.test_scaling import Cluster as Executors
 from writer.clients.driver_endpoint import announced
-from writer.config.autoscaling import Autoscaler
+from writer.config.connections import Autoscaler
 from writer.config.loader import load
 from writer.config.pipelines import layout
 from writer.hooks.outbox import Outbox

@@ -14,14 +14,13 @@ from recovery.supervisor.notifications import level_reached, pipeline_halted
 from tests.servers.scripted import Asked, Reply, Scripted, scripted
 from writer.clients.notifications import (
     Event,
-    NoNotifications,
     Notifier,
     gap_opened,
     missing_offsets,
     opened,
     topic_recreated,
 )
-from writer.config.notifications import Notifications
+from writer.config.connections import Notifications
 from writer.core.backoff import Backoff
 from writer.core.errors import ConfigError
 
@@ -30,9 +29,8 @@ SOON = timedelta(seconds=10)
 
 
 def notifier(url: str, **settings: Any) -> Notifier:
-    return Notifier(
-        url, **{"timeout": timedelta(seconds=2), "retry_timeout": SOON, "backoff": Backoff(0.01, 60), **settings}
-    )
+    section = Notifications(**{"timeout": timedelta(seconds=2), "retry_timeout": SOON, **settings})
+    return Notifier(url, section, backoff=Backoff(0.01, 60))
 
 
 def event(number: int = 1) -> Event:
@@ -137,7 +135,9 @@ def test_only_the_chosen_kinds_are_told():
 
 
 def test_the_url_comes_from_the_environment_and_is_never_shown():
-    assert isinstance(opened(Notifications(), {}), NoNotifications)
+    silent = opened(Notifications(), {})
+    silent.tell(event())
+    assert silent.close(SOON), "without a variable nothing is sent, and nothing waits"
     section = Notifications(url_env="HOOK")
     with pytest.raises(ConfigError, match="HOOK, which is not set"):
         opened(section, {})

@@ -97,10 +97,11 @@ def test_a_topic_on_its_way_and_a_broker_after_it_are_waited_for(starts: Callabl
     assert ended(starts(Pipeline(error=gone), gone, silent, gone, None)) is None
 
 
-def test_it_is_no_crash_loop(starts: Callable[..., PipelineRunner]) -> None:
+def test_it_is_no_crash_loop(starts: Callable[..., PipelineRunner], caplog: pytest.LogCaptureFixture) -> None:
     moved = LogMoved("created again")
     r = starts(*[Pipeline(error=moved)] * 20)
     assert ended(r) is moved
+    assert "it was started again 6 times within 10 minutes" in caplog.text
     assert r.progress.view().restarts == 6
     assert r.progress.view().state == "failed"
 
@@ -267,7 +268,7 @@ def test_one_that_has_ended_is_started_again_beside_the_others_when_asked(
     def beat() -> None:
         looks.append(sick.progress.view().state)
         if len(looks) == 2:
-            asked.ask("sick", new_run=True)
+            asked.put(("sick", True))
         if looks[-1] == "stopped":
             well.query.isActive = False
         assert len(looks) < 100

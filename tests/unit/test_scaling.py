@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from tests.looking import config
-from writer.config.autoscaling import Autoscaler
+from writer.config.connections import Autoscaler
 from writer.config.pipelines import Config
 from writer.scaling.executor_manager import KEPT, ExecutorManager
 from writer.scaling.scale_steps import Executor, ExecutorTarget, Steps, steps

@@ -15,9 +15,9 @@ from writer.avro import schema
 from writer.avro.wire_format import CONFLUENT, HEADERS, ID_HEADERS, Wire, kafka_header, recognised, refusals, split
 from writer.batch.dead_letters import DEAD_LETTERS
 from writer.clients.kafka_sample import RECORDS
-from writer.config.wire_format import Wire as Section
+from writer.config.pipeline_sections import Wire as Section
+from writer.schemas.format_detection import UnclearWire, judge
 from writer.schemas.registry import SchemaFiles, SchemaNotFound, by
-from writer.schemas.wire_detection import UnclearWire, judge
 
 GUID = UUID("89791762-2336-4186-9674-299b90a802e2")
 APICURIO, SINGLE, BARE = Wire("apicurio", "global"), Wire("single_object", "fingerprint"), Wire("bare", schema_id=9)

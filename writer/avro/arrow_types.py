@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bucketers.arrow import floor_divide
 from writer.avro import schema as avro
 
 _PER_UNIT = {"s": 1_000_000, "ms": 1_000, "us": 1}
@@ -87,10 +88,7 @@ def uuid_text(array: pa.Array) -> pa.Array:
 
 def _timestamp(array: pa.Array, unit: str) -> Normalised:
     if unit == "ns":
-        floored = pc.divide(array, 1000)
-        below = pc.and_(pc.less(array, 0), pc.not_equal(pc.multiply(floored, 1000), array))
-        micros = pc.subtract(floored, below.cast(pa.int64()))
-        return Normalised(micros.cast(avro.TIMESTAMP))
+        return Normalised(floor_divide(array, 1000).cast(avro.TIMESTAMP))
     factor = _PER_UNIT[unit]
     first, last = TIMESTAMP_RANGE_US
     bad = _outside(array, -(-first // factor), last // factor, NOT_A_TIME)

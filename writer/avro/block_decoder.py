@@ -44,7 +44,7 @@ class NativeDecoder:
     deadline: Callable[[int], float] = lambda size: 10 + size / 1e6  # processor seconds; 1 MB/s is 1/300 of usual
     scratch: str | None = None  # directory for the scratch file's name; Spark's own is cleared with the application
     header_bytes: int = CONFLUENT.header_bytes  # before each value
-    _unresponsive: bool = field(default=False, init=False)
+    unresponsive: bool = field(default=False, init=False)  # a thread is lost: end the process after the task
 
     def __post_init__(self) -> None:
         self._schema, _, self._tail = avro.framed(self.record, header_bytes=self.header_bytes, nonce_bytes=NONCE_BYTES)
@@ -52,14 +52,9 @@ class NativeDecoder:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="avro")
         self._context: tuple[int, Any] | None = None
 
-    @property
-    def unresponsive(self) -> bool:
-        """A thread of this process is lost in the reader: end the process after the task."""
-        return self._unresponsive
-
     def __call__(self, values: pa.Array) -> tuple[pa.Table, pa.StringArray | None]:
         """Decode all, prove all. Raises BlockRefused when a record is bad, DecoderHung when the reader spins."""
-        if self._unresponsive:
+        if self.unresponsive:
             raise BlockRefused("the native decoder of this process is lost")
         nonce = os.urandom(NONCE_BYTES)
         framed = pc.binary_join_element_wise(values, pa.scalar(nonce, values.type), pa.scalar(b"", values.type))
@@ -81,7 +76,7 @@ class NativeDecoder:
                 return future.result(timeout=0.5)
             except StillRunning:
                 if time.process_time() > limit:
-                    self._unresponsive = True
+                    self.unresponsive = True
                     raise DecoderUnresponsive(f"no end after {self.deadline(size):.0f} s on {size} bytes") from None
             except Exception as error:
                 raise BlockRefused(str(error)) from error

@@ -41,21 +41,17 @@ def decode(values: pa.Array, native: BlockDecoder | None, singly: SingleDecoder)
         return done
     suspected = suspects(values, singly.record, singly.header_bytes)
     if suspected is None or not suspected.any():
-        middle = len(values) // 2
-        halves = [
-            (start, _by_halves(values.slice(start, size), native, singly))
-            for start, size in ((0, middle), (middle, len(values) - middle))
-        ]
-        return _joined(halves)
+        return _by_halves(values, native, singly, refused=True)
     rest, some = (pa.array(np.flatnonzero(which)) for which in (~suspected, suspected))
     parts = [(rest, _by_halves(values.take(rest), native, singly)), (some, singly(values.take(some)))]
     return _woven(parts)
 
 
-def _by_halves(values: pa.Array, native: BlockDecoder, singly: SingleDecoder) -> Decoded:
-    """Decode the values in blocks as large as are accepted."""
+def _by_halves(values: pa.Array, native: BlockDecoder, singly: SingleDecoder, *, refused: bool = False) -> Decoded:
+    """Decode the values in blocks as large as are accepted. `refused`: all of them at once are not."""
     done: list[tuple[int, Decoded]] = []
-    pending = [(0, len(values))]
+    middle = len(values) // 2
+    pending = [(middle, len(values)), (0, middle)] if refused else [(0, len(values))]
     while pending:
         start, stop = pending.pop()
         block = values.slice(start, stop - start)

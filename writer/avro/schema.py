@@ -11,8 +11,9 @@ A logical type that does not fit the type it stands on is ignored, as Avro says.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -264,14 +265,15 @@ def _plain(schema: Schema, *, keep_decimals: bool = True) -> Schema:
     out = {key: value for key, value in schema.items() if key in keep}
     if "name" in schema:
         out["name"] = _flat_name(schema["name"])
-    for key in ("items", "values"):
-        if key in schema:
-            out[key] = _plain(schema[key], keep_decimals=keep_decimals)
+    return out | _parts(schema, partial(_plain, keep_decimals=keep_decimals))
+
+
+def _parts(schema: Mapping[str, Any], change: Callable[[Schema], Schema]) -> dict[str, Any]:
+    """Return what a type is made of, each part changed: its items, its values, or its fields."""
+    parts = {key: change(schema[key]) for key in ("items", "values") if key in schema}
     if "fields" in schema:
-        out["fields"] = [
-            {"name": f["name"], "type": _plain(f["type"], keep_decimals=keep_decimals)} for f in schema["fields"]
-        ]
-    return out
+        parts["fields"] = [{"name": f["name"], "type": change(f["type"])} for f in schema["fields"]]
+    return parts
 
 
 def _flat_name(full: str) -> str:
@@ -294,10 +296,7 @@ def _tagged(schema: Schema, numbers: Iterator[int]) -> Schema:
         ]
     if not isinstance(schema, dict):
         return schema
-    children = {key: _tagged(schema[key], numbers) for key in ("items", "values") if key in schema}
-    if "fields" in schema:
-        children["fields"] = [{"name": f["name"], "type": _tagged(f["type"], numbers)} for f in schema["fields"]]
-    return {**schema, **children}
+    return {**schema, **_parts(schema, lambda part: _tagged(part, numbers))}
 
 
 def _refuse_recursion(record: Record, schema: Schema, path: tuple[str, ...], parts: Iterator[int]) -> None:

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,7 +10,7 @@ import pyarrow.compute as pc
 from writer.avro import schema
 from writer.avro.schema_plan import PROVENANCE
 from writer.avro.wire_format import HEADERS, stored
-from writer.batch.parquet_files import Destination, delta_statistics, let_go, parquet_writer
+from writer.batch.parquet_files import Destination, OpenFile
 from writer.batch.task_report import FailedRecords
 from writer.core.files import StagedFile
 from writer.core.offsets import Source
@@ -38,9 +37,7 @@ class DeadLetterFile:
         self._to, self._incarnations, self._now = destination, incarnations, now
         self._waiting: list[pa.Table] = []
         self._bytes = 0
-        self._path = ""
-        self._sink: Any = None
-        self._writer: Any = None
+        self._file: OpenFile | None = None
         self.counts: Counter[tuple[Source, str]] = Counter()  # filled when the rows are written
         self._alike: dict[tuple[str, int | None], tuple[int, str]] = {}  # how many, and the first one's reason
 
@@ -69,13 +66,10 @@ class DeadLetterFile:
     def finish(self) -> list[StagedFile]:
         """Complete the file, if there is one."""
         self._flush()
-        if self._writer is None:
+        if self._file is None:
             return []
-        self._writer.close()
-        metadata, size = self._writer.writer.metadata, self._sink.tell()
-        self._sink.close()
-        now = self._now
-        return [StagedFile(self._path, (), metadata.num_rows, size, delta_statistics(metadata), now, now, {})]
+        self._file.close()
+        return [self._file.staged(self._now, self._now)]
 
     def failed_records(self) -> list[FailedRecords]:
         """What came here, most first, as far as it may tell somebody what is wrong."""
@@ -84,8 +78,8 @@ class DeadLetterFile:
 
     def abandon(self) -> None:
         """Remove the file."""
-        if self._writer is not None:
-            let_go(self._writer, self._sink)
+        if self._file is not None:
+            self._file.discard()
         self._to.remove()
 
     def _flush(self) -> None:
@@ -93,10 +87,8 @@ class DeadLetterFile:
             return
         rows = pa.concat_tables(self._waiting)
         self._waiting, self._bytes = [], 0
-        if self._writer is None:
-            self._path, self._sink = self._to.open(())
-            self._writer = parquet_writer(self._sink, DEAD_LETTERS)
-        self._writer.write_table(rows)
+        self._file = self._file or OpenFile(self._to, (), rows)
+        self._file.write(rows)
         written = rows.group_by(["_topic", "_partition", "outcome"], use_threads=False).aggregate([([], "count_all")])
         for row in written.to_pylist():  # one turn a partition
             outcome = "quarantined" if row["outcome"] == "quarantined" else "dead_letters"

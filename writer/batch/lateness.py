@@ -15,9 +15,8 @@ import pyarrow.compute as pc
 from bucketers import Buckets
 from bucketers.arrow import contiguous
 from writer.core.files import BucketKey
+from writer.core.offsets import Source
 from writer.core.units import microseconds
-
-Source = tuple[str, int]  # topic, partition
 
 LatePolicy = Literal["reopen", "late_table", "dead_letter"]
 # Upper bounds in seconds of the histograms: about a factor of four each, from a second to twelve days.

@@ -43,9 +43,7 @@ def delta_statistics(metadata: pq.FileMetaData) -> str:
         if any(b is None or not b.has_null_count for b in bounds):
             continue
         nulls[names[i]] = sum(b.null_count for b in bounds)
-        with_values = [
-            b for b, g in zip(bounds, range(metadata.num_row_groups), strict=True) if _has_values(metadata, g, b)
-        ]
+        with_values = [b for g, b in enumerate(bounds) if b.null_count < metadata.row_group(g).num_rows]
         if not with_values or not all(b.has_min_max for b in with_values):
             continue
         smallest, largest = _floor(min(b.min for b in with_values)), _ceiling(max(b.max for b in with_values))
@@ -54,10 +52,6 @@ def delta_statistics(metadata: pq.FileMetaData) -> str:
     stats = {"numRecords": metadata.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
     # As text, not escaped: delta-rs reads the escapes of U+20000 to U+2FFFF as other, lower characters.
     return json.dumps(stats, separators=(",", ":"), ensure_ascii=False)
-
-
-def _has_values(metadata: pq.FileMetaData, group: int, bounds: pq.Statistics) -> bool:
-    return bool(bounds.null_count < metadata.row_group(group).num_rows)
 
 
 def _floor(value: Any) -> Any:
@@ -160,11 +154,8 @@ class BucketFiles:
         self._waiting: list[pa.Table] = []
         self._waiting_bytes = 0
         self._shrink = _SHRINK_GUESS
-        self._path = ""
-        self._sink: Any = None
-        self._writer: Any = None
-        self._counts: Counter[tuple[str, int]] = Counter()
-        self._done: list[tuple[str, int, pq.FileMetaData, dict[tuple[str, int], int]]] = []
+        self._file: OpenFile | None = None
+        self._done: list[OpenFile] = []
 
     def add(self, rows: pa.Table) -> None:
         """Take rows; write a row group when there is enough for one."""
@@ -181,32 +172,27 @@ class BucketFiles:
         self._waiting, self._waiting_bytes = [], 0
         at = 0
         while at < rows.num_rows:
-            if self._writer is None:
-                self._path, self._sink = self._to.open(self._key)
-                self._writer = parquet_writer(self._sink, rows.schema, plain=distinct_columns(rows.slice(at)))
-            start = self._sink.tell()
+            file = self._file = self._file or OpenFile(self._to, self._key, rows.slice(at))
+            start = file.bytes
             group = rows.slice(at, self._group_rows(rows, at, start))
-            self._writer.write_table(group, row_group_size=group.num_rows)
-            self._shrink = max(group.nbytes / max(self._sink.tell() - start, 1), 0.1)
-            self._counts.update(_by_source(group))
+            file.write(group)
+            self._shrink = max(group.nbytes / max(file.bytes - start, 1), 0.1)
+            file.rows_by_source.update(_by_source(group))
             at += group.num_rows
-            if self._sink.tell() >= 0.95 * self._to.target_file_size:
+            if file.bytes >= 0.95 * self._to.target_file_size:
                 self._roll()
 
     def close(self, first: datetime, last: datetime) -> list[StagedFile]:
         """Write the rest and close. `first` and `last`: event times of the bucket's rows. Returns its files."""
         self.flush()
         self._roll()
-        return [
-            StagedFile(path, self._key, metadata.num_rows, size, delta_statistics(metadata), first, last, counts)
-            for path, size, metadata, counts in self._done
-        ]
+        return [file.staged(first, last) for file in self._done]
 
     def discard(self) -> None:
         """Let go of the open file, which somebody will remove."""
         self._waiting = []
-        if self._writer is not None:
-            let_go(self._writer, self._sink)
+        if self._file is not None:
+            self._file.discard()
 
     def _group_rows(self, rows: pa.Table, at: int, position: int) -> int:
         """Rows of the next row group: bounded by count, by memory, and by what the file may still take."""
@@ -216,20 +202,53 @@ class BucketFiles:
         return int(max(1, min(GROUP_ROWS_MAX, GROUP_BYTES_MAX / per_row, by_file, rows.num_rows - at)))
 
     def _roll(self) -> None:
-        if self._writer is None:
-            return
+        if self._file is not None:
+            self._file.close()
+            self._done.append(self._file)
+            self._file = None
+
+
+class OpenFile:
+    """A Parquet file that is written, under a name of its own: `write`, then `close` and `staged`, or `discard`."""
+
+    def __init__(
+        self, to: Destination, key: BucketKey, first: pa.Table, order: Sequence[pq.SortingColumn] = ()
+    ) -> None:
+        """`first`: rows that will come, which show what they are like. `order`: as `parquet_writer` has it."""
+        self._to, self._key = to, key
+        self._path, self._sink = to.open(key)
+        self._writer = parquet_writer(self._sink, first.schema, plain=distinct_columns(first), order=order)
+        self.rows = 0
+        self.rows_by_source: Counter[tuple[str, int]] = Counter()
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that were written up to now, or of the whole file."""
+        return self._size if self._sink.closed else int(self._sink.tell())
+
+    def write(self, rows: pa.Table) -> None:
+        """Write rows, as one row group where they are a million at the most."""
+        self._writer.write_table(rows)
+        self.rows += rows.num_rows
+
+    def close(self) -> None:
+        """Complete the file. Raises OSError."""
         self._writer.close()
-        metadata = self._writer.writer.metadata
-        self._done.append((self._path, self._sink.tell(), metadata, dict(self._counts)))
+        self._size = self.bytes
         self._to.close(self._path, self._sink)
-        self._writer, self._sink, self._counts = None, None, Counter()
 
+    def staged(self, first: datetime, last: datetime) -> StagedFile:
+        """Describe the file once it is closed. `first` and `last`: event times."""
+        metadata = self._writer.writer.metadata
+        statistics = delta_statistics(metadata)
+        counts = dict(self.rows_by_source)
+        return StagedFile(self._path, self._key, metadata.num_rows, self._size, statistics, first, last, counts)
 
-def let_go(writer: pq.ParquetWriter, sink: Any) -> None:
-    """Close both, whatever state they are in: a writer that is left open complains when it is collected."""
-    for each in (writer, sink):
-        with suppress(OSError, pa.ArrowException):  # the storage may be why we are here
-            each.close()
+    def discard(self) -> None:
+        """Let go of the file, whatever state it is in: a writer that is left open complains when it is collected."""
+        for each in (self._writer, self._sink):
+            with suppress(OSError, pa.ArrowException):  # the storage may be why we are here
+                each.close()
 
 
 def parquet_writer(

@@ -21,17 +21,7 @@ import pyarrow.parquet as pq
 from bucketers.arrow import contiguous
 from writer.avro.column_cast import SEAMLESS, absent, fitted
 from writer.batch.bucketing import TimeRule, times_of
-from writer.batch.parquet_files import (
-    GROUP_BYTES_MAX,
-    GROUP_ROWS_MAX,
-    Destination,
-    delta_statistics,
-    distinct_columns,
-    leaves,
-    let_go,
-    open_file,
-    parquet_writer,
-)
+from writer.batch.parquet_files import GROUP_BYTES_MAX, GROUP_ROWS_MAX, Destination, OpenFile, leaves, open_file
 from writer.batch.sorting import Dedupe, Marks, in_order, needed, repeated
 from writer.core import fault_points
 from writer.core.files import BucketKey, StagedFile
@@ -239,11 +229,9 @@ def _written(job: Job, store: Store, rows: Iterator[pa.RecordBatch], count: int,
         files.discard()
         to.remove()
         raise
-    assert sum(metadata.num_rows for _, _, metadata in done) == count, "rows came or went while they were rewritten"
-    return [
-        StagedFile(path, job.bucket, metadata.num_rows, size, delta_statistics(metadata), *times.bounds(), {})
-        for path, size, metadata in done
-    ]
+    staged = [file.staged(*times.bounds()) for file in done]
+    assert sum(file.rows for file in staged) == count, "rows came or went while they were rewritten"
+    return staged
 
 
 @dataclass
@@ -255,10 +243,8 @@ class _Files:
     count: int  # rows in all
     _waiting: list[pa.Table] = field(default_factory=list)
     _waiting_bytes: int = 0
-    _open: tuple[str, Any, Any] | None = None  # path, sink, writer
-    _rows: int = 0  # of the open file
-    _before: tuple[int, int] = (0, 0)  # rows and bytes of closed files
-    _done: list[tuple[str, int, pq.FileMetaData]] = field(default_factory=list)
+    _open: OpenFile | None = None
+    _done: list[OpenFile] = field(default_factory=list)
 
     def add(self, rows: pa.Table) -> None:
         self._waiting.append(rows)
@@ -266,14 +252,14 @@ class _Files:
         if self._waiting_bytes >= self._group_bytes_max():
             self._flush()
 
-    def close(self) -> list[tuple[str, int, pq.FileMetaData]]:
+    def close(self) -> list[OpenFile]:
         self._flush()
         self._roll()
         return self._done
 
     def discard(self) -> None:
         if self._open is not None:
-            let_go(self._open[2], self._open[1])
+            self._open.discard()
 
     def _flush(self) -> None:
         if not self._waiting:
@@ -282,13 +268,11 @@ class _Files:
         self._waiting, self._waiting_bytes = [], 0
         at = 0
         while at < rows.num_rows:
-            if self._open is None:
-                self._open = self._opened(rows.slice(at))
-            group = rows.slice(at, min(self._group_rows_max(rows), max(1, self._quota() - self._rows)))
-            self._open[2].write_table(group, row_group_size=group.num_rows)
-            self._rows += group.num_rows
+            file = self._open = self._open or self._opened(rows.slice(at))
+            group = rows.slice(at, min(self._group_rows_max(rows), max(1, self._quota() - file.rows)))
+            file.write(group)
             at += group.num_rows
-            if self._rows >= self._quota():
+            if file.rows >= self._quota():
                 self._roll()
 
     def _group_rows_max(self, rows: pa.Table) -> int:
@@ -296,29 +280,24 @@ class _Files:
 
     def _group_bytes_max(self) -> int:
         """Arrow data of a row group; the first of all is no larger than a file, for nobody knows yet what it takes."""
-        return GROUP_BYTES_MAX if self._rows or self._done else min(GROUP_BYTES_MAX, self.to.target_file_size)
+        begun = self._done or (self._open is not None and self._open.rows)
+        return GROUP_BYTES_MAX if begun else min(GROUP_BYTES_MAX, self.to.target_file_size)
 
     def _quota(self) -> int:
         """Rows of a file, by the bytes that a row was seen to take: as many files as keep each within its bounds."""
-        size = 0 if self._open is None else self._open[1].tell()
-        rows, written = self._before[0] + self._rows, self._before[1] + size
+        begun = [*self._done, *([self._open] if self._open else [])]
+        rows, written = sum(file.rows for file in begun), sum(file.bytes for file in begun)
         if not rows:
             return self.count
         files = max(1, ceil(written / rows * self.count / (SHARE_MAX * self.to.target_file_size)))
         return ceil(self.count / files)
 
-    def _opened(self, rows: pa.Table) -> tuple[str, Any, Any]:
-        path, sink = self.to.open(self.job.bucket)
+    def _opened(self, rows: pa.Table) -> OpenFile:
         order = [pq.SortingColumn(list(leaves(rows.schema)).index(name)) for name in self.job.sort_by]
-        return path, sink, parquet_writer(sink, rows.schema, plain=distinct_columns(rows), order=order)
+        return OpenFile(self.to, self.job.bucket, rows, order)
 
     def _roll(self) -> None:
-        if self._open is None:
-            return
-        path, sink, writer = self._open
-        writer.close()
-        metadata, size = writer.writer.metadata, sink.tell()
-        sink.close()
-        self._done.append((path, size, metadata))
-        self._before = (self._before[0] + self._rows, self._before[1] + size)
-        self._open, self._rows = None, 0
+        if self._open is not None:
+            self._open.close()
+            self._done.append(self._open)
+            self._open = None

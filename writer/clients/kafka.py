@@ -1,7 +1,8 @@
 """What the driver asks Kafka directly: topic ids, partitions, log ends, retention. Never records."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -82,9 +83,7 @@ class Cluster:
 
                 others = sorted(t for t in known if not t.startswith("__"))
                 raise self._missing(f"topic {name!r}", did_you_mean(name, others) if others else "")
-        answers = self._admin.describe_topics(TopicCollection(wanted), request_timeout=self._seconds)
-        described = {name: self._result(future, f"topic {name!r}") for name, future in answers.items()}
-        return {name: Topic(name, str(d.topic_id), len(d.partitions)) for name, d in described.items()}
+        return {name: Topic(name, str(d.topic_id), len(d.partitions)) for name, d in self._described(wanted).items()}
 
     def earliest(self, sources: Iterable[Source]) -> dict[Source, int]:
         """First offset still held, by partition."""
@@ -97,8 +96,7 @@ class Cluster:
     def readable(self, sources: Iterable[Source]) -> dict[Source, int]:
         """Up to where committed records can be read: the first offset of the oldest open transaction, or the end."""
         wanted = {source: OffsetSpec.latest() for source in sources}
-        answers = self._listed(wanted, isolation_level=IsolationLevel.READ_COMMITTED)
-        return {source: int(answer.offset) for source, answer in answers.items()}
+        return self._offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED)
 
     def at(self, when: datetime, sources: Iterable[Source]) -> dict[Source, int]:
         """First offset with a broker timestamp at or after `when`; the end of the log where there is none."""
@@ -115,22 +113,15 @@ class Cluster:
 
     def sources(self, topics: Iterable[str]) -> list[Source]:
         """Every partition that the topics have now."""
-        answers = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=self._seconds)
-        described = {name: self._result(future, f"topic {name!r}") for name, future in answers.items()}
-        return [(name, p.id) for name, about in described.items() for p in about.partitions]
+        return [(name, p.id) for name, about in self._described(topics).items() for p in about.partitions]
 
     def retention(self, topics: Iterable[str]) -> dict[str, timedelta | None]:
         """How long each topic keeps its records (`retention.ms`); None when it deletes none by their age."""
-        resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
-        answers = self._admin.describe_configs(resources, request_timeout=self._seconds)
-        return {r.name: _retention(self._result(future, f"topic {r.name!r}")) for r, future in answers.items()}
+        return {name: _retention(found) for name, found in self._settings(topics).items()}
 
     def cleanup(self, topics: Iterable[str]) -> dict[str, str]:
         """How each topic lets go of records (`cleanup.policy`): delete, compact, or both with a comma."""
-        resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
-        answers = self._admin.describe_configs(resources, request_timeout=self._seconds)
-        settings = {r.name: self._result(future, f"topic {r.name!r}") for r, future in answers.items()}
-        return {name: str(found["cleanup.policy"].value) for name, found in settings.items()}
+        return {name: str(found["cleanup.policy"].value) for name, found in self._settings(topics).items()}
 
     def committed(self, group: str, sources: Iterable[Source]) -> dict[Source, int]:
         """Offsets that a consumer group has committed, where it has. Raises BrokerUnreachable."""
@@ -140,6 +131,15 @@ class Cluster:
         (answer,) = self._admin.list_consumer_group_offsets(request, request_timeout=self._seconds).values()
         found = self._result(answer, f"group {group!r}").topic_partitions
         return {(tp.topic, tp.partition): int(tp.offset) for tp in found if tp.offset >= 0 and not tp.error}
+
+    def _described(self, topics: Iterable[str]) -> dict[str, Any]:
+        answers = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=self._seconds)
+        return {name: self._result(future, f"topic {name!r}") for name, future in answers.items()}
+
+    def _settings(self, topics: Iterable[str]) -> dict[str, Any]:
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
+        answers = self._admin.describe_configs(resources, request_timeout=self._seconds)
+        return {r.name: self._result(future, f"topic {r.name!r}") for r, future in answers.items()}
 
     def _alter(self, group: str, offsets: Mapping[Source, int]) -> list[TopicPartition]:
         """Commit offsets as a consumer group. Returns the partitions whose offsets are refused."""
@@ -169,8 +169,8 @@ class Cluster:
                 f"{refused[0].topic}/{refused[0].partition} ({refused[0].error}). Check the rights on the group."
             )
 
-    def _offsets(self, wanted: Mapping[Source, Any]) -> dict[Source, int]:
-        return {source: int(answer.offset) for source, answer in self._listed(wanted).items()}
+    def _offsets(self, wanted: Mapping[Source, Any], **options: Any) -> dict[Source, int]:
+        return {source: int(answer.offset) for source, answer in self._listed(wanted, **options).items()}
 
     def _listed(self, wanted: Mapping[Source, Any], **options: Any) -> dict[Source, Any]:
         if not wanted:
@@ -231,7 +231,20 @@ def client(address: Address | str) -> dict[str, Any]:
     return {**about, **settings}
 
 
-_GROUP = "headrace-audit"  # required by the client; it joins no group and commits nothing
+@contextmanager
+def consumer(address: Address | str, group: str, settings: Mapping[str, Any]) -> Iterator[Any]:
+    """Open a consumer that reads committed records, as Spark's source does, and says where a log ends.
+
+    `group`: a name that the client wants; no group is joined and no offset committed.
+    """
+    opened = Consumer({
+        **client(address), "group.id": group, "enable.auto.commit": False, "enable.auto.offset.store": False,
+        "enable.partition.eof": True, "isolation.level": "read_committed", **settings,
+    })  # fmt: skip
+    try:
+        yield opened
+    finally:
+        opened.close()
 
 
 def next_records(
@@ -244,24 +257,19 @@ def next_records(
     if not questions:
         return {}
     settings = {
-        "group.id": _GROUP, "enable.auto.commit": False, "enable.partition.eof": True,
         "auto.offset.reset": "earliest",  # retention may have taken the hole meanwhile: then it holds nothing
-        "isolation.level": "read_committed", "queued.min.messages": 1, "fetch.message.max.bytes": 16_384,
-        "fetch.wait.max.ms": 50,
+        "queued.min.messages": 1, "fetch.message.max.bytes": 16_384, "fetch.wait.max.ms": 50,
     }  # fmt: skip
-    consumer = Consumer(client(address) | settings)
-    try:
-        return {(source, span): _next(consumer, timeout, source, span[0]) for source, span in questions}
-    finally:
-        consumer.close()
+    with consumer(address, "headrace-audit", settings) as opened:
+        return {(source, span): _next(opened, timeout, source, span[0]) for source, span in questions}
 
 
-def _next(consumer: Any, timeout: timedelta, source: Source, start: int) -> int | None:
+def _next(opened: Any, timeout: timedelta, source: Source, start: int) -> int | None:
     topic, partition = source
-    consumer.assign([TopicPartition(topic, partition, start)])
+    opened.assign([TopicPartition(topic, partition, start)])
     deadline = time.monotonic() + timeout.total_seconds()
     while time.monotonic() < deadline:
-        message = consumer.poll(0.2)
+        message = opened.poll(0.2)
         if message is None or (message.topic(), message.partition()) != source:
             continue
         error = message.error()

@@ -3,18 +3,17 @@
 import contextlib
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from writer.avro.wire_format import HEADERS
-from writer.clients.kafka import BrokerUnreachable, Cluster, client
+from writer.clients.kafka import BrokerUnreachable, Cluster, consumer
 from writer.config.connections import Kafka
 from writer.core.errors import ConfigError, HeadraceError
-from writer.core.offsets import Source
+from writer.core.offsets import Source, Span
 from writer.core.units import show_size
 
 # What Spark hands to a task, in the types that it has there; the headers only where the wire format needs them.
@@ -30,7 +29,7 @@ RECORDS = pa.schema(
     ]
 )
 Position = Literal["earliest", "latest"] | datetime
-_GROUP = "headrace-look"  # librdkafka wants a name; no group is joined and no offset committed
+_GROUP = "headrace-look"  # no group is joined and no offset committed
 _AT_ONCE = 1_000  # messages taken from librdkafka in one call
 _BYTES_MAX = 512 * 2**20  # of values in one sample
 _ANSWER_WITHIN = timedelta(seconds=10)
@@ -39,14 +38,6 @@ _FOLLOW_S = 0.3  # how long a tail waits for more before it shows what has come
 
 class TooLarge(ConfigError):
     """The sample would take more memory than a look should."""
-
-
-@dataclass(frozen=True)
-class Span:
-    """Offsets [start, end) of one partition."""
-
-    start: int
-    end: int
 
 
 def asked(kafka: Kafka) -> Cluster:
@@ -90,8 +81,8 @@ def spans(cluster: Cluster, topics: list[str], count: int, start: Position = "la
         first = cluster.at(start, sources)
     shares = spread({source: max(0, end[source] - first[source]) for source in sources}, count)
     if start == "latest":
-        return {source: Span(end[source] - shares[source], end[source]) for source in sources}
-    return {source: Span(first[source], first[source] + shares[source]) for source in sources}
+        return {source: (end[source] - shares[source], end[source]) for source in sources}
+    return {source: (first[source], first[source] + shares[source]) for source in sources}
 
 
 def read(kafka: Kafka, wanted: Mapping[Source, Span]) -> pa.RecordBatch:
@@ -100,13 +91,13 @@ def read(kafka: Kafka, wanted: Mapping[Source, Span]) -> pa.RecordBatch:
     Offsets without a record (compacted away, or a transaction's mark) give none. Raises BrokerUnreachable when the
     broker stops answering, HeadraceError when it refuses, TooLarge beyond `_BYTES_MAX`.
     """
-    left = {source: span.end for source, span in wanted.items() if span.start < span.end}
+    left = {source: end for source, (start, end) in wanted.items() if start < end}
     found: list[Message] = []
     held_bytes = 0
-    with _consumer(kafka, {source: wanted[source].start for source in left}) as consumer:
+    with _assigned(kafka, {source: wanted[source][0] for source in left}) as opened:
         deadline = _deadline(kafka)
         while left:
-            messages = consumer.consume(_AT_ONCE, timeout=0.2)
+            messages = opened.consume(_AT_ONCE, timeout=0.2)
             deadline = _deadline(kafka) if messages else deadline
             if time.monotonic() > deadline:
                 topic, partition = min(left)
@@ -118,7 +109,7 @@ def read(kafka: Kafka, wanted: Mapping[Source, Span]) -> pa.RecordBatch:
             for message in messages:
                 source = (message.topic(), message.partition())
                 at_end = _at_end(message, kafka)
-                if not at_end and message.offset() < wanted[source].end:
+                if not at_end and message.offset() < wanted[source][1]:
                     found.append(message)
                     held_bytes += len(message)
                 if held_bytes > _BYTES_MAX:
@@ -127,38 +118,28 @@ def read(kafka: Kafka, wanted: Mapping[Source, Span]) -> pa.RecordBatch:
                     )
                 if source in left and (at_end or message.offset() >= left[source] - 1):
                     del left[source]
-                    consumer.incremental_unassign([TopicPartition(*source)])
+                    opened.incremental_unassign([TopicPartition(*source)])
     return _batch(found)
 
 
 def follow(kafka: Kafka, start: Mapping[Source, int]) -> Iterator[pa.RecordBatch]:
     """Yield records from these offsets on as they come, for ever. Raises HeadraceError when the broker refuses."""
-    with _consumer(kafka, start) as consumer:
+    with _assigned(kafka, start) as opened:
         while True:
-            messages = [m for m in consumer.consume(_AT_ONCE, timeout=_FOLLOW_S) if not _at_end(m, kafka)]
+            messages = [m for m in opened.consume(_AT_ONCE, timeout=_FOLLOW_S) if not _at_end(m, kafka)]
             if messages:
                 yield _batch(messages)
 
 
 @contextlib.contextmanager
-def _consumer(kafka: Kafka, start: Mapping[Source, int]) -> Iterator[Any]:
-    consumer = Consumer(
-        client(kafka.address)
-        | {
-            "group.id": _GROUP,
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",  # retention may take the first records between the question and the read
-            "isolation.level": "read_committed",  # as Spark's source reads
-            "queued.min.messages": _AT_ONCE,  # a look needs no deep read-ahead
-        }
-    )
-    try:
-        consumer.assign([TopicPartition(topic, partition, offset) for (topic, partition), offset in start.items()])
-        yield consumer
-    finally:
-        consumer.close()
+def _assigned(kafka: Kafka, start: Mapping[Source, int]) -> Iterator[Any]:
+    settings = {
+        "auto.offset.reset": "earliest",  # retention may take the first records between the question and the read
+        "queued.min.messages": _AT_ONCE,  # a look needs no deep read-ahead
+    }
+    with consumer(kafka.address, _GROUP, settings) as opened:
+        opened.assign([TopicPartition(topic, partition, offset) for (topic, partition), offset in start.items()])
+        yield opened
 
 
 def _at_end(message: Message, kafka: Kafka) -> bool:

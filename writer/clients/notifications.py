@@ -9,17 +9,18 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 from uuid import uuid4
 
 from writer.clients.http import Answer, RequestFailed, ask, host
-from writer.config.notifications import KINDS, Kind, Notifications
+from writer.config.connections import Kind, Notifications
 from writer.core import logging
 from writer.core.backoff import Backoff
 from writer.core.errors import ConfigError
+from writer.core.text import listed
 
 Severity = Literal["page", "warn"]
 _SHOWN = 5  # ranges in a text; the fields have all
@@ -41,9 +42,8 @@ class Event:
 def gap_opened(pipeline: str, gap: Mapping[str, Any], version: int, at: datetime) -> Event:
     """Tell of a gap; `gap`: what its entry says of itself."""
     offsets = sum(r["end"] - r["start"] for r in gap["ranges"])
-    named = ", ".join(f"{r['topic']}/{r['partition']} [{r['start']}, {r['end']})" for r in gap["ranges"][:_SHOWN])
-    more = f" and {len(gap['ranges']) - _SHOWN} more" if len(gap["ranges"]) > _SHOWN else ""
-    text = f"{offsets:,} offsets were skipped ({gap['cause']}): {named}{more}. Ticket {gap['id']}, version {version}."
+    named = listed([f"{r['topic']}/{r['partition']} [{r['start']}, {r['end']})" for r in gap["ranges"]], _SHOWN)
+    text = f"{offsets:,} offsets were skipped ({gap['cause']}): {named}. Ticket {gap['id']}, version {version}."
     fields = {"gap": gap["id"], "cause": gap["cause"], "version": version, "ranges": list(gap["ranges"])}
     return Event("gap_opened", "page", pipeline, text, at, fields)
 
@@ -70,39 +70,19 @@ def records_missed(pipeline: str, why: str, at: datetime) -> Event:
 
 _WAITING_MAX = 256  # messages; beyond it the oldest is dropped, and said to be
 _BACKOFF = Backoff(1, 60, jitter=0.5)
+_DEFAULTS = Notifications.model_validate({})
 _TOO_MANY, _TIMED_OUT = 429, 408
 
 
-class NotificationSink(Protocol):
-    """Who tells. Neither operation raises."""
-
-    def tell(self, event: Event) -> None:
-        """Take a message and return at once."""
-
-    def close(self, within: timedelta) -> bool:
-        """Send what waits, for that long at most. True when nothing was left unsent."""
-
-
-class NoNotifications:
-    """Tells nobody: there is no `notifications.url_env`."""
-
-    def tell(self, event: Event) -> None:
-        """Do nothing."""
-
-    def close(self, within: timedelta) -> bool:  # noqa: ARG002 - nothing waits
-        """Do nothing."""
-        return True
-
-
 class Notifier:
-    """Sends messages in their order, from a thread of its own. What cannot be sent is logged, never its URL."""
+    """Sends messages in their order, from a thread of its own. What cannot be sent is logged, never its URL.
 
-    def __init__(
-        self, url: str, *, kinds: Sequence[Kind] = KINDS, timeout: timedelta, retry_timeout: timedelta,
-        backoff: Backoff = _BACKOFF,
-    ) -> None:  # fmt: skip
-        self._url, self._kinds = url, frozenset(kinds)
-        self._timeout_s, self._retry_timeout_s = timeout.total_seconds(), retry_timeout.total_seconds()
+    Without a URL, as where there is no `notifications.url_env`, it sends nothing.
+    """
+
+    def __init__(self, url: str = "", section: Notifications = _DEFAULTS, *, backoff: Backoff = _BACKOFF) -> None:
+        self._url, self._kinds = url, frozenset(section.kinds if url else ())
+        self._timeout_s, self._retry_timeout_s = section.timeout.total_seconds(), section.retry_timeout.total_seconds()
         self._backoff = backoff
         self._waiting: deque[Event] = deque()
         self._changed = threading.Condition()
@@ -115,13 +95,10 @@ class Notifier:
             return
         with self._changed:
             if self._deadline_s is not None:
-                logging.warning(
-                    "notification_dropped", kind=event.kind, pipeline=event.pipeline, reason="it came after the end"
-                )
+                _log_dropped(event, "it came after the end")
                 return
             if len(self._waiting) == _WAITING_MAX:
-                lost = self._waiting.popleft()
-                logging.warning("notification_dropped", kind=lost.kind, pipeline=lost.pipeline, reason="too many wait")
+                _log_dropped(self._waiting.popleft(), "too many wait")
             self._waiting.append(event)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="notify", daemon=True)
@@ -137,9 +114,7 @@ class Notifier:
             self._thread.join(within.total_seconds())
         with self._changed:
             for event in self._waiting:
-                logging.warning(
-                    "notification_dropped", kind=event.kind, pipeline=event.pipeline, reason="the process ends"
-                )
+                _log_dropped(event, "the process ends")
             return not self._waiting
 
     def _run(self) -> None:
@@ -166,7 +141,7 @@ class Notifier:
                 logging.event("notification_sent", kind=event.kind, pipeline=event.pipeline)
                 return True
             if not again or time.monotonic() - since_s > self._retry_timeout_s:
-                logging.warning("notification_dropped", kind=event.kind, pipeline=event.pipeline, reason=why)
+                _log_dropped(event, why)
                 return True
             rest_s = (asked or timedelta()).total_seconds() or self._backoff.random_delay_s(attempt)
             if not self._rested(rest_s):
@@ -178,12 +153,9 @@ class Notifier:
         until_s = time.monotonic() + seconds
         with self._changed:
             while (left_s := until_s - time.monotonic()) > 0:
-                if self._deadline_s is not None:
-                    if until_s > self._deadline_s:
-                        return False
-                    self._changed.wait(left_s)
-                else:
-                    self._changed.wait(left_s)
+                if self._deadline_s is not None and until_s > self._deadline_s:
+                    return False
+                self._changed.wait(left_s)
         return True
 
     def _attempt(self, event: Event) -> tuple[str, bool, timedelta | None]:
@@ -196,6 +168,10 @@ class Notifier:
         except Exception as error:  # noqa: BLE001 - a thread that dies tells nothing more
             return f"{type(error).__name__} at {host(self._url)}", False, None
         return ("" if answer.ok else f"{host(self._url)} answered {answer.shown()}"), _passing(answer), answer.after
+
+
+def _log_dropped(event: Event, reason: str) -> None:
+    logging.warning("notification_dropped", kind=event.kind, pipeline=event.pipeline, reason=reason)
 
 
 def _passing(answer: Answer) -> bool:
@@ -212,10 +188,10 @@ def body(event: Event) -> bytes:
     return json.dumps(told, ensure_ascii=False).encode()
 
 
-def opened(section: Notifications, environment: Mapping[str, str] = os.environ) -> NotificationSink:
+def opened(section: Notifications, environment: Mapping[str, str] = os.environ) -> Notifier:
     """Return who tells, as configured. Raises ConfigError when the variable is not set, or holds no URL."""
     if section.url_env is None:
-        return NoNotifications()
+        return Notifier()
     url = environment.get(section.url_env, "")
     if not url.startswith(("http://", "https://")):
         raise ConfigError(
@@ -223,4 +199,4 @@ def opened(section: Notifications, environment: Mapping[str, str] = os.environ) 
             f"{'holds no http(s):// URL' if url else 'is not set'}. "
             "Set it to the URL of the webhook, or leave notifications.url_env out."
         )
-    return Notifier(url, kinds=section.kinds, timeout=section.timeout, retry_timeout=section.retry_timeout)
+    return Notifier(url, section)

@@ -1,10 +1,11 @@
 """The sections of the configuration that all pipelines share: how Kafka, schemas, storage and Spark are reached."""
 
+import hmac
 import os
 import re
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
@@ -210,3 +211,66 @@ class S3(Strict):
     def settings(self) -> S3Settings:
         """What stores and tasks are told, with what this process's environment adds."""
         return S3Settings(self.endpoint, self.region, self.path_style, self.retry_timeout).resolved(os.environ)
+
+
+class Autoscaler(Strict):
+    """How `headrace autoscaler run` scales the executors of a driver."""
+
+    token: SecretStr | None = Field(
+        None,
+        min_length=8,
+        description="who shows it may scale; the same for driver and autoscaler, such as ${env:HEADRACE_SCALE_TOKEN}. "
+        "Without it nobody may",
+    )
+    executors_min: int = Field(1, ge=1, description="never fewer executors")
+    executors_max: int = Field(100, ge=1, description="never more executors; batches are cut for so many")
+    drain_within: Duration = Field(
+        timedelta(minutes=10), description="an executor that is to go has so long for its tasks; then it is killed"
+    )
+    host: str = Field("127.0.0.1", min_length=1, description="address where the autoscaler answers /metrics, /status")
+    port: int = Field(9645, ge=0, le=65535, description="port for that; 0 takes any that is free")
+    policy: dict[str, Any] = Field(
+        default_factory=dict,
+        description="parameters of the autoscaler by name, such as utilization_target: 0.7 (AUTOSCALING.md)",
+    )
+
+    @model_validator(mode="after")
+    def _apart(self) -> "Autoscaler":
+        if self.executors_max < self.executors_min:
+            raise ValueError(
+                f"executors_max {self.executors_max} is below executors_min {self.executors_min}; raise it, or lower "
+                "the other"
+            )
+        for name in ("executors_min", "executors_max"):
+            if name in self.policy:
+                raise ValueError(f"{name} stands in autoscaler itself, not in its policy; move it one level up")
+        return self
+
+    def opens(self, authorization: bytes) -> bool:
+        """Tell whether an Authorization header carries the token."""
+        if self.token is None:
+            return False
+        return hmac.compare_digest(authorization, f"Bearer {self.token.get_secret_value()}".encode())
+
+
+Kind = Literal[
+    "records_missed", "missing_offsets", "gap_opened", "topic_recreated", "offsets_rebuilt", "skipped_to_latest",
+    "pipeline_halted", "lease_lost",
+]  # fmt: skip
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+class Notifications(Strict):
+    """Who is told at once when records are lost, skipped or in doubt, or a pipeline was given up."""
+
+    url_env: str | None = Field(
+        None, min_length=1,
+        description="name of the environment variable with the URL to POST to (a Slack-compatible webhook, or any "
+        "server); default: nobody is told",
+    )  # fmt: skip
+    kinds: tuple[Kind, ...] = Field(
+        KINDS, description="which events are told; leave `missing_offsets` out for compacted and transactional topics"
+    )
+    timeout: Duration = Field(timedelta(seconds=10), description="how long an answer may take")
+    retry_timeout: Duration = Field(timedelta(hours=1), description="how long a message that fails is tried again")

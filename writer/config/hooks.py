@@ -1,11 +1,10 @@
 """The sections `pipelines.*.hooks` of the configuration: who is told when a bucket is sealed."""
 
 import re
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
 from writer.config.base import Strict
 from writer.core.units import Duration
@@ -44,15 +43,16 @@ def _url(value: SecretStr) -> SecretStr:
     return SecretStr(value.get_secret_value().rstrip("/"))
 
 
+Url = Annotated[SecretStr, AfterValidator(_url)]
+
+
 class _Login(_Hook):
     """A server that may want to know who asks."""
 
-    url: SecretStr = Field(description="base URL of the server")
+    url: Url = Field(description="base URL of the server")
     user: str | None = Field(None, min_length=1, description="user name")
     password: SecretStr | None = Field(None, description="with `user`; take it from `${env:NAME}` or `${file:/path}`")
     token: SecretStr | None = Field(None, description="sent as `Authorization: Bearer`, instead of a password")
-
-    _checked = field_validator("url")(_url)
 
     @model_validator(mode="after")
     def _one_way(self) -> "_Login":
@@ -65,7 +65,7 @@ class Webhook(_Hook):
     """An HTTP server of your own."""
 
     type: Literal["webhook"] = Field(description="POST the manifest as JSON")
-    url: SecretStr = Field(description="where to POST; only its host is ever shown")
+    url: Url = Field(description="where to POST; only its host is ever shown")
     secret: SecretStr | None = Field(
         None, min_length=8,
         description="sign by the Standard Webhooks scheme with this secret (`whsec_…`, or any text); take it from "
@@ -73,8 +73,6 @@ class Webhook(_Hook):
     )  # fmt: skip
     headers: dict[str, SecretStr] = Field(default_factory=dict, description="further headers of the request")
     timeout: Duration = Field(timedelta(seconds=30), description="how long an answer may take")
-
-    _checked = field_validator("url")(_url)
 
 
 class Druid(_Login):
@@ -128,8 +126,12 @@ class Presto(_Sql):
 HookSettings = Annotated[Webhook | Druid | Trino | Presto, Field(discriminator="type")]
 
 
-def check_names(hooks: Sequence[HookSettings]) -> None:
+def _named_apart(hooks: list[HookSettings]) -> list[HookSettings]:
     """Raise ValueError when two hooks have one name: what was delivered is kept under it."""
     names = [hook.name for hook in hooks]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"two hooks are named {twice!r}; give each its own 'name'")
+    return hooks
+
+
+Hooks = Annotated[list[HookSettings], AfterValidator(_named_apart)]

@@ -12,18 +12,12 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 import bucketers
 from writer.batch.bucketing import TimeRule
-from writer.config.autoscaling import Autoscaler
 from writer.config.base import Strict, did_you_mean
-from writer.config.compaction import Compact
-from writer.config.connections import S3, Http, Kafka, Recovery, Registry, Spark, Supervisor
-from writer.config.event_time import ClockRule, clocks as clocks_of
-from writer.config.hooks import HookSettings, check_names
-from writer.config.notifications import Notifications
-from writer.config.sealing import Seal
-from writer.config.wire_format import Wire
+from writer.config.connections import S3, Autoscaler, Http, Kafka, Notifications, Recovery, Registry, Spark, Supervisor
+from writer.config.hooks import Hooks
+from writer.config.pipeline_sections import ClockRule, Compact, Place, Seal, Wire
 from writer.core.errors import ConfigError
 from writer.core.units import Duration, Size, duration, show_duration
-from writer.storage import locations
 from writer.storage.nesting import Parts, parts
 
 _POSITIONS = "must be earliest, latest, {timestamp: 2026-11-20T05:00:00Z} or {offsets: {topic: {0: 17}}}"
@@ -49,7 +43,7 @@ class EventTime(Strict):
 
     def rule(self, unit: str) -> TimeRule:
         """Return the rule for a batch; `unit`: as configured, or as it was found."""
-        return TimeRule(self.field, unit, self.max_age, self.max_ahead, clocks_of(self.clocks))
+        return TimeRule(self.field, unit, self.max_age, self.max_ahead, tuple(one.clock for one in self.clocks))
 
 
 def _bucketer(spec: Any) -> dict[str, Any]:
@@ -62,9 +56,6 @@ def _bucketer(spec: Any) -> dict[str, Any]:
         ready["parts"] = [_bucketer(part) for part in ready["parts"]]
     bucketers.build(ready)  # raises ValueError with the fix
     return ready
-
-
-Place = Annotated[str, AfterValidator(locations.checked)]
 
 
 def layout(spec: dict[str, Any]) -> str:
@@ -206,9 +197,7 @@ class Pipeline(Strict):
     )
     seal: Seal = Seal.model_validate({})
     compact: Compact = Compact.model_validate({})
-    hooks: list[HookSettings] = Field(
-        default_factory=list, description="who is told when a bucket is sealed (docs/HOOKS.md)"
-    )
+    hooks: Hooks = Field(default_factory=list, description="who is told when a bucket is sealed (docs/HOOKS.md)")
     commit_offsets_to_group: str | None = Field(
         None, min_length=1, description="consumer group that is told the frontier, for tools that show a group's lag"
     )
@@ -224,12 +213,6 @@ class Pipeline(Strict):
             case {"offsets": dict() as topics, **rest} if not rest:
                 return {"offsets": {str(topic): _offsets(partitions) for topic, partitions in topics.items()}}
         raise ValueError(_POSITIONS)
-
-    @field_validator("hooks")
-    @classmethod
-    def _named_apart(cls, value: list[HookSettings]) -> list[HookSettings]:
-        check_names(value)
-        return value
 
     @model_validator(mode="after")
     def _retention_beyond_max_age(self) -> "Pipeline":

@@ -13,6 +13,11 @@ class TopicPartition:
     incarnation: int
     partition: int
 
+    @property
+    def name(self) -> str:
+        """Name it for a person, without its incarnation: clicks/0."""
+        return f"{self.topic}/{self.partition}"
+
 
 @dataclass(frozen=True)
 class OffsetRange:

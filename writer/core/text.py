@@ -105,9 +105,14 @@ def ranges(found: Sequence[Mapping[str, Any]], most: int) -> str:
     shown = [
         f"{r['topic']}/{r['partition']} [{r['start']:,}, {r['end']:,})"
         + (f" of incarnation {r['incarnation']}" if r["incarnation"] > 1 else "")
-        for r in found[:most]
+        for r in found
     ]
-    return ", ".join(shown) + (f" and {len(found) - most} more" if len(found) > most else "")
+    return listed(shown, most)
+
+
+def listed(found: Sequence[str], most: int, between: str = ", ") -> str:
+    """Join words, `most` of them: a, b, c and 4 more."""
+    return between.join(found[:most]) + (f" and {len(found) - most} more" if len(found) > most else "")
 
 
 def _enough(limits: Mapping[str, Any]) -> str:

@@ -1,10 +1,9 @@
 """The driver: its pipelines, the threads beside them, signals, the exit code. Wires the rooms together."""
 
 import os
-import signal
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -17,6 +16,7 @@ from writer.clients.kafka import Cluster
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.errors import HeadraceError, exit_code, most_severe
+from writer.core.signals import stopped_by_signals
 from writer.driver import supervisor_channel
 from writer.driver.pipeline import PipelineRun
 from writer.driver.pipeline_runner import PipelineRunner, StartRequests, watch
@@ -53,13 +53,13 @@ def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = N
     link = supervisor_channel.folder()
     orders = supervisor_channel.Orders() if link is None else link.orders()
     executor_manager = _executor_manager(config, listener)
-    starts = endpoints.starts(listener, orders.token, lambda name, new_run: asked.ask(name, new_run=new_run))
+    starts = endpoints.starts(listener, orders.token, lambda name, new_run: asked.put((name, new_run)))
     serving = endpoints.serving(
         config.http, listener, http_server.first_of(starts, executor_manager.post), live_records.guarded(config),
         lambda: {"executors": executor_manager.told()},
     )  # fmt: skip
     # HTTP before Spark: a port that is taken is said at once.
-    with _signals(stop.set), serving as url, ExitStack() as after:
+    with stopped_by_signals(stop), serving as url, ExitStack() as after:
         after.callback(notifier.close, _LAST_WORDS)
         if link is not None:
             link.say(pid=os.getpid(), url=url, certificate=str(config.http.certificate or ""))
@@ -118,7 +118,7 @@ def _beat(link: supervisor_channel.Folder | None, stop: threading.Event, listene
 
 
 def _begin(
-    spark: Any, config: Config, url: str | None, notifier: notifications.NotificationSink,
+    spark: Any, config: Config, url: str | None, notifier: notifications.Notifier,
     orders: supervisor_channel.Orders, once: bool, r: PipelineRunner, new_run: bool, *, pipelines: int = 1,
 ) -> None:  # fmt: skip
     """Start the pipeline and its query, and let others see it: its lag, and where this driver answers.
@@ -193,21 +193,3 @@ def steps(pipeline: PipelineRun, cluster: Cluster, merge: Step, retained: Sequen
         "seal": seal_due,
         "retention": Regularly(pipeline.name, retained),
     }
-
-
-class _signals:  # noqa: N801 - reads as a word of the with statement
-    """Call back on SIGTERM and SIGINT while inside."""
-
-    def __init__(self, callback: Callable[[], None]) -> None:
-        self._callback = callback
-
-    def __enter__(self) -> None:
-        self._before = {s: signal.signal(s, self._handle) for s in (signal.SIGTERM, signal.SIGINT)}
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _handle(self, number: int, _frame: object) -> None:
-        logging.event("stop_requested", signal=signal.Signals(number).name)
-        self._callback()

@@ -16,7 +16,6 @@ from writer.batch.dead_letters import DEAD_LETTERS
 from writer.batch.task_report import Report
 from writer.clients import notifications
 from writer.clients.kafka import BrokerUnreachable, Cluster, next_records
-from writer.clients.kafka_sample import Span
 from writer.commit import batch_limits, builder
 from writer.commit.batch_limits import Endings
 from writer.commit.missing_offsets import RecordsMissed, check as check_without_records, questions
@@ -30,7 +29,7 @@ from writer.offsets import start_decision, start_offsets
 from writer.offsets.run_record import RunRecorder
 from writer.offsets.spark_checkpoint import Checkpoints, NewRun, Offsets, Resume
 from writer.scaling.spark_settings import records_per_range
-from writer.schemas.detected import DetectedFormat, unit_of, wire_of
+from writer.schemas.format_detection import DetectedFormat, unit_of, wire_of
 from writer.schemas.registry import SchemaSource
 from writer.schemas.schema_id_check import Meanings
 from writer.schemas.tracker import Schemas
@@ -61,16 +60,13 @@ class PipelineRun:
 
     def __init__(
         self, name: str, config: Config, *, schemas: SchemaSource, cluster: Cluster, progress: Progress | None = None,
-        notifier: notifications.NotificationSink | None = None, pipelines: int = 1,
+        notifier: notifications.Notifier | None = None, pipelines: int = 1,
     ) -> None:  # fmt: skip
         """`pipelines`: how many the driver runs, this one among them."""
         self.name, self.config, self._kafka = name, config.pipelines[name], config.kafka
         self.progress = progress or Progress(name)
-        self.cluster, self._notifier, self._notified_without_records = (
-            cluster,
-            notifier or notifications.NoNotifications(),
-            False,
-        )
+        self.cluster, self._notifier = cluster, notifier or notifications.Notifier()
+        self._notified_without_records = False
         self._s3, self._cut = config.s3.settings, records_per_range(config, self.config.commit.max_records)
         self._tables = all_tables(name, config)
         self._table = self._tables.main
@@ -161,7 +157,7 @@ class PipelineRun:
         self._found.keep_wire(wire_of(recent), self._schemas)
         begin = self._standing.offsets
         ends = {} if self._found.wire_known else self.cluster.latest(begin)
-        waiting = {source: Span(min(begin[source], end), end) for source, end in ends.items()}
+        waiting = {source: (min(begin[source], end), end) for source, end in ends.items()}
         self._found.look_for_wire(waiting, self._schemas)
 
     def _why_anew(self, snapshot: PipelineSnapshot, *, asked: bool) -> str:
@@ -254,11 +250,11 @@ class PipelineRun:
             self.progress.skipped()
             self._observed.done(batch_id, None)
             return
-        waiting = {(r.part.topic, r.part.partition): Span(r.start, r.end) for r in committing}
+        waiting = {(r.part.topic, r.part.partition): (r.start, r.end) for r in committing}
         self._found.look_for_wire(waiting, self._schemas)
         self.progress.entered("tasks", offsets=sum(r.end - r.start for r in committing))
         fault_points.point("before_stage", self.name)
-        starts = {source: span.start for source, span in waiting.items()}
+        starts = {source: begin for source, (begin, _) in waiting.items()}
         frozen = BatchDecision(now, self.epoch, starts, self._standing.numbers, snapshot.closed_until)
         held = {} if self._lease is None else {"lease": self._lease}
         about = {"run": self._run_id, "batch": batch_id, "started": now.isoformat(), **held, **why}

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from datetime import timedelta
+from queue import SimpleQueue
 from typing import Any
 
 from writer.clients.kafka import BrokerUnreachable
@@ -184,36 +185,25 @@ class PipelineRunner:
     def _planned(self, why: str) -> bool:
         """Plan the next start; False when there were too many."""
         name, now_s = self.progress.pipeline, time.monotonic()
-        match restart_policy.decide(self._restarts_s, now_s):
-            case restart_policy.GiveUp(reason):
-                logging.warning("restarts_exhausted", pipeline=name, reason=reason)
-                return False
-            case restart_policy.Again(pause_s):
-                self._restarts_s.append(now_s)
-                self._due_s = now_s + pause_s
+        pause_s = restart_policy.pause_s(self._restarts_s, now_s)
+        if pause_s is None:
+            often = f"{restart_policy.RESTARTS_MAX} times within {restart_policy.WINDOW_S / 60:.0f} minutes"
+            logging.warning("restarts_exhausted", pipeline=name, reason=f"it was started again {often}")
+            return False
+        self._restarts_s.append(now_s)
+        self._due_s = now_s + pause_s
         self.shown.close()
         self.progress.restarting(why)
         logging.warning("pipeline_restarting", pipeline=name, pause_seconds=pause_s, reason=why)
         return True
 
 
-class StartRequests:
-    """Which pipelines somebody asked to start anew, and whether with a new run. Asked on any thread."""
+StartRequests = SimpleQueue[tuple[str, bool]]  # a pipeline to start once more, and whether with a new run
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._wanted: dict[str, bool] = {}
 
-    def ask(self, pipeline: str, *, new_run: bool) -> None:
-        """Ask for a start."""
-        with self._lock:
-            self._wanted[pipeline] = new_run
-
-    def take(self) -> dict[str, bool]:
-        """Return what was asked for since the last look."""
-        with self._lock:
-            found, self._wanted = self._wanted, {}
-            return found
+def _taken(asked: StartRequests) -> dict[str, bool]:
+    """Return what was asked for since the last look; of one pipeline the last word."""
+    return dict(asked.get_nowait() for _ in range(asked.qsize()))
 
 
 def watch(
@@ -231,7 +221,7 @@ def watch(
         if stop.wait(_LOOK_S):
             time.sleep(_LOOK_S)  # once it is set, waiting for it does not wait
         beat()
-        for name, new_run in (asked.take() if asked else {}).items():
+        for name, new_run in (_taken(asked) if asked else {}).items():
             if name not in waiting and not stop.is_set():
                 r = running[name]
                 r.begin(new_run=new_run)

@@ -4,7 +4,6 @@ Pure. What a start then finds, a gap or a new incarnation, `writer/offsets/start
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from writer.core.backoff import Backoff
 from writer.core.errors import HeadraceError
@@ -31,26 +30,13 @@ _SIGNS = (
 )
 
 
-@dataclass(frozen=True)
-class Again:
-    """Start once more after a pause."""
+def pause_s(earlier_s: Sequence[float], now_s: float) -> float | None:
+    """Return the pause before a pipeline whose log changed is started again; None when it was too often by now.
 
-    pause_s: float
-
-
-@dataclass(frozen=True)
-class GiveUp:
-    """Let the error end the pipeline."""
-
-    reason: str
-
-
-def decide(earlier_s: Sequence[float], now_s: float) -> Again | GiveUp:
-    """Choose whether a pipeline whose log changed is started again, by the times of its earlier restarts."""
-    recent = [at for at in earlier_s if now_s - at < WINDOW_S]
-    if len(recent) >= RESTARTS_MAX:
-        return GiveUp(f"it was started again {len(recent)} times within {WINDOW_S / 60:.0f} minutes")
-    return Again(_BACKOFF.delay_s(len(recent)))
+    `earlier_s`: the times of its earlier restarts.
+    """
+    recent = sum(now_s - at < WINDOW_S for at in earlier_s)
+    return None if recent >= RESTARTS_MAX else _BACKOFF.delay_s(recent)
 
 
 def means_data_loss(text: str) -> bool:

@@ -17,7 +17,7 @@ from writer.core.backoff import Backoff
 from writer.core.errors import HeadraceError
 from writer.core.offsets import Source
 from writer.driver.restart_policy import sentence
-from writer.offsets.start_decision import number
+from writer.offsets.start_decision import numbers_of
 from writer.sealing.bucket_grid import BucketOverview
 from writer.sealing.rules import Ask, Close, Hold, Ready, to_close
 from writer.sealing.sealer import BucketSnapshot, Sealer
@@ -127,7 +127,7 @@ def numbers_now(sealer: Sealer, cluster: Cluster) -> dict[str, int]:
     """Return which incarnation of each topic the table reads, as Kafka has them now. Raises BrokerUnreachable."""
     known = sealer.table.snapshot().incarnations()
     ids = {topic.name: topic.id for topic in cluster.topics(sealer.settings.topics).values()}
-    return {topic: number(known[topic], found) for topic, found in ids.items() if found in known.get(topic, ())}
+    return numbers_of(known, ids)
 
 
 def frontier_of(standing: BucketSnapshot, numbers: Mapping[str, int]) -> dict[Source, int]:

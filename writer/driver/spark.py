@@ -13,6 +13,7 @@ from writer.config.pipelines import Config
 from writer.core import logging
 from writer.driver.pipeline import PipelineRun, Start
 from writer.driver.tasks import KAFKA_OPTIONS, WORKER_ENVIRONMENT, kafka_timeouts
+from writer.offsets.spark_checkpoint import by_topic
 from writer.scaling import spark_settings
 from writer.storage.base import S3Settings
 from writer.storage.locations import for_spark, on_s3
@@ -84,14 +85,11 @@ def s3a(s3: S3Settings) -> dict[str, str]:
 def query(spark: Any, config: Config, pipeline: PipelineRun, start: Start, *, once: bool) -> Any:
     """Start the query that hands a pipeline its micro-batches, from where its start says."""
     settings = pipeline.config
-    starting: dict[str, dict[str, int]] = {}
-    for (topic, partition), offset in sorted(start.offsets.items()):
-        starting.setdefault(topic, {})[str(partition)] = offset
     options = {
         "kafka.bootstrap.servers": config.kafka.bootstrap_servers,
         **config.kafka.security.sparks,
         "subscribe": ",".join(settings.topics),
-        "startingOffsets": json.dumps(starting),
+        "startingOffsets": json.dumps(by_topic(start.offsets)),
         "failOnDataLoss": "true",  # a loss is accepted only by a recorded gap, never by an option
         **KAFKA_OPTIONS,
         "kafka.fetch.max.wait.ms": str(config.kafka.fetch_max_wait // timedelta(milliseconds=1)),

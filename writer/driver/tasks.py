@@ -19,7 +19,7 @@ from writer.config import pipelines as config
 from writer.core.files import BucketKey
 from writer.core.offsets import OffsetRange, Source
 from writer.scaling.spark_executors import slots
-from writer.schemas.detected import DetectedFormat
+from writer.schemas.format_detection import DetectedFormat
 from writer.schemas.tracker import Schemas
 from writer.sealing.rules import is_closed
 from writer.status.progress import Progress

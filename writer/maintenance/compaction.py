@@ -23,7 +23,7 @@ from writer.core import logging
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketKey, by_bucket
 from writer.maintenance.compaction_plan import Pace, Piece, Policy, plan
-from writer.schemas.detected import unit_of
+from writer.schemas.format_detection import unit_of
 from writer.sealing.rules import is_closed
 from writer.sealing.sealer import Sealer
 from writer.storage.base import S3Settings

@@ -18,11 +18,10 @@ from writer.batch.task_report import Report
 from writer.commit.task_plan import build_task_plan
 from writer.config.pipelines import Config, layout
 from writer.core.errors import ConfigError
-from writer.schemas.detected import unit_of, wire_of
+from writer.schemas.format_detection import judge, unit_of, wire_of
 from writer.schemas.registry import SchemaSource
 from writer.schemas.schema_id_check import Meanings
 from writer.schemas.tracker import Schemas
-from writer.schemas.wire_detection import judge
 from writer.table.factory import main_table
 
 

@@ -18,7 +18,7 @@ from writer.config.connections import Recovery
 from writer.core import logging
 from writer.core.errors import CheckpointUnusable
 from writer.offsets import checkpoint_backups
-from writer.offsets.spark_checkpoint import Checkpoints, Offsets
+from writer.offsets.spark_checkpoint import Checkpoints, Offsets, by_topic
 from writer.storage.base import Store
 
 _FORMAT = 1
@@ -64,12 +64,9 @@ def begun(run: int, reason: str, now: datetime, offsets: Offsets) -> RunRecord:
 
 def write(store: Store, run_record: RunRecord) -> None:
     """Put it down, in the place of what stands there. `store`: of the pipeline's checkpoints. Raises StoreError."""
-    offsets: dict[str, dict[str, int]] = {}
-    for (topic, partition), offset in sorted(run_record.offsets.items()):
-        offsets.setdefault(topic, {})[str(partition)] = offset
     document = {
-        "format": _FORMAT, "run": run_record.run, "reason": run_record.reason, "at": run_record.at, "offsets": offsets,
-        "versions": dict(run_record.versions), "query_id": run_record.query_id,
+        "format": _FORMAT, "run": run_record.run, "reason": run_record.reason, "at": run_record.at,
+        "offsets": by_topic(run_record.offsets), "versions": dict(run_record.versions), "query_id": run_record.query_id,
         "batches": {str(n): {"crc": f"{s.crc:08x}", "version": s.version} for n, s in run_record.batches.items()},
     }  # fmt: skip
     store.put(_name(run_record.run), (json.dumps(document) + "\n").encode())

@@ -15,7 +15,8 @@ from writer.clients.kafka import Cluster
 from writer.config.pipelines import Config
 from writer.core.errors import LogChanged
 from writer.core.offsets import OffsetRange, Source, TopicPartition
-from writer.offsets.start_decision import LogRange, number
+from writer.core.text import listed
+from writer.offsets.start_decision import LogRange, Refuse, numbers_of
 from writer.offsets.start_offsets import gap_hints
 from writer.table.factory import main_table
 from writer.table.gap_records import open_gap
@@ -38,13 +39,6 @@ class Skip:
 @dataclass(frozen=True)
 class Nothing:
     """Everything that Kafka has is committed."""
-
-
-@dataclass(frozen=True)
-class Refuse:
-    """Do not skip anything."""
-
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -99,8 +93,8 @@ def look(config: Config, pipeline: str, cluster: Cluster, asker: Asker) -> SkipP
     known = snapshot.incarnations()
     ids = {topic.name: topic.id for topic in topics.values()}
     changed = [name for name, found in ids.items() if known.get(name) and found not in known[name]]
-    numbers = {name: number(known[name], found) for name, found in ids.items() if found in known.get(name, ())}
-    frontier = {part: at for part, at in snapshot.parts().items() if numbers.get(part.topic) == part.incarnation}
+    read = numbers_of(known, ids)
+    frontier = {part: at for part, at in snapshot.parts().items() if read.get(part.topic) == part.incarnation}
     sources = {(part.topic, part.partition): part for part in frontier}
     ends, earliest = cluster.readable(sources), cluster.earliest(sources)  # the ends first, and once
     held = {part: LogRange(earliest[source], ends[source]) for source, part in sources.items()}
@@ -147,5 +141,4 @@ def _ranges(decision: Skip | Nothing | Refuse) -> Sequence[OffsetRange]:
 
 
 def _listed(parts: Sequence[TopicPartition]) -> str:
-    more = f" and {len(parts) - _SHOWN} more" if len(parts) > _SHOWN else ""
-    return ", ".join(f"{part.topic}/{part.partition}" for part in parts[:_SHOWN]) + more
+    return listed([part.name for part in parts], _SHOWN)

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from writer.core.errors import CheckpointUnusable
+from writer.core.offsets import Source
+from writer.offsets.start_decision import Refuse
 from writer.storage.base import S3Settings, StoreError, Unanswered
 from writer.storage.locations import store_at
 
-Source = tuple[str, int]  # topic, partition
 Offsets = Mapping[Source, int]
 VERSION = "v1"  # of the files of offsets that Spark 4.0 reads and writes
 COMMIT_VERSIONS = ("v1", "v2")  # of commits: v2 where `stateStore.checkpointFormatVersion` is 2
@@ -43,13 +44,6 @@ class NewRun:
     """Begin a checkpoint of its own from the table's frontier."""
 
     run: int
-    reason: str
-
-
-@dataclass(frozen=True)
-class Refuse:
-    """Do not start: the checkpoint would lose records."""
-
     reason: str
 
 
@@ -233,6 +227,14 @@ def offsets_of(line: str) -> dict[Source, int]:
     if not isinstance(raw, dict) or not all(isinstance(partitions, dict) for partitions in raw.values()):
         raise ValueError(f"{line[:_SHOWN]!r} is no mapping of topics to partitions")
     return {(topic, int(p)): _offset(found) for topic, partitions in raw.items() for p, found in partitions.items()}
+
+
+def by_topic(offsets: Offsets) -> dict[str, dict[str, int]]:
+    """Return what `offsets_of` reads."""
+    found: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        found.setdefault(topic, {})[str(partition)] = offset
+    return found
 
 
 def _offset(found: object) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from writer.core.offsets import OffsetRange, Source, TopicPartition
+from writer.core.text import listed
 
 _SHOWN = 3  # partitions that a sentence names
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # sixteen zero bytes: what a broker without topic ids (before 2.8) answers
@@ -39,7 +40,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class Refuse:
-    """Do not start: what the log holds now is not what the table was filled from, or is less than may be lost."""
+    """Do not start, or skip nothing. The reason is a sentence."""
 
     reason: str
 
@@ -56,7 +57,7 @@ def decide(
     """
     beyond = [part for part, at in frontier.items() if at > held[part].end]
     if beyond:
-        what = _listed([f"{_named(p)} ends at {held[p].end}, the table at {frontier[p]}" for p in beyond])
+        what = _listed([f"{p.name} ends at {held[p].end}, the table at {frontier[p]}" for p in beyond])
         return Refuse(
             f"Kafka's log is shorter than what the table has of it: {what}. The log was cut back (an unclean leader "
             "election, a restored broker, another cluster), or the topic was created again on brokers without topic "
@@ -66,7 +67,7 @@ def decide(
     if not lost:
         return Begin(dict(frontier))
     if on_data_loss == "stop":
-        what = _listed([f"[{r.start}, {r.end}) of {_named(r.part)}" for r in lost])
+        what = _listed([f"[{r.start}, {r.end}) of {r.part.name}" for r in lost])
         return Refuse(
             f"Kafka no longer holds {sum(r.end - r.start for r in lost)} offsets that the table does not have: {what}. "
             "Set on_data_loss: record to put them down as a gap and read on."
@@ -115,10 +116,10 @@ def without_id(now: Mapping[str, str]) -> list[str]:
     return sorted(topic for topic, found in now.items() if found == _NO_ID)
 
 
-def _named(part: TopicPartition) -> str:
-    return f"{part.topic}/{part.partition}"
+def numbers_of(known: Mapping[str, Sequence[str]], now: Mapping[str, str]) -> dict[str, int]:
+    """Return the number of the incarnation that each topic is now, by topic; none for one that the table knows not."""
+    return {topic: number(known[topic], found) for topic, found in now.items() if found in known.get(topic, ())}
 
 
 def _listed(found: Sequence[str]) -> str:
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return "; ".join(found[:_SHOWN]) + more
+    return listed(found, _SHOWN, "; ")

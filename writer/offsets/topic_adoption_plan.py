@@ -155,10 +155,7 @@ def to_dict(one: Plan) -> dict[str, object]:
             }
             for m in one.moves
         ],
-        "starts": [
-            {"topic": p.topic, "incarnation": p.incarnation, "partition": p.partition, "start": at}
-            for p, at in one.starts.items()
-        ],
+        "starts": [{**vars(part), "start": at} for part, at in one.starts.items()],
     }  # fmt: skip
 
 

@@ -17,15 +17,15 @@ from writer.avro.wire_format import WIDTHS, Wire, each, recognised, show_id
 from writer.clients import kafka_sample
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
-from writer.core.offsets import Source
+from writer.core.offsets import Source, Span
 from writer.core.text import plural, span
 from writer.core.units import show_size
 from writer.maintenance.local_pipeline import LocalPipeline, Sample, opened, record_places
 from writer.output import tables
 from writer.output.tables import Column, TextTable, cell, emit, instant, plain, short_type
 from writer.preflight.staged_sample import show_staged
+from writer.schemas.format_detection import RECORDS_MAX
 from writer.schemas.registry import source
-from writer.schemas.wire_detection import RECORDS_MAX
 
 Step = Literal["raw", "decoded", "assigned", "staged"]
 Record = dict[str, Any]  # one record as a room sees it
@@ -51,7 +51,7 @@ def preview(
     look = PreviewSession(name, config, at, out, now, as_json=as_json, whole=not follow)
     if follow:
         with suppress(KeyboardInterrupt):
-            look.show(kafka_sample.follow(config.kafka, {source: span.start for source, span in spans.items()}))
+            look.show(kafka_sample.follow(config.kafka, {source: first for source, (first, _) in spans.items()}))
         return
     batch = kafka_sample.read(config.kafka, spans)
     if not as_json:
@@ -192,11 +192,9 @@ def _about(table: pa.Table) -> Iterator[tuple[tuple[str, int, int], Record]]:
         yield (row["topic"], row["partition"], row["offset"]), row
 
 
-def _scope(
-    name: str, topics: list[str], batch: pa.RecordBatch, spans: Mapping[Source, kafka_sample.Span], start: str
-) -> str:
+def _scope(name: str, topics: list[str], batch: pa.RecordBatch, spans: Mapping[Source, Span], start: str) -> str:
     since = "" if start in ("latest", "earliest") else f" from {start} on"
-    offsets = sum(span.end - span.start for span in spans.values())
+    offsets = sum(end - first for first, end in spans.values())
     where = f"{plural(len(spans), 'partition')} of {', '.join(topics)}"
     if offsets == 0:
         return f"{name}: nothing to show, {where} hold no records{since}"

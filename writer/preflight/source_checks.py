@@ -23,8 +23,8 @@ from writer.output.tables import short_type, visible
 from writer.preflight.engine_checks import readers
 from writer.preflight.finding import Finding, doubtful, failure, good, skipped, wrong
 from writer.preflight.host_checks import scratch
+from writer.schemas.format_detection import MixedWire, UnclearWire
 from writer.schemas.registry import RegistryUnreachable, SchemaSource
-from writer.schemas.wire_detection import MixedWire, UnclearWire
 from writer.table.log.foreign_writes import CommitFailed
 
 SAMPLED = ("wire", "decode", "event_time", "buckets", "spill")

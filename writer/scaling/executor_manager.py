@@ -16,7 +16,7 @@ from http import HTTPStatus
 from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
-from writer.config.autoscaling import Autoscaler
+from writer.config.connections import Autoscaler
 from writer.core import logging
 from writer.scaling.scale_steps import Executor, ExecutorTarget, staying, steps
 from writer.storage.base import Store
@@ -87,7 +87,8 @@ class ExecutorManager:
         self._cluster = cluster()
         if (kept := self._kept()) is not None:
             logging.event("executors_requested", executors=kept, reason="a driver before this one was told so")
-            self._wanted = ExecutorTarget(self._bounded(kept), self._seconds())
+            bounded = min(max(kept, self._section.executors_min), self._section.executors_max)
+            self._wanted = ExecutorTarget(bounded, self._seconds())
         self._thread.start()
 
     def close(self) -> None:
@@ -237,9 +238,6 @@ class ExecutorManager:
         pairs = [(one, before[one.id]) for one in found if one.id in before]
         shares = [(a.gc_s - b.gc_s) / (a.task_s - b.task_s) for a, b in pairs if a.task_s - b.task_s >= _BUSY_MIN_S]
         return round(max(shares), 4) if shares else None
-
-    def _bounded(self, executors: int) -> int:
-        return min(max(executors, self._section.executors_min), self._section.executors_max)
 
     def _keep(self, executors: int) -> None:
         content = (json.dumps({"wanted": executors}) + "\n").encode()

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from writer.config.autoscaling import Autoscaler
+from writer.config.connections import Autoscaler
 from writer.config.pipelines import Config
 
 _RANGES_PER_SLOT = 3  # tasks share ranges out by number: of several each they get the same

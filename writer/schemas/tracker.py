@@ -24,28 +24,7 @@ _NO_GRACE = timedelta(0)
 _T = TypeVar("_T")
 
 
-def reserved(bucket_columns: Iterable[str]) -> frozenset[str]:
-    """Names that no field of a schema may take, in lower case."""
-    return frozenset(name.lower() for name in (*PROVENANCE.names, *bucket_columns))
-
-
-def registered(source: SchemaSource, topics: Iterable[str], plan: SchemaPlan, wire: Wire = CONFLUENT) -> SchemaPlan:
-    """Extend the plan by every schema that is registered for the topics, oldest first. Raises RegistryUnreachable.
-
-    Where one schema is that of all values, by that one alone. Raises ConfigError when it does not exist.
-    """
-    if wire.schema_id is not None:
-        try:
-            return plan.extend(wire.schema_id, source.schema(wire.schema_id))
-        except SchemaNotFound as error:
-            raise ConfigError(f"wire.schema_id: {error}. Register the schema, or name another.") from error
-    for topic in topics:
-        for schema_id, text in source.known(topic).items():
-            plan = plan.extend(schema_id, text)
-    return plan
-
-
-def knows(source: SchemaSource, topics: Iterable[str], wire: Wire, schema_id: int) -> bool:
+def _knows(source: SchemaSource, topics: Iterable[str], wire: Wire, schema_id: int) -> bool:
     """Tell whether a schema can be had by this id of a wire format. Raises RegistryUnreachable."""
     try:
         schemas = by(source, wire.ids)
@@ -82,14 +61,16 @@ class Schemas:
         """
         self._pipeline, self._named, self._topics = pipeline, source, topics
         self.meanings, self._wire, self._source = meanings, wire, meanings.checked(by(source, wire.ids), wire.ids)
-        self._reserved, self._unknown_id_timeout = reserved(bucket_columns), unknown_id_timeout
+        self._unknown_id_timeout = unknown_id_timeout
+        # Names that no field of a schema may take, in lower case.
+        self._reserved = frozenset(name.lower() for name in (*PROVENANCE.names, *bucket_columns))
         self._stopping = stopping or threading.Event()
         self.plan = SchemaPlan(pa.schema([]), self._reserved, widen=widen)
         self._asked_s: dict[int, float] = {}  # when an id was last asked for, or seen, monotonic
 
     def begin(self) -> None:
         """Admit every schema that is registered. Raises RegistryUnreachable, SchemaChanged."""
-        self.plan = registered(self._source, self._topics, self.plan, self._wire)
+        self.plan = self._registered(self.plan)
         for schema_id in self.plan.schemas:
             self._tell(schema_id)
 
@@ -106,11 +87,26 @@ class Schemas:
     def _anew(self, columns: pa.Schema) -> None:
         since = self.meanings.since(self._wire.ids)
         plan = SchemaPlan(columns, self._reserved, widen=self.plan.widen, since=since)
-        self.plan = registered(self._source, self._topics, plan, self._wire)
+        self.plan = self._registered(plan)
+
+    def _registered(self, plan: SchemaPlan) -> SchemaPlan:
+        """Extend the plan by every schema that is registered for the topics, oldest first. Raises RegistryUnreachable.
+
+        Where one schema is that of all values, by that one alone. Raises ConfigError when it does not exist.
+        """
+        if self._wire.schema_id is not None:
+            try:
+                return plan.extend(self._wire.schema_id, self._source.schema(self._wire.schema_id))
+            except SchemaNotFound as error:
+                raise ConfigError(f"wire.schema_id: {error}. Register the schema, or name another.") from error
+        for topic in self._topics:
+            for schema_id, text in self._source.known(topic).items():
+                plan = plan.extend(schema_id, text)
+        return plan
 
     def knows(self, wire: Wire, schema_id: int) -> bool:
         """Tell whether a schema can be had, holding the batch while the registry is down. Raises Draining."""
-        return bool(self._asked(partial(knows, self._named, self._topics, wire, schema_id), schema_id))
+        return bool(self._asked(partial(_knows, self._named, self._topics, wire, schema_id), schema_id))
 
     def columns(self) -> pa.Schema:
         """Columns that the table needs, provenance included, bucket columns not."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from writer.config.sealing import Policy
+from writer.config.pipeline_sections import Seal
 from writer.core.files import BucketKey
 from writer.core.units import shifted
 from writer.sealing.manifest import Reason
@@ -93,7 +93,7 @@ State = Ready | Blocked | Resting
 
 
 def to_close(
-    policy: Policy, buckets: Iterable[Unsealed], parts: Sequence[PartitionEventTime], closed_until: datetime | None,
+    policy: Seal, buckets: Iterable[Unsealed], parts: Sequence[PartitionEventTime], closed_until: datetime | None,
     now: datetime, *, caught_up: bool | None,
 ) -> Close | Ask | Hold:  # fmt: skip
     """Say how far to close: up to the end of a bucket that has rows, or not.
@@ -112,18 +112,18 @@ def to_close(
     return Ask() if caught_up is None and answer_matters else Hold()
 
 
-def _by_watermark(policy: Policy, ends: Sequence[datetime], reached: datetime | None) -> Close | None:
+def _by_watermark(policy: Seal, ends: Sequence[datetime], reached: datetime | None) -> Close | None:
     due = [end for end in ends if reached is not None and shifted(end, policy.allowed_lateness) <= reached]
     return Close(due[-1], "watermark") if due else None
 
 
-def _by_clock(policy: Policy, ends: Sequence[datetime], now: datetime) -> Close | None:
+def _by_clock(policy: Seal, ends: Sequence[datetime], now: datetime) -> Close | None:
     due = [end for end in ends if policy.after is not None and shifted(end, policy.after) <= now]
     return Close(due[-1], "clock") if due else None
 
 
 def to_seal(
-    policy: Policy,
+    policy: Seal,
     buckets: Iterable[Unsealed],
     missing_ranges: Sequence[MissingRange],
     closed_until: datetime | None,
@@ -136,7 +136,7 @@ def to_seal(
     ]
 
 
-def _one(policy: Policy, b: Unsealed, missing_ranges: Sequence[MissingRange], now: datetime) -> State:
+def _one(policy: Seal, b: Unsealed, missing_ranges: Sequence[MissingRange], now: datetime) -> State:
     assert b.start is not None
     assert b.end is not None
     if b.sealed:

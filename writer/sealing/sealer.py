@@ -64,7 +64,7 @@ class Sealer:
     def __init__(self, pipeline: str, config: Config) -> None:
         """Take the pipeline; its table need not be there yet."""
         self.pipeline, self.settings = pipeline, config.pipelines[pipeline]
-        self.policy = self.settings.seal.policy
+        self.policy = self.settings.seal
         self.table = main_table(pipeline, config)  # with a view of the log of its own: the stream's is not waited for
         self.bucketer = bucketers.build(self.settings.bucket)
         self.columns = self.bucketer.columns

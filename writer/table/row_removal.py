@@ -11,14 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from writer.batch.parquet_files import (
-    Destination,
-    delta_statistics,
-    distinct_columns,
-    let_go,
-    open_file,
-    parquet_writer,
-)
+from writer.batch.parquet_files import Destination, OpenFile, open_file
 from writer.core.files import BucketFile, StagedFile
 from writer.core.offsets import Span, TopicPartition, joined
 from writer.storage.base import OutcomeUnknown, Store
@@ -99,24 +92,23 @@ def left_of(
         opened = pq.ParquetFile(source)
         if gone == opened.metadata.num_rows:
             return None
-        path, sink = to.open(file.bucket)
-        writer = None
+        written: OpenFile | None = None
         try:
             for batch in opened.iter_batches(_ROWS_AT_ONCE):
                 out = going(batch)
                 counted += int(out.sum())
                 left = pa.Table.from_batches([batch.filter(pa.array(~out))])
-                writer = writer or parquet_writer(sink, left.schema, plain=distinct_columns(left))
-                writer.write_table(left)
+                written = written or OpenFile(to, file.bucket, left)
+                written.write(left)
                 stays(left)
-            assert writer is not None, "a file with rows has a batch"
-            writer.close()
-            metadata, size = writer.writer.metadata, sink.tell()
-        finally:
-            let_go(writer or sink, sink)
+            assert written is not None, "a file with rows has a batch"
+            written.close()
+        except BaseException:
+            if written is not None:
+                written.discard()
+            raise
     assert counted == gone, f"{file.path}: {counted} rows went, {gone} were counted"
-    first, last = file.event_time_min or now, file.event_time_max or now
-    return StagedFile(path, file.bucket, metadata.num_rows, size, delta_statistics(metadata), first, last, {})
+    return written.staged(file.event_time_min or now, file.event_time_max or now)
 
 
 def _going(batch: pa.RecordBatch, offsets: Offsets) -> np.ndarray:

@@ -16,7 +16,7 @@ from writer.core.errors import ConfigError
 from writer.core.text import iso, plural
 from writer.core.units import microseconds
 from writer.output import tables
-from writer.schemas.detected import wire_of
+from writer.schemas.format_detection import wire_of
 from writer.schemas.registry import SchemaNotFound, SchemaSource, by
 from writer.schemas.schema_id_check import Meanings, meant, place
 from writer.table import schema_ids

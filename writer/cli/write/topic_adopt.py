@@ -72,7 +72,7 @@ def _agree(
     if held is None or not first < end <= held.end:
         return None
     rows = times_at(table, part, first, end)
-    batch = kafka_sample.read(config.kafka, {source: kafka_sample.Span(first, end)})
+    batch = kafka_sample.read(config.kafka, {source: (first, end)})
     # cold: at most _COMPARED_ROWS, once a command
     there = dict(zip(batch.column("offset").to_pylist(), batch.column("timestamp").to_pylist(), strict=True))
     if not rows.keys() & there.keys():

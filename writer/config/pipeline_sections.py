@@ -1,0 +1,165 @@
+"""Sections of a pipeline that need a module of their own: clocks, wire format, sealing, compaction."""
+
+from datetime import timedelta
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+import bucketers
+from writer.avro import wire_format
+from writer.batch.bucketing import Clock
+from writer.batch.lateness import LatePolicy
+from writer.batch.sorting import Dedupe as Rule
+from writer.config.base import Strict
+from writer.core.units import Duration, Shift, Slack
+from writer.storage import locations
+
+Place = Annotated[str, AfterValidator(locations.checked)]
+
+
+class ClockRule(Strict):
+    """Whose clock is not UTC, and what it shows instead. Without `topic` and `field` it is everybody's."""
+
+    topic: str | None = Field(None, min_length=1, description="only rows of this topic")
+    field: str | None = Field(None, min_length=1, description="only rows where this field has one of the `values`")
+    values: list[str] = Field(default_factory=list, description="with `field`: its values, as text")
+    shift: Shift | None = Field(None, description="what is added to their event times, such as `-1 h`")
+    zone: str | None = Field(
+        None, description="their event times are wall clocks of this IANA zone, such as Europe/Berlin"
+    )
+
+    @model_validator(mode="after")
+    def _says_whose_and_how(self) -> "ClockRule":
+        if (self.shift is None) == (self.zone is None):
+            raise ValueError("a clock has either 'shift' or 'zone'")
+        if (self.field is None) != (not self.values):
+            raise ValueError("a clock has 'field' and 'values' together, or neither")
+        if self.zone is not None:
+            bucketers.EventTime(timedelta(days=1), self.zone)  # raises ValueError for a zone that nobody knows
+        return self
+
+    @property
+    def clock(self) -> Clock:
+        """What the tasks are told of it."""
+        return Clock(self.topic, self.field, tuple(self.values), self.shift, self.zone)
+
+
+class Wire(Strict):
+    """How a record says which schema its value was written with. `wire: confluent` is short for its `format`."""
+
+    format: Literal["auto", "confluent", "apicurio", "header", "single_object", "bare"] = Field(
+        "auto", description="wire format of the values; `auto` finds it in the records and keeps it (docs/TYPES.md)"
+    )
+    header: str | None = Field(
+        None, min_length=1,
+        description="for `header`: Kafka header with the id, such as __value_schema_id or apicurio.value.globalId",
+    )  # fmt: skip
+    ids: Literal["confluent", "global", "content"] | None = Field(
+        None,
+        description="for `apicurio`: which of its ids, by default `global`; for a `header` of another name: which ids",
+    )
+    schema_id: int | None = Field(None, ge=1, description="for `bare`: id of the schema that all values have")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, raw: Any) -> Any:
+        return {"format": raw} if isinstance(raw, str) else raw
+
+    @model_validator(mode="after")
+    def _what_the_format_needs(self) -> "Wire":
+        needed = {"header": "header", "bare": "schema_id"}.get(self.format)
+        for key in ("header", "schema_id"):
+            given = getattr(self, key) is not None
+            if key == needed and not given:
+                raise ValueError(f"format {self.format!r} needs {key!r}: {type(self).model_fields[key].description}")
+            if key != needed and given:
+                raise ValueError(f"format {self.format!r} has no {key!r}; leave it out")
+        if self.format == "header" and self.header not in wire_format.ID_HEADERS and self.ids is None:
+            raise ValueError(f"which ids the Kafka header {self.header!r} carries is not known; set 'ids'")
+        if self.ids is not None and self.format not in ("apicurio", "header", "bare"):
+            raise ValueError(f"format {self.format!r} has no choice of 'ids'; leave it out")
+        if self.format == "apicurio" and self.ids == "confluent":
+            raise ValueError("format 'apicurio' has global or content ids")
+        return self
+
+    @property
+    def fixed(self) -> wire_format.Wire | None:
+        """The format; None when it is to be found."""
+        match self.format:
+            case "auto":
+                return None
+            case "apicurio":
+                return wire_format.Wire("apicurio", self.ids or "global")
+            case "single_object":
+                return wire_format.Wire("single_object", "fingerprint")
+            case "header":
+                return wire_format.Wire("header", self.ids or wire_format.ID_HEADERS[str(self.header)], self.header)
+            case format_:
+                return wire_format.Wire(format_, self.ids or "confluent", schema_id=self.schema_id)
+
+
+class Seal(Strict):
+    """When a bucket of event time is complete, and what becomes of rows that come after (docs/BUCKETS.md)."""
+
+    enabled: bool = Field(True, description="close and seal buckets; without it none is, and no row is late")
+    out_of_orderness: Slack = Field(
+        timedelta(minutes=5), description="how far behind the newest of its partition an event may come, on time"
+    )
+    allowed_lateness: Slack = Field(
+        timedelta(0), description="how long after its end, by the watermark, a bucket is left open"
+    )
+    idle_timeout: Duration = Field(
+        timedelta(minutes=10), description="a partition without records for so long does not hold the watermark back"
+    )
+    after: Duration | None = Field(
+        timedelta(hours=1),
+        description="how long after its end a bucket is closed by the clock, if all that Kafka has is committed; null: "
+        "never",
+    )
+    late: LatePolicy = Field(
+        "reopen",
+        description="what becomes of a row whose bucket is closed: reopen: it joins the bucket, which is sealed again; "
+        "late_table: it goes to a table beside; dead_letter: to the dead letters",
+    )
+    late_table: Place | None = Field(
+        None, description="location of the table of late rows; default: location of the table + '_late'"
+    )
+    reopen_after: Slack = Field(
+        timedelta(minutes=10), description="how long a sealed bucket rests after a change before it is sealed again"
+    )
+    success_file: bool | None = Field(
+        None, description="put `_SUCCESS` into the folder of a sealed bucket; default: for tables in Parquet format"
+    )
+
+
+class Dedupe(Strict):
+    """Of rows with the same key in one bucket, one stays."""
+
+    key: list[str] = Field(
+        min_length=1, description="columns that make rows the same; a row with a null among them is left as it is"
+    )
+    keep: Literal["first", "last"] = Field("first", description="which of them stays, by Kafka's time, then by offset")
+
+    @property
+    def rule(self) -> Rule:
+        """What the tasks are told."""
+        return Rule(tuple(self.key), self.keep)
+
+
+class Compact(Strict):
+    """Files of a bucket that are merged, put in order, and freed of rows that came twice (docs/COMPACTION.md)."""
+
+    at_seal: bool | None = Field(
+        None, description="rewrite a bucket's files before it is sealed; default: for tables in Delta format"
+    )
+    open_files_max: int | None = Field(
+        100, ge=2, description="an open bucket with more small files is merged before it is closed; null: none is"
+    )
+    sort_by: list[str] = Field(
+        default_factory=list, description="columns that the rows of a closed bucket are put in order by"
+    )
+    dedupe: Dedupe | None = Field(None, description="take rows out that came more than once, when a bucket is sealed")
+    share: float = Field(
+        0.1, gt=0, le=1, description="most of the driver's task slots, or of their processor time, that rewriting "
+        "takes, over time; the rest is the stream's",
+    )  # fmt: skip
