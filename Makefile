@@ -6,28 +6,37 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SHELL := bash
+# Without compiled bytecode every process of a test would compile the product, and pytest rewrite each assertion, again.
+unexport PYTHONDONTWRITEBYTECODE
 # Tests wait for servers more than they compute. Each worker has a broker and a registry of its own.
 TWO := -n 2 --dist worksteal
+THREE := -n 3 --dist worksteal
+SLOW := "slow and not long and not engines"
 STORES := $(addprefix tests/contract/test_,store.py table.py table_starts.py parquet.py faulty_s3.py) tests/spark/test_s3.py
 
-.PHONY: demo demo-picture page-picture scaling-picture test test-long check slow test-engines test-lake test-chart test-rollout test-page test-stores images guard setup reference lock clean
+.PHONY: demo demo-picture page-picture scaling-picture test test-long check slow record test-engines test-lake test-chart test-rollout test-page test-stores images guard setup reference lock clean
 
 demo: $(READY)
 	$(BIN)/headrace demo
 
 test: check slow
 
-# Some minutes: format, lint, types, arrows, unit, property, docs.
+# A minute and a half: format, lint, types, layers, and the tests that need no server.
 check: $(READY)
 	$(BIN)/ruff format --no-cache --check .
 	$(BIN)/ruff check --no-cache .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/pytest -q -m "not slow" $(TWO)
+	$(BIN)/pytest -q -m "not slow" $(THREE)
 
 # Real broker, registry, Spark and table: contract and crash tests.
 slow: $(READY)
-	$(BIN)/pytest -q -m "slow and not long and not engines" $(TWO)
+	$(BIN)/python -m tests.class_archive
+	$(BIN)/pytest -q -m $(SLOW) $(TWO) --durations 10
+
+# Seconds of each slow test for tests/seconds.json, on a quiet machine: all of them, or those of ONLY (tests/BUDGET.md).
+record: $(READY)
+	$(BIN)/pytest -q -m $(SLOW) $(TWO) --store-durations --durations-path tests/seconds.json $(ONLY)
 
 # What real engines, a real Kubernetes, a real browser and other stores make of it. What a part lacks, it says.
 test-engines: test-lake test-chart test-rollout test-page test-stores

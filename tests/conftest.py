@@ -5,7 +5,6 @@ MinIO for moto, as `make test-stores` does.
 """
 
 import os
-import re
 import signal
 import uuid
 from collections.abc import Callable, Iterator
@@ -17,6 +16,8 @@ from typing import TYPE_CHECKING, Protocol
 import hypothesis
 import pytest
 
+from tests import suites
+
 if TYPE_CHECKING:
     from tests.servers.objects import ObjectServer
     from tests.writing import Site
@@ -26,18 +27,14 @@ def pytest_configure() -> None:
     # Started in the background of a script, all of this ignores SIGINT, and so would the commands that tests interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # How long an example takes says more of the machine than of the code; what hangs ends by pytest's timeout.
-    hypothesis.settings.register_profile("headrace", deadline=None)
-    hypothesis.settings.load_profile("headrace")
+    hypothesis.settings.register_profile("check", deadline=None, max_examples=40)
+    hypothesis.settings.register_profile("long", deadline=None, max_examples=1_000)
+    hypothesis.settings.load_profile("check")
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m is looked at
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    lines = (Path(__file__).with_name("long.txt")).read_text(encoding="utf-8").splitlines()
-    patterns = [line for line in lines if line and not line.startswith("#")]
-    long = re.compile("|".join(re.escape(pattern).replace(r"\*", ".*") for pattern in patterns))
-    for item in items:
-        if long.fullmatch(item.nodeid):
-            item.add_marker(pytest.mark.long)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    config.stash[suites.IN_MAKE_SLOW] = suites.sort(items)
 
 
 class HasBootstrap(Protocol):

@@ -16,11 +16,12 @@ import yaml
 
 from tests import oracle
 from tests.charts import CHART, PLACES, ROOT
+from tests.class_archive import QUICK_START
 from tests.scaled import as_configured
 from tests.servers.containers import Container, Image, Mount
 from tests.servers.kubelet import Kubelet, kubelet
 from tests.servers.kubernetes import Cluster, cluster, until
-from tests.writing import QUICK_START, Site
+from tests.writing import Site
 from writer.clients import java_artifacts
 from writer.demo.devstack.process import free_ports
 

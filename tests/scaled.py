@@ -16,8 +16,9 @@ from urllib.request import urlopen
 
 import psutil
 
+from tests import class_archive
 from tests.supervising import Supervised
-from tests.writing import Site, Writer
+from tests.writing import QUICK_START, Site, Writer
 
 ROOT = Path(__file__).parents[1]
 TOKEN = "a-token-of-the-tests"
@@ -36,8 +37,8 @@ def on_cluster(
     conf = {
         **LOOPBACK, "spark.executor.memory": "512m", "spark.executor.cores": "1",
         "spark.cores.max": str(executors_max),
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.executor.extraJavaOptions": class_archive.QUICK_START,
+        "spark.driver.extraJavaOptions": QUICK_START,
         "spark.executorEnv.PYTHONPATH": str(ROOT),  # an executor runs in a folder of its own, and imports tests.slow
     }  # fmt: skip
     site.overrides["spark"] = {"master": master, "conf": conf}

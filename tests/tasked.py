@@ -2,6 +2,7 @@
 
 import json
 import struct
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -84,9 +85,11 @@ class Topic:
     dead_letters: dict[tuple[str, int, int], str] = field(default_factory=dict)
     quarantined: dict[tuple[str, int, int], str] = field(default_factory=dict)
     tombstones: list[tuple[str, int, int]] = field(default_factory=list)
+    _ends: Counter[tuple[str, int]] = field(default_factory=Counter)
 
     def put(self, topic: str, partition: int, kind: str) -> None:
-        offset = sum(r[:2] == (topic, partition) for r in self.records)
+        offset = self._ends[topic, partition]
+        self._ends[topic, partition] += 1
         at = (topic, partition, offset)
         when = NOW - timedelta(minutes=7 * offset)
         row = {"id": offset, "at": when, "note": None if offset % 3 else f"note {offset}"}

@@ -17,11 +17,11 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
-from tests import oracle
+from tests import class_archive, oracle
 from tests.process import Process
 from writer.demo.devstack.events import SCHEMAS, encoder, generate, produce
 
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a third off the start on two cores
+QUICK_START = f"{class_archive.QUICK_START} -XX:SharedArchiveFile={class_archive.path()}"
 NOW = datetime(2026, 11, 20, 12, 30, tzinfo=UTC)
 
 

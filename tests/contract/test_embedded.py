@@ -102,7 +102,8 @@ def test_a_restart_keeps_port_data_and_cluster(tmp_path):
         write(broker.bootstrap, "kept", b"before")
         cluster = AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=5).cluster_id
         address, pid = broker.bootstrap, broker.pid
-        broker.restart()
+        broker.stop()
+        broker.start()
         assert broker.bootstrap == address
         assert broker.pid != pid
         assert AdminClient({"bootstrap.servers": address}).list_topics(timeout=5).cluster_id == cluster

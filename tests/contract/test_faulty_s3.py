@@ -33,6 +33,8 @@ from writer.storage.locations import store_at
 from writer.storage.probe import ProbeFailed, StoreSilent, probe
 from writer.table.row_removal import left_of
 
+pytestmark = pytest.mark.slow  # each test has an S3 of its own
+
 RETRY_TIMEOUT = timedelta(seconds=1.5)  # so one request waits half a second for its answer
 
 
@@ -188,7 +190,6 @@ def test_a_store_that_fails_now_and_then_passes_the_probe(supervised: Store, fau
 # ---- tables and files
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_commits_through_a_storage_that_fails_land_once_each(
     faults: Faults, location: str, monkeypatch: pytest.MonkeyPatch, seed: int
@@ -207,7 +208,6 @@ def test_commits_through_a_storage_that_fails_land_once_each(
     assert sum(faults.done[fault] for fault in (SLOW_DOWN, RESET, LOST)) > 5
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_files_are_written_whole_through_a_storage_that_fails(supervised: Store, faults: Faults, seed: int) -> None:
     rows = pa.table({"id": pa.array(range(2_000_000)), "more": pa.array(range(2_000_000, 0, -1))})

@@ -221,6 +221,7 @@ Replaying("clicks", Driver(Path(sys.argv[1]), sys.argv[2]).config, KNOWING).run(
 
 
 @pytest.mark.parametrize("point", ["before_commit:1", "after_commit:1"])
+@pytest.mark.slow
 def test_killed_at_either_side_of_its_commit_it_loses_and_doubles_nothing(driver, form, tmp_path, point):
     root = Path(__file__).parents[2]
     env = {**os.environ, "HEADRACE_FAULT": point, "PYTHONPATH": f"{root}:{os.environ.get('PYTHONPATH', '')}"}

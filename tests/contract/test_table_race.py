@@ -20,6 +20,7 @@ from writer.core.offsets import TopicPartition
 from writer.storage.locations import store_at
 from writer.table.factory import OPENED, delta_table
 
+pytestmark = pytest.mark.slow
 RACER = """
 import sys
 from datetime import UTC, datetime
@@ -46,7 +47,6 @@ def test_of_four_processes_that_race_every_commit_lands_once(tmp_path: Path, for
     race(str(tmp_path / "lake"), form)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("form", OPENED)
 def test_of_four_processes_that_race_on_s3_every_commit_lands_once(on_s3: ObjectServer, form: str) -> None:
     race(f"{on_s3.bucket()}/lake", form)

@@ -12,6 +12,7 @@ from autoscaler.decision.explanation import lines, to_dict
 from autoscaler.decision.facts import Batch, Executors, Facts, Partition, Pipeline
 from autoscaler.decision.history import Memory
 from autoscaler.decision.policy import DEFAULTS, Policy
+from tests.examples import share
 from tests.scaling import NOW, batches, facts, pipeline
 
 SHARES = st.floats(0, 1)
@@ -59,7 +60,7 @@ def some_facts(draw):
 
 
 @given(some_facts(), st.none() | st.integers(1, 40), st.booleans())
-@settings(max_examples=60)
+@settings(max_examples=share(60))
 def test_every_decision_is_within_its_limits_and_can_be_told(known, desired, waited):
     policy = Policy(
         executors_min=2, executors_max=40, cost_per_executor_hour=1.0, cost_max_per_hour=30.0,
@@ -84,7 +85,7 @@ def test_every_decision_is_within_its_limits_and_can_be_told(known, desired, wai
 
 
 @given(some_facts())
-@settings(max_examples=25)
+@settings(max_examples=share(25))
 def test_the_same_facts_give_the_same_decision(known):
     assert tick(DEFAULTS, Memory(desired=5), known, NOW) == tick(DEFAULTS, Memory(desired=5), known, NOW)
 
@@ -123,7 +124,7 @@ def test_more_slots_are_never_worth_less(ranges, slots):
     arriving=st.floats(1, 1e6), lag=st.integers(0, 10**9), partitions=st.integers(1, 100), most=st.integers(1, 60),
     records_max=st.integers(10**5, 10**9), yield_=st.floats(0.5, 1),
 )  # fmt: skip
-@settings(max_examples=25)
+@settings(max_examples=share(25))
 def test_the_least_number_is_the_least(arriving, lag, partitions, most, records_max, yield_):
     one = pipeline(arriving, lag=lag, partitions=partitions, records_max=records_max)
     seen, growth = rate(one.batches), Growth(8, yield_)
@@ -133,7 +134,7 @@ def test_the_least_number_is_the_least(arriving, lag, partitions, most, records_
 
 
 @given(low=st.floats(1, 5e5), more=st.floats(1, 5), lag=st.integers(0, 10**9))
-@settings(max_examples=25)
+@settings(max_examples=share(25))
 def test_more_arrivals_or_lag_never_want_fewer(low, more, lag):
     base = pipeline(low, partitions=48)
     policy = Policy(up_factor=100.0, down_factor=0.001, down_s=1e-3, after_up_s=0.0)

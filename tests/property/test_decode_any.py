@@ -13,6 +13,7 @@ from fastavro import parse_schema, schemaless_reader
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.avro import HEADER_BYTES, MICROS, MILLIS, MONEY, encoded, logical, record, same
+from tests.examples import share
 from writer.avro import schema as avro
 from writer.avro.block_decoder import NativeDecoder
 from writer.avro.decode import decode, is_native
@@ -136,7 +137,7 @@ def without_logical_type(part: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in part.items() if key != "logicalType"}
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=share(120), suppress_health_check=list(HealthCheck))
 @given(records())
 def test_a_block_of_any_schema_reads_as_fastavro_and_comes_back_from_parquet(drawn):
     schema, members, values = drawn

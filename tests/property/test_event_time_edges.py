@@ -18,6 +18,7 @@ from hypothesis import example, given, settings, strategies as st
 
 from bucketers import EventTime, interval
 from bucketers.timestamps import event_time
+from tests.examples import share
 from tests.tasked import KAFKA_TIME, NOW
 from writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from writer.batch.bucketing import Clock, TimeRule, times_of
@@ -171,7 +172,7 @@ def raw(form: str) -> str:
     return FORMS[form]["type"] if isinstance(FORMS[form], dict) else FORMS[form]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=share(25))
 @given(st.sampled_from(sorted(FORMS)), st.sampled_from(ZONES), st.sampled_from(WIDTHS), BATCHES, st.booleans())
 @example("micros", "Asia/Tokyo", HOUR, [LAST, FIRST], False)
 @example("date", "America/New_York", DAY, [FIRST, LAST], True)

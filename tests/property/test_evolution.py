@@ -11,6 +11,7 @@ import pyarrow as pa
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from hypothesis import given, settings, strategies as st
 
+from tests.examples import share
 from writer.avro import schema as avro
 from writer.avro.block_decoder import NativeDecoder
 from writer.avro.decode import decode
@@ -221,7 +222,7 @@ def carried(plan: SchemaPlan, schema_id: int, values: list[bytes]) -> pa.Table:
     return conform(decoded.rows, known, plan)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share(60))
 @given(st.integers(0, 2**32), st.integers(1, 7))
 def test_records_of_every_version_are_what_avro_says_with_the_table_as_the_reader(seed: int, steps: int) -> None:
     rng = random.Random(seed)

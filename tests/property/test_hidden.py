@@ -21,6 +21,7 @@ from deltalake import DeltaTable, QueryBuilder
 from hypothesis import given, settings, strategies as st
 from pyarrow import dataset
 
+from tests.examples import share
 from writer.batch.parquet_files import BucketFiles, Destination
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.storage.locations import store_at
@@ -190,7 +191,7 @@ ARROW = {
 }  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=share(40))
 @given(
     st.lists(ROW, min_size=1, max_size=12), st.lists(st.integers(1, 6), max_size=4), st.booleans(), st.data(),
 )  # fmt: skip

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from tests.examples import share
 from writer.audit.offset_count import FileSet, count
 from writer.audit.reconciliation import state
 from writer.core.files import BucketFile
@@ -150,7 +151,7 @@ def test_an_entry_of_a_kind_that_a_newer_version_writes_is_strange():
 OFFSETS = st.lists(st.tuples(st.sampled_from(PARTS[:2]), st.integers(0, 36)), max_size=30)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=share(150))
 @given(files=st.lists(OFFSETS, max_size=3), dead_letters=OFFSETS, ends=st.tuples(st.integers(0, 38), st.integers(0,
 38)),
        start=st.integers(0, 10), at_once=st.sampled_from([7, 20, 1000]), statistics=st.booleans())  # fmt: skip

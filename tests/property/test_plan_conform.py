@@ -9,6 +9,7 @@ import pytest
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from hypothesis import given, settings, strategies as st
 
+from tests.examples import share
 from writer.avro import schema as avro
 from writer.avro.block_decoder import NativeDecoder
 from writer.avro.decode import decode
@@ -83,7 +84,7 @@ def test_a_field_is_promoted_or_widens_its_column_or_is_rejected(writer, column)
         return
     assert plan.columns.field("a").type == ARROW[reader]
 
-    @settings(max_examples=15, deadline=None)
+    @settings(max_examples=share(15))
     @given(st.sampled_from([(1, column), (2, writer)]), st.data())
     def values_are_fastavros(which: tuple[int, str], data: st.DataObject) -> None:
         schema_id, kind = which
@@ -117,7 +118,7 @@ WIDER = {("int32", "int64"), ("int32", "double"), ("float", "double")}
 NAMES = [f"c{i}" for i in range(8)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=share(40))
 @given(st.lists(st.dictionaries(st.sampled_from(NAMES), st.sampled_from(sorted(ARROW)), min_size=1), max_size=4))
 def test_columns_are_only_ever_appended_and_a_row_is_null_where_its_writer_has_none(schemas):
     plan = EMPTY

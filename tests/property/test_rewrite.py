@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from tests.examples import share
 from writer.avro.schema_plan import PROVENANCE
 from writer.batch.bucketing import TimeRule
 from writer.batch.parquet_files import parquet_writer
@@ -73,7 +74,7 @@ FILE = st.lists(st.tuples(VALUES, VALUES, st.integers(0, 4)), min_size=1, max_si
 FILES = st.lists(FILE, min_size=1, max_size=5)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=share(60))
 @given(files=FILES, keep=st.sampled_from(["first", "last", None]), ordered=st.booleans())
 def test_rows_are_what_python_says(tmp_path_factory, files, keep, ordered) -> None:
     """Keys with nulls, equal times, every file touched or not."""

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from hypothesis import given, settings, strategies as st
 
 from bucketers import Buckets
+from tests.examples import share
 from writer.batch.parquet_files import Destination
 from writer.batch.spill_buffer import Stage
 from writer.core.files import StagedFile
@@ -62,7 +63,7 @@ def read(folder: Path, file: StagedFile) -> pa.Table:
     return pq.ParquetFile(folder / file.path).read()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=share(80))
 @given(PIECES, BUDGETS, TARGETS)
 def test_the_files_hold_exactly_what_was_added(pieces, budget, target):
     with TemporaryDirectory() as name, TemporaryDirectory() as scratch:
@@ -104,7 +105,7 @@ def check(file: StagedFile, rows: pa.Table, size: int) -> None:
     assert file.event_time_max >= max(rows["at"].to_pylist())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=share(30))
 @given(PIECES, BUDGETS, TARGETS)
 def test_an_abandoned_stage_leaves_no_file(pieces, budget, target):
     with TemporaryDirectory() as name, TemporaryDirectory() as scratch:

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from hypothesis import HealthCheck, event, given, settings, strategies as st
 
+from tests.examples import share
 from writer.avro import schema as avro
 from writer.avro.schema_plan import SchemaPlan, WriterSchema
 from writer.avro.wire_format import CONFLUENT, HEADERS, ID_HEADERS, Wire
@@ -331,7 +332,7 @@ def staged(folder: Path, wire: Wire, plan: SchemaPlan, values: list[bytes], sche
     return Report.from_json(reported.column("report")[0].as_py())
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=share(150), suppress_health_check=list(HealthCheck))
 @given(drawn(), st.sampled_from(WIRES), st.booleans(), st.booleans())
 def test_any_schema_in_any_wire_format_is_in_the_files_as_fastavro_reads_it(drawn, wire, singly, by_duckdb):
     schema_id = SCHEMA_ID if wire.format != "single_object" else avro.fingerprint(json.dumps(drawn.schema))

@@ -99,7 +99,7 @@ def test_the_pipelines_of_the_examples_are_a_configuration(values):
 
 
 def test_the_commands_that_chart_and_images_run_are_commands():
-    files = [*(path for path in CHART.glob("templates/**/*") if path.is_file()), *(ROOT / "docker").glob("*")]
+    files = [path for path in [*CHART.glob("templates/**/*"), *(ROOT / "docker").glob("*")] if path.is_file()]
     run = re.compile(
         r"""(?:\[headrace,|list "headrace"|"headrace",|headrace headrace)\s+"?([a-z][a-z-]+)"""  # [headrace, run, …]
         r"""|(?:"arguments" \((?:ternary \(|concat \()?list|\$arguments := list|\$verb := tuple) "([a-z][a-z-]+)\""""

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
 from hypothesis import given, settings, strategies as st
 
+from tests.examples import share
 from tests.logs import COLUMNS, LINES, SAID, added, checkpointed, create, grown, log_at, logged, moved
 from writer.batch.parquet_files import delta_statistics
 from writer.table.log.log import Log
@@ -88,7 +89,7 @@ def act(action: str, log: Log, location: Path, numbers: Iterator[int]) -> None:
             theirs.cleanup_metadata()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=share(30))
 @given(st.lists(st.sampled_from(OURS + THEIRS), min_size=1, max_size=10), st.sampled_from([0, 30]))
 def test_delta_rs_and_we_see_the_same_table_whoever_writes(actions: list[str], days_kept: int) -> None:
     with tempfile.TemporaryDirectory() as root:

@@ -246,6 +246,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.slow
 def test_memory_is_the_budget_and_one_row_group_however_many_buckets_are_open(tmp_path):
     cases = {
         "10 buckets": (10, "even", ROWS_BYTES),

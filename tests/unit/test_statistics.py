@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from tests.examples import share
 from writer.batch.parquet_files import COLUMNS_MAX, delta_statistics, parquet_writer
 
 TIME = pa.timestamp("us", "UTC")
@@ -72,7 +73,7 @@ def as_read(bound: Any, kind: pa.DataType) -> Any:
     return date.fromisoformat(bound) if kind == pa.date32() else bound
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=share(100))
 @given(st.lists(ROWS, min_size=1, max_size=25), st.integers(1, 25))
 def test_every_value_lies_within_its_bounds(rows, group_rows):
     kinds = {name: kind for name, (kind, _) in {**COLUMNS, **PROVENANCE}.items()}
@@ -94,7 +95,7 @@ def test_every_value_lies_within_its_bounds(rows, group_rows):
             assert order(low) <= order(value) <= order(high)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=share(50))
 @given(st.lists(LONG_TEXT | PREFIXED, min_size=1), st.lists(LONGS, min_size=1))
 def test_bounds_are_there_when_they_can_be(texts, longs):
     low, high = bounds(longs, pa.int64())

@@ -1,0 +1,39 @@
+"""What `make test` may cost: tests/BUDGET.md has a line for each growth of more than a tenth."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.suites import IN_MAKE_SLOW, LONG, is_long
+
+TESTS = Path(__file__).parents[1]
+SECONDS = json.loads((TESTS / "seconds.json").read_text(encoding="utf-8"))
+RECORD = "Record it: make record ONLY=<its file>"
+
+
+def test_each_slow_test_has_recorded_seconds(request: pytest.FixtureRequest) -> None:
+    unknown = [test for test in request.config.stash[IN_MAKE_SLOW] if test not in SECONDS]
+    assert not unknown, f"no seconds in tests/seconds.json. {RECORD}"
+
+
+def test_the_sum_of_recorded_seconds_is_within_a_tenth_of_the_budget() -> None:
+    sum_s = sum(seconds for test, seconds in SECONDS.items() if not is_long(test))
+    assert sum_s <= 1.1 * budget_s(), (
+        f"make slow grew from {budget_s():,} to {sum_s:,.0f} recorded seconds. Make tests cheaper, move what has a "
+        "brother to tests/long.txt, or add a line to tests/BUDGET.md that says what the time buys."
+    )
+
+
+def test_each_pattern_of_long_tests_names_a_test() -> None:
+    for pattern in LONG:
+        path, _, name = re.sub(r"[*\[].*", "", pattern).partition("::")
+        text = (TESTS.parent / path).read_text(encoding="utf-8")
+        assert f"def {name or 'test_'}" in text, f"tests/long.txt: {pattern} names no test"
+
+
+def budget_s() -> int:
+    """Return the recorded seconds of the last line of the table."""
+    lines = [line for line in (TESTS / "BUDGET.md").read_text(encoding="utf-8").splitlines() if line.startswith("| 2")]
+    return int(lines[-1].split("|")[2].replace(",", ""))

@@ -1,0 +1,39 @@
+"""Which tests `make check`, `make slow` and `make test-long` run, by their markers and tests/long.txt."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+IN_MAKE_SLOW = pytest.StashKey[list[str]]()  # ids of the collected tests that `make slow` runs
+LONG = [
+    line
+    for line in Path(__file__).with_name("long.txt").read_text(encoding="utf-8").splitlines()
+    if line and not line.startswith("#")
+]
+_LONG = re.compile("|".join(re.escape(pattern).replace(r"\*", ".*") for pattern in LONG))
+
+
+def sort(items: list[pytest.Item]) -> list[str]:
+    """Mark the tests that need servers as slow and those of tests/long.txt as long; return what `make slow` runs."""
+    for item in items:
+        if is_long(item.nodeid):
+            item.add_marker(pytest.mark.long)
+        if _needs_servers(item):
+            item.add_marker(pytest.mark.slow)
+    return [item.nodeid for item in items if _marks(item) & {"slow", "long", "engines"} == {"slow"}]
+
+
+def is_long(test: str) -> bool:
+    """Tell whether a test, by its id, is one of `make test-long` alone."""
+    return _LONG.fullmatch(test) is not None
+
+
+def _needs_servers(item: pytest.Item) -> bool:
+    """Tell whether a test asks for Kafka, a registry or S3, by a fixture or by its parameter."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    return "s3" in parameters.values() or not {"stack", "s3"}.isdisjoint(getattr(item, "fixturenames", ()))
+
+
+def _marks(item: pytest.Item) -> set[str]:
+    return {mark.name for mark in item.iter_markers()}
