@@ -1,16 +1,17 @@
-"""The verb `chaos` of the command."""
+"""The command `headrace chaos`, which joins through the entry-point group `headrace.commands`."""
 
 import secrets
 from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from bench.chaos.run import chaos as run
 from bench.chaos.schedule import script
 from writer.config.pipelines import TableFormat
+from writer.core.errors import ConfigError
 from writer.demo.terminal import Screen
 
 
@@ -41,4 +42,8 @@ def chaos(
         for event in script(seed, lasts):
             screen.say(f"  {timedelta(seconds=int(event.at.total_seconds()))}  {event}")
         return
+    if find_spec("psutil") is None:
+        raise ConfigError("headrace chaos needs psutil: pip install 'headrace[bench]'")
+    from bench.chaos.run import chaos as run
+
     raise typer.Exit(run(seed, lasts, form, keep, screen, as_json=as_json))
