@@ -29,7 +29,7 @@ def bench(
         str | None,
         typer.Option(
             "--contenders",
-            help="a: headrace, b: plain PySpark, c: b repartitioned, d: the rooms alone, e: a with fetches that wait "
+            help="a: headrace, b: plain PySpark, c: b repartitioned, d: the steps alone, e: a with fetches that wait "
             "500 ms. Default: a,b,c,d; with --partitions: a.",
         ),
     ] = None,

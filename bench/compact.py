@@ -72,7 +72,7 @@ def records(start: int, count: int) -> pa.RecordBatch:
 
 
 def task_plan(table: str) -> TaskPlan:
-    """Return what the rooms are told."""
+    """Return what the steps are told."""
     schemas = SchemaPlan(pa.schema([]), frozenset(c.lower() for c in (*PROVENANCE.names, BUCKET)))
     return TaskPlan(
         now=datetime.now(UTC), frontier={}, incarnations={"bench": 1},
@@ -84,7 +84,7 @@ def task_plan(table: str) -> TaskPlan:
 
 
 def carried(plan: TaskPlan, start: int, count: int) -> Any:
-    """Carry events through the rooms. Returns the report."""
+    """Carry events through the steps. Returns the report."""
     task = Task(plan)
     for at in range(start, start + count, _ARROW_ROWS):
         task.take(records(at, min(_ARROW_ROWS, start + count - at)))
@@ -92,7 +92,7 @@ def carried(plan: TaskPlan, start: int, count: int) -> Any:
 
 
 def filled(location: str, events: int, commits: int) -> tuple[Job, Sequence[BucketFile], float]:
-    """Make the table. Returns the job that merges its largest bucket, that bucket's files, and CPU-s of the rooms."""
+    """Make the table. Returns the job that merges its largest bucket, that bucket's files, and CPU-s of the steps."""
     plan, part = task_plan(location), TopicPartition("bench", 1, _PARTITION)
     table = delta_table(location, "bench")
     table.create(pa.schema([*plan.schemas.columns, *PROVENANCE, pa.field(BUCKET, pa.string())]), [BUCKET])
@@ -155,7 +155,7 @@ def _beside(run: Callable[[threading.Event], None]) -> Iterator[None]:
 
 
 def stream_share(made: Job, share: float) -> float:
-    """Run the rooms in both slots of a Spark application, alone and beside compaction, in turn. Returns the ratio."""
+    """Run the steps in both slots of a Spark application, alone and beside compaction, in turn. Returns the ratio."""
     pace = Pace(share)
     config = Config.model_validate({
         "kafka": {"bootstrap_servers": "unused:1"}, "registry": {"url": "http://unused"}, "http": {"enabled": False},

@@ -133,7 +133,7 @@ def whole(run: Run) -> CommittedRange:
 
 
 def parts(run: Run) -> dict[str, float]:
-    """Return the microseconds of processor per warm event: of the JVM by what its threads do, of Python by room."""
+    """Return the microseconds of processor per warm event: of the JVM by what its threads do, of Python by step."""
     first, last, steady = run.marks[_warm_from(run)], run.marks[-1], warm(run)
     jvm = {f"JVM, {what}": used - first.threads.get(what, 0) for what, used in last.threads.items()}
     steps: Counter[str] = Counter()
@@ -142,7 +142,7 @@ def parts(run: Run) -> dict[str, float]:
     python = {f"Python, {step}": used for step, used in steps.items()}
     rest = {
         "JVM, ended threads": steady.usage.jvm_s - sum(jvm.values()),
-        "Python, outside the rooms": steady.usage.python_s - sum(python.values()),
+        "Python, outside the steps": steady.usage.python_s - sum(python.values()),
     }
     return {part: used / steady.events * 1e6 for part, used in (jvm | python | rest).items()}
 

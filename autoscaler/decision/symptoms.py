@@ -50,7 +50,7 @@ def _troubles(pipeline: Pipeline) -> Iterator[Symptom]:
     if pipeline.failing is not None:
         yield Symptom(
             "failing", "hold", f"{name} fails: {pipeline.failing}",
-            "More executors ask what fails even more. Mend storage or Kafka; the lag is caught up then.", name,
+            "More executors ask what fails even more. Fix storage or Kafka; the lag is caught up then.", name,
         )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """What the lake holds of what Kafka was given, by intervals of offsets: DuckDB over the files, none of our own counts.
 
-A life is a topic between its creation and its deletion. Each offset of it has one place: a row or a letter. What a
+A life is a topic between its creation and its deletion. Each offset of it has one place: a row or a dead letter. What a
 person or Kafka took away before it could be read has none: offsets that retention took, and the end of a life that was
 deleted.
 """
@@ -29,7 +29,7 @@ class Life:
 class PartitionOffsets:
     """Offsets of one partition that the lake holds."""
 
-    times: int  # rows and letters
+    times: int  # rows and dead letters
     spans: Sequence[Interval]
 
     @property
@@ -107,7 +107,7 @@ def without(whole: Interval, spans: Sequence[Interval]) -> Iterator[Interval]:
 
 
 def look(tables: Sequence[Path]) -> dict[Place, PartitionOffsets]:
-    """Read the offsets of all rows and letters that the tables' logs name, with DuckDB."""
+    """Read the offsets of all rows and dead letters that the tables' logs name, with DuckDB."""
     import duckdb
 
     files: list[str] = []

@@ -1,7 +1,7 @@
 """Records of a gap from an archive's files: by the offsets that its rows carry, else by their event time.
 
 With offsets it is exact: a row settles its own offset, and what the archive does not hold stays open. Without, rows
-whose event time lies where the gap's may, each once by a key: about right, and the ticket says so.
+whose event time lies where the gap's may, each once by a key: about right, and the gap record says so.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -210,7 +210,7 @@ class ByTime:
         return list(wanted)
 
     def chunks(self, left: Callable[[], Sequence[OffsetRange]], rows_max: int) -> Iterator[Chunk]:  # noqa: ARG002
-        """Yield chunks partition by partition, and one at the end that closes the ticket."""
+        """Yield chunks partition by partition, and one at the end that closes the gap record."""
         for partition, found in partitions(self._files):
             if self._through is not None and partition <= self._through:
                 continue

@@ -18,7 +18,7 @@ from writer.batch.bucketing import TimeRule
 from writer.batch.task import TaskPlan
 from writer.batch.task_report import Counts, Report
 from writer.commit import builder, missing_offsets as missing
-from writer.commit.poison_limit import check as check_failed_records
+from writer.commit.failed_records_limit import check as check_failed_records
 from writer.config.pipelines import Config
 from writer.core import fault_points
 from writer.core.offsets import Span, TopicPartition, without
@@ -77,7 +77,7 @@ class Filling:
         return self._walk
 
     def look(self) -> tuple[PipelineSnapshot, dict[str, GapRecord]]:
-        """Let redo catch up, then read the tickets. Raises CommitFailed, LedgerUnreadable."""
+        """Let redo catch up, then read the gap records. Raises CommitFailed, LedgerUnreadable."""
         now = self.table.snapshot()
         self._tables.apply_side_files()
         if self._columns is not None and self._columns != now.columns():
@@ -89,9 +89,9 @@ class Filling:
         self, gap_record: GapRecord, snapshot: PipelineSnapshot, chunk: Chunk, source: str, by: str, now: datetime,
         paced: Any = iter,
     ) -> ChunkCommit:  # fmt: skip
-        """Carry a chunk and commit it. `snapshot`: what the ticket was read from. `paced` slows its pieces down.
+        """Carry a chunk and commit it. `snapshot`: what the gap record was read from. `paced` slows its pieces down.
 
-        Raises Overtaken when the ticket changed since, SourceFailed, LimitReached, CommitFailed.
+        Raises Overtaken when the gap record changed since, SourceFailed, LimitReached, CommitFailed.
         """
         _still_open(gap_record, chunk)
         fault_points.point("before_chunk")

@@ -139,7 +139,7 @@ class Topic:
                 yield Piece(_renamed(batch, s))
 
     def _confirm(self, segments: Sequence[Segment], without_records: Sequence[MissingOffsets]) -> None:
-        """Ask another client for the offsets that gave no record. In a mirror each hole shifts what comes after it."""
+        """Ask another client for the offsets that gave no record. In a mirror each shifts what comes after it."""
         if self._given is not None:
             in_full(without_records)
             return

@@ -1,4 +1,4 @@
-"""The loop of a backfill: ticket by ticket, source by source, chunk by chunk. What is open, the log says each time.
+"""The loop of a backfill: gap record by gap record, source by source, chunk by chunk. The log says what is open.
 
 It may be killed anywhere and run again, and run beside the live writer and beside another backfill.
 """
@@ -22,14 +22,14 @@ from writer.table.gap_records import named
 from writer.table.ledger.gap_record import GapRecord
 from writer.table.log.foreign_writes import Overtaken
 
-_OVERTAKEN_MAX = 10  # times in a row that somebody else changed the ticket first
+_OVERTAKEN_MAX = 10  # times in a row that somebody else changed the gap record first
 
 
 class ProgressListener(Protocol):
     """Who is told how it goes."""
 
     def began(self, gap_record: GapRecord, offsets: int) -> None:
-        """A ticket is being filled, of which so many offsets are open."""
+        """A gap record is being filled, of which so many offsets are open."""
 
     def settled(self, gap_record: GapRecord, chunk: ChunkCommit) -> None:
         """One chunk more is in the table."""
@@ -51,7 +51,7 @@ class BackfillRequest:
 
 @dataclass
 class Outcome:
-    """What became of one ticket."""
+    """What became of one gap record."""
 
     gap_record: GapRecord
     chunks: list[ChunkCommit] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Outcome:
 
 
 def chosen(gap_records: Mapping[str, GapRecord], wish: BackfillRequest) -> list[GapRecord]:
-    """Return the open tickets that are meant, oldest first. Raises NoSuchGap."""
+    """Return the open gap records that are meant, oldest first. Raises NoSuchGap."""
     meant = [named(dict(gap_records), gap) for gap in wish.gaps] if wish.gaps else list(gap_records.values())
     return [one for one in meant if one.state == "open"]
 
@@ -73,7 +73,7 @@ def fill(
     filling: Filling, sources: Callable[[GapRecord], Sequence[Source]], wish: BackfillRequest,
     listener: ProgressListener,
 ) -> list[Outcome]:  # fmt: skip
-    """Fill the tickets that are meant. Raises Claimed, SourceFailed, LimitReached, CommitFailed."""
+    """Fill the gap records that are meant. Raises Claimed, SourceFailed, LimitReached, CommitFailed."""
     _, gap_records = filling.look()
     done = []
     for gap_record in chosen(gap_records, wish):
@@ -105,7 +105,7 @@ def _one(
     filling: Filling, gap_record: GapRecord, sources: Sequence[Source], wish: BackfillRequest,
     listener: ProgressListener, renew: Callable[[], None],
 ) -> Outcome:  # fmt: skip
-    """Fill one ticket, as far as the sources have its records."""
+    """Fill one gap record, as far as the sources have its records."""
     outcome = Outcome(gap_record)
     listener.began(gap_record, _offsets(gap_record.left()))
     lag, limit = partial(live_lag, filling.config, filling.name), lag_max(filling.settings.commit.max_delay)
@@ -131,7 +131,7 @@ def _one(
 def _from(
     filling: Filling, outcome: Outcome, source: Source, wish: BackfillRequest, listener: ProgressListener, pace: Pace,
 ) -> GapRecord:  # fmt: skip
-    """Bring what one source has. Returns the ticket as it is then. Raises Overtaken."""
+    """Bring what one source has. Returns the gap record as it is then. Raises Overtaken."""
     snapshot, gap_records = filling.look()
     gap_record = gap_records[outcome.gap_record.id]
     if gap_record.state != "open":

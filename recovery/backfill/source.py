@@ -48,7 +48,7 @@ class Source(Protocol):
 
     @property
     def name(self) -> str:
-        """How the ticket names it: kafka, mirror HOST/TOPIC, archive LOCATION."""
+        """How the gap record names it: kafka, mirror HOST/TOPIC, archive LOCATION."""
 
     def available(self, wanted: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Return what it holds of these offsets, as far as it can say before reading."""

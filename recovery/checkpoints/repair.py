@@ -1,4 +1,4 @@
-"""L2: a checkpoint is mended in place, by taking away what is torn, after a copy, at most once for each run.
+"""L2: a checkpoint is repaired in place, by taking away what is torn, after a copy, at most once for each run.
 
 Only a file whose loss costs nothing goes: the newest offsets when the table proves that nothing of their batch was
 committed; the newest commit, as the table drops what it has when its batch runs again; checksums without their file;
@@ -77,7 +77,7 @@ def plan(reading: Reading, frontier: Offsets | None) -> Remove | NoRepair:
 def repair(
     checkpoints: Checkpoints, run: int, frontier: Offsets | None, now: datetime, s3: S3Settings | None = None
 ) -> RepairResult | NoRepair:
-    """Mend a run's checkpoint, if that is safe. Nothing may be running from it. Raises StoreError.
+    """Fix a run's checkpoint, if that is safe. Nothing may be running from it. Raises StoreError.
 
     All its files are copied aside before one of them goes.
     """
@@ -90,7 +90,7 @@ def repair(
     repaired = RepairResult(run, decision.names, f"{checkpoints.store.location}/{copy.folder}")
     if not checkpoints.store.put_if_absent(f"mended/{run:06d}.json", _to_json(repaired, now)):
         checkpoint_backups.remove(checkpoints.store, copy)
-        return NoRepair(f"run {run} was mended before, and broke again")
+        return NoRepair(f"run {run} was repaired before, and broke again")
     for name in decision.names:
         for each in [*below(there, name), name] if name.endswith("/") else [name]:
             there.delete(each)

@@ -121,7 +121,10 @@ def missing(snapshot: PipelineSnapshot, rows: Mapping[TopicPartition, int]) -> l
 
 
 def proven(config: Config, name: str) -> dict[TopicPartition, int]:
-    """Return the offset behind the last row, letter or late row of each part. Reads every file. Raises CommitFailed."""
+    """Return the offset behind the last row, dead letter or late row of each partition. Raises CommitFailed.
+
+    Reads every file.
+    """
     settings = config.pipelines[name]
     side = [side_table(name, config, place) for place in (settings.dead_letters, settings.late_place)]
     found: dict[TopicPartition, int] = {}

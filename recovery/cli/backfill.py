@@ -52,7 +52,7 @@ class ProgressListener:
         self._bar.stop()
 
     def began(self, gap_record: GapRecord, offsets: int) -> None:
-        """A ticket is being filled."""
+        """A gap record is being filled."""
         self._task = self._bar.add_task(f"{self._pipeline} gap {gap_record.id[:_SHOWN]}", total=offsets, note="")
         if not self._out.is_terminal and not self._json:
             tables.sentence(
@@ -78,7 +78,7 @@ class ProgressListener:
 
 
 def ended(name: str, outcomes: Sequence[Outcome], *, as_json: bool, out: Console) -> int:
-    """Say what became of the tickets. Returns 1 when one of them is open still."""
+    """Say what became of the gap records. Returns 1 when one of them is open still."""
     if as_json:
         tables.emit({"event": "ended", "pipeline": name, "gaps": [_to_dict(one) for one in outcomes]})
     elif not outcomes:
@@ -192,7 +192,7 @@ _ByTime = Annotated[
         "--by-time",
         metavar="KEYS",
         help="With --from-archive that knows no offsets: rows by their event time, each once by these columns. "
-        "About right: the ticket and the audit say so.",
+        "About right: the gap record and the audit say so.",
     ),
 ]
 _ChunkRows = Annotated[int, typer.Option("--chunk-rows", min=1, help="Offsets of one commit.")]
@@ -224,7 +224,7 @@ def backfill(
     Oldest first, in chunks that are one commit each, while the live writer goes on. May be broken off and run
     again: each offset is settled once. It waits while the live writer is behind.
 
-    Exit codes: 0 nothing is left open, 1 something is, or it failed, 2 configuration, 5 too much poison.
+    Exit codes: 0 nothing is left open, 1 something is, or it failed, 2 configuration, 5 too many failed records.
     """
     settings = load(config)
     made = _sources(mirror, mapped or [], archive or [], columns, by_time)
@@ -254,7 +254,7 @@ def _limit(lag_max: str | None) -> timedelta | None:
 def _sources(
     mirror: str | None, mapped: Sequence[str], archive: Sequence[str], columns: str | None, by_time: str | None
 ) -> Callable[[Filling, GapRecord], Sequence[Source]]:
-    """Return what makes the sources of a ticket. Raises ConfigError for options that do not go together."""
+    """Return what makes the sources of a gap record. Raises ConfigError for options that do not go together."""
     if mapped and not mirror:
         raise ConfigError("--map says where records stand in a mirror; say which with --from-mirror")
     if (columns or by_time) and not archive:

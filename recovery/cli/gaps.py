@@ -33,7 +33,7 @@ class NotOpen(ConfigError):
 
 
 def to_dict(one: GapRecord, claimed_by: str | None) -> dict[str, Any]:
-    """Describe a ticket as JSON values."""
+    """Describe a gap record as JSON values."""
     known, left = one.opened, one.left()
     return {
         "id": one.id, "state": "claimed" if claimed_by else one.state,
@@ -64,7 +64,7 @@ def _claimed_by(table: PipelineTable, one: GapRecord, now: datetime) -> str | No
 
 gaps = typer.Typer(no_args_is_help=True, help="Gaps: offsets that were skipped. List, show, open and close them.")
 
-_Gap = Annotated[str, typer.Argument(help="Id of the ticket, or its beginning.")]
+_Gap = Annotated[str, typer.Argument(help="Id of the gap record, or its beginning.")]
 
 
 @gaps.callback()

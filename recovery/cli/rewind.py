@@ -126,7 +126,7 @@ def show(
             out,
             f"Written as version {version} of the table. "
             + (
-                "Mend what was wrong, then start the pipeline: it reads these offsets again."
+                "Fix what was wrong, then start the pipeline: it reads these offsets again."
                 if plan.ranges
                 else "Start the pipeline: it reads on where it was."
             ),
@@ -162,7 +162,7 @@ def notes(look: RewindPreview) -> list[str]:
             "in Kafka: they come back, so run `headrace delete-rows` again."
         )
     if look.since.replays:
-        found.append("Dead letters were replayed since; rows of letters from before stay.")
+        found.append("Dead letters were replayed since; rows of dead letters from before stay.")
     return found
 
 

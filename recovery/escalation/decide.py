@@ -226,9 +226,9 @@ def _useless(policy: Policy, state: State, event: Failed, level: RecoveryLevel, 
         return "it cannot be done here"
     if level == RecoveryLevel.REPAIR:
         if event.verdict.level != RecoveryLevel.REPAIR:
-            return "nothing is known to be mended"
+            return "nothing is known to be repaired"
         repaired = any(a.level == RecoveryLevel.REPAIR and a.run == event.run for a in state.attempts)
-        return "this run was mended before" if repaired else ""
+        return "this run was repaired before" if repaired else ""
     if level == RecoveryLevel.NEW_RUN and frontier == Frontier.UNKNOWN:
         return "the table does not tell its frontier"
     if level == RecoveryLevel.WALK_BACK and frontier != Frontier.UNKNOWN:

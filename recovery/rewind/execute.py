@@ -121,7 +121,7 @@ class Rewinding:
         nobody_runs(self._config, self.name, "Stop it, then rewind: it would read on where it was.")
         self._tables.apply_side_files(
             [change.version for change in look.since.foreign]
-        )  # letters that wait are there by then
+        )  # dead letters that wait are there by then
         look = self.look(look.plan.to) if look.pending else look
         places = [(self._settings.dead_letters, look.dead_letters), (self._settings.late_place, look.late)]
         earlier, offsets = self._main.at(look.plan.to), look.offsets
@@ -184,7 +184,7 @@ class Rewinding:
         self, found: Plan, then: Then, after: Since, snapshot: PipelineSnapshot,
         held: Mapping[tuple[str, int], LogRange], undo: Undone | None,
     ) -> RewindPreview:  # fmt: skip
-        """Count the rows that would go, bucket by bucket, and the letters."""
+        """Count the rows that would go, bucket by bucket, and the dead letters."""
         offsets = {r.part: [(r.start, r.end)] for r in found.ranges}
         taken, rows, files = self._rows(undo.base if undo else snapshot, {} if undo and undo.missing else offsets)
         if undo:  # of the rows that were there before

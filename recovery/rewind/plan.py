@@ -35,7 +35,7 @@ class Since:
     """What the log says of the versions after that one."""
 
     begins: Mapping[TopicPartition, int] = field(default_factory=dict)  # where parts begin that were new
-    gaps: tuple[str, ...] = ()  # ids of the tickets that were opened
+    gaps: tuple[str, ...] = ()  # ids of the gap records that were opened
     sealed: frozenset[BucketKey] = frozenset()
     taken: Mapping[str, int] = field(default_factory=dict)  # rows that left on purpose, by why
     replays: int = 0
@@ -66,7 +66,7 @@ class Plan:
     unreadable: tuple[OffsetRange, ...] = ()
     obstacles: tuple[str, ...] = ()
     deduped: int = 0  # rows that dedupe took since: another copy of theirs may be among those that go
-    gaps: Mapping[str, int] = field(default_factory=dict)  # open tickets that would be over: id → offsets
+    gaps: Mapping[str, int] = field(default_factory=dict)  # open gap records that would be over: id → offsets
 
     @property
     def offsets(self) -> int:

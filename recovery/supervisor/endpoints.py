@@ -47,7 +47,7 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric(
         "headrace_recovery_level",
         "gauge",
-        "Rung that was taken last, 0 to 5; 0 again after supervisor.healthy_after without a failure.",
+        "Level that was taken last, 0 to 5; 0 again after supervisor.healthy_after without a failure.",
         lambda _, p: [((), p.level_reached)],
     ),
     Metric(

@@ -4,7 +4,7 @@
     tells.tell(level_reached(name, RecoveryLevel.LATEST, why, at=now))
     tells.close(timedelta(seconds=5))  # before the process ends
 
-Drivers tell of holes, gaps of retention and topics that were created again themselves.
+Drivers tell of missing offsets, gaps of retention and topics that were created again themselves.
 """
 
 from datetime import datetime

@@ -311,7 +311,7 @@ def test_the_verbs_list_show_and_replay(driver, tmp_path, monkeypatch):
     assert sorted((k["outcome"], k["schema_id"], k["dead_letters"]) for k in listed) == [
         ("dead_letter", 1, 7), ("dead_letter", 2, 7), ("quarantined", 1, 7)
     ]  # fmt: skip
-    assert "clicks: 21 letters of 3 kinds" in say("list", file)
+    assert "clicks: 21 dead letters of 3 kinds" in say("list", file)
     hidden = say("show", file, "--schema-id", "2", "-n", "2")
     assert "clicks/0 offset 2" in hidden
     assert "key k2" in hidden
@@ -327,5 +327,5 @@ def test_the_verbs_list_show_and_replay(driver, tmp_path, monkeypatch):
     assert told[0]["decoded"]["id"] == 4
     done = json.loads(say("replay", file, "--schema-id", "2", "--json"))
     assert (done["chosen"], done["rows"], len(done["versions"])) == (7, 7, 1)
-    assert "of 0 letters 0 became rows" in say("replay", file, "--reason", "nothing says this")
+    assert "of 0 dead letters 0 became rows" in say("replay", file, "--reason", "nothing says this")
     check(driver, 56, 14)

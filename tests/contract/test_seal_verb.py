@@ -7,7 +7,7 @@ import pytest
 from tests.bucketed import HOUR, NOON, Lake, label
 from writer.cli.write.seal import SealRequest, SealResult, seal_pipeline
 from writer.core.errors import ConfigError, HeadraceError
-from writer.sealing.unsealed import BOOKMARK
+from writer.sealing.unsealed import INDEX
 
 
 def by_hand(lake: Lake, **given: Any) -> SealResult:
@@ -19,7 +19,7 @@ def test_a_person_closes_and_seals_until_a_time_and_a_dry_run_writes_nothing(lak
     lake.write(NOON, NOON + HOUR, NOON + 2 * HOUR)
     version = lake.table.snapshot().version
     thought = by_hand(lake, until=NOON + 2 * HOUR, dry_run=True)
-    assert (lake.table.snapshot().version, lake.table.store.read(BOOKMARK)) == (version, None)
+    assert (lake.table.snapshot().version, lake.table.store.read(INDEX)) == (version, None)
     sealed = by_hand(lake, until=NOON + 2 * HOUR)
     assert [m["bucket"] for m in thought.sealed] == [m["bucket"] for m in sealed.sealed]
     assert [m["rows"] for m in sealed.sealed] == [10, 10]

@@ -16,7 +16,7 @@ from writer.driver.seal_loop import Closer, Listener, Rounds, seal_due
 from writer.sealing.manifest import Manifest
 from writer.sealing.rules import Blocked, Ready, Resting
 from writer.sealing.sealer import Sealer
-from writer.sealing.unsealed import BOOKMARK, IndexCheckpoint
+from writer.sealing.unsealed import INDEX, IndexCheckpoint
 from writer.status.progress import Progress
 from writer.table.log.foreign_writes import ClosedMeanwhile, Resealed
 from writer.table.log.operations import Closing, Gap, Rewrite, Sealing, Takeover
@@ -264,9 +264,9 @@ def test_the_books_are_the_same_from_any_bookmark_or_none(lake: Lake) -> None:
     for old in marks:
         bookmark.put(old)
         assert lake.sealer().follow().unsealed == wanted
-    lake.table.store.put(BOOKMARK, b"{")
+    lake.table.store.put(INDEX, b"{")
     assert lake.sealer().follow().unsealed == wanted
-    lake.table.store.delete(BOOKMARK)
+    lake.table.store.delete(INDEX)
     assert lake.sealer().follow().unsealed == wanted
 
 

@@ -190,7 +190,7 @@ def test_a_damage_that_can_be_mended_is_mended_once_then_left_behind():
     assert chosen(first) == L.REPAIR
     again = decide(policy, first.state, Failed(corrupt, run=4), T0, 0.0)
     assert chosen(again) == L.NEW_RUN
-    assert "mended before" in again.reason
+    assert "repaired before" in again.reason
     refused = decide(policy, first.state, Failed(corrupt, run=4, refused="the batch may be committed"), T0, 0.0)
     assert chosen(refused) == L.NEW_RUN
     assert "the batch may be committed" in refused.reason

@@ -64,7 +64,7 @@ def test_explain_says_what_is_in_the_way(tmp_path):
     state_store.write_file(facts(pipeline(72_000, failing="503 Slow Down")), path)
     page = ran("explain", "--facts", str(path))
     assert "hold: 2 executors stay: clicks fails: 503 Slow Down." in page
-    assert "Mend storage or Kafka" in page
+    assert "Fix storage or Kafka" in page
 
 
 def test_all_there_may_be_and_not_enough_is_said_so():

@@ -129,7 +129,7 @@ def test_a_ticket_is_what_its_entries_say_however_they_are_kept():
 
 
 def test_a_fill_that_leaves_nothing_ends_its_ticket():
-    with pytest.raises(ValueError, match="ends its ticket"):
+    with pytest.raises(ValueError, match="ends its gap record"):
         Fill("x", "g", 0, 5, 0, done=False)
     with pytest.raises(ValueError, match="at least nothing"):
         Fill("x", "g", 0, -1, 0, done=True)

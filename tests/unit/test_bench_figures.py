@@ -122,5 +122,5 @@ def test_the_parts_of_a_profile_add_up_to_the_warm_time():
     assert found["JVM, compile"] == pytest.approx(1000)
     assert found["JVM, ended threads"] == pytest.approx(1000)
     assert found["Python, decode"] == pytest.approx(800)
-    assert found["Python, outside the rooms"] == pytest.approx(200)
+    assert found["Python, outside the steps"] == pytest.approx(200)
     assert sum(found.values()) == pytest.approx(6000)

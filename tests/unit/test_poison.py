@@ -4,7 +4,7 @@ import pytest
 
 from tests.looking import config
 from writer.batch.task_report import Counts, FailedRecords, Report
-from writer.commit import poison_limit
+from writer.commit import failed_records_limit
 from writer.config.pipelines import Limits
 from writer.core.errors import LimitReached
 
@@ -18,7 +18,7 @@ def judged(bad: int, good: int, *, tombstones: int = 0, share_max: float = 0.5, 
         FailedRecords("dead_letter", 7, 1, "schema id 7 is odd"),
     ]
     limits = Limits(failed_ratio_max=share_max, failed_records_min=records_min)
-    poison_limit.check("clicks", Report(counts=counts, failed_records=reasons), limits)
+    failed_records_limit.check("clicks", Report(counts=counts, failed_records=reasons), limits)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_what_is_beyond_stops_with_the_share_the_reasons_and_a_mend(bad, good, t
 def test_quarantined_records_count_as_well():
     report = Report(counts={SOURCE: Counts(read=4, rows=1, quarantined=3)})
     with pytest.raises(LimitReached):
-        poison_limit.check("p", report, Limits(failed_ratio_max=0.5, failed_records_min=3))
+        failed_records_limit.check("p", report, Limits(failed_ratio_max=0.5, failed_records_min=3))
 
 
 def test_a_limit_of_zero_tolerates_nothing(tmp_path):

@@ -257,7 +257,7 @@ def test_a_run_is_mended_once_and_a_copy_lies_aside(run, tmp_path):
     assert checkpoints.newest() == 1
     corrupt(run, "offsets/2", b"v1")
     again = repair(checkpoints, 1, {A: 6, B: 4}, AT + timedelta(minutes=1))
-    assert again == NoRepair("run 1 was mended before, and broke again")
+    assert again == NoRepair("run 1 was repaired before, and broke again")
     assert (run.path / "offsets/2").exists()
     assert len(checkpoint_backups.backups(checkpoints.store)) == 1
 

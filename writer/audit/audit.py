@@ -61,7 +61,7 @@ class Audit(Account):
 
     @property
     def dead_letters_removed(self) -> int:
-        """Letters that were taken out of their table, replays left aside."""
+        """Dead letters that were taken out of their table, replays left aside."""
         return sum(self.dead_letters_taken.values())
 
 
@@ -98,7 +98,7 @@ def _drawn_up(lake: Lake, since: int | datetime | None) -> Account:
 
 
 def _chosen(history: Sequence[LedgerSegment], since: int | datetime | None) -> tuple[list[LedgerSegment], int]:
-    """Return the chapters from there on, and the version before the first of them: -1 for all."""
+    """Return the segments from there on, and the version before the first of them: -1 for all."""
     match since:
         case None:
             return list(history), -1

@@ -28,7 +28,7 @@ NOBODY = TopicPartition(
 
 @dataclass(frozen=True)
 class FileSet:
-    """Files of one table, and how to read them. `kind` tells rows from letters; `without` leaves offsets out."""
+    """Files of one table, and how to read them. `kind` tells rows from dead letters; `without` leaves offsets out."""
 
     store: Store  # of the table
     files: Sequence[BucketFile]
@@ -130,7 +130,7 @@ def _reaches(file: BucketFile, windows: Iterable[_Window]) -> bool:
 
 
 def _pieces(file_set: FileSet, file: BucketFile) -> Iterator[tuple[TopicPartition, str | None, np.ndarray]]:
-    """Yield the offsets of a file by part, and by outcome for letters, a batch at a time."""
+    """Yield the offsets of a file by part, and by outcome for dead letters, a batch at a time."""
     columns = [*_PLACE, "outcome"] if file_set.dead_letters else _PLACE
     keys = [name for name in columns if name != "_offset"]
     with open_file(file_set.store, file.path) as source:

@@ -67,7 +67,7 @@ class Reconciliation:
 def state(
     segments: Sequence[LedgerSegment], frontier: Mapping[TopicPartition, int], version: int, since: int
 ) -> Reconciliation:
-    """Draw the account up from chapters that hold the versions after `since` (-1: all), up to `version`.
+    """Draw the account up from segments that hold the versions after `since` (-1: all), up to `version`.
 
     `frontier`: of every part that the table knows at that version.
     """
@@ -134,8 +134,8 @@ def _unsound_fills(part: TopicPartition, carried: BackfilledOffsets, gaps: Seque
     found: list[Problem] = []
     if not carried.sound:
         told = ", ".join(f"{count} {name}" for name, count in carried.outcomes.items())
-        what = f"backfills settle {carried.offsets} offsets, but say {told}, {carried.without_records} holes, or "
-        "settle some twice"
+        told = f"{told}, {carried.without_records} missing offsets"
+        what = f"backfills settle {carried.offsets} offsets, but say {told}, or settle some twice"
         found.append(Problem(what, part, carried.spans))
     outside = without(carried.spans, [(s.start, s.end) for s in gaps])
     if outside:
@@ -219,7 +219,8 @@ def _unsound(one: CommittedRange) -> list[Problem]:
         return [Problem(what, one.part, ((one.start, one.end),))]
     if not one.sound:
         told = ", ".join(f"{count} {name}" for name, count in one.outcomes.items())
-        what = f"version {one.first} holds {one.end - one.start} offsets, but says {told}, {one.without_records} holes"
+        told = f"{told}, {one.without_records} missing offsets"
+        what = f"version {one.first} holds {one.end - one.start} offsets, but says {told}"
         return [Problem(what, one.part, ((one.start, one.end),))]
     return []
 
@@ -248,7 +249,7 @@ def compared(
         line = lines.get(part)
         if there.astray:
             problems.append(
-                Problem("offsets that no commit accounts for have rows or letters", part, tuple(there.astray))
+                Problem("offsets that no commit accounts for have rows or dead letters", part, tuple(there.astray))
             )
         if line is None:
             continue

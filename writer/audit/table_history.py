@@ -47,7 +47,7 @@ def read(config: Config, pipeline: str) -> Lake:
     settings = config.pipelines[pipeline]
     main = main_table(pipeline, config)
     main.check_exists()
-    # The letters first: what they are by now, the main table's log says by then.
+    # The dead letters first: what they are by now, the main table's log says by then.
     dead_letters, late = (_beside(config, pipeline, place) for place in (settings.dead_letters, settings.late_place))
     snapshot, segments = history(main, pipeline)
     rows = TableHistory(main, settings.table.location, since_adoption(segments), main.bucket_files(snapshot))
@@ -68,16 +68,16 @@ class Waiting:
 
     files: Sequence[BucketFile]
     late: Sequence[BucketFile]
-    without: Mapping[TopicPartition, Sequence[Span]]  # letters that replays made rows, or rewinds take
+    without: Mapping[TopicPartition, Sequence[Span]]  # dead letters that replays made rows, or rewinds take
     withdrawn: int
     commits: int
-    rewound: int = 0  # of these letters, those that rewinds take
+    rewound: int = 0  # of these dead letters, those that rewinds take
     late_without: Mapping[TopicPartition, Sequence[Span]] = field(default_factory=dict)
     late_rewound: int = 0  # late rows that rewinds take
 
 
 def waiting(lake: Lake) -> Waiting:
-    """Find what the log lists for the tables of letters and of late rows, after the versions that they have."""
+    """Find what the log lists for the tables of dead letters and of late rows, after the versions that they have."""
     dead_letters, late = lake.dead_letters, lake.late
     at = {told.place: max(told.applied, lake.settled) for told in (dead_letters, late)}
     entries = (

@@ -13,7 +13,7 @@ from writer.core.offsets import Source, Span, joined
 EXITS = ("rows", "late", "tombstones", "dead_letters", "quarantined")  # what a record that was read may become
 _FILES = ("files", "dead_letter_files", "late_files")  # of a report
 _SETS = ("unknown_schemas", "schemas")
-SPANS_MAX = 2048  # of a partition in one task that are remembered; more only where a log is full of holes
+SPANS_MAX = 2048  # of a partition in one task that are remembered; more only where a log is full of missing offsets
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Report:
     counts: dict[Source, Counts] = field(default_factory=dict)
     unknown_schemas: set[int] = field(default_factory=set)
     schemas: set[int] = field(default_factory=set)  # ids by whose schemas records were decoded
-    seconds: dict[str, float] = field(default_factory=dict)  # processor seconds by room
+    seconds: dict[str, float] = field(default_factory=dict)  # processor seconds by step
     value_bytes: int = 0  # of the records that were read
     record_bytes_max: float = 0.0  # mean value of the heaviest Arrow batch
     spilled_bytes: int = 0

@@ -257,7 +257,8 @@ def next_records(
     if not questions:
         return {}
     settings = {
-        "auto.offset.reset": "earliest",  # retention may have taken the hole meanwhile: then it holds nothing
+        "auto.offset.reset": "earliest",
+         # retention may have taken the missing offsets meanwhile: then it holds nothing
         "queued.min.messages": 1, "fetch.message.max.bytes": 16_384, "fetch.wait.max.ms": 50,
     }  # fmt: skip
     with consumer(address, "headrace-audit", settings) as opened:

@@ -12,7 +12,7 @@ from writer.batch.task_report import Counts, Report
 from writer.core.errors import HeadraceError
 from writer.core.offsets import Source, Span, without
 
-ASKED_MAX = 32  # holes of a batch that the broker is asked about; a fetch each
+ASKED_MAX = 32  # missing offsets of a batch that the broker is asked about; a fetch each
 SHOWN_MAX = 20  # spans that a commit names
 NONE_HELD = "the log holds no record there"
 TOO_MANY = "more than can be looked up, as compaction and short transactions leave them"
@@ -56,9 +56,10 @@ def without_records(source: Source, spans: Sequence[Span], report: Report) -> Mi
 
 
 def questions(found: Iterable[MissingOffsets]) -> list[tuple[Source, Span]]:
-    """Choose the holes that the broker is asked about: all when they are few, else some, spread evenly.
+    """Choose the missing offsets that the broker is asked about: all when they are few, else some, spread evenly.
 
-    A partition whose spans are not all known is left out: what looks like a hole may have been read by another task.
+    A partition whose spans are not all known is left out: what looks like a missing offset may have been read by
+    another task.
     """
     each = [(h.source, span) for h in found if h.whole for span in h.spans]
     if len(each) <= ASKED_MAX:
@@ -67,7 +68,7 @@ def questions(found: Iterable[MissingOffsets]) -> list[tuple[Source, Span]]:
 
 
 def check(answers: Mapping[tuple[Source, Span], int | None]) -> None:
-    """Raise RecordsMissed when the broker's first record at or after a hole's start lies in the hole."""
+    """Raise RecordsMissed when the broker holds a record among the missing offsets."""
     missed = [(source, span, at) for (source, span), at in answers.items() if at is not None and at < span[1]]
     if missed:
         (topic, partition), (start, end), at = missed[0]

@@ -5,7 +5,7 @@ Silent unless the environment asks: HEADRACE_FAULT names a point.
 `HEADRACE_FAULT=after_commit:3` kills the process with SIGKILL the third time it passes the point `after_commit`;
 `HEADRACE_FAULT=before_stage:2:/path` makes it write `/path` the second time it passes, and wait until that is gone;
 `before_stage@clicks:2:/path` does so the second time that the pipeline `clicks` passes. Commas separate several. The
-crash tests use it; the points are the moments between two durable effects, and in a task the end of each room's work
+crash tests use it; the points are the moments between two durable effects, and in a task the end of each step's work
 on a piece (`in_decode`). `before_stage` is after the look at the ids of the topics, and before the tasks' consumers ask
 for their first position.
 

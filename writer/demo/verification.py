@@ -47,7 +47,7 @@ class Account:
     quarantined: int
     dead_letters: int
     lost: int  # offsets in neither table
-    twice: int  # rows and letters beyond the first of their offset
+    twice: int  # rows and dead letters beyond the first of their offset
     unknown: int  # offsets that were never produced
     new_field: int  # rows with a value in the column that came with the second schema
     buckets: tuple[Bucket, ...]

@@ -1,4 +1,4 @@
-"""The driver: its pipelines, the threads beside them, signals, the exit code. Wires the rooms together."""
+"""The driver: its pipelines, the threads beside them, signals, the exit code. Wires them together."""
 
 import os
 import tempfile

@@ -18,8 +18,8 @@ from writer.clients import notifications
 from writer.clients.kafka import BrokerUnreachable, Cluster, next_records
 from writer.commit import batch_limits, builder
 from writer.commit.batch_limits import Endings
+from writer.commit.failed_records_limit import check as check_failed_records
 from writer.commit.missing_offsets import RecordsMissed, check as check_without_records, questions
-from writer.commit.poison_limit import check as check_failed_records
 from writer.config.pipelines import Config, layout
 from writer.core import fault_points, logging
 from writer.core.errors import Draining, Fenced, LogMoved
@@ -341,7 +341,7 @@ class PipelineRun:
         return self._endings.why(batch_id, start, end, ends, time.monotonic())
 
     def _check_account(self, report: Report, committing: Sequence[OffsetRange]) -> None:
-        """Raise RecordsMissed when the broker holds records that were not read, LimitReached for too much poison."""
+        """Raise RecordsMissed when Kafka holds records that were not read, LimitReached when too many failed."""
         asked, kafka = questions(builder.unread(report, committing)), self._kafka
         try:
             check_without_records(next_records(kafka.address, kafka.request_timeout, asked))

@@ -88,7 +88,7 @@ class HookDelivery:
         return self._changed(lambda box: replace(box, pending=tuple(replace(one, due=None) for one in box.pending)))
 
     def due(self, box: OutboxContent) -> datetime | None:
-        """When something is to be done next, as far as is known; None: nothing waits. A parcel without time: now."""
+        """When something is to be done next; None: nothing waits. An outbox entry without time: now."""
         return min((pending.due or pending.since for pending in box.next() if self._may(pending, box)), default=None)
 
     def _may(self, pending: OutboxEntry, box: OutboxContent) -> bool:
@@ -104,7 +104,7 @@ class HookDelivery:
         return self._seals.everything(newest) if self._start == "earliest" else []
 
     def _attempt(self, pending: OutboxEntry, now: datetime) -> OutboxContent:
-        """Try to deliver a parcel, and write down what became of it."""
+        """Try to deliver an outbox entry, and write down what became of it."""
         try:
             table = self._describe()
             self._pipeline = table.pipeline
@@ -142,7 +142,7 @@ class HookDelivery:
         return self.outbox.change(lambda known: to(known or OutboxContent(-1)))
 
     def _pending(self, seals: Iterable[Seal]) -> list[OutboxEntry]:
-        """Make a parcel of whatever one delivery is about."""
+        """Make an outbox entry of whatever one delivery is about."""
         found: dict[tuple[str, int], OutboxEntry] = {}
         for seal in seals:
             manifest, key = seal.manifest, _key(seal.manifest, self.hook.per)

@@ -1,7 +1,7 @@
 """What a hook was told and what it still is to be told: small, beside the table, changed by compare-and-put.
 
-What stands there is a claim: all seals up to `position` are delivered, but for the parcels that wait. A claim stays
-true for good, so of two processes that deliver at once neither loses a parcel; one may be delivered twice.
+What stands there is a claim: all seals up to `position` are delivered, but for the outbox entries that wait. A claim
+stays true for good, so of two processes that deliver at once neither loses an outbox entry; one may be delivered twice.
 """
 
 import json
@@ -29,7 +29,7 @@ class OutboxUnreadable(OSError):
 class OutboxEntry:
     """One sealed version of a bucket that a hook is to be told of."""
 
-    key: str  # a newer parcel of the same key may take its place
+    key: str  # a newer outbox entry of the same key may take its place
     bucket: BucketKey
     version: int  # of the manifest
     entry: int  # version of the table's log that sealed it
@@ -97,7 +97,7 @@ class OutboxContent:
 def failed(
     pending: OutboxEntry, now: datetime, why: str, after: timedelta | None, state: Mapping[str, Any]
 ) -> OutboxEntry:
-    """Return the parcel with its next attempt put off: twice as long each time, at most ten minutes, and jittered."""
+    """Return the entry with its next attempt put off: twice as long each time, up to ten minutes, with jitter."""
     pause = timedelta(seconds=_BACKOFF.random_delay_s(pending.attempts))
     return replace(pending, attempts=pending.attempts + 1, due=now + max(pause, after or pause), error=why, state=state)
 

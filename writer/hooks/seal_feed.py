@@ -72,7 +72,7 @@ class Seals:
         return [Seal(at, one) for at, one in older if at > version and (at, one.bucket) not in known]
 
     def read(self, pending: OutboxEntry, table: TableDescription) -> Sealed | None:
-        """Return what a parcel holds; None while its manifest is not there."""
+        """Return what an outbox entry holds; None while its manifest is not there."""
         manifest = self.manifests().read(pending.bucket, pending.version)
         if manifest is None:
             return None

@@ -1,4 +1,4 @@
-"""Dead letters of the rows that are to go: decoded by the rooms, and those that are meant taken out."""
+"""Dead letters of the rows that are to go: decoded by the steps, and those that are meant taken out."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ _TRIES = 5
 
 @dataclass
 class DeadLetters:
-    """What was found among the letters."""
+    """What was found among the dead letters."""
 
     dead_letters: int = 0
     undecodable: int = 0  # of which nobody can tell whose they are
@@ -33,7 +33,7 @@ class DeadLetters:
 
 
 def find(side: PipelineTable, walk: LocalPipeline, keys: Keys, columns: pa.Schema) -> DeadLetters:
-    """Find the letters that hold such rows. Raises ConfigError, CommitFailed, RegistryUnreachable, OSError."""
+    """Find the dead letters that hold such rows. Raises ConfigError, CommitFailed, RegistryUnreachable, OSError."""
     found, finder = DeadLetters(), Finder(keys, columns)
     for batch in read(side.store, side.bucket_files(side.snapshot()), Selection()):
         dead_letters = pa.Table.from_batches([batch])
@@ -53,7 +53,7 @@ def find(side: PipelineTable, walk: LocalPipeline, keys: Keys, columns: pa.Schem
 def delete(
     side: PipelineTable, find: Callable[[], DeadLetters], keys: Keys, now: datetime, request: str
 ) -> DeadLetters:
-    """Take the letters out that `find` finds, in one entry. Raises what a commit raises."""
+    """Take the dead letters out that `find` finds, in one entry. Raises what a commit raises."""
     for tries in range(_TRIES):
         snapshot = side.snapshot()
         found = find()
@@ -64,7 +64,7 @@ def delete(
                 facts = {"at": now.isoformat(), "request": request, "fields": keys.fields, "keys": keys.count}
                 swap = Rewrite(uuid4().hex, left.removed, left.rest, Takeover(WHY, found.meant), facts)
                 found.version = side.rewrite(snapshot, swap)
-        except (FilesGone, FileNotFoundError):  # a replay wrote letters anew meanwhile
+        except (FilesGone, FileNotFoundError):  # a replay wrote dead letters anew meanwhile
             if tries == _TRIES - 1:
                 raise
         else:
@@ -73,7 +73,7 @@ def delete(
 
 
 def _note(found: DeadLetters, records: pa.Table, incarnation: int) -> None:
-    """Remember where the letters stand."""
+    """Remember where the dead letters stand."""
     found.meant += records.num_rows
     for row in records.select(["topic", "partition", "offset"]).to_pylist():  # few: those of one person
         part = TopicPartition(row["topic"], incarnation, row["partition"])

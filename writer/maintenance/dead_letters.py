@@ -24,12 +24,12 @@ _PLACE = ("_topic", "_incarnation", "_partition")
 
 
 class DeadLettersGone(HeadraceError, FileNotFoundError):
-    """A file of letters is not there: somebody removed it, or a replay has written it anew since it was listed."""
+    """A file of dead letters is not there: somebody removed it, or a replay has written it anew since it was listed."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which letters are meant; what is None does not matter."""
+    """Which dead letters are meant; what is None does not matter."""
 
     outcome: str | None = None  # dead_letter, quarantined
     reason: str | None = None  # part of it, case ignored
@@ -67,7 +67,7 @@ def read(
     without: Mapping[TopicPartition, Sequence[Span]] | None = None,
     columns: Sequence[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the chosen letters, a small batch at a time; `without`: offsets that are left out."""
+    """Yield the chosen dead letters, a small batch at a time; `without`: offsets that are left out."""
     for file in files:
         if selection.offsets is not None and not file.reaches(*selection.offsets):
             continue
@@ -87,20 +87,21 @@ def _opened(store: Store, file: BucketFile) -> Any:
         return open_file(store, file.path)
     except FileNotFoundError as error:
         raise DeadLettersGone(
-            f"{store.location}/{file.path} is gone, and the table names it. Restore it; without it the letters that it "
+            f"{store.location}/{file.path} is gone, and the table names it. Restore it; without it the dead letters "
+            "that it "
             "held are lost."
         ) from error
 
 
 def as_read(dead_letters: pa.Table) -> pa.Table:
-    """Return letters as the records that a task got."""
+    """Return dead letters as the records that a task got."""
     names = {"_topic": "topic", "_partition": "partition", "_offset": "offset", "_kafka_time": "timestamp"}
     kept = ["key", "value", "headers"]
     return dead_letters.select([*names, *kept]).rename_columns([*names.values(), *kept])
 
 
 def _shaped(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
-    """Give letters the table's types, whoever wrote their file; null where it lacks a column."""
+    """Give dead letters the table's types, whoever wrote their file; null where it lacks a column."""
     columns = [
         batch.column(name).cast(DEAD_LETTERS.field(name).type)
         if name in batch.schema.names
@@ -111,7 +112,7 @@ def _shaped(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
 
 
 def places(dead_letters: pa.Table | pa.RecordBatch) -> dict[TopicPartition, list[Span]]:
-    """Return where letters stand, as spans by part."""
+    """Return where dead letters stand, as spans by part."""
     found: dict[TopicPartition, list[Span]] = {}
     listed = pa.table(dead_letters.select([*_PLACE, "_offset"])).group_by(list(_PLACE), use_threads=False)
     for row in listed.aggregate([("_offset", "list")]).to_pylist():  # one turn a part

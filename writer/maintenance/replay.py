@@ -1,8 +1,9 @@
 """Carries dead letters through the steps of a record once more, with the code and schemas of today, exactly once.
 
-A replay is one commit of the main table: the rows, and the offsets whose letters go. Redo takes the letters out of
-their table, as it adds those of any commit. So it may die anywhere, be run again, and run beside the writer: it moves
-no frontier and raises no epoch. Two replays cannot both commit on the same letters, as each counts the replays up.
+A replay is one commit of the main table: the rows, and the offsets whose dead letters go. Redo takes the dead letters
+out of their table, as it adds those of any commit. So it may die anywhere, be run again, and run beside the writer: it
+moves no frontier and raises no epoch. Two replays cannot both commit on the same dead letters, as each counts the
+replays up.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,16 +39,16 @@ _TRIES = 10  # of a commit that other replays overtake
 
 @dataclass
 class ReplayResult:
-    """What became of the chosen letters."""
+    """What became of the chosen dead letters."""
 
     chosen: int = 0
     rows: int = 0
-    failed: dict[tuple[str, int | None, str], int] = field(default_factory=dict)  # outcome, schema id, reason → letters
+    failed: dict[tuple[str, int | None, str], int] = field(default_factory=dict)  # (outcome, schema id, reason)
     versions: list[int] = field(default_factory=list)  # of the main table
 
 
 class Replaying:
-    """A replay of one pipeline's letters."""
+    """A replay of one pipeline's dead letters."""
 
     def __init__(self, name: str, config: Config, schemas: SchemaSource) -> None:
         """Open the tables. Raises HeadraceError when there are none."""
@@ -59,11 +60,11 @@ class Replaying:
         self._dead_letters.check_exists()
 
     def run(self, selection: Selection, now: datetime) -> ReplayResult:
-        """Replay the chosen letters, commit by commit. Raises what a commit raises; what was committed stays so."""
+        """Replay the chosen dead letters, commit by commit. Raises what a commit raises; what is committed stays."""
         done = ReplayResult()
         tried: dict[TopicPartition, list[Span]] = {}
         walk = opened(self._name, self._config, self._source)
-        walk.wire = walk.wire or CONFLUENT  # letters show what a format is not
+        walk.wire = walk.wire or CONFLUENT  # dead letters show what a format is not
         tries = 0
         while True:
             generation = self._settled()
@@ -88,7 +89,7 @@ class Replaying:
         return snapshot.replays
 
     def _some(self, selection: Selection, tried: Mapping[TopicPartition, Sequence[Span]]) -> pa.Table:
-        """Read the next of the chosen letters that were not tried yet: as many as one commit carries."""
+        """Read the next of the chosen dead letters that were not tried yet: as many as one commit carries."""
         snapshot = self._dead_letters.snapshot()
         held: list[pa.RecordBatch] = []
         rows = size = 0
@@ -103,7 +104,7 @@ class Replaying:
             if self._dead_letters.snapshot().version == snapshot.version:
                 raise
             raise Overtaken(
-                f"another replay of pipeline {self._name!r} wrote letters anew while they were read"
+                f"another replay of pipeline {self._name!r} wrote dead letters anew while they were read"
             ) from error
         return pa.Table.from_batches(held) if held else DEAD_LETTERS.empty_table()
 
@@ -132,7 +133,7 @@ class Replaying:
             done.failed[kind] = done.failed.get(kind, 0) + one["count_all"]
 
     def _run_task(self, walk: LocalPipeline, dead_letters: pa.Table, incarnation: int, now: datetime) -> Report:
-        """Run a task on the letters of one incarnation."""
+        """Run a task on the dead letters of one incarnation."""
         records = as_read(dead_letters)
         incarnations = dict.fromkeys(pc.unique(records.column("topic")).to_pylist(), incarnation)
         return walk.run(
@@ -161,7 +162,7 @@ class Replaying:
         return self._main.replay(self._main.snapshot(), planned)
 
     def _read(self, files: Sequence[StagedFile]) -> pa.Table:
-        """Read letters that failed again: without their bytes."""
+        """Read dead letters that failed again: without their bytes."""
         columns = [*PROVENANCE.names[:4], "schema_id", "outcome", "error"]
         schema = pa.schema([DEAD_LETTERS.field(name) for name in columns])
         opened = (open_file(self._dead_letters.store, file.path) for file in files)
@@ -193,7 +194,7 @@ def _outcomes(table: pa.Table) -> Iterator[tuple[TopicPartition, str, int]]:
 
 
 def _differ(before: pa.Table, after: pa.Table) -> bool:
-    """Tell whether letters that all failed again did so for other reasons. That the believed window moved is none."""
+    """Tell whether dead letters that all failed again did so for other reasons. A window that moved is none."""
     return _reasons(before) != _reasons(after)
 
 
@@ -205,5 +206,5 @@ def _reasons(dead_letters: pa.Table) -> dict[tuple[Any, ...], tuple[Any, ...]]:
             row["outcome"],
             row["error"].partition(", outside [")[0],
         )
-        for row in dead_letters.select(names).to_pylist()  # cold: letters only
+        for row in dead_letters.select(names).to_pylist()  # cold: dead letters only
     }

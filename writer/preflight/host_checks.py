@@ -158,7 +158,7 @@ def nesting(name: str, config: Config, *, offline: bool = False) -> Iterator[Fin
         return
     for one in found.nestings:
         if one.refused:
-            yield wrong("locations", str(one), locations.MEND)
+            yield wrong("locations", str(one), locations.FIX)
         else:
             yield doubtful("locations", str(one), locations.MOVE)
     if not found.nestings:

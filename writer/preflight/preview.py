@@ -1,4 +1,4 @@
-"""Records of a topic as any room of the writer sees them, on a terminal or as JSON. Nothing is committed or changed."""
+"""Records of a topic as any step of the writer sees them, on a terminal or as JSON. Nothing is committed or changed."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,7 +28,7 @@ from writer.schemas.format_detection import RECORDS_MAX
 from writer.schemas.registry import source
 
 Step = Literal["raw", "decoded", "assigned", "staged"]
-Record = dict[str, Any]  # one record as a room sees it
+Record = dict[str, Any]  # one record as a step sees it
 _HEAD_BYTES = 48  # of a value, for the eye
 _NARROW = 96  # columns; below them, hex digits and milliseconds would leave no room for the value
 _HEX_BYTES = 4  # of them, as hex digits too
@@ -40,7 +40,7 @@ _TROUBLE = {"dead_letter": "red", "quarantined": "yellow", "tombstone": "dim"}
 def preview(
     config: Config, name: str | None, *, at: Step, records: int, start: str, follow: bool, as_json: bool, now: datetime
 ) -> None:
-    """Show records of a pipeline's topics at a room. Raises HeadraceError."""
+    """Show records of a pipeline's topics at a step. Raises HeadraceError."""
     name = config.one(name)
     topics = config.pipelines[name].topics
     if follow and at == "staged":
@@ -61,7 +61,7 @@ def preview(
 
 
 def looked(config: Config, name: str, *, at: Step, records: int, now: datetime) -> list[Record]:
-    """Return the newest records of a pipeline's topics as a room sees them. Raises HeadraceError."""
+    """Return the newest records of a pipeline's topics as a step sees them. Raises HeadraceError."""
     cluster, topics = kafka_sample.asked(config.kafka), config.pipelines[name].topics
     batch = kafka_sample.read(config.kafka, kafka_sample.spans(cluster, topics, records))
     if batch.num_rows == 0:
@@ -92,7 +92,7 @@ def _described(
 
 @dataclass
 class PreviewSession:
-    """One room of one pipeline, shown batch by batch."""
+    """One step of one pipeline, shown batch by batch."""
 
     name: str
     config: Config

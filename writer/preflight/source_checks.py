@@ -111,7 +111,7 @@ def _topic(cluster: Cluster, topic: str) -> Finding:
     if "compact" in policy:
         return doubtful(
             "topics", f"{said}, compacted",
-            "A late writer misses what compaction has removed by then; holes in the offsets are no alarm here.",
+            "A late writer misses what compaction has removed by then; missing offsets are no alarm here.",
         )  # fmt: skip
     if kept is not None and kept < _RETENTION_MIN:
         return doubtful("topics", said, "An outage that is longer loses records. Raise the topic's retention.ms.")
@@ -158,7 +158,7 @@ def _ids(ids: list[int]) -> str:
 
 
 def sampled(walk: LocalPipeline, batch: pa.RecordBatch, now: datetime) -> Iterator[Finding]:
-    """Carry a sample through the rooms up to the buckets, and judge what becomes of it."""
+    """Carry a sample through the steps up to the buckets, and judge what becomes of it."""
     values = batch.column("value").drop_null()
     if len(values) == 0:
         yield skipped("wire", "the topics hold no records with a value")

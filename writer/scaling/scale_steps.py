@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-_ASSERTED_EVERY_S = 15.0  # the total is asked for again: whatever lowered it meanwhile is mended
+_ASSERTED_EVERY_S = 15.0  # the total is asked for again: whatever lowered it meanwhile is repaired
 _BOUNDARY_WITHIN_S = 120.0  # pipelines whose batches overlap have no moment without tasks; then it goes beside one
 
 

@@ -113,7 +113,7 @@ class Schemas:
         return pa.schema([*self.plan.columns, *PROVENANCE])
 
     def forget_rejected(self, now_s: float) -> None:
-        """Leave ids that were rejected ASK_AGAIN ago to the next batch that meets them: the registry may be mended."""
+        """Leave ids that were rejected ASK_AGAIN ago to the next batch that meets them."""
         rejected = [schema_id for schema_id, known in self.plan.schemas.items() if isinstance(known, Rejected)]
         self.plan = self.plan.without([schema_id for schema_id in rejected if self._is_due(schema_id, now_s)])
 

@@ -37,10 +37,10 @@ class Unsealed:
 class MissingRange:
     """Where in event time records may be missing that Kafka lost: a gap's hint, margins included."""
 
-    gap: str  # id of its ticket
+    gap: str  # id of its gap record
     start: datetime | None  # None: from the beginning of time
     end: datetime
-    state: Literal["open", "done", "lost"] = "open"  # of the ticket
+    state: Literal["open", "done", "lost"] = "open"  # of the gap record
 
     def touches(self, start: datetime, end: datetime) -> bool:
         """Tell whether an interval may miss records."""

@@ -1,6 +1,6 @@
-"""Which buckets have rows that no manifest says: drawn from the log, entry by entry. Pure but for its bookmark.
+"""Which buckets have rows that no manifest says: drawn from the log, entry by entry. Pure but for its index.
 
-The bookmark is one object beside the table, `_headrace/unsealed.json`: how far the log was read, and what it said of
+The index is one object beside the table, `_headrace/unsealed.json`: how far the log was read, and what it said of
 the buckets that are not sealed by then. It follows from the log, and whoever reads on may write it: an older one is
 only more to read.
 """
@@ -24,7 +24,7 @@ from writer.table.ledger.gap_record import GapRecord
 from writer.table.log.entries import bucket_of, file_changes, parse_commit_info
 from writer.table.log.log import Action
 
-BOOKMARK = "_headrace/unsealed.json"
+INDEX = "_headrace/unsealed.json"
 FORMAT = 1
 Span = tuple[datetime, datetime]
 
@@ -41,12 +41,12 @@ class UnsealedIndex:
     closed: tuple[datetime, Reason] | None = None  # how far buckets are closed, and why the last of them were
 
 
-_BOOKS = TypeAdapter(UnsealedIndex)
+_UNSEALED = TypeAdapter(UnsealedIndex)
 
 
 @dataclass(frozen=True)
 class BucketQuestion:
-    """What the books need to know of a bucket that the log does not say."""
+    """What the index needs to know of a bucket that the log does not say."""
 
     interval: Callable[[BucketKey], Span | None]
     newest: Callable[[BucketKey], Manifest | None]  # manifest
@@ -55,7 +55,7 @@ class BucketQuestion:
 def after(
     unsealed: UnsealedIndex, version: int, actions: Sequence[Action], columns: Sequence[str], ask: BucketQuestion
 ) -> UnsealedIndex:
-    """Return the books after one more entry; `columns`: the table's bucket columns."""
+    """Return the index after one more entry; `columns`: the table's bucket columns."""
     info, about = parse_commit_info(actions)
     at = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC)
     unsealed = replace(unsealed, version=version)
@@ -95,7 +95,7 @@ def from_files(
     at: datetime,
     ask: BucketQuestion,
 ) -> UnsealedIndex:
-    """Return the books of a table whose log does not reach back to its beginning: its files, taken at their word."""
+    """Return the index of a table whose log does not reach back to its beginning: its files, taken at their word."""
     unsealed = UnsealedIndex(table, version, missing_ranges=tuple(missing_ranges))
     found = []
     for bucket, its in by_bucket(files).items():
@@ -108,7 +108,7 @@ def from_files(
 
 
 def _ended(missing_ranges: tuple[MissingRange, ...], about: Mapping[str, Any]) -> tuple[MissingRange, ...]:
-    """Return the holes after an entry that may end a gap: filled, or given up."""
+    """Return the missing offsets after an entry that may end a gap: filled, or given up."""
     lost = about.get("kind") == "lost"
     if not lost and not about.get("done"):
         return missing_ranges
@@ -116,9 +116,9 @@ def _ended(missing_ranges: tuple[MissingRange, ...], about: Mapping[str, Any]) -
 
 
 def missing_ranges_of(gap_records: Mapping[str, GapRecord], known: Iterable[MissingRange]) -> list[MissingRange]:
-    """Return the holes of tickets, and those `known` of gaps whose tickets nobody has any more.
+    """Return the missing offsets of gap records, and those `known` of gaps whose gap records nobody has any more.
 
-    A ticket that gives no hint is of an older headrace: everything up to when it was opened may be missing.
+    A gap record that gives no hint is of an older headrace: everything up to when it was opened may be missing.
     """
     found = [missing_range for missing_range in known if missing_range.gap not in gap_records]
     for one in gap_records.values():
@@ -227,19 +227,19 @@ def _adds(actions: Sequence[Action], columns: Sequence[str]) -> dict[BucketKey, 
 
 
 class IndexCheckpoint:
-    """Where the books are kept between two looks. Operations raise OSError where the storage fails."""
+    """Where the index is kept between two looks. Operations raise OSError where the storage fails."""
 
     def __init__(self, store: Store) -> None:
         """Take the store of the table."""
         self._store = store
 
     def put(self, unsealed: UnsealedIndex) -> None:
-        """Write the books down, in place of whatever is there."""
-        self._store.put(BOOKMARK, _to_json(unsealed))
+        """Write the index down, in place of whatever is there."""
+        self._store.put(INDEX, _to_json(unsealed))
 
     def read(self, table: str) -> UnsealedIndex | None:
-        """Return the books of this table id; None where there are none, or nothing that can be read: look anew."""
-        found = self._store.read(BOOKMARK)
+        """Return the index of this table id; None where there are none, or nothing that can be read: look anew."""
+        found = self._store.read(INDEX)
         try:
             unsealed = None if found is None else _from_json(found.content)
         except (ValueError, KeyError, TypeError):
@@ -263,4 +263,4 @@ def _from_json(content: bytes) -> UnsealedIndex | None:
     if raw["format"] != FORMAT:
         return None
     buckets = {tuple(one["bucket"]): one for one in raw["buckets"]}
-    return _BOOKS.validate_python({**raw, "buckets": buckets, "missing_ranges": raw["holes"]})
+    return _UNSEALED.validate_python({**raw, "buckets": buckets, "missing_ranges": raw["holes"]})

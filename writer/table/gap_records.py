@@ -1,4 +1,4 @@
-"""Reads a table's ledger and, from there on, its log: its whole history, and the tickets of its gaps."""
+"""Reads a table's ledger and, from there on, its log: its whole history, and the gap records of its gaps."""
 
 from datetime import datetime
 
@@ -11,20 +11,20 @@ from writer.table.log.operations import Gap
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
 
-_ID_MIN = 4  # characters by which a ticket may be named
+_ID_MIN = 4  # characters by which a gap record may be named
 
 
 class NoSuchGap(ConfigError):
-    """No ticket has this id, or several begin with it."""
+    """No gap record has this id, or several begin with it."""
 
 
 def gap_records(table: PipelineTable, pipeline: str) -> dict[str, GapRecord]:
-    """Return the tickets of all gaps, oldest first. Raises CommitFailed, LedgerUnreadable, OSError."""
+    """Return the gap records of all gaps, oldest first. Raises CommitFailed, LedgerUnreadable, OSError."""
     return standing(table, pipeline)[1]
 
 
 def standing(table: PipelineTable, pipeline: str) -> tuple[PipelineSnapshot, dict[str, GapRecord]]:
-    """Return a snapshot, and the tickets as they are in it. Raises as `gap_records` does."""
+    """Return a snapshot, and the gap records as they are in it. Raises as `gap_records` does."""
     snapshot, whole = history(table, pipeline)
     return snapshot, together(one.gap_records for one in whole)
 
@@ -39,7 +39,7 @@ def history(table: PipelineTable, pipeline: str) -> tuple[PipelineSnapshot, list
 
 
 def named(found: dict[str, GapRecord], wanted: str) -> GapRecord:
-    """Return the ticket whose id begins so. Raises NoSuchGap."""
+    """Return the gap record whose id begins so. Raises NoSuchGap."""
     fit = [one for key, one in found.items() if key == wanted or (len(wanted) >= _ID_MIN and key.startswith(wanted))]
     if len(fit) == 1:
         return fit[0]
@@ -49,7 +49,7 @@ def named(found: dict[str, GapRecord], wanted: str) -> GapRecord:
 
 
 class Oldest:
-    """Since when the oldest open gap of a table is open. Tickets are read only after one was opened, or ended."""
+    """Since when the oldest open gap of a table is open. Gap records are read only after one was opened, or ended."""
 
     def __init__(self, table: PipelineTable, pipeline: str) -> None:
         self._table, self._pipeline = table, pipeline

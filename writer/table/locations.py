@@ -13,7 +13,7 @@ from writer.storage.nesting import MARKS, METADATA, Location, Nesting, around, i
 from writer.table.factory import side_table
 from writer.table.log.foreign_writes import reading
 
-MEND = (
+FIX = (
     "Give each a folder of its own, side by side; inside a table only below a name that begins with _ or . "
     "(docs/TABLES.md)."
 )
@@ -56,7 +56,7 @@ def check(name: str, config: Config) -> None:
     """Log what lies inside another and was there before. Raises ConfigError where it is new, CommitFailed."""
     found = inspect(name, config)
     if refused := next((one for one in found.nestings if one.refused), None):
-        raise ConfigError(f"{refused}. {MEND}")
+        raise ConfigError(f"{refused}. {FIX}")
     for one in found.nestings:
         logging.warning("location_inside_another", pipeline=name, location=one.inner.name, inside=one.outer.name)
 

@@ -133,7 +133,7 @@ def inside(offsets: np.ndarray, among: Sequence[Span]) -> np.ndarray:
 
 
 def among(dead_letters: pa.RecordBatch, part: TopicPartition, spans: Sequence[Span]) -> np.ndarray:
-    """Tell of each letter whether it stands at one of these offsets."""
+    """Tell of each dead letter whether it stands at one of these offsets."""
     place = zip(_PLACE[:3], (part.topic, part.incarnation, part.partition), strict=True)
     here = [pc.equal(dead_letters.column(name), value).to_numpy(zero_copy_only=False) for name, value in place]
     inner = inside(dead_letters.column("_offset").to_numpy(zero_copy_only=False), spans)

@@ -24,7 +24,7 @@ _WORDS = {
     "rows": "rows", "late": "late rows", "tombstones": "tombstones", "dead_letters": "dead letters",
     "quarantined": "quarantined",
 }  # fmt: skip
-_STATES = ("open", "done", "lost", "rewound")  # of a gap's ticket
+_STATES = ("open", "done", "lost", "rewound")  # of a gap record
 _SPANS_SHOWN = 5  # of a problem, for a person
 
 

@@ -27,7 +27,7 @@ from writer.table.factory import side_table
 
 _NUMBERS = re.compile(r"\d[\d.,:TZ-]*")
 _DUMP = 16  # bytes of a line
-_KINDS_MAX = 10_000  # of letters that are told apart
+_KINDS_MAX = 10_000  # of dead letters that are told apart
 _LIST = [
     Column("dead letters", right=True), Column("outcome"), Column("topic", width_max=24), Column("schema", right=True),
     Column("offsets", width_max=24), Column("newest"), Column("oldest", right=True),
@@ -36,7 +36,7 @@ _LIST = [
 
 @dataclass
 class Kind:
-    """Letters that share outcome, topic, schema id and reason, numbers in it aside."""
+    """Dead letters that share outcome, topic, schema id and reason, numbers in it aside."""
 
     outcome: str
     topic: str
@@ -50,11 +50,11 @@ class Kind:
 
 
 def kinds(name: str, config: Config, selection: Selection) -> list[Kind]:
-    """Group the chosen letters, most first. Raises HeadraceError when there is no dead-letter table."""
+    """Group the chosen dead letters, most first. Raises HeadraceError when there is no dead-letter table."""
     found: dict[tuple[str, str, int | None, str], Kind] = {}
     columns = ["_topic", "_partition", "_offset", "_kafka_time", "schema_id", "outcome", "error"]
     for batch in _dead_letters(name, config, selection, columns):
-        for row in batch.to_pylist():  # cold: letters only
+        for row in batch.to_pylist():  # cold: dead letters only
             offset, at = row["_offset"], row["_kafka_time"]
             key = (row["outcome"], row["_topic"], row["schema_id"], _NUMBERS.sub("#", row["error"]))
             if len(found) >= _KINDS_MAX and key not in found:
@@ -116,7 +116,7 @@ def _decoded(
     records = as_read(rows)
     try:
         walk: LocalPipeline = local_pipeline.opened(name, config, source)
-        walk.wire = walk.wire or CONFLUENT  # letters show what a format is not
+        walk.wire = walk.wire or CONFLUENT  # dead letters show what a format is not
         found = [g for batch in records.combine_chunks().to_batches() for g in walk.decoded(batch).groups]
     except (RegistryUnreachable, SchemaChanged) as error:
         tables.sentence(out, f"not decoded: {error}", "yellow")
@@ -181,7 +181,7 @@ def list_(config: ConfigFile, pipeline: OnePipeline = None, *, chosen: Selection
         emit_whole([{**vars(k), "time_min": iso(k.time_min), "time_max": iso(k.time_max)} for k in found])
         return
     out, dead_letters = console(), sum(kind.dead_letters for kind in found)
-    tables.sentence(out, f"{name}: {plural(dead_letters, 'letter')} of {plural(len(found), 'kind')}", "bold")
+    tables.sentence(out, f"{name}: {plural(dead_letters, 'dead letter')} of {plural(len(found), 'kind')}", "bold")
     sheet = TextTable(out, _LIST)
     heads = _heads(found)
     sheet.settle(heads)
@@ -219,7 +219,7 @@ def show(
             continue
         _print(out, row, decoded.get(place), values=values)
     if not (rows.num_rows or as_json):
-        tables.sentence(out, f"{name}: no such letters")
+        tables.sentence(out, f"{name}: no such dead letters")
 
 
 @dlq.command()
@@ -239,9 +239,11 @@ def replay(config: ConfigFile, pipeline: OnePipeline = None, *, chosen: Selectio
         return
     out, failed = console(), sum(found.failed.values())
     commits = f" in {plural(len(found.versions), 'commit')}" if found.versions else ""
-    tables.sentence(out, f"{name}: of {plural(found.chosen, 'letter')} {found.rows:,} became rows{commits}", "bold")
+    tables.sentence(
+        out, f"{name}: of {plural(found.chosen, 'dead letter')} {found.rows:,} became rows{commits}", "bold"
+    )
     if failed:
-        tables.sentence(out, f"{plural(failed, 'letter')} failed again and stay:")
+        tables.sentence(out, f"{plural(failed, 'dead letter')} failed again and stay:")
     for (_, _, why), count in sorted(found.failed.items(), key=lambda item: -item[1])[:10]:
         hanging(out, f"{count:>8,} ", why)
 

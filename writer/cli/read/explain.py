@@ -28,7 +28,7 @@ _ROOMS = ("skip", "split", "decode", "conform", "assign", "stage", "columnar")  
 _PHASES = {
     "wait": "between the batch before and this one",
     "look": "topics, table, redo, range",
-    "tasks": "the rooms, and Spark around them",
+    "tasks": "the steps, and Spark around them",
     "commit": "the table's commit",
     "redo": "the dead-letter table",
 }
@@ -159,7 +159,7 @@ def _gap_page(name: str, entry: Entry) -> list[RenderableType]:
             f"{r['topic']}/{r['partition']}", str(r["incarnation"]), f"{r['start']:,}", f"{r['end']:,}",
             f"{r['end'] - r['start']:,}",
         )  # fmt: skip
-    return [head, why, "", table, "", Text(f"ticket {facts['id']}", style="dim")]
+    return [head, why, "", table, "", Text(f"gap record {facts['id']}", style="dim")]
 
 
 def _other_page(name: str, entry: Entry) -> list[RenderableType]:

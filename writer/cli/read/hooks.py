@@ -22,7 +22,7 @@ from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, Pipelines
 from writer.output.tables import Column, TextTable, console, emit_whole, hanging, sentence
 
 _PAUSE_S = 0.5
-_SHOWN = 10  # parcels of a hook
+_SHOWN = 10  # outbox entries of a hook
 
 
 def _chosen(config: Config, name: str, hook: str | None) -> list[HookDelivery]:

@@ -26,7 +26,7 @@ def preview(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line for each record, or file.")] = False,
 ) -> None:
-    """Show records of a pipeline's topics as a room of the writer sees them. Without Spark; changes nothing.
+    """Show records of a pipeline's topics as a step of the writer sees them. Without Spark; changes nothing.
 
     Exit codes: 0 shown, 1 Kafka or the registry does not answer, 2 configuration.
     """

@@ -47,7 +47,7 @@ def run_delete(
     apart = side(settings.dead_letters)
     try:
         if not dry_run:
-            known.apply_side_files()  # rows and letters that wait are there by then
+            known.apply_side_files()  # rows and dead letters that wait are there by then
         looks = [work.look() for work in works]
         done: list[list[DeletionResult]] = [[] if dry_run else list(work.run(now)) for work in works]
         found = None
@@ -110,7 +110,7 @@ def _show_dead_letters(out: Console, found: DeadLetters | None) -> None:
         if found.undecodable:
             lines.sentence(
                 out,
-                f"{plural(found.undecodable, 'letter')} cannot be decoded, so nobody can tell whose they are: "
+                f"{plural(found.undecodable, 'dead letter')} cannot be decoded, so nobody can tell whose they are: "
                 "`headrace dlq show --values` shows them.",
             )
 

@@ -1,7 +1,7 @@
-"""A gap's ticket: what was skipped and why, which of its offsets were brought since, how it ended. Pure.
+"""A gap record: what was skipped and why, which of its offsets were brought since, how it ended. Pure.
 
-A ticket is drawn from the entries of a table's log, or from the ledger that outlives them; what two stretches of the
-history say of one ticket is put together.
+A gap record is drawn from the entries of a table's log, or from the ledger that outlives them; what two stretches of
+the history say of one gap record is put together.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ class Opened:
 
 @dataclass(frozen=True)
 class GapEnd:
-    """How a ticket ended."""
+    """How a gap record ended."""
 
     version: int
     how: Literal["done", "lost", "rewound"]
@@ -61,7 +61,7 @@ class BackfilledOffsets:
 
     @property
     def sound(self) -> bool:
-        """Each offset gave a record or a hole, once; each record has one outcome."""
+        """Each offset gave a record or a missing offset, once; each record has one outcome."""
         read = self.outcomes.get("read", 0)
         once = self.offsets == sum(end - start for start, end in self.spans)
         return (
@@ -125,7 +125,7 @@ def oldest(gap_records: Iterable[GapRecord]) -> datetime | None:
 
 
 def parse_gap(version: int, about: Mapping[str, Any]) -> GapRecord | None:
-    """Return what an entry of the log says of a ticket; None: it is of no gap."""
+    """Return what an entry of the log says of a gap record; None: it is of no gap."""
     match about.get("kind"):
         case "gap":
             ranges = tuple(OffsetRange(part_of(r), r["start"], r["end"]) for r in about["ranges"])
@@ -154,19 +154,19 @@ def parse_gap(version: int, about: Mapping[str, Any]) -> GapRecord | None:
 
 
 def told(version: int, about: Mapping[str, Any]) -> dict[str, GapRecord]:
-    """Return what an entry of the log says of a ticket, by its id; empty: it is of no gap."""
+    """Return what an entry of the log says of a gap record, by its id; empty: it is of no gap."""
     found = parse_gap(version, about)
     return {found.id: found} if found else {}
 
 
 def rewound(version: int, about: Mapping[str, Any]) -> dict[str, GapRecord]:
-    """Return what the entry of a rewind says of tickets: those whose offsets it took back are over."""
+    """Return what the entry of a rewind says of gap records: those whose offsets it took back are over."""
     at = from_iso(about.get("at"))
     return {gap: GapRecord(gap, changes=1, ended=GapEnd(version, "rewound", at)) for gap in about["gaps"]}
 
 
 def merged(one: GapRecord, after: GapRecord) -> GapRecord:
-    """Put together what two stretches of the history say of a ticket; `after` is the later one."""
+    """Put together what two stretches of the history say of a gap record; `after` is the later one."""
     carried = dict(one.carried)
     for part, more in after.carried.items():
         carried[part] = carried.get(part, BackfilledOffsets()).plus(more)
@@ -179,7 +179,7 @@ def merged(one: GapRecord, after: GapRecord) -> GapRecord:
 
 
 def together(committed_ranges: Iterable[Mapping[str, GapRecord]]) -> dict[str, GapRecord]:
-    """Put the tickets of stretches of the history together, oldest stretch first."""
+    """Put the gap records of stretches of the history together, oldest stretch first."""
     found: dict[str, GapRecord] = {}
     for gap_records in committed_ranges:
         for key, gap_record in gap_records.items():
@@ -188,7 +188,7 @@ def together(committed_ranges: Iterable[Mapping[str, GapRecord]]) -> dict[str, G
 
 
 def to_json(gap_record: GapRecord) -> dict[str, Any]:
-    """Write a ticket as JSON values."""
+    """Write a gap record as JSON values."""
     opened, ended = gap_record.opened, gap_record.ended
     return {
         "id": gap_record.id, "unplaced": gap_record.unplaced, "files": gap_record.files, "changes": gap_record.changes,

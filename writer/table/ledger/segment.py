@@ -1,6 +1,6 @@
 """What a stretch of the table's history says of every offset, in a form that adds up. Pure.
 
-A chapter is read from entries of the log, or from the ledger that outlives them; chapters that follow each other are
+A segment is read from entries of the log, or from the ledger that outlives them; segments that follow each other are
 bound into one. Offsets are kept as the entries have them: what does not chain stays apart, so that it can be named.
 """
 
@@ -23,7 +23,7 @@ from writer.table.log.foreign_writes import Change, change
 from writer.table.log.log import Action
 
 FORMAT = 2
-_KNOWN = (1, FORMAT)  # before 2, pages said nothing of tickets
+_KNOWN = (1, FORMAT)  # before 2, pages said nothing of gap records
 _PART = re.compile(r"^(?P<topic>[^/]+)@(?P<incarnation>\d+)/(?P<partition>\d+)$")
 
 
@@ -47,7 +47,7 @@ class CommittedRange:
 
     @property
     def sound(self) -> bool:
-        """Each offset gave a record, a hole, or lies in a gap; each record has one outcome."""
+        """Each offset gave a record, a missing offset, or lies in a gap; each record has one outcome."""
         read = self.outcomes.get("read", 0)
         without = self.end - self.start if self.gap else self.without_records + self.unexplained
         return self.end - self.start == read + without and read == sum(self.outcomes.get(name, 0) for name in EXITS)
@@ -118,7 +118,7 @@ def _nothing(_: int) -> Mapping[str, int | None]:
 def segments(
     entries: Iterable[tuple[int, Sequence[Action]]], pipeline: str, known: Known = _nothing
 ) -> Iterator[LedgerSegment]:
-    """Read entries, oldest first: a chapter of each. `known` is asked where an entry does not say what it took."""
+    """Read entries, oldest first: a segment of each. `known` is asked where an entry does not say what it took."""
     for version, actions in entries:
         try:
             yield _of(version, actions, pipeline, known)
@@ -129,7 +129,7 @@ def segments(
 
 
 def runs(each: Iterable[LedgerSegment]) -> list[LedgerSegment]:
-    """Bind the chapters that follow each other. Where versions are missing between them, a new one begins.
+    """Bind the segments that follow each other. Where versions are missing between them, a new one begins.
 
     So it does after an acceptance: what follows is proven apart.
     """
@@ -143,13 +143,13 @@ def runs(each: Iterable[LedgerSegment]) -> list[LedgerSegment]:
 
 
 def since_adoption(segments: Sequence[LedgerSegment]) -> list[LedgerSegment]:
-    """Return the chapters with nothing in those before the table was taken over: another writer's are no account."""
+    """Return the segments with nothing in those before the table was taken over: another writer's are no account."""
     at = max((at for at, one in enumerate(segments) if one.adopted is not None), default=0)
     return [*(LedgerSegment(one.first, one.last, one.began, one.ended) for one in segments[:at]), *segments[at:]]
 
 
 def bound(segments: Sequence[LedgerSegment]) -> LedgerSegment:
-    """Put chapters together that follow each other."""
+    """Put segments together that follow each other."""
     segments = since_adoption(segments)
     begins, moves = begun(segments)
     return LedgerSegment(
@@ -208,7 +208,7 @@ def _of(version: int, actions: Sequence[Action], pipeline: str, known: Known) ->
         case "start" | "adopt":
             starts = int(about["kind"] == "start")
             return replace(one, starts=starts, begins=_moved(actions, pipeline))
-        case "side":  # letters: their main commit has the account, but for how many a rewind took
+        case "side":  # dead letters: their main commit has the account, but for how many a rewind took
             return replace(one, removals=_taken(version, about))
         case "batch":
             return replace(
@@ -313,7 +313,7 @@ def _range_to_json(one: CommittedRange) -> dict[str, Any]:
 
 
 def to_json(one: LedgerSegment, pipeline: str, table_id: str) -> dict[str, Any]:
-    """Write a chapter as JSON values: a page of the ledger."""
+    """Write a segment as JSON values: a page of the ledger."""
     return {
         "format": FORMAT, "pipeline": pipeline, "table": table_id, "first": one.first, "last": one.last,
         "began": one.began and one.began.isoformat(), "ended": one.ended and one.ended.isoformat(),

@@ -142,7 +142,7 @@ class TooOld(ConfigError):
 
 
 def record_gap(end: Appender, snapshot: PipelineSnapshot, gap: Gap) -> int:
-    """Move the frontier over lost ranges, each from the frontier on, and keep the ticket. Raises Fenced."""
+    """Move the frontier over lost ranges, each from the frontier on, and keep the gap record. Raises Fenced."""
 
     def values(newest: PipelineSnapshot) -> dict[str, int]:
         pipeline, sums = end.pipeline, newest.gap_sums
@@ -158,7 +158,7 @@ def record_gap(end: Appender, snapshot: PipelineSnapshot, gap: Gap) -> int:
 def fill(end: Appender, snapshot: PipelineSnapshot, fill: Fill) -> int:
     """Add records of a gap, and settle their offsets. It needs no epoch.
 
-    Raises Overtaken when the ticket changed since it was looked at.
+    Raises Overtaken when the gap record changed since it was looked at.
     """
     offsets = fill.offsets + (fill.left if fill.done else 0)
     values, check = _changing(end, fill, offsets, ended=fill.done)
@@ -174,7 +174,7 @@ def give_up(end: Appender, snapshot: PipelineSnapshot, loss: Loss) -> int:
 def _changing(
     end: Appender, change: Fill | Loss, offsets: int, *, ended: bool
 ) -> tuple[Callable[[PipelineSnapshot], dict[str, int]], Check]:
-    """Return what a change of a ticket sets, and the check that it is the next one."""
+    """Return what a change of a gap record sets, and the check that it is the next one."""
     pipeline = end.pipeline
 
     def check(newest: PipelineSnapshot) -> None:

@@ -47,18 +47,18 @@ def commit(end: Appender, snapshot: PipelineSnapshot, batch: Batch) -> int:
 
 
 def replay(end: Appender, snapshot: PipelineSnapshot, replay: Replay) -> int:
-    """Add the rows of dead letters, and say which letters go. It needs no epoch.
+    """Add the rows of dead letters, and say which dead letters go. It needs no epoch.
 
-    Raises Overtaken when the letters may have been replayed meanwhile, or the table was rewound.
+    Raises Overtaken when the dead letters may have been replayed meanwhile, or the table was rewound.
     """
 
     def check(newest: PipelineSnapshot) -> None:
         if newest.replays != replay.generation:
             raise Overtaken(
-                f"another replay of pipeline {end.pipeline!r} was committed meanwhile; its letters are read again"
+                f"another replay of pipeline {end.pipeline!r} was committed meanwhile; its dead letters are read again"
             )
         if newest.rewinds != snapshot.rewinds:
-            raise Overtaken(f"pipeline {end.pipeline!r} was rewound meanwhile; its letters are read again")
+            raise Overtaken(f"pipeline {end.pipeline!r} was rewound meanwhile; its dead letters are read again")
 
     def values(newest: PipelineSnapshot) -> dict[str, int]:
         return {

@@ -35,7 +35,7 @@ class CommittedEntry:
     side_files: Mapping[str, Sequence[StagedFile]]
     withdrawn: Mapping[str, Mapping[TopicPartition, Sequence[Span]]] = field(
         default_factory=dict
-    )  # letters that became rows
+    )  # dead letters that became rows
 
 
 Kind = Literal["start", "batch", "gap", "adopt", "close", "seal", "fill", "lost", "rewind"]
@@ -94,7 +94,7 @@ def ours(
 def said(one: Operation) -> dict[str, Any]:
     """Return what the entry of an operation says of itself.
 
-    A gap's is its ticket; a rewrite and a rewind say which rows they take, a replay which letters go.
+    A gap's is its gap record; a rewrite and a rewind say which rows they take, a replay which dead letters go.
     """
     own: dict[str, Any]
     match one:

@@ -28,7 +28,7 @@ class Resealed(HeadraceError):
 
 
 class Overtaken(HeadraceError):
-    """Since letters were read, or a gap looked at, somebody else replayed, changed that gap, or rewound the table."""
+    """Another process replayed dead letters, changed a gap or rewound the table since it was read."""
 
 
 class FilesGone(HeadraceError):

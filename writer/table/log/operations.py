@@ -19,7 +19,7 @@ class Batch:
     ranges: Sequence[OffsetRange]
     files: Sequence[StagedFile] = ()
     side_files: Mapping[str, Sequence[StagedFile]] = field(default_factory=dict)  # table location → files
-    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: counts, run, batch number, rooms
+    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: counts, run, batch number, steps
     settled: int = -1  # version up to which the history was looked at and side files applied, before this batch
     seen: Mapping[TopicPartition, int] = field(
         default_factory=dict
@@ -32,7 +32,7 @@ class Batch:
 class Gap:
     """Ranges that no record will come from: the frontier moves over them without files."""
 
-    id: str  # of the ticket; the same when the commit is tried again
+    id: str  # of the gap record; the same when the commit is tried again
     epoch: int
     ranges: Sequence[OffsetRange]
     cause: str
@@ -50,11 +50,11 @@ class Fill:
     """One atomic commit of a backfill: records of a gap, and which of its offsets are settled. It moves no frontier."""
 
     id: str  # unique; the same when the commit is tried again
-    gap: str  # id of the ticket
-    generation: int  # number of changes of the ticket that the open offsets were read after
+    gap: str  # id of the gap record
+    generation: int  # number of changes of the gap record that the open offsets were read after
     offsets: int  # that it settles
     left: int  # that are open after it
-    done: bool  # the ticket ends with it; with offsets left only where the source knows none
+    done: bool  # the gap record ends with it; with offsets left only where the source knows none
     files: Sequence[StagedFile] = ()
     side_files: Mapping[str, Sequence[StagedFile]] = field(default_factory=dict)  # table location → files
     facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: account of each part, rows, by, source, at
@@ -64,7 +64,7 @@ class Fill:
         if self.offsets < 0 or self.left < 0:
             raise ValueError(f"a fill settles and leaves at least nothing, got {self.offsets} and {self.left}")
         if not self.left and not self.done:
-            raise ValueError("a fill that leaves no offset ends its ticket")
+            raise ValueError("a fill that leaves no offset ends its gap record")
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class Loss:
     """One atomic entry that gives up what is open of a gap: nobody will bring it."""
 
     id: str  # unique; the same when the entry is tried again
-    gap: str  # id of the ticket
-    generation: int  # number of changes of the ticket that it was looked at after
+    gap: str  # id of the gap record
+    generation: int  # number of changes of the gap record that it was looked at after
     left: int  # offsets that are given up
     facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: by, reason, at
 
@@ -93,10 +93,10 @@ class Replay:
     """One atomic commit of dead letters that became rows, or got another reason. It moves no frontier."""
 
     id: str  # unique; the same when the commit is tried again
-    generation: int  # number of replays that the letters were read after
+    generation: int  # number of replays that the dead letters were read after
     files: Sequence[StagedFile]
-    side_files: Mapping[str, Sequence[StagedFile]]  # letters that failed again, with the reason of today
-    withdrawn: Mapping[str, Mapping[TopicPartition, Sequence[Span]]]  # table location → offsets whose letters go
+    side_files: Mapping[str, Sequence[StagedFile]]  # dead letters that failed again, with the reason of today
+    withdrawn: Mapping[str, Mapping[TopicPartition, Sequence[Span]]]  # table location → offsets whose dead letters go
     facts: Mapping[str, Any]
     meanings: Mapping[str, int] = field(default_factory=dict)  # of schema ids: name of the `txn` → fingerprint
 
@@ -175,7 +175,7 @@ class Rewind:
     reopened: Sequence[Reopened] = ()
     seen: Mapping[TopicPartition, int | None] = field(default_factory=dict)  # as the earlier version had it
     closed_until: datetime | None = None  # the same
-    gaps: Mapping[str, int] = field(default_factory=dict)  # open tickets that were recorded since: id → offsets
+    gaps: Mapping[str, int] = field(default_factory=dict)  # open gap records that were recorded since: id → offsets
     closed: int = 0  # runs up to this one read beyond: they are not continued
     facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: at
     undo: Undo | None = None

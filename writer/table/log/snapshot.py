@@ -105,7 +105,7 @@ class PipelineSnapshot:
         return {name: self.state.transactions.get(f"{self.pipeline}/{name}", 0) for name in GAP_SUMS}
 
     def changes(self, gap: str) -> int:
-        """Number of fills and losses that a gap has had, by the id of its ticket."""
+        """Number of fills and losses that a gap has had, by the id of its gap record."""
         return self.state.transactions.get(changes_name(self.pipeline, gap), 0)
 
     @property

@@ -11,9 +11,9 @@ _REASONS_SHOWN = 3
 
 
 def check(pipeline: str, report: Report, limits: Limits, *, late: int = 0) -> None:
-    """Raise LimitReached when the share of poison in the records with a value, and their number, reach the limits.
+    """Raise LimitReached when the number of failed records, and their share of all with a value, reach the limits.
 
-    Poison: dead letters and quarantined records, but not the `late` of them, which only came after their bucket was
+    Failed are dead letters and quarantined records, but not the `late` of them, which only came after their bucket was
     closed.
     """
     bad = sum(c.dead_letters + c.quarantined for c in report.counts.values()) - late
@@ -23,7 +23,7 @@ def check(pipeline: str, report: Report, limits: Limits, *, late: int = 0) -> No
     raise LimitReached(
         f"{bad:,} of {valued:,} records of a batch ({bad / valued:.1%}) cannot become rows, more than "
         f"pipelines.{pipeline}.limits.failed_ratio_max allows ({limits.failed_ratio_max:.0%}); nothing of it was "
-        f"committed. {'; '.join(_words(report.failed_records))}. Mend the cause (`headrace preview` shows the "
+        f"committed. {'; '.join(_words(report.failed_records))}. Fix the cause (`headrace preview` shows the "
         "records), "
         "or raise the limit to 1 to let them become dead letters."
     )
