@@ -191,7 +191,7 @@ def _watched(job: Job, process: Contending, enough: Callable[[], bool], *, secon
 
 
 def _warm(job: Job) -> bool:
-    """Tell whether the live writer has committed some batches and is not behind: what its start cost is over."""
+    """Return whether the live writer has committed some batches and is not behind: what its start cost is over."""
     behind = max(_lag(job), default=float("inf"))
     return job.log.read_bytes().count(b"batch_committed") > 1 and behind <= LAG_MAX.total_seconds()
 

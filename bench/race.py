@@ -28,7 +28,7 @@ class Contending(Process):
     """A contender's first process."""
 
     def ended(self) -> bool:
-        """Tell whether it has ended. Raises BenchFailed if that was not in order."""
+        """Return whether it has ended. Raises BenchFailed if that was not in order."""
         assert self._child is not None, "launch comes before ended"
         code = self._child.poll()
         if code is None:

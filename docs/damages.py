@@ -81,7 +81,7 @@ def text() -> str:
     lines += [_untried(damage) for damage in catalogue() if damage.row not in tried]
     lines += ["", _SAID]
     lines += [
-        f"| {damage.row} | {damage.kind} | {_begins(damage)} | {damage.said} |"
+        f"| {damage.row} | {damage.kind} | {_begins(damage)} | {damage.message} |"
         for damage in sorted(catalogue(), key=lambda damage: _order(damage.row))
     ]
     return "\n".join(lines) + "\n"

@@ -18,7 +18,7 @@ def process(by: str) -> str:
 
 
 def gone(name: str) -> bool:
-    """Tell whether a process with such a name was of this machine, and lives no more."""
+    """Return whether a process with such a name was of this machine, and lives no more."""
     _, _, rest = name.partition(_PROCESS)
     host, _, number = rest.partition(_PROCESS)
     if host != socket.gethostname() or not number.isdigit():

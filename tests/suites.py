@@ -25,12 +25,12 @@ def sort(items: list[pytest.Item]) -> list[str]:
 
 
 def is_long(test: str) -> bool:
-    """Tell whether a test, by its id, is one of `make test-long` alone."""
+    """Return whether a test, by its id, is one of `make test-long` alone."""
     return _LONG.fullmatch(test) is not None
 
 
 def _needs_servers(item: pytest.Item) -> bool:
-    """Tell whether a test asks for Kafka, a registry or S3, by a fixture or by its parameter."""
+    """Return whether a test asks for Kafka, a registry or S3, by a fixture or by its parameter."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     return "s3" in parameters.values() or not {"stack", "s3"}.isdisjoint(getattr(item, "fixturenames", ()))
 

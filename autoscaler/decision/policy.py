@@ -17,7 +17,7 @@ from writer.core.units import duration
 
 @lru_cache(maxsize=4096)
 def _matches(expression: str, minute: datetime) -> bool:
-    """Tell whether a minute is one of the expression's: the next after the one before it."""
+    """Return whether a minute is one of the expression's: the next after the one before it."""
     try:
         return next(CronSim(expression, minute - timedelta(minutes=1)), None) == minute
     except CronSimError as error:

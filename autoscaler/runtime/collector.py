@@ -31,26 +31,26 @@ class FactsCollector:
         self._config, self._names, self._policy = config, tuple(names), policy
         self._cluster = Cluster(config.kafka.address, min(config.kafka.request_timeout, _KAFKA_WITHIN))
         self._stood: dict[str, status_parser.Frontiers] = {}
-        self._told: dict[str, dict[str, Any] | None] = {}  # name → what was said last, by the driver or the lake
+        self._last_status: dict[str, dict[str, Any] | None] = {}  # name → what was said last, by the driver or the lake
         self._lags: dict[str, LagSample] = {}  # name → the newest sample, the driver's or of this process
         self._troubles: dict[str, str] = {}
         self.driver: Driver | None = None  # who answered last
         self.executors: Mapping[str, Any] | None = None  # what it said of them
 
     def look(self, now: datetime) -> Facts:
-        """Ask everybody. Takes some seconds at most."""
+        """Ask Kafka and the driver. Takes some seconds at most."""
         whole = self._ask_driver()
         self.executors = None if whole is None else whole.get("executors")
         levels = self._recovery_levels()
         found = []
         for name in self._names:
-            told = self._told[name] = self._status(name, whole, now) or self._told.get(name)
-            if told is None:
+            status = self._last_status[name] = self._status(name, whole, now) or self._last_status.get(name)
+            if status is None:
                 continue
             lag = self._lags.get(name, LagSample())
-            stood = self._stood[name] = status_parser.moved(self._stood.get(name, {}), told["commits"], lag)
+            stood = self._stood[name] = status_parser.moved(self._stood.get(name, {}), status["commits"], lag)
             level = levels.get(name, 0)
-            found.append(status_parser.pipeline(name, told, lag, stood, self._policy, now, recovery_level=level))
+            found.append(status_parser.pipeline(name, status, lag, stood, self._policy, now, recovery_level=level))
         return Facts(now, status_parser.executors(self.executors, self._policy), tuple(found))
 
     def _ask_driver(self) -> dict[str, Any] | None:
@@ -104,8 +104,8 @@ class FactsCollector:
         """Return on which level recovery is, by pipeline, where a supervisor answers."""
         at, certificate = self._config.supervisor, self._config.http.certificate
         scheme = "http" if certificate is None else "https"
-        told = status_at(f"{scheme}://{at.host}:{at.port}", str(certificate or "")) if at.port else None
+        status = status_at(f"{scheme}://{at.host}:{at.port}", str(certificate or "")) if at.port else None
         try:
-            return {name: int(one["level"]) for name, one in (told or {}).get("pipelines", {}).items()}
+            return {name: int(one["level"]) for name, one in (status or {}).get("pipelines", {}).items()}
         except (LookupError, TypeError, ValueError, AttributeError):
             return {}

@@ -1,4 +1,4 @@
-"""What the autoscaler tells over HTTP: `/metrics` and `/status`, and `/healthz` for whoever keeps it running."""
+"""What the autoscaler tells over HTTP: `/metrics` and `/status`, and `/healthz` for its supervisor."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from writer.web.metric_types import Value
 from writer.web.metrics_export import board, family
 
 VERDICTS = ("hold", "stay", "blocked", "wait", "up", "down")
-_LATE_TICKS = 4  # then whoever looks after this process may start it again
+_LATE_TICKS = 4  # then a supervisor may start it again
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("headrace_executors_draining", "gauge", "Executors that finish their tasks and go.", _of_driver("draining")),
     Metric(
         "headrace_executors_lost_total", "counter",
-        "Executors that went without being told to, since the driver began.", _of_driver("lost"),
+        "Executors that went unasked to, since the driver began.", _of_driver("lost"),
     ),
     Metric(
         "headrace_tasks_failed_total", "counter", "Tasks that failed on executors, since the driver began.",

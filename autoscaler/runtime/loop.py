@@ -1,4 +1,4 @@
-"""The autoscaler at work: look, decide, keep, ask; every few seconds, until it is told to stop."""
+"""The autoscaler at work: look, decide, keep, ask; every few seconds, until it is stopped."""
 
 import threading
 from collections.abc import Callable, Mapping

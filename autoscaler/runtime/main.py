@@ -42,7 +42,7 @@ def policy_of(config: Config, assignments: Sequence[str]) -> Policy:
 
 
 def asked(path: Path, only: list[str] | None, assignments: Sequence[str]) -> tuple[Facts, Policy, Memory]:
-    """Ask everybody once: what is known now, the policy, and what is remembered. Raises ConfigError."""
+    """Ask Kafka and the driver once: what is known now, the policy, and what is remembered. Raises ConfigError."""
     config = load(path)
     names, policy = config.chosen(only), policy_of(config, assignments)
     facts = FactsCollector(config, names, policy).look(datetime.now(UTC))
@@ -88,8 +88,8 @@ def run(config: Config, names: Sequence[str], policy: Policy, *, dry_run: bool) 
 def _ask(driver: Driver, section: Autoscaler, executors: int, because: Event) -> str | None:
     """Ask a driver for so many executors. Returns why it does not take that, or does not answer; None: it does."""
     token = "" if section.token is None else section.token.get_secret_value()
-    said = {"executors": executors, "decision": because.verdict, "reason": because.why[:_WORDS_MAX]}
-    query = said if because.wanted is None else {**said, "recommended": because.wanted}
+    request = {"executors": executors, "decision": because.verdict, "reason": because.why[:_WORDS_MAX]}
+    query = request if because.wanted is None else {**request, "recommended": because.wanted}
     url, headers = f"{driver.url}/scale?{urlencode(query)}", {"Authorization": f"Bearer {token}"}
     try:
         answer = ask_at(url, driver.certificate, timeout_s=_ANSWER_WITHIN_S, method="POST", headers=headers)

@@ -37,34 +37,34 @@ def moved(before: Frontiers, commits: Sequence[Mapping[str, Any]], lag: LagSampl
     return stood
 
 
-def executors(told: Mapping[str, Any] | None, policy: Policy) -> Executors | None:
+def executors(status: Mapping[str, Any] | None, policy: Policy) -> Executors | None:
     """Return what the driver says of its executors; None where it does not."""
-    if told is None or told.get("refused") or told.get("age_seconds") is None:
+    if status is None or status.get("refused") or status.get("age_seconds") is None:
         return None
-    short_s = told["short_seconds"]
+    short_s = status["short_seconds"]
     refused = short_s is not None and short_s > policy.start_max_s
     return Executors(
-        wanted=told["registered"] if told["requested"] is None else told["requested"],
-        registered=told["registered"], draining=len(told["draining"]),
-        cores=told["cores"] or 1, cpus_per_task=told["cpus_per_task"],
-        gc_share=told["gc_share"],  # of the heap Spark tells the most there ever was: one never collected is full
-        quota=told["registered"] if refused else None,
-        age_s=told["age_seconds"],
+        wanted=status["registered"] if status["requested"] is None else status["requested"],
+        registered=status["registered"], draining=len(status["draining"]),
+        cores=status["cores"] or 1, cpus_per_task=status["cpus_per_task"],
+        gc_share=status["gc_share"],  # of the heap Spark tells the most there ever was: one never collected is full
+        quota=status["registered"] if refused else None,
+        age_s=status["age_seconds"],
     )  # fmt: skip
 
 
 def pipeline(
-    name: str, told: Mapping[str, Any], lag: LagSample, stood: Frontiers, policy: Policy, now: datetime, *,
+    name: str, status: Mapping[str, Any], lag: LagSample, stood: Frontiers, policy: Policy, now: datetime, *,
     recovery_level: int = 0,
 ) -> Pipeline:  # fmt: skip
-    """Put a pipeline's facts together. `told`: its part of `/status`; `lag`: the newest sample."""
-    limits = told["limits"]
+    """Put a pipeline's facts together. `status`: its part of `/status`; `lag`: the newest sample."""
+    limits = status["limits"]
     per_range, most = limits.get("records_per_range"), limits.get("records_max") or 1
     found = Pipeline(
         name=name,
-        partitions=partitions(told["commits"], lag, stood),
+        partitions=partitions(status["commits"], lag, stood),
         arriving_per_s=None, arriving_lately_per_s=None,
-        batches=batches(told["commits"]),
+        batches=batches(status["commits"]),
         delay_max_s=limits.get("delay_max_seconds") or 0.0,
         records_max=most,
         records_per_task=limits.get("records_per_task"),
@@ -72,9 +72,9 @@ def pipeline(
         min_partitions=math.ceil(most / per_range) if per_range else 0,
         headroom_s=lag.headroom_seconds,
         recovery_level=recovery_level,
-        failing=told["error"] or None,
-        paused=told["pause"] is not None,
-        age_s=max(0.0, (now - datetime.fromisoformat(told["at"])).total_seconds()),
+        failing=status["error"] or None,
+        paused=status["pause"] is not None,
+        age_s=max(0.0, (now - datetime.fromisoformat(status["at"])).total_seconds()),
         lag_age_s=0.0 if lag.at is None else max(0.0, (now - lag.at).total_seconds()),  # never: no partitions either
     )  # fmt: skip
     lately, mean = lag.arriving_per_s(policy.short_window_s), lag.arriving_per_s(window_s(policy, found))

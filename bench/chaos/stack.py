@@ -130,7 +130,7 @@ class ChaosStack:
             life.ends = {p: end for (_, p), end in ends.items()}
 
     def _caught_up(self) -> bool:
-        """Tell whether the lake holds the last record of each log, as far as retention left one."""
+        """Return whether the lake holds the last record of each log, as far as retention left one."""
         self.note_ends()
         last: dict[tuple[str, int], tuple[int, int]] = {}  # of the newest life that has rows
         for (topic, number, partition), found in look([self.lake, self.dead_letters]).items():

@@ -188,7 +188,7 @@ class World:
         return float((self.now_s - self._oldest_s[waits]).max()) if waits.any() else 0.0
 
     def is_out(self) -> bool:
-        """Tell whether an outage is on."""
+        """Return whether an outage is on."""
         return any(from_s <= self.now_s < until_s for from_s, until_s in self.trace.outages)
 
     def tasks_running(self) -> int:

@@ -50,9 +50,9 @@ def opened(
     return ByOffset(name, found, roles)
 
 
-def columns_of(names: Sequence[str], said: str | None) -> dict[str, str]:
+def columns_of(names: Sequence[str], option: str | None) -> dict[str, str]:
     """Return which column has which role: as was said, or as headrace's tables or Spark's Kafka source name them."""
-    if said is None:
+    if option is None:
         for known in (_OURS, _KAFKAS):
             if all(known[role] in names for role in ("partition", "offset")):
                 return {role: name for role, name in known.items() if name in names}
@@ -60,7 +60,7 @@ def columns_of(names: Sequence[str], said: str | None) -> dict[str, str]:
             f"the archive has no offsets that can be recognised among its columns {', '.join(names)}. Say which with "
             "--columns partition=...,offset=..., or let --by-time bring rows by their event time."
         )
-    roles = dict(pair.strip().partition("=")[::2] for pair in said.split(","))
+    roles = dict(pair.strip().partition("=")[::2] for pair in option.split(","))
     if odd := [role for role in roles if role not in _ROLES]:
         raise ConfigError(f"--columns: {odd[0]!r} is none of {', '.join(_ROLES)}")
     if missing := [role for role in ("partition", "offset") if role not in roles]:

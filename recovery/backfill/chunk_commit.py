@@ -136,8 +136,8 @@ class Filling:
         accounts = []
         for part, spans in chunk.spans.items():
             counts = report.counts.get((part.topic, part.partition), Counts())
-            told = {"holes": without_records[part].told()} if part in without_records else {}
-            accounts.append({**vars(part), "spans": [list(s) for s in spans], **counts.outcomes(), **told})
+            unread = {"holes": without_records[part].to_dict()} if part in without_records else {}
+            accounts.append({**vars(part), "spans": [list(s) for s in spans], **counts.outcomes(), **unread})
         return _ChunkOutcome(report, accounts=accounts)
 
     def _unplaced(self, chunk: Chunk, snapshot: PipelineSnapshot, paced: Any) -> _ChunkOutcome:
@@ -181,7 +181,7 @@ class Filling:
 
 
 def _still_open(gap_record: GapRecord, chunk: Chunk) -> None:
-    """Raise Overtaken where a chunk would settle what is not open: it was planned before somebody else brought it."""
+    """Raise Overtaken where a chunk would settle what is not open: it was planned before another process brought it."""
     left: dict[TopicPartition, list[Span]] = {}
     for r in gap_record.left():
         left.setdefault(r.part, []).append((r.start, r.end))

@@ -22,7 +22,7 @@ from writer.table.gap_records import named
 from writer.table.ledger.gap_record import GapRecord
 from writer.table.log.foreign_writes import Overtaken
 
-_OVERTAKEN_MAX = 10  # times in a row that somebody else changed the gap record first
+_OVERTAKEN_MAX = 10  # times in a row that another process changed the gap record first
 
 
 class ProgressListener(Protocol):
@@ -109,7 +109,7 @@ def _one(
     outcome = Outcome(gap_record)
     listener.began(gap_record, _offsets(gap_record.left()))
     lag, limit = partial(live_lag, filling.config, filling.name), lag_max(filling.settings.commit.max_delay)
-    pace = Pace(lag, wish.lag_max or limit, wish.rate, alive=renew, told=listener.waits)
+    pace = Pace(lag, wish.lag_max or limit, wish.rate, alive=renew, on_wait=listener.waits)
     for source in sources:
         lost, came = 0, len(outcome.chunks)
         while lost < _OVERTAKEN_MAX:

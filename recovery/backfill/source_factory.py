@@ -61,16 +61,16 @@ def _pairs(ranges: Sequence[OffsetRange], mapped: Sequence[str]) -> Mapping[Topi
     topics = sorted({r.part.topic for r in ranges})
     found: dict[TopicPartition, dict[int, int]] = {}
     for text in mapped:
-        said = _PAIR.match(text)
-        if said is None:
+        matched = _PAIR.match(text)
+        if matched is None:
             raise ConfigError(f"--map {text!r} maps no offset; write 0:5000=1200 or clicks/0:5000=1200")
-        if said["topic"] is None and len(topics) > 1:
+        if matched["topic"] is None and len(topics) > 1:
             raise ConfigError(f"the gap has several topics; write --map {topics[0]}/{text}")
-        topic = said["topic"] or (topics[0] if topics else "")
-        parts = [r.part for r in ranges if (r.part.topic, r.part.partition) == (topic, int(said["partition"]))]
+        topic = matched["topic"] or (topics[0] if topics else "")
+        parts = [r.part for r in ranges if (r.part.topic, r.part.partition) == (topic, int(matched["partition"]))]
         if not parts:
-            raise ConfigError(f"--map {text!r}: the gap has no offsets of {topic}/{said['partition']}")
-        found.setdefault(parts[0], {})[int(said["here"])] = int(said["there"])
+            raise ConfigError(f"--map {text!r}: the gap has no offsets of {topic}/{matched['partition']}")
+        found.setdefault(parts[0], {})[int(matched["here"])] = int(matched["there"])
     return found
 
 

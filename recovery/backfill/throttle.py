@@ -54,15 +54,15 @@ def live_lag(config: Config, pipeline: str) -> float | None:
 
 
 class Pace:
-    """Slows pieces down. `alive` is called again and again while it waits or works, `told` when it begins to wait."""
+    """Slows pieces down. Calls `alive` repeatedly while it waits or works, and `on_wait` when it begins to wait."""
 
     def __init__(
         self, lag: Callable[[], float | None], limit: timedelta, rate: float | None, *, alive: Callable[[], None],
-        told: Callable[[str], None] = lambda _: None, clock: Callable[[], float] = time.monotonic,
+        on_wait: Callable[[str], None] = lambda _: None, clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:  # fmt: skip
         self._lag, self._limit, self._rate = lag, limit, rate
-        self._alive, self._told, self._clock, self._sleep = alive, told, clock, sleep
+        self._alive, self._on_wait, self._clock, self._sleep = alive, on_wait, clock, sleep
         self._began = self._looked = clock()
         self._rows = 0
         self._looked -= LOOK_S
@@ -87,7 +87,7 @@ class Pace:
     def _pause(self, decision: Wait | None) -> bool:
         if decision is None:
             return False
-        self._told(decision.why)
+        self._on_wait(decision.why)
         end = self._clock() + decision.seconds
         while (left := end - self._clock()) > 0:
             self._sleep(min(left, _NAP_S))

@@ -48,7 +48,7 @@ class Check:
 
     name: str
     ok: bool | None  # None: not looked at
-    said: str
+    message: str
     level: RecoveryLevel | None = None
 
     @property
@@ -62,7 +62,7 @@ def preflight(facts: Facts) -> list[Check]:
     checks = [_lease(facts)]
     if facts.closed is not None or facts.reading is None or facts.reading.nothing:
         none = "there is none" if facts.closed is None else f"run {facts.closed} is over, the table went on elsewhere"
-        checks.append(Check("checkpoint", ok=True, said=f"{none}; {_begins(facts)}"))
+        checks.append(Check("checkpoint", ok=True, message=f"{none}; {_begins(facts)}"))
         checks += [_forgot(facts.lost)] if facts.lost else []
     else:
         checks += _of_the_checkpoint(facts, facts.reading)
@@ -88,29 +88,31 @@ def _of_the_checkpoint(facts: Facts, reading: Reading) -> Iterator[Check]:
 def _lease(facts: Facts) -> Check:
     if facts.lease is None:
         return _not_looked_at("lease", facts.unknown.get("lease", "no supervisor keeps one"))
-    return Check("lease", ok=True, said=facts.lease)  # whoever asks is its holder, or only looks
+    return Check("lease", ok=True, message=facts.lease)  # the caller holds it, or only looks
 
 
 def _spark(reading: Reading) -> Check:
     if reading.newer:
         what = _listed(f"{found.name}: {found.why}" for found in reading.newer)
-        return Check("spark", ok=False, said=f"a newer Spark wrote the checkpoint ({what}). Run that Spark, or begin a "
-                     "new run if the change was meant")  # fmt: skip
-    return Check("spark", ok=True, said="the files are of the version that Spark 4.0 reads")
+        return Check("spark", ok=False, message=f"a newer Spark wrote the checkpoint ({what}). Run that Spark, or "
+                     "begin a new run if the change was meant")  # fmt: skip
+    return Check("spark", ok=True, message="the files are of the version that Spark 4.0 reads")
 
 
 def _metadata(facts: Facts, reading: Reading) -> Check:
     corrupt = reading.says_corrupt("metadata")
     if corrupt:
-        return Check("metadata", ok=False, said=f"{corrupt}: Spark does not start from it", level=RecoveryLevel.NEW_RUN)
+        return Check(
+            "metadata", ok=False, message=f"{corrupt}: Spark does not start from it", level=RecoveryLevel.NEW_RUN
+        )
     if reading.query_id is None:
-        said = "it is missing: Spark would give the query a new id in silence"
-        return Check("metadata", ok=False, said=said, level=RecoveryLevel.NEW_RUN)
+        message = "it is missing: Spark would give the query a new id in silence"
+        return Check("metadata", ok=False, message=message, level=RecoveryLevel.NEW_RUN)
     known = facts.run_record.query_id if facts.run_record else None
     if known not in (None, reading.query_id):
-        said = f"its id is {reading.query_id}, the run's is {known}: it is another query's"
-        return Check("metadata", ok=False, said=said, level=RecoveryLevel.NEW_RUN)
-    return Check("metadata", ok=True, said=f"the query's id is {reading.query_id}")
+        message = f"its id is {reading.query_id}, the run's is {known}: it is another query's"
+        return Check("metadata", ok=False, message=message, level=RecoveryLevel.NEW_RUN)
+    return Check("metadata", ok=True, message=f"the query's id is {reading.query_id}")
 
 
 def _files(facts: Facts, reading: Reading) -> Check:
@@ -127,12 +129,12 @@ def _files(facts: Facts, reading: Reading) -> Check:
         found.append(("sources/0/0", "it is missing: nothing says where batch 0 begins", RecoveryLevel.NEW_RUN))
     if not found:
         count = len(reading.planned) + len(reading.committed)
-        return Check("files", ok=True, said=f"{count} files of offsets and commits can be read")
+        return Check("files", ok=True, message=f"{count} files of offsets and commits can be read")
     level = max(level for _, _, level in found)
-    said = _listed(f"{name}: {why}" for name, why, _ in sorted(found, key=lambda one: -one[2]))
+    message = _listed(f"{name}: {why}" for name, why, _ in sorted(found, key=lambda one: -one[2]))
     if facts.foreign and level is RecoveryLevel.REPAIR and reading.corrupt:
-        said += f". It may be removed only where your sink has nothing of batch {last}"
-    return Check("files", ok=False, said=said, level=level)
+        message += f". It may be removed only where your sink has nothing of batch {last}"
+    return Check("files", ok=False, message=message, level=level)
 
 
 def _corrupt(facts: Facts, reading: Reading, name: str) -> RecoveryLevel:
@@ -155,9 +157,9 @@ def _corrupt(facts: Facts, reading: Reading, name: str) -> RecoveryLevel:
 def _checksums(reading: Reading) -> Check:
     if reading.orphans:
         what = _listed(reading.orphans)
-        said = f"{what} of files that are not there: Spark would take them for another query at work"
-        return Check("checksums", ok=False, said=said, level=RecoveryLevel.REPAIR)
-    return Check("checksums", ok=True, said="none is in the way of a file that is to be written")
+        message = f"{what} of files that are not there: Spark would take them for another query at work"
+        return Check("checksums", ok=False, message=message, level=RecoveryLevel.REPAIR)
+    return Check("checksums", ok=True, message="none is in the way of a file that is to be written")
 
 
 def _run_record(facts: Facts, reading: Reading) -> Check:
@@ -170,32 +172,38 @@ def _run_record(facts: Facts, reading: Reading) -> Check:
             if reading.last is not None and max(wrong) >= reading.last - 1
             else RecoveryLevel.RESTART
         )
-        said = _listed(f"offsets/{n}" for n in sorted(wrong, reverse=True))
-        return Check("witness", ok=False, said=f"{said} is not what the writer acted on: it was edited", level=level)
+        message = _listed(f"offsets/{n}" for n in sorted(wrong, reverse=True))
+        return Check(
+            "witness", ok=False, message=f"{message} is not what the writer acted on: it was edited", level=level
+        )
     seen = len(facts.run_record.batches.keys() & reading.batches.keys())
-    return Check("witness", ok=True, said=f"{seen} batches are as the writer acted on them")
+    return Check("witness", ok=True, message=f"{seen} batches are as the writer acted on them")
 
 
 def _commits(facts: Facts, reading: Reading) -> Check:
     planned, committed = reading.planned, reading.committed
     if not planned and committed:
-        said = f"offsets/ is empty, but commits/ is not: Spark would begin at batch 0 and fail at batch {committed[0]}"
-        return Check("commits", ok=False, said=said, level=RecoveryLevel.NEW_RUN)
+        message = (
+            f"offsets/ is empty, but commits/ is not: Spark would begin at batch 0 and fail at batch {committed[0]}"
+        )
+        return Check("commits", ok=False, message=message, level=RecoveryLevel.NEW_RUN)
     if not planned:
         if facts.run_record and facts.run_record.batches:
-            said = f"offsets/ and commits/ are empty, but batch {max(facts.run_record.batches)} was done"
-            return Check("commits", ok=False, said=said, level=RecoveryLevel.NEW_RUN)
-        return Check("commits", ok=True, said=f"no batch was planned; {_begins(facts)}")
+            message = f"offsets/ and commits/ are empty, but batch {max(facts.run_record.batches)} was done"
+            return Check("commits", ok=False, message=message, level=RecoveryLevel.NEW_RUN)
+        return Check("commits", ok=True, message=f"no batch was planned; {_begins(facts)}")
     last = planned[-1]
     if committed and committed[-1] > last:
-        said = f"commits end at batch {committed[-1]}, offsets at {last}: Spark would run batch {last} again, then fail"
-        return Check("commits", ok=False, said=said, level=RecoveryLevel.NEW_RUN)
+        message = (
+            f"commits end at batch {committed[-1]}, offsets at {last}: Spark would run batch {last} again, then fail"
+        )
+        return Check("commits", ok=False, message=message, level=RecoveryLevel.NEW_RUN)
     if committed and committed[-1] < last - 1:
-        said = f"offsets end at batch {last}, commits at {committed[-1]}: batches between are in doubt"
-        return Check("commits", ok=False, said=said, level=RecoveryLevel.NEW_RUN)
+        message = f"offsets end at batch {last}, commits at {committed[-1]}: batches between are in doubt"
+        return Check("commits", ok=False, message=message, level=RecoveryLevel.NEW_RUN)
     if reading.finished:
-        return Check("commits", ok=True, said=f"batch {last} is done, the next is {last + 1}")
-    return Check("commits", ok=True, said=f"batch {last} is planned; it runs again")
+        return Check("commits", ok=True, message=f"batch {last} is done, the next is {last + 1}")
+    return Check("commits", ok=True, message=f"batch {last} is planned; it runs again")
 
 
 def _partitions(facts: Facts, reading: Reading) -> Check:
@@ -205,11 +213,11 @@ def _partitions(facts: Facts, reading: Reading) -> Check:
     if facts.lost:
         return _not_looked_at("partitions", "the table does not tell")
     if start.keys() == facts.frontier.keys():
-        return Check("partitions", ok=True, said=f"the table has the same {len(start)}")
+        return Check("partitions", ok=True, message=f"the table has the same {len(start)}")
     fewer, more = sorted(facts.frontier.keys() - start.keys()), sorted(start.keys() - facts.frontier.keys())
-    said = [f"the checkpoint lacks {_listed(map(_named, fewer))}"] if fewer else []
-    said += [f"the table lacks {_listed(map(_named, more))}"] if more else []
-    return Check("partitions", ok=False, said="; ".join(said), level=RecoveryLevel.NEW_RUN)
+    message = [f"the checkpoint lacks {_listed(map(_named, fewer))}"] if fewer else []
+    message += [f"the table lacks {_listed(map(_named, more))}"] if more else []
+    return Check("partitions", ok=False, message="; ".join(message), level=RecoveryLevel.NEW_RUN)
 
 
 def _frontier(facts: Facts, reading: Reading) -> Check:
@@ -222,20 +230,20 @@ def _frontier(facts: Facts, reading: Reading) -> Check:
     behind = {source: frontier[source] - at for source, at in start.items() if at < frontier.get(source, at)}
     if ahead:
         what = _listed(f"{count} offsets of {_named(source)}" for source, count in sorted(ahead.items()))
-        said = f"the checkpoint begins beyond the table: {what} would be lost"
-        return Check("frontier", ok=False, said=said, level=RecoveryLevel.NEW_RUN)
+        message = f"the checkpoint begins beyond the table: {what} would be lost"
+        return Check("frontier", ok=False, message=message, level=RecoveryLevel.NEW_RUN)
     if behind and end is not None and all(end.get(source) == at for source, at in frontier.items()):
-        return Check("frontier", ok=True, said="the planned batch is in the table, only Spark does not know")
+        return Check("frontier", ok=True, message="the planned batch is in the table, only Spark does not know")
     if behind:
         what = _listed(f"{count} offsets of {_named(source)}" for source, count in sorted(behind.items()))
-        said = f"the checkpoint is older than the table: {what} would be read again"
-        return Check("frontier", ok=False, said=said, level=RecoveryLevel.NEW_RUN)
-    return Check("frontier", ok=True, said="the checkpoint begins where the table ends")
+        message = f"the checkpoint is older than the table: {what} would be read again"
+        return Check("frontier", ok=False, message=message, level=RecoveryLevel.NEW_RUN)
+    return Check("frontier", ok=True, message="the checkpoint begins where the table ends")
 
 
 def _forgot(topic: str) -> Check:
-    said = f"the table knows topic {topic!r}, but not how far it was read"
-    return Check("frontier", ok=False, said=said, level=RecoveryLevel.WALK_BACK)
+    message = f"the table knows topic {topic!r}, but not how far it was read"
+    return Check("frontier", ok=False, message=message, level=RecoveryLevel.WALK_BACK)
 
 
 def _topics(facts: Facts) -> Check:
@@ -244,17 +252,17 @@ def _topics(facts: Facts) -> Check:
     gone = sorted(name for name, ids in facts.topics.items() if ids.now is None)
     if gone:
         repair = "Create it, or take it out of `topics`"
-        said = facts.topics[gone[0]].missing if len(gone) == 1 else ""
-        return Check("topics", ok=False, said=said.removesuffix(".") or f"{_listed(gone)} is not there. {repair}")
+        message = facts.topics[gone[0]].missing if len(gone) == 1 else ""
+        return Check("topics", ok=False, message=message.removesuffix(".") or f"{_listed(gone)} is not there. {repair}")
     other = _created_again(facts)
     if other:
-        said = (
+        message = (
             f"{_listed(other)} was created again: its offsets mean other records. A start reads it from its beginning"
         )
-        return Check("topics", ok=False, said=said, level=RecoveryLevel.RESTART)
+        return Check("topics", ok=False, message=message, level=RecoveryLevel.RESTART)
     kept = sum(ids.known is not None for ids in facts.topics.values())
     what = "with the ids that the table knows" if kept == len(facts.topics) else "ids were not kept, so not compared"
-    return Check("topics", ok=True, said=f"{_listed(sorted(facts.topics))}: {what}")
+    return Check("topics", ok=True, message=f"{_listed(sorted(facts.topics))}: {what}")
 
 
 def _log(facts: Facts) -> Check:
@@ -268,14 +276,14 @@ def _log(facts: Facts) -> Check:
     beyond = sorted(source for source, at in start.items() if source in facts.held and at > facts.held[source].end)
     if beyond:
         what = _listed(f"{_named(s)} ends at {facts.held[s].end}, {start[s]} is wanted" for s in beyond)
-        return Check("log", ok=False, said=f"Kafka's log is shorter: {what}. Restore it, or adopt the topic")
+        return Check("log", ok=False, message=f"Kafka's log is shorter: {what}. Restore it, or adopt the topic")
     gone = sorted(source for source, at in start.items() if source in facts.held and at < facts.held[source].earliest)
     if gone:
         what = _listed(f"[{start[s]}, {facts.held[s].earliest}) of {_named(s)}" for s in gone)
         lead = "Spark would not read on" if facts.foreign else "a start records it as a gap"
         level = RecoveryLevel.LATEST if facts.foreign else RecoveryLevel.RESTART
-        return Check("log", ok=False, said=f"Kafka no longer holds {what}; {lead}", level=level)
-    return Check("log", ok=True, said="Kafka holds what comes next")
+        return Check("log", ok=False, message=f"Kafka no longer holds {what}; {lead}", level=level)
+    return Check("log", ok=True, message="Kafka holds what comes next")
 
 
 def _created_again(facts: Facts) -> list[str]:
@@ -298,11 +306,11 @@ def _silent(name: str, who: str, facts: Facts) -> Check:
     error = facts.unknown.get(who)
     if error is None:
         return _not_looked_at(name, "no broker was named" if who == "kafka" else "there is no table yet")
-    return Check(name, ok=False, said=error.rstrip("."), level=RecoveryLevel.WAIT)
+    return Check(name, ok=False, message=error.rstrip("."), level=RecoveryLevel.WAIT)
 
 
 def _not_looked_at(name: str, why: str) -> Check:
-    return Check(name, ok=None, said=why)
+    return Check(name, ok=None, message=why)
 
 
 def _begins(facts: Facts) -> str:

@@ -44,8 +44,8 @@ def of_pipeline(config: Config, name: str) -> CheckpointFacts:
     seen = None if run is None else run_record.read(checkpoints.store, run)
     known = snapshot.incarnations() if snapshot else {}
     frontier = None if snapshot is None else newest_frontier(snapshot, settings.topics)
-    told = {topic for topic, _ in frontier or {}}
-    lost = next((topic for topic in settings.topics if known.get(topic) and topic not in told), None)
+    known_topics = {topic for topic, _ in frontier or {}}
+    lost = next((topic for topic in settings.topics if known.get(topic) and topic not in known_topics), None)
     closed = run if snapshot and run is not None and run <= snapshot.closed else None
     lease = _lease(config, name, checkpoints, unknown)
     facts = Facts(reading, frontier, run_record=seen, lease=lease, lost=lost, closed=closed, unknown=unknown)

@@ -1,4 +1,4 @@
-"""L4: the table's frontier cannot be told, so it is put together anew, from the table's files and an older checkpoint.
+"""L4: the table's frontier is not known, so it is put together anew, from the table's files and an older checkpoint.
 
 Each row says which offset it came from. So the files prove a frontier: behind the last row of each part. A checkpoint
 confirms it: the newest that can be read and begins nowhere beyond what the files prove. It also tells of parts without

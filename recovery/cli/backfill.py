@@ -32,7 +32,7 @@ _SHOWN = 8  # characters of an id
 
 
 class ProgressListener:
-    """Tells whoever watches."""
+    """Tells a terminal."""
 
     def __init__(self, pipeline: str, out: Console, *, as_json: bool) -> None:
         """`as_json`: one line for each chunk."""
@@ -64,8 +64,8 @@ class ProgressListener:
         if self._json:
             tables.emit({"event": "chunk", "pipeline": self._pipeline, "gap": gap_record.id, **vars(chunk)})
         elif not self._out.is_terminal:
-            told = f"{plural(chunk.offsets, 'offset')}, {plural(chunk.rows, 'row')} in {plural(chunk.files, 'file')}"
-            tables.sentence(self._out, f"  version {chunk.version}: {told}; {chunk.left:,} left")
+            brought = f"{plural(chunk.offsets, 'offset')}, {plural(chunk.rows, 'row')} in {plural(chunk.files, 'file')}"
+            tables.sentence(self._out, f"  version {chunk.version}: {brought}; {chunk.left:,} left")
         if self._task is not None:
             self._bar.update(self._task, advance=chunk.offsets, note="")
 

@@ -54,7 +54,7 @@ class Examined:
             "leads_to": None if level is None else level.label, "halt": any(check.halt for check in self.checks),
             "checks": [
                 {
-                    "name": check.name, "ok": check.ok, "message": check.said, "halt": check.halt,
+                    "name": check.name, "ok": check.ok, "message": check.message, "halt": check.halt,
                     "level": None if check.level is None else check.level.label,
                 }
                 for check in self.checks
@@ -103,16 +103,16 @@ def show(one: Examined, out: Console) -> None:
             check.ok, (marks["failed"], "bold red")
         )
         out.print(
-            Text.assemble((mark, style), f" {check.name:<{width}}  {check.said}{_lead(check, one)}"), soft_wrap=True
+            Text.assemble((mark, style), f" {check.name:<{width}}  {check.message}{_lead(check, one)}"), soft_wrap=True
         )
     level, halt = leads_to(one.checks), any(check.halt for check in one.checks)
     if halt:
-        said = "A person must act first."
+        message = "A person must act first."
     elif level is None:
-        said = "All is well."
+        message = "All is well."
     else:
-        said = f"Leads to {level.label}: {_words(level, one)}."
-    out.print(Text(said, "bold red" if halt or level else ""), "")
+        message = f"Leads to {level.label}: {_words(level, one)}."
+    out.print(Text(message, "bold red" if halt or level else ""), "")
 
 
 def _lead(check: Check, one: Examined) -> str:
@@ -153,5 +153,5 @@ def _of_place(place: str, bootstrap: str | None) -> Examined:
 
 
 def _unreadable(name: str | None, location: str, error: StoreError) -> Examined:
-    check = Check("storage", ok=False, said=str(error).rstrip("."), level=RecoveryLevel.WAIT)
+    check = Check("storage", ok=False, message=str(error).rstrip("."), level=RecoveryLevel.WAIT)
     return Examined(name, None, location, Facts(None, foreign=name is None), [check])

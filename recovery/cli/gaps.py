@@ -154,8 +154,8 @@ def close(
 
     There is no way back. A gap that is filled closes by itself.
 
-    Exit codes: 0 closed, 1 somebody changed it meanwhile, or the storage does not answer, 2 configuration, or it is not
-    open.
+    Exit codes: 0 closed, 1 another process changed it meanwhile, or the storage does not answer, 2 configuration, or it
+    is not open.
     """
     settings, now = load(config), datetime.now(UTC)
     if not lost:
@@ -196,7 +196,7 @@ def open_(
     with `headrace backfill` while it runs.
 
     Exit codes: 0 shown or written, 1 a driver runs or Kafka does not answer, 2 configuration, or it cannot be skipped,
-    4 somebody committed meanwhile.
+    4 another process committed meanwhile.
     """
     settings, now = load(config), datetime.now(UTC)
     name = settings.one(pipeline)

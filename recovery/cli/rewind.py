@@ -44,7 +44,8 @@ def rewind(
     are reopened; their next manifest has the next version. What another client did since, and what the pipeline refused
     to go on from, such as UPDATE or RESTORE, is undone first. Only shows what it would do until --yes.
 
-    Exit codes: 0 shown or written, 1 a driver runs, somebody wrote meanwhile, or Kafka does not answer, 2 it cannot be.
+    Exit codes: 0 shown or written, 1 a driver runs, another process wrote meanwhile, or Kafka does not answer, 2 it
+    cannot be.
     """
     settings, now = load(config), datetime.now(UTC)
     raise typer.Exit(run(

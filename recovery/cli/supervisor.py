@@ -30,13 +30,13 @@ from writer.output.tables import emit_whole, labelled
 
 def run_explain(config: Config, names: Sequence[str], *, as_json: bool, console: Console) -> int:
     """Show the pipelines. Returns 1 when one is given up, or what is kept of it cannot be read."""
-    told = {name: collect(impatient(config), name, datetime.now(UTC)) for name in names}
+    documents = {name: collect(impatient(config), name, datetime.now(UTC)) for name in names}
     if as_json:
-        emit_whole(told)
+        emit_whole(documents)
     else:
-        for name, one in told.items():
+        for name, one in documents.items():
             _show(console, name, one)
-    return int(any(one["error"] or one["memory"]["state"]["halted"] for one in told.values()))
+    return int(any(one["error"] or one["memory"]["state"]["halted"] for one in documents.values()))
 
 
 def collect(config: Config, name: str, now: datetime) -> dict[str, Any]:
@@ -95,18 +95,18 @@ def _frontier(config: Config, name: str) -> tuple[Frontier | None, str | None]:
         return None, str(error)
 
 
-def _show(console: Console, name: str, told: dict[str, Any]) -> None:
-    memory, lease = told["memory"], told["lease"]
+def _show(console: Console, name: str, documents: dict[str, Any]) -> None:
+    memory, lease = documents["memory"], documents["lease"]
     state, failure = memory["state"], memory["failure"]
     console.print(Text(name, style="bold"))
     rows: list[tuple[str, str]] = []
-    if told["error"]:
-        rows.append(("unreadable", told["error"]))
+    if documents["error"]:
+        rows.append(("unreadable", documents["error"]))
     held = "nobody ever held it"
     if lease is not None:
         held = f"epoch {lease['epoch']}, {'released by' if lease['released'] else 'taken by'} {lease['holder']}"
     rows.append(("lease", held))
-    rows.append(("frontier", told["silent"] or told["frontier"]))
+    rows.append(("frontier", documents["silent"] or documents["frontier"]))
     if failure is not None:
         what = "a person must act" if failure["halt"] else f"begins at {failure['rung'] or RecoveryLevel.RESTART.name}"
         rows.append(("last failure", f"{failure['at']}, exit code {failure['exit_code']}"))
@@ -115,10 +115,10 @@ def _show(console: Console, name: str, told: dict[str, Any]) -> None:
         rows.append(("decided then", memory["action"]))
     rows.append(("level", state["rung"] or "none"))
     rows.append(("halted", state["halted"] or "no"))
-    for label, one in told["budgets"].items():
+    for label, one in documents["budgets"].items():
         spent = f"{one['used']} of {one['times_max']} within {show_duration(timedelta(seconds=one['within_seconds']))}"
         rows.append((f"{label} {one['level']}", spent + ("" if one["enabled"] else ", not done here by itself")))
-    rows.append(("if it came again", told["next"]))
+    rows.append(("if it came again", documents["next"]))
     console.print(labelled(rows))
 
 

@@ -105,7 +105,7 @@ class Failed:
 class Down:
     """Storage or broker do not answer."""
 
-    said: str
+    message: str
 
 
 @dataclass(frozen=True)
@@ -155,10 +155,10 @@ def decide(policy: Policy, state: State, event: Event, now: datetime, jitter: fl
         return _refused(policy, state, event, now, jitter)
     state = _unhealthy(policy, state, now)
     if isinstance(event, Down):
-        return _wait(policy, state, event.said, jitter)
+        return _wait(policy, state, event.message, jitter)
     verdict = event.verdict
     if state.halted or verdict.halt:
-        return _halt(state, state.halted or verdict.said)
+        return _halt(state, state.halted or verdict.message)
     return _escalate(
         policy, state, event, RecoveryLevel.RESTART if verdict.level is None else verdict.level, now, jitter
     )
@@ -198,9 +198,9 @@ def _escalate(
     policy: Policy, state: State, event: Failed, first: RecoveryLevel, now: datetime, jitter: float
 ) -> Decision:
     """Take the lowest level, from `first` on, that may do something and has budget left."""
-    reasons = [event.verdict.said, *([event.refused] if event.refused else [])]
+    reasons = [event.verdict.message, *([event.refused] if event.refused else [])]
     if first == RecoveryLevel.WAIT:
-        return _wait(policy, state, event.verdict.said, jitter)
+        return _wait(policy, state, event.verdict.message, jitter)
     free_at: list[datetime] = []
     for level in (level for level in RecoveryLevel if level >= first):
         if why := _useless(policy, state, event, level, now):

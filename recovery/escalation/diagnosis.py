@@ -19,8 +19,10 @@ def judged(code: int, text: str, ask: Callable[[str], Verdict] = classify) -> Ve
     """Say what an exit code and the whole text of the causes mean. `text` is empty when nothing was said any more."""
     if code < 0 or (code > _SHELL and not text):
         number = -code if code < 0 else code - _SHELL
-        return Verdict("killed", RecoveryLevel.RESTART, halt=False, said=f"The driver was killed ({_signal(number)}).")
-    silent = Verdict("silent", RecoveryLevel.RESTART, halt=False, said=f"The driver ended with {code}.")
+        return Verdict(
+            "killed", RecoveryLevel.RESTART, halt=False, message=f"The driver was killed ({_signal(number)})."
+        )
+    silent = Verdict("silent", RecoveryLevel.RESTART, halt=False, message=f"The driver ended with {code}.")
     found = ask(text) if text else silent
     if found.halt:
         return found
@@ -28,20 +30,22 @@ def judged(code: int, text: str, ask: Callable[[str], Verdict] = classify) -> Ve
         case ExitCode.CRASH:
             return found
         case ExitCode.DONE:
-            said = "The pipeline ended, though nobody asked for it."
-            return Verdict("ended", RecoveryLevel.RESTART, halt=False, said=said)
+            message = "The pipeline ended, though nobody asked for it."
+            return Verdict("ended", RecoveryLevel.RESTART, halt=False, message=message)
         case ExitCode.CHECKPOINT:
             if found.level is not None and found.level >= RecoveryLevel.REPAIR:
                 return found
-            return Verdict("checkpoint", RecoveryLevel.NEW_RUN, halt=False, said="The checkpoint cannot be continued.")
+            return Verdict(
+                "checkpoint", RecoveryLevel.NEW_RUN, halt=False, message="The checkpoint cannot be continued."
+            )
         case known:
-            said = f"Exit code {code}: a start would end in the same way."
-            return Verdict(known.name.lower(), None, halt=True, said=said)
+            message = f"Exit code {code}: a start would end in the same way."
+            return Verdict(known.name.lower(), None, halt=True, message=message)
 
 
 def unresponsive(why: str) -> Verdict:
     """Say that a driver was killed because it hung."""
-    return Verdict("hung", RecoveryLevel.RESTART, halt=False, said=f"The driver hung: {why}.")
+    return Verdict("hung", RecoveryLevel.RESTART, halt=False, message=f"The driver hung: {why}.")
 
 
 @dataclass(frozen=True)
@@ -101,15 +105,15 @@ def stalled_after(settings: timedelta, delay_max: timedelta) -> timedelta:
     return max(settings, _BATCHES * delay_max)
 
 
-def seen(told: Mapping[str, Any], since_s: float, at: datetime) -> PipelineHealth:
+def seen(status: Mapping[str, Any], since_s: float, at: datetime) -> PipelineHealth:
     """Read a pipeline's part of the `/status` of an instant. What Kafka said a while ago does not count as waiting.
 
     `since_s`: seconds for which it has been in this state, as far as was seen.
     """
-    lag, last = LagSample.from_json(told["lag"]), told["last_commit"]
+    lag, last = LagSample.from_json(status["lag"]), status["last_commit"]
     return PipelineHealth(
-        told["state"], since_s, told["run"], None if last is None else last["version"],
-        lag.offsets if lag.is_fresh(at) else None, told["commit_age_seconds"], told["error"] or None,
+        status["state"], since_s, status["run"], None if last is None else last["version"],
+        lag.offsets if lag.is_fresh(at) else None, status["commit_age_seconds"], status["error"] or None,
     )  # fmt: skip
 
 

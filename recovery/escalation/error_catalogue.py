@@ -27,7 +27,7 @@ class Damage:
     kind: str  # class: what all rows of a kind have in common
     level: RecoveryLevel | None  # the first recovery level; None: headrace goes on by itself, or a person must act
     halt: bool
-    said: str
+    message: str
     symptom: re.Pattern[str] | None = None  # what plain Spark says
     ours: re.Pattern[str] | None = None  # what headrace says itself
     finding: str | None = None  # the check of the preflight that finds it
@@ -35,7 +35,7 @@ class Damage:
     elsewhere: Sequence[str] = ()  # tests that do it under another name
 
     def fits(self, text: str) -> bool:
-        """Tell whether the text of an error and its causes is of this damage."""
+        """Return whether the text of an error and its causes is of this damage."""
         return any(pattern is not None and pattern.search(text) for pattern in (self.ours, self.symptom))
 
 
@@ -46,10 +46,10 @@ class Verdict:
     row: str
     level: RecoveryLevel | None  # the first recovery level; None where `halt`
     halt: bool  # a person must act: nothing that is tried again would help
-    said: str
+    message: str
 
 
-UNKNOWN = Verdict("unknown", RecoveryLevel.RESTART, halt=False, said="The catalogue does not know this error.")
+UNKNOWN = Verdict("unknown", RecoveryLevel.RESTART, halt=False, message="The catalogue does not know this error.")
 
 
 @cache
@@ -73,7 +73,7 @@ def classify(text: str, damages: Sequence[Damage] | None = None) -> Verdict:
     """
     for damage in catalogue() if damages is None else damages:
         if damage.fits(text):
-            return Verdict(damage.row, damage.level, damage.halt, damage.said)
+            return Verdict(damage.row, damage.level, damage.halt, damage.message)
     return UNKNOWN
 
 

@@ -14,7 +14,7 @@ class RecoveryLevel(IntEnum):
     RESTART = 1  # the same checkpoint again
     REPAIR = 2  # repair the checkpoint in place, when the table proves the batch in question uncommitted
     NEW_RUN = 3  # a new run from the table's frontier: exact, needs no checkpoint
-    WALK_BACK = 4  # the table's frontier cannot be told: from the newest checkpoint that agrees with the files
+    WALK_BACK = 4  # the table's frontier is not known: from the newest checkpoint that agrees with the files
     LATEST = 5  # skip to the end of Kafka's log: one commit moves the frontier and carries the gap
 
     @property

@@ -24,7 +24,7 @@ class Failure:
     exit_code: int
     row: str
     halt: bool
-    said: str
+    message: Annotated[str, Field(alias="said")]
     error: str  # the driver's own sentence; empty when it said nothing
     run: int | None
     frontier: str
@@ -33,7 +33,7 @@ class Failure:
     @property
     def verdict(self) -> Verdict:
         """What it was understood as."""
-        return Verdict(self.row, self.level, self.halt, self.said)
+        return Verdict(self.row, self.level, self.halt, self.message)
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ class LeaseHolder:
 
     def _taken(self, pipeline: str, leases: Leases, stop: Callable[[float], bool]) -> bool:
         watch: ObservedLease | None = None
-        told: tuple[int, str] | None = None
+        logged: tuple[int, str] | None = None
         silent = False
         while True:
             try:
@@ -69,8 +69,8 @@ class LeaseHolder:
                         self.epochs[pipeline] = epoch
                         logging.event("lease_acquired", pipeline=pipeline, epoch=epoch, holder=self._holder)
                         return True
-                elif seen is not None and told != (seen.epoch, seen.holder):
-                    told = seen.epoch, seen.holder
+                elif seen is not None and logged != (seen.epoch, seen.holder):
+                    logged = seen.epoch, seen.holder
                     logging.warning(
                         "lease_awaited", pipeline=pipeline, holder=seen.holder, epoch=seen.epoch,
                         reason="another supervisor holds it and renews it",

@@ -122,7 +122,7 @@ _MOUNT = "Let the pod have the token of its account: automountServiceAccountToke
 
 
 def _there_already(found: Json) -> bool:
-    """Tell whether a Lease that was to be created is there: then the API wants to know which one is replaced."""
+    """Return whether a Lease that was to be created is there: then the API wants to know which one is replaced."""
     causes = (found.get("details") or {}).get("causes") or []
     return any(cause.get("field") == "metadata.resourceVersion" for cause in causes)
 

@@ -30,7 +30,7 @@ class Put:
 
 @dataclass(frozen=True)
 class About:
-    """What is written into a Lease, whoever holds it."""
+    """What is written into a Lease, by any holder."""
 
     name: str
     pipeline: str
@@ -38,7 +38,7 @@ class About:
 
     @property
     def seconds(self) -> int:
-        """How long whoever reads it should wait for a silent holder."""
+        """How long a reader should wait for a silent holder."""
         return max(1, math.ceil(self.expires_after.total_seconds()))
 
 
@@ -54,7 +54,7 @@ def lease_name(prefix: str, pipeline: str) -> str:
 
 
 def seen(lease: Json) -> LeaseRecord:
-    """Read a Lease; one that somebody else made may have anything."""
+    """Read a Lease; one that another tool made may have anything."""
     about, spec = lease.get("metadata") or {}, lease.get("spec") or {}
     holder = str(spec.get("holderIdentity") or "")
     by = str((about.get("annotations") or {}).get(RELEASED_BY) or "")
@@ -64,7 +64,7 @@ def seen(lease: Json) -> LeaseRecord:
 def taking(
     found: Json | None, looked: LeaseRecord | None, epoch: int, holder: str, about: About, now: datetime
 ) -> Put | None:
-    """Decide on taking a lease. `looked`: what was judged to be free, where somebody looked; another one is not."""
+    """Decide on taking a lease. `looked`: what was judged to be free, where one looked; another one is not."""
     if found is None:
         return _anew(epoch, holder, about, now)
     is_now = seen(found)
@@ -98,7 +98,7 @@ class KubernetesLeases:
 
     def __init__(self, api: Api, about: About, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._api, self._about, self._clock = api, about, clock
-        self._looked: LeaseRecord | None = None  # and judged by whoever looked
+        self._looked: LeaseRecord | None = None  # and judged by the reader
         self._held: Json | None = None  # as this one put it last
 
     def look(self) -> LeaseRecord | None:
@@ -137,7 +137,7 @@ class KubernetesLeases:
                 return False
             found = self._found()
         raise ApiFailed(
-            f"lease {self._about.name} was changed by somebody {_TRIES} times while it was put: see with "
+            f"lease {self._about.name} was changed by others {_TRIES} times while it was put: see with "
             f"`kubectl get lease {self._about.name} -o yaml --show-managed-fields` who writes it, and stop that."
         )
 

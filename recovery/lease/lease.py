@@ -21,7 +21,7 @@ EXPIRES_AFTER = timedelta(seconds=20)
 
 @dataclass(frozen=True)
 class LeaseRecord:
-    """A lease as somebody saw it."""
+    """A lease as it was read."""
 
     epoch: int
     holder: str
@@ -59,9 +59,9 @@ class StoreLeases:
             return None
         taken, beat = self._store.read(_name(epoch)), self._store.read(f"{_name(epoch)}.beat")
         newest = beat or taken
-        told = {} if newest is None else _json(newest.content)
+        document = {} if newest is None else _json(newest.content)
         mark = None if newest is None else newest.mark
-        return LeaseRecord(epoch, str(told.get("holder", "")), mark, bool(told.get("released", False)))
+        return LeaseRecord(epoch, str(document.get("holder", "")), mark, bool(document.get("released", False)))
 
     def take(self, epoch: int, holder: str) -> bool:
         """Put the object where none is; then look whether it is the highest."""
@@ -78,7 +78,7 @@ class StoreLeases:
     def renew(self, epoch: int, holder: str) -> bool:
         """Look for the next number first: who wakes up late does not renew what is lost.
 
-        One's own is gone when many have held the lease since, or when somebody removed the checkpoints: then it is put
+        One's own is gone when many have held the lease since, or when the checkpoints were removed: then it is put
         anew.
         """
         if self._store.mark(_name(epoch + 1)) is not None:
@@ -101,7 +101,7 @@ class StoreLeases:
 
 @dataclass(frozen=True)
 class ObservedLease:
-    """What somebody who wants a lease has seen of it, and since when by its own clock that measures."""
+    """What a candidate for a lease has seen of it, and since when by its own clock that measures."""
 
     seen: LeaseRecord | None
     since_s: float
@@ -115,7 +115,7 @@ def watched(before: ObservedLease | None, seen: LeaseRecord | None, now_s: float
 
 
 def free(watch: ObservedLease, now_s: float, expires_after: timedelta) -> bool:
-    """Tell whether a lease may be taken: none was there, it was released, or its holder was silent for long enough."""
+    """Return whether a lease may be taken: none was there, it was released, or its holder was silent for long enough."""
     if watch.seen is None or watch.seen.released:
         return True
     return now_s - watch.since_s >= expires_after.total_seconds()

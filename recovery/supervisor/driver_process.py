@@ -107,9 +107,9 @@ class Driver:
         _, url = self._folder.driver()
         if url is None:
             return {}
-        told = status_at(url, self._folder.certificate(), timeout_s=_ANSWER_WITHIN_S) or {}
+        status = status_at(url, self._folder.certificate(), timeout_s=_ANSWER_WITHIN_S) or {}
         try:
-            at, pipelines = datetime.fromisoformat(told["at"]), told["pipelines"]
+            at, pipelines = datetime.fromisoformat(status["at"]), status["pipelines"]
             return {name: seen(one, self._since_s(name, one["state"]), at) for name, one in pipelines.items()}
         except (ValueError, LookupError, TypeError, AttributeError):
             return {}

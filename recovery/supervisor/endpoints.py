@@ -61,7 +61,7 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric(
         "headrace_recovery_halted",
         "gauge",
-        "1 while nothing more is tried: somebody must act. /status says why.",
+        "1 while nothing more is tried: a person must act. /status says why.",
         lambda _, p: [((), float(bool(p.halted)))],
     ),
     Metric(

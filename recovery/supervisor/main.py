@@ -59,7 +59,7 @@ def supervise(config: Config, path: Path, names: Sequence[str], command: Sequenc
 
 
 def holder() -> str:
-    """Name this supervisor, for whoever waits for it."""
+    """Name this supervisor, for those that wait for it."""
     return f"{socket.gethostname()}/{os.getpid()}"
 
 

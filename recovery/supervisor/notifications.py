@@ -21,7 +21,7 @@ def level_reached(pipeline: str, level: RecoveryLevel, why: str, *, at: datetime
     about = {"level": level.label}
     match level:
         case RecoveryLevel.WALK_BACK:
-            text = f"{level.label}: the table's frontier cannot be told; it is rebuilt from an older checkpoint. {why}"
+            text = f"{level.label}: the table's frontier is not known; it is rebuilt from an older checkpoint. {why}"
             return Event("offsets_rebuilt", "page", pipeline, text, at, about)
         case RecoveryLevel.LATEST:
             text = f"{level.label}: skipped to the end of Kafka's log; what lies between is a gap. {why}"
@@ -31,7 +31,7 @@ def level_reached(pipeline: str, level: RecoveryLevel, why: str, *, at: datetime
 
 
 def pipeline_halted(pipeline: str, why: str, *, at: datetime) -> Event:
-    """Tell that nothing more is tried: somebody must act."""
+    """Tell that nothing more is tried: a person must act."""
     text = f"given up, nothing is written any more. {why}"
     return Event("pipeline_halted", "page", pipeline, text, at, {})
 

@@ -49,7 +49,7 @@ def found_before(config: Config, pipeline: str) -> Verdict | None:
     if level is None or level == RecoveryLevel.RESTART:
         return None
     worst = next(check for check in checks if check.ok is False and check.level == level)
-    return Verdict(f"preflight {worst.name}", level, halt=False, said=f"Before the start: {worst.said}.")
+    return Verdict(f"preflight {worst.name}", level, halt=False, message=f"Before the start: {worst.message}.")
 
 
 @contextmanager

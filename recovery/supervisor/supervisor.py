@@ -67,7 +67,7 @@ class Supervisor:
             n: deque(maxlen=_DECISIONS_SHOWN) for n in supervised_pipelines
         }
         self._looked_s = 0.0
-        self._draining_s: float | None = None  # since when the driver is told to end
+        self._draining_s: float | None = None  # since when the driver is stopped
         self._unresponsive = ""  # why the driver is ended
         self._heard = False  # whether a pipeline of this driver has left its last words
         self._own: ExitReport | None = None  # those of the driver itself
@@ -247,13 +247,13 @@ class Supervisor:
 
     def _event(self, supervised: SupervisedPipeline, found: Verdict, run: int | None) -> tuple[Event, Frontier]:
         if found.level == RecoveryLevel.WAIT and not found.halt:
-            return Down(found.said), Frontier.HELD
+            return Down(found.message), Frontier.HELD
         if found.halt:
             return Failed(found, Frontier.HELD, run), Frontier.HELD
         try:
             frontier = frontier_check.frontier(self._config, supervised.name)
         except frontier_check.FrontierUnknown as error:
-            return Down(f"{found.said} {error}"), Frontier.HELD
+            return Down(f"{found.message} {error}"), Frontier.HELD
         return Failed(found, frontier, run), frontier
 
     def _prepared(self, supervised: SupervisedPipeline) -> bool:
@@ -282,7 +282,7 @@ class Supervisor:
         try:
             return self._before(self._config, pipeline)
         except OSError as error:
-            return Verdict("preflight storage", RecoveryLevel.WAIT, halt=False, said=f"Before the start: {error}")
+            return Verdict("preflight storage", RecoveryLevel.WAIT, halt=False, message=f"Before the start: {error}")
         except HeadraceError:
             return None  # the start says it in its own words
 
@@ -298,7 +298,7 @@ class Supervisor:
         assert known is not None, "something failed"
         logging.warning(
             "recovery_decided", pipeline=supervised.name, found=known.row, exit_code=known.exit_code,
-            error=known.error or known.said, decided=supervised.memory.action,
+            error=known.error or known.message, decided=supervised.memory.action,
         )  # fmt: skip
         to = "halted" if isinstance(decision, Halt) else supervised.level.label
         error = f" ({known.error})" if known.error and known.error not in supervised.memory.action else ""
@@ -306,7 +306,9 @@ class Supervisor:
         self._keep(supervised)
         if isinstance(decision, Halt):
             self._notifier.tell(notifications.pipeline_halted(supervised.name, decision.reason, at=now))
-        elif (event := notifications.level_reached(supervised.name, supervised.level, known.said, at=now)) is not None:
+        elif (
+            event := notifications.level_reached(supervised.name, supervised.level, known.message, at=now)
+        ) is not None:
             self._notifier.tell(event)
 
     def _note(self, supervised: SupervisedPipeline, verdict: str, reason: str, to: str) -> None:

@@ -25,7 +25,7 @@ class Question:
 
 
 def same(found: Iterable[Sequence[Any]], expected: Iterable[Sequence[Any]]) -> bool:
-    """Tell whether two answers are one: numbers by value, doubles to a few units of the last place."""
+    """Return whether two answers are one: numbers by value, doubles to a few units of the last place."""
     one, other = _sorted(found), _sorted(expected)
     return len(one) == len(other) and all(
         len(a) == len(b) and all(_equal(x, y) for x, y in zip(a, b, strict=True))

@@ -143,7 +143,7 @@ def test_the_exit_code_of_one_pipeline_says_nothing_of_another_that_was_silent(t
 
 
 def test_what_is_found_before_a_start_is_treated_before_it(tmp_path: Path) -> None:
-    found = [Verdict("preflight files", RecoveryLevel.REPAIR, halt=False, said="Torn."), None]
+    found = [Verdict("preflight files", RecoveryLevel.REPAIR, halt=False, message="Torn."), None]
     done: list[str] = []
     play = Play(tmp_path, [{"clicks": "done"}])
     assert play.run({RecoveryLevel.REPAIR: lambda name: done.append(name) or "mended"}, lambda *_: found.pop(0)) == 0
@@ -155,7 +155,7 @@ def test_a_hand_that_refuses_gives_way_to_the_next_rung(tmp_path: Path) -> None:
     def refuse(_: str) -> str:
         raise Refusal("the batch may be committed")
 
-    found = [Verdict("preflight files", RecoveryLevel.REPAIR, halt=False, said="Torn.")]
+    found = [Verdict("preflight files", RecoveryLevel.REPAIR, halt=False, message="Torn.")]
     play = Play(tmp_path, [{"clicks": "done"}])
     assert play.run({RecoveryLevel.REPAIR: refuse}, lambda *_: found.pop(0) if found else None) == 0
     assert [one["clicks"] for one in play.orders] == [[True, True, 1]]

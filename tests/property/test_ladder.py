@@ -27,8 +27,8 @@ T0 = datetime(2026, 11, 20, tzinfo=UTC)
 ALL = frozenset(L)
 
 
-def verdict(level: L | None, *, halt: bool = False, said: str = "a sentence") -> Verdict:
-    return Verdict("a row", level, halt, said)
+def verdict(level: L | None, *, halt: bool = False, message: str = "a sentence") -> Verdict:
+    return Verdict("a row", level, halt, message)
 
 
 def chosen(decision: Decision) -> L | type[Decision]:
@@ -197,7 +197,7 @@ def test_a_damage_that_can_be_mended_is_mended_once_then_left_behind():
 
 
 def test_what_only_a_person_can_mend_halts_until_it_is_well():
-    wrong = verdict(None, halt=True, said="the topic is gone")
+    wrong = verdict(None, halt=True, message="the topic is gone")
     halted = decide(Policy(), State(), Failed(wrong), T0, 0.0)
     assert halted == Halt("the topic is gone", State(halted="the topic is gone"))
     assert decide(Policy(), halted.state, Failed(UNKNOWN), T0, 0.0) == halted

@@ -48,7 +48,7 @@ class Coordinator:
             answer = self._call(answer["nextUri"])
 
     def answers(self, sql: str) -> bool:
-        """Tell whether a statement succeeds now: right after its start a coordinator has no worker yet."""
+        """Return whether a statement succeeds now: right after its start a coordinator has no worker yet."""
         try:
             self.ask(sql, seconds_max=20)
         except (QueryFailed, OSError):

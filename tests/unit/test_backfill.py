@@ -52,7 +52,13 @@ def test_a_pace_holds_pieces_while_the_lag_is_high_and_shows_that_it_lives():
         alive[0] += 1
 
     pace = Pace(
-        lambda: next(lags), timedelta(seconds=60), 10.0, alive=live, told=said.append, clock=lambda: now[0], sleep=sleep
+        lambda: next(lags),
+        timedelta(seconds=60),
+        10.0,
+        alive=live,
+        on_wait=said.append,
+        clock=lambda: now[0],
+        sleep=sleep,
     )
     pieces = [Piece(records([b"x"] * 20)) for _ in range(2)]
     assert list(pace.pieces(pieces)) == pieces

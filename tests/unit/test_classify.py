@@ -84,7 +84,7 @@ def test_each_row_says_what_is_done_and_is_tried_or_says_why_not():
     root = Path(__file__).parents[1]
     for row in rows:
         assert not (row.halt and row.level is not None), row.row
-        assert row.said.endswith("."), row.row
+        assert row.message.endswith("."), row.row
         assert all((root / name).exists() for name in row.elsewhere), row.row
 
 

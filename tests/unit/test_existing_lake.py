@@ -111,7 +111,7 @@ def test_a_driver_wants_the_executors_that_the_one_before_was_told_of(root: Path
     )  # fmt: skip
     executor_manager.begin(Executors)
     try:
-        assert executor_manager.told()["requested"] == 2
+        assert executor_manager.to_dict()["requested"] == 2
     finally:
         executor_manager.close()
 

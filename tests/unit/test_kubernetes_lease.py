@@ -323,4 +323,4 @@ def test_an_api_that_is_silent_is_said_and_holds_no_start_up(tmp_path: Path, mon
     assert silent.search(capture.get())
     check = preflight(of_pipeline(settings(tmp_path), "clicks").facts)[0]
     assert (check.name, check.ok) == ("lease", None)
-    assert silent.search(check.said)
+    assert silent.search(check.message)

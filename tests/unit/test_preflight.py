@@ -45,7 +45,7 @@ def facts(run, **changes):
 
 
 def bad(found):
-    return {check.name: (check.level, check.said) for check in preflight(found) if check.ok is False}
+    return {check.name: (check.level, check.message) for check in preflight(found) if check.ok is False}
 
 
 def test_a_checkpoint_that_can_be_gone_on_from_has_nothing(run):
@@ -65,13 +65,13 @@ def test_the_order_is_that_in_which_a_start_needs_it(run):
 def test_no_checkpoint_is_no_trouble(tmp_path):
     found = preflight(Facts(read(LocalStore(str(tmp_path / "none"))), frontier={A: 5}))
     assert leads_to(found) is None
-    assert "begins a new run" in found[1].said
+    assert "begins a new run" in found[1].message
 
 
 def test_a_run_that_is_over_is_not_held_against_the_table(run):
     found = facts(run, frontier={A: 2, B: 1}, closed=1)
     assert bad(found) == {}
-    assert "run 1 is over" in preflight(found)[1].said
+    assert "run 1 is over" in preflight(found)[1].message
 
 
 @pytest.mark.parametrize(
@@ -102,12 +102,14 @@ def test_a_table_that_forgot_is_found_without_a_checkpoint_too(tmp_path):
 
 
 def test_a_topic_that_is_gone_is_told_in_kafkas_words(run):
-    said = "topic 'clicks' does not exist on b:9092: it was deleted. Create it, or take it out of `topics`."
-    (found,) = [c for c in preflight(facts(run, topics={"clicks": TopicIds("u1", None, said)})) if c.name == "topics"]
-    assert found.said == said.removesuffix(".")
-    gone = {"clicks": TopicIds("u1", None, said), "views": TopicIds("u2", None, said)}
+    message = "topic 'clicks' does not exist on b:9092: it was deleted. Create it, or take it out of `topics`."
+    (found,) = [
+        c for c in preflight(facts(run, topics={"clicks": TopicIds("u1", None, message)})) if c.name == "topics"
+    ]
+    assert found.message == message.removesuffix(".")
+    gone = {"clicks": TopicIds("u1", None, message), "views": TopicIds("u2", None, message)}
     (found,) = [check for check in preflight(facts(run, topics=gone)) if check.name == "topics"]
-    assert found.said.startswith("clicks, views is not there.")
+    assert found.message.startswith("clicks, views is not there.")
 
 
 def test_a_topic_that_was_created_again_is_not_held_against_its_old_offsets(run):
@@ -156,9 +158,9 @@ def test_several_sources_are_told_apart(run):
 
 def test_of_a_stranger_no_table_is_asked(run):
     found = preflight(replace(facts(run), foreign=True, frontier=None, held={A: LogRange(7, 9), B: LogRange(0, 9)}))
-    said = {check.name: check for check in found}
-    assert said["frontier"].ok is None
-    assert said["log"].level is RecoveryLevel.LATEST
+    message = {check.name: check for check in found}
+    assert message["frontier"].ok is None
+    assert message["log"].level is RecoveryLevel.LATEST
 
 
 # --- mending ------------------------------------------------------------------------------------------------------
@@ -229,9 +231,9 @@ def test_a_directory_where_spark_has_a_file_is_found(run, name, check, level):
 def test_a_file_where_spark_has_a_directory_is_found(run, name):
     shutil.rmtree(run.path / name, ignore_errors=True)
     (run.path / name).write_bytes(b"")
-    level, said = bad(facts(run))["files"]
+    level, message = bad(facts(run))["files"]
     assert level is RecoveryLevel.NEW_RUN
-    assert f"{name}: it is a file, where Spark has a directory" in said
+    assert f"{name}: it is a file, where Spark has a directory" in message
 
 
 @pytest.mark.parametrize("name", ["offsets/3", "commits/2"])

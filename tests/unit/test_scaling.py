@@ -105,11 +105,11 @@ def test_fewer_are_let_go_are_seen_to_go_and_nobody_is_lost(world):
     assert world.post("executors=1")[0] == HTTPStatus.ACCEPTED
     world.executor_manager.look()
     assert world.cluster.calls == [("ask", 1), ("drain", "2"), ("drain", "1")]
-    assert [one["id"] for one in world.executor_manager.told()["draining"]] == ["1", "2"]
-    assert world.executor_manager.told()["registered"] == 1
+    assert [one["id"] for one in world.executor_manager.to_dict()["draining"]] == ["1", "2"]
+    assert world.executor_manager.to_dict()["registered"] == 1
     world.cluster.executors = [executor(0, failed_tasks=0)]
     world.executor_manager.look()
-    told = world.executor_manager.told()
+    told = world.executor_manager.to_dict()
     assert (told["draining"], told["gone"], told["lost"], told["failed_tasks"]) == ([], 2, 0, 0)
 
 
@@ -118,7 +118,7 @@ def test_one_that_went_untold_is_lost_and_its_failed_tasks_stay_counted(world):
     world.executor_manager.look()
     world.cluster.executors = [executor(0)]
     world.executor_manager.look()
-    told = world.executor_manager.told()
+    told = world.executor_manager.to_dict()
     assert (told["lost"], told["gone"], told["failed_tasks"]) == (1, 0, 3)
 
 
@@ -127,13 +127,13 @@ def test_how_long_executors_are_missing_is_told_until_one_comes(world):
     world.executor_manager.look()
     world.now_s = 70.0
     world.executor_manager.look()
-    assert world.executor_manager.told()["short_seconds"] == 70
+    assert world.executor_manager.to_dict()["short_seconds"] == 70
     world.cluster.executors = [*THREE, executor(3)]
     world.executor_manager.look()
-    assert world.executor_manager.told()["short_seconds"] == 0
+    assert world.executor_manager.to_dict()["short_seconds"] == 0
     world.cluster.executors = [*THREE, executor(3), executor(4)]
     world.executor_manager.look()
-    assert world.executor_manager.told()["short_seconds"] is None
+    assert world.executor_manager.to_dict()["short_seconds"] is None
 
 
 def test_what_was_wanted_is_wanted_by_the_next_driver_too(world, tmp_path):
@@ -141,7 +141,7 @@ def test_what_was_wanted_is_wanted_by_the_next_driver_too(world, tmp_path):
     again = World(tmp_path, *THREE)
     again.executor_manager.begin(lambda: again.cluster)
     again.executor_manager.close()
-    assert again.executor_manager.told()["requested"] == 4
+    assert again.executor_manager.to_dict()["requested"] == 4
     assert again.cluster.calls[0] == ("ask", 4)
 
 
@@ -155,11 +155,11 @@ def test_garbage_collection_is_a_share_of_the_tasks_time_of_the_last_minute(worl
     world.now_s = 61.0
     world.cluster.executors = [executor(0, task_s=50.0, gc_s=10.0), executor(1, task_s=50.0, gc_s=1.0)]
     world.executor_manager.look()
-    assert world.executor_manager.told()["gc_share"] is None, "there was nothing to compare with"
+    assert world.executor_manager.to_dict()["gc_share"] is None, "there was nothing to compare with"
     world.now_s = 130.0
     world.cluster.executors = [executor(0, task_s=90.0, gc_s=20.0), executor(1, task_s=90.0, gc_s=3.0)]
     world.executor_manager.look()
-    assert world.executor_manager.told()["gc_share"] == 0.25
+    assert world.executor_manager.to_dict()["gc_share"] == 0.25
 
 
 def test_who_may_scale_and_how_far(world):
@@ -176,12 +176,12 @@ def test_what_was_asked_for_is_told_with_its_reason_once(world):
     for _ in range(3):
         world.post("executors=4&decision=up&reason=the%20lag%20grows")
     world.post("executors=4&decision=stay&reason=it%20is%20enough")
-    told = world.executor_manager.told()["decisions"]
+    told = world.executor_manager.to_dict()["decisions"]
     assert [(one["decision"], one["reason"], one["to"]) for one in told] == [
         ("stay", "it is enough", 4), ("up", "the lag grows", 4)
     ]  # fmt: skip
     world.post("executors=4&decision=stay&reason=it%20is%20still%20enough")
-    assert world.executor_manager.told()["decisions"][0] == {**told[0], "reason": "it is still enough"}
+    assert world.executor_manager.to_dict()["decisions"][0] == {**told[0], "reason": "it is still enough"}
 
 
 def test_how_many_would_be_right_is_told_as_it_was_said_last_and_never_asked_for(world):
@@ -190,12 +190,12 @@ def test_how_many_would_be_right_is_told_as_it_was_said_last_and_never_asked_for
     world.post("executors=4&decision=wait&reason=then%208&recommended=8")
     world.now_s = 35.0
     world.executor_manager.look()
-    told = world.executor_manager.told()
+    told = world.executor_manager.to_dict()
     assert [(one["recommended"], one["reason"]) for one in told["decisions"]] == [(8, "then 8")]
     assert (told["requested"], told["asked_seconds"], world.cluster.calls) == (4, 15, [("ask", 4)])
     for odd in ("", "-1", "²", "9" * 5_000):
         assert world.post(f"executors=4&decision=stay{odd}&recommended={odd}")[0] == 202
-        assert world.executor_manager.told()["decisions"][0]["recommended"] is None
+        assert world.executor_manager.to_dict()["decisions"][0]["recommended"] is None
 
 
 def test_without_a_token_nobody_may_scale():

@@ -21,8 +21,8 @@ from recovery.supervisor.supervisor import impatient, store
 from tests.looking import config
 from writer.config.pipelines import Config
 
-KILLED = Verdict("killed", RecoveryLevel.RESTART, halt=False, said="The driver was killed (SIGKILL).")
-WRONG = Verdict("configuration", None, halt=True, said="The topic is not there.")
+KILLED = Verdict("killed", RecoveryLevel.RESTART, halt=False, message="The driver was killed (SIGKILL).")
+WRONG = Verdict("configuration", None, halt=True, message="The topic is not there.")
 
 
 @pytest.fixture
@@ -44,10 +44,10 @@ def told(settings: Config, code: int = 0) -> str:
 
 
 def test_without_a_failure_it_says_so(settings: Config) -> None:
-    said = told(settings)
-    assert "nobody ever held it" in said
-    assert "level none" in said
-    assert "if it came again nothing failed yet" in said
+    message = told(settings)
+    assert "nobody ever held it" in message
+    assert "level none" in message
+    assert "if it came again nothing failed yet" in message
 
 
 def test_it_says_what_failed_what_was_decided_what_is_left_and_what_comes_next(settings: Config) -> None:
@@ -56,24 +56,24 @@ def test_it_says_what_failed_what_was_decided_what_is_left_and_what_comes_next(s
         failed(supervised, KILLED, now - timedelta(seconds=60 - n))
     state.write(store(settings, "clicks"), supervised.memory)
     assert StoreLeases(store(settings, "clicks")).take(1, "host/7")
-    said = told(settings)
-    assert "epoch 1, taken by host/7" in said
-    assert "exit code -9" in said
-    assert "killed: The driver was killed (SIGKILL). (begins at RESTART)" in said
-    assert "decided then L1, after 4.0 s: restart it on the same checkpoint" in said
-    assert "L1 RESTART 3 of 3 within 15 min" in said
-    assert "L5 LATEST 0 of 1 within 1 d, not done here by itself" in said or "within 24 h, not done" in said
-    assert "if it came again L3, after 8.0 s: begin a new run from the table's frontier" in said
-    assert "L1: taken 3 times within 15 min" in said
+    message = told(settings)
+    assert "epoch 1, taken by host/7" in message
+    assert "exit code -9" in message
+    assert "killed: The driver was killed (SIGKILL). (begins at RESTART)" in message
+    assert "decided then L1, after 4.0 s: restart it on the same checkpoint" in message
+    assert "L1 RESTART 3 of 3 within 15 min" in message
+    assert "L5 LATEST 0 of 1 within 1 d, not done here by itself" in message or "within 24 h, not done" in message
+    assert "if it came again L3, after 8.0 s: begin a new run from the table's frontier" in message
+    assert "L1: taken 3 times within 15 min" in message
 
 
 def test_a_pipeline_that_is_given_up_is_exit_code_1(settings: Config) -> None:
     supervised = SupervisedPipeline("clicks")
     failed(supervised, WRONG, datetime.now(UTC), 2)
     state.write(store(settings, "clicks"), supervised.memory)
-    said = told(settings, code=1)
-    assert "halted The topic is not there." in said
-    assert "if it came again halt: The topic is not there." in said
+    message = told(settings, code=1)
+    assert "halted The topic is not there." in message
+    assert "if it came again halt: The topic is not there." in message
     assert state.forgiven(supervised.memory).state.halted == ""
 
 

@@ -159,7 +159,7 @@ def knows(*known: int) -> Any:
 def test_a_topic_of_one_format_shows_it(wire):
     found = judge(table([record(wire, 1)] * 30 + [(None, {}), (b"{}", {})]), knows(1))
     assert (found.wire, found.sure) == (wire, True)
-    assert found.said == f"30 of 31 values have a {wire.words}"
+    assert found.message == f"30 of 31 values have a {wire.words}"
 
 
 def test_strays_do_not_decide():
@@ -227,8 +227,8 @@ def test_the_file_says_the_format(given, wire):
         ({"form": "bare"}, "did you mean 'format'"),
     ],
 )  # fmt: skip
-def test_a_format_without_what_it_needs_is_refused(given, said):
-    with pytest.raises(ValueError, match=said):
+def test_a_format_without_what_it_needs_is_refused(given, message):
+    with pytest.raises(ValueError, match=message):
         Section.model_validate(given)
 
 

@@ -121,14 +121,14 @@ def _by_operation(removals: Sequence[Removal], rewound: int = 0) -> dict[str, in
 def _of_others(lake: Lake, reconciliation: Reconciliation) -> list[Problem]:
     """Find what other clients did to the tables, where that cannot be reckoned with."""
     beside = (lake.dead_letters, lake.late)
-    removed = [(lake.rows.place, reconciliation.removals), *((told.place, told.removals) for told in beside)]
+    removed = [(lake.rows.place, reconciliation.removals), *((history.place, history.removals) for history in beside)]
     unsaid = [
         f"{r.operation} of another client (version {r.version} of {place}) does not say how many rows it took"
         for place, removals in removed
         for r in removals
         if r.rows is None
     ]
-    strange = [f"{text} in {told.place}" for told in beside for one in told.history for text in one.strange]
+    strange = [f"{text} in {history.place}" for history in beside for one in history.history for text in one.strange]
     return [Problem(text) for text in (*unsaid, *strange)]
 
 

@@ -133,9 +133,9 @@ def _unsound_fills(part: TopicPartition, carried: BackfilledOffsets, gaps: Seque
     """Say what does not add up of backfills: offsets twice, without an outcome, or in no gap."""
     found: list[Problem] = []
     if not carried.sound:
-        told = ", ".join(f"{count} {name}" for name, count in carried.outcomes.items())
-        told = f"{told}, {carried.without_records} missing offsets"
-        what = f"backfills settle {carried.offsets} offsets, but say {told}, or settle some twice"
+        outcomes = ", ".join(f"{count} {name}" for name, count in carried.outcomes.items())
+        outcomes = f"{outcomes}, {carried.without_records} missing offsets"
+        what = f"backfills settle {carried.offsets} offsets, but say {outcomes}, or settle some twice"
         found.append(Problem(what, part, carried.spans))
     outside = without(carried.spans, [(s.start, s.end) for s in gaps])
     if outside:
@@ -218,9 +218,9 @@ def _unsound(one: CommittedRange) -> list[Problem]:
         what = f"{one.unexplained} offsets gave no record in version {one.first}, and nobody looked why"
         return [Problem(what, one.part, ((one.start, one.end),))]
     if not one.sound:
-        told = ", ".join(f"{count} {name}" for name, count in one.outcomes.items())
-        told = f"{told}, {one.without_records} missing offsets"
-        what = f"version {one.first} holds {one.end - one.start} offsets, but says {told}"
+        outcomes = ", ".join(f"{count} {name}" for name, count in one.outcomes.items())
+        outcomes = f"{outcomes}, {one.without_records} missing offsets"
+        what = f"version {one.first} holds {one.end - one.start} offsets, but says {outcomes}"
         return [Problem(what, one.part, ((one.start, one.end),))]
     return []
 

@@ -79,7 +79,7 @@ class Waiting:
 def waiting(lake: Lake) -> Waiting:
     """Find what the log lists for the tables of dead letters and of late rows, after the versions that they have."""
     dead_letters, late = lake.dead_letters, lake.late
-    at = {told.place: max(told.applied, lake.settled) for told in (dead_letters, late)}
+    at = {side_history.place: max(side_history.applied, lake.settled) for side_history in (dead_letters, late)}
     entries = (
         (n, parse_commit_info(actions)[1])
         for n, actions in lake.rows.table.entries(min(at.values()))
@@ -118,6 +118,6 @@ def _spans(commits: Sequence[CommittedEntry], place: str, applied: int) -> dict[
     return found
 
 
-def _rows_at(told: TableHistory, offsets: Mapping[TopicPartition, Sequence[Span]]) -> int:
+def _rows_at(side_history: TableHistory, offsets: Mapping[TopicPartition, Sequence[Span]]) -> int:
     """Count rows at these offsets. What a rewind takes was there when it landed: nobody commits before its redo."""
-    return sum(count(told.table.store, file, offsets) for file in told.files) if offsets else 0
+    return sum(count(side_history.table.store, file, offsets) for file in side_history.files) if offsets else 0

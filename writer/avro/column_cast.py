@@ -22,7 +22,7 @@ class Seams:
     divided: Mapping[Place, int] = field(default_factory=dict)  # instants that become numbers → microseconds in one
 
     def beside(self, place: Place) -> bool:
-        """Tell whether values of this place need more than a cast."""
+        """Return whether values of this place need more than a cast."""
         if not (self.members or self.wrapped or self.divided):  # nearly always
             return False
         return any(at[: len(place)] == place for at in (*self.members, *self.wrapped, *self.divided))

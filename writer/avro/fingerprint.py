@@ -20,10 +20,10 @@ _NAMED = frozenset({"record", "error", "enum", "fixed"})
 def canonical(text: str) -> str:
     """Return the one spelling of a schema's JSON text. Raises UnsupportedSchema when it is none."""
     try:
-        told = _type(json.loads(text, parse_float=_number), "")
+        normalised = _type(json.loads(text, parse_float=_number), "")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise UnsupportedSchema(f"not an Avro schema: {type(error).__name__}: {error}") from error
-    return json.dumps(told, sort_keys=True, separators=(",", ":"))
+    return json.dumps(normalised, sort_keys=True, separators=(",", ":"))
 
 
 @lru_cache(maxsize=1024)
@@ -44,25 +44,25 @@ def _type(schema: Schema, space: str) -> Schema:
     kind = schema["type"]
     if isinstance(kind, dict | list):
         return _type(kind, space)
-    told: dict[str, Any] = {"type": kind}
+    normalised: dict[str, Any] = {"type": kind}
     if kind in _NAMED:
-        told["name"] = _full(schema["name"], schema.get("namespace", space))
-        space = told["name"].rpartition(".")[0]
-        told |= {"aliases": [_full(alias, space) for alias in schema["aliases"]]} if schema.get("aliases") else {}
+        normalised["name"] = _full(schema["name"], schema.get("namespace", space))
+        space = normalised["name"].rpartition(".")[0]
+        normalised |= {"aliases": [_full(alias, space) for alias in schema["aliases"]]} if schema.get("aliases") else {}
     match kind:
         case "record" | "error":
-            told["fields"] = [_field(field, space) for field in schema["fields"]]
+            normalised["fields"] = [_field(field, space) for field in schema["fields"]]
         case "enum":
-            told |= {key: schema[key] for key in ("symbols", "default") if key in schema}
+            normalised |= {key: schema[key] for key in ("symbols", "default") if key in schema}
         case "fixed":
-            told["size"] = schema["size"]
+            normalised["size"] = schema["size"]
         case "array" | "map":
             key = "items" if kind == "array" else "values"
-            told[key] = _type(schema[key], space)
+            normalised[key] = _type(schema[key], space)
         case _:
-            told["type"] = _type(kind, space)
-    told |= {key: schema[key] for key in ("logicalType", "precision", "scale") if schema.get(key)}
-    return told["type"] if told.keys() == {"type"} else told
+            normalised["type"] = _type(kind, space)
+    normalised |= {key: schema[key] for key in ("logicalType", "precision", "scale") if schema.get(key)}
+    return normalised["type"] if normalised.keys() == {"type"} else normalised
 
 
 def _field(field: Any, space: str) -> dict[str, Any]:

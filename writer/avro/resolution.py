@@ -88,7 +88,7 @@ def _branch(record: avro.Record, schema: list[Any], given: Any) -> Any:
 
 
 _INT, _LONG, _FLOAT, _DOUBLE = pa.int32(), pa.int64(), pa.float32(), pa.float64()
-# Avro 1.12, schema resolution; a date is an int to whoever does not know of dates. But bytes are no text here: they
+# Avro 1.12, schema resolution; a date is an int to a reader that does not know dates. But bytes are no text here: they
 # need not be UTF-8.
 _PROMOTIONS = {
     _INT: (_LONG, _FLOAT, _DOUBLE), _LONG: (_FLOAT, _DOUBLE), _FLOAT: (_DOUBLE,), pa.string(): (pa.binary(),),
@@ -188,8 +188,8 @@ class _Resolution:
         mapping: dict[str, str] = {}
         for spec in fields:
             name, aliases = str(spec["name"]), spec.get("aliases", [])
-            said = next((known for known in (name, *aliases) if known in have), None)
-            member = said or self._remembered(place, (name, *aliases), have, taken) or name
+            stored = next((known for known in (name, *aliases) if known in have), None)
+            member = stored or self._remembered(place, (name, *aliases), have, taken) or name
             if not place and member.lower() in self._reserved:
                 raise avro.UnsupportedSchema(f"field {name!r} has a name that headrace keeps for itself; rename it")
             if by_case.setdefault(member.lower(), member) != member:
@@ -317,7 +317,7 @@ class _Resolution:
         return targets
 
     def _is_union(self, place: Place, schema: avro.Schema, have: pa.DataType) -> bool:
-        """Tell whether a place holds a union of several: known as one, or, as yet unknown, with the members of one."""
+        """Return whether a place holds a union of several: known as one, or, as yet unknown, with the members of one."""
         if place in self._unions:
             return True
         named = pa.types.is_struct(have) and all(_MEMBER.fullmatch(name) for name in have.names)
@@ -358,14 +358,14 @@ def _in_order(members: Mapping[str, pa.DataType]) -> pa.DataType:
 
 
 def _alike(kind: pa.DataType, member: pa.DataType) -> bool:
-    """Tell whether a branch may be what a member of a union was made for."""
+    """Return whether a branch may be what a member of a union was made for."""
     if pa.types.is_nested(kind):
         return bool(kind.id == member.id)
     return kind == member or member in _PROMOTIONS.get(kind, ()) or _holds(member, kind)
 
 
 def _holds(column: pa.DataType, kind: pa.DataType) -> bool:
-    """Tell whether a decimal column holds every value of another decimal."""
+    """Return whether a decimal column holds every value of another decimal."""
     if not (pa.types.is_decimal(column) and pa.types.is_decimal(kind)):
         return False
     return bool(kind.scale <= column.scale and kind.precision - kind.scale <= column.precision - column.scale)

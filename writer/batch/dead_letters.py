@@ -72,7 +72,7 @@ class DeadLetterFile:
         return [self._file.staged(self._now, self._now)]
 
     def failed_records(self) -> list[FailedRecords]:
-        """What came here, most first, as far as it may tell somebody what is wrong."""
+        """What came here, most first, as far as it helps to find what is wrong."""
         most = sorted(self._alike.items(), key=lambda item: -item[1][0])[:_POISON_KINDS_MAX]
         return [FailedRecords(outcome, schema_id, records, why) for (outcome, schema_id), (records, why) in most]
 

@@ -189,7 +189,7 @@ class BucketFiles:
         return [file.staged(first, last) for file in self._done]
 
     def discard(self) -> None:
-        """Let go of the open file, which somebody will remove."""
+        """Let go of the open file, which is removed later."""
         self._waiting = []
         if self._file is not None:
             self._file.discard()

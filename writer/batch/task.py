@@ -170,8 +170,8 @@ class RecordSteps:
         if (since := self._plan.schemas.since.get(schema_id)) is not None:
             at = group.column("timestamp")
             older = pc.fill_null(pc.less(at, pa.scalar(since, at.type)), False)
-            said = f"schema id {show_id(schema_id)} means another schema since {since:%Y-%m-%dT%H:%M:%SZ}"
-            self._refuse(group.filter(older), schema_id, lambda _: f"{said}, this record is older")
+            reason = f"schema id {show_id(schema_id)} means another schema since {since:%Y-%m-%dT%H:%M:%SZ}"
+            self._refuse(group.filter(older), schema_id, lambda _: f"{reason}, this record is older")
             group = group.filter(pc.invert(older))
             if group.num_rows == 0:
                 return None

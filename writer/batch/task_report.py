@@ -1,4 +1,4 @@
-"""What a task tells the driver: one row of JSON with its files and what became of each record."""
+"""What a task reports to the driver: one row of JSON with its files and what became of each record."""
 
 import json
 from collections.abc import Iterable
@@ -75,7 +75,7 @@ class FailedRecords:
 
 @dataclass
 class Report:
-    """What a task tells the driver."""
+    """What a task reports to the driver."""
 
     files: list[StagedFile] = field(default_factory=list)
     dead_letter_files: list[StagedFile] = field(default_factory=list)

@@ -45,8 +45,8 @@ class Answer:
     @property
     def after(self) -> timedelta | None:
         """How long the server asks to be left alone."""
-        said = self.headers.get("retry-after", "")
-        return timedelta(seconds=min(int(said), _AFTER_MAX_S)) if said.isdigit() else None
+        value = self.headers.get("retry-after", "")
+        return timedelta(seconds=min(int(value), _AFTER_MAX_S)) if value.isdigit() else None
 
     def json(self) -> Any:
         """Return the body as JSON. Raises RequestFailed."""
@@ -144,5 +144,5 @@ def _one_line(error: BaseException) -> str:
     """Say the innermost cause: what the system calls it, without a number."""
     while inner := error.__cause__ or error.__context__:
         error = inner
-    said = getattr(error, "strerror", None) or str(error)
-    return " ".join(said.split()) or type(error).__name__
+    value = getattr(error, "strerror", None) or str(error)
+    return " ".join(value.split()) or type(error).__name__

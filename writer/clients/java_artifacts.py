@@ -285,18 +285,18 @@ def _ivy(bundle: Bundle, work: Path, ivy_cache: Path, *, lock: int) -> None:
         raise _not_fetched(bundle, _last_line(out.stdout))
 
 
-def _not_fetched(bundle: Bundle, said: str) -> ArtifactError:
+def _not_fetched(bundle: Bundle, printed: str) -> ArtifactError:
     return ArtifactError(
         f"{bundle} ({', '.join(map(str, bundle.modules))}) could not be fetched: check the network, or name a mirror "
         f"in HEADRACE_IVY_SETTINGS, or set HEADRACE_CACHE to a directory that holds {bundle.name}-{bundle.version}; "
-        f"Ivy said: {said}"
+        f"Ivy said: {printed}"
     )
 
 
 def _last_line(output: str) -> str:
     lines = [line.strip() for line in output.splitlines()]
-    said = [line for line in lines if line.strip(":- \t|") and "FOR MORE DETAILS" not in line]
-    return said[-1] if said else "nothing"
+    printed = [line for line in lines if line.strip(":- \t|") and "FOR MORE DETAILS" not in line]
+    return printed[-1] if printed else "nothing"
 
 
 def _ivy_jar() -> Path:

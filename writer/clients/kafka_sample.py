@@ -143,7 +143,7 @@ def _assigned(kafka: Kafka, start: Mapping[Source, int]) -> Iterator[Any]:
 
 
 def _at_end(message: Message, kafka: Kafka) -> bool:
-    """Tell whether this is the mark of a log's end and no record. Raises for what the broker refuses."""
+    """Return whether this is the mark of a log's end and no record. Raises for what the broker refuses."""
     error = message.error()
     if error is None:
         return False

@@ -1,4 +1,4 @@
-"""Tells people at once what should not wait until somebody looks: a message for each event, POSTed to one URL.
+"""Tells people at once what should not wait until a person looks: a message for each event, POSTed to one URL.
 
 The URL is a secret: it is read from the environment, and stands neither in the configuration nor in a log. Telling
 never holds up who tells: messages wait in a short queue, and a thread sends them, again and again where need be.
@@ -175,17 +175,17 @@ def _log_dropped(event: Event, reason: str) -> None:
 
 
 def _passing(answer: Answer) -> bool:
-    """Tell whether the same message may be taken later: the server is at fault, or busy."""
+    """Return whether the same message may be taken later: the server is at fault, or busy."""
     return answer.status >= 500 or answer.status in (_TOO_MANY, _TIMED_OUT)  # noqa: PLR2004
 
 
 def body(event: Event) -> bytes:
     """Write a message: what Slack-compatible webhooks show is `text`; the rest is for others."""
-    told = {
+    document = {
         "text": f"[{event.severity}] {event.pipeline}: {event.text}", "event": event.kind, "severity": event.severity,
         "pipeline": event.pipeline, "at": event.at.isoformat(), "id": event.id, "fields": dict(event.fields),
     }  # fmt: skip
-    return json.dumps(told, ensure_ascii=False).encode()
+    return json.dumps(document, ensure_ascii=False).encode()
 
 
 def opened(section: Notifications, environment: Mapping[str, str] = os.environ) -> Notifier:

@@ -1,4 +1,4 @@
-"""TLS of our own: what a server of this process shows, and how whoever is on the same machine knows it again."""
+"""TLS of our own: what a server of this process shows, and how a client on the same machine recognises it."""
 
 import ssl
 from pathlib import Path

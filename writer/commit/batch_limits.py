@@ -108,5 +108,5 @@ class Endings:
         waited = self.limits.delay_max is not None and timedelta(seconds=now_s - self._begun_s) >= self.limits.delay_max
         first = batch == 0 or (self._fresh and not waited)
         self._fresh = self._fresh and replay
-        told = reason(offsets, waiting, len(end), self.limits, first=first, replay=replay)
-        return {"reason": told, "offsets": offsets, "waiting": waiting, "limits": self.limits.facts()}
+        why = reason(offsets, waiting, len(end), self.limits, first=first, replay=replay)
+        return {"reason": why, "offsets": offsets, "waiting": waiting, "limits": self.limits.facts()}

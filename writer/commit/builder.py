@@ -154,7 +154,7 @@ def sums(files: Sequence[StagedFile]) -> dict[str, int]:
 
 def _accounts(report: Report, committing: Iterable[OffsetRange]) -> list[dict[str, Any]]:
     """Say of each range what became of its offsets, as JSON values."""
-    without = {one.source: {"holes": one.told()} for one in unread(report, committing)}
+    without = {one.source: {"holes": one.to_dict()} for one in unread(report, committing)}
     return [
         {
             **r.to_dict(),

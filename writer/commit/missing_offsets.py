@@ -31,7 +31,7 @@ class MissingOffsets:
     spans: tuple[Span, ...]
     whole: bool
 
-    def told(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """What the commit says of them."""
         if not self.whole:
             return {"offsets": self.offsets, "because": TOO_MANY, "spans": []}

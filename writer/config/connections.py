@@ -41,7 +41,7 @@ class Kafka(Strict):
 
     @property
     def address(self) -> Address:
-        """The cluster, as clients are told of it."""
+        """The cluster, as clients get it."""
         return Address(self.bootstrap_servers, self.security.ours)
 
 
@@ -111,7 +111,7 @@ class Http(Strict):
     )  # fmt: skip
     key: Path | None = Field(None, description="PEM file with the certificate's private key, without a password")
     expose_records: bool = Field(
-        False, description="show live records on the page and at /records, to whoever has the token; they may hold "
+        False, description="show live records on the page and at /records, to clients with the token; they may hold "
         "personal data",
     )  # fmt: skip
     token: SecretStr | None = Field(
@@ -209,7 +209,7 @@ class S3(Strict):
 
     @property
     def settings(self) -> S3Settings:
-        """What stores and tasks are told, with what this process's environment adds."""
+        """What stores and tasks get, with what this process's environment adds."""
         return S3Settings(self.endpoint, self.region, self.path_style, self.retry_timeout).resolved(os.environ)
 
 
@@ -247,7 +247,7 @@ class Autoscaler(Strict):
         return self
 
     def opens(self, authorization: bytes) -> bool:
-        """Tell whether an Authorization header carries the token."""
+        """Return whether an Authorization header carries the token."""
         if self.token is None:
             return False
         return hmac.compare_digest(authorization, f"Bearer {self.token.get_secret_value()}".encode())
@@ -262,15 +262,15 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 class Notifications(Strict):
-    """Who is told at once when records are lost, skipped or in doubt, or a pipeline was given up."""
+    """Notifications for people when records are lost, skipped or in doubt, or a pipeline was given up."""
 
     url_env: str | None = Field(
         None, min_length=1,
         description="name of the environment variable with the URL to POST to (a Slack-compatible webhook, or any "
-        "server); default: nobody is told",
+        "server); default: no notification is sent",
     )  # fmt: skip
     kinds: tuple[Kind, ...] = Field(
-        KINDS, description="which events are told; leave `missing_offsets` out for compacted and transactional topics"
+        KINDS, description="which events are sent; leave `missing_offsets` out for compacted and transactional topics"
     )
     timeout: Duration = Field(timedelta(seconds=10), description="how long an answer may take")
     retry_timeout: Duration = Field(timedelta(hours=1), description="how long a message that fails is tried again")

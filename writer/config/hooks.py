@@ -1,4 +1,4 @@
-"""The sections `pipelines.*.hooks` of the configuration: who is told when a bucket is sealed."""
+"""The sections `pipelines.*.hooks` of the configuration: what is called when a bucket is sealed."""
 
 import re
 from datetime import timedelta

@@ -20,13 +20,13 @@ SECTIONS = ("autoscaler", "http", "spark", "supervisor")
 NEEDS = f"it may have the sections {', '.join(SECTIONS)}"
 
 
-def beneath(told: dict[str, Any], place: dict[str, Any], name: str) -> dict[str, Any]:
+def beneath(settings: dict[str, Any], place: dict[str, Any], name: str) -> dict[str, Any]:
     """Return what is told, and beneath it what the place says. Raises ConfigError for a section that is no place's."""
     if foreign := sorted(map(str, place.keys() - set(SECTIONS))):
         raise ConfigError(
             f"{name}, which {VARIABLE} names, has {', '.join(foreign)}; {NEEDS}. Move the rest to the pipelines' file."
         )
-    return _merged(place, told)
+    return _merged(place, settings)
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ Place = Annotated[str, AfterValidator(locations.checked)]
 
 
 class ClockRule(Strict):
-    """Whose clock is not UTC, and what it shows instead. Without `topic` and `field` it is everybody's."""
+    """Whose clock is not UTC, and what it shows instead. Without `topic` and `field` it is of all topics."""
 
     topic: str | None = Field(None, min_length=1, description="only rows of this topic")
     field: str | None = Field(None, min_length=1, description="only rows where this field has one of the `values`")
@@ -40,7 +40,7 @@ class ClockRule(Strict):
 
     @property
     def clock(self) -> Clock:
-        """What the tasks are told of it."""
+        """What tasks get of it."""
         return Clock(self.topic, self.field, tuple(self.values), self.shift, self.zone)
 
 
@@ -142,7 +142,7 @@ class Dedupe(Strict):
 
     @property
     def rule(self) -> Rule:
-        """What the tasks are told."""
+        """What tasks get."""
         return Rule(tuple(self.key), self.keep)
 
 

@@ -197,9 +197,11 @@ class Pipeline(Strict):
     )
     seal: Seal = Seal.model_validate({})
     compact: Compact = Compact.model_validate({})
-    hooks: Hooks = Field(default_factory=list, description="who is told when a bucket is sealed (docs/HOOKS.md)")
+    hooks: Hooks = Field(default_factory=list, description="what is called when a bucket is sealed (docs/HOOKS.md)")
     commit_offsets_to_group: str | None = Field(
-        None, min_length=1, description="consumer group that is told the frontier, for tools that show a group's lag"
+        None,
+        min_length=1,
+        description="consumer group to which the committed offsets are written, for tools that show a group's lag",
     )
 
     @field_validator("start")

@@ -59,40 +59,40 @@ class Security(Strict):
     @property
     def ours(self) -> dict[str, str]:
         """Settings of librdkafka."""
-        told: dict[str, str] = {"security.protocol": self.protocol}
+        properties: dict[str, str] = {"security.protocol": self.protocol}
         if self.user is not None and self.password is not None:
-            told |= {
+            properties |= {
                 "sasl.mechanism": self.mechanism.upper(), "sasl.username": self.user,
                 "sasl.password": self.password.get_secret_value(),
             }  # fmt: skip
         if self.protocol.endswith("ssl"):
-            told["ssl.endpoint.identification.algorithm"] = "https" if self.verify_hostname else "none"
+            properties["ssl.endpoint.identification.algorithm"] = "https" if self.verify_hostname else "none"
         if self.ca_file is not None:
-            told["ssl.ca.location"] = str(self.ca_file)
+            properties["ssl.ca.location"] = str(self.ca_file)
         if self.client_cert_file is not None:
-            told |= {
+            properties |= {
                 "ssl.certificate.location": str(self.client_cert_file),
                 "ssl.key.location": str(self.client_cert_file),
             }
-        return {} if self.protocol == "plaintext" else told
+        return {} if self.protocol == "plaintext" else properties
 
     @property
     def sparks(self) -> dict[str, str]:
         """Options of Spark's Kafka source."""
-        told: dict[str, str] = {"kafka.security.protocol": self.protocol.upper()}
+        properties: dict[str, str] = {"kafka.security.protocol": self.protocol.upper()}
         if self.user is not None and self.password is not None:
             login = f"username={_quoted(self.user)} password={_quoted(self.password.get_secret_value())}"
-            told |= {
+            properties |= {
                 "kafka.sasl.mechanism": self.mechanism.upper(),
                 "kafka.sasl.jaas.config": f"{_MODULES[self.mechanism]} required {login};",
             }
         if self.protocol.endswith("ssl") and not self.verify_hostname:
-            told["kafka.ssl.endpoint.identification.algorithm"] = ""
+            properties["kafka.ssl.endpoint.identification.algorithm"] = ""
         if self.ca_file is not None:
-            told |= {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.location": str(self.ca_file)}
+            properties |= {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.location": str(self.ca_file)}
         if self.client_cert_file is not None:
-            told |= {"kafka.ssl.keystore.type": "PEM", "kafka.ssl.keystore.location": str(self.client_cert_file)}
-        return {} if self.protocol == "plaintext" else told
+            properties |= {"kafka.ssl.keystore.type": "PEM", "kafka.ssl.keystore.location": str(self.client_cert_file)}
+        return {} if self.protocol == "plaintext" else properties
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ HeadraceError            1  crash: restart
 ├── LogMoved             1  a topic became another one while it was read: started again at once, inside the process
 ├── ConfigError          2  the configuration, or what it points at, is wrong: do not restart
 │   └── TopicMissing     2  a topic is not there
-├── LogChanged           2  Kafka's log is not the one that the table was filled from: somebody must say how to go on
-├── SchemaChanged        2  a schema id means another schema than rows were read by: somebody must say how to go on
+├── LogChanged           2  Kafka's log is not the one that the table was filled from: a person must say how to go on
+├── SchemaChanged        2  a schema id means another schema than rows were read by: a person must say how to go on
 ├── DiskFull             1  Spark found no room where the driver writes: make room
 ├── CheckpointUnusable   3  Spark's checkpoint disagrees with the table: run again with --new-run
 ├── FrontierLost         3  the table does not say how far it has come: it must be put together anew

@@ -23,7 +23,7 @@ class StagedFile:
 
 @dataclass(frozen=True)
 class BucketFile:
-    """A file that a version of the table names. None: the log does not tell, as another client wrote it."""
+    """A file that a version of the table names. None: the log does not say, as another client wrote it."""
 
     path: str  # relative to the table
     bucket: BucketKey
@@ -35,7 +35,7 @@ class BucketFile:
     offset_max: int | None = None
 
     def reaches(self, start: int, end: int) -> bool:
-        """Tell whether it may hold rows at offsets [start, end), of whatever part."""
+        """Return whether it may hold rows at offsets [start, end), of whatever part."""
         if self.offset_min is None or self.offset_max is None:
             return True
         return self.offset_min < end and self.offset_max >= start

@@ -71,14 +71,14 @@ VALUES = {
 
 def in_config(raw: Mapping[str, Any]) -> list[str]:
     """Return a line for each retired key or value of a configuration, such as "s3.patience: is now retry_timeout"."""
-    told = [f"{at}: is now {new}" for old, new in KEYS.items() for at, _ in _values(raw, old)]
+    sentences = [f"{at}: is now {new}" for old, new in KEYS.items() for at, _ in _values(raw, old)]
     for (path, old), new in VALUES.items():
-        told += [
+        sentences += [
             f"{at}: {old!r} is now {new!r}"
             for at, value in _values(raw, path)
             if old in (value if isinstance(value, list) else [value])
         ]
-    return told
+    return sentences
 
 
 def _values(raw: Any, path: str, at: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:

@@ -85,7 +85,7 @@ def what(kind: str, facts: Mapping[str, Any]) -> str:
         case "start":
             return "a driver began: from here on the pipeline is its own"
         case "adopt":
-            return "somebody said where a topic that was created again is read on"
+            return "a person said where a topic that was created again is read on"
         case "close":
             return "buckets were closed: what still comes for them is late"
         case "seal":

@@ -24,7 +24,7 @@ _SOURCES = [(topic, partition) for topic, count in TOPICS.items() for partition 
 
 
 def stay(writer: Writer, stack: Stack, watch: Watch, screen: Screen, interruption: Interruption) -> None:
-    """Show what goes in and comes out, whoever produces it, until a signal comes. Raises ServerFailed."""
+    """Show what goes in and comes out, by any producer, until a signal comes. Raises ServerFailed."""
     cluster = Cluster(stack.broker.bootstrap, _ANSWER)
 
     def look() -> bool:

@@ -56,7 +56,7 @@ def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = N
     starts = endpoints.starts(listener, orders.token, lambda name, new_run: asked.put((name, new_run)))
     serving = endpoints.serving(
         config.http, listener, http_server.first_of(starts, executor_manager.post), live_records.guarded(config),
-        lambda: {"executors": executor_manager.told()},
+        lambda: {"executors": executor_manager.to_dict()},
     )  # fmt: skip
     # HTTP before Spark: a port that is taken is said at once.
     with stopped_by_signals(stop), serving as url, ExitStack() as after:

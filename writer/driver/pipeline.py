@@ -40,7 +40,7 @@ from writer.storage.locations import store_at
 from writer.storage.probe import probe
 from writer.table.factory import all_tables
 from writer.table.gap_records import open_gap
-from writer.table.log.entries import said
+from writer.table.log.entries import entry_facts
 from writer.table.log.foreign_writes import ClosedMeanwhile, CommitFailed
 from writer.table.log.operations import Batch, Gap
 from writer.table.log.snapshot import FORMAT, PipelineSnapshot
@@ -127,7 +127,7 @@ class PipelineRun:
         self.progress.started(
             epoch=self.epoch, run=run, frontier=now.offsets, limits=self._endings.limits.facts(), recent=recent,
             buckets=self._table.buckets(), gaps=begun.gaps, gap_offsets_closed=begun.gap_offsets_closed,
-            gap=None if gap is None else said(gap), incarnations=now.numbers,
+            gap=None if gap is None else entry_facts(gap), incarnations=now.numbers,
         )  # fmt: skip
         logging.event(
             "pipeline_started", pipeline=self.name, start=self.epoch, run=run, offsets=sum(now.offsets.values())
@@ -190,7 +190,7 @@ class PipelineRun:
         return free
 
     def owns_table(self) -> bool:
-        """Tell whether no other start came after this one; while the table cannot be read, none did."""
+        """Return whether no other start came after this one; while the table cannot be read, none did."""
         with suppress(CommitFailed):
             try:
                 if self.epoch:
@@ -362,7 +362,7 @@ class PipelineRun:
         about = {"run": self._run_id, "at": now.isoformat(), "hints": hints, "topic_ids": ids}
         gap = Gap(uuid4().hex, self.epoch, lost, "retention", about)
         version = open_gap(self._table, self.name, snapshot, gap)
-        self._notifier.tell(notifications.gap_opened(self.name, said(gap), version, now))
+        self._notifier.tell(notifications.gap_opened(self.name, entry_facts(gap), version, now))
         return gap
 
     def _run(self, decision: Resume | NewRun) -> int:

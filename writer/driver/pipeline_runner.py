@@ -51,7 +51,7 @@ class PipelineRunner:
         self.shown = ExitStack()  # what lets others see this start
         self._restarts_s: list[float] = []
         self._due_s: float | None = None  # when the next start is to be made
-        self._ending: LogMoved | Draining | None = None  # why the query is told to end
+        self._ending: LogMoved | Draining | None = None  # why the query has to end
         self._cancelled = False
         self._stopping_s: float | None = None  # since when a stop is asked for
 
@@ -127,12 +127,12 @@ class PipelineRunner:
             self.cancel()
 
     def _ended_with(self) -> BaseException | None:
-        """Return what the query ended with. Where it was told to end, what Spark says of that is no error."""
+        """Return what the query ended with. Where it had to end, what Spark says of that is no error."""
         assert self.pipeline is not None, "a query has a pipeline"
         error = self.pipeline.error or self.query.exception()
-        told = error is None or isinstance(error, Draining)
+        asked = error is None or isinstance(error, Draining)
         cut = self._cancelled and not isinstance(error, HeadraceError)
-        return self._ending if self._ending is not None and (told or cut) else error
+        return self._ending if self._ending is not None and (asked or cut) else error
 
     def _ended(self, *, stopping: bool) -> bool:
         if self.error is None or isinstance(self.error, Draining):

@@ -40,7 +40,7 @@ def pause_s(earlier_s: Sequence[float], now_s: float) -> float | None:
 
 
 def means_data_loss(text: str) -> bool:
-    """Tell whether an error, its causes included, says that Kafka lacks offsets that were counted on."""
+    """Return whether an error, its causes included, says that Kafka lacks offsets that were counted on."""
     return any(sign in text for sign in _SIGNS)
 
 
@@ -56,10 +56,10 @@ def of_task(text: str) -> str:
     """Return what Python raised in a task, or in a call from the JVM: the line below the last trace; '' without one."""
     _, trace, below = text.rpartition(_TRACE)
     line = next((line for line in below.splitlines() if line[:1].strip()), "") if trace else ""
-    kind, _, said = line.partition(": ")
-    if said and kind.startswith(_OURS):
-        return said
-    return f"{kind.rpartition('.')[2]}: {said}" if said else kind.rpartition(".")[2]
+    kind, _, message = line.partition(": ")
+    if message and kind.startswith(_OURS):
+        return message
+    return f"{kind.rpartition('.')[2]}: {message}" if message else kind.rpartition(".")[2]
 
 
 def _of_jvm(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What Spark is told: a session for the driver, a streaming query for each pipeline, checkpoints in S3."""
+"""Spark's settings: a session for the driver, a streaming query for each pipeline, checkpoints in S3."""
 
 import json
 import os
@@ -66,7 +66,7 @@ def session(config: Config, pipelines: int = 1) -> Any:
 
 def s3a(s3: S3Settings) -> dict[str, str]:
     """Return what Spark is told to keep checkpoints in S3. An object appears there whole: nothing is renamed."""
-    told = {
+    properties = {
         "endpoint": s3.endpoint,
         "endpoint.region": s3.region,
         "path.style.access": str(bool(s3.path_style)).lower(),
@@ -78,7 +78,7 @@ def s3a(s3: S3Settings) -> dict[str, str]:
         "spark.hadoop.fs.s3a.aws.credentials.provider": (
             "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"  # the standard chain, as elsewhere
         ),
-        **{f"spark.hadoop.fs.s3a.{name}": value for name, value in told.items() if value},
+        **{f"spark.hadoop.fs.s3a.{name}": value for name, value in properties.items() if value},
     }
 
 

@@ -117,7 +117,7 @@ class Folder:
 
     def tell(self, view: View | None, error: BaseException | None) -> None:
         """Leave last words: of a pipeline, or of the driver itself (no view). No error: it ended well."""
-        said = ExitReport(
+        report = ExitReport(
             pipeline="" if view is None else view.pipeline,
             exit_code=exit_code(error),
             error="" if error is None else sentence(error),
@@ -128,10 +128,10 @@ class Folder:
             batch=None if view is None or view.batch is None else view.batch.number,
             commits=0 if view is None else sum(view.totals.commits.values()),
         )
-        self._write(f"words/{said.pipeline}" if said.pipeline else _LAST, asdict(said))
+        self._write(f"words/{report.pipeline}" if report.pipeline else _LAST, asdict(report))
 
     def forsaken(self) -> bool:
-        """Tell whether the supervisor is gone: nobody holds its lock any more."""
+        """Return whether the supervisor is gone: nobody holds its lock any more."""
         with (self.path / "supervisor.lock").open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -155,8 +155,8 @@ class Folder:
 
     def driver(self) -> tuple[int | None, str | None]:
         """Return the driver's process id and URL, as far as it said them."""
-        told = self._read("driver.json") or {}
-        return told.get("pid"), told.get("url")
+        document = self._read("driver.json") or {}
+        return document.get("pid"), document.get("url")
 
     def certificate(self) -> str:
         """Path of the certificate that the driver serves HTTPS with; empty: it serves HTTP, or has not said."""
@@ -172,9 +172,9 @@ class Folder:
         """Take the last words that are there, by pipeline; those of the driver itself under an empty name."""
         found = {}
         for path in (self.path / _LAST, *sorted((self.path / "words").glob("[!.]*"))):
-            told = self._read(str(path.relative_to(self.path)))
-            if told is not None:
-                found[told["pipeline"]] = ExitReport(**told)
+            document = self._read(str(path.relative_to(self.path)))
+            if document is not None:
+                found[document["pipeline"]] = ExitReport(**document)
                 path.unlink()
         return found
 

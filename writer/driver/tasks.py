@@ -1,4 +1,4 @@
-"""The tasks of a micro-batch, as the driver sees them: what they are told, how they run in Spark, what they report."""
+"""The tasks of a micro-batch, as the driver sees them: what they get, how they run in Spark, what they report."""
 
 import math
 import time

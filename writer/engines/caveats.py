@@ -1,4 +1,4 @@
-"""What somebody should know before an engine reads a table: what its catalog must say, and what it reads otherwise."""
+"""What a person should know before an engine reads a table: what its catalog must say, and what it reads otherwise."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -70,11 +70,11 @@ def _reading(table: TableDescription, engine: Engine) -> Iterator[str]:
             )
     if engine == "druid":
         yield "Druid cuts timestamps to milliseconds, and keeps all but the event time as numbers of them."
-        for is_kind, said in (
+        for is_kind, sentence in (
             (pa.types.is_decimal, "doubles: lay other dimensions over in `spec` to keep them exact"),
             (pa.types.is_nested, "JSON or arrays (type auto)"),
             (pa.types.is_binary, "text in base64"),
         ):
             names = [column.name for column in table.data if is_kind(column.type)]
             if names:
-                yield f"In Druid {', '.join(names)} become {said}."
+                yield f"In Druid {', '.join(names)} become {sentence}."

@@ -1,4 +1,4 @@
-"""What Druid is told to ingest: native batch tasks (`index_parallel`), which every Druid has without an extension.
+"""Druid's ingestion specs: native batch tasks (`index_parallel`), which every Druid has without an extension.
 
 A task replaces its intervals: segments of a newer task hide those of an older one, whole. So a bucket that is ingested
 again is there once. (docs/adr/0019-hooks-and-their-outbox.md)

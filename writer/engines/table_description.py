@@ -1,4 +1,4 @@
-"""A table as an engine must be told of it."""
+"""A table as an engine has to know it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

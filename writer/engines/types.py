@@ -69,5 +69,5 @@ SPARK = Dialect(
 
 
 def of_records(kind: pa.DataType) -> bool:
-    """Tell whether a column holds lists of records."""
+    """Return whether a column holds lists of records."""
     return bool(pa.types.is_list(kind) and pa.types.is_struct(kind.value_type))

@@ -27,7 +27,7 @@ class HookDelivery:
     """Delivers to one hook. Not for several threads."""
 
     def __init__(self, hook: Hook, start: Start, seals: Seals, describe: Callable[[], TableDescription]) -> None:
-        """`start`: where a hook that is new to the table begins; `describe`: what engines are told of the table."""
+        """`start`: where a hook that is new to the table begins; `describe`: what engines need to know of the table."""
         self.hook, self._start, self._seals, self._describe = hook, start, seals, describe
         self._pipeline = ""
         self.outbox = Outbox(seals.table.store, hook.name)
@@ -127,8 +127,8 @@ class HookDelivery:
 
     def _failed(self, pending: OutboxEntry, now: datetime, error: Exception) -> OutboxContent:
         why = " ".join(str(error).split()) or type(error).__name__
-        told = error if isinstance(error, HookFailed) else HookFailed(why, state=pending.state)
-        again = failed(pending, now, why, told.after, told.state)
+        failure = error if isinstance(error, HookFailed) else HookFailed(why, state=pending.state)
+        again = failed(pending, now, why, failure.after, failure.state)
         self.health = replace(self.health, failures=self.health.failures + 1)
         due = again.due or now
         logging.warning(

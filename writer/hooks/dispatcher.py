@@ -62,7 +62,7 @@ class HookDispatcher:
     """Lets deliveries do their rounds while a driver runs."""
 
     def __init__(self, pipeline: str, found: list[HookDelivery], tell: Callable[[Mapping[str, Health]], None]) -> None:
-        """`tell`: who is told how the hooks are, after each round."""
+        """`tell`: is called with the state of the hooks after each round."""
         self._pipeline, self._deliveries, self._tell = pipeline, found, tell
         self._told: dict[str, Health] = {delivery.hook.name: delivery.health for delivery in found}
         self._lock = threading.Lock()

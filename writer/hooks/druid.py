@@ -1,6 +1,6 @@
 """Druid ingests exactly the interval of a sealed bucket, in the place of what it had of it.
 
-The task's id says which version of which bucket it carries, so whoever looks after a crash finds the running task and
+The task's id says which version of which bucket it carries, so a look after a crash finds the running task and
 does not start a second one. Druid takes no id twice: the try that follows a failure has the next number.
 """
 
@@ -65,7 +65,7 @@ class DruidHook:
                     rows = self._taken(task_id, sum(file.rows or 0 for file in files), number)
                     return Delivered(f"rows: {rows:,}, by task {task_id}")
                 case "FAILED" if state.get("accepted") != task_id:
-                    number += 1  # whoever waited for it is gone
+                    number += 1  # what waited for it is gone
                 case "FAILED":
                     raise HookFailed(
                         f"task {task_id} failed: {status.get('errorMsg') or 'Druid gives no reason; see its log'}",
@@ -126,8 +126,8 @@ class DruidHook:
 
     def _task_id(self, sealed: Sealed, number: int) -> str:
         manifest = sealed.manifest
-        told = json.dumps([sealed.table.id, self.name, manifest.start, manifest.end, sealed.entry], default=str)
-        digest = hashlib.sha256(told.encode()).hexdigest()[:8]
+        identity = json.dumps([sealed.table.id, self.name, manifest.start, manifest.end, sealed.entry], default=str)
+        digest = hashlib.sha256(identity.encode()).hexdigest()[:8]
         bucket = "_".join(_ODD.sub("_", str(value)) for value in manifest.bucket)
         return f"headrace_{_ODD.sub('_', self._datasource)}_{bucket}_v{manifest.version}_{digest}_{number}"
 
@@ -142,8 +142,8 @@ class DruidHook:
 def _reason(answer: Answer) -> str:
     """Return what Druid says is wrong: its errors are JSON in several shapes, or text."""
     try:
-        said = json.loads(answer.body)
+        document = json.loads(answer.body)
     except ValueError:
         return answer.shown()
-    message = said.get("errorMessage") or said.get("error") if isinstance(said, dict) else None
+    message = document.get("errorMessage") or document.get("error") if isinstance(document, dict) else None
     return f"{answer.status}: {message}" if isinstance(message, str) else answer.shown()

@@ -1,4 +1,4 @@
-"""What a hook was told and what it still is to be told: small, beside the table, changed by compare-and-put.
+"""What was delivered to a hook and what still waits: small, beside the table, changed by compare-and-put.
 
 What stands there is a claim: all seals up to `position` are delivered, but for the outbox entries that wait. A claim
 stays true for good, so of two processes that deliver at once neither loses an outbox entry; one may be delivered twice.
@@ -27,7 +27,7 @@ class OutboxUnreadable(OSError):
 
 @dataclass(frozen=True)
 class OutboxEntry:
-    """One sealed version of a bucket that a hook is to be told of."""
+    """One sealed version of a bucket that a hook has to get."""
 
     key: str  # a newer outbox entry of the same key may take its place
     bucket: BucketKey
@@ -48,7 +48,7 @@ class OutboxEntry:
 
 @dataclass(frozen=True)
 class OutboxContent:
-    """What a hook was told."""
+    """What was delivered to a hook."""
 
     position: int  # version of the table's log up to which seals were taken up
     pending: tuple[OutboxEntry, ...] = ()  # oldest first
@@ -111,7 +111,7 @@ class Outbox:
         self.location = f"{store.location}/{self._folder}"
 
     def read(self) -> OutboxContent | None:
-        """Return the newest box; None for a hook that was never told of this table. Raises OSError."""
+        """Return the newest box; None for a hook that never got anything of this table. Raises OSError."""
         return self._newest()[1]
 
     def change(self, to: Callable[[OutboxContent | None], OutboxContent]) -> OutboxContent:
@@ -147,9 +147,9 @@ class Outbox:
 
 
 def _content(box: OutboxContent) -> bytes:
-    said = {"format": _FORMAT, **asdict(box)}
-    said["parcels"] = said.pop("pending")  # its name on storage
-    return json.dumps(said, default=datetime.isoformat, ensure_ascii=False, indent=1).encode()
+    document = {"format": _FORMAT, **asdict(box)}
+    document["parcels"] = document.pop("pending")  # its name on storage
+    return json.dumps(document, default=datetime.isoformat, ensure_ascii=False, indent=1).encode()
 
 
 def _box(content: bytes, where: str) -> OutboxContent:

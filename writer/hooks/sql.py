@@ -45,27 +45,27 @@ class Server:
         deadline = time.monotonic() + self._timeout_s
         rows: list[Sequence[Any]] = []
         at, body = f"{self._url}/v1/statement", statement.encode()
-        said = self._asked(at, "POST", body, deadline)
+        answer_document = self._asked(at, "POST", body, deadline)
         while True:
-            if error := said.get("error"):
+            if error := answer_document.get("error"):
                 raise Refused(statement, error)
-            rows += said.get("data") or []
-            if "nextUri" not in said:
+            rows += answer_document.get("data") or []
+            if "nextUri" not in answer_document:
                 return rows
-            at = self._here(said["nextUri"])
+            at = self._here(answer_document["nextUri"])
             if time.monotonic() > deadline:
                 ask(at, method="DELETE", headers=self._headers, timeout_s=_ANSWER_WITHIN_S)
                 raise HookFailed(
                     f"{' '.join(statement.split())[:120]}: not done after {self._timeout_s:g} s; cancelled"
                 )
-            said = self._asked(at, "GET", None, deadline)
+            answer_document = self._asked(at, "GET", None, deadline)
 
     def _asked(self, url: str, method: str, body: bytes | None, deadline: float) -> Mapping[str, Any]:
         while True:
             answer = ask(url, method=method, body=body, headers=self._headers, timeout_s=_ANSWER_WITHIN_S)
             if answer.ok:
-                said: Mapping[str, Any] = answer.json()
-                return said
+                answer_document: Mapping[str, Any] = answer.json()
+                return answer_document
             if answer.status not in _BUSY or time.monotonic() > deadline:
                 raise HookFailed(f"{host(self._url)} answered {_message(answer)}")
             time.sleep(_PAUSE_S)
@@ -159,7 +159,7 @@ class SqlHook:
 
 
 def _run_once(server: Server, statement: str) -> None:
-    """Run a statement that somebody may have run already, perhaps this moment."""
+    """Run a statement that another process may have run already, or runs now."""
     try:
         server.run(statement)
     except Refused as error:

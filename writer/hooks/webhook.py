@@ -31,11 +31,11 @@ class WebhookHook:
     def deliver(self, sealed: Sealed, state: Mapping[str, Any]) -> Delivered:  # noqa: ARG002 - nothing is ever under way
         """POST the manifest."""
         body = json.dumps({**sealed.manifest.to_json(), "retired": sealed.retired}, ensure_ascii=False).encode()
-        told = message_id(sealed)
-        headers = {"Content-Type": "application/json", "Idempotency-Key": told, "webhook-id": told}
+        id_ = message_id(sealed)
+        headers = {"Content-Type": "application/json", "Idempotency-Key": id_, "webhook-id": id_}
         if self._settings.secret is not None:
             at_s = int(self._now_s())
-            signed = signature(self._settings.secret.get_secret_value(), told, at_s, body)
+            signed = signature(self._settings.secret.get_secret_value(), id_, at_s, body)
             headers |= {"webhook-timestamp": str(at_s), "webhook-signature": signed}
         own = {name: value.get_secret_value() for name, value in self._settings.headers.items()}
         timeout_s = self._settings.timeout.total_seconds()
@@ -47,13 +47,13 @@ class WebhookHook:
 
 def message_id(sealed: Sealed) -> str:
     """Return what tells one version of one bucket of one table from all others, whenever it is sent."""
-    told = json.dumps([sealed.table.id, sealed.manifest.bucket, sealed.manifest.version, sealed.entry])
-    return f"msg_{hashlib.sha256(told.encode()).hexdigest()[:32]}"
+    id_ = json.dumps([sealed.table.id, sealed.manifest.bucket, sealed.manifest.version, sealed.entry])
+    return f"msg_{hashlib.sha256(id_.encode()).hexdigest()[:32]}"
 
 
-def signature(secret: str, told: str, at_s: int, body: bytes) -> str:
+def signature(secret: str, id_: str, at_s: int, body: bytes) -> str:
     """Sign a message: `v1,` and the HMAC-SHA256 over id, time and body, in base64. (www.standardwebhooks.com)"""
-    digest = hmac.new(_key(secret), f"{told}.{at_s}.".encode() + body, hashlib.sha256).digest()
+    digest = hmac.new(_key(secret), f"{id_}.{at_s}.".encode() + body, hashlib.sha256).digest()
     return f"v1,{base64.b64encode(digest).decode()}"
 
 

@@ -69,7 +69,7 @@ class Compactor:
         self._added: Counter[BucketKey] = Counter()  # files since a bucket was merged
 
     def closed(self, snapshot: PipelineSnapshot, bucket: BucketKey) -> bool:
-        """Tell whether no on-time row comes to a bucket any more."""
+        """Return whether no on-time row comes to a bucket any more."""
         span = bucketers.interval(self._bucketer, bucket)
         return span is not None and is_closed(span[1], snapshot.closed_until)
 

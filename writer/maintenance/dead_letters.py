@@ -24,7 +24,7 @@ _PLACE = ("_topic", "_incarnation", "_partition")
 
 
 class DeadLettersGone(HeadraceError, FileNotFoundError):
-    """A file of dead letters is not there: somebody removed it, or a replay has written it anew since it was listed."""
+    """A file of dead letters is not there: it was removed, or a replay has written it anew, since it was listed."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def as_read(dead_letters: pa.Table) -> pa.Table:
 
 
 def _shaped(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
-    """Give dead letters the table's types, whoever wrote their file; null where it lacks a column."""
+    """Give dead letters the table's types, by any writer of the file; null where it lacks a column."""
     columns = [
         batch.column(name).cast(DEAD_LETTERS.field(name).type)
         if name in batch.schema.names

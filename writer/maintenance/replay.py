@@ -194,7 +194,7 @@ def _outcomes(table: pa.Table) -> Iterator[tuple[TopicPartition, str, int]]:
 
 
 def _differ(before: pa.Table, after: pa.Table) -> bool:
-    """Tell whether dead letters that all failed again did so for other reasons. A window that moved is none."""
+    """Return whether dead letters that all failed again did so for other reasons. A window that moved is none."""
     return _reasons(before) != _reasons(after)
 
 

@@ -94,7 +94,7 @@ class Retention:
             try:
                 yield self._drop(snapshot, _some(old), now)
                 tries = 0
-            except FilesGone:  # somebody wrote files of these buckets anew meanwhile
+            except FilesGone:  # another process wrote files of these buckets anew meanwhile
                 tries += 1
                 if tries == _TRIES:
                     raise
@@ -151,7 +151,7 @@ class Regularly:
 
 
 def rows_of(store: Store, file: BucketFile) -> int:
-    """Rows of a file, from its own footer where the log does not tell. Raises OSError."""
+    """Rows of a file, from its own footer where the log does not say. Raises OSError."""
     if file.rows is not None:
         return file.rows
     with open_file(store, file.path) as source:

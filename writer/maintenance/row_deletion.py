@@ -101,7 +101,7 @@ class RowDeletion:
                 for bucket, hits in looked.buckets.items():
                     yield self._erase(snapshot, bucket, hits, now)
                     tries = 0
-            except (FilesGone, FileNotFoundError):  # somebody wrote files of the bucket anew meanwhile
+            except (FilesGone, FileNotFoundError):  # another process wrote files of the bucket anew meanwhile
                 tries += 1
                 if tries == _TRIES:
                     raise

@@ -151,16 +151,16 @@ def _plain(value: str) -> str:
 
 
 def _may_hold(group: Any, index: int | None, values: Sequence[Any]) -> bool:
-    """Tell whether a row group may hold one of the values, which are in order. False where it lacks the column."""
+    """Return whether a row group may hold one of the values, which are in order. False where it lacks the column."""
     if index is None:
         return False
-    told = group.column(index).statistics
-    if told is None or not told.has_min_max:
+    statistics = group.column(index).statistics
+    if statistics is None or not statistics.has_min_max:
         return True
-    if told.min != told.min or told.max != told.max:
+    if statistics.min != statistics.min or statistics.max != statistics.max:
         return True
     try:
-        at = bisect_left(values, told.min)
-        return at < len(values) and bool(values[at] <= told.max)
+        at = bisect_left(values, statistics.min)
+        return at < len(values) and bool(values[at] <= statistics.max)
     except TypeError:  # statistics of another type than the column's, in a file from before it was widened
         return True

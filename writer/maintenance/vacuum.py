@@ -146,15 +146,15 @@ def _needed(table: PipelineTable, main: PipelineTable) -> Needed:
 
 def _log_retention(table: PipelineTable) -> timedelta:
     """How long the table's owner wants removed files kept, as its properties say; Delta's default is a week."""
-    told = table.snapshot().state.configuration.get(_RETENTION, "").split()
-    if len(told) == 3 and told[0] == "interval" and told[1].isdigit() and told[2].rstrip("s") in _UNITS:  # noqa: PLR2004
-        return timedelta(**{_UNITS[told[2].rstrip("s")]: int(told[1])})
+    setting = table.snapshot().state.configuration.get(_RETENTION, "").split()
+    if len(setting) == 3 and setting[0] == "interval" and setting[1].isdigit() and setting[2].rstrip("s") in _UNITS:  # noqa: PLR2004
+        return timedelta(**{_UNITS[setting[2].rstrip("s")]: int(setting[1])})
     return timedelta(0)
 
 
 def _scratch_folders() -> list[str]:
-    told = [folder for folder in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if folder]
-    return list(dict.fromkeys([*told, tempfile.gettempdir()]))
+    setting = [folder for folder in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if folder]
+    return list(dict.fromkeys([*setting, tempfile.gettempdir()]))
 
 
 def _scratch(folder: str, cutoff: datetime) -> Iterator[Waste]:
@@ -177,7 +177,7 @@ def _inside(folder: Path) -> list[os.stat_result]:
 
 
 def _at_work(folder: Path) -> bool:
-    """Tell whether a decoder that lives may own the folder, however old it is: its file is in that process's memory."""
+    """Return whether a decoder that lives may own the folder, however old it is: its file is in that process's memory."""
     if not folder.name.startswith(_DECODER):
         return False
     link = folder / "block.avro"

@@ -48,7 +48,7 @@ class Needed:
     """What a table's log says of files, by path relative to the table."""
 
     files: frozenset[str]  # that the newest version names, or that a commit is about to have applied
-    removed: Mapping[str, datetime]  # when files were removed, as far as the log still tells
+    removed: Mapping[str, datetime]  # when files were removed, as far as the log still says
 
 
 def of_table(stored: Iterable[Stored], needed: Needed, cutoff: datetime, *, hidden: bool) -> Iterator[Waste]:

@@ -51,7 +51,7 @@ class RunRecord:
         return replace(self, batches=dict(newest), query_id=query_id)
 
     def differs(self, batch: int, content: bytes) -> bool:
-        """Tell whether a batch's offset file is another one than the writer acted on; False where it did not."""
+        """Return whether a batch's offset file is another one than the writer acted on; False where it did not."""
         known = self.batches.get(batch)
         return known is not None and known.crc != crc32(content)
 

@@ -124,8 +124,8 @@ def _check_told(
     What makes a topic known, a start or an adoption, sets the frontier of its partitions in the same entry.
     """
     for topic in topics.values():
-        told = any(frontier[topic.name, p] is not None for p in range(topic.partitions))
-        if topic.id in known.get(topic.name, ()) and topic.partitions and not told:
+        has_frontier = any(frontier[topic.name, p] is not None for p in range(topic.partitions))
+        if topic.id in known.get(topic.name, ()) and topic.partitions and not has_frontier:
             raise FrontierLost(
                 f"the table knows topic {topic.name!r}, but says of none of its partitions how far it was read: its "
                 "log lost that, or was restored without it. `headrace supervisor` puts it together from the table's "

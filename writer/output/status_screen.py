@@ -77,42 +77,42 @@ def _within(bounds: Sequence[int], bins: Sequence[int], share: float) -> str:
 _SILENT_S = 120  # who asks does so every few seconds; beyond this it is not running, or cannot reach the driver
 
 
-def executor_lines(told: Mapping[str, Any] | None) -> list[tuple[str, Text]]:
-    """Return a label and a text for each thing that there is to say. `told`: `executors` of the driver's `/status`."""
-    if told is None:
+def executor_lines(document: Mapping[str, Any] | None) -> list[tuple[str, Text]]:
+    """Return a label and a text for each fact. `document`: `executors` of the driver's `/status`."""
+    if document is None:
         return []
-    lines = [("executors", _there(told))]
-    if told["decisions"]:
-        lines.append(("autoscaler", _decided(told)))
+    lines = [("executors", _there(document))]
+    if document["decisions"]:
+        lines.append(("autoscaler", _decided(document)))
     return lines
 
 
-def counts(told: Mapping[str, Any] | None) -> dict[str, int | None]:
+def counts(document: Mapping[str, Any] | None) -> dict[str, int | None]:
     """Return how many are wanted, asked for, there, and draining, by name; none of them where nobody scales."""
-    if told is None or told["requested"] is None:
+    if document is None or document["requested"] is None:
         return {}
-    last = told["decisions"][0] if told["decisions"] else None
-    right = told["requested"] if last is None or last["recommended"] is None else last["recommended"]
+    last = document["decisions"][0] if document["decisions"] else None
+    right = document["requested"] if last is None or last["recommended"] is None else last["recommended"]
     return {
-        "executors_recommended": right, "executors_requested": told["requested"],
-        "executors_registered": told["registered"],
-        "executors_draining": len(told["draining"]),
+        "executors_recommended": right, "executors_requested": document["requested"],
+        "executors_registered": document["registered"],
+        "executors_draining": len(document["draining"]),
     }  # fmt: skip
 
 
-def _there(told: Mapping[str, Any]) -> Text:
-    if told["refused"] is not None:
-        none = in_one_process(told["master"])
-        return Text(f"none, tasks run in the driver ({told['master']})" if none else told["refused"])
-    if told["age_seconds"] is None:
+def _there(document: Mapping[str, Any]) -> Text:
+    if document["refused"] is not None:
+        none = in_one_process(document["master"])
+        return Text(f"none, tasks run in the driver ({document['master']})" if none else document["refused"])
+    if document["age_seconds"] is None:
         return Text("Spark is starting")
-    text = Text(f"{told['registered']} there")
-    if drain := len(told["draining"]):
+    text = Text(f"{document['registered']} there")
+    if drain := len(document["draining"]):
         text.append(f", {drain} more {'finishes its tasks and goes' if drain == 1 else 'finish their tasks and go'}")
-    found = counts(told)
+    found = counts(document)
     if not found:
         return text.append("; nobody asks for more or fewer", style="dim")
-    asked, wanted, short_s = told["requested"], found["executors_recommended"], told["short_seconds"]
+    asked, wanted, short_s = document["requested"], found["executors_recommended"], document["short_seconds"]
     if short_s is None:
         text.append(f"; {asked} asked for")
     else:
@@ -120,9 +120,9 @@ def _there(told: Mapping[str, Any]) -> Text:
     return text if wanted == asked else text.append(f", {wanted} wanted")
 
 
-def _decided(told: Mapping[str, Any]) -> Text:
-    last, silent_s = told["decisions"][0], told["asked_seconds"]
-    who = last["decision"] or "somebody asked"
+def _decided(document: Mapping[str, Any]) -> Text:
+    last, silent_s = document["decisions"][0], document["asked_seconds"]
+    who = last["decision"] or "requested"
     change = "" if last["from"] in (None, last["to"]) else f" {last['from']} → {last['to']}"
     text = Text(f"{who}{change}, at {instant(last['at'])}")
     if silent_s is not None and silent_s > _SILENT_S:
@@ -146,10 +146,10 @@ _BECAUSE = {
 }  # fmt: skip
 
 
-def screen(told: Mapping[str, Any]) -> RenderableType:
+def screen(document: Mapping[str, Any]) -> RenderableType:
     """Show all pipelines of a status document."""
     blocks: list[RenderableType] = []
-    for name, pipeline in told["pipelines"].items():
+    for name, pipeline in document["pipelines"].items():
         blocks += [Text(""), block(name, pipeline)] if blocks else [block(name, pipeline)]
     return Group(*blocks)
 

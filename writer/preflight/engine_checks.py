@@ -23,41 +23,41 @@ class _Trap:
     readers: dict[Reader, tuple[str, ...]]  # reader → formats
     columns: Callable[[pa.DataType], bool]
     widened: bool  # it takes a widened column; `reject` keeps it away
-    said: str
+    message: str
 
 
 _TRAPS = (
     _Trap(
         {"trino": ("delta", "parquet"), "presto": ("delta", "parquet")}, pa.types.is_float32, widened=True,
-        said="a predicate fails over older files once a float column is double",
+        message="a predicate fails over older files once a float column is double",
     ),
     _Trap(
         {"spark": ("delta", "parquet")}, pa.types.is_decimal, widened=True,
-        said="a predicate fails over older files once a decimal has more digits",
+        message="a predicate fails over older files once a decimal has more digits",
     ),
     _Trap(
         {"druid": ("delta",)}, pa.types.is_decimal, widened=True,
-        said="its Delta input source fails once a decimal has more digits",
+        message="its Delta input source fails once a decimal has more digits",
     ),
     _Trap(
-        {"druid": ("delta",)}, of_records, widened=False, said="its Delta input source fails over a list of records",
+        {"druid": ("delta",)}, of_records, widened=False, message="its Delta input source fails over a list of records",
     ),
     _Trap(
         {"presto": ("delta",)}, pa.types.is_struct, widened=False,
-        said="a query of a field fails where its struct is null in some rows",
+        message="a query of a field fails where its struct is null in some rows",
     ),
 )  # fmt: skip
 
 
 def readers(pipeline: Pipeline, columns: pa.Schema) -> Finding:
     """Tell which of the table's readers will trip over which columns."""
-    said = list(_traps(pipeline, columns))
-    if not said:
+    message = list(_traps(pipeline, columns))
+    if not message:
         return good("readers", f"{', '.join(pipeline.table.readers) or 'none'}: nothing that they cannot read")
     fix = "Set table.readers to the engines that will read it; docs/ENGINES.md says what each can."
-    if any(trap.widened for trap, _ in said):
+    if any(trap.widened for trap, _ in message):
         fix = "Set schemas.widen to reject, or " + fix[0].lower() + fix[1:]
-    return doubtful("readers", "; ".join(text for _, text in said), fix)
+    return doubtful("readers", "; ".join(text for _, text in message), fix)
 
 
 def _traps(pipeline: Pipeline, columns: pa.Schema) -> Iterator[tuple[_Trap, str]]:
@@ -66,7 +66,7 @@ def _traps(pipeline: Pipeline, columns: pa.Schema) -> Iterator[tuple[_Trap, str]
         names = [field.name for field in columns if trap.columns(field.type)]
         hit = [reader for reader in table.readers if table.format in trap.readers.get(reader, ())]
         if names and hit and (widens or not trap.widened):
-            yield trap, f"{', '.join(hit)}: {trap.said} ({_listed(names)})"
+            yield trap, f"{', '.join(hit)}: {trap.message} ({_listed(names)})"
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -32,7 +32,7 @@ def good(check: str, message: str) -> Finding:
 
 
 def doubtful(check: str, message: str, fix: str = "") -> Finding:
-    """The writer runs, but somebody should know."""
+    """The writer runs, but a person should know."""
     return Finding(check, "warning", message, fix)
 
 

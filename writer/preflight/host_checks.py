@@ -23,7 +23,7 @@ from writer.table import locations
 from writer.table.factory import OPENED
 from writer.table.table import PipelineTable
 
-_FREE_SHARE_MIN = 0.05  # of a disk; below it somebody should know
+_FREE_SHARE_MIN = 0.05  # of a disk; below it a person should know
 
 
 def standing(location: str) -> Path:
@@ -195,13 +195,13 @@ def _table(
 def _disk(pipeline: Pipeline) -> Finding:
     place = standing(pipeline.table.location)
     usage = shutil.disk_usage(place)
-    said = f"{show_size(usage.free)} of {show_size(usage.total)} free at {place}"
+    message = f"{show_size(usage.free)} of {show_size(usage.total)} free at {place}"
     file = pipeline.roll.target_file_size
     if usage.free < file:
-        return wrong("disk", f"{said}, less than one file ({show_size(file)})", "Make room there.")
+        return wrong("disk", f"{message}, less than one file ({show_size(file)})", "Make room there.")
     if usage.free < _FREE_SHARE_MIN * usage.total:
-        return doubtful("disk", f"{said}: under {_FREE_SHARE_MIN:.0%}", "Make room there soon.")
-    return good("disk", said)
+        return doubtful("disk", f"{message}: under {_FREE_SHARE_MIN:.0%}", "Make room there soon.")
+    return good("disk", message)
 
 
 def scratch(pipeline: Pipeline, row_bytes: float) -> Finding:
@@ -209,10 +209,10 @@ def scratch(pipeline: Pipeline, row_bytes: float) -> Finding:
     place = Path((os.environ.get("SPARK_LOCAL_DIRS") or tempfile.gettempdir()).split(",")[0])
     need = pipeline.commit.max_records * row_bytes
     free = shutil.disk_usage(standing(str(place))).free
-    said = (
+    message = (
         f"the rows of a full batch ({pipeline.commit.max_records:,} records) are about {show_size(need)}; "
         f"{show_size(free)} are free at {place}"
     )
     if free < need:
-        return doubtful("spill", said, "Make room there, or set SPARK_LOCAL_DIRS, or lower commit.max_records.")
-    return good("spill", said)
+        return doubtful("spill", message, "Make room there, or set SPARK_LOCAL_DIRS, or lower commit.max_records.")
+    return good("spill", message)

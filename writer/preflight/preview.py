@@ -255,16 +255,18 @@ def _partition(record: Record) -> str:
 
 def _summary(records: list[Record], walk: LocalPipeline) -> str:
     outcomes = Counter(record["outcome"] for record in records)
-    said = [", ".join([plural(outcomes.pop("row", 0), "row"), *(_times(*item) for item in sorted(outcomes.items()))])]
+    message = [
+        ", ".join([plural(outcomes.pop("row", 0), "row"), *(_times(*item) for item in sorted(outcomes.items()))])
+    ]
     buckets = {tuple(record["bucket"].values()) for record in records if "bucket" in record}
     if buckets:
         units = sorted({_read_as(record["unit"]) for record in records if "unit" in record})
-        said.append(f"{plural(len(buckets), 'bucket')}, event time read {' and '.join(units)}")
-        said.append("behind: how long after the event the broker had it")
+        message.append(f"{plural(len(buckets), 'bucket')}, event time read {' and '.join(units)}")
+        message.append("behind: how long after the event the broker had it")
     else:
         used = sorted({record["schema_id"] for record in records if record["schema_id"] is not None})
-        said += [f"schema {show_id(schema_id)}: {_way(walk, schema_id)}" for schema_id in used]
-    return "; ".join(said)
+        message += [f"schema {show_id(schema_id)}: {_way(walk, schema_id)}" for schema_id in used]
+    return "; ".join(message)
 
 
 def _read_as(unit: str) -> str:

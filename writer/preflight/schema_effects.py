@@ -230,8 +230,8 @@ def _show(verdict: Verdict, location: str) -> None:
         tables.sentence(out, "Every record of it becomes a row.", "green")
         return
     fate = "become dead letters" if verdict.outcome == "dead_letter" else "are quarantined"
-    said = f"{verdict.reason}. Its records {fate}; all others go on."
-    tables.hanging(out, f"  {'parked':<{_HEAD}}", said, "red")
+    message = f"{verdict.reason}. Its records {fate}; all others go on."
+    tables.hanging(out, f"  {'parked':<{_HEAD}}", message, "red")
     tables.hanging(out, f"  {'':<{_HEAD}}", _FIXES[verdict.outcome])
 
 

@@ -100,7 +100,7 @@ _Step = tuple[str, float, str, str]  # a line without its group
 
 @dataclass(frozen=True)
 class Sizing:
-    """The arithmetic of one pipeline, and what somebody should know about its result."""
+    """The arithmetic of one pipeline, and what a person should know about its result."""
 
     lines: Sequence[Line]
     warnings: Sequence[str]
@@ -304,13 +304,13 @@ def _warnings(traffic: Traffic, settings: Pipeline, per_core: float, cores: int,
     small, files, delay_s = *map(found.value, ("small ones of them", "files in a commit")), _delay_s(settings)
     if 2 * small <= files:
         return
-    said = f"{small:,.0f} of {files:,.0f} files in a commit are small, and every query opens them."
+    message = f"{small:,.0f} of {files:,.0f} files in a commit are small, and every query opens them."
     if found.value("a commit every") >= delay_s:
         delay = show_duration(timedelta(seconds=delay_s))
-        yield f"{said} A longer commit.max_delay ({delay}) makes fewer and larger ones; so do wider buckets."
+        yield f"{message} A longer commit.max_delay ({delay}) makes fewer and larger ones; so do wider buckets."
     else:
         yield (
-            f"{said} Each task writes a file to each bucket that its records hit, late ones too. Wider buckets make "
+            f"{message} Each task writes a file to each bucket that its records hit, late ones too. Wider buckets make "
             "fewer; so does compaction (OPTIMIZE), which the table takes from any Delta client."
         )
 

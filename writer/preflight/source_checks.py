@@ -106,16 +106,16 @@ def _topic(cluster: Cluster, topic: str) -> Finding:
     except HeadraceError as error:
         return failure("topics", error)
     held = sum(end[source] - first[source] for source in sources)
-    said = f"{topic}: {plural(partitions, 'partition')}, {plural(held, 'offset')} held, "
-    said += f"kept {show_duration(kept)}" if kept else "nothing removed by age"
+    message = f"{topic}: {plural(partitions, 'partition')}, {plural(held, 'offset')} held, "
+    message += f"kept {show_duration(kept)}" if kept else "nothing removed by age"
     if "compact" in policy:
         return doubtful(
-            "topics", f"{said}, compacted",
+            "topics", f"{message}, compacted",
             "A late writer misses what compaction has removed by then; missing offsets are no alarm here.",
         )  # fmt: skip
     if kept is not None and kept < _RETENTION_MIN:
-        return doubtful("topics", said, "An outage that is longer loses records. Raise the topic's retention.ms.")
-    return good("topics", said)
+        return doubtful("topics", message, "An outage that is longer loses records. Raise the topic's retention.ms.")
+    return good("topics", message)
 
 
 def _schemas(plan: SchemaPlan, settings: Pipeline) -> Iterator[Finding]:
@@ -167,9 +167,9 @@ def sampled(walk: LocalPipeline, batch: pa.RecordBatch, now: datetime) -> Iterat
     try:
         wire = walk.settled(batch)
     except UnclearWire as error:
-        said, _, fix = str(error).partition(". ")
+        message, _, fix = str(error).partition(". ")
         one = "" if isinstance(error, MixedWire) else f"; one is {_guess(values[0].as_py())}"
-        yield wrong("wire", said + one, fix)
+        yield wrong("wire", message + one, fix)
         yield from (skipped(check, "the wire format is not known") for check in SAMPLED[1:])
         return
     registered = set(walk.plan.schemas)
@@ -196,10 +196,10 @@ def _wire(bare: list[bytes], wire: Wire, values: int, tombstones: int) -> Findin
     empty = f"; {plural(tombstones, 'tombstone')} besides" if tombstones else ""
     if not bare:
         return good("wire", f"{values:,} of {values:,} values have a {wire.words}{empty}")
-    said = f"{len(bare):,} of {values:,} values have no {wire.words}; one is {_guess(bare[0])}{empty}"
+    message = f"{len(bare):,} of {values:,} values have no {wire.words}; one is {_guess(bare[0])}{empty}"
     if len(bare) == values:
-        return wrong("wire", said, "Set `wire` to the format that the producers write (docs/TYPES.md).")
-    return doubtful("wire", said, "They become dead letters. `headrace preview --at raw` shows them.")
+        return wrong("wire", message, "Set `wire` to the format that the producers write (docs/TYPES.md).")
+    return doubtful("wire", message, "They become dead letters. `headrace preview --at raw` shows them.")
 
 
 def _guess(value: bytes) -> str:
@@ -212,19 +212,21 @@ def _guess(value: bytes) -> str:
 def _decode(sample: Sample, registered: set[int]) -> Finding:
     rows, reasons = sample.rows, Counter(one.reason for one in sample.dead_letters if one.schema_id is not None)
     strangers = {group.schema_id for group in sample.groups if group.rows.num_rows} - registered
-    said = f"{rows:,} of {rows + reasons.total():,} values with a header become rows"
+    message = f"{rows:,} of {rows + reasons.total():,} values with a header become rows"
     if reasons:
-        said += "; " + "; ".join(f"{number:,}: {reason}" for reason, number in reasons.most_common(_REASONS_NAMED))
+        message += "; " + "; ".join(f"{number:,}: {reason}" for reason, number in reasons.most_common(_REASONS_NAMED))
         if not rows:
-            return wrong("decode", said, "Compare the producer with its schema.")
-        return doubtful("decode", said, "The others become dead letters. `headrace preview --at decoded` shows them.")
+            return wrong("decode", message, "Compare the producer with its schema.")
+        return doubtful(
+            "decode", message, "The others become dead letters. `headrace preview --at decoded` shows them."
+        )
     if strangers:
         ids = ", ".join(map(str, sorted(strangers, key=str)))
         return doubtful(
-            "decode", f"{said}; schema {ids} is registered, but not under the topic's subject",
+            "decode", f"{message}; schema {ids} is registered, but not under the topic's subject",
             "A start does not know its columns; the first batch that carries it adds them.",
         )  # fmt: skip
-    return good("decode", said)
+    return good("decode", message)
 
 
 @dataclass
@@ -265,19 +267,19 @@ def _event_time(walk: LocalPipeline, sample: Sample, now: datetime) -> Finding:
     if found.first is None or found.last is None:
         return wrong("event_time", f"{rule.field} holds no time in {found.rows:,} rows", "Choose another field.")
     first, last = (at.replace(tzinfo=None).isoformat(" ", "seconds") for at in (found.first, found.last))
-    said = f"{rule.field}, {' and '.join(sorted(found.kinds))}: {first} to {last}"
+    message = f"{rule.field}, {' and '.join(sorted(found.kinds))}: {first} to {last}"
     believed = f"now - {show_duration(rule.age_max)} to now + {show_duration(rule.ahead_max)}"
     if not found.nulls + found.outside:
-        return good("event_time", f"{said}; all are believable ({believed})")
+        return good("event_time", f"{message}; all are believable ({believed})")
     lost = [
         f"{number:,} of {found.rows:,} rows ({number / found.rows:.1%}) {what}"
         for number, what in ((found.nulls, "have none"), (found.outside, f"are outside {believed}"))
         if number
     ]
-    said += f"; {', '.join(lost)}: quarantined"
+    message += f"; {', '.join(lost)}: quarantined"
     fix = "Check event_time.unit, max_age and max_ahead. `headrace preview --at assigned` shows them."
     every = found.nulls + found.outside == found.rows
-    return wrong("event_time", said, fix) if every else doubtful("event_time", said, fix)
+    return wrong("event_time", message, fix) if every else doubtful("event_time", message, fix)
 
 
 def _candidates(columns: pa.Schema) -> str:
@@ -296,11 +298,11 @@ def _buckets(sample: Sample) -> Finding:
     labels = sorted(", ".join(part or "null" for part in bucket) for bucket in hit)
     ((most, number),) = hit.most_common(1)
     span = labels[0] if len(labels) == 1 else f"{labels[0]} to {labels[-1]}"
-    said = f"{plural(len(hit), 'bucket')} in the sample: {span}"
+    message = f"{plural(len(hit), 'bucket')} in the sample: {span}"
     if len(hit) > 1:
-        said += f"; {number / rows:.1%} of the rows in {', '.join(part or 'null' for part in most)}"
+        message += f"; {number / rows:.1%} of the rows in {', '.join(part or 'null' for part in most)}"
     if len(hit) > _BUCKETS_MANY:
         return doubtful(
-            "buckets", said, "Each commit writes a file to each of them: many small files. Consider wider buckets."
+            "buckets", message, "Each commit writes a file to each of them: many small files. Consider wider buckets."
         )
-    return good("buckets", said)
+    return good("buckets", message)

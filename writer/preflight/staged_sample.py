@@ -104,12 +104,12 @@ def show_staged(walk: LocalPipeline, records: pa.RecordBatch, now: datetime, out
         out.print()
         _columns(out, found)
     out.print()
-    said = f"{plural(found.rows, 'row')} in {plural(len(found.report.files), 'file')}: {show_size(found.bytes)}"
+    message = f"{plural(found.rows, 'row')} in {plural(len(found.report.files), 'file')}: {show_size(found.bytes)}"
     if found.rows:
-        said += f", {found.bytes / found.rows:,.1f} B a row"
+        message += f", {found.bytes / found.rows:,.1f} B a row"
     if found.value_bytes > found.bytes:
-        said += f"; in Kafka {show_size(found.value_bytes)}, {found.value_bytes / found.bytes:.1f} times that"
-    tables.sentence(out, said)
+        message += f"; in Kafka {show_size(found.value_bytes)}, {found.value_bytes / found.bytes:.1f} times that"
+    tables.sentence(out, message)
     tables.sentence(out, "Written to a temporary directory and removed. Full files need fewer bytes a row.", "dim")
 
 

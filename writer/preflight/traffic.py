@@ -91,8 +91,8 @@ def measured(
         partitions=len(cluster.sources(topics)),
     )  # fmt: skip
     which = f"the newest {sampled} of {', '.join(topics)} ({walk.settled(batch).format})"
-    said = f"{which}, {min(times):%Y-%m-%d %H:%M:%S} to {max(times):%H:%M:%S} UTC"
-    return traffic, said + _left_out(found, values)
+    message = f"{which}, {min(times):%Y-%m-%d %H:%M:%S} to {max(times):%H:%M:%S} UTC"
+    return traffic, message + _left_out(found, values)
 
 
 def _words(pace: Pace, now: datetime) -> tuple[float, str]:

@@ -1,4 +1,4 @@
-"""Keeps as many executors as somebody wants: the thread that asks Spark, and what `POST /scale` and `/status` say.
+"""Keeps as many executors as are requested: the thread that asks Spark, and what `POST /scale` and `/status` say.
 
 Who wants is outside, and may die at any moment: what was wanted last is kept beside the pipelines' runs, asked for
 again every few seconds, and once more by the next start of the driver.
@@ -53,7 +53,7 @@ class _ExecutorState:
     executors: tuple[Executor, ...] = ()
     short_since_s: float | None = None  # since when fewer are there than wanted, and none came
     failed_tasks: int = 0  # of all executors there were
-    lost: int = 0  # executors that went without being told
+    lost: int = 0  # executors that went unasked
     gone: int = 0  # that went as they were told
     gc_share: float | None = None
 
@@ -72,7 +72,7 @@ class ExecutorManager:
         self._lock = threading.Lock()
         self._wake, self._closing = threading.Event(), threading.Event()
         self._wanted: ExecutorTarget | None = None
-        self._asked_s: float | None = None  # when somebody said last what is wanted
+        self._asked_s: float | None = None  # of the last request
         self._decisions: deque[dict[str, Any]] = deque(maxlen=_DECISIONS_KEPT)  # of who asks, newest first
         self._draining: dict[str, float] = {}
         self._failed_by: dict[str, int] = {}
@@ -109,14 +109,14 @@ class ExecutorManager:
             self._wanted = ExecutorTarget(executors, now_s if known is None or changed else known.since_s)
             self._asked_s = now_s
             before = None if known is None else known.executors
-            said = {"decision": verdict, "reason": why, "from": before, "to": executors, "recommended": right}
+            document = {"decision": verdict, "reason": why, "from": before, "to": executors, "recommended": right}
             last = self._decisions[0] if self._decisions else None
             if changed or last is None or last["decision"] != verdict:
-                self._decisions.appendleft({"at": datetime.now(UTC).isoformat(), **said})
+                self._decisions.appendleft({"at": datetime.now(UTC).isoformat(), **document})
             else:  # the same verdict, and perhaps for another reason by now
                 self._decisions[0] = {**last, "reason": why, "recommended": right}
         if changed:
-            logging.event("executors_requested", executors=executors, before=before, reason=why or "somebody asked")
+            logging.event("executors_requested", executors=executors, before=before, reason=why or "requested")
             self._keep(executors)
         self._wake.set()
 
@@ -136,15 +136,19 @@ class ExecutorManager:
                 if self._wanted == wanted:
                     self._wanted = ExecutorTarget(wanted.executors, wanted.since_s, now_s)
         for one in plan.drain:
-            told = self._cluster.drain(one)
+            accepted = self._cluster.drain(one)
             logging.event(
-                "executor_decommission_requested", executor=one, wanted=wanted.executors, there=len(found), heard=told
+                "executor_decommission_requested",
+                executor=one,
+                wanted=wanted.executors,
+                there=len(found),
+                heard=accepted,
             )
-            if told:
+            if accepted:
                 with self._lock:
                     self._draining[one] = now_s
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Describe everything as JSON values, for `/status`."""
         with self._lock:
             seen, wanted, draining, now_s = self._seen, self._wanted, dict(self._draining), self._seconds()
@@ -185,8 +189,8 @@ class ExecutorManager:
         text = given.get("executors", "")
         least, most = self._section.executors_min, self._section.executors_max
         if not _is_number(text) or not least <= int(text) <= most:
-            said = f"executors={text!r} is no number from executors_min {least} to executors_max {most}\n"
-            return HTTPStatus.BAD_REQUEST, _TEXT, said.encode()
+            document = f"executors={text!r} is no number from executors_min {least} to executors_max {most}\n"
+            return HTTPStatus.BAD_REQUEST, _TEXT, document.encode()
         if self._cluster is None:
             return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, b"Spark is starting; ask again\n"
         right = given.get("recommended", "")
@@ -194,7 +198,7 @@ class ExecutorManager:
             int(text), given.get("decision", "")[:_WORD_MAX], given.get("reason", "")[:_WORDS_MAX],
             int(right) if _is_number(right) else None,
         )  # fmt: skip
-        return HTTPStatus.ACCEPTED, _JSON, (json.dumps(self.told()) + "\n").encode()
+        return HTTPStatus.ACCEPTED, _JSON, (json.dumps(self.to_dict()) + "\n").encode()
 
     def _run(self) -> None:
         while not self._closing.is_set():
@@ -214,18 +218,18 @@ class ExecutorManager:
         with self._lock:
             before = self._seen
             left = [one.id for one in before.executors if one.id not in ids]
-            told = {one: now_s - self._draining.pop(one) for one in left if one in self._draining}
-            lost = [one for one in left if one not in told]
+            drained = {one: now_s - self._draining.pop(one) for one in left if one in self._draining}
+            lost = [one for one in left if one not in drained]
             came = ids - {one.id for one in before.executors}
             short = self._wanted is not None and len(staying(found, self._draining)) < self._wanted.executors
             since = before.short_since_s if before.short_since_s is not None and not came else now_s
             self._seen = _ExecutorState(
                 now_s, tuple(found), since if short else None, sum(self._failed_by.values()),
-                before.lost + len(lost), before.gone + len(told), self._gc_share(found, now_s),
+                before.lost + len(lost), before.gone + len(drained), self._gc_share(found, now_s),
             )  # fmt: skip
         for one in sorted(came):
             logging.event("executor_added", executor=one, there=len(found))
-        for one, seconds in told.items():
+        for one, seconds in drained.items():
             logging.event("executor_removed", executor=one, seconds=round(seconds, 1), there=len(found))
         for one in lost:
             logging.warning("executor_lost", executor=one, there=len(found))

@@ -25,8 +25,8 @@ class SparkExecutors:
 
     def there(self) -> list[Executor]:
         """Return the executors that are registered, those that drain too."""
-        told = json.loads(self._json.writeValueAsString(self._context.statusStore().executorList(True)))
-        return [_executor(one) for one in told if one["id"] != _DRIVER and one["isActive"]]
+        raw = json.loads(self._json.writeValueAsString(self._context.statusStore().executorList(True)))
+        return [_executor(one) for one in raw if one["id"] != _DRIVER and one["isActive"]]
 
     def ask(self, total: int) -> bool:
         """Ask for so many in all; False where the cluster cannot. Fewer than are there: nobody goes."""
@@ -47,9 +47,9 @@ def slots(spark: Any) -> int:
     return max(1, int(context.maxNumConcurrentTasks(profile)))
 
 
-def _executor(told: dict[str, Any]) -> Executor:
-    came = datetime.strptime(told["addTime"].removesuffix("GMT"), "%Y-%m-%dT%H:%M:%S.%f").replace(tzinfo=UTC)
+def _executor(raw: dict[str, Any]) -> Executor:
+    came = datetime.strptime(raw["addTime"].removesuffix("GMT"), "%Y-%m-%dT%H:%M:%S.%f").replace(tzinfo=UTC)
     return Executor(
-        id=told["id"], since=came, cores=told["totalCores"], failed_tasks=told["failedTasks"],
-        task_s=told["totalDuration"] / 1000, gc_s=told["totalGCTime"] / 1000,
+        id=raw["id"], since=came, cores=raw["totalCores"], failed_tasks=raw["failedTasks"],
+        task_s=raw["totalDuration"] / 1000, gc_s=raw["totalGCTime"] / 1000,
     )  # fmt: skip

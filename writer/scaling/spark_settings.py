@@ -11,7 +11,7 @@ _ELASTIC = "spark://host:7077 (standalone), k8s://… (Kubernetes) or, on one ma
 
 
 def in_one_process(master: str) -> bool:
-    """Tell whether tasks run in the driver's own process: there are no executors."""
+    """Return whether tasks run in the driver's own process: there are no executors."""
     return master.startswith("local") and not master.startswith("local-cluster")
 
 

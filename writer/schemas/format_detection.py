@@ -22,7 +22,7 @@ from writer.core.offsets import Source, Span
 from writer.schemas.tracker import Schemas
 
 RECORDS_MAX = 100  # of a sample: half of them the oldest, half the newest
-_ENOUGH = 20  # fewer values that nobody recognises may be somebody's first tries; so many are a topic
+_ENOUGH = 20  # fewer values that nobody recognises may be first tries of a producer; so many are a topic
 _MOST = 0.9  # of the values whose schema is known; the others are strays
 _IDS_ASKED = 8  # for each format: what is no id is another one in each value
 Knows = Callable[[Wire, int], bool]
@@ -42,7 +42,7 @@ class Verdict:
 
     wire: Wire
     sure: bool
-    said: str
+    message: str
 
 
 def looked_at(kafka: Kafka, held: Mapping[Source, Span]) -> pa.Table:
@@ -69,23 +69,23 @@ def judge(records: pa.Table, knows: Knows) -> Verdict:
     }
     shown = Counter(wire for wire, _ in seen)
     known = Counter(pair[0] for pair in seen if asked.get(pair))
-    said = _said(values.num_rows, shown)
+    message = _said(values.num_rows, shown)
     if known:
         ((wire, most), *_) = known.most_common(1)
         if most < _MOST * known.total():
             raise MixedWire(
-                f"{said}. One pipeline reads one format: set `wire` to the one that is meant, and the others become "
+                f"{message}. One pipeline reads one format: set `wire` to the one that is meant, and the others become "
                 "dead letters; or give them pipelines of their own."
             )
-        return Verdict(wire, True, said)
+        return Verdict(wire, True, message)
     if len(shown) == 1 and 2 * shown.total() >= values.num_rows:
-        return Verdict(next(iter(shown)), False, f"{said}, with schema ids that the registry does not know")
+        return Verdict(next(iter(shown)), False, f"{message}, with schema ids that the registry does not know")
     if values.num_rows >= _ENOUGH:
         raise UnclearWire(
-            f"{said}, and no schema that they name is known. If they are Avro without any header, set `wire` to "
+            f"{message}, and no schema that they name is known. If they are Avro without any header, set `wire` to "
             "{format: bare, schema_id: …}; to take all that is not Confluent's for dead letters, set `wire: confluent`."
         )
-    return Verdict(CONFLUENT, False, said)
+    return Verdict(CONFLUENT, False, message)
 
 
 def _said(values: int, shown: Counter[Wire]) -> str:
@@ -122,7 +122,7 @@ class DetectedFormat:
         return self._unit or self._settings.event_time.unit
 
     def needs_headers(self) -> bool:
-        """Tell whether Spark must hand over Kafka's headers: a schema id stands in one, or may."""
+        """Return whether Spark must hand over Kafka's headers: a schema id stands in one, or may."""
         return self.wire.header is not None or not self.wire_known
 
     def check_time(self, columns: pa.Schema) -> None:
@@ -162,4 +162,4 @@ class DetectedFormat:
         self.wire, self.wire_known = verdict.wire, verdict.sure
         tell = logging.event if verdict.sure else logging.warning
         event = "wire_format_found" if verdict.sure else "wire_format_assumed"
-        tell(event, pipeline=self._pipeline, wire=verdict.wire.format, records=verdict.said)
+        tell(event, pipeline=self._pipeline, wire=verdict.wire.format, records=verdict.message)

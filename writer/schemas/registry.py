@@ -314,7 +314,7 @@ def _listed(versions: object) -> list[int]:
 
 
 def _is_absence(error: SchemaRegistryError) -> bool:
-    """Tell a registry's word that there is no such thing from a page that somebody else answers with."""
+    """Tell a registry's word that there is no such thing from a page that another server answers with."""
     return bool(error.http_status_code == _NOT_FOUND and (error.error_code or -1) > 0)
 
 

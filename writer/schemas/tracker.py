@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 
 def _knows(source: SchemaSource, topics: Iterable[str], wire: Wire, schema_id: int) -> bool:
-    """Tell whether a schema can be had by this id of a wire format. Raises RegistryUnreachable."""
+    """Return whether a schema can be had by this id of a wire format. Raises RegistryUnreachable."""
     try:
         schemas = by(source, wire.ids)
         if wire.ids == "fingerprint":  # no registry is asked by it
@@ -105,7 +105,7 @@ class Schemas:
         return plan
 
     def knows(self, wire: Wire, schema_id: int) -> bool:
-        """Tell whether a schema can be had, holding the batch while the registry is down. Raises Draining."""
+        """Return whether a schema can be had, holding the batch while the registry is down. Raises Draining."""
         return bool(self._asked(partial(_knows, self._named, self._topics, wire, schema_id), schema_id))
 
     def columns(self) -> pa.Schema:

@@ -1,7 +1,7 @@
-"""What is said of a bucket when it is sealed, for whoever reads on: schedulers, hooks, people.
+"""What is said of a bucket when it is sealed, for its readers: schedulers, hooks, people.
 
 A manifest stands in the entry of the table's log that sealed the bucket, and from there as one object,
-`<table>/_headrace/sealed/<folders of the bucket>/v<version>.json`, put where none is: the same again, whoever puts it.
+`<table>/_headrace/sealed/<folders of the bucket>/v<version>.json`, put where none is: the same content by any writer.
 """
 
 import json
@@ -85,9 +85,9 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         """Write it as JSON values."""
-        said = {field.name: getattr(self, field.name) for field in fields(self)}
-        instants = {name: to_iso(said[name]) for name in _INSTANTS}
-        return {"format": FORMAT, **said, **instants, "columns": list(self.columns), "bucket": list(self.bucket)}
+        document = {field.name: getattr(self, field.name) for field in fields(self)}
+        instants = {name: to_iso(document[name]) for name in _INSTANTS}
+        return {"format": FORMAT, **document, **instants, "columns": list(self.columns), "bucket": list(self.bucket)}
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any], where: str = "a manifest") -> "Manifest":
@@ -98,9 +98,9 @@ class Manifest:
                 "wrote it."
             )
         try:
-            said = {field.name: raw[field.name] for field in fields(cls)}
-            said |= {name: from_iso(raw[name]) for name in _INSTANTS}
-            return cls(**{**said, "columns": tuple(raw["columns"]), "bucket": tuple(raw["bucket"])})
+            document = {field.name: raw[field.name] for field in fields(cls)}
+            document |= {name: from_iso(raw[name]) for name in _INSTANTS}
+            return cls(**{**document, "columns": tuple(raw["columns"]), "bucket": tuple(raw["bucket"])})
         except (KeyError, TypeError, ValueError) as error:
             raise ManifestUnreadable(
                 f"{where} is not a manifest: {type(error).__name__} {error}. Restore it from a backup."

@@ -29,7 +29,7 @@ class Unsealed:
     taken: int = 0  # rows that went on purpose since
     deduped: int = 0  # of these, by dedupe
     late: int = 0  # rows that came after it was closed
-    told: bool = True  # False: another client changed its files, so the log does not tell its rows
+    told: bool = True  # False: another client changed its files, so the log does not say its rows
     reason: Reason | None = None  # why it was closed; None: it is open
 
 
@@ -43,7 +43,7 @@ class MissingRange:
     state: Literal["open", "done", "lost"] = "open"  # of the gap record
 
     def touches(self, start: datetime, end: datetime) -> bool:
-        """Tell whether an interval may miss records."""
+        """Return whether an interval may miss records."""
         return start < self.end and (self.start is None or self.start < end)
 
 
@@ -74,7 +74,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class Blocked:
-    """This bucket is closed, and stays unsealed until somebody acts."""
+    """This bucket is closed, and stays unsealed until a person acts."""
 
     bucket: BucketKey
     why: str
@@ -157,5 +157,5 @@ def _one(policy: Seal, b: Unsealed, missing_ranges: Sequence[MissingRange], now:
 
 
 def is_closed(end: datetime, closed_until: datetime | None) -> bool:
-    """Tell whether a bucket that ends then takes no more rows on time."""
+    """Return whether a bucket that ends then takes no more rows on time."""
     return closed_until is not None and end <= closed_until

@@ -195,10 +195,10 @@ class Sealer:
         untold = next((file.path for file in files if file.rows is None), None)
         if untold is not None:
             return Blocked(one.bucket, f"another client wrote {untold} and does not say how many rows it holds")
-        rows, told = sum(file.rows or 0 for file in files), expected(one, before)
-        if told is not None and told != rows:
+        rows, logged = sum(file.rows or 0 for file in files), expected(one, before)
+        if logged is not None and logged != rows:
             return Blocked(
-                one.bucket, f"its files hold {rows:,} rows, the log has {told:,}; `headrace audit --deep` says which"
+                one.bucket, f"its files hold {rows:,} rows, the log has {logged:,}; `headrace audit --deep` says which"
             )
         times = [at for file in files for at in (file.event_time_min, file.event_time_max) if at is not None]
         near = [h for h in standing.unsealed.missing_ranges if one.start and one.end and h.touches(one.start, one.end)]

@@ -1,7 +1,7 @@
 """Which buckets have rows that no manifest says: drawn from the log, entry by entry. Pure but for its index.
 
 The index is one object beside the table, `_headrace/unsealed.json`: how far the log was read, and what it said of
-the buckets that are not sealed by then. It follows from the log, and whoever reads on may write it: an older one is
+the buckets that are not sealed by then. It follows from the log, and any reader may write it: an older one is
 only more to read.
 """
 
@@ -74,7 +74,7 @@ def after(
         case "close":
             return _closed(unsealed, datetime.fromisoformat(about["until"]), about["reason"])
         case "gap":
-            known = missing_ranges_of(gap_record.told(version, about), unsealed.missing_ranges)
+            known = missing_ranges_of(gap_record.records_of(version, about), unsealed.missing_ranges)
             return replace(unsealed, missing_ranges=tuple(known))
         case "lost":
             return replace(unsealed, missing_ranges=_ended(unsealed.missing_ranges, about))
@@ -131,7 +131,7 @@ def missing_ranges_of(gap_records: Mapping[str, GapRecord], known: Iterable[Miss
 
 
 def expected(one: Unsealed, manifest: Manifest | None) -> int | None:
-    """Return how many rows a bucket holds by the log; None when the log does not tell."""
+    """Return how many rows a bucket holds by the log; None when the log does not say."""
     if not one.told:
         return None
     return (manifest.rows if manifest else 0) + one.added - one.taken
@@ -248,13 +248,13 @@ class IndexCheckpoint:
 
 
 def _to_json(unsealed: UnsealedIndex) -> bytes:
-    said = {
+    document = {
         "format": FORMAT, "table": unsealed.table, "version": unsealed.version,
         "buckets": [vars(one) for one in unsealed.buckets.values()],
         "holes": [vars(one) for one in unsealed.missing_ranges],  # their name on storage
         "retained": unsealed.retained, "closed": unsealed.closed,
     }  # fmt: skip
-    return json.dumps(said, default=datetime.isoformat, separators=(",", ":"), ensure_ascii=False).encode()
+    return json.dumps(document, default=datetime.isoformat, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def _from_json(content: bytes) -> UnsealedIndex | None:

@@ -45,7 +45,7 @@ class KafkaEnds:
     quiet: frozenset[Source]
 
     def caught_up(self, frontier: Mapping[Source, int]) -> bool:
-        """Tell whether everything that was there is committed."""
+        """Return whether everything that was there is committed."""
         return bool(self.ends) and all(frontier.get(source, 0) >= end for source, end in self.ends.items())
 
     def idle(self, frontier: Mapping[Source, int]) -> frozenset[Source]:

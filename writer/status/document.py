@@ -1,4 +1,4 @@
-"""The shape of `/status` and of `headrace status --json`: one for both, whoever tells."""
+"""The shape of `/status` and of `headrace status --json`: one for both."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict

@@ -57,7 +57,7 @@ class LagSample:
         return min((lag.headroom_seconds for lag in self.partitions if lag.headroom_seconds is not None), default=None)
 
     def is_fresh(self, now: datetime) -> bool:
-        """Tell whether it counts as an answer: Kafka said it within three intervals."""
+        """Return whether it counts as an answer: Kafka said it within three intervals."""
         return self.at is not None and now - self.at <= _STALE_AFTER * self.interval
 
     def arriving_per_s(self, over_s: float) -> float | None:

@@ -1,4 +1,4 @@
-"""A pause: somebody asked that a pipeline commits nothing for a while. One small object beside its table says so.
+"""A pause: a pipeline is asked to commit nothing for a while. One small object beside its table says so.
 
 It is put where none is, so of two who ask the second is told of the first. A driver looks before each batch and each
 start, and every other second besides, so that it says so while no records come.
@@ -46,10 +46,10 @@ def standing(store: Store) -> Pause | None:
     if found is None:
         return None
     try:
-        told = json.loads(found.content)["paused"]
-        return Pause(str(told["at"]), str(told["by"]), str(told["reason"]))
+        document = json.loads(found.content)["paused"]
+        return Pause(str(document["at"]), str(document["by"]), str(document["reason"]))
     except (ValueError, KeyError, TypeError):
-        return Pause("a time", "somebody", f"{store.location}/{CONTROL} is not what this headrace writes")
+        return Pause("a time", "an unknown person", f"{store.location}/{CONTROL} is not what this headrace writes")
 
 
 def pause(store: Store, by: str, reason: str, now: datetime) -> tuple[Pause, bool]:

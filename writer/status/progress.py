@@ -1,6 +1,6 @@
 """What a running pipeline knows of itself: written by the pipeline, read by the surface at any moment, from any thread.
 
-Nothing here asks anybody: a reader gets the facts as they were last written, and says how old they are.
+Nothing here asks a server: a reader gets the facts as they were last written, and says how old they are.
 """
 
 import threading

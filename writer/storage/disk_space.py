@@ -24,7 +24,7 @@ def free(path: str) -> str:
 
 
 def says_full(text: str) -> bool:
-    """Tell whether an error says that a disk, or a quota, is full."""
+    """Return whether an error says that a disk, or a quota, is full."""
     return any(words in text for words in _WORDS)
 
 

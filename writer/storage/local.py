@@ -126,8 +126,10 @@ def _as_store_error(operation: str, path: str) -> Iterator[None]:
         raise
     except OSError as error:
         fix = _FIXES.get(error.errno or 0, "Look at the disk or mount below it.")
-        said = error.strerror or str(error)
-        raise StoreError(operation, path, f"{said}, {free(path)}" if error.errno in FULL else said, fix) from error
+        message = error.strerror or str(error)
+        raise StoreError(
+            operation, path, f"{message}, {free(path)}" if error.errno in FULL else message, fix
+        ) from error
     if trouble == "after":
         raise OutcomeUnknown(operation, path, "it was asked to lose its answer", "End the trouble.")
 

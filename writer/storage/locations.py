@@ -31,7 +31,7 @@ def checked(location: str) -> str:
 
 
 def on_s3(location: str) -> bool:
-    """Tell whether a location lies in a bucket."""
+    """Return whether a location lies in a bucket."""
     return location.startswith(_S3)
 
 

@@ -17,7 +17,7 @@ Parts = tuple[str, ...]  # of a location
 
 
 def is_iceberg(name: str) -> bool:
-    """Tell whether a file of a folder `metadata` makes its parent an Iceberg table."""
+    """Return whether a file of a folder `metadata` makes its parent an Iceberg table."""
     return bool(_ICEBERG.search(name))
 
 
@@ -34,7 +34,7 @@ def table_folders(paths: Iterable[str]) -> frozenset[str]:
 
 
 def is_below(path: str, folders: Collection[str]) -> bool:
-    """Tell whether an object or folder lies below one of the folders."""
+    """Return whether an object or folder lies below one of the folders."""
     return any(folder in folders for folder in ancestors(path))
 
 
@@ -62,7 +62,7 @@ def location_of(parts: Parts) -> str:
 
 
 def lies_inside(inner: Parts, outer: Parts) -> bool:
-    """Tell whether a location is another one, or lies inside it where readers and vacuum look."""
+    """Return whether a location is another one, or lies inside it where readers and vacuum look."""
     below = inner[len(outer) :]
     return inner[: len(outer)] == outer and not any(name.startswith(("_", ".")) for name in below)
 

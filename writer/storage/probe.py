@@ -37,7 +37,7 @@ def probe(store: Store, *, exclusive: bool) -> None:
     except NotExclusive as error:
         raise ProbeFailed(f"{store.location} cannot hold a table: {error.answer}. {error.fix}") from error
     except Unanswered as error:
-        names.clear()  # whoever gives no answer to this would give none to a clean-up
+        names.clear()  # a store that does not answer this would not answer a clean-up
         raise StoreSilent(str(error)) from error
     except StoreError as error:
         raise ProbeFailed(f"{store.location} cannot be used: {error}") from error

@@ -188,7 +188,7 @@ class S3Store:
         return self._tried("look at", name, lambda: self._or_none(lambda: self._s3.head_object(**self._key(name))))
 
     def _ours(self, name: str, token: str) -> bool:
-        """Tell whether the object that is there came by our PUT. Raises OutcomeUnknown when none is there."""
+        """Return whether the object that is there came by our PUT. Raises OutcomeUnknown when none is there."""
         found = self._head(name)
         if found is None:
             raise OutcomeUnknown(
@@ -213,14 +213,14 @@ class S3Store:
             try:
                 return call()
             except (ClientError, BotoCoreError) as error:
-                said, fix = _message(error), _fix(error)
+                reason, fix = _message(error), _fix(error)
                 if not _passing(error):
-                    raise StoreError(operation, self._path(name), said, fix) from error
+                    raise StoreError(operation, self._path(name), reason, fix) from error
                 wait = _BACKOFF.random_delay_s(tries - 1)
                 if time.monotonic() + wait > deadline:
                     many = "try" if tries == 1 else "tries"
-                    told = f"{said}, after {tries} {many} in {retry_timeout:g} s (s3.retry_timeout)"
-                    raise Unanswered(operation, self._path(name), told, fix) from error
+                    text = f"{reason}, after {tries} {many} in {retry_timeout:g} s (s3.retry_timeout)"
+                    raise Unanswered(operation, self._path(name), text, fix) from error
             time.sleep(wait)
             tries += 1
 
@@ -268,7 +268,7 @@ def _answer_s(settings: S3Settings) -> float:
 
 
 def _passing(error: Exception) -> bool:
-    """Tell whether the same request may succeed a moment later."""
+    """Return whether the same request may succeed a moment later."""
     if isinstance(error, ClientError):
         return _status(error) in _PASSING or error.response["Error"].get("Code") in _PASSING_CODES
     return isinstance(error, HTTPClientError | NotConnected | IncompleteReadError) and not isinstance(error, SSLError)
@@ -281,8 +281,8 @@ def _status(error: ClientError) -> int:
 def _message(error: Exception) -> str:
     """Say what was answered, without what a request carries: that holds the key's name and its signature."""
     if isinstance(error, ClientError):
-        said = error.response["Error"]
-        code, message = said.get("Code", ""), " ".join(str(said.get("Message", "")).split()).rstrip(".")
+        reason = error.response["Error"]
+        code, message = reason.get("Code", ""), " ".join(str(reason.get("Message", "")).split()).rstrip(".")
         status = _status(error)
         return f"{status} {code if code != str(status) else ''}".rstrip() + (f" ({message})" if message else "")
     return " ".join(str(error).split()).rstrip(".") or type(error).__name__

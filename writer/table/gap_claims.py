@@ -33,7 +33,7 @@ class BackfillLock:
     until: datetime
 
     def stands(self, now: datetime) -> bool:
-        """Tell whether its time is not over."""
+        """Return whether its time is not over."""
         return now < self.until
 
 
@@ -51,14 +51,14 @@ class BackfillLocks:
         if found is None:
             return None
         try:
-            told = json.loads(found.content)
-            instants = (datetime.fromisoformat(told[name]) for name in ("at", "until"))
-            return BackfillLock(numbers[-1], told["by"], *instants)
+            document = json.loads(found.content)
+            instants = (datetime.fromisoformat(document[name]) for name in ("at", "until"))
+            return BackfillLock(numbers[-1], document["by"], *instants)
         except (ValueError, KeyError, TypeError):
             return None  # half of one: nobody can hold it
 
     def take(self, gap: str, by: str, now: datetime, gone: Callable[[str], bool] = lambda _: False) -> BackfillLock:
-        """Claim a gap. `gone` knows who does not live any more. Raises Claimed while somebody else's claim stands."""
+        """Claim a gap. `gone` knows who does not live any more. Raises Claimed while another process's claim stands."""
         known = self.newest(gap)
         if known is not None and known.stands(now) and known.by != by and not gone(known.by):
             raise BackfillLocked(
@@ -68,7 +68,7 @@ class BackfillLocks:
         return self._put(gap, by, now, known.at if known and known.by == by else now)
 
     def renew(self, gap: str, mine: BackfillLock, now: datetime) -> BackfillLock:
-        """Prolong a claim. Raises Claimed when somebody else took the gap meanwhile."""
+        """Prolong a claim. Raises Claimed when another process took the gap meanwhile."""
         known = self.newest(gap)
         if known is not None and known.by != mine.by:
             raise BackfillLocked(f"gap {gap[:8]} was taken over by {known.by} at {known.at:%Y-%m-%dT%H:%M:%SZ}.")
@@ -84,7 +84,7 @@ class BackfillLocks:
         made = BackfillLock((numbers[-1] if numbers else 0) + 1, by, since, now + LEASE)
         text = json.dumps({"by": made.by, "at": made.at.isoformat(), "until": made.until.isoformat()})
         if not self._store.put_if_absent(_path(gap, made.number), text.encode()):
-            raise BackfillLocked(f"gap {gap[:8]} was claimed by somebody else at this moment.")
+            raise BackfillLocked(f"gap {gap[:8]} was claimed by another process at this moment.")
         for number in numbers[: -_KEPT + 1]:
             self._store.delete(_path(gap, number))
         return made

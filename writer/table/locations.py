@@ -62,7 +62,7 @@ def check(name: str, config: Config) -> None:
 
 
 def is_table(store: Store) -> bool:
-    """Tell whether a folder is a table's, of Delta, headrace or Iceberg. Raises StoreError."""
+    """Return whether a folder is a table's, of Delta, headrace or Iceberg. Raises StoreError."""
     return any(any(store.list(mark)) for mark in MARKS) or any(is_iceberg(name) for name in store.list(METADATA))
 
 

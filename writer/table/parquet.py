@@ -2,7 +2,7 @@
 
 The log is like Delta's, below `_headrace/log`. A task writes a file below `_headrace/staged`; an entry adds
 it; then it is moved to its place, where readers see it, whole. No entry follows before all files of the newest one are
-in their place: whoever writes next, this process or the next start, first ends what a crash broke off. So every file
+in their place: the next writer, this process or the next start, first ends what a crash broke off. So every file
 that a reader sees is committed, and every committed file is seen, but for those of the newest entry, for a moment.
 (docs/adr/0013-parquet-tables.md)
 """
@@ -124,12 +124,12 @@ class Parquet:
             return
         if self.log.entry(version + 1) is None:  # else another writer saw to it, and the file may be gone by right
             raise ForeignChange(
-                f"{self.location}/{path} is committed, but it is neither there nor staged: somebody removed it. "
+                f"{self.location}/{path} is committed, but it is neither there nor staged: it was removed. "
                 "Bring it back, or its rows are lost; then start again."
             )
 
     def _noted(self, place: tuple[str, int]) -> bool:
-        """Tell whether the files were seen in their place; who removes one after that knows what they do."""
+        """Return whether the files were seen in their place; who removes one after that knows what they do."""
         found = self.store.read(_PUBLISHED)
         try:
             noted: dict[str, Any] = {} if found is None else json.loads(found.content)

@@ -18,7 +18,7 @@ Type = Any  # of a Delta schema: str | dict
 
 
 class Unfit(Exception):
-    """A column that somebody else gave a type that ours cannot go with. Its message says which."""
+    """A column that another client gave a type that does not fit ours. Its message says which."""
 
 
 def grown(schema_string: str, columns: Sequence[pa.Field]) -> tuple[str, dict[str, str]]:

@@ -2,7 +2,7 @@
 
 It stands as a `txn`, so it survives the log's checkpoints and clean-up and costs an entry only where an id is new:
 `<pipeline>/schema/<registry>/<kind of id>/<id>` → the schema's fingerprint, and `…/<id>/since` → the instant from which
-on the id means it, in microseconds since 1970, where somebody accepted another meaning. A headrace that does not know
+on the id means it, in microseconds since 1970, where another meaning was accepted. A headrace that does not know
 them passes over both.
 """
 

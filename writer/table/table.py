@@ -71,7 +71,7 @@ class PipelineTable(Appender):
         self.check_identity(bucket_columns, layout)
 
     def exists(self) -> bool:
-        """Tell whether there is a table. Raises CommitFailed."""
+        """Return whether there is a table. Raises CommitFailed."""
         with reading(self.location):
             return self._log.exists()
 
@@ -117,7 +117,7 @@ class PipelineTable(Appender):
     # --- entries --------------------------------------------------------------------------------------------------
     # Each returns the version that holds it, and raises ForeignChange where another client did what the ledger does not
     # survive, CommitFailed where the storage refused, or gave no answer, for as long as was tried. Those that need no
-    # epoch raise none: whoever writes the table goes on.
+    # epoch raise none: the writer of the table goes on.
 
     begin, adopt, take = control_commits.begin, control_commits.adopt, takeover.take_over
     commit, replay = data_commits.commit, data_commits.replay

@@ -51,7 +51,7 @@ def nothing(_path: str, _authorization: str) -> Answer | None:
 
 
 def first_of(*posts: Post) -> Post:
-    """Answer a POST by whoever knows its path."""
+    """Answer a POST by the handler of its path."""
 
     def answered(path: str, authorization: str) -> Answer | None:
         return next((found for post in posts if (found := post(path, authorization)) is not None), None)
@@ -60,19 +60,19 @@ def first_of(*posts: Post) -> Post:
 
 
 def allowed(token: str, authorization: str) -> bool:
-    """Tell whether an Authorization header shows the token; nobody has an empty one."""
+    """Return whether an Authorization header shows the token; nobody has an empty one."""
     return bool(token) and hmac.compare_digest(authorization.encode(), f"Bearer {token}".encode())
 
 
 def is_near(host: str) -> bool:
-    """Tell whether a client is on this machine: it came over loopback."""
+    """Return whether a client is on this machine: it came over loopback."""
     address = ipaddress.ip_address(host.partition("%")[0])
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return (mapped or address).is_loopback
 
 
 def is_ours(host: str, known: str) -> bool:
-    """Tell whether a Host header names this machine: by an address, as localhost, or as it is configured."""
+    """Return whether a Host header names this machine: by an address, as localhost, or as it is configured."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
     except ValueError:

@@ -33,7 +33,7 @@ def guarded(config: Config) -> Guarded:
         if not allowed(token, authorization):
             return HTTPStatus.FORBIDDEN, TEXT, b"this needs the token of http.token\n"
         if not busy.acquire(blocking=False):
-            return HTTPStatus.TOO_MANY_REQUESTS, TEXT, b"somebody else looks at records; try again\n"
+            return HTTPStatus.TOO_MANY_REQUESTS, TEXT, b"another reader looks at live records; try again\n"
         try:
             return _answer(config, address.query)
         finally:

@@ -27,7 +27,7 @@ CATALOGUE: tuple[Metric, ...] = (
     ),
     Metric(
         "headrace_paused",
-        "1 while somebody has paused the pipeline (`headrace pause`): it commits nothing, and its lag grows.",
+        "1 while the pipeline is paused (`headrace pause`): it commits nothing, and its lag grows.",
         plain(lambda r: float(r.view.pause is not None)),
     ),
     Metric(
@@ -231,7 +231,7 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric(
         "headrace_unsealed_buckets",
         "Buckets that are closed, and have no manifest of what they hold: closed (about to be sealed, or blocked), "
-        "blocked (alert: somebody must act), reopened (sealed, and changed since).",
+        "blocked (alert: a person must act), reopened (sealed, and changed since).",
         _of_buckets(
             lambda b: {"closed": b.closed, "blocked": len(b.blocked), "reopened": b.reopened},
             ("closed", "blocked", "reopened"),

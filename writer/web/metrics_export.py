@@ -85,7 +85,7 @@ def board(
     verb: str, *, families: Callable[[], Iterable[Family]], status: Callable[[], dict[str, Any]],
     unhealthy: Callable[[], str],
 ) -> Get:  # fmt: skip
-    """Answer a GET. `unhealthy`: why whoever looks after this process should act; empty while it is well."""
+    """Answer a GET. `unhealthy`: why a person should act; empty while it is well."""
 
     def get(path: str, accept: str) -> Answer:
         match path.split("?", 1)[0]:

@@ -33,16 +33,16 @@ def run_ddl(
             "known. Start the pipeline once (`headrace run --once`)."
         )
     known = described(pipeline, config, table)
-    told = notes(known, engine)
+    remarks = notes(known, engine)
     found = texts(known, engine, name=name, location=location, segment=_segment(config, pipeline))
     if as_json:
         key = "spec" if engine == "druid" else "statements"
-        emit_whole({"pipeline": pipeline, "engine": engine, key: found, "notes": told})
+        emit_whole({"pipeline": pipeline, "engine": engine, key: found, "notes": remarks})
     elif engine == "druid":
-        print(*(f"# {note}" for note in told), sep="\n", file=sys.stderr)  # noqa: T201 - JSON has no comments
+        print(*(f"# {note}" for note in remarks), sep="\n", file=sys.stderr)  # noqa: T201 - JSON has no comments
         print(json.dumps(found, indent=2))  # noqa: T201 - the output of the verb
     else:
-        print(*(f"-- {note}" for note in told), sep="\n")  # noqa: T201
+        print(*(f"-- {note}" for note in remarks), sep="\n")  # noqa: T201
         print(*(f"{statement};" for statement in found), sep="\n")  # noqa: T201
 
 

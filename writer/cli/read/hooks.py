@@ -67,28 +67,28 @@ def _to_dict(delivery: HookDelivery, box: OutboxContent | None) -> dict[str, Any
     }  # fmt: skip
 
 
-def _show(told: dict[str, list[dict[str, Any]]], *, as_json: bool) -> None:
+def _show(document: dict[str, list[dict[str, Any]]], *, as_json: bool) -> None:
     now, out = datetime.now(UTC), console()
     if as_json:
-        emit_whole({"at": iso(now), "pipelines": told})
+        emit_whole({"at": iso(now), "pipelines": document})
         return
-    for name, found in told.items():
+    for name, found in document.items():
         if not found:
             sentence(out, f"{name} has no hooks (pipelines.{name}.hooks)")
         for one in found:
             _show_hook(name, one, now, out)
 
 
-def _show_hook(pipeline: str, told: dict[str, Any], now: datetime, out: Console) -> None:
-    waiting = told["waiting"]
-    head = f"{pipeline}  {told['hook']}  → {told['target']}"
-    state = f"{told['delivered']:,} delivered, {len(waiting):,} waiting"
-    more = [f"{told[key]:,} {key}" for key in ("superseded", "skipped") if told[key]]
+def _show_hook(pipeline: str, document: dict[str, Any], now: datetime, out: Console) -> None:
+    waiting = document["waiting"]
+    head = f"{pipeline}  {document['hook']}  → {document['target']}"
+    state = f"{document['delivered']:,} delivered, {len(waiting):,} waiting"
+    more = [f"{document[key]:,} {key}" for key in ("superseded", "skipped") if document[key]]
     sentence(out, head, "bold")
     sentence(out, "  " + ", ".join([state, *more]))
-    if told["position"] is None:
+    if document["position"] is None:
         sentence(out, "  never ran yet", "dim")
-    if (last := told["last"]) is not None:
+    if (last := document["last"]) is not None:
         sentence(
             out, f"  last: {name_of(last['bucket'])} version {last['version']} at {instant(last['at'])}: {last['what']}"
         )

@@ -50,9 +50,9 @@ def _together(out: Console, sizings: list[Sizing]) -> None:
 
 
 def _provenance(out: Console, known: Rates, rate: float | None) -> None:
-    said = "" if rate else f"{known.source} Measured on {known.machine}. --rate gives another.\n"
-    said += f"An estimate, at {UTILISATION:.0%} of the cores. --events-per-second sizes for other traffic."
-    for line in said.splitlines():
+    note = "" if rate else f"{known.source} Measured on {known.machine}. --rate gives another.\n"
+    note += f"An estimate, at {UTILISATION:.0%} of the cores. --events-per-second sizes for other traffic."
+    for line in note.splitlines():
         tables.hanging(out, "", line, "dim")
 
 

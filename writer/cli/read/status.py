@@ -33,20 +33,20 @@ def run_status(config: Config, names: list[str], *, every: timedelta | None, as_
     with suppress(KeyboardInterrupt):
         if every is not None and console.is_terminal and not as_json:
             with Live(console=console, auto_refresh=False) as live:
-                for told in looks:
+                for shown in looks:
                     foot = Text(f"\nevery {show_duration(every)}, Ctrl-C ends", style="dim")
-                    live.update(Group(screen(told), foot), refresh=True)
-                    code = exit_code(told)
+                    live.update(Group(screen(shown), foot), refresh=True)
+                    code = exit_code(shown)
         else:
-            for told in looks:
-                _write(told, console, as_json=as_json, lines=every is not None)
-                code = exit_code(told)
+            for shown in looks:
+                _write(shown, console, as_json=as_json, lines=every is not None)
+                code = exit_code(shown)
     return code
 
 
 def collect(config: Config, names: list[str], cluster: Cluster, now: datetime) -> dict[str, Any]:
-    """Describe the pipelines as they are now, each by whoever knows it best."""
-    told = document((), now)
+    """Describe the pipelines as they are now, each by its driver, or else by its table."""
+    shown = document((), now)
     for name in names:
         driver = announced(config.checkpoints, name, config.s3.settings)
         found = ask_driver(driver, name) if driver is not None else None
@@ -54,17 +54,17 @@ def collect(config: Config, names: list[str], cluster: Cluster, now: datetime) -
             view = from_table.view(name, config, cluster, now)
             found = document([view], now, source="lake")["pipelines"][name]
         answers = found["source"] == "driver"
-        told["pipelines"][name] = {
+        shown["pipelines"][name] = {
             **found,
             "executors": found.get("executors"),
             "driver": None if driver is None else {**asdict(driver), "answers": answers},
         }
-    return told
+    return shown
 
 
-def exit_code(told: Mapping[str, Any]) -> int:
+def exit_code(shown: Mapping[str, Any]) -> int:
     """Return 1 when a pipeline has failed, or its table cannot be read."""
-    return int(any(pipeline["state"] in ("failed", "unreadable") for pipeline in told["pipelines"].values()))
+    return int(any(pipeline["state"] in ("failed", "unreadable") for pipeline in shown["pipelines"].values()))
 
 
 def _looks(config: Config, names: list[str], every: timedelta | None) -> Iterator[dict[str, Any]]:
@@ -75,14 +75,14 @@ def _looks(config: Config, names: list[str], every: timedelta | None) -> Iterato
         yield collect(config, names, cluster, datetime.now(UTC))
 
 
-def _write(told: Mapping[str, Any], console: Console, *, as_json: bool, lines: bool) -> None:
+def _write(shown: Mapping[str, Any], console: Console, *, as_json: bool, lines: bool) -> None:
     if as_json:
-        (emit if lines else emit_whole)(told)
+        (emit if lines else emit_whole)(shown)
     elif lines:
-        for name, pipeline in told["pipelines"].items():
-            print(line(name, pipeline, told["at"]), flush=True)  # noqa: T201 - one line each time, for a pipe
+        for name, pipeline in shown["pipelines"].items():
+            print(line(name, pipeline, shown["at"]), flush=True)  # noqa: T201 - one line each time, for a pipe
     else:
-        show(screen(told), console)
+        show(screen(shown), console)
 
 
 def status(

@@ -107,9 +107,9 @@ class Findings:
         if self._out is None:
             tables.emit_whole([finding.document() for finding in self._found])
         else:
-            said = [f"{numbers[status]:,} {words}" for status, words in _WORDS.items() if numbers[status]]
+            counts = [f"{numbers[status]:,} {words}" for status, words in _WORDS.items() if numbers[status]]
             self._out.print()
-            self._out.print(Text(", ".join(said), _STYLES["failed"] if numbers["failed"] else ""))
+            self._out.print(Text(", ".join(counts), _STYLES["failed"] if numbers["failed"] else ""))
         return _CONFIGURATION if numbers["failed"] else 0
 
     def _settle(self) -> None:

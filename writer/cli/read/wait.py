@@ -58,8 +58,8 @@ def wait(
         time.sleep(min(pause_s, left_s))
         look.again(datetime.now(UTC))
     if as_json:
-        told = {"pipeline": name, "bucket": list(key), "state": state, "why": why, "watermark": mark(look)}
-        emit_whole({**told, "manifest": None})
+        document = {"pipeline": name, "bucket": list(key), "state": state, "why": why, "watermark": mark(look)}
+        emit_whole({**document, "manifest": None})
     else:
         wanted = f"version {version} of {name_of(key)}" if version > 1 else name_of(key)
         sentence(out, f"{wanted} is not sealed after {show_duration(within)}; it is {state}: {why}")

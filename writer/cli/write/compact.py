@@ -55,8 +55,8 @@ def run_compact(name: str, config: Config, asked: Sequence[str] | None, *, dry_r
     else:
         fewer = sum(one.removed - one.files for one in done if one.version is not None)
         taken = sum(one.taken for one in done if one.version is not None)
-        said = f"{plural(fewer, 'file')} fewer" + (f", {plural(taken, 'row')} taken by dedupe" if taken else "")
-        tables.sentence(out, f"{name}: {said if done else 'the files are as they should be'}", "bold")
+        result = f"{plural(fewer, 'file')} fewer" + (f", {plural(taken, 'row')} taken by dedupe" if taken else "")
+        tables.sentence(out, f"{name}: {result if done else 'the files are as they should be'}", "bold")
 
 
 def _carried_out(
@@ -99,8 +99,8 @@ def _show(
         ])  # fmt: skip
         return
     count = sum(len(found) for found in files.values())
-    told = f"would look at {plural(count, 'file')} of {plural(len(files), 'bucket')}"
-    tables.sentence(out, f"{name}: {told if files else 'the files are as they should be'}", "bold")
+    scope = f"would look at {plural(count, 'file')} of {plural(len(files), 'bucket')}"
+    tables.sentence(out, f"{name}: {scope if files else 'the files are as they should be'}", "bold")
     sheet = TextTable(out, [*_DONE[:2], _DONE[3]])
     for bucket, found in files.items():
         size = show_size(sum(file.bytes for file in found))

@@ -59,11 +59,11 @@ def run_delete(
         raise CommitFailed(f"cannot read {main.location}: {one_line(error)}") from error
     if as_json:
         rows, *late = (_to_dict(*one) for one in zip(looks, done, strict=True))
-        told = {
+        document = {
             "late_rows": late[0] if late else None,
             "dead_letters": None if found is None else dead_letter_deletion.to_dict(found),
         }
-        lines.emit_whole({"pipeline": name, "dry_run": dry_run, "request": request, **rows, **told})
+        lines.emit_whole({"pipeline": name, "dry_run": dry_run, "request": request, **rows, **document})
     else:
         for what, looked, gone in zip((name, f"{name}, late rows"), looks, done, strict=False):
             _show(out, what, keys, looked, gone)

@@ -19,7 +19,7 @@ from writer.table.factory import main_table
 def pause(
     config: ConfigFile,
     pipeline: Pipelines = None,
-    reason: Annotated[str, typer.Option("--reason", help="Why, for whoever finds it paused.")] = "",
+    reason: Annotated[str, typer.Option("--reason", help="Why; shown while it is paused.")] = "",
     by: Annotated[
         str | None, typer.Option("--by", help="Who asks. Default: this user at this machine.", show_default=False)
     ] = None,
@@ -35,11 +35,11 @@ def pause(
     settings, now = load(config), datetime.now(UTC)
     who = by or f"{getpass.getuser()}@{socket.gethostname()}"
     names = settings.chosen(pipeline)
-    told = {name: pauses.pause(main_table(name, settings).store, who, reason, now) for name in names}
+    states = {name: pauses.pause(main_table(name, settings).store, who, reason, now) for name in names}
     if as_json:
-        tables.emit_whole({name: {"paused": asdict(one), "new": new} for name, (one, new) in told.items()})
+        tables.emit_whole({name: {"paused": asdict(one), "new": new} for name, (one, new) in states.items()})
         return
-    for name, (one, new) in told.items():
+    for name, (one, new) in states.items():
         after = "A driver finishes its batch first. `headrace resume` ends it." if new else "It stays so."
         tables.sentence(console(), f"{name}: {'' if new else 'already '}{one.words}. {after}")
 
@@ -50,10 +50,10 @@ def resume(config: ConfigFile, pipeline: Pipelines = None, as_json: AsJson = Fal
     Exit codes: 0 no pipeline is paused any more, 1 the storage does not answer, 2 configuration.
     """
     settings = load(config)
-    told = {name: pauses.resume(main_table(name, settings).store) for name in settings.chosen(pipeline)}
+    states = {name: pauses.resume(main_table(name, settings).store) for name in settings.chosen(pipeline)}
     if as_json:
-        tables.emit_whole({name: {"was_paused": None if one is None else asdict(one)} for name, one in told.items()})
+        tables.emit_whole({name: {"was_paused": None if one is None else asdict(one)} for name, one in states.items()})
         return
-    for name, one in told.items():
+    for name, one in states.items():
         what = "it was not paused" if one is None else f"it was {one.words}; a driver goes on within seconds"
         tables.sentence(console(), f"{name}: {what}.")

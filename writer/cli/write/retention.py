@@ -76,28 +76,28 @@ def retention(
     Exit codes: 0 done or shown, 1 the storage does not answer, 2 configuration.
     """
     settings, now, out = load(config), datetime.now(UTC), console()
-    told: dict[str, Any] = {}
+    documents: dict[str, Any] = {}
     for name in settings.chosen(pipeline):
         kept_for = settings.pipelines[name].retention
         if kept_for is None:
-            told[name] = None
+            documents[name] = None
             if not as_json:
                 tables.sentence(out, f"{name}: no retention is set (pipelines.{name}.retention); every bucket stays.")
             continue
         existing_table(name, settings)
         main, late = works(name, settings)
-        told[name] = {"before": (now - kept_for).isoformat()}
+        documents[name] = {"before": (now - kept_for).isoformat()}
         for what, work in (("", main), ("late rows", late)):
             old = work.due(now)
             if what and not old:
                 continue
             done = [] if dry_run else list(work.run(now))
             found = {"due": [_to_dict(one) for one in old], **_result_to_dict(done)}
-            told[name] |= {what.replace(" ", "_"): found} if what else found
+            documents[name] |= {what.replace(" ", "_"): found} if what else found
             if not as_json:
                 which = f"ended by {instant(now - kept_for)} (retention {show_duration(kept_for)})"
                 _show(out, f"{name}, {what}" if what else name, old, which)
                 if old:
                     _verdict(out, done, delta=settings.pipelines[name].table.format == "delta")
     if as_json:
-        tables.emit_whole({"dry_run": dry_run, "pipelines": told})
+        tables.emit_whole({"dry_run": dry_run, "pipelines": documents})

@@ -159,8 +159,8 @@ def _hint(table: PipelineTable, found: Sequence[str]) -> str:
     for topic, partition, offset in zip(*(listed.column(n) for n in (*names[:2], f"{names[2]}_max")), strict=True):
         if None not in (topic.as_py(), partition.as_py(), offset.as_py()):
             ends.setdefault(str(topic), {})[int(partition.as_py())] = int(offset.as_py()) + 1
-    told = ", ".join(f"{t}: {{{', '.join(f'{p}: {o}' for p, o in sorted(ps.items()))}}}" for t, ps in ends.items())
-    return f". By its columns {', '.join(names)} they end at {{offsets: {{{told}}}}}" if ends else ""
+    offsets = ", ".join(f"{t}: {{{', '.join(f'{p}: {o}' for p, o in sorted(ps.items()))}}}" for t, ps in ends.items())
+    return f". By its columns {', '.join(names)} they end at {{offsets: {{{offsets}}}}}" if ends else ""
 
 
 def _start(settings: Pipeline) -> Any:
@@ -210,7 +210,7 @@ def adopt(
     said, all at once. `start` in the configuration says where to read on. Columns that say where a row came from are
     added, and the old rows are a term of the account: `audit` adds up.
 
-    Exit codes: 0 shown or written, 1 somebody wrote the table meanwhile, 2 it cannot be adopted.
+    Exit codes: 0 shown or written, 1 another process wrote the table meanwhile, 2 it cannot be adopted.
     """
     settings, name = opened(config, pipeline)
     run_adopt(settings, name, write=yes, now=datetime.now(UTC), as_json=as_json, out=console())
@@ -229,7 +229,7 @@ def accept(
     is accepted, the writer goes on from its frontier, and `audit` proves the rows from there on; of those before, it
     says that they were accepted.
 
-    Exit codes: 0 shown or written, 1 a driver runs, or somebody wrote the table meanwhile, 2 configuration.
+    Exit codes: 0 shown or written, 1 a driver runs, or another process wrote the table meanwhile, 2 configuration.
     """
     settings, name = opened(config, pipeline)
     table_accept.run_accept(settings, name, write=yes, now=datetime.now(UTC), as_json=as_json, out=console())

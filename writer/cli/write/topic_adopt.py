@@ -81,7 +81,7 @@ def _agree(
 
 
 def times_at(table: PipelineTable, part: TopicPartition, first: int, end: int) -> dict[int, datetime]:
-    """Read offsets and timestamps from the files that may hold them, whoever wrote these and whatever the log tells."""
+    """Read offsets and timestamps from the files that may hold them, by any writer and whatever the log says."""
     column = pc.field
     wanted = (
         (column("_topic") == part.topic) & (column("_incarnation") == part.incarnation)

@@ -41,7 +41,7 @@ def run_vacuum(
     what = f"{plural(objects, 'object')} of {size} that nobody has needed for {least}"
     if not objects:
         what = f"nothing that nobody has needed for {least}"
-    said = f"removed {what}" if delete and objects else f"{what}; --delete removes them" if objects else what
+    sentence = f"removed {what}" if delete and objects else f"{what}; --delete removes them" if objects else what
     for place in found:
         tables.sentence(out, place.location, "bold")
         sheet = TextTable(out, _WASTE)
@@ -51,7 +51,7 @@ def run_vacuum(
             sheet.add([[why, f"{len(these):,}", show_size(sum(w.bytes for w in these)), oldest, WORDS[why]]])
         for path in place.left_alone:
             tables.sentence(out, f"left alone: {f'{place.location}/{path}'.rstrip('/')}, {_APART}")
-    tables.sentence(out, f"{name}: {said}", "bold")
+    tables.sentence(out, f"{name}: {sentence}", "bold")
 
 
 def _to_dict(name: str, found: Sequence[Place], *, deleted: bool) -> dict[str, Any]:

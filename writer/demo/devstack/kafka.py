@@ -64,7 +64,7 @@ class Broker(Server):
         return f"{LOOPBACK}:{self.port}"
 
     def launch(self) -> None:
-        """Format the directory if it is new and start the broker; `wait` tells when it answers.
+        """Format the directory if it is new and start the broker; `wait` says when it answers.
 
         Raises ArtifactError, JavaMissing, ServerFailed.
         """
@@ -111,8 +111,8 @@ class Broker(Server):
             check=False,
         )
         if out.returncode != 0:
-            said = (out.stderr or out.stdout).strip().partition("\n")[0]  # below it is a stack
-            raise ServerFailed(f"kafka cannot format {self._directory}: {said}")
+            output = (out.stderr or out.stdout).strip().partition("\n")[0]  # below it is a stack
+            raise ServerFailed(f"kafka cannot format {self._directory}: {output}")
 
     def _answers(self) -> bool:
         if not is_listening(self.port):

@@ -119,7 +119,7 @@ class Server(ABC):
 
     @abstractmethod
     def launch(self) -> None:
-        """Start the process; `wait` tells when it answers. Raises ArtifactError, JavaMissing, ServerFailed."""
+        """Start the process; `wait` says when it answers. Raises ArtifactError, JavaMissing, ServerFailed."""
 
     @abstractmethod
     def wait(self) -> None:
@@ -160,7 +160,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def is_free(port: int) -> bool:
-    """Tell whether a server could listen on this loopback port now."""
+    """Return whether a server could listen on this loopback port now."""
     with socket.socket() as probe:
         probe.setsockopt(
             socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
@@ -179,7 +179,7 @@ def require_free(name: str, port: int) -> None:
 
 
 def is_listening(port: int) -> bool:
-    """Tell whether a connection to this loopback port is accepted."""
+    """Return whether a connection to this loopback port is accepted."""
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex((LOOPBACK, port)) == 0

@@ -30,7 +30,7 @@ class Registry(Server):
         return f"http://{LOOPBACK}:{self.port}{PATH}"
 
     def launch(self) -> None:
-        """Start the registry; `wait` tells when it answers. Raises ArtifactError, JavaMissing, ServerFailed."""
+        """Start the registry; `wait` says when it answers. Raises ArtifactError, JavaMissing, ServerFailed."""
         home = java_artifacts.fetch("registry", say=lambda _: None)
         java = java_artifacts.java(JAVA_MIN)
         require_free("registry", self.port)

@@ -96,7 +96,7 @@ class GapRecord:
 
     @property
     def state(self) -> Outcome:
-        """Whether somebody is still to bring or to give up its records."""
+        """Whether its records are still to be brought or given up."""
         return self.ended.how if self.ended else "open"
 
     @property
@@ -153,7 +153,7 @@ def parse_gap(version: int, about: Mapping[str, Any]) -> GapRecord | None:
     return None
 
 
-def told(version: int, about: Mapping[str, Any]) -> dict[str, GapRecord]:
+def records_of(version: int, about: Mapping[str, Any]) -> dict[str, GapRecord]:
     """Return what an entry of the log says of a gap record, by its id; empty: it is of no gap."""
     found = parse_gap(version, about)
     return {found.id: found} if found else {}

@@ -218,9 +218,9 @@ def _of(version: int, actions: Sequence[Action], pipeline: str, known: Known) ->
             skipped = (
                 CommittedRange(part_of(r), r["start"], r["end"], version, version, gap=True) for r in about["ranges"]
             )
-            return replace(one, committed_ranges=tuple(skipped), gap_records=gap_record.told(version, about))
+            return replace(one, committed_ranges=tuple(skipped), gap_records=gap_record.records_of(version, about))
         case "fill" | "lost":
-            return replace(one, gap_records=gap_record.told(version, about))
+            return replace(one, gap_records=gap_record.records_of(version, about))
         case "replay":
             return replace(one, moves={part_of(m): {k: m[k] for k in EXITS if m.get(k)} for m in about["moves"]})
         case "take":
@@ -279,8 +279,8 @@ def _foreign(version: int, info: Mapping[str, Any], actions: Sequence[Action], k
     if operation != "DELETE" or not any("remove" in action for action in actions):
         return {}
     metrics = info.get("operationMetrics", {})
-    told = next((metrics[name] for name in ("numDeletedRows", "num_deleted_rows") if name in metrics), None)
-    rows = int(told) if told is not None else _fewer(actions, known(version - 1))
+    deleted = next((metrics[name] for name in ("numDeletedRows", "num_deleted_rows") if name in metrics), None)
+    rows = int(deleted) if deleted is not None else _fewer(actions, known(version - 1))
     return {"removals": (Removal(version, operation, rows),)}
 
 
@@ -301,8 +301,8 @@ def _fewer(actions: Sequence[Action], before: Mapping[str, int | None]) -> int |
             case {"remove": {"path": path}}:
                 rows.append(before.get(unquote(path)))
             case {"add": {"stats": stats}}:
-                told = json.loads(stats or "{}").get("numRecords")
-                rows.append(None if told is None else -told)
+                rows_added = json.loads(stats or "{}").get("numRecords")
+                rows.append(None if rows_added is None else -rows_added)
     return None if None in rows else sum(row or 0 for row in rows)
 
 

@@ -1,7 +1,7 @@
 """The account on storage: pages beside the table's log, one for each clean-up, which its retention does not reach.
 
 A page is put once, under the number of its first version, or not at all: of two writers that write the next page at
-once one's stands, and whoever reads on begins where it ends. Each table id has a folder: a table made anew begins a new
+once one's stands, and a reader begins where it ends. Each table id has a folder: a table made anew begins a new
 book.
 """
 

@@ -1,4 +1,4 @@
-"""How an entry comes to stand at the end of a table's log, once, whoever writes there at the same time.
+"""How an entry comes to stand at the end of a table's log, once, with other writers at the same time.
 
 An entry is put right after the version that was checked, or not at all, so nothing that happens in between, a start
 above all, goes unseen. What became of an entry without an answer, the log says.
@@ -67,7 +67,7 @@ class Appender:
             return PipelineSnapshot(self.state(), self.pipeline)
 
     def entries(self, since: int) -> list[tuple[int, list[Action]]]:
-        """Entries after version `since` that the log still has, whoever wrote them, oldest first."""
+        """Entries after version `since` that the log still has, of any writer, oldest first."""
         with reading(self.location), self._reading:
             return list(self._log.since(since))
 

@@ -14,7 +14,7 @@ from writer.core.errors import ConfigError, Fenced
 from writer.core.offsets import TopicPartition
 from writer.core.units import microseconds
 from writer.table.log.appender import Appender, Check, LostRace
-from writer.table.log.entries import said, touched
+from writer.table.log.entries import entry_facts, touched
 from writer.table.log.foreign_writes import CommitFailed, Overtaken, Resealed, one_line
 from writer.table.log.operations import Acceptance, Adoption, Closing, Fill, Gap, Loss, Sealing
 from writer.table.log.snapshot import (
@@ -105,11 +105,11 @@ def close(end: Appender, snapshot: PipelineSnapshot, closing: Closing) -> int | 
         if newest.closed_until is not None and newest.closed_until >= closing.until:
             raise _FarEnough
         if newest.rewinds != snapshot.rewinds:
-            raise _FarEnough  # what led to this instant may be gone: whoever wants it looks again
+            raise _FarEnough  # what led to this instant may be gone: the caller looks again
 
     values = {f"{end.pipeline}/closed_until": microseconds(closing.until)}
     try:
-        return end.append(snapshot, [], values, said(closing), check, moment="close")
+        return end.append(snapshot, [], values, entry_facts(closing), check, moment="close")
     except _FarEnough:
         return None
 
@@ -134,7 +134,7 @@ def seal(end: Appender, snapshot: PipelineSnapshot, sealing: Sealing) -> int:
                 raise Resealed(f"version {version} of {end.location} changed {min(others, key=str)}; look again")
         looked = newest.version
 
-    return end.append(snapshot, [], {}, said(sealing), check, moment="seal")
+    return end.append(snapshot, [], {}, entry_facts(sealing), check, moment="seal")
 
 
 class TooOld(ConfigError):
@@ -152,7 +152,9 @@ def record_gap(end: Appender, snapshot: PipelineSnapshot, gap: Gap) -> int:
             f"{pipeline}/gaps": sums["gaps"] + 1, f"{pipeline}/gap_offsets": sums["gap_offsets"] + gap.offsets,
         }  # fmt: skip
 
-    return end.append(snapshot, [], values, said(gap), partial(end.check_owner, epoch=gap.epoch, ranges=gap.ranges))
+    return end.append(
+        snapshot, [], values, entry_facts(gap), partial(end.check_owner, epoch=gap.epoch, ranges=gap.ranges)
+    )
 
 
 def fill(end: Appender, snapshot: PipelineSnapshot, fill: Fill) -> int:
@@ -162,13 +164,13 @@ def fill(end: Appender, snapshot: PipelineSnapshot, fill: Fill) -> int:
     """
     offsets = fill.offsets + (fill.left if fill.done else 0)
     values, check = _changing(end, fill, offsets, ended=fill.done)
-    return end.append(snapshot, fill.files, values, said(fill), check, moment="fill")
+    return end.append(snapshot, fill.files, values, entry_facts(fill), check, moment="fill")
 
 
 def give_up(end: Appender, snapshot: PipelineSnapshot, loss: Loss) -> int:
     """End a gap whose records nobody will bring. It needs no epoch. Raises as `fill` does."""
     values, check = _changing(end, loss, loss.left, ended=True)
-    return end.append(snapshot, [], values, said(loss), check)
+    return end.append(snapshot, [], values, entry_facts(loss), check)
 
 
 def _changing(
@@ -213,4 +215,4 @@ def accept(end: Appender, snapshot: PipelineSnapshot, wanted: Acceptance) -> int
 
     format_ = max(snapshot.format, ANSWERED)
     values = {f"{end.pipeline}/epoch": snapshot.epoch + 1, f"{end.pipeline}/format": format_}
-    return end.append(snapshot, [], values, said(wanted), check, moment="accept")
+    return end.append(snapshot, [], values, entry_facts(wanted), check, moment="accept")

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from writer.core.files import BucketFile, StagedFile
 from writer.core.units import microseconds
 from writer.table.log.appender import Appender, Swap
-from writer.table.log.entries import removed, said
+from writer.table.log.entries import entry_facts, removed
 from writer.table.log.foreign_writes import ClosedMeanwhile, CommitFailed, FilesGone, Overtaken
 from writer.table.log.operations import Batch, Replay, Rewind, Rewrite
 from writer.table.log.snapshot import (
@@ -43,7 +43,7 @@ def commit(end: Appender, snapshot: PipelineSnapshot, batch: Batch) -> int:
             **unrecorded(newest.state.transactions, batch.meanings),
         }  # fmt: skip
 
-    return end.append(snapshot, batch.files, values, said(batch), on_time)
+    return end.append(snapshot, batch.files, values, entry_facts(batch), on_time)
 
 
 def replay(end: Appender, snapshot: PipelineSnapshot, replay: Replay) -> int:
@@ -66,7 +66,7 @@ def replay(end: Appender, snapshot: PipelineSnapshot, replay: Replay) -> int:
             **unrecorded(newest.state.transactions, replay.meanings),
         }
 
-    return end.append(snapshot, replay.files, values, said(replay), check)
+    return end.append(snapshot, replay.files, values, entry_facts(replay), check)
 
 
 def rewrite(end: Appender, snapshot: PipelineSnapshot, rewrite: Rewrite) -> int:
@@ -85,7 +85,7 @@ def rewrite(end: Appender, snapshot: PipelineSnapshot, rewrite: Rewrite) -> int:
 
     columns, moves_only = snapshot.state.metadata["partitionColumns"], not (rewrite.taken and rewrite.taken.rows)
     gone = [removed(file, columns, datetime.now(UTC), moves_only=moves_only) for file in rewrite.removed]
-    return end.append(snapshot, rewrite.files, {}, said(rewrite), check, Swap(gone, moves_only))
+    return end.append(snapshot, rewrite.files, {}, entry_facts(rewrite), check, Swap(gone, moves_only))
 
 
 def _check_there(end: Appender, files: Sequence[BucketFile], since: int, until: int) -> None:
@@ -117,7 +117,7 @@ def rewind(end: Appender, snapshot: PipelineSnapshot, wanted: Rewind) -> int:
     gone, files = _swapped(wanted)
     swap = Swap([removed(file, columns, now) for file in gone])
     values = _values(end.pipeline, snapshot, wanted)
-    return end.append(snapshot, files, values, said(wanted), check, swap, moment="rewind")
+    return end.append(snapshot, files, values, entry_facts(wanted), check, swap, moment="rewind")
 
 
 def _swapped(wanted: Rewind) -> tuple[list[BucketFile], list[StagedFile]]:

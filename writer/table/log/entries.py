@@ -91,7 +91,7 @@ def ours(
     ]  # fmt: skip
 
 
-def said(one: Operation) -> dict[str, Any]:
+def entry_facts(one: Operation) -> dict[str, Any]:
     """Return what the entry of an operation says of itself.
 
     A gap's is its gap record; a rewrite and a rewind say which rows they take, a replay which dead letters go.
@@ -109,8 +109,8 @@ def said(one: Operation) -> dict[str, Any]:
         case Gap():
             own = {"kind": "gap", "cause": one.cause, "ranges": [r.to_dict() for r in one.ranges]}
         case Fill():
-            told = {"gap": one.gap, "offsets": one.offsets, "left": one.left, "done": one.done}
-            own = {"kind": "fill", **told, "side_files": _side(one.side_files)}
+            counts = {"gap": one.gap, "offsets": one.offsets, "left": one.left, "done": one.done}
+            own = {"kind": "fill", **counts, "side_files": _side(one.side_files)}
         case Loss():
             own = {"kind": "lost", "gap": one.gap, "left": one.left}
         case Closing():

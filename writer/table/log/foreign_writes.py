@@ -32,7 +32,7 @@ class Overtaken(HeadraceError):
 
 
 class FilesGone(HeadraceError):
-    """A file that was to be removed is not there any more: somebody else rewrote or removed it meanwhile."""
+    """A file that was to be removed is not there any more: another process rewrote or removed it meanwhile."""
 
 
 @contextmanager

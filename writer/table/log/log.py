@@ -59,12 +59,12 @@ class State:
 
     def then(self, version: int, actions: Sequence[Action]) -> "State":
         """Return the state after one more entry."""
-        said = {kind: action[kind] for action in actions for kind in _KEPT if action.get(kind)}
+        kept = {kind: action[kind] for action in actions for kind in _KEPT if action.get(kind)}
         moved = {a["txn"]["appId"]: a["txn"]["version"] for a in actions if a.get("txn")}
         return State(
             version,
-            said.get("metaData", self.metadata),
-            said.get("protocol", self.protocol),
+            kept.get("metaData", self.metadata),
+            kept.get("protocol", self.protocol),
             {**self.transactions, **moved} if moved else self.transactions,
         )
 
@@ -79,7 +79,7 @@ class Log:
         self._mark: Mark | None = None  # of the entry at the state's version, as it was read
 
     def exists(self) -> bool:
-        """Tell whether there is an entry or a checkpoint."""
+        """Return whether there is an entry or a checkpoint."""
         return any(_ENTRY.match(name) or _CHECKPOINT.match(name) for name in self._store.list())
 
     def state(self) -> State:
@@ -87,7 +87,7 @@ class Log:
         known = self._state
         if known is None or self._store.mark(_name(known.version)) != self._mark:
             self._state = None
-            known = self._from_checkpoint()  # also when somebody put another table in this one's place
+            known = self._from_checkpoint()  # also when another table was put in this one's place
         state = self._followed(known)
         if state.version < self.checkpointed():  # the entries after `known` were cleaned up while they were followed
             state = self._followed(self._from_checkpoint())
@@ -203,7 +203,7 @@ class Log:
         return reached
 
     def _at_checkpoint(self, version: int, files: Sequence[str]) -> State:
-        return State(version).then(version, [said for name in files for said in self._checkpointed(name)])
+        return State(version).then(version, [kept for name in files for kept in self._checkpointed(name)])
 
     def _followed(self, state: State) -> State:
         """Return the state after all entries that follow it, and remember the mark of the last one."""
@@ -241,9 +241,9 @@ class Log:
         try:
             found = pq.read_table(f"{root}/{name}", columns=columns, filesystem=filesystem, partitioning=None)
             for column in columns:
-                for said in found.column(column).drop_null().to_pylist():  # few: none is a file
-                    maps = {key: dict(value or []) for key, value in said.items() if key == "configuration"}
-                    yield {column: {**said, **maps}}
+                for kept in found.column(column).drop_null().to_pylist():  # few: none is a file
+                    maps = {key: dict(value or []) for key, value in kept.items() if key == "configuration"}
+                    yield {column: {**kept, **maps}}
         except (ValueError, KeyError) as error:  # pyarrow's errors are ValueErrors
             path = f"{self.location}/{name}"
             raise LogUnreadable(f"{path} is not a checkpoint of a table's log: {error}") from error

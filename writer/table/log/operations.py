@@ -37,7 +37,7 @@ class Gap:
     ranges: Sequence[OffsetRange]
     cause: str
     facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: run, at, hints; by and reason of a person
-    takes_over: bool = False  # the epoch rises with it: whoever holds this one is fenced
+    takes_over: bool = False  # the epoch rises with it: the holder of this one is fenced
 
     @property
     def offsets(self) -> int:
