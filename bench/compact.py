@@ -39,7 +39,7 @@ from writer.core.offsets import OffsetRange, TopicPartition
 from writer.driver.spark import session
 from writer.maintenance.compaction import in_spark
 from writer.maintenance.compaction_plan import Pace
-from writer.table.factory import delta_table
+from writer.table.factory import table_at
 from writer.table.log.operations import Batch
 
 BUCKET = "hour"
@@ -94,7 +94,7 @@ def carried(plan: TaskPlan, start: int, count: int) -> Any:
 def filled(location: str, events: int, commits: int) -> tuple[Job, Sequence[BucketFile], float]:
     """Make the table. Returns the job that merges its largest bucket, that bucket's files, and CPU-s of the steps."""
     plan, part = task_plan(location), TopicPartition("bench", 1, _PARTITION)
-    table = delta_table(location, "bench")
+    table = table_at("delta", location, "bench")
     table.create(pa.schema([*plan.schemas.columns, *PROVENANCE, pa.field(BUCKET, pa.string())]), [BUCKET])
     epoch, began = table.begin({part: 0}, {"bench": ["bench"]}), time.process_time()
     for n in range(commits):

@@ -14,7 +14,7 @@ from bench.figures import Written
 from bench.job import BUCKET, CORES, Job
 from writer.core.errors import ConfigError
 from writer.driver.tasks import WORKER_ENVIRONMENT
-from writer.table.factory import delta_table
+from writer.table.factory import table_at
 
 PIPELINE = "bench"
 _EVER = "36500 d"  # the events are of a fixed day
@@ -89,7 +89,7 @@ def configuration(job: Job, **kafka: str) -> str:
 
 def rooms_of(job: Job) -> list[Mapping[str, float]]:
     """Return the processor seconds that headrace spent in each room, commit by commit."""
-    return [committed.facts["seconds"] for committed in delta_table(str(job.table), PIPELINE).commits_since(-1)]
+    return [committed.facts["seconds"] for committed in table_at("delta", str(job.table), PIPELINE).commits_since(-1)]
 
 
 def _headrace(**kafka: str) -> Callable[[Job], list[str]]:

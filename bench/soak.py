@@ -26,7 +26,7 @@ from bench.job import PARTITIONS, Job
 from bench.race import Contending
 from writer.demo.devstack.stack import Stack
 from writer.demo.devstack.workspace import ProcessGroup
-from writer.table.factory import delta_table
+from writer.table.factory import table_at
 
 RECORDS = 1000  # in a commit, about one a second: Spark looks for new offsets that often
 WINDOW = 100  # commits that are compared: the first and the last so many
@@ -111,7 +111,7 @@ def soak(commits: int, directory: Path, say: Callable[[str], None]) -> Soaked:
         finally:
             process.stop(grace=timedelta(seconds=30))
             process_group.end(grace=timedelta(seconds=30))
-    table = delta_table(str(job.table), PIPELINE)
+    table = table_at("delta", str(job.table), PIPELINE)
     facts = [committed.facts for committed in table.commits_since(-1)]
     looks = [about["phases"]["look"] for about in facts[:-1]]  # what the last one cost, nobody could write down
     spent = [sum(about["former"]["phases"].values()) for about in facts[1:]]

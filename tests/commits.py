@@ -6,11 +6,11 @@ from uuid import uuid4
 
 import pyarrow as pa
 
+from tests.opened import OPENED
 from writer.batch.parquet_files import staged_name
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.storage.locations import store_at
-from writer.table.factory import OPENED
 from writer.table.log.operations import Batch
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)

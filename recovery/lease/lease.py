@@ -115,7 +115,7 @@ def watched(before: ObservedLease | None, seen: LeaseRecord | None, now_s: float
 
 
 def free(watch: ObservedLease, now_s: float, expires_after: timedelta) -> bool:
-    """Return whether a lease may be taken: none was there, it was released, or its holder was silent for long enough."""
+    """Return whether a lease may be taken: there was none, it was released, or its holder was silent long enough."""
     if watch.seen is None or watch.seen.released:
         return True
     return now_s - watch.since_s >= expires_after.total_seconds()

@@ -13,11 +13,11 @@ import pytest
 from deltalake import DeltaTable, Field, QueryBuilder
 
 from tests import oracle
+from tests.opened import delta_table
 from writer.batch.parquet_files import delta_statistics, parquet_writer
 from writer.core.errors import Fenced
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, TopicPartition
-from writer.table.factory import delta_table
 from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.operations import Batch
 from writer.table.table import PipelineTable

@@ -17,6 +17,7 @@ from tests.carried import Driver, log
 from tests.contract.tables import LOGS
 from tests.contract.test_compact import filled, offsets
 from tests.looking import config as one_pipeline, event, tree
+from tests.opened import OPENED
 from tests.servers.objects import ObjectServer
 from writer.audit.audit import audit
 from writer.cli.main import app
@@ -30,7 +31,6 @@ from writer.preflight import host_checks
 from writer.status.progress import Progress
 from writer.storage.locations import store_at
 from writer.table import locations
-from writer.table.factory import OPENED
 
 
 @pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.slow)])

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tests import hive
+from tests.opened import parquet_table
 from tests.servers.objects import ObjectServer
 from writer.batch.parquet_files import Destination, hive_folder, hive_value, staged_name
 from writer.core.errors import ConfigError
@@ -21,7 +22,6 @@ from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.storage.base import Store
 from writer.storage.locations import store_at
-from writer.table.factory import parquet_table
 from writer.table.log.foreign_writes import CommitFailed, ForeignChange
 from writer.table.log.operations import Batch
 from writer.table.parquet import LOG, Parquet

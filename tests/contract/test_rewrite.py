@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from tests.contract.tables import P0, add, batch, begun, delta, location, made, opened, rows, table, written
+from tests.opened import OPENED
 from writer.core.files import BucketFile, StagedFile
-from writer.table.factory import OPENED
 from writer.table.log.foreign_writes import FilesGone, ForeignChange
 from writer.table.log.operations import Rewrite, Takeover
 from writer.table.table import PipelineTable

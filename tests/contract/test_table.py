@@ -23,11 +23,11 @@ from tests.contract.tables import (
     table,
     written,
 )
+from tests.opened import OPENED
 from writer.core.errors import Fenced
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange
 from writer.storage.locations import store_at
-from writer.table.factory import OPENED
 from writer.table.log.foreign_writes import CommitFailed, ForeignChange
 from writer.table.log.operations import Batch, Gap
 from writer.table.table import PipelineTable

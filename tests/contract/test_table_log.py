@@ -11,8 +11,8 @@ from deltalake import DeltaTable
 
 from tests.commits import PARTS, Lake
 from tests.logs import logged
+from tests.opened import delta_table
 from writer.core.errors import Fenced
-from writer.table.factory import delta_table
 from writer.table.log.foreign_writes import CommitFailed, ForeignChange
 
 

@@ -16,10 +16,10 @@ from tests.contract.tables import (
     stage,
     table,
 )
+from tests.opened import OPENED
 from writer.core.errors import ConfigError, Fenced
 from writer.core.files import StagedFile
 from writer.core.offsets import TopicPartition
-from writer.table.factory import OPENED
 from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.operations import Adoption
 from writer.table.table import PipelineTable

@@ -18,11 +18,11 @@ from tests.engines import dialects
 from tests.engines.ddl import hive_table
 from tests.engines.dialects import Dialect, DuckDB, Presto, Spark, Trino, TrinoHive
 from tests.engines.lake import REWRITTEN, Lake
+from tests.opened import OPENED
 from tests.servers.druid import Druid
 from tests.servers.objects import ObjectServer
 from tests.servers.statement import Coordinator
 from writer.clients import java_artifacts
-from writer.table.factory import OPENED
 
 BUCKETS = ["hour", "kind_bucket"]
 Ask = Callable[[str], list[tuple[Any, ...]]]

@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 
 from tests import oracle
 from tests.engines.events import WAVE, Produced, Row
+from tests.opened import OPENED, delta_table
 from tests.servers.objects import ObjectServer
 from tests.writing import Site, Writer
 from writer.batch.bucketing import TimeRule
@@ -21,7 +22,6 @@ from writer.config.connections import S3
 from writer.core.files import BucketFile, BucketKey
 from writer.storage.base import S3Settings
 from writer.storage.locations import delta_options
-from writer.table.factory import OPENED, delta_table
 from writer.table.log.operations import Rewrite
 
 FORMATS = ("delta", "parquet")

@@ -10,10 +10,10 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from typer.testing import CliRunner
 
 from tests import oracle
+from tests.opened import delta_table
 from tests.writing import Site
 from writer.cli.main import app
 from writer.core.offsets import OffsetRange, TopicPartition
-from writer.table.factory import delta_table
 from writer.table.log.operations import Gap
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

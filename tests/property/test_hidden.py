@@ -22,10 +22,10 @@ from hypothesis import given, settings, strategies as st
 from pyarrow import dataset
 
 from tests.examples import share
+from tests.opened import delta_table
 from writer.batch.parquet_files import BucketFiles, Destination
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.storage.locations import store_at
-from writer.table.factory import delta_table
 from writer.table.log.operations import Batch
 
 TIME = pa.timestamp("us", "UTC")

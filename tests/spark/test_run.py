@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Producer
 
 from tests import oracle
+from tests.opened import delta_table
 from tests.writing import QUICK_START, Site
-from writer.table.factory import delta_table
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from bench.contenders import PIPELINE
-from writer.table.factory import delta_table
+from tests.opened import delta_table
 
 pytestmark = pytest.mark.slow
 

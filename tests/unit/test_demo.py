@@ -15,6 +15,7 @@ from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_de
 from rich.console import Console
 from rich.text import Text
 
+from tests.opened import parquet_table
 from writer.batch.parquet_files import Destination
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, TopicPartition
@@ -28,7 +29,6 @@ from writer.demo.table_reader import TableLog
 from writer.demo.terminal import Screen
 from writer.demo.workload import ProducedMessages
 from writer.storage.locations import store_at
-from writer.table.factory import parquet_table
 from writer.table.log.operations import Batch
 
 SINCE = datetime(2026, 11, 20, 5, tzinfo=UTC)

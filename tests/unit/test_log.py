@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from tests.commits import PARTS, Lake
 from tests.logs import SAID, added, checkpointed, create, facts, grown, log_at, logged, moved
 from writer.core.errors import ConfigError
 from writer.storage.base import NotExclusive, StoredObject
 from writer.storage.local import LocalStore
+from writer.table.log.file_listing import after_checkpoint
 from writer.table.log.log import Log, LogUnreadable
 
 # ---- what is read
@@ -153,6 +155,33 @@ def test_a_checkpoint_in_parts_serves_when_the_entries_are_gone(tmp_path: Path) 
     for entry in logged(tmp_path, "*.json"):
         entry.unlink()
     assert facts(log_at(tmp_path).state()) == facts(state)
+
+
+def test_of_two_checkpoints_of_a_version_the_sound_one_serves(tmp_path: Path) -> None:
+    log = create(tmp_path)
+    for n in range(5):
+        state = grown(log, moved(f"a{n}", n), added(tmp_path))
+    whole = checkpointed(tmp_path)
+    parted(whole, 2)
+    for entry in logged(tmp_path, "*.json"):
+        entry.unlink()
+    for torn in (whole, *logged(tmp_path, "*.checkpoint.0*")[:1]):
+        sound = torn.read_bytes()
+        torn.write_bytes(b"PAR1")
+        assert facts(log_at(tmp_path).state()) == facts(state)
+        assert log_at(tmp_path).added(state.version)[1].num_rows == 5
+        torn.write_bytes(sound)
+
+
+def test_a_checkpoint_with_statistics_as_structs_says_rows_and_offsets(tmp_path: Path) -> None:
+    properties = {"delta.checkpoint.writeStatsAsStruct": "true", "delta.checkpoint.writeStatsAsJson": "false"}
+    rows = pa.table({"_offset": pa.array([3, 9], pa.int64()), "at": pa.array([0, 1], pa.timestamp("us", "UTC"))})
+    write_deltalake(str(tmp_path), rows, configuration=properties)
+    path = checkpointed(tmp_path)
+    assert "stats" not in pq.read_table(path).schema.field("add").type.names, "nothing as JSON"
+    log = log_at(tmp_path)
+    (file,) = after_checkpoint(log, log.state(), None)
+    assert (file.rows, file.offset_min, file.offset_max) == (2, 3, 9)
 
 
 def test_a_clean_up_below_a_follower_is_seen(tmp_path: Path) -> None:

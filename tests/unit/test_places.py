@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 
 from tests.looking import config, tree
+from tests.opened import delta_table, parquet_table
 from writer.clients import driver_endpoint, java_artifacts
 from writer.config.connections import Http
 from writer.config.pipelines import layout
 from writer.preflight import host_checks
 from writer.storage.local import LocalStore
 from writer.storage.probe import ProbeFailed, probe
-from writer.table.factory import delta_table, parquet_table
 
 
 def test_a_probe_leaves_nothing(tmp_path):

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tests.looking import EVENT, NOW, WIDER, Schemas, config, event, records, value
+from tests.opened import delta_table
 from writer.clients import kafka_sample
 from writer.config.pipelines import layout
 from writer.core.errors import ConfigError
@@ -18,7 +19,6 @@ from writer.maintenance import local_pipeline
 from writer.output import tables
 from writer.output.tables import Column, TextTable, plain
 from writer.preflight import preview, staged_sample
-from writer.table.factory import delta_table
 
 UNKNOWN = 77
 MIXED = [

@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 
 import bucketers
 from tests.looking import TIME
+from tests.opened import delta_table
 from writer.cli.main import app
 from writer.config.loader import load
 from writer.config.pipelines import layout
 from writer.core.errors import HeadraceError
-from writer.table.factory import delta_table
 
 POINT = {"type": "record", "name": "P", "fields": [{"name": "x", "type": "int"}]}
 FIRST = {

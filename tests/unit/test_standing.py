@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.opened import delta_table
 from writer.clients.kafka import Topic
 from writer.config.pipelines import Pipeline
 from writer.core.errors import LogChanged
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.core.units import microseconds
 from writer.offsets import start_offsets
-from writer.table.factory import delta_table
 from writer.table.log.operations import Batch
 from writer.table.table import PipelineTable
 

@@ -49,7 +49,7 @@ def read(config: Config, pipeline: str) -> Lake:
     main.check_exists()
     # The dead letters first: what they are by now, the main table's log says by then.
     dead_letters, late = (_beside(config, pipeline, place) for place in (settings.dead_letters, settings.late_place))
-    snapshot, segments = history(main, pipeline)
+    snapshot, segments = history(main, pipeline, main.rows_at)
     rows = TableHistory(main, settings.table.location, since_adoption(segments), main.bucket_files(snapshot))
     return Lake(rows, dead_letters, late, snapshot.version, snapshot.settled, snapshot.parts())
 
@@ -58,7 +58,7 @@ def _beside(config: Config, pipeline: str, place: str) -> TableHistory:
     table = side_table(pipeline, config, place)
     if not table.exists():
         return TableHistory(table, place)
-    snapshot, segments = history(table, pipeline)
+    snapshot, segments = history(table, pipeline, table.rows_at)
     return TableHistory(table, place, since_adoption(segments), table.bucket_files(snapshot), snapshot.applied)
 
 

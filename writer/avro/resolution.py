@@ -317,7 +317,7 @@ class _Resolution:
         return targets
 
     def _is_union(self, place: Place, schema: avro.Schema, have: pa.DataType) -> bool:
-        """Return whether a place holds a union of several: known as one, or, as yet unknown, with the members of one."""
+        """Return whether a place holds a union of several: known as one, or, as yet unknown, with members of one."""
         if place in self._unions:
             return True
         named = pa.types.is_struct(have) and all(_MEMBER.fullmatch(name) for name in have.names)

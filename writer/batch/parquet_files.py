@@ -216,8 +216,13 @@ class OpenFile:
     ) -> None:
         """`first`: rows that will come, which show what they are like. `order`: as `parquet_writer` has it."""
         self._to, self._key = to, key
+        plain = distinct_columns(first)
         self._path, self._sink = to.open(key)
-        self._writer = parquet_writer(self._sink, first.schema, plain=distinct_columns(first), order=order)
+        try:
+            self._writer = parquet_writer(self._sink, first.schema, plain=plain, order=order)
+        except BaseException:
+            self._sink.close()
+            raise
         self.rows = 0
         self.rows_by_source: Counter[tuple[str, int]] = Counter()
 

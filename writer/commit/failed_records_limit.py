@@ -23,9 +23,8 @@ def check(pipeline: str, report: Report, limits: Limits, *, late: int = 0) -> No
     raise LimitReached(
         f"{bad:,} of {valued:,} records of a batch ({bad / valued:.1%}) cannot become rows, more than "
         f"pipelines.{pipeline}.limits.failed_ratio_max allows ({limits.failed_ratio_max:.0%}); nothing of it was "
-        f"committed. {'; '.join(_words(report.failed_records))}. Fix the cause (`headrace preview` shows the "
-        "records), "
-        "or raise the limit to 1 to let them become dead letters."
+        f"committed. {'; '.join(_words(report.failed_records))}. Fix the cause (`headrace preview` shows "
+        "the records), or raise the limit to 1 to let them become dead letters."
     )
 
 

@@ -68,7 +68,7 @@ def questions(found: Iterable[MissingOffsets]) -> list[tuple[Source, Span]]:
 
 
 def check(answers: Mapping[tuple[Source, Span], int | None]) -> None:
-    """Raise RecordsMissed when the broker holds a record among the missing offsets."""
+    """Raise RecordsMissed when the broker's first record at or after the start of a span lies in that span."""
     missed = [(source, span, at) for (source, span), at in answers.items() if at is not None and at < span[1]]
     if missed:
         (topic, partition), (start, end), at = missed[0]

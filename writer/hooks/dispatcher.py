@@ -40,7 +40,7 @@ _END_WITHIN_S = 2.0  # a delivery under way is left alone: it is found again
 
 
 def deliveries(name: str, config: Config) -> list[HookDelivery]:
-    """Return a delivery for each hook of a pipeline, with a handle of the table of its own."""
+    """Return a `HookDelivery` for each hook of a pipeline, with a handle of the table of its own."""
     bucketer = bucketers.build(config.pipelines[name].bucket)
     found = []
     for settings in config.pipelines[name].hooks:
@@ -59,14 +59,14 @@ def seen(name: str, config: Config) -> dict[str, Health]:
 
 
 class HookDispatcher:
-    """Lets deliveries do their rounds while a driver runs."""
+    """Runs the `HookDelivery` of each hook, in a thread each, while a driver runs."""
 
     def __init__(self, pipeline: str, found: list[HookDelivery], tell: Callable[[Mapping[str, Health]], None]) -> None:
         """`tell`: is called with the state of the hooks after each round."""
         self._pipeline, self._deliveries, self._tell = pipeline, found, tell
         self._told: dict[str, Health] = {delivery.hook.name: delivery.health for delivery in found}
         self._lock = threading.Lock()
-        self._sealed = 0  # manifests of this process that the deliveries were woken for
+        self._sealed = 0  # manifests of this process that the threads were woken for
         self._end = threading.Event()
         self._awake = {delivery.hook.name: threading.Event() for delivery in found}
         self._threads = [
@@ -86,13 +86,13 @@ class HookDispatcher:
             thread.start()
 
     def follow(self, sealer: Sealer, _: datetime) -> None:
-        """Let the deliveries look as soon as something was sealed: a step of the sealing."""
+        """Let each `HookDelivery` look as soon as something was sealed: a step of the sealing."""
         if len(sealer.sealed) != self._sealed:
             self._sealed = len(sealer.sealed)
             self.wake()
 
     def wake(self) -> None:
-        """Let the deliveries look."""
+        """Let each `HookDelivery` look."""
         for event in self._awake.values():
             event.set()
 
@@ -113,7 +113,7 @@ class HookDispatcher:
             awake.clear()
 
     def _round(self, delivery: HookDelivery) -> timedelta:
-        """Let a delivery do a round, and tell how its hook is. Returns for how long there is nothing to do."""
+        """Do a round of a `HookDelivery`, and tell how its hook is. Returns for how long there is nothing to do."""
         try:
             due = delivery.due(delivery.round(datetime.now(UTC)))
             wait = _LOOK_EVERY if due is None else min(_LOOK_EVERY, max(_LEAST, due - datetime.now(UTC)))

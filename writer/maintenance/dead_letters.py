@@ -87,9 +87,8 @@ def _opened(store: Store, file: BucketFile) -> Any:
         return open_file(store, file.path)
     except FileNotFoundError as error:
         raise DeadLettersGone(
-            f"{store.location}/{file.path} is gone, and the table names it. Restore it; without it the dead letters "
-            "that it "
-            "held are lost."
+            f"{store.location}/{file.path} is gone, and the table names it. Restore it; without it the "
+            "dead letters that it held are lost."
         ) from error
 
 

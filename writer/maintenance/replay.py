@@ -32,7 +32,7 @@ from writer.table.factory import all_tables
 from writer.table.log.foreign_writes import Overtaken
 from writer.table.log.operations import Replay
 
-LETTERS_AT_ONCE = 50_000  # of one commit, which names their offsets
+DEAD_LETTERS_AT_ONCE = 50_000  # of one commit, which names their offsets
 BYTES_AT_ONCE = 64 * 2**20
 _TRIES = 10  # of a commit that other replays overtake
 
@@ -98,7 +98,7 @@ class Replaying:
             for batch in read(self._dead_letters.store, files, selection, without=tried):
                 held.append(batch)
                 rows, size = rows + batch.num_rows, size + batch.nbytes
-                if rows >= LETTERS_AT_ONCE or size >= BYTES_AT_ONCE:
+                if rows >= DEAD_LETTERS_AT_ONCE or size >= BYTES_AT_ONCE:
                     break
         except FileNotFoundError as error:
             if self._dead_letters.snapshot().version == snapshot.version:
@@ -194,7 +194,7 @@ def _outcomes(table: pa.Table) -> Iterator[tuple[TopicPartition, str, int]]:
 
 
 def _differ(before: pa.Table, after: pa.Table) -> bool:
-    """Return whether dead letters that all failed again did so for other reasons. A window that moved is none."""
+    """Return whether dead letters that failed again did so for other reasons. That the window moved is none."""
     return _reasons(before) != _reasons(after)
 
 

@@ -177,7 +177,7 @@ def _inside(folder: Path) -> list[os.stat_result]:
 
 
 def _at_work(folder: Path) -> bool:
-    """Return whether a decoder that lives may own the folder, however old it is: its file is in that process's memory."""
+    """Return whether a live decoder may own the folder, however old it is: its file is in that process's memory."""
     if not folder.name.startswith(_DECODER):
         return False
     link = folder / "block.avro"

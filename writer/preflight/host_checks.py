@@ -20,7 +20,7 @@ from writer.storage.base import S3Settings, StoreError
 from writer.storage.locations import on_s3, store_at
 from writer.storage.probe import probe
 from writer.table import locations
-from writer.table.factory import OPENED
+from writer.table.factory import table_at
 from writer.table.table import PipelineTable
 
 _FREE_SHARE_MIN = 0.05  # of a disk; below it a person should know
@@ -138,7 +138,7 @@ def tables(name: str, pipeline: Pipeline, s3: S3Settings | None = None, *, offli
         ("dead_letters", pipeline.dead_letters, (), ""),
     ):
         away = offline and on_s3(location)
-        table = OPENED[pipeline.table.format](location, name, s3=s3)
+        table = table_at(pipeline.table.format, location, name, s3=s3)
         yield skipped(check, "--offline") if away else _table(check, name, table, by, words, s3)
     if not on_s3(pipeline.table.location):
         yield _disk(pipeline)

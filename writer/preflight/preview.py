@@ -186,7 +186,8 @@ def _told(batch: pa.RecordBatch, sample: Sample, walk: LocalPipeline) -> list[Re
 
 
 def _about(table: pa.Table) -> Iterator[tuple[tuple[str, int, int], Record]]:
-    for row in table.select(["topic", "partition", "offset", "timestamp", "key"]).to_pylist():
+    shown = table.select(["topic", "partition", "offset", "timestamp", "key"])
+    for row in shown.to_pylist():  # cold: records for a screen
         key = row.pop("key")
         row["key"] = None if key is None else key.decode("utf-8", "backslashreplace")
         yield (row["topic"], row["partition"], row["offset"]), row

@@ -1,6 +1,6 @@
-"""Which buckets have rows that no manifest says: drawn from the log, entry by entry. Pure but for its index.
+"""Which buckets have rows that no manifest says: drawn from the log, entry by entry. Pure but for `IndexCheckpoint`.
 
-The index is one object beside the table, `_headrace/unsealed.json`: how far the log was read, and what it said of
+It is kept in one object beside the table, `_headrace/unsealed.json`: how far the log was read, and what it said of
 the buckets that are not sealed by then. It follows from the log, and any reader may write it: an older one is
 only more to read.
 """
@@ -108,7 +108,7 @@ def from_files(
 
 
 def _ended(missing_ranges: tuple[MissingRange, ...], about: Mapping[str, Any]) -> tuple[MissingRange, ...]:
-    """Return the missing offsets after an entry that may end a gap: filled, or given up."""
+    """Return the missing ranges after an entry that may end a gap: filled, or given up."""
     lost = about.get("kind") == "lost"
     if not lost and not about.get("done"):
         return missing_ranges
@@ -116,7 +116,7 @@ def _ended(missing_ranges: tuple[MissingRange, ...], about: Mapping[str, Any]) -
 
 
 def missing_ranges_of(gap_records: Mapping[str, GapRecord], known: Iterable[MissingRange]) -> list[MissingRange]:
-    """Return the missing offsets of gap records, and those `known` of gaps whose gap records nobody has any more.
+    """Return the missing ranges of gap records, and those `known` of gaps whose records are in no log any more.
 
     A gap record that gives no hint is of an older headrace: everything up to when it was opened may be missing.
     """

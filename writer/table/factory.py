@@ -66,10 +66,6 @@ def table_at(
     return PipelineTable(form, pipeline, retry_timeout=retry_timeout, checkpoint_interval=checkpoint_interval)
 
 
-delta_table, parquet_table = partial(table_at, "delta"), partial(table_at, "parquet")
-OPENED = {"delta": delta_table, "parquet": parquet_table}  # table.format → how it is opened
-
-
 def main_table(name: str, config: Config) -> PipelineTable:
     """Return the table of a pipeline."""
     settings = config.pipelines[name].table

@@ -5,7 +5,7 @@ from datetime import datetime
 from writer.core import logging
 from writer.core.errors import ConfigError
 from writer.table.ledger.gap_record import GapRecord, oldest, together
-from writer.table.ledger.segment import LedgerSegment, segments
+from writer.table.ledger.segment import Known, LedgerSegment, nothing_known, segments
 from writer.table.ledger.segment_store import LedgerStore
 from writer.table.log.operations import Gap
 from writer.table.log.snapshot import PipelineSnapshot
@@ -29,13 +29,18 @@ def standing(table: PipelineTable, pipeline: str) -> tuple[PipelineSnapshot, dic
     return snapshot, together(one.gap_records for one in whole)
 
 
-def history(table: PipelineTable, pipeline: str) -> tuple[PipelineSnapshot, list[LedgerSegment]]:
-    """Return a snapshot, and what ledger and log say of the table up to it, oldest first. Raises as `gap_records`."""
+def history(
+    table: PipelineTable, pipeline: str, rows_at: Known = nothing_known
+) -> tuple[PipelineSnapshot, list[LedgerSegment]]:
+    """Return a snapshot, and what ledger and log say of the table up to it, oldest first. Raises as `gap_records`.
+
+    `rows_at`: is asked where an entry of another client does not say how many rows it took; it lists the table's files.
+    """
     pages = LedgerStore(table.store, table.snapshot().state.metadata["id"], pipeline).pages()
     snapshot = table.snapshot()  # at or after the newest page
     after = pages[-1].last if pages else -1
     entries = ((version, actions) for version, actions in table.entries(after) if version <= snapshot.version)
-    return snapshot, [*pages, *segments(entries, pipeline, table.rows_at)]
+    return snapshot, [*pages, *segments(entries, pipeline, rows_at)]
 
 
 def named(found: dict[str, GapRecord], wanted: str) -> GapRecord:

@@ -123,6 +123,7 @@ def _decoded(
         return {}
     decoded = {}
     for group in found:
+        # cold: the dead letters of one screen
         for place, row in zip(record_places(group.records), group.rows.to_pylist(), strict=True):
             decoded[place] = {column: value for column, value in row.items() if value is not None}
     return decoded

@@ -130,6 +130,7 @@ def _compared(
             found = bucketer.assign(rows.filter(timed), times.filter(timed))
         except ValueError as error:
             return 0, f"{str(error)[:1].upper()}{str(error)[1:]}. Set event_time and bucket to what the table has."
+        # cold: the few codes that occur in the rows of one file
         other = {found.values[code] for code in pc.unique(found.codes).to_pylist()} - {file.bucket}
         if other:
             named, here = (", ".join(map(str, key)) for key in (min(other, key=str), file.bucket))

@@ -93,6 +93,7 @@ def times_at(table: PipelineTable, part: TopicPartition, first: int, end: int) -
             if not file.reaches(first, end):
                 continue
             with suppress(FileNotFoundError), open_file(table.store, file.path) as source:  # gone: less to compare
+                # cold: at most _COMPARED_ROWS, once a command
                 rows = pq.read_table(source, columns=PROVENANCE.names, filters=wanted)
                 found |= zip(rows.column("_offset").to_pylist(), rows.column("_kafka_time").to_pylist(), strict=True)
     return found

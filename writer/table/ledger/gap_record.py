@@ -61,7 +61,7 @@ class BackfilledOffsets:
 
     @property
     def sound(self) -> bool:
-        """Each offset gave a record or a missing offset, once; each record has one outcome."""
+        """Each offset gave a record or is known to hold none, once; each record has one outcome."""
         read = self.outcomes.get("read", 0)
         once = self.offsets == sum(end - start for start, end in self.spans)
         return (

@@ -47,7 +47,7 @@ class CommittedRange:
 
     @property
     def sound(self) -> bool:
-        """Each offset gave a record, a missing offset, or lies in a gap; each record has one outcome."""
+        """Each offset gave a record, is known to hold none, or lies in a gap; each record has one outcome."""
         read = self.outcomes.get("read", 0)
         without = self.end - self.start if self.gap else self.without_records + self.unexplained
         return self.end - self.start == read + without and read == sum(self.outcomes.get(name, 0) for name in EXITS)
@@ -111,12 +111,13 @@ class LedgerSegment:
 Known = Callable[[int], Mapping[str, int | None]]  # version → rows of each file that it names
 
 
-def _nothing(_: int) -> Mapping[str, int | None]:
+def nothing_known(_: int) -> Mapping[str, int | None]:
+    """Know the rows of no file."""
     return {}
 
 
 def segments(
-    entries: Iterable[tuple[int, Sequence[Action]]], pipeline: str, known: Known = _nothing
+    entries: Iterable[tuple[int, Sequence[Action]]], pipeline: str, known: Known = nothing_known
 ) -> Iterator[LedgerSegment]:
     """Read entries, oldest first: a segment of each. `known` is asked where an entry does not say what it took."""
     for version, actions in entries:

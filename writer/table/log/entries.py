@@ -120,6 +120,7 @@ def entry_facts(one: Operation) -> dict[str, Any]:
         case Acceptance():
             taken = {"why": "accepted", "rows": one.rows}
             own = {"kind": "accept", "answers": [vars(change) for change in one.changes], "taken": taken}
+    assert own.keys().isdisjoint(one.facts), "a fact would hide what the entry says itself"
     return {**own, "id": one.id, **one.facts}
 
 
@@ -172,7 +173,7 @@ def named(columns: Sequence[str], add: Mapping[str, Any]) -> BucketFile:
     """Return the file that an action adds."""
     tags = dict(add.get("tags") or {})
     low, high = (datetime.fromisoformat(tags[name]) if name in tags else None for name in _EVENT_TIMES)
-    stats = json.loads(add.get("stats") or "{}")
+    stats = json.loads(add.get("stats") or "null") or add.get("stats_parsed") or {}
     offsets = ((stats.get(bound) or {}).get("_offset") for bound in ("minValues", "maxValues"))
     return BucketFile(
         unquote(add["path"]), bucket_of(columns, add), stats.get("numRecords"), add["size"], low, high, *offsets

@@ -96,7 +96,7 @@ class Log:
 
     def at(self, version: int) -> State:
         """Return the state at an earlier version. Raises LogUnreadable when the log does not reach back to it."""
-        checkpoints = sorted(_checkpoints(self._store.list()).items(), reverse=True)
+        checkpoints = _checkpoints(self._store.list())
         for at, names in [*((at, names) for at, names in checkpoints if at <= version), (-1, [])]:
             with suppress(OSError):  # torn: the one before it leads to the same state
                 state = self._at_checkpoint(at, names)
@@ -134,11 +134,11 @@ class Log:
         """
         filesystem, root = self._store.files()
         parquet = (name for name in self._store.list() if name.endswith(".parquet"))
-        for at, names in sorted(_checkpoints(parquet).items(), reverse=True):
+        for at, names in _checkpoints(parquet):
             with suppress(OSError, KeyError, ValueError):  # torn: the one before it leads to the same files
                 if at <= version:
                     read = partial(pq.read_table, columns=["add"], filesystem=filesystem, partitioning=None)
-                    found = pa.concat_tables([read(f"{root}/{name}") for name in names])
+                    found = pa.concat_tables([_of_files(read(f"{root}/{name}")) for name in names])
                     return at, found.filter(pc.is_valid(found.column("add")))
         return -1, pa.table({"add": pa.array([], _ADD)})
 
@@ -186,7 +186,7 @@ class Log:
         if newest < 0:
             raise FileNotFoundError(f"there is no log of a table at {self.location}")
         state, problem = State(-1), ""
-        for version, files in sorted(_checkpoints(names).items(), reverse=True):
+        for version, files in _checkpoints(names):
             try:
                 state = self._at_checkpoint(version, files)
                 break
@@ -249,13 +249,34 @@ class Log:
             raise LogUnreadable(f"{path} is not a checkpoint of a table's log: {error}") from error
 
 
-def _checkpoints(names: Iterable[str]) -> dict[int, list[str]]:
-    """Return the complete checkpoints among the names of a log: version → names of its files."""
+def _of_files(adds: pa.Table) -> pa.Table:
+    """Keep of the statistics in `add` what a file's row says: other clients' bounds need not be Python values."""
+    adds = adds.combine_chunks()
+    add = adds.column("add").combine_chunks()
+    if (at := add.type.get_field_index("stats_parsed")) < 0:
+        return adds
+    fields = {field.name: add.field(n) for n, field in enumerate(add.type)}
+    fields["stats_parsed"] = _only(add.field(at), {"numRecords": None, "minValues": "_offset", "maxValues": "_offset"})
+    return pa.table({"add": pa.StructArray.from_arrays([*fields.values()], names=[*fields], mask=pc.is_null(add))})
+
+
+def _only(struct: pa.StructArray, wanted: Mapping[str, str | None]) -> pa.StructArray:
+    """Keep the wanted fields of a struct, as far as it has them; of a field that is a struct, the one named."""
+    kept = {}
+    for name, inner in wanted.items():
+        if (at := struct.type.get_field_index(name)) >= 0:
+            kept[name] = struct.field(at) if inner is None else _only(struct.field(at), {inner: None})
+    return pa.StructArray.from_arrays([*kept.values()], names=[*kept], mask=pc.is_null(struct))
+
+
+def _checkpoints(names: Iterable[str]) -> list[tuple[int, list[str]]]:
+    """Return version and files of the complete checkpoints among the names of a log, the newest first."""
     found: dict[tuple[int, int], list[str]] = {}
     for name in names:
         if match := _CHECKPOINT.match(name):
             found.setdefault((int(match[1]), int(match[2] or 1)), []).append(name)
-    return {version: files for (version, parts), files in found.items() if len(files) >= parts}
+    newest_first = sorted(found.items(), reverse=True)  # of one version there may be two, one of them torn
+    return [(version, files) for (version, parts), files in newest_first if len(files) >= parts]
 
 
 def _name(version: int) -> str:
