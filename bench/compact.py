@@ -1,6 +1,6 @@
 """What compaction costs and brings: rows of a CPU-second, bytes, a query before and after, and the stream beside it.
 
-Events of 200B go through the writer's rooms into a table of many small files, as short commits leave them. The largest
+Events of 200B go through the writer's steps into a table of many small files, as short commits leave them. The largest
 bucket is then rewritten, each time from the same files.
 
     python -m bench.compact [--events 1M] [--commits 60] [--beside]    --beside: exit 1 below 85 % of the stream alone

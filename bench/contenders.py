@@ -87,8 +87,8 @@ def configuration(job: Job, **kafka: str) -> str:
     )
 
 
-def rooms_of(job: Job) -> list[Mapping[str, float]]:
-    """Return the processor seconds that headrace spent in each room, commit by commit."""
+def steps_of(job: Job) -> list[Mapping[str, float]]:
+    """Return the processor seconds that headrace spent in each step, commit by commit."""
     return [committed.facts["seconds"] for committed in table_at("delta", str(job.table), PIPELINE).commits_since(-1)]
 
 
@@ -132,7 +132,7 @@ CONTENDERS = {
             _module("bench.plain", "--repartition"), _in_delta,
         ),
         Contender(
-            "d", "limit", "headrace's rooms in one process without Spark and without commits",
+            "d", "limit", "headrace's steps in one process without Spark and without commits",
             _module("bench.limit"), _in_files, WORKER_ENVIRONMENT,
         ),
         Contender(

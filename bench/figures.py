@@ -42,7 +42,7 @@ NOTHING = Usage(0, 0, 0)
 
 @dataclass(frozen=True)
 class Mark:
-    """A finished batch: events carried up to here, and what all of them took; rooms are those of the batch alone."""
+    """A finished batch: events carried up to here, and what all of them took; steps are those of the batch alone."""
 
     events: int
     usage: Usage

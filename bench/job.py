@@ -68,6 +68,6 @@ def load(path: Path) -> Job:
 def mark(batch: int, read: int, steps: Mapping[str, float] | None = None) -> None:
     """Say that a batch is finished, in the words of the writer's own log, so that all are measured alike.
 
-    `steps`: the processor seconds that each room took.
+    `steps`: the processor seconds that each step took.
     """
     print(f"batch_committed batch={batch} read={read} rooms={json.dumps(steps or {})}", flush=True)

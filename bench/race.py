@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import psutil
 
-from bench.contenders import Contender, environment, rooms_of
+from bench.contenders import Contender, environment, steps_of
 from bench.figures import BenchFailed, Mark, Run, Usage
 from bench.job import Job
 from bench.measure import Meter
@@ -99,7 +99,7 @@ def run(
         process_group.end(grace=timedelta(0))
         shutil.rmtree(job.scratch, ignore_errors=True)
     written = contender.written(job)
-    marks = _with_rooms(contender, job, watch.marks) if profile else watch.marks
+    marks = _with_steps(contender, job, watch.marks) if profile else watch.marks
     return Run(
         contender.name, repeat, job.events, avro_bytes, tuple(marks), end, meter.rss_peak_bytes, written, job.partitions
     )
@@ -126,8 +126,8 @@ def _watched(process: Contending, watch: Watch, look: Callable[[int], None]) -> 
         time.sleep(_POLL.total_seconds())
 
 
-def _with_rooms(contender: Contender, job: Job, marks: list[Mark]) -> list[Mark]:
-    """Add what headrace says of its rooms in its commits; the others have said it, or have none."""
+def _with_steps(contender: Contender, job: Job, marks: list[Mark]) -> list[Mark]:
+    """Add what headrace says of its steps in its commits; the others have said it, or have none."""
     if contender.dead_letter != "a":
         return marks
-    return [replace(mark, steps=steps) for mark, steps in zip(marks, rooms_of(job), strict=True)]
+    return [replace(mark, steps=steps) for mark, steps in zip(marks, steps_of(job), strict=True)]

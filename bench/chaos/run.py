@@ -19,7 +19,7 @@ from writer.config.loader import load
 from writer.config.pipelines import TableFormat
 from writer.demo.devstack.stack import ServerFailed
 from writer.demo.devstack.workspace import Interruption, Stopped, Workspace
-from writer.demo.main import require_the_extra
+from writer.demo.main import require_extra
 from writer.demo.terminal import Screen
 from writer.output.tables import emit_whole
 
@@ -35,7 +35,7 @@ def chaos(
 
     Raises ConfigError, ServerFailed, KafkaException.
     """
-    require_the_extra("chaos")
+    require_extra("chaos", "bench")
     directory = keep or Path(tempfile.mkdtemp(prefix="headrace-chaos-"))
     workspace, interruption = Workspace(directory, form), Interruption()
     verdict: Verdict | None = None

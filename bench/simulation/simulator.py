@@ -97,13 +97,13 @@ class World:
         more = min(self._slots + self.trace.cores, batch.tasks)
         left = max(0.0, self._ends_s - self.now_s)
         if not self.is_out():
-            self._advance(left * (working / more - 1))
+            self._delay_end(left * (working / more - 1))
         self._slots += self.trace.cores
         # The mean over the batch, as who looks at each tick would reckon it.
         slots = batch.slots + self.trace.cores * left / max(left, batch.seconds)
         self._running = replace(self._running[0], slots=round(slots)), take
 
-    def _advance(self, by_s: float) -> None:
+    def _delay_end(self, by_s: float) -> None:
         """Let the batch that runs end later, or sooner."""
         assert self._running is not None
         batch, take = self._running
@@ -179,7 +179,7 @@ class World:
         if fate < _DEATHS_PER_DAY * self.registered * 15.0 / 86_400:
             self.registered -= 1
             self._came.pop()
-            self._advance((self._ends_s - self.now_s) * (_DEATH_COSTS - 1))
+            self._delay_end((self._ends_s - self.now_s) * (_DEATH_COSTS - 1))
             self.ask(self.wanted)
 
     def late_s(self) -> float:

@@ -136,7 +136,7 @@ def run(
     ] = None,
     pipeline: Pipelines = None,
 ) -> None:
-    """Start the writer, watch it, and start it again as its recovery level says. Can be process 1 of a container.
+    """Start the writer, watch it, and start it again by the recovery levels. Can be process 1 of a container.
 
     Takes the lease of each pipeline first; while another supervisor has it, waits. SIGTERM and SIGINT drain the driver.
     Without a command runs `headrace run CONFIG`. Answers at 127.0.0.1:9644 (`supervisor` in the configuration).

@@ -26,9 +26,9 @@ class Failure:
     halt: bool
     message: Annotated[str, Field(alias="said")]
     error: str  # the driver's own sentence; empty when it said nothing
-    run: int | None
-    frontier: str
-    level: Annotated[StoredLevel | None, Field(alias="rung")]
+    run: int | None = None
+    frontier: str = "held"
+    level: Annotated[StoredLevel | None, Field(alias="rung")] = field(kw_only=True)
 
     @property
     def verdict(self) -> Verdict:
@@ -57,7 +57,9 @@ def read(store: Store) -> Memory:
         return Memory()
     try:
         raw = json.loads(found.content)
-        return _JSON.validate_python(raw) if raw["format"] == _FORMAT else Memory()
+        blank = document(Memory())
+        whole = blank.keys() <= raw.keys() and blank["state"].keys() <= raw["state"].keys()
+        return _JSON.validate_python(raw) if whole and raw["format"] == _FORMAT else Memory()
     except (ValueError, KeyError, TypeError):
         return Memory()  # it is a memory of budgets, not of data: without it recovery begins at the first level
 

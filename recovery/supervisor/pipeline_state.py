@@ -109,7 +109,7 @@ class SupervisedPipeline:
 
 def failure(verdict: Verdict, code: int, error: str, run: int | None, frontier: str, at: datetime) -> Failure:
     """Write down a failure as it was understood."""
-    return Failure(at, code, verdict.row, verdict.halt, verdict.message, error, run, frontier, verdict.level)
+    return Failure(at, code, verdict.row, verdict.halt, verdict.message, error, run, frontier, level=verdict.level)
 
 
 def describe(decision: Decision) -> str:

@@ -221,7 +221,8 @@ class OpenFile:
         try:
             self._writer = parquet_writer(self._sink, first.schema, plain=plain, order=order)
         except BaseException:
-            self._sink.close()
+            with suppress(OSError, pa.ArrowException):
+                self._sink.close()
             raise
         self.rows = 0
         self.rows_by_source: Counter[tuple[str, int]] = Counter()

@@ -336,7 +336,7 @@ def skip(records: pa.Table, frontier: Mapping[Source, int], counts: defaultdict[
 
 
 def _spans(offsets: pa.ChunkedArray) -> list[Span]:
-    """Cut offsets, in any order, into runs without a missing offset: the first pieces (cold: most have one)."""
+    """Cut offsets, in any order, into runs without a missing offset (cold: few are missing); the first pieces."""
     ordered = contiguous(offsets).sort()
     steps = pc.subtract(ordered.slice(1), ordered.slice(0, len(ordered) - 1))
     after = pc.indices_nonzero(pc.not_equal(steps, 1)).slice(0, SPANS_MAX + 1).to_pylist()

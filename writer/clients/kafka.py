@@ -257,8 +257,7 @@ def next_records(
     if not questions:
         return {}
     settings = {
-        "auto.offset.reset": "earliest",
-         # retention may have taken the missing offsets meanwhile: then it holds nothing
+        "auto.offset.reset": "earliest",  # retention may have taken these offsets meanwhile: then none is left
         "queued.min.messages": 1, "fetch.message.max.bytes": 16_384, "fetch.wait.max.ms": 50,
     }  # fmt: skip
     with consumer(address, "headrace-audit", settings) as opened:

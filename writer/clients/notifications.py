@@ -43,7 +43,7 @@ def gap_opened(pipeline: str, gap: Mapping[str, Any], version: int, at: datetime
     """Tell of a gap; `gap`: what its entry says of itself."""
     offsets = sum(r["end"] - r["start"] for r in gap["ranges"])
     named = listed([f"{r['topic']}/{r['partition']} [{r['start']}, {r['end']})" for r in gap["ranges"]], _SHOWN)
-    text = f"{offsets:,} offsets were skipped ({gap['cause']}): {named}. Ticket {gap['id']}, version {version}."
+    text = f"{offsets:,} offsets were skipped ({gap['cause']}): {named}. Gap record {gap['id']}, version {version}."
     fields = {"gap": gap["id"], "cause": gap["cause"], "version": version, "ranges": list(gap["ranges"])}
     return Event("gap_opened", "page", pipeline, text, at, fields)
 

