@@ -12,6 +12,6 @@ def test_every_limit_of_an_engine_is_a_row_of_the_page():
     missing = [
         limit
         for limit in LIMITS
-        if not any(limit.message in row and row.lower().startswith(f"| {limit.engine}") for row in rows)
+        if not any(limit.said in row and row.lower().startswith(f"| {limit.engine}") for row in rows)
     ]
     assert missing == []

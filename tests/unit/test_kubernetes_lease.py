@@ -180,7 +180,7 @@ def test_a_lease_that_never_stands_still_is_said(tmp_path: Path) -> None:
     def answer(asked: Asked) -> Reply:
         return Reply(200, HELD) if asked.method == "GET" else refusal(409, "the object has been modified")
 
-    with scripted(answer) as script, pytest.raises(ApiFailed, match=r"changed by somebody 5 times.*kubectl get lease"):
+    with scripted(answer) as script, pytest.raises(ApiFailed, match=r"changed by others 5 times.*kubectl get lease"):
         leases(script.url, tmp_path).renew(4, "a")
 
 

@@ -337,7 +337,7 @@ UP = {**WAIT, "decision": "up", "reason": "2 executors become 5, at once.", "to"
         ({"requested": 2, "asked_seconds": 1.0, "draining": [{"id": "7", "seconds": 3.0}],
           "decisions": [{**UP, "decision": "", "reason": "", "from": 3, "to": 2}]},
          ["executors     2 there, 1 more finishes its tasks and goes; 2 asked for",
-          "autoscaler    somebody asked 3 → 2, at 2026-11-20 12:00:00 UTC"]),
+          "autoscaler    requested 3 → 2, at 2026-11-20 12:00:00 UTC"]),
     ],
 )  # fmt: skip
 def test_executors_are_there_asked_for_and_wanted_with_the_last_verdict_and_its_reason(progress, seen, lines):

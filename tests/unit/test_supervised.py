@@ -1,6 +1,7 @@
 """What a driver and its supervisor tell each other, and what the supervisor remembers."""
 
 import fcntl
+import json
 import os
 import subprocess
 import sys
@@ -129,7 +130,7 @@ def test_children_that_nobody_waits_for_are_reaped() -> None:
 
 
 class Said:
-    row, level, halt, said = "killed", RecoveryLevel.RESTART, False, "The driver was killed."
+    row, level, halt, message = "killed", RecoveryLevel.RESTART, False, "The driver was killed."
 
 
 def test_what_is_remembered_is_read_as_it_was_and_a_halt_is_forgiven(tmp_path: Path) -> None:
@@ -141,6 +142,13 @@ def test_what_is_remembered_is_read_as_it_was_and_a_halt_is_forgiven(tmp_path: P
     state.write(store, supervised.memory)
     assert state.read(store) == supervised.memory
     assert [(a.level, a.run) for a in supervised.memory.state.attempts] == [(RecoveryLevel.RESTART, 4)]
+    whole = json.loads((tmp_path / state.NAME).read_text())
+    del whole["failure"]["run"], whole["failure"]["frontier"]
+    store.put(state.NAME, json.dumps(whole).encode())
+    assert state.read(store).state == supervised.memory.state, "a failure may lack what an older release did not keep"
+    del whole["state"]["attempts"]
+    store.put(state.NAME, json.dumps(whole).encode())
+    assert state.read(store) == Memory(), "a level without its attempts would have a new budget"
     store.put(state.NAME, b"{torn")
     assert state.read(store) == Memory()
 

@@ -227,8 +227,8 @@ def test_the_file_says_the_format(given, wire):
         ({"form": "bare"}, "did you mean 'format'"),
     ],
 )  # fmt: skip
-def test_a_format_without_what_it_needs_is_refused(given, message):
-    with pytest.raises(ValueError, match=message):
+def test_a_format_without_what_it_needs_is_refused(given, said):
+    with pytest.raises(ValueError, match=said):
         Section.model_validate(given)
 
 
