@@ -273,6 +273,18 @@ def test_since_looks_at_what_came_after(driver):
     assert found.found[P0].distinct == 18
 
 
+def test_a_file_without_a_row_count_is_said(driver, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    last = driver.carry([log(mixed(0, 40))], {0: 40})
+    assert audited(driver).uncounted == 0
+    edit(driver, last, lambda _, actions: [action["add"].pop("stats") for action in actions if "add" in action])
+    found = audited(driver)
+    assert found.adds_up, said(found)
+    assert found.uncounted > 0
+    shown = CliRunner().invoke(app, ["audit", str(config_file(driver))]).output
+    assert f"the logs have no row count of {found.uncounted} file" in shown
+
+
 def test_the_verb_exits_1_and_names_the_ranges(driver, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     last = driver.carry([log(mixed(0, 40))], {0: 40})

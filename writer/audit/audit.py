@@ -42,6 +42,7 @@ class Audit(Account):
 
     found: Mapping[TopicPartition, FileOffsets]
     problems: tuple[Problem, ...]
+    uncounted: int  # files whose rows no log says; where there are some, sums are not compared
     accepted: Answer | None  # what another client did, which stands: of rows from before less is proven
 
     @property
@@ -84,7 +85,9 @@ def audit(config: Config, pipeline: str, *, since: int | datetime | None, deep: 
             account = _drawn_up(lake, accepted.version + 1)
         found, more = _in_files(lake, account)
         problems += more
-    return Audit(**vars(account), found=found, problems=tuple(problems), accepted=accepted)
+    files = [*lake.rows.files, *lake.late.files, *lake.dead_letters.files]
+    uncounted = sum(file.rows is None for file in files)
+    return Audit(**vars(account), found=found, problems=tuple(problems), uncounted=uncounted, accepted=accepted)
 
 
 def _drawn_up(lake: Lake, since: int | datetime | None) -> Account:

@@ -72,6 +72,7 @@ def to_dict(one: Audit, *, deep: bool) -> dict[str, Any]:
         "dead_letters_removed_by": dict(one.dead_letters_taken),
         "late_rows_removed_by": dict(one.late_taken),
         "commits_waiting_for_side_files": one.waiting,
+        "files_without_row_counts": one.uncounted,
         "topic_partitions": [_part(line, one, deep=deep) for line in reconciliation.lines],
         "accepted": one.accepted and vars(one.accepted),
         "problems": [
@@ -114,6 +115,10 @@ def _page(name: str, one: Audit, *, deep: bool) -> list[RenderableType]:
         f"{plural(reconciliation.unplaced, 'row')} came from an archive by event time: about right, not proven by "
         "offsets"
         if reconciliation.unplaced
+        else "",
+        f"the logs have no row count of {plural(one.uncounted, 'file')}, which other clients wrote: sums are not "
+        "compared; --deep reads them"
+        if one.uncounted and not deep
         else "",
         _accepted(one.accepted, deep=deep) if one.accepted else "",
         *(f"{plural(count, noun)} {_taken(why, count)}" for noun, why, count in taken if count),
