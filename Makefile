@@ -73,18 +73,21 @@ test-stores: $(READY)
 images:
 	bash docker/build.sh
 
-# The whole matrix of faults, two hours, recorded for docs/FAULTS.md and RECOVERY.md; and what poison costs.
-test-long: export HEADRACE_FAULTS_WHOLE := 1
-test-long: export HEADRACE_FAULTS := $(CURDIR)/tests/fault/outcomes.json
-test-long: export HEADRACE_DAMAGES := $(CURDIR)/tests/fault/recovered.json
-test-long: export HEADRACE_SEEN := $(CURDIR)/tests/fault/seen.json
+# The whole matrix of faults, long runs and a thousand examples of each property, recorded for tests/fault/REPORT.md:
+# about three hours, or in shards of one commit, e.g. `make test-long SHARD=2 SHARDS=4`.
+SHARD ?= 1
+SHARDS ?= 1
+RECORDED := tests/fault/outcomes.json
+test-long: export HEADRACE_OUTCOMES := $(CURDIR)/$(RECORDED)
+test-long: export HEADRACE_COMMIT = $(shell git rev-parse HEAD)
 test-long: $(READY)
-	rm -f $(HEADRACE_FAULTS) $(HEADRACE_DAMAGES) $(HEADRACE_SEEN)
-	$(BIN)/pytest -q tests/fault $(TWO)
-	$(BIN)/pytest -q -m long --ignore tests/fault $(TWO)
-	PYTHONPATH=. $(BIN)/python docs/faults.py
-	PYTHONPATH=. $(BIN)/python docs/damages.py
-	$(BIN)/python -m bench.failed_records
+	@[ -z "$$(git status --porcelain -- . ':!$(RECORDED)')" ] || \
+		{ echo "test-long: outcomes carry a commit, and this tree differs from it: commit or stash first" >&2; exit 1; }
+	$(BIN)/python -m tests.class_archive
+	$(BIN)/python -m tests.fault.outcomes begin
+	$(BIN)/pytest -q -m sharded --hypothesis-profile long $(THREE) --durations 10 \
+		--splits $(SHARDS) --group $(SHARD) --durations-path tests/seconds.json
+	$(BIN)/python -m tests.fault.outcomes passed $(SHARD)/$(SHARDS)
 
 # Two minutes: fails when the writer lost more than 15 % of its speed (bench/README.md).
 guard: $(READY)
@@ -99,8 +102,8 @@ $(READY): requirements.lock pyproject.toml
 lock:
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header -q -o requirements.lock
 
-# REFERENCE, METRICS, SIZING, AUTOSCALING and LICENSES of docs/ and Grafana's dashboard from the code, FAULTS and RECOVERY
-# from recorded outcomes.
+# REFERENCE, METRICS, SIZING, AUTOSCALING, RECOVERY and LICENSES of docs/ and Grafana's dashboard from the code, FAULTS and
+# tests/fault/REPORT.md from recorded outcomes.
 reference: $(READY)
 	$(BIN)/python docs/reference.py
 	$(BIN)/python docs/metrics.py
@@ -109,8 +112,8 @@ reference: $(READY)
 	$(BIN)/python docs/autoscaling.py
 	$(BIN)/python docs/licenses.py
 	$(BIN)/python docs/dashboard.py
+	$(BIN)/python docs/error_catalogue.py
 	PYTHONPATH=. $(BIN)/python docs/faults.py
-	PYTHONPATH=. $(BIN)/python docs/damages.py
 	cp recovery/alerts.yaml helm/headrace/rules/alerts.yaml
 	$(BIN)/python docker/locks.py
 

@@ -1,14 +1,32 @@
-"""Writes docs/FAULTS.md from the outcomes that the fault suite has recorded. `make test-long` records, and writes."""
+"""Writes tests/fault/REPORT.md and docs/FAULTS.md, its summary, from the outcomes of one run of `make test-long`."""
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
-from tests.fault.cells import COMMITTED, Cell, read
+from bench.chaos.schedule import script
+from recovery.escalation.error_catalogue import SPARK
+from tests.fault import outcomes
+from tests.fault.outcomes import Outcomes
 
-_INTRODUCTION = """# Faults
+ROOT = Path(__file__).parents[1]
+Found = Mapping[str, Any]
 
-Written by `make reference` from what the fault suite has recorded in `tests/fault/outcomes.json`; do not edit.
-`make test-long` records all of it anew.
+_SUMMARY = """# Faults
+
+Written by `make reference` from `tests/fault/outcomes.json`; do not edit. Every row is in
+[the report](../tests/fault/REPORT.md). After each fault the table is read as any reader would, the writer is started
+again where it ended, and every offset is looked for in rows, dead letters and gaps. *Lost* and *twice* are counted.
+
+| fault | cases | faults | records | lost | twice |
+| --- | ---: | ---: | ---: | ---: | ---: |"""
+_REPORT = """# Report of the fault suite
+
+Written by `make reference` from `tests/fault/outcomes.json`; do not edit. `make test-long` records all of it on one
+commit, in shards: `make test-long SHARD=1 SHARDS=4`. Outcomes of several commits make no report.
 
 Each row is a fault at a moment, with a table of either format (*on*). After it the table is read as any reader would
 (*seen twice*: offsets that are there twice, or above the frontier, before the restart; where the writer goes on by
@@ -17,41 +35,112 @@ for in rows, dead letters and gaps by DuckDB over the files, those that a log re
 the folders of a Parquet table; and in process also by `headrace audit --deep`. *Lost* and *twice* are counted, not
 assumed.
 
-In process means: the rooms, the stores, the table and redo as they are, without Spark and Kafka, so that each single
+In process means: the steps, the stores, the table and redo as they are, without Spark and Kafka, so that each single
 operation can be made to fail. What delta-rs does to the storage itself (creating a table, writing a checkpoint of its
 log) does not pass there.
 """
-_HEAD = (
+_FAULTS = (
     "| moment | on | times | how it went | seen twice | records | lost | twice |",
     "| --- | --- | ---: | --- | ---: | ---: | ---: | ---: |",
 )
+_DAMAGES = f"""## Damaged checkpoints
+
+Each row is a checkpoint that Spark {SPARK} wrote, damaged on purpose. *Plain Spark*: what a query of plain PySpark does
+that goes on from it. *The doctor*: which checks of `headrace doctor` find it. *headrace*: how a start of it ends.
+*Level*: what made it right ([levels](../../docs/RECOVERY.md)); none where it goes on by itself.
+
+| row | damage | when | plain Spark | the doctor | headrace | level | records | lost | twice |
+| --- | --- | --- | --- | --- | --- | --- | ---: | ---: | ---: |"""
+_LEVELS = """## Seconds to recover
+
+From where the supervisor finds the failure to the first new commit, on two cores with another test beside. Most of it
+is the start of a JVM. Before L5 come starts that fail, as many as budgets allow, with pauses between them.
+
+| level | after | seconds | aim |
+| --- | --- | ---: | ---: |"""
+_CHAOS = """## Ten minutes of chaos
+
+`headrace chaos --seed N --minutes 10` does faults in an order that the seed draws, while events flow, and then looks
+for each offset in rows and dead letters. What retention took before it was read, and what went with a topic that was
+deleted, can be in no lake; the first is named by a gap.
+
+| seed | format | faults | produced | in the lake | taken by retention | gone with a topic | lost | twice |
+| ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"""
 
 
 def text() -> str:
-    """Return the whole page."""
-    found = sorted(read(COMMITTED), key=lambda cell: (cell.fault, cell.on, cell.moment))
-    lines = [_INTRODUCTION, _sum(found), ""]
-    for fault, cells in groupby(found, key=lambda cell: cell.fault):
-        lines += [f"## {fault[0].upper()}{fault[1:]}", "", *_HEAD, *map(_row, cells), ""]
-    return "\n".join(lines)
+    """Return docs/FAULTS.md."""
+    found = outcomes.read()
+    lines = [_SUMMARY]
+    for fault, cells in groupby(_cells(found), key=lambda cell: cell["fault"]):
+        lines.append(_sums(fault, [*cells]))
+    lines.append(_sums("a checkpoint is damaged", [{**one, "times": 1} for one in found["damages"].values()]))
+    chaos = found["chaos"].values()
+    faults = sum(map(len, (_schedule(seed, one) for seed, one in found["chaos"].items())))
+    produced, lost, twice = (sum(one[name] for one in chaos) for name in ("produced", "lost", "twice"))
+    lines.append(f"| ten minutes of chaos | {len(chaos)} | {faults} | {produced:,} | {lost} | {twice} |")
+    return "\n".join([*lines, "", f"All on commit `{outcomes.commit(found)[:12]}`."]) + "\n"
 
 
-def _sum(found: list[Cell]) -> str:
-    times, records, lost, twice = (
-        sum(getattr(c, name) for c in found) for name in ("times", "records", "lost", "twice")
-    )
+def report() -> str:
+    """Return tests/fault/REPORT.md."""
+    found = outcomes.read()
+    lines = [_REPORT, f"Commit `{outcomes.commit(found)}`.", ""]
+    for fault, cells in groupby(_cells(found), key=lambda cell: cell["fault"]):
+        lines += [f"## {fault[0].upper()}{fault[1:]}", "", *_FAULTS, *map(_fault_row, cells), ""]
+    damages = sorted(found["damages"].values(), key=lambda one: (_order(one["row"]), one["damage"], one["moment"]))
+    lines += [_DAMAGES, *map(_damage_row, damages), "", _LEVELS]
+    for tried, one in sorted(found["levels"].items()):
+        level, _, after = tried.partition(": ")
+        lines.append(f"| {level} | {after} | {one['seconds']:.0f} | {one['aim_seconds']:.0f} |")
+    return "\n".join([*lines, "", _CHAOS, *_chaos(found)]) + "\n"
+
+
+def _cells(found: Outcomes) -> list[Found]:
+    return sorted(found["faults"].values(), key=lambda cell: (cell["fault"], cell["on"], cell["moment"]))
+
+
+def _sums(fault: str, found: Iterable[Found]) -> str:
+    cells = [*found]
+    times, records, lost, twice = (sum(one[name] for one in cells) for name in ("times", "records", "lost", "twice"))
+    return f"| {fault} | {len(cells)} | {times:,} | {records:,} | {lost} | {twice} |"
+
+
+def _fault_row(cell: Found) -> str:
     return (
-        f"**{len(found)} rows, {times:,} faults, {records:,} records: {lost} lost, {twice} twice, "
-        f"{sum(c.seen_twice for c in found)} seen twice.**"
+        f"| {cell['moment']} | {cell['on']} | {cell['times']} | {cell['ended']} | {cell['seen_twice']} | "
+        f"{cell['records']:,} | {cell['lost']} | {cell['twice']} |"
     )
 
 
-def _row(cell: Cell) -> str:
-    return (
-        f"| {cell.moment} | {cell.on} | {cell.times} | {cell.ended} | {cell.seen_twice} | {cell.records:,} | "
-        f"{cell.lost} | {cell.twice} |"
-    )
+def _damage_row(one: Found) -> str:
+    names = ("row", "damage", "moment", "spark", "found", "headrace", "level")
+    said = {**one, "found": one["found"] or "nothing", "level": one["level"] or "none"}
+    cells = [said[name].replace("|", "/") for name in names]
+    return f"| {' | '.join(cells)} | {one['records']:,} | {one['lost']} | {one['twice']} |"
+
+
+def _chaos(found: Outcomes) -> list[str]:
+    lines, faults = [], Counter[str]()
+    for seed, one in sorted(found["chaos"].items(), key=lambda item: int(item[0])):
+        schedule = _schedule(seed, one)
+        faults.update(schedule)
+        counts = (one[name] for name in ("produced", "held", "taken", "died", "lost", "twice"))
+        lines.append(
+            f"| {' | '.join((seed, one['format'], str(len(schedule)), *(f'{count:,}' for count in counts)))} |"
+        )
+    return [*lines, "", "Together: " + ", ".join(f"{n} x {fault}" for fault, n in sorted(faults.items())) + "."]
+
+
+def _schedule(seed: str, one: Found) -> list[str]:
+    return [event.fault for event in script(int(seed), timedelta(minutes=one["minutes"]))]
+
+
+def _order(row: str) -> tuple[int, str]:
+    digits = "".join(letter for letter in row if letter.isdigit())
+    return (int(digits) if digits else 1000, row)
 
 
 if __name__ == "__main__":
-    (Path(__file__).parent / "FAULTS.md").write_text(text(), encoding="utf-8")
+    (ROOT / "docs" / "FAULTS.md").write_text(text(), encoding="utf-8")
+    (ROOT / "tests" / "fault" / "REPORT.md").write_text(report(), encoding="utf-8")

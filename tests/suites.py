@@ -15,18 +15,26 @@ _LONG = re.compile("|".join(re.escape(pattern).replace(r"\*", ".*") for pattern 
 
 
 def sort(items: list[pytest.Item]) -> list[str]:
-    """Mark the tests that need servers as slow and those of tests/long.txt as long; return what `make slow` runs."""
+    """Mark tests as slow (they need servers), long (tests/long.txt) and sharded; return what `make slow` runs."""
     for item in items:
         if is_long(item.nodeid):
             item.add_marker(pytest.mark.long)
         if _needs_servers(item):
             item.add_marker(pytest.mark.slow)
+        if _is_sharded(item):
+            item.add_marker(pytest.mark.sharded)
     return [item.nodeid for item in items if _marks(item) & {"slow", "long", "engines"} == {"slow"}]
 
 
 def is_long(test: str) -> bool:
     """Return whether a test, by its id, is one of `make test-long` alone."""
     return _LONG.fullmatch(test) is not None
+
+
+def _is_sharded(item: pytest.Item) -> bool:
+    """Return whether `make test-long` runs it: the long, the fault suite, which it records, and quick properties."""
+    is_property = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+    return "long" in _marks(item) or "tests/fault/" in item.nodeid or (is_property and "slow" not in _marks(item))
 
 
 def _needs_servers(item: pytest.Item) -> bool:

@@ -12,7 +12,7 @@ from urllib.request import urlopen
 
 import psutil
 
-from tests.fault import seen
+from tests.fault import outcomes
 from tests.process import Process
 from tests.writing import Site
 
@@ -71,7 +71,7 @@ class Supervised(Process):
 def took(level: str, after: str, seconds: float, aim_s: float) -> None:
     """Note the seconds of a recovery. The aim is for a machine of its own; the limit here, for one that is shared."""
     print(f"\n{level}, {after}: {seconds:.1f} s to the first new commit (aim: {aim_s:.0f} s)")
-    seen.put_down("rungs", f"{level}: {after}", {"seconds": round(seconds, 1), "aim_seconds": aim_s})
+    outcomes.put("levels", f"{level}: {after}", {"seconds": round(seconds, 1), "aim_seconds": aim_s})
     assert seconds < 3 * aim_s
 
 

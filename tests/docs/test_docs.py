@@ -5,16 +5,24 @@ import importlib.util
 import re
 import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import yaml
 
 from recovery.escalation.error_catalogue import catalogue
-from tests.fault import cells, damages, seen
+from tests.fault import damages, outcomes
 from writer.config.pipelines import Config
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "tests" / "INVARIANTS.md"])
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        ROOT / "tests" / "INVARIANTS.md",
+        ROOT / "tests" / "fault" / "REPORT.md",
+    ]
+)
 
 
 @pytest.mark.parametrize(
@@ -23,21 +31,25 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "tests" /
         ("REFERENCE", "reference"),
         ("METRICS", "metrics"),
         ("FAULTS", "faults"),
-        ("RECOVERY", "damages"),
+        ("RECOVERY", "error_catalogue"),
         ("AUTOSCALING", "autoscaling"),
         ("LICENSES", "licenses"),
     ],
 )
 def test_a_generated_page_is_what_the_code_says(page: str, script: str) -> None:
+    assert (ROOT / "docs" / f"{page}.md").read_text() == _module(script).text(), "stale: run `make reference`"
+
+
+def _module(script: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"docs_{script}", ROOT / "docs" / f"{script}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert (ROOT / "docs" / f"{page}.md").read_text() == module.text(), "stale: run `make reference`"
+    return module
 
 
-def test_the_page_of_faults_holds_every_cell_of_the_suite_and_no_other() -> None:
+def test_the_report_holds_every_cell_of_the_suite_and_no_other() -> None:
     in_suite = set()
     for path in (ROOT / "tests" / "fault").glob("test_*.py"):
         for one in ast.walk(ast.parse(path.read_text())):
@@ -45,23 +57,34 @@ def test_the_page_of_faults_holds_every_cell_of_the_suite_and_no_other() -> None
                 marked = any("pytest.mark.cell(" in ast.unparse(mark) for mark in one.decorator_list)
                 if marked or any(given.arg == "record" for given in one.args.args):
                     in_suite.add(f"{path.name}::{one.name}")
-    found = cells.read(cells.COMMITTED)
-    assert in_suite == {cell.test for cell in found}, "stale: run `make test-long`"
-    assert all((cell.lost, cell.twice, cell.seen_twice) == (0, 0, 0) and cell.records for cell in found)
+    found = outcomes.read()["faults"].values()
+    assert in_suite == {cell["test"] for cell in found}, "stale: run `make test-long`"
+    assert all((cell["lost"], cell["twice"], cell["seen_twice"]) == (0, 0, 0) and cell["records"] for cell in found)
 
 
-def test_the_page_of_recovery_holds_each_damage_and_each_row_of_the_catalogue() -> None:
-    found = damages.read(damages.COMMITTED)
-    tried = {(one.row, one.damage.rpartition("(")[2].rstrip(")"), one.moment.startswith("a batch")) for one in found}
+def test_the_report_holds_each_damage_and_each_row_of_the_catalogue() -> None:
+    found = outcomes.read()["damages"].values()
+    tried = {
+        (one["row"], one["damage"].rpartition("(")[2].rstrip(")"), one["moment"].startswith("a batch")) for one in found
+    }
     assert {(case.row, case.what, case.half) for case in damages.CASES} <= tried, "stale: run `make test-long`"
-    rows = {one.row for one in found}
+    rows = {one["row"] for one in found}
     for damage in catalogue():
         assert damage.row in rows or damage.not_run or damage.elsewhere, f"row {damage.row} is not tried: why not?"
-    assert all((one.lost, one.twice) == (0, 0) and one.records for one in found)
-    long = seen.read(seen.COMMITTED)
-    assert {tried[:2] for tried in long["rungs"]} == {f"L{level}" for level in range(6)}, "stale: run `make test-long`"
-    assert len(long["chaos"]) >= 5
-    assert all((one["lost"], one["twice"], one["unknown"]) == (0, 0, 0) for one in long["chaos"].values())
+    assert all((one["lost"], one["twice"]) == (0, 0) and one["records"] for one in found)
+
+
+def test_the_report_holds_each_level_of_recovery_and_five_runs_of_chaos() -> None:
+    found = outcomes.read()
+    assert {tried[:2] for tried in found["levels"]} == {f"L{level}" for level in range(6)}, (
+        "stale: run `make test-long`"
+    )
+    assert len(found["chaos"]) >= 5
+    assert all((one["lost"], one["twice"], one["unknown"]) == (0, 0, 0) for one in found["chaos"].values())
+
+
+def test_the_report_is_made_of_the_recorded_outcomes() -> None:
+    assert (ROOT / "tests" / "fault" / "REPORT.md").read_text() == _module("faults").report(), "run `make reference`"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

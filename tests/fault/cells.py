@@ -1,16 +1,10 @@
-"""What the fault suite found: a fault at a moment, and what a reader saw before and after the restart.
+"""What the fault suite counts: a fault at a moment, and what a reader saw before and after the restart."""
 
-The cells of a run are written to the file that HEADRACE_FAULTS names; docs/FAULTS.md is made of the committed one.
-"""
-
-import json
 from collections import Counter
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
-from tests.fault.seen import alone
+from tests.fault import outcomes
 
-COMMITTED = Path(__file__).with_name("outcomes.json")
 FORMATS = {"delta": "Delta", "parquet": "Parquet"}  # table.format → as the page says it
 
 
@@ -28,6 +22,10 @@ class Cell:
     lost: int
     twice: int
     ended: str = ""  # how, where it was counted
+
+    def put(self) -> None:
+        """Write it where it is wanted."""
+        outcomes.put("faults", f"{self.test} | {self.on} | {self.fault} | {self.moment}", asdict(self))
 
 
 @dataclass
@@ -57,20 +55,3 @@ class Tally:
 def ended(ways: Counter[str]) -> str:
     """Say how often it ended in which way."""
     return ", ".join(f"{way} {times}" for way, times in sorted(ways.items()))
-
-
-def read(path: Path) -> list[Cell]:
-    """Read what `merge` wrote."""
-    return [Cell(**raw) for raw in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
-
-
-def merge(path: Path, found: Cell) -> None:
-    """Put a cell in the place of the one that said the same before. Other processes may do so at the same time."""
-    with alone(path):
-        kept = [*(cell for cell in read(path) if _key(cell) != _key(found)), found]
-        kept.sort(key=_key)
-        path.write_text(json.dumps([asdict(cell) for cell in kept], indent=1) + "\n", encoding="utf-8")
-
-
-def _key(cell: Cell) -> tuple[str, ...]:
-    return cell.test, cell.on, cell.fault, cell.moment

@@ -1,8 +1,6 @@
 """Keeps account of what the fault suite finds: each test that is marked `cell`, and those that count their own."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +12,7 @@ from tests.fault import cells, damages
 @pytest.fixture
 def record(request: pytest.FixtureRequest) -> Callable[..., None]:
     """Put down a cell that the test has counted itself."""
-    return lambda **said: _put(cells.Cell(test=_name(request.node), **said))
+    return lambda **counted: cells.Cell(test=_name(request.node), **counted).put()
 
 
 @pytest.fixture
@@ -27,12 +25,10 @@ def tried(request: pytest.FixtureRequest) -> Callable[..., None]:
     ) -> None:
         found = oracle.tally.since(before)
         assert found.checks, "a damage without a verdict of the oracle"
-        damages.put_down(
-            damages.Outcome(
-                row, damage, moment, spark, headrace, ", ".join(check.name for check in bad), level, found.records,
-                found.lost, found.twice, round(seconds, 1), getattr(request.node, "originalname", request.node.name),
-            )
-        )  # fmt: skip
+        damages.Outcome(
+            row, damage, moment, spark, headrace, ", ".join(check.name for check in bad), level, found.records,
+            found.lost, found.twice, round(seconds, 1), getattr(request.node, "originalname", request.node.name),
+        ).put()  # fmt: skip
 
     return put
 
@@ -49,19 +45,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
         assert found.checks, "a cell without a verdict of the oracle"
         given = getattr(getattr(pyfuncitem, "callspec", None), "params", {})
         on = f"Spark, Kafka, {cells.FORMATS[given.get('form', 'delta')]}"
-        cell = cells.Cell(
+        cells.Cell(
             fault, moment.format(**given), on, _name(pyfuncitem), 1, found.seen_twice, found.records, found.lost,
             found.twice,
-        )  # fmt: skip
-        _put(cell)
+        ).put()  # fmt: skip
     return outcome
-
-
-def _put(cell: cells.Cell) -> None:
-    """Write it where it is wanted, at once: a run may be cut short."""
-    wanted = os.environ.get("HEADRACE_FAULTS")
-    if wanted:
-        cells.merge(Path(wanted), cell)
 
 
 def _name(item: pytest.Item) -> str:

@@ -1,18 +1,12 @@
-"""Damages to the files of a checkpoint, by rows of the catalogue, and what was found of each when it was tried.
-
-Outcomes of a run are written to the file that HEADRACE_DAMAGES names; docs/RECOVERY.md is made of the committed one.
-"""
+"""Damages to the files of a checkpoint, by rows of the catalogue, and what was found of each when it was tried."""
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from tests.damaging import Place, move, rewrite
-from tests.fault.seen import alone
+from tests.fault import outcomes
 
-COMMITTED = Path(__file__).with_name("recovered.json")
 OTHER_ID = b'{"id":"11111111-2222-3333-4444-555555555555"}'
 
 
@@ -52,27 +46,9 @@ class Outcome:
     seconds: float  # from the first start after the damage until all was read
     test: str
 
-
-def put_down(outcome: Outcome) -> None:
-    """Write it where it is wanted, in the place of what was found before."""
-    wanted = os.environ.get("HEADRACE_DAMAGES")
-    if not wanted:
-        return
-    path = Path(wanted)
-    with alone(path):
-        kept = [one for one in read(path) if (one.test, one.row, one.damage, one.moment) != _key(outcome)]
-        kept = sorted([*kept, outcome], key=_key)
-        text = json.dumps([asdict(one) for one in kept], indent=1, ensure_ascii=False)
-        path.write_text(text + "\n", encoding="utf-8")
-
-
-def read(path: Path) -> list[Outcome]:
-    """Read what `put_down` wrote."""
-    return [Outcome(**raw) for raw in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
-
-
-def _key(one: Outcome) -> tuple[str, ...]:
-    return one.test, one.row, one.damage, one.moment
+    def put(self) -> None:
+        """Write it where it is wanted."""
+        outcomes.put("damages", f"{self.test} | {self.row} | {self.damage} | {self.moment}", asdict(self))
 
 
 def _newest(content: bytes) -> Callable[[Place], None]:

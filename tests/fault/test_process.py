@@ -15,6 +15,7 @@ import pytest
 from tests import oracle
 from tests.fault.cells import FORMATS
 from tests.fault.line import carry, judge
+from tests.fault.outcomes import WANTED as WHOLE
 from tests.looking import NOW
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -26,7 +27,6 @@ WORDS = {
     "before_commit": "right before the commit", "after_commit": "right after the commit",
     "publish": "before a file is published", "after_publish": "right after files are published",
 }  # fmt: skip
-WHOLE = "HEADRACE_FAULTS_WHOLE" in os.environ
 FULL = re.compile(
     r"cannot write DISK\S*: No space left on device, \S+ \w?i?B of \S+ KiB are free\. .*[Mm]ake room there"
 )

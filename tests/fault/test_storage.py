@@ -1,6 +1,5 @@
 """Every single operation of the storage fails once: whatever it was, no record is lost and none is there twice."""
 
-import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -12,6 +11,7 @@ from tests import oracle
 from tests.carried import Driver
 from tests.fault.cells import FORMATS, ended
 from tests.fault.line import Place, carry, judge, places
+from tests.fault.outcomes import WANTED as WHOLE
 from tests.fault.storage import LOST, MODES, Killed, Storage
 from tests.looking import NOW
 from tests.servers.objects import ObjectServer
@@ -20,7 +20,6 @@ from writer.maintenance.dead_letters import Selection
 from writer.maintenance.replay import Replaying
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3_600)]
-WHOLE = "HEADRACE_FAULTS_WHOLE" in os.environ
 STEPS = {"local": 1, "s3": 5} if WHOLE else {"local": 7, "s3": 29}  # every so many, a different lot in each mode
 LOOKS = ("read", "mark")  # change nothing, and are most of the operations: the whole matrix takes steps in these alone
 OPERATIONS = {

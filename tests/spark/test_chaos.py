@@ -1,4 +1,4 @@
-"""Runs of chaos, as a user starts them: a short one with a fresh seed, and those that docs/RECOVERY.md tells.
+"""Runs of chaos, as a user starts them: a short one with a fresh seed, and those that tests/fault/REPORT.md tells.
 
 HEADRACE_CHAOS_SEED plays a short one again.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.fault import seen
+from tests.fault import outcomes
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,7 @@ def test_chaos_loses_and_doubles_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])
 def test_ten_minutes_of_chaos_lose_and_double_nothing(tmp_path: Path, seed: int) -> None:
     found = played(seed, 10, tmp_path)
-    seen.put_down("chaos", str(seed), {name: found[name] for name in seen.CHAOS})
+    outcomes.put("chaos", str(seed), {name: found[name] for name in outcomes.CHAOS})
 
 
 def played(seed: int, minutes: int, root: Path) -> dict[str, Any]:

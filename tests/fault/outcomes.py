@@ -1,0 +1,106 @@
+"""What `make test-long` found, in one file: docs/faults.py makes tests/fault/REPORT.md of it.
+
+A run writes to the file that HEADRACE_OUTCOMES names. Each outcome carries the commit of its run, HEADRACE_COMMIT, and
+so does each shard that passed. Pages are made of one commit and all its shards, or not at all.
+
+    python -m tests.fault.outcomes begin           forget what other commits found
+    python -m tests.fault.outcomes passed 2/4      shard 2 of 4 passed
+"""
+
+import fcntl
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+COMMITTED = Path(__file__).with_name("outcomes.json")
+CHAOS = ("format", "minutes", "produced", "held", "taken", "died", "lost", "twice", "unknown")
+WANTED = "HEADRACE_OUTCOMES" in os.environ  # then the suites play their whole matrix
+Table = Literal["faults", "damages", "levels", "chaos", "shards"]
+Outcomes = dict[str, dict[str, dict[str, Any]]]  # table → what was tried → what was found, with its commit
+
+
+class MixedCommitsError(Exception):
+    """Outcomes of more than one commit lie in one file."""
+
+
+class MissingShardsError(Exception):
+    """Some shards of a run did not pass yet."""
+
+
+def put(table: Table, key: str, values: Mapping[str, Any]) -> None:
+    """Write an outcome where it is wanted, at once, in the place of the one before: a run may be cut short."""
+    if WANTED:
+        with _changed() as outcomes:
+            outcomes.setdefault(table, {})[key] = {**values, "commit": os.environ["HEADRACE_COMMIT"]}
+
+
+def read(path: Path = COMMITTED) -> Outcomes:
+    """Return the outcomes of one whole run.
+
+    Raises MixedCommitsError, and MissingShardsError.
+    """
+    outcomes = _load(path)
+    commits = _commits(outcomes)
+    if len(commits) != 1:
+        raise MixedCommitsError(f"{path.name}: outcomes of {len(commits)} commits ({', '.join(sorted(commits))})")
+    missing = missing_shards(outcomes)
+    if missing:
+        raise MissingShardsError(f"{path.name}: not run or not passed: {', '.join(missing)}. make test-long SHARD=…")
+    return outcomes
+
+
+def commit(outcomes: Outcomes) -> str:
+    """Return the one commit of outcomes that were read."""
+    return _commits(outcomes).pop()
+
+
+def missing_shards(outcomes: Outcomes) -> list[str]:
+    """Return the shards that did not pass, as `2/4`; all of them when runs were split in different ways."""
+    passed = {tuple(map(int, shard.split("/"))) for shard in outcomes.get("shards", {})}
+    counts = {count for _, count in passed} or {1}
+    return [
+        f"{n}/{max(counts)}" for n in range(1, max(counts) + 1) if (n, max(counts)) not in passed or len(counts) > 1
+    ]
+
+
+def _commits(outcomes: Outcomes) -> set[str]:
+    return {outcome["commit"] for table in outcomes.values() for outcome in table.values()}
+
+
+def _load(path: Path) -> Outcomes:
+    outcomes: Outcomes = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return outcomes
+
+
+@contextmanager
+def _changed() -> Iterator[Outcomes]:
+    """Read, let the caller change, and write; other processes of the run wait meanwhile."""
+    path = Path(os.environ["HEADRACE_OUTCOMES"])
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        outcomes = _load(path)
+        yield outcomes
+        path.write_text(json.dumps(outcomes, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def main(what: str, shard: str = "") -> None:
+    """Begin a shard, or note that it passed."""
+    if what == "begin":
+        with _changed() as outcomes:
+            for table in outcomes.values():
+                for key in [key for key, found in table.items() if found["commit"] != os.environ["HEADRACE_COMMIT"]]:
+                    del table[key]
+        return
+    put("shards", shard, {})
+    missing = missing_shards(_load(Path(os.environ["HEADRACE_OUTCOMES"])))
+    print(
+        f"shard {shard} passed; " + (f"missing: {', '.join(missing)}" if missing else "all are there: make reference")
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
