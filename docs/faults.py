@@ -79,13 +79,13 @@ def text() -> str:
     faults = sum(map(len, (_schedule(seed, one) for seed, one in found["chaos"].items())))
     produced, lost, twice = (sum(one[name] for one in chaos) for name in ("produced", "lost", "twice"))
     lines.append(f"| ten minutes of chaos | {len(chaos)} | {faults} | {produced:,} | {lost} | {twice} |")
-    return "\n".join([*lines, "", f"All on commit `{outcomes.commit(found)[:12]}`."]) + "\n"
+    return "\n".join([*lines, "", f"Commit: {outcomes.commit(found)}."]) + "\n"
 
 
 def report() -> str:
     """Return tests/fault/REPORT.md."""
     found = outcomes.read()
-    lines = [_REPORT, f"Commit `{outcomes.commit(found)}`.", ""]
+    lines = [_REPORT, f"Commit: {outcomes.commit(found)}.", ""]
     for fault, cells in groupby(_cells(found), key=lambda cell: cell["fault"]):
         lines += [f"## {fault[0].upper()}{fault[1:]}", "", *_FAULTS, *map(_fault_row, cells), ""]
     damages = sorted(found["damages"].values(), key=lambda one: (_order(one["row"]), one["damage"], one["moment"]))

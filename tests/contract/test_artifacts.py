@@ -36,6 +36,7 @@ def repository(tmp_path, monkeypatch):
     return root
 
 
+@pytest.mark.slow
 def test_a_bundle_is_fetched_once(repository, tmp_path):
     said = []
     first = java_artifacts.fetch("spark-kafka", say=said.append)
@@ -51,6 +52,7 @@ def test_a_bundle_is_fetched_once(repository, tmp_path):
 FETCH = "from writer.clients import java_artifacts; print(java_artifacts.fetch('spark-kafka', say=lambda _: None))"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("repository")
 def test_two_processes_at_once_both_get_the_bundle(tmp_path):
     def run(_):
@@ -61,6 +63,7 @@ def test_two_processes_at_once_both_get_the_bundle(tmp_path):
     assert len(list((tmp_path / "cache" / "spark-kafka-4.0.0").glob("*.jar"))) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("repository")
 def test_a_killed_fetch_leaves_nothing_that_counts(tmp_path):
     cache = tmp_path / "cache"
@@ -75,6 +78,7 @@ def test_a_killed_fetch_leaves_nothing_that_counts(tmp_path):
     assert list(cache.glob(".spark-kafka-4.0.0-*")) == []
 
 
+@pytest.mark.slow
 def test_without_a_repository_the_error_is_one_sentence_that_names_the_mends(repository, tmp_path):
     repository.rename(tmp_path / "gone")
     with pytest.raises(java_artifacts.ArtifactError) as caught:
