@@ -27,7 +27,7 @@ check: $(READY)
 	$(BIN)/ruff check --no-cache .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/pytest -q -m "not slow" $(THREE)
+	$(BIN)/pytest -q -m "not slow and not long" $(THREE)
 
 # Real broker, registry, Spark and table: contract and crash tests.
 slow: $(READY)

@@ -15,6 +15,7 @@ import pytest
 from fastavro import parse_schema, schemaless_reader
 
 from tests.avro import HEAD, HEADER_BYTES, MICROS, MILLIS, MONEY, encoded, logical, record, same
+from tests.examples import share
 from writer.avro import schema as avro
 from writer.avro.arrow_types import NOT_A_TIME
 from writer.avro.block_decoder import NativeDecoder
@@ -294,7 +295,7 @@ def has_stray_index(parsed: avro.Record, value: bytes) -> bool:
 @pytest.mark.parametrize(("schema", "native"), [(FLAT, True), (NESTED, True), (ENVELOPE, False)])
 def test_a_damaged_value_fails_alone_and_as_fastavro_says(schema, native):
     case = Case(schema, native)
-    for seed in range(400):
+    for seed in range(share(250)):
         case.check(*case.block(random.Random(f"{schema['name']} {seed}")))
     assert case.decoder is None or not case.decoder.unresponsive
     print(

@@ -191,7 +191,7 @@ ARROW = {
 }  # fmt: skip
 
 
-@settings(max_examples=share(40))
+@settings(max_examples=share(25))
 @given(
     st.lists(ROW, min_size=1, max_size=12), st.lists(st.integers(1, 6), max_size=4), st.booleans(), st.data(),
 )  # fmt: skip
